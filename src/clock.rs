@@ -1,0 +1,123 @@
+//! Time as the holder of a lease sees it.
+//!
+//! Leases are measured on a clock that runs through suspend: on Linux `CLOCK_BOOTTIME`
+//! (`clock_gettime(2)`), because a laptop that slept through its lease has lost the lock, and the usual
+//! monotonic clock would not have noticed.
+
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+/// An instant: nanoseconds of the holder's own clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Time(u64);
+
+impl Time {
+    /// Later than every real instant: the deadline of a wait without one.
+    pub(crate) const NEVER: Time = Time(u64::MAX);
+
+    pub(crate) const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    pub(crate) const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// How long after `earlier` this is; zero where it is not after it.
+    pub(crate) fn since(self, earlier: Time) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Time {
+    type Output = Time;
+
+    /// Saturates, so that `Duration::MAX` is simply a wait without an end.
+    fn add(self, length: Duration) -> Time {
+        let nanos = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
+        Time(self.0.saturating_add(nanos))
+    }
+}
+
+impl Sub<Duration> for Time {
+    type Output = Time;
+
+    fn sub(self, length: Duration) -> Time {
+        let nanos = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
+        Time(self.0.saturating_sub(nanos))
+    }
+}
+
+/// Where the present comes from; tests put a clock of their own in its place.
+pub(crate) trait Clock: Send + Sync {
+    fn now(&self) -> Time;
+}
+
+/// The machine's clock.
+#[derive(Debug, Default)]
+pub(crate) struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Time {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        let id = rustix::time::ClockId::Boottime;
+        // Elsewhere the monotonic clock is the nearest there is; on macOS it too runs through sleep.
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        let id = rustix::time::ClockId::Monotonic;
+        let now = rustix::time::clock_gettime(id);
+        // Both fields are non-negative on these clocks: they count from the machine's start.
+        Time(
+            now.tv_sec
+                .unsigned_abs()
+                .saturating_mul(1_000_000_000)
+                .saturating_add(now.tv_nsec.unsigned_abs()),
+        )
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod manual {
+    use super::{Clock, Time};
+    use crate::sync::{AtomicU64, Ordering};
+    use std::time::Duration;
+
+    /// A clock that stands still until a test moves it.
+    #[derive(Debug)]
+    pub(crate) struct ManualClock(AtomicU64);
+
+    impl ManualClock {
+        pub(crate) fn starting_at(start: Time) -> Self {
+            Self(AtomicU64::new(start.as_nanos()))
+        }
+
+        pub(crate) fn advance(&self, by: Duration) {
+            let nanos = u64::try_from(by.as_nanos()).expect("a test's step fits");
+            self.0.fetch_add(nanos, Ordering::SeqCst);
+        }
+    }
+
+    impl Clock for ManualClock {
+        fn now(&self) -> Time {
+            Time::from_nanos(self.0.load(Ordering::SeqCst))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_wait_saturates() {
+        assert_eq!(SystemClock.now() + Duration::MAX, Time::NEVER);
+        assert_eq!(Time::from_nanos(5) - Duration::MAX, Time::from_nanos(0));
+    }
+
+    #[test]
+    fn the_clock_moves_forward() {
+        let first = SystemClock.now();
+        let second = SystemClock.now();
+        assert!(second >= first);
+        assert!(first > Time::from_nanos(0));
+    }
+}

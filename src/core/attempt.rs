@@ -1,0 +1,405 @@
+//! One process's way to a lock: asked, queued, woken, claimed, interrupted by outages, granted or abandoned.
+//!
+//! An attempt has one owner, which is in Redis what the attempt is here. It belongs to a name's queue in this
+//! process, not to a thread: a delegate that gives up hands it to the next thread, place in the queue and all.
+//!
+//! | state | on | what follows |
+//! | --- | --- | --- |
+//! | ask | go | send *acquire*: at once the first time, then only past the queue |
+//! | take over | go | send *take-over* of the tenure that this process's last guard ended |
+//! | any, sent | granted in time | done |
+//! | any, sent | granted too late to be believed | abandon the owner, go on under a new one, as after a failure |
+//! | any, sent | held | a try is done; a wait sleeps until a message, the holder's expiry, or its poll |
+//! | ask, sent | failed, nothing ever answered | done: the first error is returned at once |
+//! | any, sent | failed for good (denied, wrong type, nonsense) | done |
+//! | ask, sent | failed, may pass | back off, ask again under the same owner: asking is idempotent |
+//! | take over, sent | failed, outcome unknown | abandon both owners, back off, ask under a new one |
+//! | take over, sent | failed, certainly not carried out | back off, take over again |
+//! | sleeping | woken, or time | ask again |
+//! | any | given up | [`Attempt::abandon`] says what may be left behind in Redis |
+//!
+//! An owner for which a release or a cancel has been sent never asks again. An owner with a request of unknown
+//! outcome stays in *doubt* until a lease has passed since it was sent: its request may still be carried out,
+//! so whoever ends that owner repeats the ending until then ([`super::ending`]).
+
+use std::time::Duration;
+
+use crate::clock::Time;
+use crate::config::Terms;
+use crate::core::lease::valid_until;
+use crate::error::{Failure, FailureKind};
+use crate::random::{Chance, jittered, owner};
+use crate::script::{Ask, GiveBack, Reply, Verb};
+use crate::sync::Arc;
+
+/// A waiting process asks at least this often: what a lost message costs. Jitter only shortens it, so that it
+/// stays below the claim window.
+const POLL: Duration = Duration::from_millis(950);
+/// The same where no message can come.
+const POLL_UNHEARD: Duration = Duration::from_millis(250);
+/// The same while the listener is on its way to be subscribed; it ends this sleep when it is.
+const POLL_SUBSCRIBING: Duration = Duration::from_millis(50);
+/// How long after a holder's reported expiry to look: the server drops a key no earlier than its time.
+const AFTER_EXPIRY: Duration = Duration::from_millis(2);
+/// The first pause after a failure; each further one is twice as long.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+/// No sleep is longer, so that a resume from suspend is noticed.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Whether messages can reach this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Hearing {
+    /// SUBSCRIBE was confirmed.
+    Ready(Arc<str>),
+    /// Not yet; nobody may queue.
+    NotYet,
+    /// The server does not allow it: queue without a channel, and poll often.
+    Denied,
+}
+
+/// What the attempt finds around it at each step.
+pub(crate) struct Surroundings<'a> {
+    pub(crate) now: Time,
+    pub(crate) terms: Terms,
+    /// When the driving thread gives up; none where it only tries.
+    pub(crate) until: Option<Time>,
+    pub(crate) hearing: Hearing,
+    /// How many fences a grant should bring where it can be passed on.
+    pub(crate) block: u64,
+    /// Whether other threads of this process wait.
+    pub(crate) crowded: bool,
+    pub(crate) outage_limit: Duration,
+    pub(crate) label: &'a str,
+    pub(crate) chance: &'a dyn Chance,
+}
+
+/// What happened since the last step.
+#[derive(Debug)]
+pub(crate) enum Input {
+    /// A thread begins to drive it.
+    Go,
+    /// The request that was sent at this time was answered. `resent`: it may have been carried out twice.
+    Replied {
+        sent: Time,
+        reply: Reply,
+        resent: bool,
+    },
+    Failed {
+        sent: Time,
+        failure: Failure,
+    },
+    /// A sleep is over, by a message or by time.
+    Woken,
+}
+
+/// What to do next.
+#[derive(Debug)]
+pub(crate) enum Step {
+    Send(Verb),
+    Sleep(Time),
+    Done(Outcome),
+}
+
+/// How it ended, for the thread that drives it.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Granted(Grant),
+    /// The thread's time is over. The last answer was that somebody else holds the lock, or else there is the
+    /// failure that kept it from being asked. Another thread may carry the attempt on.
+    TimeOver(Option<Failure>),
+    /// It failed for everybody.
+    Failed(Failure),
+}
+
+/// A lock that was granted.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    pub(crate) owner: Arc<str>,
+    pub(crate) fence: u64,
+    pub(crate) fences: u64,
+    /// A reading of the clock from before the request.
+    pub(crate) sent: Time,
+    pub(crate) deadline: Time,
+    /// Whether other processes are known, or bound, to wait for it.
+    pub(crate) contended: bool,
+    /// Until when a request of unknown outcome may still be carried out.
+    pub(crate) doubt: Option<Time>,
+}
+
+/// Something of ours that may be left in Redis.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Leftover {
+    pub(crate) owner: Arc<str>,
+    /// Until when "not there" is not yet final.
+    pub(crate) doubt: Option<Time>,
+}
+
+#[derive(Debug)]
+enum State {
+    Ask,
+    TakeOver {
+        from: Arc<str>,
+        doubt: Option<Time>,
+        give_back: Option<GiveBack>,
+    },
+}
+
+#[derive(Debug)]
+struct Outage {
+    since: Time,
+    pause: Duration,
+    failure: Failure,
+}
+
+/// The attempt of one process at one name.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    owner: Arc<str>,
+    state: State,
+    /// Whether Redis may have this owner in the lock's queue.
+    queued: bool,
+    /// Whether anything was ever answered; until then, a failure is returned at once.
+    answered: bool,
+    /// How many fences the request under way reserves, and whether it was sent to a contended lock.
+    asked: u64,
+    doubt: Option<Time>,
+    outage: Option<Outage>,
+    leftovers: Vec<Leftover>,
+}
+
+impl Attempt {
+    /// An attempt from nothing.
+    pub(crate) fn new(chance: &dyn Chance, label: &str) -> Self {
+        Self {
+            owner: owner(chance, label),
+            state: State::Ask,
+            queued: false,
+            answered: false,
+            asked: 1,
+            doubt: None,
+            outage: None,
+            leftovers: Vec::new(),
+        }
+    }
+
+    /// An attempt to keep a lock that this process holds as `from`, whose tenure has been ended here.
+    pub(crate) fn take_over(
+        chance: &dyn Chance,
+        label: &str,
+        from: Leftover,
+        give_back: Option<GiveBack>,
+    ) -> Self {
+        let mut attempt = Self::new(chance, label);
+        attempt.answered = true;
+        attempt.state = State::TakeOver {
+            from: from.owner,
+            doubt: from.doubt,
+            give_back,
+        };
+        attempt
+    }
+
+    /// The owner under which messages come.
+    pub(crate) fn owner(&self) -> &Arc<str> {
+        &self.owner
+    }
+
+    /// What has been left behind on the way and is to be released in the background.
+    pub(crate) fn leftovers(&mut self) -> Vec<Leftover> {
+        std::mem::take(&mut self.leftovers)
+    }
+
+    /// Nobody carries this on: what may be left of it in Redis.
+    pub(crate) fn abandon(mut self) -> Vec<Leftover> {
+        if let State::TakeOver { from, doubt, .. } = std::mem::replace(&mut self.state, State::Ask)
+        {
+            self.leftovers.push(Leftover { owner: from, doubt });
+        }
+        if self.queued || self.doubt.is_some() {
+            self.leftovers.push(Leftover {
+                owner: self.owner,
+                doubt: self.doubt,
+            });
+        }
+        self.leftovers
+    }
+
+    pub(crate) fn step(&mut self, input: Input, around: &Surroundings<'_>) -> Step {
+        match input {
+            Input::Go | Input::Woken => {
+                if let Some(over) = self.time_is_over(around) {
+                    return over;
+                }
+                Step::Send(self.request(around))
+            }
+            Input::Replied {
+                sent,
+                reply,
+                resent,
+            } => {
+                if resent {
+                    self.doubt = Some(sent + around.terms.lease);
+                }
+                self.replied(sent, reply, around)
+            }
+            Input::Failed { sent, failure } => self.failed(sent, failure, around),
+        }
+    }
+
+    fn request(&mut self, around: &Surroundings<'_>) -> Verb {
+        let channel = match (&around.hearing, around.until) {
+            // A try never queues.
+            (_, None) => None,
+            (Hearing::Ready(channel), _) => Some(Arc::clone(channel)),
+            // Between two subscriptions a place in the queue is kept by polling.
+            (Hearing::NotYet, _) => self.queued.then(|| Arc::from("")),
+            (Hearing::Denied, _) => Some(Arc::from("")),
+        };
+        // A lock that was contended will be again; one that was free is most likely wanted by nobody else.
+        let passed_on = around.crowded || self.answered;
+        self.asked = if passed_on { around.block } else { 1 };
+        let ask = Ask {
+            owner: Arc::clone(&self.owner),
+            lease: around.terms.lease,
+            fences: self.asked,
+            channel,
+        };
+        let queues = ask.channel.is_some();
+        let verb = match &self.state {
+            State::Ask => Verb::Acquire {
+                ask,
+                at_once: !self.queued,
+            },
+            State::TakeOver {
+                from, give_back, ..
+            } => Verb::TakeOver {
+                ask,
+                from: Arc::clone(from),
+                give_back: *give_back,
+            },
+        };
+        self.queued |= queues;
+        verb
+    }
+
+    fn replied(&mut self, sent: Time, reply: Reply, around: &Surroundings<'_>) -> Step {
+        // Whatever the answer, the tenure that was to be taken over is over.
+        let taken_over = !matches!(self.state, State::Ask);
+        if let State::TakeOver { from, doubt, .. } = std::mem::replace(&mut self.state, State::Ask)
+            && doubt.is_some()
+        {
+            self.leftovers.push(Leftover { owner: from, doubt });
+        }
+        match reply {
+            Reply::Granted { fence, contended } => {
+                let deadline = valid_until(sent, around.terms.lease);
+                if around.now >= deadline {
+                    self.doubt.get_or_insert(sent + around.terms.lease);
+                    self.renamed(around);
+                    let words = "the lock was granted too late to be believed";
+                    let late = Failure::plain(FailureKind::Unavailable, false, words);
+                    return self.setback(late, around);
+                }
+                self.queued = false;
+                Step::Done(Outcome::Granted(Grant {
+                    owner: Arc::clone(&self.owner),
+                    fence,
+                    fences: self.asked,
+                    sent,
+                    deadline,
+                    contended: contended || (self.answered && !taken_over),
+                    doubt: self.doubt.filter(|doubt| *doubt > around.now),
+                }))
+            }
+            Reply::Held { ttl, .. } => {
+                self.answered = true;
+                self.outage = None;
+                if let Some(over) = self.time_is_over(around) {
+                    return over;
+                }
+                let poll = match around.hearing {
+                    Hearing::Ready(_) => POLL,
+                    Hearing::NotYet if !self.queued => POLL_SUBSCRIBING,
+                    Hearing::NotYet | Hearing::Denied => POLL_UNHEARD,
+                };
+                let poll = jittered(around.chance, poll);
+                // Somebody else's lock that never expires, or is about to, says nothing: poll.
+                let wait = ttl.map_or(poll, |ttl| (ttl + AFTER_EXPIRY).min(poll));
+                self.sleep(wait, around)
+            }
+            _ => {
+                let words = "an answer to another question";
+                let failure = Failure::plain(FailureKind::Protocol, true, words);
+                self.failed(sent, failure, around)
+            }
+        }
+    }
+
+    fn failed(&mut self, sent: Time, failure: Failure, around: &Surroundings<'_>) -> Step {
+        if failure.unknown {
+            self.doubt = Some(sent + around.terms.lease);
+            // The release that must follow for the old owner may hit the new one's grant: neither asks again.
+            if let State::TakeOver { from, .. } = std::mem::replace(&mut self.state, State::Ask) {
+                self.leftovers.push(Leftover {
+                    owner: from,
+                    doubt: self.doubt,
+                });
+                self.renamed(around);
+            }
+        }
+        self.setback(failure, around)
+    }
+
+    /// Leaves the present owner behind, to be released, and goes on under another.
+    fn renamed(&mut self, around: &Surroundings<'_>) {
+        let old = std::mem::replace(&mut self.owner, owner(around.chance, around.label));
+        self.leftovers.push(Leftover {
+            owner: old,
+            doubt: self.doubt.take(),
+        });
+        self.queued = false;
+    }
+
+    /// Sleeps after a failure, or ends where it will not pass, nobody waits for it to, or it has lasted long.
+    fn setback(&mut self, failure: Failure, around: &Surroundings<'_>) -> Step {
+        if !failure.passes() || around.until.is_none() || !self.answered {
+            return Step::Done(Outcome::Failed(failure));
+        }
+        let outage = self.outage.get_or_insert_with(|| Outage {
+            since: around.now,
+            pause: FIRST_PAUSE,
+            failure: failure.clone(),
+        });
+        outage.failure = failure;
+        let pause = outage.pause;
+        outage.pause = (pause * 2).min(LONGEST_PAUSE);
+        if let Some(over) = self.time_is_over(around) {
+            return over;
+        }
+        self.sleep(jittered(around.chance, pause), around)
+    }
+
+    fn sleep(&self, length: Duration, around: &Surroundings<'_>) -> Step {
+        let until = around.now + length.clamp(AFTER_EXPIRY, LONGEST_PAUSE);
+        // `until` of the thread is later than now, so this never is a sleep of no length.
+        Step::Sleep(until.min(around.until.unwrap_or(Time::NEVER)))
+    }
+
+    /// What to return where the thread's time, or the patience with an outage, is over. A try that has not
+    /// been answered yet still has its one request.
+    fn time_is_over(&self, around: &Surroundings<'_>) -> Option<Step> {
+        let over = match around.until {
+            None => self.answered,
+            Some(Time::NEVER) => {
+                let outage = self.outage.as_ref()?;
+                return (around.now.since(outage.since) >= around.outage_limit)
+                    .then(|| Step::Done(Outcome::Failed(outage.failure.clone())));
+            }
+            Some(until) => around.now >= until && self.answered,
+        };
+        over.then(|| {
+            let failure = self.outage.as_ref().map(|outage| outage.failure.clone());
+            Step::Done(Outcome::TimeOver(failure))
+        })
+    }
+}

@@ -1,0 +1,229 @@
+//! The way out: how a tenure, or what an attempt left behind, is ended in Redis.
+//!
+//! The guard's thread sends the first request. Whatever fails is repeated from the renewal thread until the
+//! lease is over and Redis has dropped the key by itself.
+//!
+//! | request | answer | next |
+//! | --- | --- | --- |
+//! | release | released, not owner | settled |
+//! | release | others wait | hand over, at once |
+//! | hand over, cancel | released, not owner | settled |
+//! | any | failed | the same again after a pause, until the lease is over |
+//!
+//! Settled is not final while the owner is in doubt: a request of unknown outcome may be carried out after its
+//! release. It is then cancelled again and again until a lease has passed since that request was sent.
+
+use std::time::Duration;
+
+use crate::clock::Time;
+use crate::core::attempt::Leftover;
+use crate::random::{Chance, jittered};
+use crate::script::{GiveBack, Gone, Reply, Verb};
+use crate::sync::Arc;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+/// Pauses grow to this, or to a sixtieth of a longer lease.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Send [`Ending::verb`].
+    Send,
+    /// The same, but not before.
+    Later(Time),
+    /// Nothing of it is left.
+    Done,
+}
+
+#[derive(Debug)]
+pub(crate) struct Ending {
+    verb: Verb,
+    /// Until when "not there" is not final.
+    doubt: Option<Time>,
+    /// When Redis has dropped the key by itself.
+    over: Time,
+    pause: Duration,
+    longest_pause: Duration,
+    /// Whether an earlier request may have done the work that a later one then finds done.
+    repeated: bool,
+    settled: bool,
+    gone: Option<Gone>,
+}
+
+impl Ending {
+    /// The end of a tenure whose key lives for `ttl` at the most.
+    pub(crate) fn of_tenure(
+        owner: Arc<str>,
+        contended: bool,
+        give_back: Option<GiveBack>,
+        doubt: Option<Time>,
+        now: Time,
+        ttl: Duration,
+    ) -> Self {
+        let verb = if contended || give_back.is_some() {
+            Verb::HandOver { owner, give_back }
+        } else {
+            Verb::Release { owner }
+        };
+        Self::new(verb, doubt, now, ttl)
+    }
+
+    /// The end of something that is no tenure, or no longer.
+    pub(crate) fn of_leftover(leftover: Leftover, now: Time, lease: Duration) -> Self {
+        let verb = Verb::Cancel {
+            owner: leftover.owner,
+        };
+        Self::new(verb, leftover.doubt, now, lease)
+    }
+
+    fn new(verb: Verb, doubt: Option<Time>, now: Time, ttl: Duration) -> Self {
+        let doubt = doubt.filter(|doubt| *doubt > now);
+        Self {
+            verb,
+            doubt,
+            over: (now + ttl).max(doubt.unwrap_or(now)),
+            pause: FIRST_PAUSE,
+            longest_pause: LONGEST_PAUSE.max(ttl / 60),
+            repeated: false,
+            settled: false,
+            gone: None,
+        }
+    }
+
+    pub(crate) fn verb(&self) -> &Verb {
+        &self.verb
+    }
+
+    /// Whether the server has answered at all: what is left then is only caution.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.settled
+    }
+
+    /// Where the lock had gone, if the very first answer was that this owner does not hold it.
+    pub(crate) fn gone(&self) -> Option<Gone> {
+        self.gone
+    }
+
+    pub(crate) fn replied(&mut self, now: Time, reply: &Reply, resent: bool) -> Next {
+        match (reply, &self.verb) {
+            (Reply::Contended, Verb::Release { owner }) => {
+                self.verb = Verb::HandOver {
+                    owner: Arc::clone(owner),
+                    give_back: None,
+                };
+                return Next::Send;
+            }
+            (Reply::NotOwner(gone), _) if !self.repeated && !resent => self.gone = Some(*gone),
+            _ => {}
+        }
+        self.settled = true;
+        self.repeated = true;
+        match self.doubt.filter(|doubt| *doubt > now) {
+            Some(doubt) => Next::Later((now + self.next_pause()).min(doubt)),
+            None => Next::Done,
+        }
+    }
+
+    pub(crate) fn failed(&mut self, now: Time, chance: &dyn Chance) -> Next {
+        self.repeated = true;
+        if now >= self.over {
+            return Next::Done;
+        }
+        Next::Later(now + jittered(chance, self.next_pause()))
+    }
+
+    fn next_pause(&mut self) -> Duration {
+        let pause = self.pause;
+        self.pause = (pause * 2).min(self.longest_pause);
+        pause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::SystemChance;
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    fn at(ms: u64) -> Time {
+        Time::from_nanos(ms * 1_000_000)
+    }
+
+    fn owner() -> Arc<str> {
+        "lh1:u:l".into()
+    }
+
+    #[test]
+    fn an_uncontended_release_is_one_request() {
+        let mut ending = Ending::of_tenure(owner(), false, None, None, at(0), LEASE);
+        assert!(matches!(ending.verb(), Verb::Release { .. }));
+        assert_eq!(ending.replied(at(1), &Reply::Released, false), Next::Done);
+        assert_eq!(ending.gone(), None);
+    }
+
+    #[test]
+    fn a_release_that_finds_waiters_hands_over() {
+        let mut ending = Ending::of_tenure(owner(), false, None, None, at(0), LEASE);
+        assert_eq!(ending.replied(at(1), &Reply::Contended, false), Next::Send);
+        assert!(matches!(ending.verb(), Verb::HandOver { .. }));
+        assert!(!ending.is_settled());
+        assert_eq!(ending.replied(at(2), &Reply::Released, false), Next::Done);
+    }
+
+    #[test]
+    fn not_there_is_a_loss_only_on_the_first_answer() {
+        let gone = Reply::NotOwner(Gone::Taken);
+        let mut ending = Ending::of_tenure(owner(), true, None, None, at(0), LEASE);
+        ending.replied(at(1), &gone, false);
+        assert_eq!(ending.gone(), Some(Gone::Taken));
+
+        let mut ending = Ending::of_tenure(owner(), true, None, None, at(0), LEASE);
+        ending.failed(at(1), &SystemChance::new());
+        ending.replied(at(2), &gone, false);
+        assert_eq!(ending.gone(), None);
+
+        let mut ending = Ending::of_tenure(owner(), true, None, None, at(0), LEASE);
+        ending.replied(at(1), &gone, true);
+        assert_eq!(ending.gone(), None);
+    }
+
+    #[test]
+    fn an_owner_in_doubt_is_cancelled_until_a_lease_has_passed() {
+        let leftover = Leftover {
+            owner: owner(),
+            doubt: Some(at(0) + LEASE),
+        };
+        let mut ending = Ending::of_leftover(leftover, at(0), LEASE);
+        let mut now = at(0);
+        let mut requests = 0;
+        loop {
+            requests += 1;
+            match ending.replied(now, &Reply::NotOwner(Gone::Removed), false) {
+                Next::Later(later) => {
+                    assert!(later > now && later <= at(0) + LEASE);
+                    now = later;
+                }
+                Next::Done => break,
+                Next::Send => panic!("nothing to hand over"),
+            }
+            assert!(ending.is_settled());
+        }
+        assert_eq!(now, at(0) + LEASE, "given up early");
+        assert!((10..60).contains(&requests), "{requests} requests");
+    }
+
+    #[test]
+    fn failures_are_repeated_until_the_lease_is_over() {
+        let chance = SystemChance::new();
+        let mut ending = Ending::of_tenure(owner(), false, None, None, at(0), LEASE);
+        let mut now = at(0);
+        while let Next::Later(later) = ending.failed(now, &chance) {
+            assert!(later > now);
+            now = later;
+        }
+        assert!(now >= at(0) + LEASE);
+        assert!(!ending.is_settled());
+    }
+}

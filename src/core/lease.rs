@@ -1,0 +1,243 @@
+//! How long a tenure may be believed.
+//!
+//! The server keeps the key for `lease` from the moment it carried out the request. The holder counts from
+//! a reading of its own clock taken *before* the request was sent, and takes off what two clocks may differ
+//! by, so that the guard ends before the key does.
+//!
+//! One atomic word holds the whole state of a lease, because three threads settle it between them: the
+//! guard's, which reads it; the renewal thread, which moves the deadline; and the watch thread, which ends
+//! it. Above [`ENDINGS`] the word is the deadline in nanoseconds, below it the word says how it ended.
+//!
+//! | from | to | by | condition |
+//! | --- | --- | --- | --- |
+//! | deadline | later deadline | a renewal | compare-and-set from a deadline that has not passed |
+//! | deadline | `Expired` | whoever looks | the deadline has passed |
+//! | deadline | `Taken`, `Removed` | a renewal | the server said so |
+//! | deadline | `Ended` | the releasing thread | the deadline has not passed |
+//! | an ending | anything | nobody | endings are final |
+//!
+//! A late renewal cannot revive a lease: whoever saw the deadline pass has replaced it, and the renewal's
+//! compare-and-set then fails.
+
+use std::time::Duration;
+
+use crate::clock::Time;
+use crate::error::LostCause;
+use crate::sync::{AtomicU64, Ordering};
+
+/// Words below this are endings; a real deadline is never as small (it is in nanoseconds).
+const ENDINGS: u64 = 16;
+const ENDED: u64 = 1;
+const EXPIRED: u64 = 2;
+const TAKEN: u64 = 3;
+const REMOVED: u64 = 4;
+
+/// What the clocks of a holder and of a server may differ by over a lease: 1 % and 2 ms for their grain.
+pub(crate) fn drift(lease: Duration) -> Duration {
+    lease / 100 + Duration::from_millis(2)
+}
+
+/// Until when a lease that was asked for at `sent` may be believed.
+pub(crate) fn valid_until(sent: Time, lease: Duration) -> Time {
+    sent + lease.saturating_sub(drift(lease))
+}
+
+/// What a lease is at some moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It may be believed for this much longer.
+    Live(Duration),
+    /// The guard ended it.
+    Ended,
+    /// Something else did.
+    Lost(LostCause),
+}
+
+/// The deadline of one tenure, or how it ended.
+#[derive(Debug)]
+pub(crate) struct LeaseCell(AtomicU64);
+
+impl LeaseCell {
+    pub(crate) fn new(deadline: Time) -> Self {
+        Self(AtomicU64::new(deadline.as_nanos().max(ENDINGS)))
+    }
+
+    /// What the lease is at `now`. Finding the deadline passed settles it as lost for everybody.
+    pub(crate) fn standing(&self, now: Time) -> Standing {
+        let mut word = self.0.load(Ordering::Acquire);
+        loop {
+            if word < ENDINGS {
+                return ending(word);
+            }
+            let deadline = Time::from_nanos(word);
+            if now < deadline {
+                return Standing::Live(deadline.since(now));
+            }
+            match self.set(word, EXPIRED) {
+                Ok(()) => return Standing::Lost(LostCause::Expired),
+                Err(changed) => word = changed,
+            }
+        }
+    }
+
+    /// The deadline, while there is one.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        let word = self.0.load(Ordering::Acquire);
+        (word >= ENDINGS).then(|| Time::from_nanos(word))
+    }
+
+    /// Moves the deadline to `later`, never back. Returns what the lease is afterwards.
+    pub(crate) fn renew(&self, now: Time, later: Time) -> Standing {
+        loop {
+            let Standing::Live(_) = self.standing(now) else {
+                return self.standing(now);
+            };
+            let word = self.0.load(Ordering::Acquire);
+            if word < ENDINGS
+                || word >= later.as_nanos()
+                || self.set(word, later.as_nanos()).is_ok()
+            {
+                return self.standing(now);
+            }
+        }
+    }
+
+    /// The guard's own end. Returns what the lease was when it came.
+    pub(crate) fn end(&self, now: Time) -> Standing {
+        loop {
+            let standing = self.standing(now);
+            let Standing::Live(_) = standing else {
+                return standing;
+            };
+            let word = self.0.load(Ordering::Acquire);
+            if word >= ENDINGS && self.set(word, ENDED).is_ok() {
+                return standing;
+            }
+        }
+    }
+
+    /// The server said that the lock is gone. True where that is what ended the lease.
+    pub(crate) fn lose(&self, cause: LostCause) -> bool {
+        let code = match cause {
+            LostCause::Taken => TAKEN,
+            LostCause::Removed => REMOVED,
+            LostCause::Expired | LostCause::MaxHold => EXPIRED,
+        };
+        loop {
+            let word = self.0.load(Ordering::Acquire);
+            if word < ENDINGS {
+                return false;
+            }
+            if self.set(word, code).is_ok() {
+                return true;
+            }
+        }
+    }
+
+    fn set(&self, from: u64, to: u64) -> Result<(), u64> {
+        self.0
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
+            .map(drop)
+    }
+}
+
+fn ending(word: u64) -> Standing {
+    match word {
+        ENDED => Standing::Ended,
+        TAKEN => Standing::Lost(LostCause::Taken),
+        REMOVED => Standing::Lost(LostCause::Removed),
+        _ => Standing::Lost(LostCause::Expired),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const fn at(ms: u64) -> Time {
+        Time::from_nanos(ms * 1_000_000)
+    }
+
+    #[test]
+    fn the_guard_ends_before_the_key() {
+        let lease = Duration::from_secs(30);
+        assert_eq!(valid_until(at(1000), lease), at(1000 + 30_000 - 302));
+        let shortest = Duration::from_millis(10);
+        assert!(valid_until(at(1), shortest) > at(1));
+    }
+
+    #[test]
+    fn a_late_renewal_revives_nothing() {
+        let cell = LeaseCell::new(at(100));
+        assert_eq!(cell.standing(at(100)), Standing::Lost(LostCause::Expired));
+        assert_eq!(
+            cell.renew(at(50), at(200)),
+            Standing::Lost(LostCause::Expired)
+        );
+        assert!(!cell.lose(LostCause::Taken));
+        assert_eq!(cell.standing(at(0)), Standing::Lost(LostCause::Expired));
+    }
+
+    #[test]
+    fn a_renewal_that_arrives_late_finds_the_lease_lost_though_nobody_had_looked() {
+        let cell = LeaseCell::new(at(100));
+        assert_eq!(
+            cell.renew(at(101), at(200)),
+            Standing::Lost(LostCause::Expired)
+        );
+    }
+
+    #[derive(Clone, Debug)]
+    enum Act {
+        Look,
+        Renew(u64),
+        End,
+        Lose,
+    }
+
+    proptest! {
+        /// Against a plain model: a deadline and a first ending, whichever came first by the clock.
+        #[test]
+        fn a_lease_is_its_latest_deadline_until_its_first_ending(
+            acts in proptest::collection::vec(
+                (0u64..40, prop_oneof![
+                    Just(Act::Look),
+                    (0u64..120).prop_map(Act::Renew),
+                    Just(Act::End),
+                    Just(Act::Lose),
+                ]),
+                1..40,
+            )
+        ) {
+            let cell = LeaseCell::new(at(100));
+            let (mut now, mut deadline, mut ended) = (0, 100, None);
+            for (pause, act) in acts {
+                now += pause;
+                // The server's word ends a lease without a look at the clock.
+                if ended.is_none() && now >= deadline && !matches!(act, Act::Lose) {
+                    ended = Some(Standing::Lost(LostCause::Expired));
+                }
+                match act {
+                    Act::Look => {}
+                    Act::Renew(by) => {
+                        cell.renew(at(now), at(now + by));
+                        if ended.is_none() {
+                            deadline = deadline.max(now + by);
+                        }
+                    }
+                    Act::End => {
+                        cell.end(at(now));
+                        ended.get_or_insert(Standing::Ended);
+                    }
+                    Act::Lose => {
+                        prop_assert_eq!(cell.lose(LostCause::Taken), ended.is_none());
+                        ended.get_or_insert(Standing::Lost(LostCause::Taken));
+                    }
+                }
+                let live = Standing::Live(Duration::from_millis(deadline.saturating_sub(now)));
+                prop_assert_eq!(cell.standing(at(now)), ended.unwrap_or(live));
+            }
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! The decisions, without the blocking.
+//!
+//! Everything here takes the present as an argument and returns what to do. There is no clock, thread,
+//! mutex or socket below this module, so that a simulator can run the very code that the threads run:
+//!
+//! * [`attempt`]: one process's way to a lock, from the first request to the grant;
+//! * [`ending`]: the way out, and the clean-up of what may have been left behind;
+//! * [`queue`]: the threads of this process that want one name, and the passing of a tenure between them;
+//! * [`fence`]: the numbers that order guards;
+//! * [`lease`]: how long a tenure may be believed, and how it ends;
+//! * [`schedule`]: what is due when.
+
+pub(crate) mod attempt;
+pub(crate) mod ending;
+pub(crate) mod fence;
+pub(crate) mod lease;
+pub(crate) mod queue;
+pub(crate) mod schedule;

@@ -1,0 +1,324 @@
+//! The way in: entering a name's queue, waiting there, and asking Redis for all who wait.
+
+use std::time::Duration;
+
+use crate::clock::Time;
+use crate::config::Options;
+use crate::core::attempt::{Attempt, Grant, Input, Outcome, Step, Surroundings};
+use crate::core::ending::Ending;
+use crate::core::fence::{self, Fences};
+use crate::core::queue::{Arrival, Demand, Granted, Turn, Wants};
+use crate::engine::Engine;
+use crate::engine::names::{Entry, Last, Signal, Slot};
+use crate::engine::tenure::{Holding, Tenure};
+use crate::engine::wakeup::Waker;
+use crate::error::{Error, Failure, FailureKind, Result};
+use crate::name::LockKey;
+use crate::script::{Kind, Reply};
+use crate::sync::{Arc, Ordering, thread};
+
+/// What a thread asks for.
+pub(crate) struct Request<'a> {
+    pub(crate) kind: Kind,
+    pub(crate) key: &'a LockKey,
+    pub(crate) options: Options,
+    pub(crate) demand: Demand,
+    /// Until when it waits; none where it only tries.
+    pub(crate) until: Option<Time>,
+}
+
+/// What it gets, unless an error.
+pub(crate) enum Acquired {
+    Turn(Holding),
+    /// The lock was held all the while, lastly by this owner.
+    Busy(Option<Arc<str>>),
+}
+
+impl Engine {
+    /// Acquires, blocking until it is granted, held to the end of the wait, or failed.
+    pub(crate) fn acquire(self: &Arc<Self>, request: &Request<'_>) -> Result<Acquired> {
+        self.check_open()?;
+        request.options.check()?;
+        let wants = Wants {
+            demand: request.demand,
+            terms: request.options.terms,
+            waits: request.until.is_some(),
+        };
+        let now = self.now();
+        let mut slot = None;
+        let (entry, arrival, holder) =
+            self.names.with(request.kind, request.key, |entry, state| {
+                let arrival = state.queue.arrive(
+                    wants,
+                    now,
+                    |tenure| tenure.health(now),
+                    || Arc::clone(slot.insert(Slot::new())),
+                );
+                match arrival {
+                    Arrival::Delegate => state.last = Last::NoAnswer,
+                    Arrival::Held | Arrival::Turn(_) | Arrival::Queued(_) => {}
+                }
+                (Arc::clone(entry), arrival, state.holder())
+            });
+        match (arrival, slot) {
+            (Arrival::Queued(ticket), Some(slot)) => self.wait(request, &entry, ticket, &slot),
+            (Arrival::Turn(turn), _) => Ok(Acquired::Turn(self.turn(request, turn))),
+            (Arrival::Held, _) => Ok(Acquired::Busy(holder)),
+            (Arrival::Delegate | Arrival::Queued(_), _) => self.ask(request, &entry, None),
+        }
+    }
+
+    /// Waits behind the delegate.
+    fn wait(
+        self: &Arc<Self>,
+        request: &Request<'_>,
+        entry: &Arc<Entry>,
+        ticket: u64,
+        slot: &Slot,
+    ) -> Result<Acquired> {
+        // A try waits for one answer, which takes no longer than a request.
+        let until = request
+            .until
+            .unwrap_or_else(|| self.now() + self.settings.io_timeout);
+        // Whoever closes sets the flag before it looks into the queue: one of us sees the other.
+        let mut until = if self.is_closed() { self.now() } else { until };
+        let signal = loop {
+            if let Some(signal) = slot.take() {
+                break signal;
+            }
+            if until == Time::NEVER {
+                thread::park();
+                continue;
+            }
+            let left = until.since(self.now());
+            if !left.is_zero() {
+                // No longer than a second at a time: parking does not run through suspend, the clock does.
+                thread::park_timeout(left.min(Duration::from_secs(1)));
+                continue;
+            }
+            let mut state = entry.lock();
+            if state.queue.leave(ticket) {
+                if self.is_closed() {
+                    return Err(Error::Closed);
+                }
+                return match (&state.last, state.holder()) {
+                    (_, Some(holder)) => Ok(Acquired::Busy(Some(holder))),
+                    (Last::Failed(failure), None) => {
+                        Err(failure.clone().into_error(Some(request.key.name())))
+                    }
+                    (Last::NoAnswer | Last::Held(_), None) => Err(no_answer(request)),
+                };
+            }
+            // Somebody has taken us out of the queue and is about to say why.
+            until = Time::NEVER;
+        };
+        match signal {
+            Signal::Turn(turn) => Ok(Acquired::Turn(self.turn(request, turn))),
+            Signal::Delegate(attempt) => self.ask(request, entry, attempt),
+            Signal::Held => Ok(Acquired::Busy(entry.lock().holder())),
+            Signal::Failed(failure) => Err(failure.into_error(Some(request.key.name()))),
+            Signal::Closed => Err(Error::Closed),
+        }
+    }
+
+    /// The main loop of a delegate: does what the attempt says and tells it what came of that.
+    fn ask(
+        self: &Arc<Self>,
+        request: &Request<'_>,
+        entry: &Arc<Entry>,
+        attempt: Option<Box<Attempt>>,
+    ) -> Result<Acquired> {
+        let lease = request.options.terms.lease;
+        let mut attempt =
+            attempt.unwrap_or_else(|| Box::new(Attempt::new(&*self.chance, &self.settings.label)));
+        let mut waker: Option<Waker> = None;
+        let mut input = Input::Go;
+        let outcome = loop {
+            if self.is_closed() && !matches!(input, Input::Replied { .. }) {
+                self.give_up(entry, *attempt, lease, &Signal::Closed);
+                return Err(Error::Closed);
+            }
+            let around = Surroundings {
+                now: self.now(),
+                terms: request.options.terms,
+                until: request.until,
+                hearing: self.wakeup.hearing(),
+                block: fence::block(self.settings.quantum, true),
+                crowded: entry.lock().queue.is_crowded(),
+                outage_limit: self.settings.outage_limit,
+                label: &self.settings.label,
+                chance: &*self.chance,
+            };
+            let step = attempt.step(input, &around);
+            for leftover in attempt.leftovers() {
+                self.clean_up(entry, leftover, lease);
+            }
+            input = match step {
+                Step::Send(verb) => {
+                    // Before the request, or its answer's message could come unheard.
+                    if request.until.is_some() && self.wakeup.is_ready() {
+                        self.wakeup.register(&mut waker, attempt.owner());
+                    }
+                    let sent = self.now();
+                    let limits = self.limits(request.until);
+                    match self.call(entry.kind, &entry.key, &verb, limits) {
+                        Ok(answer) => {
+                            if let Reply::Held { holder, .. } = &answer.reply {
+                                self.answered_held(entry, holder);
+                            }
+                            Input::Replied {
+                                sent,
+                                reply: answer.reply,
+                                resent: answer.resent,
+                            }
+                        }
+                        Err(failure) => {
+                            entry.lock().last = Last::Failed(failure.clone());
+                            Input::Failed { sent, failure }
+                        }
+                    }
+                }
+                Step::Sleep(until) => {
+                    self.wakeup.start(self);
+                    let waker = self.wakeup.register(&mut waker, attempt.owner());
+                    // Whoever closes sets the flag before it wakes all: one of us sees the other.
+                    if !self.is_closed() {
+                        waker.wait(until.since(self.now()));
+                    }
+                    Input::Woken
+                }
+                Step::Done(outcome) => break outcome,
+            };
+        };
+        // A message that still comes for this owner finds nobody, and needs nobody.
+        drop(waker);
+        match outcome {
+            Outcome::Granted(grant) => self.granted(request, entry, grant),
+            Outcome::TimeOver(failure) => {
+                let next = entry.lock().queue.delegate_left();
+                match next {
+                    Some(slot) => slot.send(Signal::Delegate(Some(attempt))),
+                    None => self.abandon(entry, *attempt, lease),
+                }
+                match failure {
+                    Some(failure) => Err(failure.into_error(Some(request.key.name()))),
+                    None => Ok(Acquired::Busy(entry.lock().holder())),
+                }
+            }
+            Outcome::Failed(failure) => {
+                self.give_up(entry, *attempt, lease, &Signal::Failed(failure.clone()));
+                Err(failure.into_error(Some(request.key.name())))
+            }
+        }
+    }
+
+    fn answered_held(&self, entry: &Entry, holder: &Arc<str>) {
+        let tried = {
+            let mut state = entry.lock();
+            state.last = Last::Held(Arc::clone(holder));
+            state.queue.answered_held()
+        };
+        for slot in tried {
+            slot.send(Signal::Held);
+        }
+    }
+
+    /// Ends the attempt and everybody's wait behind it.
+    fn give_up(&self, entry: &Arc<Entry>, attempt: Attempt, lease: Duration, why: &Signal) {
+        let waiting = entry.lock().queue.failed();
+        for slot in waiting {
+            slot.send(match why {
+                Signal::Failed(failure) => Signal::Failed(failure.clone()),
+                _ => Signal::Closed,
+            });
+        }
+        self.abandon(entry, attempt, lease);
+    }
+
+    fn abandon(&self, entry: &Arc<Entry>, attempt: Attempt, lease: Duration) {
+        for leftover in attempt.abandon() {
+            self.clean_up(entry, leftover, lease);
+        }
+        self.names.retire(entry);
+    }
+
+    /// Has something released in the background.
+    pub(crate) fn clean_up(
+        &self,
+        entry: &Arc<Entry>,
+        leftover: crate::core::attempt::Leftover,
+        lease: Duration,
+    ) {
+        let ending = Ending::of_leftover(leftover, self.now(), lease);
+        self.renewal.end(self, entry, ending, false);
+    }
+
+    /// Makes a tenure of a grant and hands out the turns in it.
+    fn granted(
+        self: &Arc<Self>,
+        request: &Request<'_>,
+        entry: &Arc<Entry>,
+        grant: Grant,
+    ) -> Result<Acquired> {
+        let terms = request.options.terms;
+        let fences = Fences::new(grant.fence, grant.fences);
+        let (owner, sent) = (Arc::clone(&grant.owner), grant.sent);
+        let number = self.next_tenure.fetch_add(1, Ordering::Relaxed);
+        let tenure = Arc::new(Tenure::new(number, Arc::clone(entry), terms, grant));
+        // Both before anybody is told: a lease that is handed out is already watched and renewed.
+        let registered = self
+            .watch
+            .register_lease(self, &tenure)
+            .and_then(|()| self.renewal.register(self, &tenure, sent));
+        if let Err(error) = registered {
+            let words = format!("a thread of leasehold could not be started: {error}");
+            let failure = Failure::plain(FailureKind::Unavailable, false, words);
+            self.watch.deregister_lease(&tenure);
+            tenure.cell.end(self.now());
+            let waiting = entry.lock().queue.failed();
+            for slot in waiting {
+                slot.send(Signal::Failed(failure.clone()));
+            }
+            let ending = tenure.ending(None, self.now(), Duration::ZERO);
+            self.run_ending(entry, ending).ok();
+            self.names.retire(entry);
+            return Err(failure.into_error(Some(request.key.name())));
+        }
+        let now = self.now();
+        let granted = Granted {
+            number,
+            tenure,
+            terms,
+            capacity: request.demand.of,
+            fences,
+            quantum_over: now + self.settings.quantum,
+        };
+        let (turn, beside, tried) = {
+            let mut state = entry.lock();
+            state.last = Last::Held(owner);
+            state.queue.granted(request.demand, granted, now)
+        };
+        for (slot, turn) in beside {
+            slot.send(Signal::Turn(turn));
+        }
+        for slot in tried {
+            slot.send(Signal::Held);
+        }
+        Ok(Acquired::Turn(self.turn(request, turn)))
+    }
+
+    fn turn(self: &Arc<Self>, request: &Request<'_>, turn: Turn<Arc<Tenure>>) -> Holding {
+        Holding::new(
+            Arc::clone(self),
+            turn.tenure,
+            turn.fence,
+            request.demand,
+            request.options.max_hold,
+        )
+    }
+}
+
+fn no_answer(request: &Request<'_>) -> Error {
+    let words = "the server had not answered before the wait was over";
+    Failure::plain(FailureKind::Unavailable, true, words).into_error(Some(request.key.name()))
+}

@@ -1,0 +1,193 @@
+//! The thin shell around [`core`](crate::core): threads, blocking, and the order of locks.
+//!
+//! # A lock's way
+//!
+//! 1. A thread enters the queue of the name ([`names`]). Where it is the first, it is the delegate and drives
+//!    the [`Attempt`](crate::core::attempt::Attempt) ([`acquire`]); else it parks until it is handed a turn, the
+//!    attempt, an error, or its time is over.
+//! 2. A grant makes a [`Tenure`](tenure::Tenure). It is registered with [`renewal`] and [`watch`] before
+//!    anybody is told of it.
+//! 3. A guard's end finishes its turn ([`tenure`]): the tenure passes to the next thread, or it is ended here
+//!    first and then in Redis, by the next thread's take-over or by a release.
+//! 4. What fails on the way out, or is left behind by an attempt, goes to the renewal thread, which repeats it.
+//!
+//! # Threads
+//!
+//! | thread | does | never | lives |
+//! | --- | --- | --- | --- |
+//! | `leasehold-renewal` | renews every lease; repeats endings; on a connection of its own | runs user code | from the first tenure until there was none, and no ending, for a while |
+//! | `leasehold-watch` | ends leases at their deadlines, fires `on_lost` | does I/O | the same |
+//! | `leasehold-wakeup-0` | hears messages, wakes delegates; on a connection of its own | calls scripts | from the first wait until the engine goes |
+//!
+//! # Lock order
+//!
+//! Each mutex is taken with none of a later row held, and no I/O is done under any:
+//!
+//! 1. a shard of the table of names;
+//! 2. the state of one name (its queue);
+//! 3. one of: the timetable of the renewal thread, that of the watch thread, the register of the listener, the
+//!    receivers of a tenure, a waiting thread's slot.
+
+pub(crate) mod acquire;
+pub(crate) mod names;
+pub(crate) mod renewal;
+pub(crate) mod tenure;
+pub(crate) mod wakeup;
+pub(crate) mod watch;
+
+use std::time::Duration;
+
+use crate::clock::{Clock, Time};
+use crate::config::Settings;
+use crate::error::{Error, Failure, FailureKind, Result};
+use crate::random::Chance;
+use crate::script::{Call, Kind, Reply, Verb};
+use crate::store::{Answer, Limits, Store};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, Weak};
+
+use names::Names;
+use renewal::Renewal;
+use wakeup::Wakeup;
+use watch::Watch;
+
+/// The least time a request is given, however short the wait it is for: below it, no request would get
+/// through, and the answer would be "unavailable" where it could have been "granted".
+const LEAST_IO: Duration = Duration::from_millis(100);
+
+/// What all handles and guards of one manager share.
+pub(crate) struct Engine {
+    pub(crate) settings: Settings,
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    chance: Arc<dyn Chance>,
+    names: Names,
+    renewal: Arc<Renewal>,
+    watch: Arc<Watch>,
+    wakeup: Arc<Wakeup>,
+    closed: AtomicBool,
+    /// The process that made it; in a forked child nothing here may be touched.
+    pid: u32,
+    next_tenure: AtomicU64,
+    me: Weak<Engine>,
+}
+
+impl Engine {
+    pub(crate) fn new(
+        settings: Settings,
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        chance: Arc<dyn Chance>,
+    ) -> Arc<Self> {
+        let wakeup = Arc::new(Wakeup::new(chance.uuid()));
+        Arc::new_cyclic(|me| Self {
+            settings,
+            store,
+            clock,
+            chance,
+            names: Names::new(),
+            renewal: Arc::new(Renewal::new()),
+            watch: Arc::new(Watch::new()),
+            wakeup,
+            closed: AtomicBool::new(false),
+            pid: std::process::id(),
+            next_tenure: AtomicU64::new(1),
+            me: me.clone(),
+        })
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    /// Whether this is a forked child, where mutexes may be locked for ever and connections are shared with
+    /// the parent. Asked before anything else is touched.
+    pub(crate) fn is_forked(&self) -> bool {
+        std::process::id() != self.pid
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    fn check_open(&self) -> Result<()> {
+        if self.is_forked() || self.is_closed() {
+            return Err(Error::Closed);
+        }
+        Ok(())
+    }
+
+    /// One request without a lock: whether the server is there and lets us in.
+    pub(crate) fn ping(&self) -> Result<()> {
+        let io = self.settings.io_timeout;
+        self.store
+            .call(&Call::Ping, Limits { checkout: io, io })
+            .map_err(|failure| failure.into_error(None))
+            .and_then(|answer| match answer.reply {
+                Reply::Pong => Ok(()),
+                _ => {
+                    let words = "no answer to a PING";
+                    Err(Failure::plain(FailureKind::Protocol, false, words).into_error(None))
+                }
+            })
+    }
+
+    /// Ends all waits with [`Error::Closed`], then waits for queued releases to go out. True if they all did.
+    pub(crate) fn close(&self, wait: Duration) -> bool {
+        if self.is_forked() {
+            return false;
+        }
+        let until = self.now() + wait;
+        self.closed.store(true, Ordering::SeqCst);
+        for entry in self.names.all() {
+            // Their signals are sent with no mutex held, as everywhere.
+            let waiting = entry.lock().queue.close();
+            for slot in waiting {
+                slot.send(names::Signal::Closed);
+            }
+        }
+        self.wakeup.wake_all();
+        self.renewal.flush(self, until)
+    }
+
+    fn call(
+        &self,
+        kind: Kind,
+        key: &crate::name::LockKey,
+        verb: &Verb,
+        limits: Limits,
+    ) -> Result<Answer, Failure> {
+        self.store.call(&Call::Lock { kind, key, verb }, limits)
+    }
+
+    /// The limits of a request for a wait until `until`; none where it is only a try.
+    fn limits(&self, until: Option<Time>) -> Limits {
+        let io = self.settings.io_timeout;
+        match until {
+            None => Limits { checkout: io, io },
+            Some(Time::NEVER) => Limits {
+                checkout: self.settings.outage_limit.min(Duration::from_secs(3600)),
+                io,
+            },
+            Some(until) => {
+                let left = until.since(self.now()).max(LEAST_IO);
+                Limits {
+                    checkout: left.min(Duration::from_secs(3600)),
+                    io: io.min(left),
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if self.is_forked() {
+            // Dropping the pool would take mutexes that no thread of this process will ever unlock.
+            std::mem::forget(Arc::clone(&self.store));
+            return;
+        }
+        self.renewal.stop();
+        self.watch.stop();
+        self.wakeup.stop();
+    }
+}

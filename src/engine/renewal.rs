@@ -1,0 +1,376 @@
+//! The renewal thread: one for all leases of a manager, on a connection of its own.
+//!
+//! | step | does |
+//! | --- | --- |
+//! | 1 | takes what is due out of the timetable, up to a batch, and puts each lease back at its retry time |
+//! | 2 | sends the batch in one request |
+//! | 3 | moves each confirmed lease to its next time; hands each lost one to the watch thread |
+//! | 4 | sends the endings that are due, until one fails |
+//! | 5 | sleeps until the next is due, a second at the most |
+//!
+//! Since a lease is back in the timetable before anything is sent, neither an error nor a panic on the way can
+//! make the thread forget one. A lease is registered before its guard is handed out, and deregistered before
+//! its release is sent.
+//!
+//! The thread starts with the first lease or ending, and ends when there has been neither for a while. An
+//! ending that is queued keeps the engine, and so the thread, alive.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use crate::clock::{Clock, Time};
+use crate::core::ending::{Ending, Next};
+use crate::core::lease::Standing;
+use crate::core::schedule::{Schedule, renewal_due, retry_after};
+use crate::engine::Engine;
+use crate::engine::names::Entry;
+use crate::engine::tenure::Tenure;
+use crate::engine::watch::{IDLE_SLEEPS, LONGEST_SLEEP};
+use crate::error::Failure;
+use crate::script::{Call, Renewal as Lease, Reply};
+use crate::store::Line;
+use crate::sync::{Arc, Condvar, Mutex, Ordering, Weak, thread};
+
+/// How many leases go into one request: the server pauses about a millisecond for it.
+const BATCH: usize = 200;
+/// How many endings are sent before leases are looked at again.
+const ENDINGS_IN_A_ROW: usize = 64;
+/// After a panic, so that one that comes again and again does not take a core.
+const AFTER_PANIC: Duration = Duration::from_millis(100);
+
+pub(crate) struct Renewal {
+    state: Mutex<State>,
+    /// Something earlier is due, an ending was settled, or the engine goes.
+    changed: Condvar,
+}
+
+/// Guarded by the renewal's mutex.
+#[derive(Default)]
+struct State {
+    leases: Schedule<Arc<Tenure>>,
+    endings: Schedule<Job>,
+    running: bool,
+    stopped: bool,
+    /// Until when the thread sleeps; it need not be woken for anything later.
+    asleep_until: Option<Time>,
+    next_job: u64,
+    /// How many endings the server has not answered yet.
+    unsettled: usize,
+    /// Whether the server was out of reach the last time, so that it is said once.
+    failing: bool,
+}
+
+/// An ending to be sent.
+struct Job {
+    /// Keeps the engine until it is done.
+    engine: Arc<Engine>,
+    entry: Arc<Entry>,
+    ending: Ending,
+    /// Whether the name's queue waits for the first request.
+    releases: bool,
+}
+
+impl Renewal {
+    pub(crate) fn new() -> Self {
+        Self {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Renews a lease that was granted by a request sent at `sent`, unless its terms say not to.
+    ///
+    /// # Errors
+    ///
+    /// Why the thread could not be started; then the lease is not renewed.
+    pub(crate) fn register(
+        self: &Arc<Self>,
+        engine: &Engine,
+        tenure: &Arc<Tenure>,
+        sent: Time,
+    ) -> std::io::Result<()> {
+        if !tenure.terms.renew {
+            return Ok(());
+        }
+        let due = renewal_due(sent, tenure.terms.lease, engine.chance.bits());
+        let mut state = self.state.lock();
+        self.ensure_running(&mut state, engine)?;
+        state.put(tenure, due);
+        self.wake_for(&state, due);
+        Ok(())
+    }
+
+    pub(crate) fn deregister(&self, tenure: &Tenure) {
+        self.state.lock().take(tenure);
+    }
+
+    /// Sends an ending as soon as possible and as often as it takes.
+    pub(crate) fn end(
+        self: &Arc<Self>,
+        engine: &Engine,
+        entry: &Arc<Entry>,
+        ending: Ending,
+        releases: bool,
+    ) {
+        let Some(strong) = engine.me.upgrade() else {
+            return;
+        };
+        let now = engine.now();
+        let job = Job {
+            engine: strong,
+            entry: Arc::clone(entry),
+            ending,
+            releases,
+        };
+        let mut state = self.state.lock();
+        if let Err(error) = self.ensure_running(&mut state, engine) {
+            drop(state);
+            log::error!(
+                "lock {:?}: not released before its lease is over: no thread: {error}",
+                entry.key.name()
+            );
+            if job.releases {
+                engine.release_over(entry);
+            }
+            return;
+        }
+        state.unsettled += usize::from(!job.ending.is_settled());
+        state.queue(job, now);
+        self.changed.notify_all();
+    }
+
+    /// Waits until every queued ending was answered once, at most until `until`. True if they were.
+    pub(crate) fn flush(&self, engine: &Engine, until: Time) -> bool {
+        let mut state = self.state.lock();
+        while state.unsettled > 0 {
+            let left = until.since(engine.now());
+            if left.is_zero() {
+                return false;
+            }
+            state = self.changed.wait_for(state, left.min(LONGEST_SLEEP));
+        }
+        true
+    }
+
+    pub(crate) fn stop(&self) {
+        self.state.lock().stopped = true;
+        self.changed.notify_all();
+    }
+
+    fn wake_for(&self, state: &State, due: Time) {
+        if state.asleep_until.is_some_and(|until| due < until) {
+            self.changed.notify_all();
+        }
+    }
+
+    fn ensure_running(self: &Arc<Self>, state: &mut State, engine: &Engine) -> std::io::Result<()> {
+        if state.running {
+            return Ok(());
+        }
+        let (renewal, engine) = (Arc::clone(self), engine.me.clone());
+        thread::Builder::new()
+            .name("leasehold-renewal".into())
+            .spawn(move || renewal.run(&engine))?;
+        state.running = true;
+        Ok(())
+    }
+
+    fn run(&self, engine: &Weak<Engine>) {
+        let mut line: Option<Box<dyn Line>> = None;
+        let mut idle = 0;
+        loop {
+            // Held only while there is work, so that the last handle and guard can end the engine.
+            let Some(engine) = engine.upgrade() else {
+                return;
+            };
+            let round = catch_unwind(AssertUnwindSafe(|| {
+                let line = line.get_or_insert_with(|| engine.store.line());
+                self.renew_due(&engine, &mut **line);
+                self.end_due(&*engine.clock, &mut **line);
+            }));
+            let mut earliest = Time::from_nanos(0);
+            if round.is_err() {
+                log::error!("the renewal thread panicked and goes on with all its leases");
+                // The connection may be in the middle of something.
+                line = None;
+                earliest = engine.now() + AFTER_PANIC;
+            }
+            let now = engine.now();
+            drop(engine);
+            let mut state = self.state.lock();
+            idle = if state.is_empty() { idle + 1 } else { 0 };
+            if (state.stopped && state.is_empty()) || idle > IDLE_SLEEPS {
+                state.running = false;
+                return;
+            }
+            let latest = now + LONGEST_SLEEP;
+            let until = state
+                .next_due()
+                .map_or(latest, |due| due.min(latest))
+                .max(earliest);
+            state.asleep_until = Some(until);
+            let mut state = match until.since(now) {
+                Duration::ZERO => state,
+                sleep => self.changed.wait_for(state, sleep),
+            };
+            state.asleep_until = None;
+        }
+    }
+
+    /// Renews what is due, batch by batch, until a request fails.
+    fn renew_due(&self, engine: &Engine, line: &mut dyn Line) {
+        loop {
+            let sent = engine.now();
+            let batch = self.state.lock().take_due(sent);
+            if batch.is_empty() {
+                return;
+            }
+            let leases: Vec<Lease> = batch.iter().map(|tenure| tenure.renewal()).collect();
+            let answer = line.call(&Call::Renew(&leases), engine.settings.io_timeout);
+            match answer.map(|answer| answer.reply) {
+                Ok(Reply::Renewed(said)) => {
+                    self.reached();
+                    for (tenure, said) in batch.iter().zip(said) {
+                        let lease = tenure.terms.lease;
+                        match tenure.renewed(sent, engine.now(), lease, said) {
+                            Standing::Live(_) => {
+                                let due = renewal_due(sent, lease, engine.chance.bits());
+                                self.put_off(tenure, due);
+                            }
+                            Standing::Ended => {}
+                            Standing::Lost(_) => {
+                                self.deregister(tenure);
+                                engine.watch.hurry(tenure);
+                            }
+                        }
+                    }
+                }
+                // They are in the timetable at their retry times.
+                Ok(_) => return self.failed("an answer to another question"),
+                Err(failure) => return self.failed(&reason(&failure)),
+            }
+        }
+    }
+
+    /// Sends the endings that are due, until one fails.
+    fn end_due(&self, clock: &dyn Clock, line: &mut dyn Line) {
+        for _ in 0..ENDINGS_IN_A_ROW {
+            let Some(mut job) = self.state.lock().take_job(clock.now()) else {
+                return;
+            };
+            let engine = Arc::clone(&job.engine);
+            let was_settled = job.ending.is_settled();
+            let call = Call::Lock {
+                kind: job.entry.kind,
+                key: &job.entry.key,
+                verb: job.ending.verb(),
+            };
+            let answer = line.call(&call, engine.settings.io_timeout);
+            let now = engine.now();
+            let (next, failure) = match answer {
+                Ok(answer) => (job.ending.replied(now, &answer.reply, answer.resent), None),
+                Err(failure) => (job.ending.failed(now, &*engine.chance), Some(failure)),
+            };
+            if next != Next::Send && std::mem::take(&mut job.releases) {
+                engine.release_over(&job.entry);
+            }
+            // Given up on counts as settled too: Redis has dropped the key by itself.
+            let is_settled = job.ending.is_settled() || next == Next::Done;
+            {
+                let mut state = self.state.lock();
+                match next {
+                    Next::Send => state.queue(job, now),
+                    Next::Later(later) => state.queue(job, later),
+                    Next::Done => {}
+                }
+                if is_settled && !was_settled {
+                    state.unsettled -= 1;
+                    self.changed.notify_all();
+                }
+            }
+            if let Some(failure) = failure {
+                return self.failed(&reason(&failure));
+            }
+            self.reached();
+        }
+    }
+
+    /// Moves a lease from its retry time to its next one, unless its guard has ended it meanwhile: that sets
+    /// the lease first and takes the place out second.
+    fn put_off(&self, tenure: &Arc<Tenure>, due: Time) {
+        let mut state = self.state.lock();
+        state.take(tenure);
+        if tenure.cell.deadline().is_some() {
+            state.put(tenure, due);
+        }
+    }
+
+    fn failed(&self, why: &str) {
+        let was_failing = std::mem::replace(&mut self.state.lock().failing, true);
+        if !was_failing {
+            log::warn!("leases cannot be renewed or released now, retrying: {why}");
+        }
+    }
+
+    fn reached(&self) {
+        let was_failing = std::mem::replace(&mut self.state.lock().failing, false);
+        if was_failing {
+            log::info!("leases are renewed and released again");
+        }
+    }
+}
+
+impl State {
+    fn is_empty(&self) -> bool {
+        self.leases.is_empty() && self.endings.is_empty()
+    }
+
+    fn next_due(&self) -> Option<Time> {
+        match (self.leases.next(), self.endings.next()) {
+            (Some(lease), Some(ending)) => Some(lease.min(ending)),
+            (lease, ending) => lease.or(ending),
+        }
+    }
+
+    fn put(&mut self, tenure: &Arc<Tenure>, due: Time) {
+        tenure
+            .renewal_place
+            .store(due.as_nanos(), Ordering::Relaxed);
+        self.leases.insert((due, tenure.number), Arc::clone(tenure));
+    }
+
+    fn take(&mut self, tenure: &Tenure) {
+        let due = Time::from_nanos(tenure.renewal_place.load(Ordering::Relaxed));
+        self.leases.remove((due, tenure.number));
+    }
+
+    /// The leases that are due, up to a batch, each put back at its retry time.
+    fn take_due(&mut self, now: Time) -> Vec<Arc<Tenure>> {
+        let mut batch = Vec::new();
+        while batch.len() < BATCH
+            && let Some((_, tenure)) = self.leases.pop_due(now)
+        {
+            if tenure.cell.deadline().is_some() {
+                batch.push(tenure);
+            }
+        }
+        for tenure in &batch {
+            self.put(tenure, now + retry_after(tenure.terms.lease));
+        }
+        batch
+    }
+
+    fn queue(&mut self, job: Job, due: Time) {
+        let number = self.next_job;
+        self.next_job += 1;
+        self.endings.insert((due, number), job);
+    }
+
+    fn take_job(&mut self, now: Time) -> Option<Job> {
+        self.endings.pop_due(now).map(|(_, job)| job)
+    }
+}
+
+fn reason(failure: &Failure) -> String {
+    failure.cause.to_string()
+}

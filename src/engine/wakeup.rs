@@ -1,0 +1,234 @@
+//! The listener: one connection and one channel for all waits of a process.
+//!
+//! Whoever hands a lock over publishes the new owner on the channel of that owner's process. The thread here
+//! looks the owner up and wakes the delegate that waits under it.
+//!
+//! | state | a wait | leaves it |
+//! | --- | --- | --- |
+//! | not started | starts the thread | at the first wait |
+//! | not yet | may not queue, and polls; one that is queued keeps its place by polling | when SUBSCRIBE is confirmed: all who wait ask at once |
+//! | ready | sleeps until a message or its poll | when the connection breaks |
+//! | denied | queues without a channel and polls often | when a later try is allowed |
+//!
+//! Why no wake-up is lost: a delegate is in the register before it sends the request that queues it, and the
+//! request names a channel only while the subscription to it is confirmed. A message that arrives before the
+//! delegate sleeps sets its flag, and the sleep is over before it began.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::core::attempt::Hearing;
+use crate::engine::Engine;
+use crate::error::FailureKind;
+use crate::store::Heard;
+use crate::sync::{Arc, AtomicBool, AtomicU8, Condvar, Mutex, Ordering, Thread, thread};
+
+/// Pauses between tries to subscribe; each is twice the one before.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// How long to wait before asking again for what was denied.
+const AFTER_DENIAL: Duration = Duration::from_secs(60);
+/// No sleep of a delegate is longer, so that a resume from suspend is noticed.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
+const NOT_YET: u8 = 0;
+const READY: u8 = 1;
+const DENIED: u8 = 2;
+
+pub(crate) struct Wakeup {
+    /// The one channel of this process.
+    channel: Arc<str>,
+    hearing: AtomicU8,
+    register: Mutex<Register>,
+    stopping: Condvar,
+}
+
+/// Guarded by the wakeup's mutex.
+#[derive(Default)]
+struct Register {
+    /// Who sleeps, by owner.
+    sleepers: HashMap<Arc<str>, Arc<Sleeper>>,
+    running: bool,
+    stopped: bool,
+}
+
+struct Sleeper {
+    thread: Thread,
+    woken: AtomicBool,
+}
+
+/// A delegate's place in the register; dropping it leaves.
+pub(crate) struct Waker {
+    wakeup: Arc<Wakeup>,
+    owner: Arc<str>,
+    sleeper: Arc<Sleeper>,
+}
+
+impl Wakeup {
+    pub(crate) fn new(unique: uuid::Uuid) -> Self {
+        Self {
+            channel: format!("leasehold:{unique}").into(),
+            hearing: AtomicU8::new(NOT_YET),
+            register: Mutex::default(),
+            stopping: Condvar::new(),
+        }
+    }
+
+    pub(crate) fn hearing(&self) -> Hearing {
+        match self.hearing.load(Ordering::SeqCst) {
+            READY => Hearing::Ready(Arc::clone(&self.channel)),
+            DENIED => Hearing::Denied,
+            _ => Hearing::NotYet,
+        }
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        self.hearing.load(Ordering::SeqCst) == READY
+    }
+
+    /// Starts the thread if there is none.
+    pub(crate) fn start(self: &Arc<Self>, engine: &Engine) {
+        if self.is_ready() {
+            return;
+        }
+        let mut register = self.register.lock();
+        if register.running || register.stopped {
+            return;
+        }
+        let (wakeup, store) = (Arc::clone(self), Arc::clone(&engine.store));
+        let chance = Arc::clone(&engine.chance);
+        let started = thread::Builder::new()
+            .name("leasehold-wakeup-0".into())
+            .spawn(move || wakeup.run(&*store, &*chance));
+        match started {
+            Ok(_) => register.running = true,
+            // The waits go on by polling, and the next one tries again.
+            Err(error) => log::warn!("the listener thread could not be started: {error}"),
+        }
+    }
+
+    /// Enters `owner`, in place of what `waker` stood for before.
+    pub(crate) fn register<'a>(
+        self: &Arc<Self>,
+        waker: &'a mut Option<Waker>,
+        owner: &Arc<str>,
+    ) -> &'a Waker {
+        if waker.as_ref().is_none_or(|waker| waker.owner != *owner) {
+            let sleeper = Arc::new(Sleeper {
+                thread: thread::current(),
+                woken: AtomicBool::new(false),
+            });
+            self.register
+                .lock()
+                .sleepers
+                .insert(Arc::clone(owner), Arc::clone(&sleeper));
+            *waker = Some(Waker {
+                wakeup: Arc::clone(self),
+                owner: Arc::clone(owner),
+                sleeper,
+            });
+        }
+        waker.as_ref().expect("it was put there just now")
+    }
+
+    pub(crate) fn wake_all(&self) {
+        let all: Vec<_> = self.register.lock().sleepers.values().cloned().collect();
+        for sleeper in all {
+            sleeper.wake();
+        }
+    }
+
+    pub(crate) fn stop(&self) {
+        self.register.lock().stopped = true;
+        self.stopping.notify_all();
+    }
+
+    fn wake(&self, owner: &[u8]) {
+        let Ok(owner) = std::str::from_utf8(owner) else {
+            return;
+        };
+        let sleeper = self.register.lock().sleepers.get(owner).cloned();
+        if let Some(sleeper) = sleeper {
+            sleeper.wake();
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.register.lock().stopped
+    }
+
+    fn run(&self, store: &dyn crate::store::Store, chance: &dyn crate::random::Chance) {
+        let mut pause = FIRST_PAUSE;
+        let mut said_denied = false;
+        loop {
+            let ended = store.listen(&self.channel, &mut |heard| {
+                match heard {
+                    Heard::Subscribed => {
+                        self.hearing.store(READY, Ordering::SeqCst);
+                        pause = FIRST_PAUSE;
+                        said_denied = false;
+                        // Whoever was handed a lock meanwhile was told in vain.
+                        self.wake_all();
+                    }
+                    Heard::Message(owner) => self.wake(owner),
+                    Heard::Silence => {}
+                }
+                !self.is_stopped()
+            });
+            let wait = match ended {
+                Ok(()) => Duration::ZERO,
+                Err(failure) if failure.kind == FailureKind::Denied => {
+                    self.hearing.store(DENIED, Ordering::SeqCst);
+                    if !std::mem::replace(&mut said_denied, true) {
+                        log::warn!(
+                            "the server does not allow the channel {:?}, so waits poll: {}",
+                            self.channel,
+                            failure.cause
+                        );
+                    }
+                    self.wake_all();
+                    AFTER_DENIAL
+                }
+                Err(failure) => {
+                    self.hearing.store(NOT_YET, Ordering::SeqCst);
+                    log::debug!("the listener starts again: {}", failure.cause);
+                    let wait = crate::random::jittered(chance, pause);
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    wait
+                }
+            };
+            let mut register = self.register.lock();
+            if !register.stopped && !wait.is_zero() {
+                register = self.stopping.wait_for(register, wait);
+            }
+            if register.stopped {
+                register.running = false;
+                self.hearing.store(NOT_YET, Ordering::SeqCst);
+                return;
+            }
+        }
+    }
+}
+
+impl Sleeper {
+    fn wake(&self) {
+        self.woken.store(true, Ordering::Release);
+        self.thread.unpark();
+    }
+}
+
+impl Waker {
+    /// Sleeps until a message comes for its owner, or `limit` has passed, or a second.
+    pub(crate) fn wait(&self, limit: Duration) {
+        if !self.sleeper.woken.load(Ordering::Acquire) && !limit.is_zero() {
+            thread::park_timeout(limit.min(LONGEST_SLEEP));
+        }
+        self.sleeper.woken.store(false, Ordering::Release);
+    }
+}
+
+impl Drop for Waker {
+    fn drop(&mut self) {
+        self.wakeup.register.lock().sleepers.remove(&self.owner);
+    }
+}

@@ -1,0 +1,208 @@
+//! The watch thread: ends leases at their deadlines by the holder's own clock.
+//!
+//! It does no I/O and runs no user code, so nothing can delay it: not a dead network, not a stuck renewal, not
+//! a full pool. One timetable holds every lease at its deadline. A lease whose deadline has moved since is put
+//! back at the new one; one that has passed is settled as lost, whoever waits behind it may ask, and whoever
+//! wants to know is told.
+//!
+//! The thread starts with the first lease, sleeps for at most a second at a time (so that it notices a resume
+//! from suspend), and ends when it has had nothing to watch for a while.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use crate::clock::Time;
+use crate::core::lease::Standing;
+use crate::core::schedule::Schedule;
+use crate::engine::Engine;
+use crate::engine::tenure::{HoldLimit, Tenure};
+use crate::sync::{Arc, AtomicU64, Condvar, Mutex, Ordering, Weak, thread};
+
+/// No sleep is longer.
+pub(crate) const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+/// How many of the longest sleeps in a row with nothing to do end a thread.
+pub(crate) const IDLE_SLEEPS: u32 = 5;
+
+pub(crate) struct Watch {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Numbers for what has none of its own.
+    next_number: AtomicU64,
+}
+
+/// Guarded by the watch's mutex.
+#[derive(Default)]
+struct State {
+    deadlines: Schedule<Watched>,
+    running: bool,
+    stopped: bool,
+    /// Until when the thread sleeps; it need not be woken for anything later.
+    asleep_until: Option<Time>,
+}
+
+enum Watched {
+    Lease(Arc<Tenure>),
+    Hold(Arc<HoldLimit>),
+}
+
+impl Watch {
+    pub(crate) fn new() -> Self {
+        Self {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            next_number: AtomicU64::new(0),
+        }
+    }
+
+    /// Watches a lease; starts the thread if there is none.
+    ///
+    /// # Errors
+    ///
+    /// Why the thread could not be started; then the lease is not watched.
+    pub(crate) fn register_lease(
+        self: &Arc<Self>,
+        engine: &Engine,
+        tenure: &Arc<Tenure>,
+    ) -> std::io::Result<()> {
+        let Some(deadline) = tenure.cell.deadline() else {
+            return Ok(());
+        };
+        let mut state = self.state.lock();
+        if !state.running {
+            self.spawn(engine)?;
+            state.running = true;
+        }
+        state.put(tenure, deadline);
+        self.wake_for(&state, deadline);
+        Ok(())
+    }
+
+    pub(crate) fn deregister_lease(&self, tenure: &Tenure) {
+        self.state.lock().take(tenure);
+    }
+
+    /// Looks at a lease at once: somebody has found it lost.
+    pub(crate) fn hurry(&self, tenure: &Arc<Tenure>) {
+        let mut state = self.state.lock();
+        if state.take(tenure) {
+            state.put(tenure, Time::from_nanos(0));
+            self.changed.notify_all();
+        }
+    }
+
+    /// Watches a guard's `max_hold`. Its lease is watched already, so the thread runs.
+    pub(crate) fn register_hold(&self, limit: &Arc<HoldLimit>) {
+        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+        limit.place.store(number, Ordering::Relaxed);
+        let mut state = self.state.lock();
+        let watched = Watched::Hold(Arc::clone(limit));
+        state.deadlines.insert((limit.due, HOLDS | number), watched);
+        self.wake_for(&state, limit.due);
+    }
+
+    pub(crate) fn deregister_hold(&self, limit: &HoldLimit) {
+        let number = limit.place.load(Ordering::Relaxed);
+        self.state
+            .lock()
+            .deadlines
+            .remove((limit.due, HOLDS | number));
+    }
+
+    pub(crate) fn stop(&self) {
+        self.state.lock().stopped = true;
+        self.changed.notify_all();
+    }
+
+    fn wake_for(&self, state: &State, due: Time) {
+        if state.asleep_until.is_some_and(|until| due < until) {
+            self.changed.notify_all();
+        }
+    }
+
+    fn spawn(self: &Arc<Self>, engine: &Engine) -> std::io::Result<()> {
+        let (watch, engine) = (Arc::clone(self), engine.me.clone());
+        thread::Builder::new()
+            .name("leasehold-watch".into())
+            .spawn(move || watch.run(&engine))
+            .map(drop)
+    }
+
+    fn run(&self, engine: &Weak<Engine>) {
+        let mut idle = 0;
+        loop {
+            // Held only while there is work, so that the last handle and guard can end the engine.
+            let Some(engine) = engine.upgrade() else {
+                return;
+            };
+            // Nothing below is known to panic; if something does, the leases are still in the timetable.
+            if catch_unwind(AssertUnwindSafe(|| self.settle_due(&engine))).is_err() {
+                log::error!("the watch thread panicked and goes on");
+            }
+            let now = engine.now();
+            drop(engine);
+            let mut state = self.state.lock();
+            idle = if state.deadlines.is_empty() {
+                idle + 1
+            } else {
+                0
+            };
+            if state.stopped || idle > IDLE_SLEEPS {
+                state.running = false;
+                return;
+            }
+            let latest = now + LONGEST_SLEEP;
+            let until = state.deadlines.next().map_or(latest, |due| due.min(latest));
+            state.asleep_until = Some(until);
+            let mut state = match until.since(now) {
+                Duration::ZERO => state,
+                sleep => self.changed.wait_for(state, sleep),
+            };
+            state.asleep_until = None;
+        }
+    }
+
+    /// Settles everything that is due.
+    fn settle_due(&self, engine: &Arc<Engine>) {
+        loop {
+            let now = engine.now();
+            // The mutex is let go before anything is settled.
+            let due = self.state.lock().deadlines.pop_due(now);
+            match due {
+                None => return,
+                Some((_, Watched::Hold(limit))) => limit.exceed(engine),
+                Some((_, Watched::Lease(tenure))) => match tenure.cell.standing(now) {
+                    Standing::Live(left) => self.put_back(&tenure, now + left),
+                    Standing::Ended => {}
+                    Standing::Lost(cause) => {
+                        log::warn!("lock {:?}: lost ({cause:?})", tenure.key().name());
+                        engine.lost(&tenure, cause);
+                    }
+                },
+            }
+        }
+    }
+
+    /// Unless the guard has ended it meanwhile: that sets the lease first and takes the place out second.
+    fn put_back(&self, tenure: &Arc<Tenure>, deadline: Time) {
+        let mut state = self.state.lock();
+        if tenure.cell.deadline().is_some() {
+            state.put(tenure, deadline);
+        }
+    }
+}
+
+/// Tells the numbers of holds from those of tenures, which count from 1.
+const HOLDS: u64 = 1 << 63;
+
+impl State {
+    fn put(&mut self, tenure: &Arc<Tenure>, at: Time) {
+        tenure.watch_place.store(at.as_nanos(), Ordering::Relaxed);
+        let watched = Watched::Lease(Arc::clone(tenure));
+        self.deadlines.insert((at, tenure.number), watched);
+    }
+
+    fn take(&mut self, tenure: &Tenure) -> bool {
+        let at = Time::from_nanos(tenure.watch_place.load(Ordering::Relaxed));
+        self.deadlines.remove((at, tenure.number)).is_some()
+    }
+}

@@ -1,0 +1,292 @@
+//! What can go wrong, as callers see it and as the inside passes it on.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::sync::Arc;
+
+/// The result of this crate's calls.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What an error was caused by, kept for [`std::error::Error::source`].
+pub(crate) type Cause = Arc<dyn std::error::Error + Send + Sync>;
+
+/// Why a call failed.
+///
+/// Every variant that concerns one lock names it. No message holds a password.
+///
+/// # What a server's answer becomes
+///
+/// | the server | the error | a wait that has begun |
+/// | --- | --- | --- |
+/// | refuses the connection, resets it, does not answer in time, closes at `maxclients` | [`Unavailable`](Error::Unavailable) | goes on |
+/// | `LOADING`, `BUSY`, `READONLY`, `MISCONF`, `OOM`, `NOREPLICAS`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN` | [`Unavailable`](Error::Unavailable) | goes on |
+/// | `NOAUTH`, `WRONGPASS`, `NOPERM` | [`Denied`](Error::Denied) | ends |
+/// | `WRONGTYPE` | [`WrongType`](Error::WrongType) | ends |
+/// | anything that is no answer to what was asked | [`Protocol`](Error::Protocol) | ends |
+///
+/// A wait goes on until its own deadline, and without one until
+/// [`outage_limit`](crate::Builder::outage_limit) has passed without an answer. The very first request of a
+/// call is not retried: its error is returned at once.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The manager was closed, or this is a forked child of the process that made it.
+    Closed,
+    /// A setting cannot be used; nothing was sent.
+    Config {
+        /// The setting.
+        option: &'static str,
+        /// What is wrong with it.
+        reason: Box<str>,
+    },
+    /// The name cannot be a lock's; nothing was sent.
+    InvalidName {
+        /// The name, cut where it is over-long.
+        name: Arc<str>,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The lock was held, and the lease ended before the guard did.
+    Lost(Lost),
+    /// The lock was not free within the wait of [`with_lock`](crate::LockManager::with_lock) or
+    /// [`Mutex::with`](crate::Mutex::with); the closure never ran.
+    Timeout {
+        /// The lock.
+        name: Arc<str>,
+        /// How long the call waited.
+        waited: Duration,
+        /// The owner that held the lock when it was last seen.
+        holder: Option<Arc<str>>,
+    },
+    /// The server could not be asked, or could not carry out what it was asked.
+    Unavailable {
+        /// The lock; none where the manager itself connects.
+        name: Option<Arc<str>>,
+        /// What happened.
+        cause: Cause,
+    },
+    /// The server refuses this user: the password is wrong, or its access control list does not allow it.
+    Denied {
+        /// The lock; none where the manager itself connects.
+        name: Option<Arc<str>>,
+        /// What the server said.
+        cause: Cause,
+    },
+    /// The lock's key, or one of its companions, holds something that is no lock.
+    WrongType {
+        /// The lock.
+        name: Option<Arc<str>>,
+        /// What the server said.
+        cause: Cause,
+    },
+    /// The server answered with something that is no answer to what it was asked.
+    Protocol {
+        /// The lock; none where the manager itself connects.
+        name: Option<Arc<str>>,
+        /// What was answered.
+        cause: Cause,
+    },
+}
+
+impl Error {
+    /// Whether the same call can succeed later without anything being changed.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(
+            self,
+            Self::Lost(_) | Self::Timeout { .. } | Self::Unavailable { .. }
+        )
+    }
+
+    pub(crate) fn config(option: &'static str, reason: impl Into<Box<str>>) -> Self {
+        Self::Config {
+            option,
+            reason: reason.into(),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Names are shown escaped: they may hold line breaks, and messages end up in logs.
+        let about = |f: &mut fmt::Formatter<'_>, name: &Option<Arc<str>>| match name {
+            Some(name) => write!(f, "lock {name:?}: "),
+            None => Ok(()),
+        };
+        match self {
+            Self::Closed => f.write_str("the lock manager is closed"),
+            Self::Config { option, reason } => write!(f, "{option} cannot be used: {reason}"),
+            Self::InvalidName { name, reason } => {
+                write!(f, "{name:?} cannot be the name of a lock: {reason}")
+            }
+            Self::Lost(lost) => lost.fmt(f),
+            Self::Timeout {
+                name,
+                waited,
+                holder,
+            } => {
+                write!(f, "lock {name:?}: not free within {waited:?}")?;
+                match holder {
+                    Some(holder) => write!(f, ", held by {holder:?}"),
+                    None => Ok(()),
+                }
+            }
+            Self::Unavailable { name, cause } => {
+                about(f, name)?;
+                write!(f, "the server is unavailable: {cause}")
+            }
+            Self::Denied { name, cause } => {
+                about(f, name)?;
+                write!(f, "the server refuses this user: {cause}")
+            }
+            Self::WrongType { name, cause } => {
+                about(f, name)?;
+                write!(f, "its key holds something that is no lock: {cause}")
+            }
+            Self::Protocol { name, cause } => {
+                about(f, name)?;
+                write!(f, "the server's answer makes no sense: {cause}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Unavailable { cause, .. }
+            | Self::Denied { cause, .. }
+            | Self::WrongType { cause, .. }
+            | Self::Protocol { cause, .. } => Some(&**cause),
+            Self::Closed
+            | Self::Config { .. }
+            | Self::InvalidName { .. }
+            | Self::Lost(_)
+            | Self::Timeout { .. } => None,
+        }
+    }
+}
+
+/// The end of a lease that its guard did not bring about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// The lock.
+    pub name: Arc<str>,
+    /// The fence of the guard that lost it.
+    pub fence: u64,
+    /// What ended the lease.
+    pub cause: LostCause,
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let why = match self.cause {
+            LostCause::Expired => "the lease ran out before it was renewed",
+            LostCause::Taken => "another owner holds it",
+            LostCause::Removed => "its key was removed",
+            LostCause::MaxHold => "the guard was held for longer than max_hold",
+        };
+        write!(f, "lock {:?} was lost: {why}", self.name)
+    }
+}
+
+/// What ended a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LostCause {
+    /// The deadline passed by the holder's own clock.
+    Expired,
+    /// The server said that another owner holds the lock.
+    Taken,
+    /// The server said that the lock's key is gone.
+    Removed,
+    /// The guard was held for longer than its `max_hold`.
+    MaxHold,
+}
+
+/// A request that failed, on its way from the store to whoever decides what to do about it.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) kind: FailureKind,
+    /// Whether the request may have been carried out, or may yet be.
+    pub(crate) unknown: bool,
+    pub(crate) cause: Cause,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FailureKind {
+    /// It may pass.
+    Unavailable,
+    Denied,
+    WrongType,
+    Protocol,
+}
+
+impl Failure {
+    /// A failure of which it is certain that the server has done nothing.
+    pub(crate) fn certain(kind: FailureKind, cause: Cause) -> Self {
+        Self {
+            kind,
+            unknown: false,
+            cause,
+        }
+    }
+
+    /// A failure in plain words, where no library's error tells more.
+    pub(crate) fn plain(kind: FailureKind, unknown: bool, words: impl Into<String>) -> Self {
+        Self {
+            kind,
+            unknown,
+            cause: Arc::new(Plain(words.into())),
+        }
+    }
+
+    pub(crate) fn passes(&self) -> bool {
+        self.kind == FailureKind::Unavailable
+    }
+
+    pub(crate) fn into_error(self, name: Option<&Arc<str>>) -> Error {
+        let (name, cause) = (name.cloned(), self.cause);
+        match self.kind {
+            FailureKind::Unavailable => Error::Unavailable { name, cause },
+            FailureKind::Denied => Error::Denied { name, cause },
+            FailureKind::WrongType => Error::WrongType { name, cause },
+            FailureKind::Protocol => Error::Protocol { name, cause },
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Plain(String);
+
+impl fmt::Display for Plain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Plain {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::error::Error as _;
+
+    #[test]
+    fn an_error_is_small() {
+        assert!(size_of::<Error>() < 128, "{}", size_of::<Error>());
+    }
+
+    #[test]
+    fn messages_name_the_lock_and_escape_it() {
+        let error = Failure::plain(FailureKind::Unavailable, false, "gone")
+            .into_error(Some(&Arc::from("a\nb")));
+        assert_eq!(
+            error.to_string(),
+            "lock \"a\\nb\": the server is unavailable: gone"
+        );
+        assert_eq!(error.source().expect("it has a cause").to_string(), "gone");
+        assert!(error.is_retryable());
+    }
+}

@@ -1,0 +1,178 @@
+//! Guards, and the lease that each of them derefs to.
+
+use std::fmt;
+use std::time::Duration;
+
+use crossbeam_channel::Receiver;
+
+use crate::engine::tenure::Holding;
+use crate::error::{Error, Lost, Result};
+
+/// What a lease is at the moment it is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LeaseState {
+    /// The lock is this guard's alone.
+    Held,
+    /// The lock is still this guard's alone, but a renewal is overdue: the server does not answer.
+    AtRisk,
+    /// The lock may be somebody else's. This is final: no later answer revives the lease.
+    Lost,
+}
+
+/// One guard's hold on a lock; every guard derefs to its own.
+///
+/// # Guarantees
+///
+/// The lease is counted from a reading of this machine's clock taken before the request was sent, less 1 % and
+/// 2 ms for what two clocks may differ by, so it ends here before it ends on the server. The clock runs
+/// through suspend. [`state`](Lease::state) never reads `Held` past that moment, even while no server and no
+/// thread of this crate answers.
+///
+/// In a forked child of the process that took the lock, every lease reads lost.
+pub struct Lease {
+    holding: Holding,
+}
+
+impl Lease {
+    pub(crate) fn new(holding: Holding) -> Self {
+        Self { holding }
+    }
+
+    /// The name of the lock.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.holding.name()
+    }
+
+    /// The unique string that stands in Redis for this process's hold on the lock.
+    ///
+    /// Guards that were passed on between threads of one process may share it; their fences differ.
+    #[must_use]
+    pub fn owner(&self) -> &str {
+        self.holding.owner()
+    }
+
+    /// The number of this guard: larger than that of every earlier exclusive guard of the name.
+    ///
+    /// Pass it to whatever the lock protects, and have that refuse any number smaller than the largest it has
+    /// seen: a holder that was paused past its lease then does no harm (Martin Kleppmann, "How to do
+    /// distributed locking", 2016).
+    #[must_use]
+    pub fn fence(&self) -> u64 {
+        self.holding.fence()
+    }
+
+    /// How much longer the lock may be relied on without another renewal; zero when it is lost.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.holding
+            .standing()
+            .map_or(Duration::ZERO, |(left, _)| left)
+    }
+
+    /// What the lease is now. It asks this machine's clock, not the server.
+    #[must_use]
+    pub fn state(&self) -> LeaseState {
+        match self.holding.standing() {
+            Ok((_, false)) => LeaseState::Held,
+            Ok((_, true)) => LeaseState::AtRisk,
+            Err(_) => LeaseState::Lost,
+        }
+    }
+
+    /// Whether the lock can still be relied on; the same as [`state`](Lease::state), for use with `?`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] when it is lost, and only then.
+    pub fn check(&self) -> Result<()> {
+        self.holding.standing().map(drop).map_err(Error::Lost)
+    }
+
+    /// A channel that receives one [`Lost`] within 50 ms of the loss, or is disconnected when the guard ends in
+    /// good health. Each call gives a channel of its own; on a lease that is lost already it holds the message.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn main() -> leasehold::Result<()> {
+    /// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
+    /// let guard = locks.lock("nightly")?;
+    /// let lost = guard.on_lost();
+    /// for step in 0..100 {
+    ///     if lost.try_recv().is_ok() {
+    ///         break; // stop in good order: somebody else may have started
+    ///     }
+    ///     // … one step of the work …
+    ///     # let _ = step;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn on_lost(&self) -> Receiver<Lost> {
+        self.holding.on_lost()
+    }
+
+    /// Makes sure that the lease lasts for at least `at_least` from now, by asking the server unless it does
+    /// already. It never shortens a lease, and blocks for one request at the most.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::Lost`] when the lease is lost, also where the server says so now.
+    /// * [`Error::Config`] when `at_least` is over 24 h.
+    /// * [`Error::Unavailable`], [`Error::Denied`], [`Error::Protocol`] when the server could not be asked; the
+    ///   lease is what it was.
+    pub fn extend(&self, at_least: Duration) -> Result<()> {
+        self.holding.extend(at_least)
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("name", &self.name())
+            .field("fence", &self.fence())
+            .field("state", &self.state())
+            .finish_non_exhaustive()
+    }
+}
+
+/// An acquired [`Mutex`](crate::Mutex), released when dropped.
+///
+/// Dropping never panics. It makes one attempt, bounded by
+/// [`io_timeout`](crate::Builder::io_timeout), and leaves what failed to the renewal thread, which repeats it
+/// until the lease is over. Where another thread of this process waits for the name, the lock is passed to it
+/// in memory and nothing is sent.
+#[must_use = "if unused the lock is released at once"]
+#[derive(Debug)]
+pub struct LockGuard {
+    lease: Lease,
+}
+
+impl LockGuard {
+    pub(crate) fn new(holding: Holding) -> Self {
+        Self {
+            lease: Lease::new(holding),
+        }
+    }
+
+    /// Releases the lock and says whether it was held until now.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::Lost`] when the lease had ended before.
+    /// * [`Error::Unavailable`], [`Error::Denied`] or [`Error::Protocol`] when the server could not be told; the
+    ///   renewal thread goes on trying until the lease is over.
+    /// * [`Error::Closed`] in a forked child, where nothing is released.
+    pub fn release(self) -> Result<()> {
+        self.lease.holding.release()
+    }
+}
+
+impl std::ops::Deref for LockGuard {
+    type Target = Lease;
+
+    fn deref(&self) -> &Lease {
+        &self.lease
+    }
+}

@@ -1,0 +1,266 @@
+//! The manager and its builder.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::clock::SystemClock;
+use crate::config::{Server, Settings};
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::guard::{Lease, LockGuard};
+use crate::lock::mutex::Mutex;
+use crate::random::SystemChance;
+use crate::store::node::Node;
+use crate::sync::Arc;
+
+/// Hands out locks. One is enough for a process; clones share everything.
+///
+/// It draws connections from a pool for the requests of the callers' threads. The renewal of leases and the
+/// listening for wake-ups have connections of their own, so that any number of waiting threads cannot delay
+/// them. Its threads are started when there is something for them to do, and end when there is nothing left.
+///
+/// Dropping the last clone does not end guards that are still held: they keep what they need.
+///
+/// # Example
+///
+/// ```no_run
+/// # fn main() -> leasehold::Result<()> {
+/// use leasehold::LockManager;
+/// use std::time::Duration;
+///
+/// let locks = LockManager::single("redis://127.0.0.1/")
+///     .lease(Duration::from_secs(10))
+///     .prefix("lock:")
+///     .build()?;
+/// let total = locks.with_lock("report", Duration::from_secs(5), |lease| {
+///     // … at most one thread of all processes is here …
+///     lease.fence()
+/// })?;
+/// # let _ = total;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct LockManager {
+    engine: Arc<Engine>,
+}
+
+impl LockManager {
+    /// Connects to one Redis with default settings: `single(url).build()`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Builder::build`].
+    pub fn connect(url: &str) -> Result<Self> {
+        Self::single(url).build()
+    }
+
+    /// Begins a manager for one Redis: `redis://user:password@host:port/database`, `unix:///path`, or with the
+    /// feature `tls` `rediss://…`. Version 6.2 or later, or Valkey.
+    pub fn single(url: &str) -> Builder {
+        Builder {
+            url: url.into(),
+            settings: Settings::default(),
+        }
+    }
+
+    /// Acquires the lock called `name`, waiting for as long as it takes: [`Mutex::lock`] with the manager's
+    /// settings.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::lock`].
+    pub fn lock(&self, name: impl AsRef<str>) -> Result<LockGuard> {
+        self.mutex(name).lock()
+    }
+
+    /// Acquires the lock called `name` if it is free: [`Mutex::try_lock`] with the manager's settings.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::try_lock`].
+    pub fn try_lock(&self, name: impl AsRef<str>) -> Result<Option<LockGuard>> {
+        self.mutex(name).try_lock()
+    }
+
+    /// Acquires the lock called `name`, waiting for at most `wait`: [`Mutex::try_lock_for`] with the manager's
+    /// settings.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::try_lock_for`].
+    pub fn try_lock_for(&self, name: impl AsRef<str>, wait: Duration) -> Result<Option<LockGuard>> {
+        self.mutex(name).try_lock_for(wait)
+    }
+
+    /// Runs `f` under the lock called `name`, waiting for it for at most `wait`: [`Mutex::with`] with the
+    /// manager's settings.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::with`].
+    pub fn with_lock<T>(
+        &self,
+        name: impl AsRef<str>,
+        wait: Duration,
+        f: impl FnOnce(&Lease) -> T,
+    ) -> Result<T> {
+        self.mutex(name).with(wait, f)
+    }
+
+    /// A handle to the mutex called `name`, for settings of its own or for use again and again.
+    ///
+    /// A name has 1 to 1,024 bytes of UTF-8. What is wrong with it comes from the first call.
+    #[must_use]
+    pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
+        Mutex::new(Arc::clone(&self.engine), name.as_ref())
+    }
+
+    /// Ends all waits, of all clones, with [`Error::Closed`](crate::Error::Closed), as every later call, and
+    /// waits for at most `wait` until the releases that are queued in the background have gone out. True if all
+    /// did.
+    ///
+    /// Guards that are held stay held, and renewed, until they are dropped.
+    #[must_use = "false means that something is released only when its lease is over"]
+    pub fn close(&self, wait: Duration) -> bool {
+        self.engine.close(wait)
+    }
+}
+
+impl fmt::Debug for LockManager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockManager").finish_non_exhaustive()
+    }
+}
+
+/// The settings of a [`LockManager`].
+#[must_use = "a builder does nothing until it is built"]
+#[derive(Clone)]
+pub struct Builder {
+    url: String,
+    settings: Settings,
+}
+
+impl Builder {
+    /// How long Redis keeps a lock without a renewal: what a crashed holder delays the others by. From 10 ms to
+    /// 24 h. Defaults to 30 s.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.settings.options.terms.lease = lease;
+        self
+    }
+
+    /// How long this process may pass a lock among its own threads while another process waits for it. From
+    /// 1 ms to 1 h. Defaults to 50 ms.
+    pub fn quantum(mut self, quantum: Duration) -> Self {
+        self.settings.quantum = quantum;
+        self
+    }
+
+    /// How long a connection may take to be made, for each address that the server's name stands for; the
+    /// resolution of the name is the system's and has limits of its own. From 1 ms to 1 h. Defaults to 2 s.
+    pub fn connect_timeout(mut self, limit: Duration) -> Self {
+        self.settings.connect_timeout = limit;
+        self
+    }
+
+    /// How long the server may take to answer a request. From 1 ms to 1 h. Defaults to 1 s.
+    pub fn io_timeout(mut self, limit: Duration) -> Self {
+        self.settings.io_timeout = limit;
+        self
+    }
+
+    /// How long a wait without a deadline outlasts a server that is out of reach. At least 1 ms. Defaults to
+    /// 60 s.
+    pub fn outage_limit(mut self, limit: Duration) -> Self {
+        self.settings.outage_limit = limit;
+        self
+    }
+
+    /// How long the last fence of a name is remembered. It matters only if the server's clock is set back by
+    /// more. From 1 s to a year. Defaults to 10 min.
+    pub fn fence_memory(mut self, memory: Duration) -> Self {
+        self.settings.fence_memory = memory;
+        self
+    }
+
+    /// How long one guard may be held; it is then released for the others and reads lost. Not zero. Defaults to
+    /// `None`, no limit.
+    pub fn max_hold(mut self, limit: Option<Duration>) -> Self {
+        self.settings.options.max_hold = limit;
+        self
+    }
+
+    /// Whether leases are renewed for as long as their guards live. Defaults to `true`.
+    pub fn renew(mut self, on: bool) -> Self {
+        self.settings.options.terms.renew = on;
+        self
+    }
+
+    /// How many connections the pool makes at the most; they are made when they are needed. From 1 to 1,024.
+    /// Defaults to 10.
+    pub fn pool_size(mut self, connections: u32) -> Self {
+        self.settings.pool_size = connections;
+        self
+    }
+
+    /// The database, in place of the URL's. Not negative. Defaults to the URL's, or 0.
+    pub fn database(mut self, number: i64) -> Self {
+        self.settings.database = Some(number);
+        self
+    }
+
+    /// What stands before every name in Redis: `lock:` makes the key of `orders` `lock:orders`. At most 1,024
+    /// bytes. Defaults to nothing.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.settings.prefix = prefix.into();
+        self
+    }
+
+    /// What tells this process to whoever looks into Redis. At most 128 visible ASCII characters without `!`.
+    /// Defaults to `host:pid`.
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.settings.label = label.into();
+        self
+    }
+
+    /// Checks the settings and connects once, bounded by `connect_timeout` and `io_timeout`.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::Config`](crate::Error::Config): a setting or the URL cannot be used; nothing was sent.
+    /// * [`Error::Unavailable`](crate::Error::Unavailable), [`Error::Denied`](crate::Error::Denied),
+    ///   [`Error::Protocol`](crate::Error::Protocol): what came of the connection.
+    pub fn build(self) -> Result<LockManager> {
+        let manager = self.build_unchecked()?;
+        manager.engine.ping()?;
+        Ok(manager)
+    }
+
+    /// Checks the settings; the first call connects.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`](crate::Error::Config).
+    pub fn build_unchecked(self) -> Result<LockManager> {
+        self.settings.check()?;
+        let server = Server::parse(&self.url, self.settings.database)?;
+        #[cfg(feature = "tls")]
+        crate::store::link::provide_crypto();
+        let store = Arc::new(Node::new(server, &self.settings));
+        let engine = Engine::new(
+            self.settings,
+            store,
+            Arc::new(SystemClock),
+            Arc::new(SystemChance::new()),
+        );
+        Ok(LockManager { engine })
+    }
+}
+
+impl fmt::Debug for Builder {
+    /// Without the URL, which may hold a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}

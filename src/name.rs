@@ -1,0 +1,240 @@
+//! Names of locks, the keys they live under, and what may be one.
+//!
+//! A lock called `name` is the Redis key `prefix + name`. What leasehold keeps beside it (the last fence,
+//! the queue) lives in *companion* keys that must share the key's hash slot, so that one script may touch
+//! them all in a cluster. Redis hashes the text between the first `{` and the first `}` after it, where
+//! there is any ([hash tags]); hence two forms:
+//!
+//! | the key | its companions |
+//! | --- | --- |
+//! | has no hash tag of its own: `orders:42` | `{orders:42}` + `:lh:…` |
+//! | has one: `{shop}:42` | `{shop}:42` + `:lht:…` |
+//!
+//! The suffixes differ because `x` and `{x}` would otherwise share companions. A key that could never
+//! share a slot with its companions (`a}b`, `}x`, `{}x`), or that ends in a suffix and so could *be* a
+//! companion of another lock, is refused.
+//!
+//! [hash tags]: https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#hash-tags
+
+use crate::error::Error;
+use crate::sync::Arc;
+
+/// The longest name, in bytes of UTF-8.
+pub(crate) const MAX_NAME: usize = 1024;
+
+/// How every owner written by this crate begins; the version is that of the wire format.
+pub(crate) const OWNER_PREFIX: &str = "lh1:";
+
+/// What a waiter appends to the value of a lock: "look into the queue before you go".
+///
+/// It is no character of a label, so an owner never ends in it by itself.
+pub(crate) const MARK: char = '!';
+
+/// The keys beside a lock's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Companion {
+    /// A string: the last fence given.
+    Fence,
+    /// A sorted set: the owners that wait, by ticket.
+    Queue,
+    /// A hash: for each owner in the queue, when it was last seen and the channel that wakes it.
+    Waiters,
+}
+
+/// `(suffix for a key without a hash tag, suffix for a key with one)`, by companion.
+const SUFFIXES: [(&str, &str); 3] = [
+    (":lh:fence", ":lht:fence"),
+    (":lh:queue", ":lht:queue"),
+    (":lh:waiters", ":lht:waiters"),
+];
+
+/// A name that is fit to be a lock, and its key.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LockKey {
+    /// What the user calls it.
+    name: Arc<str>,
+    /// `prefix + name`; the same allocation where there is no prefix.
+    key: Arc<str>,
+}
+
+impl LockKey {
+    /// # Errors
+    ///
+    /// [`Error::InvalidName`] with the reason.
+    pub(crate) fn new(prefix: &str, name: &str) -> Result<Self, Error> {
+        let invalid = |reason| {
+            Err(Error::InvalidName {
+                name: shortened(name),
+                reason,
+            })
+        };
+        if name.is_empty() {
+            return invalid("it is empty");
+        }
+        if name.len() > MAX_NAME {
+            return invalid("it is longer than 1,024 bytes");
+        }
+        let key: Arc<str> = if prefix.is_empty() {
+            name.into()
+        } else {
+            [prefix, name].concat().into()
+        };
+        if hash_tag(&key).is_none() && key.contains('}') {
+            return invalid("its braces keep its companion keys out of its hash slot");
+        }
+        let is_suffix =
+            |(plain, tagged): &(&str, &str)| key.ends_with(plain) || key.ends_with(tagged);
+        if SUFFIXES.iter().any(is_suffix) {
+            return invalid("it ends like one of leasehold's own companion keys");
+        }
+        let name = if prefix.is_empty() {
+            Arc::clone(&key)
+        } else {
+            name.into()
+        };
+        Ok(Self { name, key })
+    }
+
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// The key, shared.
+    pub(crate) fn id(&self) -> &Arc<str> {
+        &self.key
+    }
+
+    pub(crate) fn key(&self) -> &str {
+        &self.key
+    }
+
+    pub(crate) fn companion(&self, which: Companion) -> String {
+        let (plain, tagged) = SUFFIXES[which as usize];
+        if hash_tag(&self.key).is_some() {
+            [&self.key, tagged].concat()
+        } else {
+            ["{", &self.key, "}", plain].concat()
+        }
+    }
+}
+
+/// The part of a key that Redis Cluster hashes instead of the whole, where there is one.
+fn hash_tag(key: &str) -> Option<&str> {
+    let (_, after) = key.split_once('{')?;
+    let (tag, _) = after.split_once('}')?;
+    (!tag.is_empty()).then_some(tag)
+}
+
+/// A name for an error message: an over-long one is cut.
+fn shortened(name: &str) -> Arc<str> {
+    const SHOWN: usize = 64;
+    match name.char_indices().nth(SHOWN) {
+        Some((end, _)) if name.len() > MAX_NAME => [&name[..end], "…"].concat().into(),
+        _ => name.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const ALL: [Companion; 3] = [Companion::Fence, Companion::Queue, Companion::Waiters];
+
+    /// What Redis Cluster hashes, by the text of its specification rather than by this module's code.
+    fn hashed(key: &str) -> &[u8] {
+        let bytes = key.as_bytes();
+        if let Some(open) = bytes.iter().position(|b| *b == b'{')
+            && let Some(length) = bytes[open + 1..].iter().position(|b| *b == b'}')
+            && length > 0
+        {
+            return &bytes[open + 1..open + 1 + length];
+        }
+        bytes
+    }
+
+    #[test]
+    fn bad_names_are_refused_with_a_reason() {
+        for (name, reason) in [
+            ("", "empty"),
+            ("a}b", "hash slot"),
+            ("}x", "hash slot"),
+            ("{}x", "hash slot"),
+            ("{}{x}", "hash slot"),
+            ("{x}:lh:queue", "companion"),
+            ("x:lht:fence", "companion"),
+            (&"x".repeat(MAX_NAME + 1), "1,024"),
+            (&"é".repeat(MAX_NAME / 2 + 1), "1,024"),
+        ] {
+            let error = LockKey::new("", name).expect_err(name).to_string();
+            assert!(error.contains(reason), "{name:?}: {error}");
+            assert!(error.len() < 300, "{error}");
+        }
+    }
+
+    #[test]
+    fn odd_names_are_names() {
+        for name in [
+            "a{b",
+            "{",
+            "{a}",
+            "x{a}y{",
+            "a\nb",
+            "a\0b",
+            "é",
+            &"x".repeat(MAX_NAME),
+        ] {
+            assert!(LockKey::new("", name).is_ok(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn the_prefix_counts_where_the_key_counts() {
+        assert!(LockKey::new("a:lh", ":queue").is_err());
+        assert!(LockKey::new("a}", "b").is_err());
+        let key = LockKey::new("lock:", "n").expect("a plain name");
+        assert_eq!((key.key(), &**key.name()), ("lock:n", "n"));
+    }
+
+    fn name() -> impl Strategy<Value = String> {
+        // Braces and the suffixes' own letters far more often than chance would have them.
+        proptest::collection::vec(
+            prop_oneof![
+                Just("{".to_owned()),
+                Just("}".to_owned()),
+                Just(":lh".to_owned()),
+                Just("t".to_owned()),
+                Just(":queue".to_owned()),
+                Just(":fence".to_owned()),
+                "[a-c]",
+            ],
+            1..8,
+        )
+        .prop_map(|parts| parts.concat())
+    }
+
+    proptest! {
+        #[test]
+        fn companions_share_the_slot(name in name()) {
+            if let Ok(key) = LockKey::new("", &name) {
+                for which in ALL {
+                    let companion = key.companion(which);
+                    prop_assert_eq!(hashed(&companion), hashed(key.key()));
+                }
+            }
+        }
+
+        #[test]
+        fn no_two_locks_share_a_key(a in name(), b in name()) {
+            if let (Ok(a), Ok(b)) = (LockKey::new("", &a), LockKey::new("", &b)) {
+                for one in ALL {
+                    prop_assert_ne!(a.companion(one), b.key());
+                    for other in ALL {
+                        let same = a == b && one == other;
+                        prop_assert_eq!(a.companion(one) == b.companion(other), same);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The two uses of chance: the unique part of an owner, and jitter.
+
+use std::time::Duration;
+
+use crate::sync::{Arc, AtomicU64, Ordering};
+
+/// Where chance comes from; a simulator puts a seeded source in its place.
+pub(crate) trait Chance: Send + Sync {
+    /// A number never given before, in the form of a version 4 UUID (RFC 9562).
+    fn uuid(&self) -> uuid::Uuid;
+
+    /// Any number, for jitter only.
+    fn bits(&self) -> u64;
+}
+
+/// UUIDs of the system's generator; jitter from `SplitMix64` seeded by one of them.
+#[derive(Debug)]
+pub(crate) struct SystemChance {
+    state: AtomicU64,
+}
+
+impl SystemChance {
+    pub(crate) fn new() -> Self {
+        let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
+        Self {
+            state: AtomicU64::new(seed),
+        }
+    }
+}
+
+impl Chance for SystemChance {
+    fn uuid(&self) -> uuid::Uuid {
+        uuid::Uuid::new_v4()
+    }
+
+    fn bits(&self) -> u64 {
+        // SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
+        let mut z = self
+            .state
+            .fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+/// A length between three quarters of `most` and `most`.
+///
+/// Jitter only ever shortens a wait: a bound that is stated somewhere stays a bound.
+pub(crate) fn jittered(chance: &dyn Chance, most: Duration) -> Duration {
+    let quarter = most / 4;
+    // The top 16 bits are a fraction in 65,536ths.
+    let part = (chance.bits() >> 48) as u32;
+    most - quarter * part / 65_536
+}
+
+/// The unique string that one attempt, and the tenure that comes of it, writes to Redis.
+pub(crate) fn owner(chance: &dyn Chance, label: &str) -> Arc<str> {
+    let mut buffer = uuid::Uuid::encode_buffer();
+    let unique = chance.uuid().hyphenated().encode_lower(&mut buffer);
+    [crate::name::OWNER_PREFIX, unique, ":", label]
+        .concat()
+        .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jitter_stays_between_three_quarters_and_the_whole() {
+        let chance = SystemChance::new();
+        let most = Duration::from_secs(1);
+        let drawn: Vec<_> = (0..1000).map(|_| jittered(&chance, most)).collect();
+        assert!(drawn.iter().all(|d| *d <= most && *d > most * 3 / 4));
+        assert!(drawn.iter().any(|d| *d != drawn[0]), "no jitter at all");
+    }
+
+    #[test]
+    fn owners_differ_and_carry_the_label() {
+        let chance = SystemChance::new();
+        let (a, b) = (owner(&chance, "host:1"), owner(&chance, "host:1"));
+        assert_ne!(a, b);
+        assert!(a.starts_with("lh1:") && a.ends_with(":host:1"));
+    }
+}

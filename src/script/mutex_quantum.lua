@@ -1,0 +1,27 @@
+-- At the end of a quantum, or of what a tenure can be passed on for: keeps the mutex in this process where no
+-- other waits for it, else hands it over and queues this process again. Always under a new owner.
+-- fence.lua and queue.lua come before, mutex_wait.lua after it.
+--
+-- KEYS  1 lock  2 fence  3 queue  4 waiters
+-- ARGV  1 to 9 as in mutex_take.lua (5 is 'poll')  10 the owner that ends  11 last fence used  12 last of its
+--       block ('' where none is left)
+-- Reply as in mutex_take.lua
+-- Idempotent because the old owner is replaced: repeated, it finds the new one as holder or in the queue.
+queue, waiters, life, heard = KEYS[3], KEYS[4], ARGV[8], ARGV[9]
+local held = redis.call('GET', KEYS[1])
+if held == ARGV[10] or held == ARGV[10] .. MARK then
+  give_back(KEYS[2], ARGV[11], ARGV[12])
+  local head = next_waiter(ARGV[1])
+  if not head or head == ARGV[1] then
+    local fence = next_fences(KEYS[2], ARGV[3], ARGV[4])
+    if type(fence) == 'table' then return fence end
+    local ttl = math.max(redis.call('PTTL', KEYS[1]), tonumber(ARGV[2]))
+    redis.call('SET', KEYS[1], ARGV[1], 'PX', ttl)
+    return fence
+  end
+  -- Before the hand-over, so that its value is marked for us; where it fails, the next poll queues.
+  if ARGV[6] ~= '-' then pcall(join, ARGV[1], ARGV[6]) end
+  if not give(KEYS[1], head, ARGV[7]) then redis.call('DEL', KEYS[1]) end
+  return {0, tonumber(ARGV[7]), head}
+end
+

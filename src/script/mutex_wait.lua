@@ -1,0 +1,43 @@
+-- Acquires a mutex: claim what was handed over, take what is free and due, or queue.
+-- KEYS, ARGV and reply as in mutex_take.lua.
+local lock, owner, lease = KEYS[1], ARGV[1], ARGV[2]
+queue, waiters, life, heard = KEYS[3], KEYS[4], ARGV[8], ARGV[9]
+
+local value = redis.call('GET', lock)
+
+if value == owner or value == owner .. MARK then
+  local fence = next_fences(KEYS[2], ARGV[3], ARGV[4])
+  if type(fence) == 'table' then return fence end
+  -- Not SET: it would wipe the mark.
+  if redis.call('PTTL', lock) < tonumber(lease) then redis.call('PEXPIRE', lock, lease) end
+  leave(owner)
+  if value == owner then return fence end
+  return {fence, 1}
+end
+
+if not value then
+  -- Whoever finds the lock free gives it to the first in the queue, which may be itself.
+  local head = next_waiter(owner) or owner
+  local ttl = head == owner and lease or ARGV[7]
+  if not give(lock, head, ttl) then return redis.error_reply('OOM no memory for the lock') end
+  value = redis.call('GET', lock)
+  if head == owner then
+    local fence = next_fences(KEYS[2], ARGV[3], ARGV[4])
+    if type(fence) == 'table' then
+      redis.call('DEL', lock)
+      return fence
+    end
+    if value == owner then return fence end
+    return {fence, 1}
+  end
+end
+
+if ARGV[6] ~= '-' then
+  join(owner, ARGV[6])
+  -- Only on our own kind: another client's release compares the whole value.
+  if string.sub(value, 1, 4) == 'lh1:' and string.sub(value, -1) ~= MARK then
+    redis.pcall('APPEND', lock, MARK)
+  end
+end
+if string.sub(value, -1) == MARK then value = string.sub(value, 1, -2) end
+return {0, redis.call('PTTL', lock), value}

@@ -1,0 +1,73 @@
+-- Shared: the queue of the processes that wait for a lock.
+--
+-- `queue` is a sorted set of owners by ticket. `waiters` is a hash of owner -> '<ms when last seen> <channel>'.
+-- A channel of '' belongs to a process that hears no messages and polls often instead.
+
+-- Marks a lock's value: "look into the queue before you go". Only ever put on values of our own making.
+local MARK = '!'
+
+-- What waiters have in common: `life` is how long one is believed without a sign of it, and `heard` is '1'
+-- where a PUBLISH that reached nobody proves that nobody is there.
+local queue, waiters, life, heard
+
+local function now_ms()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- Puts `owner` at the end of the queue, or notes that it still waits where it is in it.
+local function join(owner, channel)
+  redis.call('HSET', waiters, owner, string.format('%.0f %s', now_ms(), channel))
+  if not redis.call('ZSCORE', queue, owner) then
+    local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
+    redis.call('ZADD', queue, (last or 0) + 1, owner)
+  end
+  redis.call('PEXPIRE', queue, life)
+  redis.call('PEXPIRE', waiters, life)
+end
+
+local function leave(owner)
+  redis.call('ZREM', queue, owner)
+  redis.call('HDEL', waiters, owner)
+end
+
+-- Takes the first waiter that is alive out of the queue and wakes it; stops at `self`, which needs no waking.
+-- Crashed ones are dropped on the way: not seen for `life`, or nobody listens on their channel.
+local function next_waiter(self)
+  local now = now_ms()
+  while true do
+    local head = redis.call('ZRANGE', queue, 0, 0)[1]
+    if not head then return nil end
+    local seen, channel = string.match(redis.call('HGET', waiters, head) or '', '^(%d+) (.*)$')
+    leave(head)
+    if head == self then return head end
+    if seen and math.abs(now - seen) <= tonumber(life) then
+      if channel == '' then return head end
+      -- Refused by an access list: whether it heard is unknown, and it polls.
+      local reached = redis.pcall('PUBLISH', channel, head)
+      if type(reached) == 'table' or reached > 0 or heard ~= '1' then return head end
+    end
+  end
+end
+
+-- Makes `owner` the holder for `ttl` ms, marked where others wait behind it. False where memory forbids it.
+local function give(lock, owner, ttl)
+  local value = owner
+  if redis.call('ZCARD', queue) > 0 then value = owner .. MARK end
+  return not redis.pcall('SET', lock, value, 'PX', ttl).err
+end
+
+-- Hands the lock to the first waiter, for the claim window; frees it where there is none.
+local function hand_over(lock, claim)
+  local head = next_waiter(nil)
+  if not head or not give(lock, head, claim) then redis.call('DEL', lock) end
+  return head
+end
+
+-- Takes back the fences after `used`, unless somebody has gone further than `last` since.
+local function give_back(fence, used, last)
+  if used ~= '' and redis.pcall('GET', fence) == last then
+    redis.pcall('SET', fence, used, 'KEEPTTL')
+  end
+end
+

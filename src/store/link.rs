@@ -1,0 +1,354 @@
+//! One connection, opened when it is first used and dropped at the first sign of trouble.
+//!
+//! After an error of input or output nothing more is sent on a connection: a reply that was given up on could
+//! be read as the answer to the next request, and a request that was written in part has put the two sides out
+//! of step. What the redis crate calls open says nothing about either.
+
+use std::fmt;
+use std::time::Duration;
+
+use redis::{Connection, ConnectionLike, RedisConnectionInfo, RedisError, Value};
+
+use crate::config::Server;
+use crate::error::{Failure, FailureKind};
+use crate::script::{By, Call, Wire};
+use crate::store::{Answer, Heard};
+use crate::sync::Arc;
+
+/// How long a listener waits for a message before it looks up.
+const SILENCE: Duration = Duration::from_secs(1);
+/// After how many silences a listener asks whether the server is still there: a dead peer sends nothing.
+const SILENCES_TO_PING: u32 = 3;
+
+/// Where links lead and how long they may take to get there.
+#[derive(Clone, Debug)]
+pub(crate) struct Route {
+    pub(crate) server: Arc<Server>,
+    pub(crate) wire: Arc<Wire>,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) io_timeout: Duration,
+}
+
+/// A connection, or the means to make one.
+pub(crate) struct Link {
+    route: Route,
+    open: Option<Open>,
+}
+
+struct Open {
+    connection: Connection,
+    /// The time limit that is set on the socket.
+    limit: Duration,
+}
+
+impl Link {
+    pub(crate) fn new(route: Route) -> Self {
+        Self { route, open: None }
+    }
+
+    /// Carries out a call.
+    ///
+    /// A connection that was opened for an earlier call may have been closed since by the server: that shows
+    /// only when it is used. The call is then sent once more on a new one, which every call's being idempotent
+    /// allows.
+    pub(crate) fn call(&mut self, call: &Call<'_>, io: Duration) -> Result<Answer, Failure> {
+        let reused = self.open.is_some();
+        let address = &Arc::clone(&self.route.server.address);
+        match self.once(call, io) {
+            Ok(answer) => Ok(Answer {
+                reply: call.reply(answer)?,
+                resent: false,
+            }),
+            Err(Trouble::Closed(_)) if reused => {
+                let answer = self.once(call, io).map_err(|trouble| Failure {
+                    unknown: true,
+                    ..trouble.into_failure(address)
+                })?;
+                Ok(Answer {
+                    reply: call.reply(answer)?,
+                    resent: true,
+                })
+            }
+            Err(trouble) => Err(trouble.into_failure(address)),
+        }
+    }
+
+    fn once(&mut self, call: &Call<'_>, io: Duration) -> Result<Value, Trouble> {
+        let mut open = match self.open.take() {
+            Some(open) => open,
+            None => connect(&self.route).map_err(Trouble::Certain)?,
+        };
+        let wire = &self.route.wire;
+        let mut value = open.request(&call.command(By::Digest, wire), io)?;
+        if let Value::ServerError(error) = &value
+            && error.code() == "NOSCRIPT"
+        {
+            value = open.request(&call.command(By::Text, wire), io)?;
+        }
+        if let Value::ServerError(error) = value {
+            // A server that has become a replica stays one; its name may lead elsewhere by now.
+            if error.code() != "READONLY" {
+                self.open = Some(open);
+            }
+            return Err(Trouble::Certain(refusal(error)));
+        }
+        self.open = Some(open);
+        Ok(value)
+    }
+
+    /// See [`crate::store::Store::listen`].
+    pub(crate) fn listen(
+        route: &Route,
+        channel: &str,
+        hear: &mut dyn FnMut(Heard<'_>) -> bool,
+    ) -> Result<(), Failure> {
+        let mut open = connect(route)?;
+        let broken = |error| broken(&route.server.address, error);
+        let subscribe = redis::cmd("SUBSCRIBE").arg(channel).to_owned();
+        // By hand, because the redis crate takes a refusal for a confirmation.
+        if let Value::ServerError(error) = open
+            .request(&subscribe, route.io_timeout)
+            .map_err(|trouble| trouble.into_failure(&route.server.address))?
+        {
+            return Err(refusal(error));
+        }
+        if !hear(Heard::Subscribed) {
+            return Ok(());
+        }
+        let mut inbox = open.connection.as_pubsub();
+        let mut silences = 0;
+        loop {
+            inbox.set_read_timeout(Some(SILENCE)).map_err(broken)?;
+            let go_on = match inbox.get_message() {
+                Ok(message) => {
+                    silences = 0;
+                    hear(Heard::Message(message.get_payload_bytes()))
+                }
+                Err(error) if error.is_timeout() => {
+                    silences += 1;
+                    hear(Heard::Silence)
+                }
+                Err(error) => return Err(broken(error)),
+            };
+            if !go_on {
+                return Ok(());
+            }
+            if silences == SILENCES_TO_PING {
+                silences = 0;
+                inbox
+                    .set_read_timeout(Some(route.io_timeout))
+                    .map_err(broken)?;
+                inbox.ping::<Value>().map_err(broken)?;
+            }
+        }
+    }
+}
+
+impl Open {
+    /// Sends a command and reads its answer; an error drops the connection with `self` in the caller.
+    fn request(&mut self, command: &redis::Cmd, io: Duration) -> Result<Value, Trouble> {
+        if self.limit != io {
+            self.set_limit(io).map_err(Trouble::of)?;
+        }
+        self.connection.req_command(command).map_err(Trouble::of)
+    }
+
+    fn set_limit(&mut self, limit: Duration) -> Result<(), RedisError> {
+        self.connection.set_read_timeout(Some(limit))?;
+        self.connection.set_write_timeout(Some(limit))?;
+        self.limit = limit;
+        Ok(())
+    }
+}
+
+/// What may go wrong with one request.
+enum Trouble {
+    /// The server has certainly not carried it out.
+    Certain(Failure),
+    /// The connection was closed by the other side.
+    Closed(RedisError),
+    /// Anything else on the way; whether it was carried out is unknown.
+    Broken(RedisError),
+}
+
+impl Trouble {
+    fn of(error: RedisError) -> Self {
+        if error.is_connection_dropped() {
+            Self::Closed(error)
+        } else {
+            Self::Broken(error)
+        }
+    }
+
+    fn into_failure(self, address: &Arc<str>) -> Failure {
+        match self {
+            Self::Certain(failure) => failure,
+            Self::Closed(error) | Self::Broken(error) => broken(address, error),
+        }
+    }
+}
+
+fn broken(address: &Arc<str>, error: RedisError) -> Failure {
+    // What cannot be parsed is no server of ours; everything else may pass.
+    let kind = if error.is_io_error() {
+        FailureKind::Unavailable
+    } else {
+        FailureKind::Protocol
+    };
+    Failure {
+        kind,
+        unknown: true,
+        cause: Arc::new(At {
+            address: Arc::clone(address),
+            error,
+        }),
+    }
+}
+
+/// An error of a connection, and where it leads.
+#[derive(Debug)]
+struct At {
+    address: Arc<str>,
+    error: RedisError,
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.address, self.error)
+    }
+}
+
+impl std::error::Error for At {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+/// What a server's error answer means. The request was not carried out: the scripts do first what can fail.
+fn refusal(error: redis::ServerError) -> Failure {
+    const DENIED: [&str; 3] = ["NOAUTH", "WRONGPASS", "NOPERM"];
+    const PASSING: [&str; 11] = [
+        "LOADING",
+        "BUSY",
+        "READONLY",
+        "MISCONF",
+        "OOM",
+        "NOREPLICAS",
+        "MASTERDOWN",
+        "CLUSTERDOWN",
+        "TRYAGAIN",
+        "UNKILLABLE",
+        "MAXCLIENTS",
+    ];
+    // Servers before 7.0 wrap the errors of a script's commands: the code is then a word of the text.
+    let code = error.code();
+    let text = error.details().unwrap_or_default();
+    let says = |codes: &[&str]| {
+        codes.contains(&code)
+            || (code == "ERR" && text.split([' ', ':']).any(|word| codes.contains(&word)))
+    };
+    let kind = if says(&DENIED) || text.starts_with("The user executing the script") {
+        FailureKind::Denied
+    } else if says(&["WRONGTYPE"]) {
+        FailureKind::WrongType
+    } else if says(&PASSING) || text.starts_with("max number of clients") {
+        FailureKind::Unavailable
+    } else {
+        FailureKind::Protocol
+    };
+    Failure::certain(kind, Arc::new(RedisError::from(error)))
+}
+
+/// Connects and logs in. Whatever fails here, nothing was asked of the server yet.
+fn connect(route: &Route) -> Result<Open, Failure> {
+    let certain = |failure: Failure| Failure {
+        unknown: false,
+        ..failure
+    };
+    let address = &route.server.address;
+    let login = route.server.info.redis_settings();
+    // Without its credentials: the redis crate would hide what the server says of them.
+    let bare = RedisConnectionInfo::default().set_skip_set_lib_name();
+    let info = route.server.info.clone().set_redis_settings(bare);
+    let connection = redis::Client::open(info)
+        .and_then(|client| client.get_connection_with_timeout(route.connect_timeout))
+        .map_err(|error| certain(broken(address, error)))?;
+    let mut open = Open {
+        connection,
+        limit: Duration::ZERO,
+    };
+    let mut say = |command: &redis::Cmd| match open.request(command, route.io_timeout) {
+        Ok(Value::ServerError(error)) => Err(refusal(error)),
+        Ok(_) => Ok(()),
+        Err(trouble) => Err(certain(trouble.into_failure(address))),
+    };
+    if let Some(password) = login.password() {
+        let mut auth = redis::cmd("AUTH");
+        if let Some(user) = login.username() {
+            auth.arg(user);
+        }
+        say(auth.arg(password))?;
+    }
+    if login.db() != 0 {
+        say(redis::cmd("SELECT").arg(login.db()))?;
+    }
+    Ok(open)
+}
+
+/// TLS wants a provider of cryptography for the process: the program's, or else ring.
+#[cfg(feature = "tls")]
+pub(crate) fn provide_crypto() {
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        // Lost only to the program's own, installed at the same moment: that is as good.
+        rustls::crypto::ring::default_provider()
+            .install_default()
+            .ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(code: &str, text: &str) -> FailureKind {
+        let line = format!("{code} {text}");
+        let error =
+            redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).expect("an error line");
+        match error {
+            Value::ServerError(error) => refusal(error).kind,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn every_answer_of_the_table_has_its_kind() {
+        use FailureKind::{Denied, Protocol, Unavailable, WrongType};
+        for (code, text, expected) in [
+            ("NOAUTH", "Authentication required.", Denied),
+            ("WRONGPASS", "invalid username-password pair", Denied),
+            ("NOPERM", "this user has no permissions", Denied),
+            (
+                "ERR",
+                "The user executing the script can't access at least one of the keys",
+                Denied,
+            ),
+            ("WRONGTYPE", "Operation against a key", WrongType),
+            (
+                "ERR",
+                "Error running script (call to f_1): @user_script:1: WRONGTYPE Operation",
+                WrongType,
+            ),
+            ("LOADING", "Redis is loading", Unavailable),
+            ("BUSY", "Redis is busy", Unavailable),
+            ("READONLY", "You can't write", Unavailable),
+            ("MISCONF", "Errors writing", Unavailable),
+            ("OOM", "command not allowed", Unavailable),
+            ("NOREPLICAS", "Not enough good replicas", Unavailable),
+            ("CLUSTERDOWN", "The cluster is down", Unavailable),
+            ("ERR", "max number of clients reached", Unavailable),
+            ("ERR", "unknown command", Protocol),
+        ] {
+            assert_eq!(kind(code, text), expected, "{code} {text}");
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Where calls are carried out.
+//!
+//! A *node* is one logical Redis that runs one script atomically; a *store* is one or more nodes and the vote
+//! over them. The floors above know the store by this trait only, so a store of another topology, or of a
+//! test, takes the place of the real one.
+
+pub(crate) mod link;
+pub(crate) mod node;
+pub(crate) mod pool;
+
+use std::time::Duration;
+
+use crate::error::Failure;
+use crate::script::{Call, Reply};
+
+/// What a call may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// How long to wait for a free connection.
+    pub(crate) checkout: Duration,
+    /// How long to wait for the server, each time it is waited for.
+    pub(crate) io: Duration,
+}
+
+/// An answer, and how it was come by.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    pub(crate) reply: Reply,
+    /// Whether the request went out twice, because the first connection turned out to be closed: it may have
+    /// been carried out twice, or the first time only later.
+    pub(crate) resent: bool,
+}
+
+/// What a listener hears.
+#[derive(Debug)]
+pub(crate) enum Heard<'a> {
+    /// SUBSCRIBE was confirmed: from here on no message is missed.
+    Subscribed,
+    Message(&'a [u8]),
+    /// Nothing, for about a second.
+    Silence,
+}
+
+/// One or more nodes and the vote over them.
+pub(crate) trait Store: Send + Sync {
+    /// Carries out a call on a pooled connection, blocking the caller.
+    fn call(&self, call: &Call<'_>, limits: Limits) -> Result<Answer, Failure>;
+
+    /// A way to the store outside the pool, for a thread of its own: a thousand waiting threads that use up
+    /// the pool cannot delay it. It connects on its first call.
+    fn line(&self) -> Box<dyn Line>;
+
+    /// Subscribes to `channel` and reports what it hears until `hear` returns false.
+    ///
+    /// # Errors
+    ///
+    /// Why the subscription failed or broke.
+    fn listen(&self, channel: &str, hear: &mut dyn FnMut(Heard<'_>) -> bool)
+    -> Result<(), Failure>;
+}
+
+/// A connection of one thread's own.
+pub(crate) trait Line: Send {
+    fn call(&mut self, call: &Call<'_>, io: Duration) -> Result<Answer, Failure>;
+}

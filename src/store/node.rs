@@ -1,0 +1,56 @@
+//! One Redis server at a fixed address.
+
+use std::time::Duration;
+
+use crate::config::{Server, Settings};
+use crate::error::Failure;
+use crate::script::{Call, Wire};
+use crate::store::link::{Link, Route};
+use crate::store::pool::Pool;
+use crate::store::{Answer, Heard, Limits, Line, Store};
+use crate::sync::Arc;
+
+/// A node, and the store of one.
+pub(crate) struct Node {
+    pool: Pool,
+    route: Route,
+}
+
+impl Node {
+    pub(crate) fn new(server: Server, settings: &Settings) -> Self {
+        let route = Route {
+            server: Arc::new(server),
+            wire: Arc::new(Wire::new(settings.fence_memory, settings.io_timeout)),
+            connect_timeout: settings.connect_timeout,
+            io_timeout: settings.io_timeout,
+        };
+        Self {
+            pool: Pool::new(route.clone(), settings.pool_size),
+            route,
+        }
+    }
+}
+
+impl Store for Node {
+    fn call(&self, call: &Call<'_>, limits: Limits) -> Result<Answer, Failure> {
+        self.pool.link(limits.checkout)?.call(call, limits.io)
+    }
+
+    fn line(&self) -> Box<dyn Line> {
+        Box::new(Link::new(self.route.clone()))
+    }
+
+    fn listen(
+        &self,
+        channel: &str,
+        hear: &mut dyn FnMut(Heard<'_>) -> bool,
+    ) -> Result<(), Failure> {
+        Link::listen(&self.route, channel, hear)
+    }
+}
+
+impl Line for Link {
+    fn call(&mut self, call: &Call<'_>, io: Duration) -> Result<Answer, Failure> {
+        Link::call(self, call, io)
+    }
+}

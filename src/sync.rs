@@ -1,0 +1,56 @@
+//! The one door to the standard library's synchronisation primitives.
+//!
+//! Everything that blocks or shares memory takes its primitives from here and from nowhere else, so that
+//! a model checker's primitives can stand in for them in one place.
+
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+pub(crate) use std::sync::{Arc, Weak};
+pub(crate) use std::thread::{self, Thread};
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+/// A mutex that does not poison.
+///
+/// No code of this crate panics with one of these locked, but a panic of a test's double must not turn
+/// every later call into another panic.
+#[derive(Debug, Default)]
+pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
+
+pub(crate) type MutexGuard<'a, T> = std::sync::MutexGuard<'a, T>;
+
+impl<T> Mutex<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self(std::sync::Mutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A condition variable for [`Mutex`].
+#[derive(Debug, Default)]
+pub(crate) struct Condvar(std::sync::Condvar);
+
+impl Condvar {
+    pub(crate) const fn new() -> Self {
+        Self(std::sync::Condvar::new())
+    }
+
+    /// Waits until notified or until `limit` has passed; may return earlier without a reason.
+    pub(crate) fn wait_for<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        limit: Duration,
+    ) -> MutexGuard<'a, T> {
+        self.0
+            .wait_timeout(guard, limit)
+            .unwrap_or_else(PoisonError::into_inner)
+            .0
+    }
+
+    pub(crate) fn notify_all(&self) {
+        self.0.notify_all();
+    }
+}
