@@ -12,7 +12,7 @@ use crate::sync::Arc;
 /// The shortest lease: below it, the drift taken off and one request would leave nothing.
 pub(crate) const MIN_LEASE: Duration = Duration::from_millis(10);
 /// The longest lease: a crashed holder delays the others for as long.
-pub(crate) const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
+pub(crate) const MAX_LEASE: Duration = Duration::from_hours(24);
 /// The longest label, in bytes.
 const MAX_LABEL: usize = 128;
 /// The longest prefix, in bytes.
@@ -87,8 +87,8 @@ impl Default for Settings {
             quantum: Duration::from_millis(50),
             connect_timeout: Duration::from_secs(2),
             io_timeout: Duration::from_secs(1),
-            outage_limit: Duration::from_secs(60),
-            fence_memory: Duration::from_secs(600),
+            outage_limit: Duration::from_mins(1),
+            fence_memory: Duration::from_mins(10),
             pool_size: 10,
             database: None,
         }
@@ -108,7 +108,7 @@ impl Settings {
             let reason = format!("{value:?} is not between {least:?} and {most:?}");
             Err(Error::config(option, reason))
         };
-        let (ms, hour) = (Duration::from_millis(1), Duration::from_secs(3600));
+        let (ms, hour) = (Duration::from_millis(1), Duration::from_hours(1));
         between("quantum", self.quantum, ms, hour)?;
         between("connect_timeout", self.connect_timeout, ms, hour)?;
         between("io_timeout", self.io_timeout, ms, hour)?;

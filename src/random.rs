@@ -51,7 +51,7 @@ pub(crate) fn jittered(chance: &dyn Chance, most: Duration) -> Duration {
     let quarter = most / 4;
     // The top 16 bits are a fraction in 65,536ths.
     let part = (chance.bits() >> 48) as u32;
-    most - quarter * part / 65_536
+    most.saturating_sub(quarter * part / 65_536)
 }
 
 /// The unique string that one attempt, and the tenure that comes of it, writes to Redis.

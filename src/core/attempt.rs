@@ -240,7 +240,7 @@ impl Attempt {
                 if resent {
                     self.doubt = Some(sent + around.terms.lease);
                 }
-                self.replied(sent, reply, around)
+                self.replied(sent, &reply, around)
             }
             Input::Failed { sent, failure } => self.failed(sent, failure, around),
         }
@@ -282,7 +282,7 @@ impl Attempt {
         verb
     }
 
-    fn replied(&mut self, sent: Time, reply: Reply, around: &Surroundings<'_>) -> Step {
+    fn replied(&mut self, sent: Time, reply: &Reply, around: &Surroundings<'_>) -> Step {
         // Whatever the answer, the tenure that was to be taken over is over.
         let taken_over = !matches!(self.state, State::Ask);
         if let State::TakeOver { from, doubt, .. } = std::mem::replace(&mut self.state, State::Ask)
@@ -292,6 +292,7 @@ impl Attempt {
         }
         match reply {
             Reply::Granted { fence, contended } => {
+                let (fence, contended) = (*fence, *contended);
                 let deadline = valid_until(sent, around.terms.lease);
                 if around.now >= deadline {
                     self.doubt.get_or_insert(sent + around.terms.lease);
@@ -325,7 +326,7 @@ impl Attempt {
                 let poll = jittered(around.chance, poll);
                 // Somebody else's lock that never expires, or is about to, says nothing: poll.
                 let wait = ttl.map_or(poll, |ttl| (ttl + AFTER_EXPIRY).min(poll));
-                self.sleep(wait, around)
+                sleep(wait, around)
             }
             _ => {
                 let words = "an answer to another question";
@@ -376,13 +377,7 @@ impl Attempt {
         if let Some(over) = self.time_is_over(around) {
             return over;
         }
-        self.sleep(jittered(around.chance, pause), around)
-    }
-
-    fn sleep(&self, length: Duration, around: &Surroundings<'_>) -> Step {
-        let until = around.now + length.clamp(AFTER_EXPIRY, LONGEST_PAUSE);
-        // `until` of the thread is later than now, so this never is a sleep of no length.
-        Step::Sleep(until.min(around.until.unwrap_or(Time::NEVER)))
+        sleep(jittered(around.chance, pause), around)
     }
 
     /// What to return where the thread's time, or the patience with an outage, is over. A try that has not
@@ -401,5 +396,345 @@ impl Attempt {
             let failure = self.outage.as_ref().map(|outage| outage.failure.clone());
             Step::Done(Outcome::TimeOver(failure))
         })
+    }
+}
+
+/// The thread's own end is later than now, or it would not sleep: this never is a sleep of no length.
+fn sleep(length: Duration, around: &Surroundings<'_>) -> Step {
+    let until = around.now + length.clamp(AFTER_EXPIRY, LONGEST_PAUSE);
+    Step::Sleep(until.min(around.until.unwrap_or(Time::NEVER)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::SystemChance;
+
+    const LEASE: Duration = Duration::from_secs(30);
+    const START: Time = Time::from_nanos(1 << 50);
+
+    /// An attempt, and the present as its thread sees it.
+    struct Scene {
+        chance: SystemChance,
+        now: Time,
+        until: Option<Time>,
+        hearing: Hearing,
+        attempt: Attempt,
+    }
+
+    impl Scene {
+        fn new(until: Option<Time>) -> Self {
+            let chance = SystemChance::new();
+            Self {
+                attempt: Attempt::new(&chance, "l"),
+                chance,
+                now: START,
+                until,
+                hearing: Hearing::Ready("c".into()),
+            }
+        }
+
+        fn waiting() -> Self {
+            Self::new(Some(Time::NEVER))
+        }
+
+        fn step(&mut self, input: Input) -> Step {
+            self.attempt.step(
+                input,
+                &Surroundings {
+                    now: self.now,
+                    terms: Terms {
+                        lease: LEASE,
+                        renew: true,
+                    },
+                    until: self.until,
+                    hearing: self.hearing.clone(),
+                    block: 100,
+                    crowded: false,
+                    outage_limit: Duration::from_mins(1),
+                    label: "l",
+                    chance: &self.chance,
+                },
+            )
+        }
+
+        fn send(&mut self, input: Input) -> Verb {
+            match self.step(input) {
+                Step::Send(verb) => verb,
+                other => panic!("{other:?}"),
+            }
+        }
+
+        fn replied(&mut self, reply: Reply) -> Step {
+            let sent = self.now;
+            self.step(Input::Replied {
+                sent,
+                reply,
+                resent: false,
+            })
+        }
+
+        fn failed(&mut self, kind: FailureKind, unknown: bool) -> Step {
+            let sent = self.now;
+            let failure = Failure::plain(kind, unknown, "bad weather");
+            self.step(Input::Failed { sent, failure })
+        }
+    }
+
+    fn held(ttl: Option<Duration>) -> Reply {
+        Reply::Held {
+            ttl,
+            holder: "lh1:other:l".into(),
+        }
+    }
+
+    const GRANTED: Reply = Reply::Granted {
+        fence: 7,
+        contended: false,
+    };
+
+    fn sleep_of(step: Step, now: Time) -> Duration {
+        match step {
+            Step::Sleep(until) => until.since(now),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_free_lock_is_one_request_with_one_fence() {
+        let mut scene = Scene::waiting();
+        let Verb::Acquire { ask, at_once } = scene.send(Input::Go) else {
+            panic!("not asked");
+        };
+        assert_eq!((ask.fences, at_once), (1, true));
+        let Step::Done(Outcome::Granted(grant)) = scene.replied(GRANTED) else {
+            panic!("not granted");
+        };
+        assert_eq!(
+            (grant.fence, grant.contended, grant.doubt),
+            (7, false, None)
+        );
+        assert_eq!(grant.deadline, valid_until(START, LEASE));
+        assert_eq!(scene.attempt.abandon(), []);
+    }
+
+    #[test]
+    fn a_try_never_queues_and_ends_with_the_answer() {
+        let mut scene = Scene::new(None);
+        let Verb::Acquire { ask, .. } = scene.send(Input::Go) else {
+            panic!("not asked");
+        };
+        assert_eq!(ask.channel, None);
+        let step = scene.replied(held(None));
+        assert!(matches!(step, Step::Done(Outcome::TimeOver(None))));
+        assert_eq!(scene.attempt.abandon(), []);
+    }
+
+    #[test]
+    fn a_wait_queues_only_once_it_can_hear() {
+        let mut scene = Scene::waiting();
+        scene.hearing = Hearing::NotYet;
+        let Verb::Acquire { ask, .. } = scene.send(Input::Go) else {
+            panic!("not asked");
+        };
+        assert_eq!(ask.channel, None);
+        assert!(sleep_of(scene.replied(held(None)), START) <= POLL_SUBSCRIBING);
+        scene.hearing = Hearing::Ready("c".into());
+        let Verb::Acquire { ask, at_once } = scene.send(Input::Woken) else {
+            panic!("not asked");
+        };
+        assert_eq!((ask.channel.as_deref(), at_once), (Some("c"), true));
+        scene.replied(held(None));
+        // Queued now, so the queue goes first; without the listener its place is kept by polling.
+        scene.hearing = Hearing::NotYet;
+        let Verb::Acquire { ask, at_once } = scene.send(Input::Woken) else {
+            panic!("not asked");
+        };
+        assert_eq!((ask.channel.as_deref(), at_once), (Some(""), false));
+        assert!(sleep_of(scene.replied(held(None)), START) <= POLL_UNHEARD);
+    }
+
+    #[test]
+    fn a_sleep_ends_at_the_reported_expiry_and_is_never_of_no_length() {
+        for (ttl, least, most) in [
+            (None, 700, 950),
+            (Some(60_000), 700, 950),
+            (Some(100), 100, 110),
+            (Some(0), 1, 10),
+        ] {
+            let mut scene = Scene::waiting();
+            scene.send(Input::Go);
+            let slept = sleep_of(scene.replied(held(ttl.map(Duration::from_millis))), START);
+            let bounds = Duration::from_millis(least)..=Duration::from_millis(most);
+            assert!(bounds.contains(&slept), "{ttl:?}: {slept:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_error_is_returned_and_later_ones_are_waited_out() {
+        let mut scene = Scene::waiting();
+        scene.send(Input::Go);
+        let step = scene.failed(FailureKind::Unavailable, true);
+        assert!(matches!(step, Step::Done(Outcome::Failed(_))));
+        // It may still be carried out.
+        assert_eq!(scene.attempt.abandon()[0].doubt, Some(START + LEASE));
+
+        let mut scene = Scene::waiting();
+        scene.send(Input::Go);
+        scene.replied(held(None));
+        let owner = Arc::clone(scene.attempt.owner());
+        scene.send(Input::Woken);
+        let mut slept = Duration::ZERO;
+        let failure = loop {
+            match scene.failed(FailureKind::Unavailable, true) {
+                Step::Sleep(until) => {
+                    assert!(until > scene.now && until.since(scene.now) <= LONGEST_PAUSE);
+                    slept += until.since(scene.now);
+                    scene.now = until;
+                }
+                Step::Done(Outcome::Failed(failure)) => break failure,
+                other => panic!("{other:?}"),
+            }
+            // The same owner: its place in the queue is kept.
+            match scene.step(Input::Woken) {
+                Step::Send(verb) => assert_eq!(*verb.owner(), owner),
+                Step::Done(Outcome::Failed(failure)) => break failure,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(failure.passes());
+        assert!(
+            slept >= Duration::from_mins(1) && slept < Duration::from_secs(65),
+            "{slept:?}"
+        );
+    }
+
+    #[test]
+    fn what_will_not_pass_ends_a_wait() {
+        for kind in [
+            FailureKind::Denied,
+            FailureKind::WrongType,
+            FailureKind::Protocol,
+        ] {
+            let mut scene = Scene::waiting();
+            scene.send(Input::Go);
+            scene.replied(held(None));
+            scene.send(Input::Woken);
+            let step = scene.failed(kind, false);
+            assert!(matches!(step, Step::Done(Outcome::Failed(failure)) if failure.kind == kind));
+        }
+    }
+
+    #[test]
+    fn a_deadline_during_an_outage_is_an_error_for_this_thread_alone() {
+        let mut scene = Scene::new(Some(START + Duration::from_secs(1)));
+        scene.send(Input::Go);
+        scene.replied(held(None));
+        scene.send(Input::Woken);
+        scene.now = START + Duration::from_secs(1);
+        let step = scene.failed(FailureKind::Unavailable, false);
+        assert!(matches!(step, Step::Done(Outcome::TimeOver(Some(_)))));
+        // The next thread carries it on, under the same owner.
+        let owner = Arc::clone(scene.attempt.owner());
+        scene.until = Some(Time::NEVER);
+        assert_eq!(*scene.send(Input::Go).owner(), owner);
+    }
+
+    #[test]
+    fn a_grant_after_an_unknown_outcome_stays_in_doubt() {
+        let mut scene = Scene::waiting();
+        scene.send(Input::Go);
+        scene.replied(held(None));
+        scene.send(Input::Woken);
+        scene.failed(FailureKind::Unavailable, true);
+        scene.now = START + Duration::from_secs(1);
+        scene.send(Input::Woken);
+        let Step::Done(Outcome::Granted(grant)) = scene.replied(GRANTED) else {
+            panic!("not granted");
+        };
+        assert_eq!(grant.doubt, Some(START + LEASE));
+        assert!(grant.contended);
+    }
+
+    #[test]
+    fn a_grant_past_its_validity_is_not_one() {
+        let mut scene = Scene::waiting();
+        scene.send(Input::Go);
+        scene.replied(held(None));
+        let owner = Arc::clone(scene.attempt.owner());
+        scene.send(Input::Woken);
+        let sent = scene.now;
+        scene.now = valid_until(sent, LEASE);
+        let step = scene.step(Input::Replied {
+            sent,
+            reply: GRANTED,
+            resent: false,
+        });
+        assert!(matches!(step, Step::Sleep(_)));
+        assert_eq!(scene.attempt.leftovers()[0].owner, owner);
+        assert_ne!(*scene.attempt.owner(), owner);
+    }
+
+    fn taking_over(scene: &mut Scene) -> Arc<str> {
+        let from: Arc<str> = "lh1:mine:l".into();
+        let leftover = Leftover {
+            owner: Arc::clone(&from),
+            doubt: None,
+        };
+        scene.attempt = Attempt::take_over(&scene.chance, "l", leftover, None);
+        let verb = scene.send(Input::Go);
+        assert!(matches!(verb, Verb::TakeOver { from: f, .. } if f == from));
+        from
+    }
+
+    #[test]
+    fn a_take_over_of_unknown_outcome_leaves_both_owners_behind() {
+        let mut scene = Scene::waiting();
+        let from = taking_over(&mut scene);
+        let owner = Arc::clone(scene.attempt.owner());
+        assert!(matches!(
+            scene.failed(FailureKind::Unavailable, true),
+            Step::Sleep(_)
+        ));
+        let left: Vec<_> = scene.attempt.leftovers();
+        assert_eq!([&left[0].owner, &left[1].owner], [&from, &owner]);
+        assert!(
+            left.iter()
+                .all(|leftover| leftover.doubt == Some(START + LEASE))
+        );
+        scene.now = scene.now + Duration::from_secs(1);
+        let verb = scene.send(Input::Woken);
+        assert!(matches!(verb, Verb::Acquire { .. }));
+        assert!(*verb.owner() != owner && *verb.owner() != from);
+    }
+
+    #[test]
+    fn a_take_over_that_was_not_sent_is_sent_again_or_cleaned_up() {
+        let mut scene = Scene::waiting();
+        let from = taking_over(&mut scene);
+        assert!(matches!(
+            scene.failed(FailureKind::Unavailable, false),
+            Step::Sleep(_)
+        ));
+        scene.now = scene.now + Duration::from_secs(1);
+        assert!(matches!(scene.send(Input::Woken), Verb::TakeOver { .. }));
+        assert_eq!(scene.attempt.abandon()[0].owner, from);
+    }
+
+    #[test]
+    fn a_take_over_that_was_handed_over_waits_in_the_queue() {
+        let mut scene = Scene::waiting();
+        taking_over(&mut scene);
+        assert!(matches!(scene.replied(held(None)), Step::Sleep(_)));
+        assert!(matches!(
+            scene.send(Input::Woken),
+            Verb::Acquire { at_once: false, .. }
+        ));
+        let left = scene.attempt.abandon();
+        assert_eq!(
+            left.len(),
+            1,
+            "the old owner is gone, the new one is queued"
+        );
     }
 }

@@ -11,7 +11,7 @@
 //! | any | failed | the same again after a pause, until the lease is over |
 //!
 //! Settled is not final while the owner is in doubt: a request of unknown outcome may be carried out after its
-//! release. It is then cancelled again and again until a lease has passed since that request was sent.
+//! release. The owner is then cancelled again and again until a lease has passed since that request was sent.
 
 use std::time::Duration;
 
@@ -82,7 +82,8 @@ impl Ending {
         Self {
             verb,
             doubt,
-            over: (now + ttl).max(doubt.unwrap_or(now)),
+            // A lock that is taken at the last moment of the doubt lives for as long from then.
+            over: doubt.unwrap_or(now) + ttl,
             pause: FIRST_PAUSE,
             longest_pause: LONGEST_PAUSE.max(ttl / 60),
             repeated: false,
@@ -119,10 +120,13 @@ impl Ending {
         }
         self.settled = true;
         self.repeated = true;
-        match self.doubt.filter(|doubt| *doubt > now) {
-            Some(doubt) => Next::Later((now + self.next_pause()).min(doubt)),
-            None => Next::Done,
-        }
+        let Some(doubt) = self.doubt.filter(|doubt| *doubt > now) else {
+            return Next::Done;
+        };
+        // What may still be carried out may take the lock, and may also queue for it.
+        let owner = Arc::clone(self.verb.owner());
+        self.verb = Verb::Cancel { owner };
+        Next::Later((now + self.next_pause()).min(doubt))
     }
 
     pub(crate) fn failed(&mut self, now: Time, chance: &dyn Chance) -> Next {

@@ -14,5 +14,7 @@ pub(crate) mod attempt;
 pub(crate) mod ending;
 pub(crate) mod fence;
 pub(crate) mod lease;
+#[cfg(test)]
+mod model;
 pub(crate) mod queue;
 pub(crate) mod schedule;

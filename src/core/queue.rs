@@ -100,13 +100,16 @@ pub(crate) struct Turn<T> {
 /// A thread that waited and now has its turn.
 pub(crate) type Admitted<W, T> = (W, Turn<T>);
 
+/// The threads that come in at one moment. Mostly it is one, so the first is kept apart from the allocation.
+pub(crate) type Entrants<W, T> = (Option<Admitted<W, T>>, Vec<Admitted<W, T>>);
+
 /// What is to be done after a turn has ended.
 #[derive(Debug)]
 pub(crate) enum Finish<W, T> {
     /// The tenure was over before.
     Stale,
-    /// The tenure goes on. Mostly one thread comes in, so the first is kept apart from the allocation.
-    Passed(Option<Admitted<W, T>>, Vec<Admitted<W, T>>),
+    /// The tenure goes on, in these threads too.
+    Passed(Entrants<W, T>),
     /// The tenure has ended here; this thread asks Redis to let this process keep the lock.
     TakeOver(W, Option<GiveBack>),
     /// The tenure has ended here, and nobody wants it: release it, then call [`Queue::ended`].
@@ -217,6 +220,11 @@ impl<W, T: Clone> Queue<W, T> {
         matches!(self.phase, Phase::Idle)
     }
 
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// The tenure that this process has now.
     pub(crate) fn tenure(&self) -> Option<&T> {
         match &self.phase {
@@ -295,12 +303,12 @@ impl<W, T: Clone> Queue<W, T> {
         match health {
             Health::Lost => return Finish::Lost(self.next_delegate(false)),
             Health::Good => {
-                let (first, rest) = self.admit_waiting(now);
-                if first.is_some() || used > 0 {
-                    return Finish::Passed(first, rest);
+                let entrants = self.admit_waiting(now);
+                if entrants.0.is_some() || used > 0 {
+                    return Finish::Passed(entrants);
                 }
             }
-            Health::Poor if used > 0 => return Finish::Passed(None, Vec::new()),
+            Health::Poor if used > 0 => return Finish::Passed((None, Vec::new())),
             Health::Poor => {}
         }
         // Until Redis says otherwise, this process holds the lock: a try need not ask.
@@ -347,7 +355,7 @@ impl<W, T: Clone> Queue<W, T> {
     }
 
     /// Lets in whoever is first and fits, until somebody does not.
-    fn admit_waiting(&mut self, now: Time) -> (Option<Admitted<W, T>>, Vec<Admitted<W, T>>) {
+    fn admit_waiting(&mut self, now: Time) -> Entrants<W, T> {
         let (mut first, mut rest) = (None, Vec::new());
         let Phase::Held(held) = &mut self.phase else {
             return (first, rest);
@@ -440,7 +448,7 @@ mod tests {
             at(0),
         );
         assert_eq!((turn.fence, beside.len()), (100, 0));
-        let Finish::Passed(Some(("b", turn)), _) =
+        let Finish::Passed((Some(("b", turn)), _)) =
             queue.finish(turn.number, Demand::EXCLUSIVE, at(49), Health::Good)
         else {
             panic!("not passed on");
@@ -543,9 +551,9 @@ mod tests {
         }
 
         /// Everybody who only tried was answered.
-        fn tried(&mut self, tried: &[u64]) {
+        fn tried(&mut self, answered: &[u64]) {
             let tries = self.waiting.iter().filter(|w| !w.2).map(|w| w.3);
-            assert_eq!(tried, tries.collect::<Vec<_>>());
+            assert_eq!(answered, tries.collect::<Vec<_>>());
             self.waiting.retain(|w| w.2);
         }
 
@@ -636,7 +644,7 @@ mod tests {
                         let demand = Demand { units, of: 4 };
                         match queue.finish(turn.number, demand, now, health) {
                             Finish::Stale => prop_assert!(stale),
-                            Finish::Passed(first, rest) => {
+                            Finish::Passed((first, rest)) => {
                                 model.admitted(first.into_iter().chain(rest));
                                 prop_assert!(!model.turns.is_empty());
                             }

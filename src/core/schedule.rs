@@ -54,9 +54,9 @@ impl<T> Schedule<T> {
 /// When a lease that was confirmed by a request sent at `sent` is renewed: after a third of it, so that two
 /// more chances remain, and up to a twelfth earlier, so that leases taken together drift apart.
 pub(crate) fn renewal_due(sent: Time, lease: Duration, jitter: u64) -> Time {
-    let third = lease / 3;
+    let (most, jitter) = (lease / 3, (jitter >> 48) as u32);
     // The top 16 bits are a fraction in 65,536ths.
-    sent + (third - third / 4 * ((jitter >> 48) as u32) / 65_536)
+    sent + most.saturating_sub(most / 4 * jitter / 65_536)
 }
 
 /// How long after a failure a lease is tried again: often enough for a few more tries in what remains, and

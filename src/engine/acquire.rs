@@ -164,7 +164,7 @@ impl Engine {
                     match self.call(entry.kind, &entry.key, &verb, limits) {
                         Ok(answer) => {
                             if let Reply::Held { holder, .. } = &answer.reply {
-                                self.answered_held(entry, holder);
+                                answered_held(entry, holder);
                             }
                             Input::Replied {
                                 sent,
@@ -209,17 +209,6 @@ impl Engine {
                 self.give_up(entry, *attempt, lease, &Signal::Failed(failure.clone()));
                 Err(failure.into_error(Some(request.key.name())))
             }
-        }
-    }
-
-    fn answered_held(&self, entry: &Entry, holder: &Arc<str>) {
-        let tried = {
-            let mut state = entry.lock();
-            state.last = Last::Held(Arc::clone(holder));
-            state.queue.answered_held()
-        };
-        for slot in tried {
-            slot.send(Signal::Held);
         }
     }
 
@@ -315,6 +304,18 @@ impl Engine {
             request.demand,
             request.options.max_hold,
         )
+    }
+}
+
+/// Whoever waited for this answer only has it.
+fn answered_held(entry: &Entry, holder: &Arc<str>) {
+    let tried = {
+        let mut state = entry.lock();
+        state.last = Last::Held(Arc::clone(holder));
+        state.queue.answered_held()
+    };
+    for slot in tried {
+        slot.send(Signal::Held);
     }
 }
 

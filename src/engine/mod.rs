@@ -35,6 +35,9 @@ pub(crate) mod tenure;
 pub(crate) mod wakeup;
 pub(crate) mod watch;
 
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 use crate::clock::{Clock, Time};
@@ -119,16 +122,15 @@ impl Engine {
     /// One request without a lock: whether the server is there and lets us in.
     pub(crate) fn ping(&self) -> Result<()> {
         let io = self.settings.io_timeout;
-        self.store
+        let answer = self
+            .store
             .call(&Call::Ping, Limits { checkout: io, io })
-            .map_err(|failure| failure.into_error(None))
-            .and_then(|answer| match answer.reply {
-                Reply::Pong => Ok(()),
-                _ => {
-                    let words = "no answer to a PING";
-                    Err(Failure::plain(FailureKind::Protocol, false, words).into_error(None))
-                }
-            })
+            .map_err(|failure| failure.into_error(None))?;
+        if answer.reply == Reply::Pong {
+            return Ok(());
+        }
+        let words = "no answer to a PING";
+        Err(Failure::plain(FailureKind::Protocol, false, words).into_error(None))
     }
 
     /// Ends all waits with [`Error::Closed`], then waits for queued releases to go out. True if they all did.
@@ -165,13 +167,13 @@ impl Engine {
         match until {
             None => Limits { checkout: io, io },
             Some(Time::NEVER) => Limits {
-                checkout: self.settings.outage_limit.min(Duration::from_secs(3600)),
+                checkout: self.settings.outage_limit.min(Duration::from_hours(1)),
                 io,
             },
             Some(until) => {
                 let left = until.since(self.now()).max(LEAST_IO);
                 Limits {
-                    checkout: left.min(Duration::from_secs(3600)),
+                    checkout: left.min(Duration::from_hours(1)),
                     io: io.min(left),
                 }
             }

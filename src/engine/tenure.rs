@@ -381,9 +381,10 @@ impl Holding {
             }
         }
         // Taken out before the turn passes on: what becomes of the tenure then is not this guard's loss.
-        let listeners = match self.is_listened_to.load(Ordering::Relaxed) {
-            true => self.tenure.withdraw(self.number),
-            false => Vec::new(),
+        let listeners = if self.is_listened_to.load(Ordering::Relaxed) {
+            self.tenure.withdraw(self.number)
+        } else {
+            Vec::new()
         };
         let (standing, ending) = self.engine.finish(&self.tenure, self.demand);
         for listener in listeners {
@@ -441,7 +442,7 @@ impl Engine {
             (standing, finish)
         };
         match finish {
-            Finish::Passed(first, rest) => {
+            Finish::Passed((first, rest)) => {
                 for (slot, turn) in first.into_iter().chain(rest) {
                     slot.send(Signal::Turn(turn));
                 }

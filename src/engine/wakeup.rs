@@ -27,7 +27,7 @@ use crate::sync::{Arc, AtomicBool, AtomicU8, Condvar, Mutex, Ordering, Thread, t
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How long to wait before asking again for what was denied.
-const AFTER_DENIAL: Duration = Duration::from_secs(60);
+const AFTER_DENIAL: Duration = Duration::from_mins(1);
 /// No sleep of a delegate is longer, so that a resume from suspend is noticed.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 

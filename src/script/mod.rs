@@ -63,6 +63,18 @@ pub(crate) enum Verb {
     Cancel { owner: Arc<str> },
 }
 
+impl Verb {
+    /// The owner that it is about.
+    pub(crate) fn owner(&self) -> &Arc<str> {
+        match self {
+            Self::Acquire { ask, .. } | Self::TakeOver { ask, .. } => &ask.owner,
+            Self::Release { owner } | Self::HandOver { owner, .. } | Self::Cancel { owner } => {
+                owner
+            }
+        }
+    }
+}
+
 /// What a grant is asked on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ask {
@@ -397,7 +409,7 @@ mod tests {
 
     #[test]
     fn names_and_owners_are_never_script_text() {
-        let wire = Wire::new(Duration::from_secs(600), Duration::from_secs(1));
+        let wire = Wire::new(Duration::from_mins(10), Duration::from_secs(1));
         let verb = acquire();
         let odd = LockKey::new("", "'..redis.call('FLUSHALL')..'").expect("a name");
         let call = Call::Lock {

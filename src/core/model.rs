@@ -1,0 +1,497 @@
+//! A reference model to test the core against: one server that does what the scripts do, processes that run
+//! the real [`Attempt`] and [`Ending`], and a network that loses and delays.
+//!
+//! Each random history ends with a spell of good weather. All along, no two processes may hold the lock by
+//! their own clocks, and fences must rise; in the end, everybody must have been served, and nothing be left.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use crate::clock::Time;
+use crate::config::Terms;
+use crate::core::attempt::{Attempt, Grant, Hearing, Input, Leftover, Outcome, Step, Surroundings};
+use crate::core::ending::{Ending, Next};
+use crate::error::{Failure, FailureKind};
+use crate::random::Chance;
+use crate::script::{Ask, Gone, Reply, Verb};
+use crate::sync::{Arc, AtomicU64, Ordering};
+
+const LEASE: Duration = Duration::from_secs(2);
+const ALMOST_A_LEASE: Duration = Duration::from_millis(1_999);
+const CLAIM: Duration = Duration::from_secs(1);
+const LIFE: Duration = Duration::from_secs(3);
+const PROCESSES: usize = 3;
+
+/// What the scripts keep in Redis for one name.
+#[derive(Debug, Default)]
+struct Server {
+    /// Owner, whether marked, and when it expires.
+    lock: Option<(Arc<str>, bool, Time)>,
+    last_fence: u64,
+    /// Owner and when it was last seen.
+    queue: VecDeque<(Arc<str>, Time)>,
+    /// Whom the messages were for.
+    published: Vec<Arc<str>>,
+}
+
+impl Server {
+    fn expire(&mut self, now: Time) {
+        if self.lock.as_ref().is_some_and(|(_, _, end)| *end <= now) {
+            self.lock = None;
+        }
+    }
+
+    fn fences(&mut self, now: Time, count: u64) -> u64 {
+        let first = (self.last_fence + 1).max(now.as_nanos() / 1000);
+        self.last_fence = first + count - 1;
+        first
+    }
+
+    fn leave(&mut self, owner: &Arc<str>) {
+        self.queue.retain(|(queued, _)| queued != owner);
+    }
+
+    fn next_waiter(&mut self, me: &Arc<str>, now: Time) -> Option<Arc<str>> {
+        while let Some((head, seen)) = self.queue.pop_front() {
+            if head == *me {
+                return Some(head);
+            }
+            if now.since(seen) <= LIFE {
+                self.published.push(Arc::clone(&head));
+                return Some(head);
+            }
+        }
+        None
+    }
+
+    fn give(&mut self, owner: &Arc<str>, until: Time) {
+        self.lock = Some((Arc::clone(owner), !self.queue.is_empty(), until));
+    }
+
+    fn release(&mut self, owner: &Arc<str>, now: Time) -> Reply {
+        match &self.lock {
+            Some((holder, _, _)) if holder == owner => {
+                let nobody = Arc::from("");
+                match self.next_waiter(&nobody, now) {
+                    Some(head) => self.give(&head, now + CLAIM),
+                    None => self.lock = None,
+                }
+                Reply::Released
+            }
+            Some(_) => Reply::NotOwner(Gone::Taken),
+            None => Reply::NotOwner(Gone::Removed),
+        }
+    }
+
+    fn ask(&mut self, ask: &Ask, at_once: bool, now: Time) -> Reply {
+        if self.lock.is_none() && at_once {
+            self.lock = Some((Arc::clone(&ask.owner), false, now + ask.lease));
+            let fence = self.fences(now, ask.fences);
+            return Reply::Granted {
+                fence,
+                contended: false,
+            };
+        }
+        if self.lock.is_none() {
+            let head = self.next_waiter(&ask.owner, now);
+            let head = head.unwrap_or_else(|| Arc::clone(&ask.owner));
+            if head == ask.owner {
+                self.give(&head, now + ask.lease);
+                let fence = self.fences(now, ask.fences);
+                let contended = !self.queue.is_empty();
+                return Reply::Granted { fence, contended };
+            }
+            self.give(&head, now + CLAIM);
+        }
+        let Some((holder, marked, end)) = &mut self.lock else {
+            unreachable!("it was given away just now");
+        };
+        if *holder == ask.owner {
+            *end = (*end).max(now + ask.lease);
+            let contended = *marked;
+            self.leave(&ask.owner);
+            let fence = self.fences(now, ask.fences);
+            return Reply::Granted { fence, contended };
+        }
+        let reply = Reply::Held {
+            ttl: Some(end.since(now)),
+            holder: Arc::clone(holder),
+        };
+        if ask.channel.is_some() {
+            *marked = true;
+            match self.queue.iter_mut().find(|(owner, _)| *owner == ask.owner) {
+                Some((_, seen)) => *seen = now,
+                None => self.queue.push_back((Arc::clone(&ask.owner), now)),
+            }
+        }
+        reply
+    }
+
+    fn carry_out(&mut self, verb: &Verb, now: Time) -> Reply {
+        self.expire(now);
+        match verb {
+            Verb::Acquire { ask, at_once } => self.ask(ask, *at_once, now),
+            Verb::TakeOver { ask, from, .. } => {
+                let ours = matches!(&self.lock, Some((holder, _, _)) if holder == from);
+                if !ours {
+                    return self.ask(ask, false, now);
+                }
+                match self.next_waiter(&ask.owner, now) {
+                    Some(head) if head != ask.owner => {
+                        if ask.channel.is_some() {
+                            self.queue.push_back((Arc::clone(&ask.owner), now));
+                        }
+                        self.give(&head, now + CLAIM);
+                        Reply::Held {
+                            ttl: Some(CLAIM),
+                            holder: head,
+                        }
+                    }
+                    _ => {
+                        let fence = self.fences(now, ask.fences);
+                        self.lock = Some((Arc::clone(&ask.owner), false, now + ask.lease));
+                        Reply::Granted {
+                            fence,
+                            contended: false,
+                        }
+                    }
+                }
+            }
+            Verb::Release { owner } => match &self.lock {
+                Some((holder, true, _)) if holder == owner => Reply::Contended,
+                _ => self.release(owner, now),
+            },
+            Verb::HandOver { owner, .. } => self.release(owner, now),
+            Verb::Cancel { owner } => {
+                self.leave(owner);
+                self.release(owner, now)
+            }
+        }
+    }
+}
+
+/// What the network does with one request.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    Delivered,
+    /// Never sent, and known so.
+    NotSent,
+    RequestLost,
+    ReplyLost,
+    /// Given up on, and carried out some time later.
+    Late(u64),
+}
+
+/// What happens next.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// A process does its next step, if its time has come; its request has this fate.
+    Run(usize, Fate),
+    /// A process that holds the lock lets go: for good, or so that a thread of its own takes over.
+    LetGo(usize, bool, Fate),
+    /// A process that waits gives up.
+    GiveUp(usize),
+    Pass(u64),
+}
+
+fn fate() -> impl Strategy<Value = Fate> {
+    prop_oneof![
+        6 => Just(Fate::Delivered),
+        1 => Just(Fate::NotSent),
+        1 => Just(Fate::RequestLost),
+        1 => Just(Fate::ReplyLost),
+        1 => (0u64..3000).prop_map(Fate::Late),
+    ]
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        8 => (0..PROCESSES, fate()).prop_map(|(p, f)| Event::Run(p, f)),
+        3 => (0..PROCESSES, any::<bool>(), fate()).prop_map(|(p, o, f)| Event::LetGo(p, o, f)),
+        1 => (0..PROCESSES).prop_map(Event::GiveUp),
+        3 => (0u64..1500).prop_map(Event::Pass),
+    ]
+}
+
+enum State {
+    Idle,
+    Asking(Attempt, Input),
+    Sleeping(Attempt, Time),
+    Holding(Grant),
+}
+
+struct Process {
+    state: State,
+    endings: Vec<(Time, Ending)>,
+    served: usize,
+}
+
+/// Owners by counting, no jitter: every run of a history is the same.
+struct Counting(AtomicU64);
+
+impl Chance for Counting {
+    fn uuid(&self) -> uuid::Uuid {
+        uuid::Uuid::from_u128(u128::from(self.0.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    fn bits(&self) -> u64 {
+        0
+    }
+}
+
+struct World {
+    now: Time,
+    server: Server,
+    late: Vec<(Time, Verb)>,
+    processes: Vec<Process>,
+    chance: Counting,
+    last_fence: u64,
+}
+
+impl World {
+    fn new() -> Self {
+        let process = || Process {
+            state: State::Idle,
+            endings: Vec::new(),
+            served: 0,
+        };
+        Self {
+            now: Time::from_nanos(1_000_000_000_000),
+            server: Server::default(),
+            late: Vec::new(),
+            processes: (0..PROCESSES).map(|_| process()).collect(),
+            chance: Counting(AtomicU64::new(1)),
+            last_fence: 0,
+        }
+    }
+
+    fn send(&mut self, verb: &Verb, fate: Fate) -> Result<Reply, Failure> {
+        let failure = |unknown| Failure::plain(FailureKind::Unavailable, unknown, "bad weather");
+        match fate {
+            Fate::Delivered => Ok(self.server.carry_out(verb, self.now)),
+            Fate::NotSent => Err(failure(false)),
+            Fate::RequestLost => Err(failure(true)),
+            Fate::ReplyLost => {
+                self.server.carry_out(verb, self.now);
+                Err(failure(true))
+            }
+            Fate::Late(ms) => {
+                // A request that is still under way when a lease has passed is outside of the promise.
+                let later = self.now + Duration::from_millis(ms).min(ALMOST_A_LEASE);
+                self.late.push((later, verb.clone()));
+                Err(failure(true))
+            }
+        }
+    }
+
+    fn pass(&mut self, length: Duration) {
+        let end = self.now + length;
+        loop {
+            self.late.sort_by_key(|(time, _)| *time);
+            match self.late.first() {
+                Some((time, _)) if *time <= end => {
+                    let (time, verb) = self.late.remove(0);
+                    self.now = self.now.max(time);
+                    self.server.carry_out(&verb, self.now);
+                }
+                _ => break,
+            }
+        }
+        self.now = end;
+    }
+
+    /// Wakes whom the server has published to.
+    fn deliver(&mut self) {
+        let published = std::mem::take(&mut self.server.published);
+        for process in &mut self.processes {
+            if let State::Sleeping(attempt, until) = &mut process.state
+                && published.contains(attempt.owner())
+            {
+                *until = self.now;
+            }
+        }
+    }
+
+    fn run(&mut self, who: usize, fate: Fate) {
+        self.send_endings(who, fate);
+        let (mut attempt, mut input) =
+            match std::mem::replace(&mut self.processes[who].state, State::Idle) {
+                State::Idle => (Attempt::new(&self.chance, "p"), Input::Go),
+                State::Asking(attempt, input) => (attempt, input),
+                State::Sleeping(attempt, until) if until <= self.now => (attempt, Input::Woken),
+                other => {
+                    self.processes[who].state = other;
+                    return;
+                }
+            };
+        loop {
+            let step = attempt.step(
+                input,
+                &Surroundings {
+                    now: self.now,
+                    terms: Terms {
+                        lease: LEASE,
+                        renew: false,
+                    },
+                    until: Some(Time::NEVER),
+                    hearing: Hearing::Ready("c".into()),
+                    block: 5,
+                    crowded: false,
+                    outage_limit: Duration::from_mins(1),
+                    label: "p",
+                    chance: &self.chance,
+                },
+            );
+            let leftovers = attempt.leftovers();
+            self.clean_up(who, leftovers);
+            match step {
+                Step::Send(verb) => {
+                    let sent = self.now;
+                    input = match self.send(&verb, fate) {
+                        Ok(reply) => Input::Replied {
+                            sent,
+                            reply,
+                            resent: false,
+                        },
+                        Err(failure) => Input::Failed { sent, failure },
+                    };
+                }
+                Step::Sleep(until) => {
+                    assert!(until > self.now, "a sleep of no length");
+                    self.processes[who].state = State::Sleeping(attempt, until);
+                    return;
+                }
+                Step::Done(Outcome::Granted(grant)) => {
+                    assert!(grant.fence > self.last_fence, "a fence was repeated");
+                    self.last_fence = grant.fence;
+                    self.processes[who].served += 1;
+                    self.processes[who].state = State::Holding(grant);
+                    return;
+                }
+                Step::Done(Outcome::Failed(_) | Outcome::TimeOver(_)) => {
+                    let leftovers = attempt.abandon();
+                    self.clean_up(who, leftovers);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn clean_up(&mut self, who: usize, leftovers: Vec<Leftover>) {
+        for leftover in leftovers {
+            let ending = Ending::of_leftover(leftover, self.now, LEASE);
+            self.processes[who].endings.push((self.now, ending));
+        }
+    }
+
+    fn send_endings(&mut self, who: usize, fate: Fate) {
+        for (due, mut ending) in std::mem::take(&mut self.processes[who].endings) {
+            let mut next = Next::Later(due);
+            while next == Next::Send || matches!(next, Next::Later(due) if due <= self.now) {
+                let verb = ending.verb().clone();
+                next = match self.send(&verb, fate) {
+                    Ok(reply) => ending.replied(self.now, &reply, false),
+                    Err(_) => ending.failed(self.now, &self.chance),
+                };
+            }
+            if let Next::Later(due) = next {
+                self.processes[who].endings.push((due, ending));
+            }
+        }
+    }
+
+    fn let_go(&mut self, who: usize, take_over: bool, fate: Fate) {
+        let State::Holding(grant) = &self.processes[who].state else {
+            return;
+        };
+        let (owner, contended, doubt) = (Arc::clone(&grant.owner), grant.contended, grant.doubt);
+        let in_time = self.now < grant.deadline;
+        self.processes[who].state = State::Idle;
+        if take_over && in_time {
+            let from = Leftover { owner, doubt };
+            let attempt = Attempt::take_over(&self.chance, "p", from, None);
+            self.processes[who].state = State::Asking(attempt, Input::Go);
+            self.run(who, fate);
+        } else {
+            let ending = Ending::of_tenure(owner, contended, None, doubt, self.now, LEASE);
+            self.processes[who].endings.push((self.now, ending));
+            self.send_endings(who, fate);
+        }
+    }
+
+    fn give_up(&mut self, who: usize) {
+        match std::mem::replace(&mut self.processes[who].state, State::Idle) {
+            State::Asking(attempt, _) | State::Sleeping(attempt, _) => {
+                let leftovers = attempt.abandon();
+                self.clean_up(who, leftovers);
+            }
+            other => self.processes[who].state = other,
+        }
+    }
+
+    fn holders(&self) -> usize {
+        let holds = |process: &&Process| match &process.state {
+            State::Holding(grant) => self.now < grant.deadline,
+            _ => false,
+        };
+        self.processes.iter().filter(holds).count()
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Run(who, fate) => self.run(who, fate),
+            Event::LetGo(who, take_over, fate) => self.let_go(who, take_over, fate),
+            Event::GiveUp(who) => self.give_up(who),
+            Event::Pass(ms) => self.pass(Duration::from_millis(ms)),
+        }
+        self.deliver();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3000))]
+
+    #[test]
+    fn one_holder_at_a_time_everybody_served_nothing_left(
+        events in proptest::collection::vec(event(), 1..120)
+    ) {
+        let mut world = World::new();
+        for event in events {
+            world.happen(event);
+            prop_assert!(world.holders() <= 1, "two hold the lock after {event:?}");
+        }
+        // Good weather: each process is served once more.
+        let before: Vec<usize> = world.processes.iter().map(|process| process.served).collect();
+        for _ in 0..2000 {
+            for (who, before) in before.iter().enumerate() {
+                world.happen(Event::LetGo(who, false, Fate::Delivered));
+                world.send_endings(who, Fate::Delivered);
+                if world.processes[who].served == *before {
+                    world.happen(Event::Run(who, Fate::Delivered));
+                }
+                prop_assert!(world.holders() <= 1);
+            }
+            world.happen(Event::Pass(10));
+        }
+        for (who, before) in before.iter().enumerate() {
+            prop_assert!(world.processes[who].served > *before, "{who} was never served");
+        }
+        // And with everybody gone, so is everything in Redis.
+        for _ in 0..500 {
+            for who in 0..PROCESSES {
+                world.happen(Event::LetGo(who, false, Fate::Delivered));
+                world.happen(Event::GiveUp(who));
+                world.send_endings(who, Fate::Delivered);
+            }
+            world.happen(Event::Pass(10));
+        }
+        prop_assert!(world.processes.iter().all(|process| process.endings.is_empty()), "endings without an end");
+        world.server.expire(world.now);
+        // As the keys of the queue do, a life after the last who joined it.
+        world.server.queue.retain(|(_, seen)| world.now.since(*seen) <= LIFE);
+        prop_assert_eq!(world.server.lock, None);
+        prop_assert!(world.server.queue.is_empty());
+    }
+}

@@ -1,0 +1,322 @@
+//! The shell against a store of the test's own: what no real server can be made to do on time.
+
+use std::collections::VecDeque;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use super::Engine;
+use crate::clock::manual::ManualClock;
+use crate::clock::{Clock, SystemClock, Time};
+use crate::config::Settings;
+use crate::error::{Error, Failure, FailureKind, LostCause};
+use crate::guard::{LeaseState, LockGuard};
+use crate::lock::mutex::Mutex as Handle;
+use crate::random::SystemChance;
+use crate::script::{Call, Renewed, Reply, Verb};
+use crate::store::{Answer, Heard, Limits, Line, Store};
+use crate::sync::{Arc, Mutex, thread};
+
+const LEASE: Duration = Duration::from_millis(300);
+/// Far longer than anything here takes, so that only a hang runs into it.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+type Script = Box<dyn FnMut(&Call<'_>) -> Result<Reply, Failure> + Send>;
+
+/// A store whose answers are the test's.
+#[derive(Clone)]
+struct Fake {
+    /// Answers the callers' threads.
+    pool: Arc<Mutex<Script>>,
+    /// Answers the renewal thread.
+    line: Arc<Mutex<Script>>,
+}
+
+impl Fake {
+    fn new(
+        pool: impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send + 'static,
+        line: impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send + 'static,
+    ) -> Self {
+        Self {
+            pool: Arc::new(Mutex::new(Box::new(pool))),
+            line: Arc::new(Mutex::new(Box::new(line))),
+        }
+    }
+
+    fn engine(self, clock: Arc<dyn Clock>) -> Arc<Engine> {
+        let mut settings = Settings::default();
+        settings.options.terms.lease = LEASE;
+        Engine::new(
+            settings,
+            Arc::new(self),
+            clock,
+            Arc::new(SystemChance::new()),
+        )
+    }
+}
+
+fn answer(reply: Result<Reply, Failure>) -> Result<Answer, Failure> {
+    reply.map(|reply| Answer {
+        reply,
+        resent: false,
+    })
+}
+
+impl Store for Fake {
+    fn call(&self, call: &Call<'_>, _: Limits) -> Result<Answer, Failure> {
+        answer((self.pool.lock())(call))
+    }
+
+    fn line(&self) -> Box<dyn Line> {
+        Box::new(self.clone())
+    }
+
+    fn listen(&self, _: &str, _: &mut dyn FnMut(Heard<'_>) -> bool) -> Result<(), Failure> {
+        Err(Failure::plain(
+            FailureKind::Unavailable,
+            false,
+            "no messages here",
+        ))
+    }
+}
+
+impl Line for Fake {
+    fn call(&mut self, call: &Call<'_>, _: Duration) -> Result<Answer, Failure> {
+        answer((self.line.lock())(call))
+    }
+}
+
+/// Grants everything, one fence after the other.
+fn generous() -> impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send {
+    let mut fence = 0;
+    move |call| {
+        Ok(match call {
+            Call::Ping => Reply::Pong,
+            Call::Renew(batch) => {
+                Reply::Renewed(vec![Renewed::Done { contended: false }; batch.len()])
+            }
+            Call::Lock {
+                verb: Verb::Acquire { .. } | Verb::TakeOver { .. },
+                ..
+            } => {
+                fence += 1_000_000;
+                Reply::Granted {
+                    fence,
+                    contended: false,
+                }
+            }
+            Call::Lock { .. } => Reply::Released,
+        })
+    }
+}
+
+fn unavailable() -> Failure {
+    Failure::plain(FailureKind::Unavailable, true, "no answer")
+}
+
+fn lock(engine: &Arc<Engine>) -> LockGuard {
+    Handle::new(Arc::clone(engine), "name")
+        .lock()
+        .expect("granted")
+}
+
+/// A line on which nothing ever comes back, until the returned sender is dropped.
+fn stuck() -> (
+    mpsc::Sender<()>,
+    impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send,
+) {
+    let (keep, held) = mpsc::channel::<()>();
+    (keep, move |_: &Call<'_>| {
+        held.recv().ok();
+        Err(unavailable())
+    })
+}
+
+#[test]
+fn a_loss_is_told_while_the_renewal_thread_is_stuck() {
+    let (keep, line) = stuck();
+    let engine = Fake::new(generous(), line).engine(Arc::new(SystemClock));
+    let guard = lock(&engine);
+    let lost = guard.on_lost();
+    let told = lost.recv_timeout(PATIENCE).expect("told of the loss");
+    assert_eq!(
+        (told.cause, told.fence),
+        (LostCause::Expired, guard.fence())
+    );
+    assert_eq!(guard.state(), LeaseState::Lost);
+    drop(keep);
+}
+
+#[test]
+fn a_resume_from_suspend_past_the_lease_is_a_loss_at_once() {
+    let clock = Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)));
+    let (keep, line) = stuck();
+    let engine = Fake::new(generous(), line).engine(Arc::clone(&clock) as Arc<dyn Clock>);
+    let guard = lock(&engine);
+    assert_eq!(guard.state(), LeaseState::Held);
+    clock.advance(Duration::from_hours(1));
+    // No thread has had time to notice.
+    assert_eq!(guard.state(), LeaseState::Lost);
+    assert!(matches!(guard.release(), Err(Error::Lost(lost)) if lost.cause == LostCause::Expired));
+    drop(keep);
+}
+
+#[test]
+fn the_renewal_thread_goes_on_after_a_panic_with_all_its_leases() {
+    let (renewed, renewals) = mpsc::channel();
+    let mut calls = 0;
+    let line = move |call: &Call<'_>| {
+        calls += 1;
+        assert!(calls != 1, "the first renewal panics");
+        renewed.send(()).ok();
+        generous()(call)
+    };
+    let engine = Fake::new(generous(), line).engine(Arc::new(SystemClock));
+    let guard = lock(&engine);
+    for _ in 0..5 {
+        renewals.recv_timeout(PATIENCE).expect("renewed again");
+    }
+    guard.release().expect("never lost");
+}
+
+#[test]
+fn a_grant_that_comes_too_late_is_given_back() {
+    let clock = Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)));
+    let late = Arc::clone(&clock);
+    let (cancelled, cancels) = mpsc::channel();
+    let pool = move |_: &Call<'_>| {
+        late.advance(LEASE);
+        Ok(Reply::Granted {
+            fence: 1,
+            contended: false,
+        })
+    };
+    let line = move |call: &Call<'_>| {
+        if let Call::Lock { verb, .. } = call {
+            cancelled.send((*verb).clone()).ok();
+        }
+        Ok(Reply::Released)
+    };
+    let engine = Fake::new(pool, line).engine(clock);
+    let error = Handle::new(Arc::clone(&engine), "name")
+        .lock()
+        .expect_err("too late to be believed");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+    let verb = cancels.recv_timeout(PATIENCE).expect("given back");
+    assert!(matches!(verb, Verb::Cancel { .. }));
+}
+
+#[test]
+fn an_acquire_of_unknown_outcome_is_cancelled_until_a_lease_has_passed() {
+    let (cancelled, cancels) = mpsc::channel();
+    let line = move |call: &Call<'_>| {
+        if let Call::Lock {
+            verb: Verb::Cancel { owner },
+            ..
+        } = call
+        {
+            cancelled.send((SystemClock.now(), Arc::clone(owner))).ok();
+        }
+        Ok(Reply::NotOwner(crate::script::Gone::Removed))
+    };
+    let engine = Fake::new(|_| Err(unavailable()), line).engine(Arc::new(SystemClock));
+    let started = SystemClock.now();
+    let error = Handle::new(Arc::clone(&engine), "name").try_lock();
+    assert!(matches!(error, Err(Error::Unavailable { .. })));
+    let (first, owner) = cancels.recv_timeout(PATIENCE).expect("cancelled");
+    let mut last = first;
+    while last < started + LEASE {
+        let (at, again) = cancels.recv_timeout(PATIENCE).expect("cancelled again");
+        assert_eq!(again, owner);
+        last = at;
+    }
+    // Answered is flushed, though caution went on.
+    assert!(engine.close(PATIENCE));
+}
+
+#[test]
+fn threads_behind_a_failing_delegate_fail_with_it() {
+    let (asked, was_asked) = mpsc::channel();
+    let (fail, failing) = mpsc::channel::<()>();
+    let pool = move |_: &Call<'_>| {
+        asked.send(()).ok();
+        failing.recv_timeout(PATIENCE).expect("told to fail");
+        Err(Failure::plain(FailureKind::Unavailable, false, "refused"))
+    };
+    let engine = Fake::new(pool, generous()).engine(Arc::new(SystemClock));
+    let wait = |engine: &Arc<Engine>| {
+        let handle = Handle::new(Arc::clone(engine), "name");
+        thread::spawn(move || handle.lock().map(drop))
+    };
+    let mut threads = vec![wait(&engine)];
+    was_asked.recv_timeout(PATIENCE).expect("the delegate asks");
+    threads.extend((0..8).map(|_| wait(&engine)));
+    let waiting = || {
+        engine
+            .names
+            .all()
+            .iter()
+            .all(|entry| entry.lock().queue.waiting() == 8)
+    };
+    while !waiting() {
+        thread::yield_now();
+    }
+    // One request fails, and all know.
+    fail.send(()).expect("the delegate waits for it");
+    for thread in threads {
+        let result = thread.join().expect("no panic");
+        assert!(
+            matches!(result, Err(Error::Unavailable { .. })),
+            "{result:?}"
+        );
+    }
+    assert!(was_asked.try_recv().is_err(), "somebody asked in turn");
+    assert!(engine.names.all().is_empty(), "the name is still in use");
+}
+
+#[test]
+fn a_release_that_fails_is_repeated_from_the_background() {
+    let mut granted = generous();
+    let pool = move |call: &Call<'_>| match call {
+        Call::Lock {
+            verb: Verb::Release { .. } | Verb::HandOver { .. },
+            ..
+        } => Err(unavailable()),
+        call => granted(call),
+    };
+    let (sender, releases) = mpsc::channel();
+    let mut failures = VecDeque::from([unavailable(), unavailable()]);
+    let line = move |call: &Call<'_>| match (call, failures.pop_front()) {
+        (Call::Lock { .. }, Some(failure)) => Err(failure),
+        (Call::Lock { verb, .. }, None) => {
+            sender.send(Arc::clone(verb.owner())).ok();
+            Ok(Reply::Released)
+        }
+        (call, _) => generous()(call),
+    };
+    let engine = Fake::new(pool, line).engine(Arc::new(SystemClock));
+    let guard = lock(&engine);
+    let owner = guard.owner().to_owned();
+    assert!(matches!(guard.release(), Err(Error::Unavailable { .. })));
+    assert_eq!(*releases.recv_timeout(PATIENCE).expect("released"), *owner);
+    assert!(engine.close(PATIENCE));
+}
+
+#[test]
+fn the_threads_end_with_the_engine() {
+    let engine = Fake::new(generous(), generous()).engine(Arc::new(SystemClock));
+    drop(lock(&engine));
+    let (renewal, watch) = (
+        Arc::downgrade(&engine.renewal),
+        Arc::downgrade(&engine.watch),
+    );
+    drop(engine);
+    let started = SystemClock.now();
+    // Each thread holds its own part while it runs.
+    while renewal.strong_count() + watch.strong_count() > 0 {
+        assert!(
+            SystemClock.now().since(started) < PATIENCE,
+            "a thread runs on"
+        );
+        thread::yield_now();
+    }
+}
