@@ -1,0 +1,172 @@
+//! The command line.
+
+use std::env;
+use std::ffi::OsString;
+use std::io;
+use std::num::{NonZeroU32, NonZeroU64};
+use std::process::Command;
+use std::time::Duration;
+
+use leasehold::LockManager;
+use lexopt::prelude::*;
+
+use crate::clock;
+
+pub const HELP: &str = "\
+Thousands of threads in several processes, all after one lock. Each guard adds one to a plain counter in a
+shared file by reading it and then writing it, so a lock that fails loses updates.
+
+Usage: stress [--threads N] [--processes P] [--increments K | --seconds S] [OPTIONS]
+
+  --threads N     threads in each process [default: 1000]
+  --processes P   processes, this one included [default: 2]
+  --increments K  each thread takes K guards
+  --seconds S     each thread takes guards until S seconds have passed; those then waiting still get
+                  one each [default: 5]
+  --names M       rotate over M locks [default: 1]
+  --hold-us U     hold each guard for U microseconds [default: 0]
+  --lease-ms L    lease in milliseconds; a process that is killed while it holds a lock delays the
+                  others by at most this long [default: 30000]
+  --json          print one line of JSON and show no progress
+  -h, --help      print this
+
+REDIS_URL is the server [default: redis://127.0.0.1/]. The server counts the commands, so whatever else it is
+asked meanwhile counts too.
+
+Any process may be killed; the others go on. A fence violation is a guard that believes it holds the lock
+although the file holds a fence as new as its own; a lost lease is a guard that knew it had lost the lock.
+Neither writes, and neither counts as a guard.
+
+Exit status: 0 if no update was lost, no fence violated and no call failed; 1 if one was; 2 for a command line
+that makes no sense.
+";
+
+pub enum Invocation {
+    Help,
+    Run(Options),
+}
+
+pub struct Options {
+    /// The threads of each process.
+    pub threads: u32,
+    pub processes: u32,
+    pub work: Work,
+    pub names: u32,
+    pub hold: Duration,
+    /// The library's default where there is none.
+    pub lease: Option<Duration>,
+    pub json: bool,
+    pub url: String,
+    pub role: Role,
+}
+
+/// When a thread has done enough.
+#[derive(Clone, Copy)]
+pub enum Work {
+    Increments(u64),
+    Seconds(Duration),
+}
+
+pub enum Role {
+    Parent,
+    /// One of the processes that the parent starts, by options that the help keeps to itself.
+    Child {
+        process: u32,
+        run: String,
+    },
+}
+
+impl Invocation {
+    pub fn from_env() -> Result<Self, lexopt::Error> {
+        let mut options = Options {
+            threads: 1_000,
+            processes: 2,
+            work: Work::Seconds(Duration::from_secs(5)),
+            names: 1,
+            hold: Duration::ZERO,
+            lease: None,
+            json: false,
+            url: env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".to_owned()),
+            role: Role::Parent,
+        };
+        let (mut increments, mut seconds) = (None, None);
+        let (mut child, mut run) = (None, None);
+
+        let mut parser = lexopt::Parser::from_env();
+        while let Some(argument) = parser.next()? {
+            match argument {
+                Long("threads") => options.threads = at_least_one(&mut parser)?,
+                Long("processes") => options.processes = at_least_one(&mut parser)?,
+                Long("names") => options.names = at_least_one(&mut parser)?,
+                Long("increments") => increments = Some(parser.value()?.parse::<NonZeroU64>()?),
+                Long("seconds") => seconds = Some(parser.value()?.parse_with(parse_seconds)?),
+                Long("hold-us") => options.hold = Duration::from_micros(parser.value()?.parse()?),
+                Long("lease-ms") => {
+                    options.lease = Some(Duration::from_millis(parser.value()?.parse()?));
+                }
+                Long("json") => options.json = true,
+                Long("child") => child = Some(parser.value()?.parse()?),
+                Long("run") => run = Some(parser.value()?.string()?),
+                Short('h') | Long("help") => return Ok(Self::Help),
+                _ => return Err(argument.unexpected()),
+            }
+        }
+
+        match (increments, seconds) {
+            (Some(_), Some(_)) => {
+                return Err("--increments and --seconds exclude each other".into());
+            }
+            (Some(increments), None) => options.work = Work::Increments(increments.get()),
+            (None, Some(seconds)) => options.work = Work::Seconds(seconds),
+            (None, None) => {}
+        }
+        if let (Some(process), Some(run)) = (child, run) {
+            options.role = Role::Child { process, run };
+        }
+        Ok(Self::Run(options))
+    }
+}
+
+impl Options {
+    pub fn connect(&self) -> leasehold::Result<LockManager> {
+        let builder = LockManager::single(&self.url);
+        match self.lease {
+            Some(lease) => builder.lease(lease),
+            None => builder,
+        }
+        .build()
+    }
+
+    /// The command that starts another process of this run: this program, with the same options and a role.
+    pub fn child_command(process: u32, run: &str) -> io::Result<Command> {
+        let same: Vec<OsString> = env::args_os().skip(1).collect();
+        let mut command = Command::new(env::current_exe()?);
+        command
+            .args(same)
+            .args(["--child", &process.to_string(), "--run", run]);
+        Ok(command)
+    }
+}
+
+impl Work {
+    /// Whether a thread that has had `turns` turns since `start` is to stop.
+    pub fn is_done(self, turns: u64, start: Duration) -> bool {
+        match self {
+            Self::Increments(increments) => turns >= increments,
+            Self::Seconds(seconds) => clock::now() >= start.saturating_add(seconds),
+        }
+    }
+}
+
+fn at_least_one(parser: &mut lexopt::Parser) -> Result<u32, lexopt::Error> {
+    Ok(parser.value()?.parse::<NonZeroU32>()?.get())
+}
+
+fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().map_err(|_| "not a number".to_owned())?;
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(duration) if !duration.is_zero() => Ok(duration),
+        Ok(_) => Err("it must be more than zero".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}

@@ -1,0 +1,73 @@
+//! The process that was started: it starts the others, does a share itself, measures, and reports.
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::RedisResult;
+use uuid::Uuid;
+
+use crate::clock;
+use crate::commands::CommandCounter;
+use crate::fleet::Fleet;
+use crate::ledger::Ledger;
+use crate::load::Load;
+use crate::options::Options;
+use crate::progress::Progress;
+use crate::report::Report;
+
+/// How often the bar moves.
+const TICK: Duration = Duration::from_millis(100);
+
+pub fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
+    // What is wrong with the options or the server is said once, before there are others to say it too.
+    let locks = options.connect()?;
+    let mut commands = CommandCounter::connect(&options.url)?;
+
+    let run = Uuid::new_v4().simple().to_string();
+    let (ledger, home) = Ledger::create(&run, options.processes, options.names)?;
+    let ledger = Arc::new(ledger);
+    let mut fleet = Fleet::start(options.processes, &run)?;
+    let load = Load::prepare(options, &locks, ledger.clone(), &run, 0)?;
+    while !fleet.is_ready() {
+        if let Some(death) = fleet.wait(TICK) {
+            eprintln!("stress: {death}");
+        }
+    }
+    // All who live have the ledger open.
+    drop(home);
+
+    let before = commands.count();
+    let start = clock::now();
+    let progress = Progress::new(options, start);
+    fleet.go(load, start);
+    while !fleet.is_over() {
+        progress.show(&ledger);
+        if let Some(death) = fleet.wait(TICK) {
+            progress.say(&death);
+        }
+    }
+    let after = commands.count();
+    progress.clear();
+
+    let commands = commands_between(before, after);
+    let report = Report::new(options, &fleet, &ledger, start, commands)?;
+    if options.json {
+        println!("{}", report.to_json());
+    } else {
+        print!("{report}");
+    }
+    Ok(ExitCode::from(u8::from(!report.is_sound())))
+}
+
+/// None if the server does not say, or if it has forgotten by a restart.
+fn commands_between(before: RedisResult<u64>, after: RedisResult<u64>) -> Option<u64> {
+    match (before, after) {
+        (Ok(before), Ok(after)) => after.checked_sub(before),
+        (Err(error), _) | (_, Err(error)) => {
+            eprintln!("stress: the server does not count its commands: {error}");
+            None
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! What one process did.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::waits::Waits;
+
+pub struct Share {
+    /// The guards that made their update.
+    pub guards: u64,
+    /// The guards that claimed to hold the lock although the ledger had a fence as new as theirs.
+    pub fence_violations: u64,
+    /// The guards that knew that they had lost the lock.
+    pub lost_leases: u64,
+    /// The threads that stopped because a call failed.
+    pub errors: u64,
+    /// When the last guard was done, by the common clock; zero if there was none.
+    pub ended: Duration,
+    pub waits: Waits,
+}
+
+impl Share {
+    pub fn to_json(&self) -> Value {
+        json!({
+            "guards": self.guards,
+            "fence_violations": self.fence_violations,
+            "lost_leases": self.lost_leases,
+            "errors": self.errors,
+            "ended_us": self.ended.as_micros() as u64,
+            "waits": self.waits.to_json(),
+        })
+    }
+
+    /// Reads what [`to_json`](Self::to_json) wrote; of a process that was killed there may be half of it.
+    pub fn parse(line: &str) -> Option<Self> {
+        let value: Value = serde_json::from_str(line).ok()?;
+        let number = |field: &str| value.get(field)?.as_u64();
+        Some(Self {
+            guards: number("guards")?,
+            fence_violations: number("fence_violations")?,
+            lost_leases: number("lost_leases")?,
+            errors: number("errors")?,
+            ended: Duration::from_micros(number("ended_us")?),
+            waits: Waits::from_json(value.get("waits")?)?,
+        })
+    }
+}
