@@ -16,6 +16,9 @@ use crate::sync::Arc;
 /// How long a process in a queue is believed alive without a sign of it: three polls.
 const WAITER_LIFE: Duration = Duration::from_secs(3);
 
+/// The shortest claim window.
+const LEAST_CLAIM: Duration = Duration::from_millis(250);
+
 /// Something to ask of a node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Call<'a> {
@@ -146,8 +149,8 @@ pub(crate) enum Renewed {
 #[derive(Clone, Debug)]
 pub(crate) struct Wire {
     pub(crate) fence_memory: Duration,
-    /// How long a lock that was handed over waits for its new holder.
-    pub(crate) claim_window: Duration,
+    /// How long a lock that was handed over waits for its new holder, at the most.
+    claim_window: Duration,
 }
 
 impl Wire {
@@ -157,6 +160,12 @@ impl Wire {
             // Time for the message, or a poll, and for a request that has to be repeated.
             claim_window: Duration::from_secs(1).max(io_timeout * 2),
         }
+    }
+
+    /// The claim window of a waiter: no longer than its lease, so that one that crashes with the lock handed to
+    /// it delays the others by no more than that; but long enough for a busy machine to wake up in.
+    fn claim(&self, lease: Duration) -> Duration {
+        lease.max(LEAST_CLAIM).min(self.claim_window)
     }
 }
 
@@ -267,7 +276,7 @@ fn mutex(key: &LockKey, verb: &Verb, by: By, wire: &Wire) -> redis::Cmd {
             .arg(ms(wire.fence_memory))
             .arg(how)
             .arg(ask.channel.as_deref().unwrap_or("-"))
-            .arg(ms(wire.claim_window))
+            .arg(ms(wire.claim(ask.lease)))
             .arg(ms(WAITER_LIFE))
             .arg(HEARD);
     };
@@ -284,7 +293,6 @@ fn mutex(key: &LockKey, verb: &Verb, by: By, wire: &Wire) -> redis::Cmd {
         command.arg(owner);
         unused(&mut command, give_back);
         command
-            .arg(ms(wire.claim_window))
             .arg(ms(WAITER_LIFE))
             .arg(HEARD)
             .arg(u8::from(queued));

@@ -1,16 +1,16 @@
 -- Releases a mutex to the first waiter that is alive, or to nobody. queue.lua comes before it.
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
--- ARGV  1 owner  2 last fence used  3 last of its block ('' where none is left)  4 claim window ms
---       5 life of a waiter ms  6 heard  7 '1' where the owner may itself be in the queue (a cancel)
+-- ARGV  1 owner  2 last fence used  3 last of its block ('' where none is left)  4 life of a waiter ms
+--       5 heard  6 '1' where the owner may itself be in the queue (a cancel)
 -- Reply 1 released  0 the key is gone  -1 another owner holds it
 -- Idempotent because it acts only while this owner holds the lock, and ends that.
-queue, waiters, life, heard = KEYS[3], KEYS[4], ARGV[5], ARGV[6]
-if ARGV[7] == '1' then leave(ARGV[1]) end
+queue, waiters, life, heard = KEYS[3], KEYS[4], ARGV[4], ARGV[5]
+if ARGV[6] == '1' then leave(ARGV[1]) end
 local value = redis.call('GET', KEYS[1])
 if value == ARGV[1] or value == ARGV[1] .. MARK then
   give_back(KEYS[2], ARGV[2], ARGV[3])
-  hand_over(KEYS[1], ARGV[4])
+  hand_over(KEYS[1])
   return 1
 end
 if value then return -1 end

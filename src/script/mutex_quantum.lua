@@ -11,7 +11,7 @@ queue, waiters, life, heard = KEYS[3], KEYS[4], ARGV[8], ARGV[9]
 local held = redis.call('GET', KEYS[1])
 if held == ARGV[10] or held == ARGV[10] .. MARK then
   give_back(KEYS[2], ARGV[11], ARGV[12])
-  local head = next_waiter(ARGV[1])
+  local head, claim = next_waiter(ARGV[1])
   if not head or head == ARGV[1] then
     local fence = next_fences(KEYS[2], ARGV[3], ARGV[4])
     if type(fence) == 'table' then return fence end
@@ -20,8 +20,8 @@ if held == ARGV[10] or held == ARGV[10] .. MARK then
     return fence
   end
   -- Before the hand-over, so that its value is marked for us; where it fails, the next poll queues.
-  if ARGV[6] ~= '-' then pcall(join, ARGV[1], ARGV[6]) end
-  if not give(KEYS[1], head, ARGV[7]) then redis.call('DEL', KEYS[1]) end
-  return {0, tonumber(ARGV[7]), head}
+  if ARGV[6] ~= '-' then pcall(join, ARGV[1], ARGV[7], ARGV[6]) end
+  if not give(KEYS[1], head, claim) then redis.call('DEL', KEYS[1]) end
+  return {0, tonumber(claim), head}
 end
 

@@ -17,8 +17,9 @@ end
 
 if not value then
   -- Whoever finds the lock free gives it to the first in the queue, which may be itself.
-  local head = next_waiter(owner) or owner
-  local ttl = head == owner and lease or ARGV[7]
+  local head, claim = next_waiter(owner)
+  head = head or owner
+  local ttl = head == owner and lease or claim
   if not give(lock, head, ttl) then return redis.error_reply('OOM no memory for the lock') end
   value = redis.call('GET', lock)
   if head == owner then
@@ -33,7 +34,7 @@ if not value then
 end
 
 if ARGV[6] ~= '-' then
-  join(owner, ARGV[6])
+  join(owner, ARGV[7], ARGV[6])
   -- Only on our own kind: another client's release compares the whole value.
   if string.sub(value, 1, 4) == 'lh1:' and string.sub(value, -1) ~= MARK then
     redis.pcall('APPEND', lock, MARK)

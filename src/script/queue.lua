@@ -1,6 +1,7 @@
 -- Shared: the queue of the processes that wait for a lock.
 --
--- `queue` is a sorted set of owners by ticket. `waiters` is a hash of owner -> '<ms when last seen> <channel>'.
+-- `queue` is a sorted set of owners by ticket. `waiters` is a hash of owner -> '<ms when last seen> <claim ms>
+-- <channel>': handed over, the lock waits for `claim` ms for the owner to come and take it.
 -- A channel of '' belongs to a process that hears no messages and polls often instead.
 
 -- Marks a lock's value: "look into the queue before you go". Only ever put on values of our own making.
@@ -16,8 +17,8 @@ local function now_ms()
 end
 
 -- Puts `owner` at the end of the queue, or notes that it still waits where it is in it.
-local function join(owner, channel)
-  redis.call('HSET', waiters, owner, string.format('%.0f %s', now_ms(), channel))
+local function join(owner, claim, channel)
+  redis.call('HSET', waiters, owner, string.format('%.0f %s %s', now_ms(), claim, channel))
   if not redis.call('ZSCORE', queue, owner) then
     local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
     redis.call('ZADD', queue, (last or 0) + 1, owner)
@@ -32,20 +33,24 @@ local function leave(owner)
 end
 
 -- Takes the first waiter that is alive out of the queue and wakes it; stops at `self`, which needs no waking.
+-- Returns it and its claim ms.
 -- Crashed ones are dropped on the way: not seen for `life`, or nobody listens on their channel.
 local function next_waiter(self)
   local now = now_ms()
   while true do
     local head = redis.call('ZRANGE', queue, 0, 0)[1]
     if not head then return nil end
-    local seen, channel = string.match(redis.call('HGET', waiters, head) or '', '^(%d+) (.*)$')
+    local waiter = redis.call('HGET', waiters, head) or ''
+    local seen, claim, channel = string.match(waiter, '^(%d+) (%d+) (.*)$')
     leave(head)
     if head == self then return head end
     if seen and math.abs(now - seen) <= tonumber(life) then
-      if channel == '' then return head end
+      if channel == '' then return head, claim end
       -- Refused by an access list: whether it heard is unknown, and it polls.
       local reached = redis.pcall('PUBLISH', channel, head)
-      if type(reached) == 'table' or reached > 0 or heard ~= '1' then return head end
+      if type(reached) == 'table' or reached > 0 or heard ~= '1' then
+        return head, claim
+      end
     end
   end
 end
@@ -57,9 +62,9 @@ local function give(lock, owner, ttl)
   return not redis.pcall('SET', lock, value, 'PX', ttl).err
 end
 
--- Hands the lock to the first waiter, for the claim window; frees it where there is none.
-local function hand_over(lock, claim)
-  local head = next_waiter(nil)
+-- Hands the lock to the first waiter, for its claim window; frees it where there is none.
+local function hand_over(lock)
+  local head, claim = next_waiter(nil)
   if not head or not give(lock, head, claim) then redis.call('DEL', lock) end
   return head
 end
