@@ -1,4 +1,105 @@
-//! Distributed locks on Redis for threaded programs.
+//! Distributed locks on Redis for programs with threads and no async runtime.
+//!
+//! A lock is a *lease* in Redis: a key that expires unless it is renewed. This process holds it through a
+//! *guard*, which releases it when dropped. One thread renews every lease, another watches every deadline, and
+//! a guard never claims a lock that it may have lost.
+//!
+//! ```no_run
+//! # struct Db;
+//! # impl Db { fn write(&self, _: &str, _fence: u64) {} }
+//! # fn main() -> leasehold::Result<()> {
+//! # let db = Db;
+//! use leasehold::LockManager;
+//!
+//! let locks = LockManager::connect("redis://127.0.0.1/")?;
+//! let guard = locks.lock("orders:42")?; // blocks; released when dropped
+//! db.write("paid", guard.fence());      // the database refuses an older fence
+//! guard.release()?;                     // or just drop(guard); Err(Lost) if it ended early
+//! # Ok(()) }
+//! ```
+//!
+//! # The tour
+//!
+//! * [`LockManager`] is made once and cloned freely. [`LockManager::lock`] waits, [`try_lock`] does not,
+//!   [`try_lock_for`] waits for a while, [`with_lock`] runs a closure under the lock.
+//! * [`LockManager::mutex`] gives a [`Mutex`] handle, with a lease, a `max_hold` or an expiry of its own.
+//! * A [`LockGuard`] derefs to its [`Lease`]: [`fence`], [`remaining`], [`state`], [`check`], [`on_lost`],
+//!   [`extend`].
+//! * [`Builder`] has the settings: the pool, time limits, prefix, and how long a process may keep a lock to its
+//!   own threads while others wait.
+//! * Every fault is an [`Error`] of its own kind; "could not ask" is never mistaken for "is held".
+//!
+//! Thousands of threads may want one name: within a process the lock passes from thread to thread in memory,
+//! without a request; between processes it is handed to the one that has waited longest, which is woken by a
+//! message. Nobody polls in a herd.
+//!
+//! # What it promises
+//!
+//! 1. **Exclusion.** While the rates of the machines' clocks differ by less than 1 %, no clock of a server
+//!    jumps, and the server keeps its data, at most one guard of a name reads [`Held`](LeaseState::Held). The
+//!    lease is counted from before the request was sent, less the drift, on a clock that runs through suspend:
+//!    the guard ends before the key does.
+//! 2. **Fencing.** Each guard of a name has a larger [`fence`] than every earlier one. Fences follow the
+//!    server's clock in microseconds, so they go on rising after the loss of all data, and after the clock was
+//!    set back by less than [`fence_memory`](Builder::fence_memory). The exceptions: the loss of data *and* a
+//!    clock set back, both at once; and two masters at once with different clocks.
+//! 3. **No hidden loss.** A holder learns of the loss by its own clock, at the deadline, even if the network is
+//!    dead and the renewal is stuck. `Lost` is final: no late answer revives a lease. [`on_lost`] fires within
+//!    50 ms, from a thread that does no input or output.
+//! 4. **Liveness.** A crashed holder delays the others by its lease at the most (or 250 ms, where the lease is
+//!    shorter), any number of crashed waiters by a second together. A lost message costs at most one poll, a
+//!    second.
+//! 5. **Nobody else's lock.** Every request compares the owner, may be repeated without harm, and never shortens
+//!    a lease that is held.
+//!
+//! # What it does not promise
+//!
+//! Exclusion where the server forgets or misjudges time: past a failover or restart that lost the key, the
+//! eviction of keys (`maxmemory-policy allkeys-…`), a jump of the server's clock, a virtual machine that was
+//! stopped with the process inside. A lease cannot do that, whoever implements it. For those cases there is the
+//! [`fence`]: have whatever the lock protects refuse a number smaller than the largest it has seen.
+//!
+//! Also: there is no poisoning; a thread that locks a mutex it holds waits for itself; a foreign client that
+//! takes the same key by polling is outside of the queue and can starve.
+//!
+//! # On the wire
+//!
+//! A lock is the plain string key that `SET prefix+name owner NX PX lease` makes, released by compare and
+//! delete. So it excludes redis-py's `Lock`, redsync, bsm/redislock, node-redlock, rslock and their kin: the
+//! [`prefix`](Builder::prefix) reaches theirs. Their release sends no message, so a wait for it ends with the
+//! next poll. A waiter of this crate appends `!` to the value, never to a foreign one. Beside the key stand
+//! `{key}:lh:fence`, `{key}:lh:queue` and `{key}:lh:waiters` (`key:lht:…` where the key has a hash tag of its
+//! own), each with a time to live.
+//!
+//! A user of an access control list needs the commands `EVAL`, `EVALSHA`, `PING`, `SUBSCRIBE` and, inside of
+//! scripts, `GET SET DEL APPEND PTTL PEXPIRE TIME HSET HGET HDEL ZADD ZREM ZCARD ZSCORE ZRANGE PUBLISH`, the
+//! keys above, and the channels `leasehold:*`. Without the channels waits poll.
+//!
+//! # Forking
+//!
+//! In a forked child every guard reads lost, every call is [`Closed`](Error::Closed), and a drop touches nothing.
+//!
+//! # Features
+//!
+//! * `tls`: `rediss://` by rustls, with the certificates of the system. Where the program has not installed a
+//!   provider of cryptography, building a manager installs ring's.
+//!
+//! # Sources
+//!
+//! Leases: C. Gray, D. Cheriton, "Leases: an efficient fault-tolerant mechanism for distributed file cache
+//! consistency", 1989. Fencing: M. Kleppmann, "How to do distributed locking", 2016. The lock in Redis: the
+//! documentation of its [`SET`](https://redis.io/docs/latest/commands/set/) command. The mark on a contended
+//! lock: U. Drepper, "Futexes are tricky", 2004.
+//!
+//! [`try_lock`]: LockManager::try_lock
+//! [`try_lock_for`]: LockManager::try_lock_for
+//! [`with_lock`]: LockManager::with_lock
+//! [`fence`]: Lease::fence
+//! [`remaining`]: Lease::remaining
+//! [`state`]: Lease::state
+//! [`check`]: Lease::check
+//! [`on_lost`]: Lease::on_lost
+//! [`extend`]: Lease::extend
 
 mod clock;
 mod config;
