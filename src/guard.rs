@@ -139,8 +139,8 @@ impl fmt::Debug for Lease {
 
 /// An acquired [`Mutex`](crate::Mutex), released when dropped.
 ///
-/// Dropping never panics. It makes one attempt, bounded by
-/// [`io_timeout`](crate::Builder::io_timeout), and leaves what failed to the renewal thread, which repeats it
+/// Dropping never panics. It makes one attempt, bounded by [`connect_timeout`](crate::Builder::connect_timeout)
+/// and [`io_timeout`](crate::Builder::io_timeout), and leaves what failed to the renewal thread, which repeats it
 /// until the lease is over. Where another thread of this process waits for the name, the lock is passed to it
 /// in memory and nothing is sent.
 #[must_use = "if unused the lock is released at once"]

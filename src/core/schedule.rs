@@ -1,5 +1,5 @@
-//! What is due when: the timetable that the renewal thread and the watch thread each keep, and the times at
-//! which a lease is renewed.
+//! What is due when: the timetable that the renewal thread and the watch thread each keep, when such a thread
+//! sleeps and ends, and the times at which a lease is renewed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -45,9 +45,83 @@ impl<T> Schedule<T> {
     pub(crate) fn next(&self) -> Option<Time> {
         self.due.first_key_value().map(|((time, _), _)| *time)
     }
+}
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.due.is_empty()
+/// No sleep is longer, so that a resume from suspend is noticed.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+/// How long a thread stays with nothing to do. Locks come and go much faster than threads are made.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// The sleeping and waking of a thread that serves a timetable, so that it is never woken for nothing twice.
+///
+/// | the thread | event | then |
+/// | --- | --- | --- |
+/// | ended | something is entered | it is started |
+/// | sleeps | something is entered that is due later than it wakes | it sleeps on |
+/// | sleeps | something is entered that is due earlier | it is woken, and will not sleep past that time again, even if what it was woken for has gone |
+/// | has done what is due | nothing was entered for a while, nothing is left | it ends |
+#[derive(Debug, Default)]
+pub(crate) struct Shift {
+    running: bool,
+    stopped: bool,
+    asleep_until: Option<Time>,
+    /// What it was last woken for.
+    alarm: Option<Time>,
+    /// Whether anything was entered since it last looked.
+    used: bool,
+    idle_since: Option<Time>,
+}
+
+impl Shift {
+    pub(crate) fn is_running(&self) -> bool {
+        self.running
+    }
+
+    pub(crate) fn started(&mut self) {
+        *self = Self {
+            running: true,
+            stopped: self.stopped,
+            ..Self::default()
+        };
+    }
+
+    /// The thread is to end as soon as nothing is left.
+    pub(crate) fn stop(&mut self) {
+        self.stopped = true;
+    }
+
+    /// Something was entered that is due at `due`. True where the thread is to be woken for it.
+    pub(crate) fn expect(&mut self, due: Time) -> bool {
+        self.used = true;
+        let early = self.asleep_until.is_some_and(|until| due < until);
+        if early {
+            self.asleep_until = Some(due);
+            self.alarm = Some(due);
+        }
+        early
+    }
+
+    /// The thread has done what is due; `next` is due next. Returns how long it sleeps, or none where it ends.
+    pub(crate) fn rest(&mut self, now: Time, next: Option<Time>) -> Option<Duration> {
+        if std::mem::take(&mut self.used) || next.is_some() {
+            self.idle_since = None;
+        }
+        let idle_since = *self.idle_since.get_or_insert(now);
+        if next.is_none() && (self.stopped || now.since(idle_since) >= IDLE) {
+            self.running = false;
+            return None;
+        }
+        self.alarm = self.alarm.filter(|alarm| *alarm > now);
+        let until = [next, self.alarm]
+            .into_iter()
+            .flatten()
+            .fold(now + LONGEST_SLEEP, Time::min);
+        self.asleep_until = Some(until);
+        Some(until.since(now))
+    }
+
+    pub(crate) fn woke(&mut self) {
+        self.asleep_until = None;
     }
 }
 
@@ -97,6 +171,46 @@ mod tests {
         let due = renewal_due(at(0), lease, 0);
         let deadline = crate::core::lease::valid_until(at(0), lease);
         assert!(due + retry_after(lease) < deadline);
+    }
+
+    #[test]
+    fn a_thread_is_woken_once_for_leases_that_come_and_go() {
+        let start = at(1 << 40);
+        let after = |ms| start + Duration::from_millis(ms);
+        let mut shift = Shift::default();
+        shift.started();
+        assert_eq!(shift.rest(start, None), Some(LONGEST_SLEEP));
+        assert!(shift.expect(after(10)));
+        assert!(!shift.expect(after(10)), "it is on its way already");
+        shift.woke();
+        // What it was woken for has gone; the next of its kind will be due later than it wakes.
+        assert_eq!(shift.rest(after(1), None), Some(Duration::from_millis(9)));
+        assert!(!shift.expect(after(12)));
+        assert_eq!(shift.rest(after(10), None), Some(LONGEST_SLEEP));
+    }
+
+    #[test]
+    fn a_thread_ends_when_it_has_not_been_used_for_a_while() {
+        let start = at(1 << 40);
+        let after = |secs| start + Duration::from_secs(secs);
+        let mut shift = Shift::default();
+        shift.started();
+        assert!(shift.rest(start, None).is_some());
+        shift.expect(after(60));
+        assert!(
+            shift.rest(after(5), None).is_some(),
+            "used meanwhile, though empty now"
+        );
+        assert!(shift.rest(after(9), None).is_some());
+        assert!(shift.rest(after(9), Some(after(60))).is_some());
+        assert!(shift.rest(after(13), None).is_some());
+        assert!(shift.rest(after(14), None).is_none());
+        assert!(!shift.is_running());
+        // Stopped, it ends as soon as nothing is left, and not before.
+        shift.started();
+        shift.stop();
+        assert!(shift.rest(after(20), Some(after(60))).is_some());
+        assert!(shift.rest(after(21), None).is_none());
     }
 
     proptest! {

@@ -46,24 +46,22 @@ impl Engine {
         };
         let now = self.now();
         let mut slot = None;
-        let (entry, arrival, holder) =
-            self.names.with(request.kind, request.key, |entry, state| {
-                let arrival = state.queue.arrive(
-                    wants,
-                    now,
-                    |tenure| tenure.health(now),
-                    || Arc::clone(slot.insert(Slot::new())),
-                );
-                match arrival {
-                    Arrival::Delegate => state.last = Last::NoAnswer,
-                    Arrival::Held | Arrival::Turn(_) | Arrival::Queued(_) => {}
-                }
-                (Arc::clone(entry), arrival, state.holder())
-            });
+        let (entry, arrival) = self.names.with(request.kind, request.key, |entry, state| {
+            let arrival = state.queue.arrive(
+                wants,
+                now,
+                |tenure| tenure.health(now),
+                || Arc::clone(slot.insert(Slot::new())),
+            );
+            if matches!(arrival, Arrival::Delegate) {
+                state.last = Last::NoAnswer;
+            }
+            (Arc::clone(entry), arrival)
+        });
         match (arrival, slot) {
             (Arrival::Queued(ticket), Some(slot)) => self.wait(request, &entry, ticket, &slot),
             (Arrival::Turn(turn), _) => Ok(Acquired::Turn(self.turn(request, turn))),
-            (Arrival::Held, _) => Ok(Acquired::Busy(holder)),
+            (Arrival::Held, _) => Ok(Acquired::Busy(entry.lock().holder())),
             (Arrival::Delegate | Arrival::Queued(_), _) => self.ask(request, &entry, None),
         }
     }

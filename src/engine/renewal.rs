@@ -21,11 +21,10 @@ use std::time::Duration;
 use crate::clock::{Clock, Time};
 use crate::core::ending::{Ending, Next};
 use crate::core::lease::Standing;
-use crate::core::schedule::{Schedule, renewal_due, retry_after};
+use crate::core::schedule::{Schedule, Shift, renewal_due, retry_after};
 use crate::engine::Engine;
 use crate::engine::names::Entry;
 use crate::engine::tenure::Tenure;
-use crate::engine::watch::{IDLE_SLEEPS, LONGEST_SLEEP};
 use crate::error::Failure;
 use crate::script::{Call, Renewal as Lease, Reply};
 use crate::store::Line;
@@ -35,6 +34,8 @@ use crate::sync::{Arc, Condvar, Mutex, Ordering, Weak, thread};
 const BATCH: usize = 200;
 /// How many endings are sent before leases are looked at again.
 const ENDINGS_IN_A_ROW: usize = 64;
+/// How long a flush waits at a time: parking does not run through suspend, the clock does.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// After a panic, so that one that comes again and again does not take a core.
 const AFTER_PANIC: Duration = Duration::from_millis(100);
 
@@ -49,10 +50,7 @@ pub(crate) struct Renewal {
 struct State {
     leases: Schedule<Arc<Tenure>>,
     endings: Schedule<Job>,
-    running: bool,
-    stopped: bool,
-    /// Until when the thread sleeps; it need not be woken for anything later.
-    asleep_until: Option<Time>,
+    shift: Shift,
     next_job: u64,
     /// How many endings the server has not answered yet.
     unsettled: usize,
@@ -96,7 +94,7 @@ impl Renewal {
         let mut state = self.state.lock();
         self.ensure_running(&mut state, engine)?;
         state.put(tenure, due);
-        self.wake_for(&state, due);
+        self.wake_for(&mut state, due);
         Ok(())
     }
 
@@ -136,7 +134,7 @@ impl Renewal {
         }
         state.unsettled += usize::from(!job.ending.is_settled());
         state.queue(job, now);
-        self.changed.notify_all();
+        self.wake_for(&mut state, now);
     }
 
     /// Waits until every queued ending was answered once, at most until `until`. True if they were.
@@ -147,37 +145,36 @@ impl Renewal {
             if left.is_zero() {
                 return false;
             }
-            state = self.changed.wait_for(state, left.min(LONGEST_SLEEP));
+            state = self.changed.wait_for(state, left.min(LONGEST_WAIT));
         }
         true
     }
 
     pub(crate) fn stop(&self) {
-        self.state.lock().stopped = true;
+        self.state.lock().shift.stop();
         self.changed.notify_all();
     }
 
-    fn wake_for(&self, state: &State, due: Time) {
-        if state.asleep_until.is_some_and(|until| due < until) {
+    fn wake_for(&self, state: &mut State, due: Time) {
+        if state.shift.expect(due) {
             self.changed.notify_all();
         }
     }
 
     fn ensure_running(self: &Arc<Self>, state: &mut State, engine: &Engine) -> std::io::Result<()> {
-        if state.running {
+        if state.shift.is_running() {
             return Ok(());
         }
         let (renewal, engine) = (Arc::clone(self), engine.me.clone());
         thread::Builder::new()
             .name("leasehold-renewal".into())
             .spawn(move || renewal.run(&engine))?;
-        state.running = true;
+        state.shift.started();
         Ok(())
     }
 
     fn run(&self, engine: &Weak<Engine>) {
         let mut line: Option<Box<dyn Line>> = None;
-        let mut idle = 0;
         loop {
             // Held only while there is work, so that the last handle and guard can end the engine.
             let Some(engine) = engine.upgrade() else {
@@ -188,32 +185,25 @@ impl Renewal {
                 self.renew_due(&engine, &mut **line);
                 self.end_due(&*engine.clock, &mut **line);
             }));
-            let mut earliest = Time::from_nanos(0);
-            if round.is_err() {
+            let panicked = round.is_err();
+            if panicked {
                 log::error!("the renewal thread panicked and goes on with all its leases");
                 // The connection may be in the middle of something.
                 line = None;
-                earliest = engine.now() + AFTER_PANIC;
             }
             let now = engine.now();
             drop(engine);
             let mut state = self.state.lock();
-            idle = if state.is_empty() { idle + 1 } else { 0 };
-            if (state.stopped && state.is_empty()) || idle > IDLE_SLEEPS {
-                state.running = false;
+            let next = state.next_due();
+            let Some(sleep) = state.shift.rest(now, next) else {
                 return;
-            }
-            let latest = now + LONGEST_SLEEP;
-            let until = state
-                .next_due()
-                .map_or(latest, |due| due.min(latest))
-                .max(earliest);
-            state.asleep_until = Some(until);
-            let mut state = match until.since(now) {
-                Duration::ZERO => state,
-                sleep => self.changed.wait_for(state, sleep),
             };
-            state.asleep_until = None;
+            let sleep = if panicked {
+                sleep.max(AFTER_PANIC)
+            } else {
+                sleep
+            };
+            self.changed.wait_for(state, sleep).shift.woke();
         }
     }
 
@@ -321,10 +311,6 @@ impl Renewal {
 }
 
 impl State {
-    fn is_empty(&self) -> bool {
-        self.leases.is_empty() && self.endings.is_empty()
-    }
-
     fn next_due(&self) -> Option<Time> {
         match (self.leases.next(), self.endings.next()) {
             (Some(lease), Some(ending)) => Some(lease.min(ending)),

@@ -8,20 +8,13 @@
 //! The thread starts with the first lease, sleeps for at most a second at a time (so that it notices a resume
 //! from suspend), and ends when it has had nothing to watch for a while.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
-
 use crate::clock::Time;
 use crate::core::lease::Standing;
-use crate::core::schedule::Schedule;
+use crate::core::schedule::{Schedule, Shift};
 use crate::engine::Engine;
 use crate::engine::tenure::{HoldLimit, Tenure};
 use crate::sync::{Arc, AtomicU64, Condvar, Mutex, Ordering, Weak, thread};
-
-/// No sleep is longer.
-pub(crate) const LONGEST_SLEEP: Duration = Duration::from_secs(1);
-/// How many of the longest sleeps in a row with nothing to do end a thread.
-pub(crate) const IDLE_SLEEPS: u32 = 5;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub(crate) struct Watch {
     state: Mutex<State>,
@@ -34,10 +27,7 @@ pub(crate) struct Watch {
 #[derive(Default)]
 struct State {
     deadlines: Schedule<Watched>,
-    running: bool,
-    stopped: bool,
-    /// Until when the thread sleeps; it need not be woken for anything later.
-    asleep_until: Option<Time>,
+    shift: Shift,
 }
 
 enum Watched {
@@ -68,12 +58,12 @@ impl Watch {
             return Ok(());
         };
         let mut state = self.state.lock();
-        if !state.running {
+        if !state.shift.is_running() {
             self.spawn(engine)?;
-            state.running = true;
+            state.shift.started();
         }
         state.put(tenure, deadline);
-        self.wake_for(&state, deadline);
+        self.wake_for(&mut state, deadline);
         Ok(())
     }
 
@@ -85,8 +75,9 @@ impl Watch {
     pub(crate) fn hurry(&self, tenure: &Arc<Tenure>) {
         let mut state = self.state.lock();
         if state.take(tenure) {
-            state.put(tenure, Time::from_nanos(0));
-            self.changed.notify_all();
+            let now = Time::from_nanos(0);
+            state.put(tenure, now);
+            self.wake_for(&mut state, now);
         }
     }
 
@@ -97,7 +88,7 @@ impl Watch {
         let mut state = self.state.lock();
         let watched = Watched::Hold(Arc::clone(limit));
         state.deadlines.insert((limit.due, HOLDS | number), watched);
-        self.wake_for(&state, limit.due);
+        self.wake_for(&mut state, limit.due);
     }
 
     pub(crate) fn deregister_hold(&self, limit: &HoldLimit) {
@@ -109,12 +100,12 @@ impl Watch {
     }
 
     pub(crate) fn stop(&self) {
-        self.state.lock().stopped = true;
+        self.state.lock().shift.stop();
         self.changed.notify_all();
     }
 
-    fn wake_for(&self, state: &State, due: Time) {
-        if state.asleep_until.is_some_and(|until| due < until) {
+    fn wake_for(&self, state: &mut State, due: Time) {
+        if state.shift.expect(due) {
             self.changed.notify_all();
         }
     }
@@ -128,7 +119,6 @@ impl Watch {
     }
 
     fn run(&self, engine: &Weak<Engine>) {
-        let mut idle = 0;
         loop {
             // Held only while there is work, so that the last handle and guard can end the engine.
             let Some(engine) = engine.upgrade() else {
@@ -141,23 +131,11 @@ impl Watch {
             let now = engine.now();
             drop(engine);
             let mut state = self.state.lock();
-            idle = if state.deadlines.is_empty() {
-                idle + 1
-            } else {
-                0
-            };
-            if state.stopped || idle > IDLE_SLEEPS {
-                state.running = false;
+            let next = state.deadlines.next();
+            let Some(sleep) = state.shift.rest(now, next) else {
                 return;
-            }
-            let latest = now + LONGEST_SLEEP;
-            let until = state.deadlines.next().map_or(latest, |due| due.min(latest));
-            state.asleep_until = Some(until);
-            let mut state = match until.since(now) {
-                Duration::ZERO => state,
-                sleep => self.changed.wait_for(state, sleep),
             };
-            state.asleep_until = None;
+            self.changed.wait_for(state, sleep).shift.woke();
         }
     }
 

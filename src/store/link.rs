@@ -54,23 +54,24 @@ impl Link {
     pub(crate) fn call(&mut self, call: &Call<'_>, io: Duration) -> Result<Answer, Failure> {
         let reused = self.open.is_some();
         let address = &Arc::clone(&self.route.server.address);
-        match self.once(call, io) {
-            Ok(answer) => Ok(Answer {
-                reply: call.reply(answer)?,
-                resent: false,
-            }),
+        let (value, resent) = match self.once(call, io) {
             Err(Trouble::Closed(_)) if reused => {
-                let answer = self.once(call, io).map_err(|trouble| Failure {
+                let value = self.once(call, io).map_err(|trouble| Failure {
                     unknown: true,
                     ..trouble.into_failure(address)
                 })?;
-                Ok(Answer {
-                    reply: call.reply(answer)?,
-                    resent: true,
-                })
+                (value, true)
             }
-            Err(trouble) => Err(trouble.into_failure(address)),
-        }
+            first => (
+                first.map_err(|trouble| trouble.into_failure(address))?,
+                false,
+            ),
+        };
+        let reply = call.reply(value).inspect_err(|_| {
+            // It may be the answer to something else: nothing on this connection can be trusted any more.
+            self.open = None;
+        })?;
+        Ok(Answer { reply, resent })
     }
 
     fn once(&mut self, call: &Call<'_>, io: Duration) -> Result<Value, Trouble> {
@@ -86,11 +87,14 @@ impl Link {
             value = open.request(&call.command(By::Text, wire), io)?;
         }
         if let Value::ServerError(error) = value {
-            // A server that has become a replica stays one; its name may lead elsewhere by now.
-            if error.code() != "READONLY" {
+            let moved = error.code() == "READONLY";
+            let failure = refusal(error);
+            // A server that has become a replica stays one: its name may lead elsewhere by now. And who is
+            // refused may have been given other rights since this connection logged in.
+            if !moved && failure.kind != FailureKind::Denied {
                 self.open = Some(open);
             }
-            return Err(Trouble::Certain(refusal(error)));
+            return Err(Trouble::Certain(failure));
         }
         self.open = Some(open);
         Ok(value)
@@ -247,7 +251,10 @@ fn refusal(error: redis::ServerError) -> Failure {
         codes.contains(&code)
             || (code == "ERR" && text.split([' ', ':']).any(|word| codes.contains(&word)))
     };
-    let kind = if says(&DENIED) || text.starts_with("The user executing the script") {
+    // A command of more than 10 parts is refused to a stranger before it is looked at.
+    let stranger = text.starts_with("Protocol error: unauthenticated")
+        || text.starts_with("The user executing the script");
+    let kind = if says(&DENIED) || stranger {
         FailureKind::Denied
     } else if says(&["WRONGTYPE"]) {
         FailureKind::WrongType
@@ -330,6 +337,11 @@ mod tests {
             (
                 "ERR",
                 "The user executing the script can't access at least one of the keys",
+                Denied,
+            ),
+            (
+                "ERR",
+                "Protocol error: unauthenticated multibulk length",
                 Denied,
             ),
             ("WRONGTYPE", "Operation against a key", WrongType),
