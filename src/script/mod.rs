@@ -439,6 +439,34 @@ mod tests {
         assert_eq!(parts[3], odd.key());
     }
 
+    /// A slot of a cluster that is being moved answers `TRYAGAIN` where a companion is not there.
+    #[test]
+    fn renewal_and_plain_release_declare_the_locks_key_alone() {
+        let wire = Wire::new(Duration::from_mins(10), Duration::from_secs(1));
+        let keys = |call: Call<'_>| {
+            let command = call.command(By::Digest, &wire);
+            let count = command.args_iter().nth(2);
+            match count {
+                Some(redis::Arg::Simple(count)) => String::from_utf8_lossy(count).into_owned(),
+                _ => String::new(),
+            }
+        };
+        let owner: Arc<str> = "lh1:u:l".into();
+        let renewal = Renewal {
+            key: key(),
+            owner: Arc::clone(&owner),
+            lease: Duration::from_secs(1),
+        };
+        assert_eq!(keys(Call::Renew(&[renewal.clone(), renewal])), "2");
+        let (key, release) = (key(), Verb::Release { owner });
+        let call = Call::Lock {
+            kind: Kind::Mutex,
+            key: &key,
+            verb: &release,
+        };
+        assert_eq!(keys(call), "1");
+    }
+
     #[test]
     fn hostile_replies_are_refused_not_believed() {
         let (key, verb) = (key(), acquire());

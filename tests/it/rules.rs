@@ -1,0 +1,346 @@
+//! What was learnt by attacking the protocol: one test for each way in which a lock like this has been broken.
+//! Where another file has the test already, the rule's comment says so.
+
+use std::thread;
+use std::time::Duration;
+
+use crossbeam_channel::TryRecvError;
+use leasehold::{Error, LeaseState, LockManager, LostCause};
+
+use crate::support::{
+    PATIENCE, Raw, Server, asleep, build, companions_of, lost, manager, ms, name, secs, shared,
+    wait_until,
+};
+
+/// So long that no test lives to see it end: whatever comes free came free by itself.
+const LONG: Duration = Duration::from_secs(600);
+
+fn waits_for(manager: &LockManager, name: &str) -> thread::JoinHandle<leasehold::LockGuard> {
+    let handle = manager.mutex(name);
+    thread::spawn(move || handle.lock().expect("it comes free"))
+}
+
+/// Puts somebody into the queue of `name` who does not exist.
+fn fake_waiter(raw: &Raw, name: &str, owner: &str, seen_ms_ago: u64, channel: &str) {
+    let [_, queue, waiters] = companions_of(name);
+    let time: (u64, u64) = raw.ask(&["TIME"]);
+    let seen = time.0 * 1000 + time.1 / 1000 - seen_ms_ago;
+    let () = raw.ask(&["ZADD", &queue, "-1", owner]);
+    let () = raw.ask(&["HSET", &waiters, owner, &format!("{seen} 300 {channel}")]);
+    let () = raw.ask(&["PEXPIRE", &queue, "60000"]);
+    let () = raw.ask(&["PEXPIRE", &waiters, "60000"]);
+}
+
+// Rule 1: one owner per attempt and its tenure, never reused.
+
+#[test]
+fn every_tenure_has_an_owner_of_its_own() {
+    let manager = manager(shared().url());
+    let name = name("owners");
+    let mut owners: Vec<String> = (0..5)
+        .map(|_| manager.lock(&name).expect("free").owner().to_owned())
+        .collect();
+    owners.sort();
+    owners.dedup();
+    assert_eq!(owners.len(), 5);
+}
+
+#[test]
+fn a_place_in_the_queue_passes_to_the_next_thread() {
+    let raw = shared();
+    let name = name("place");
+    let holder = manager(raw.url()).lock(&name).expect("free");
+    let waiting = manager(raw.url());
+    thread::scope(|scope| {
+        let first = waiting.mutex(&name);
+        let first = scope.spawn(move || first.try_lock_for(ms(1500)));
+        raw.wait_until_queued(&name, 1);
+        let place = raw.queue(&name);
+        let second = asleep(scope, || {
+            waiting.lock(&name).map(|guard| guard.owner().to_owned())
+        });
+        assert!(first.join().expect("no panic").expect("asked").is_none());
+        assert_eq!(raw.queue(&name), place, "the place was given up");
+        holder.release().expect("held");
+        let owner = second.join().expect("no panic").expect("its turn");
+        assert_eq!(place, [owner]);
+    });
+}
+
+#[test]
+fn two_managers_of_one_process_are_two_processes() {
+    let raw = shared();
+    let name = name("managers");
+    let (one, other) = (manager(raw.url()), manager(raw.url()));
+    let guard = one.lock(&name).expect("free");
+    assert!(other.try_lock(&name).expect("asked").is_none());
+    let waiter = waits_for(&other, &name);
+    raw.wait_until_queued(&name, 1);
+    guard.release().expect("held");
+    waiter.join().expect("no panic").release().expect("held");
+}
+
+// Rule 2: what may give the lock away ends the tenure first.
+
+#[test]
+fn a_take_over_whose_answer_is_lost_leaves_no_owner_behind() {
+    let server = Server::start();
+    let raw = server.raw();
+    let locks = build(
+        LockManager::single(&server.url())
+            .lease(LONG)
+            .quantum(ms(1))
+            .io_timeout(ms(200)),
+    );
+    let elsewhere = build(LockManager::single(&server.url()).io_timeout(ms(200)));
+    let guard = locks.lock("n").expect("free");
+    let fence = guard.fence();
+    thread::scope(|scope| {
+        let next = asleep(scope, || locks.lock("n"));
+        // The quantum is over when the guard has been held for longer than it.
+        wait_until("a quantum", || {
+            guard.remaining() < LONG - LONG / 100 - ms(10)
+        });
+        server.pause();
+        guard
+            .release()
+            .expect("ended here, whatever becomes of the request");
+        // Two requests of the same patience, one after the other: by then the take-over too is given up on by
+        // its sender, but the server will still carry it out.
+        for _ in 0..2 {
+            assert!(elsewhere.try_lock("x").is_err());
+        }
+        server.resume();
+        let next = next.join().expect("no panic").expect("its turn");
+        assert!(next.fence() > fence);
+        let owner = next.owner().to_owned();
+        next.release().expect("held");
+        // Neither the old owner nor the one that was to take over comes back to hold it for ten minutes.
+        wait_until("free again", || !raw.exists("n"));
+        assert_eq!(raw.queue("n"), [""; 0]);
+        let last = manager(&server.url()).lock("n").expect("free");
+        assert_ne!(last.owner(), owner);
+    });
+}
+
+// Rule 3: a renewal never creates a key: mutex_loss::a_key_that_was_deleted_is_lost_as_removed; and never lowers
+// a time to live: mutex::a_renewal_does_not_lower_what_extend_has_raised.
+
+#[test]
+fn a_release_that_finds_nothing_is_an_error_but_no_event() {
+    let raw = shared();
+    let name = name("no-event");
+    let guard = manager(raw.url()).lock(&name).expect("free");
+    let told = guard.on_lost();
+    let () = raw.ask(&["DEL", &name]);
+    assert_eq!(lost(guard.release()).cause, LostCause::Removed);
+    assert_eq!(told.try_recv(), Err(TryRecvError::Disconnected));
+}
+
+// Rule 4: an acquire of unknown outcome is released until it can no longer be carried out.
+
+#[test]
+fn an_acquire_whose_answer_was_lost_leaves_no_orphan() {
+    let server = Server::start();
+    let raw = server.raw();
+    let locks = build(
+        LockManager::single(&server.url())
+            .lease(LONG)
+            .io_timeout(ms(200)),
+    );
+    // So that the script is known, and one request is all it takes.
+    drop(locks.lock("warm").expect("free"));
+    let taken = raw.stats()["set"];
+    server.pause();
+    assert!(matches!(
+        locks.try_lock("n"),
+        Err(Error::Unavailable { .. })
+    ));
+    server.resume();
+    wait_until("the request is carried out after all", || {
+        raw.stats()["set"] > taken
+    });
+    let guard = manager(&server.url())
+        .try_lock_for("n", PATIENCE)
+        .expect("asked");
+    assert!(guard.is_some(), "an orphan holds it");
+}
+
+// Rule 5: the mark. That foreign values are left alone: mutex_foreign::a_foreign_lock_is_not_touched_while_ours_waits.
+
+#[test]
+fn a_newcomer_takes_a_lapsed_lock_past_the_queue_but_once() {
+    let raw = shared();
+    let name = name("newcomer");
+    let crashed = manager(raw.url()).lock(&name).expect("free");
+    let waiting = manager(raw.url());
+    let waiter = waits_for(&waiting, &name);
+    raw.wait_until_queued(&name, 1);
+    let place = raw.queue(&name);
+    raw.wait_until_polled(&name, &place[0]);
+    let newcomer = manager(raw.url());
+    let () = raw.ask(&["DEL", &name]);
+    let guard = newcomer.try_lock(&name).expect("asked").expect("it lapsed");
+    // The next poll marks it, and so it is handed over, not just let go.
+    wait_until("the poll marks it", || {
+        raw.get(&name).is_some_and(|value| value.ends_with('!'))
+    });
+    assert_eq!(raw.queue(&name), place);
+    guard.release().expect("held");
+    let value = raw.get(&name);
+    assert_eq!(value.as_deref(), Some(&*place[0]), "handed to the waiter");
+    assert_eq!(waiter.join().expect("no panic").owner(), place[0]);
+    drop(crashed);
+}
+
+#[test]
+fn a_claim_keeps_the_mark() {
+    let raw = shared();
+    let name = name("claim");
+    let guard = manager(raw.url()).lock(&name).expect("free");
+    let (second, third) = (manager(raw.url()), manager(raw.url()));
+    let second = waits_for(&second, &name);
+    raw.wait_until_queued(&name, 1);
+    let third = waits_for(&third, &name);
+    raw.wait_until_queued(&name, 2);
+    guard.release().expect("held");
+    let guard = second.join().expect("no panic");
+    let value = raw.get(&name).expect("held");
+    assert_eq!(value, format!("{}!", guard.owner()));
+    assert!(
+        raw.ttl(&name).expect("it expires") > secs(10),
+        "the claim raised it to the lease"
+    );
+    guard.release().expect("held");
+    third.join().expect("no panic").release().expect("held");
+}
+
+// Rule 6: crashed waiters are skipped; see also mutex_processes::killed_waiters_delay_others_by_no_more_than_one_of_them
+// and a_waiter_that_hangs_is_passed_over_after_its_claim_window.
+
+#[test]
+fn waiters_that_are_stale_or_unheard_are_skipped_in_one_go() {
+    let raw = shared();
+    let name = name("skipped");
+    let guard = manager(raw.url()).lock(&name).expect("free");
+    let waiting = manager(raw.url());
+    let waiter = waits_for(&waiting, &name);
+    raw.wait_until_queued(&name, 1);
+    let place = raw.queue(&name);
+    fake_waiter(raw, &name, "lh1:stale:x", 10_000, "");
+    fake_waiter(raw, &name, "lh1:unheard:x", 0, "leasehold:nobody");
+    assert_eq!(raw.queue(&name).len(), 3);
+    guard.release().expect("held");
+    // In the very script of the release.
+    let value = raw.get(&name);
+    assert_eq!(value.as_deref(), Some(&*place[0]));
+    waiter.join().expect("no panic").release().expect("held");
+}
+
+#[test]
+fn whoever_polls_a_free_lock_gives_it_to_the_first_in_the_queue() {
+    let raw = shared();
+    let name = name("advance");
+    let crashed = manager(raw.url()).lock(&name).expect("free");
+    let waiting = manager(raw.url());
+    let waiter = waits_for(&waiting, &name);
+    raw.wait_until_queued(&name, 1);
+    // One that polls, it says, and is not heard of again.
+    fake_waiter(raw, &name, "lh1:first:x", 0, "");
+    let () = raw.ask(&["DEL", &name]);
+    wait_until("the poll gives it to the first", || {
+        raw.get(&name)
+            .is_some_and(|value| value == "lh1:first:x!" || value == "lh1:first:x")
+    });
+    // And after its claim window to the next.
+    waiter.join().expect("no panic").release().expect("held");
+    drop(crashed);
+}
+
+// Rule 7: what can fail comes first. A refused channel: mutex_faults::a_user_without_channels_waits_by_polling.
+
+#[test]
+fn one_bad_key_in_a_batch_spoils_no_other_renewal() {
+    let raw = shared();
+    let locks = build(LockManager::single(raw.url()).lease(ms(900)));
+    let names: Vec<String> = (0..5).map(|_| name("batch")).collect();
+    let guards: Vec<_> = names
+        .iter()
+        .map(|name| locks.lock(name).expect("free"))
+        .collect();
+    let () = raw.ask(&["DEL", &names[2]]);
+    let () = raw.ask(&["RPUSH", &names[2], "no lock"]);
+    let told = guards[2].on_lost().recv_timeout(PATIENCE);
+    assert_eq!(told.expect("told").cause, LostCause::Taken);
+    for (index, name) in names.iter().enumerate() {
+        if index != 2 {
+            raw.wait_until_renewed(name, 3);
+            assert_eq!(guards[index].state(), LeaseState::Held);
+        }
+    }
+    let () = raw.ask(&["DEL", &names[2]]);
+}
+
+#[test]
+fn full_memory_stops_neither_renewal_nor_release() {
+    let server = Server::start();
+    let raw = server.raw();
+    let locks = build(LockManager::single(&server.url()).lease(ms(900)));
+    let guard = locks.lock("n").expect("free");
+    let owner = guard.owner().to_owned();
+    let waiting = manager(&server.url());
+    let waiter = waits_for(&waiting, "n");
+    raw.wait_until_queued("n", 1);
+    let () = raw.ask(&["CONFIG", "SET", "maxmemory", "1"]);
+    raw.wait_until_renewed("n", 3);
+    guard.release().expect("held all the while");
+    // Redis lets a script go on writing that has begun to; a server that does not would just have released it.
+    let value = raw.get("n").unwrap_or_default();
+    assert!(!value.starts_with(&owner), "{value}");
+    assert!(matches!(
+        locks.try_lock("m"),
+        Err(Error::Unavailable { .. })
+    ));
+    let () = raw.ask(&["CONFIG", "SET", "maxmemory", "0"]);
+    waiter.join().expect("no panic").release().expect("held");
+}
+
+// Rule 8: renewal and plain release declare the lock's key alone: a unit test of the script module.
+// Rule 9: mutex_loss::a_lost_tenure_lets_the_threads_behind_it_ask.
+// Rule 10, of `extend`: mutex::extend_lengthens_and_never_shortens.
+
+// Rule 13: a queued release outlives everything it was queued by.
+
+#[test]
+fn a_queued_release_outlives_its_manager() {
+    let server = Server::start();
+    let raw = server.raw();
+    let locks = build(
+        LockManager::single(&server.url())
+            .lease(LONG)
+            .io_timeout(ms(200)),
+    );
+    let guard = locks.lock("n").expect("free");
+    server.pause();
+    assert!(matches!(guard.release(), Err(Error::Unavailable { .. })));
+    drop(locks);
+    server.resume();
+    wait_until("it is released", || !raw.exists("n"));
+}
+
+#[test]
+fn close_says_whether_every_release_went_out() {
+    let server = Server::start();
+    let locks = build(
+        LockManager::single(&server.url())
+            .lease(LONG)
+            .io_timeout(ms(200)),
+    );
+    let guard = locks.lock("n").expect("free");
+    server.pause();
+    drop(guard);
+    assert!(!locks.close(ms(300)), "nothing can have gone out");
+    server.resume();
+    assert!(locks.close(PATIENCE));
+    assert!(!server.raw().exists("n"));
+}
