@@ -45,17 +45,13 @@ use crate::config::Settings;
 use crate::error::{Error, Failure, FailureKind, Result};
 use crate::random::Chance;
 use crate::script::{Call, Kind, Reply, Verb};
-use crate::store::{Answer, Limits, Store};
+use crate::store::{Answer, LEAST, Limits, Store};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, Weak};
 
 use names::Names;
 use renewal::Renewal;
 use wakeup::Wakeup;
 use watch::Watch;
-
-/// The least time a request is given, however short the wait it is for: below it, no request would get
-/// through, and the answer would be "unavailable" where it could have been "granted".
-const LEAST_IO: Duration = Duration::from_millis(100);
 
 /// What all handles and guards of one manager share.
 pub(crate) struct Engine {
@@ -121,10 +117,9 @@ impl Engine {
 
     /// One request without a lock: whether the server is there and lets us in.
     pub(crate) fn ping(&self) -> Result<()> {
-        let io = self.settings.io_timeout;
         let answer = self
             .store
-            .call(&Call::Ping, Limits { checkout: io, io })
+            .call(&Call::Ping, self.limits(None))
             .map_err(|failure| failure.into_error(None))?;
         if answer.reply == Reply::Pong {
             return Ok(());
@@ -163,18 +158,22 @@ impl Engine {
 
     /// The limits of a request for a wait until `until`; none where it is only a try.
     fn limits(&self, until: Option<Time>) -> Limits {
-        let io = self.settings.io_timeout;
+        /// More than any setting, and within what the system's clocks can add to themselves.
+        const LONG: Duration = Duration::from_hours(24 * 365);
         match until {
-            None => Limits { checkout: io, io },
+            None => Limits {
+                checkout: self.settings.io_timeout,
+                whole: LONG,
+            },
             Some(Time::NEVER) => Limits {
-                checkout: self.settings.outage_limit.min(Duration::from_hours(1)),
-                io,
+                checkout: self.settings.outage_limit.min(LONG),
+                whole: LONG,
             },
             Some(until) => {
-                let left = until.since(self.now()).max(LEAST_IO);
+                let left = until.since(self.now()).clamp(LEAST, LONG);
                 Limits {
-                    checkout: left.min(Duration::from_hours(1)),
-                    io: io.min(left),
+                    checkout: left,
+                    whole: left,
                 }
             }
         }

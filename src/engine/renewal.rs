@@ -216,7 +216,7 @@ impl Renewal {
                 return;
             }
             let leases: Vec<Lease> = batch.iter().map(|tenure| tenure.renewal()).collect();
-            let answer = line.call(&Call::Renew(&leases), engine.settings.io_timeout);
+            let answer = line.call(&Call::Renew(&leases));
             match answer.map(|answer| answer.reply) {
                 Ok(Reply::Renewed(said)) => {
                     self.reached();
@@ -255,7 +255,7 @@ impl Renewal {
                 key: &job.entry.key,
                 verb: job.ending.verb(),
             };
-            let answer = line.call(&call, engine.settings.io_timeout);
+            let answer = line.call(&call);
             let now = engine.now();
             let (next, failure) = match answer {
                 Ok(answer) => (job.ending.replied(now, &answer.reply, answer.resent), None),

@@ -16,7 +16,10 @@ use crate::script::{Call, Renewed, Reply, Verb};
 use crate::store::{Answer, Heard, Limits, Line, Store};
 use crate::sync::{Arc, Mutex, thread};
 
-const LEASE: Duration = Duration::from_millis(300);
+/// Short, for what is to expire, or for a clock that the test moves.
+const SHORT: Duration = Duration::from_millis(300);
+/// Long, for what is not.
+const LONG: Duration = Duration::from_mins(10);
 /// Far longer than anything here takes, so that only a hang runs into it.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -42,9 +45,9 @@ impl Fake {
         }
     }
 
-    fn engine(self, clock: Arc<dyn Clock>) -> Arc<Engine> {
+    fn engine(self, lease: Duration, clock: Arc<dyn Clock>) -> Arc<Engine> {
         let mut settings = Settings::default();
-        settings.options.terms.lease = LEASE;
+        settings.options.terms.lease = lease;
         Engine::new(
             settings,
             Arc::new(self),
@@ -80,7 +83,7 @@ impl Store for Fake {
 }
 
 impl Line for Fake {
-    fn call(&mut self, call: &Call<'_>, _: Duration) -> Result<Answer, Failure> {
+    fn call(&mut self, call: &Call<'_>) -> Result<Answer, Failure> {
         answer((self.line.lock())(call))
     }
 }
@@ -134,7 +137,7 @@ fn stuck() -> (
 #[test]
 fn a_loss_is_told_while_the_renewal_thread_is_stuck() {
     let (keep, line) = stuck();
-    let engine = Fake::new(generous(), line).engine(Arc::new(SystemClock));
+    let engine = Fake::new(generous(), line).engine(SHORT, Arc::new(SystemClock));
     let guard = lock(&engine);
     let lost = guard.on_lost();
     let told = lost.recv_timeout(PATIENCE).expect("told of the loss");
@@ -150,7 +153,7 @@ fn a_loss_is_told_while_the_renewal_thread_is_stuck() {
 fn a_resume_from_suspend_past_the_lease_is_a_loss_at_once() {
     let clock = Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)));
     let (keep, line) = stuck();
-    let engine = Fake::new(generous(), line).engine(Arc::clone(&clock) as Arc<dyn Clock>);
+    let engine = Fake::new(generous(), line).engine(SHORT, Arc::clone(&clock) as Arc<dyn Clock>);
     let guard = lock(&engine);
     assert_eq!(guard.state(), LeaseState::Held);
     clock.advance(Duration::from_hours(1));
@@ -162,18 +165,27 @@ fn a_resume_from_suspend_past_the_lease_is_a_loss_at_once() {
 
 #[test]
 fn the_renewal_thread_goes_on_after_a_panic_with_all_its_leases() {
-    let (renewed, renewals) = mpsc::channel();
+    // A clock that stands still while the panic is reported, however long that takes.
+    let clock = Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)));
+    let (sender, renewals) = mpsc::channel();
     let mut calls = 0;
     let line = move |call: &Call<'_>| {
         calls += 1;
+        sender.send(()).ok();
         assert!(calls != 1, "the first renewal panics");
-        renewed.send(()).ok();
         generous()(call)
     };
-    let engine = Fake::new(generous(), line).engine(Arc::new(SystemClock));
+    let engine = Fake::new(generous(), line).engine(SHORT, Arc::clone(&clock) as Arc<dyn Clock>);
     let guard = lock(&engine);
-    for _ in 0..5 {
-        renewals.recv_timeout(PATIENCE).expect("renewed again");
+    // The panicked renewal is retried sooner than this, every other is due by then.
+    for renewal in 0..4 {
+        clock.advance(SHORT / 3);
+        renewals.recv_timeout(PATIENCE).expect("asked for");
+        let started = SystemClock.now();
+        while renewal > 0 && guard.remaining() < SHORT / 2 {
+            assert!(SystemClock.now().since(started) < PATIENCE, "not renewed");
+            thread::yield_now();
+        }
     }
     guard.release().expect("never lost");
 }
@@ -184,7 +196,7 @@ fn a_grant_that_comes_too_late_is_given_back() {
     let late = Arc::clone(&clock);
     let (cancelled, cancels) = mpsc::channel();
     let pool = move |_: &Call<'_>| {
-        late.advance(LEASE);
+        late.advance(SHORT);
         Ok(Reply::Granted {
             fence: 1,
             contended: false,
@@ -196,7 +208,7 @@ fn a_grant_that_comes_too_late_is_given_back() {
         }
         Ok(Reply::Released)
     };
-    let engine = Fake::new(pool, line).engine(clock);
+    let engine = Fake::new(pool, line).engine(SHORT, clock);
     let error = Handle::new(Arc::clone(&engine), "name")
         .lock()
         .expect_err("too late to be believed");
@@ -218,13 +230,13 @@ fn an_acquire_of_unknown_outcome_is_cancelled_until_a_lease_has_passed() {
         }
         Ok(Reply::NotOwner(crate::script::Gone::Removed))
     };
-    let engine = Fake::new(|_| Err(unavailable()), line).engine(Arc::new(SystemClock));
+    let engine = Fake::new(|_| Err(unavailable()), line).engine(SHORT, Arc::new(SystemClock));
     let started = SystemClock.now();
     let error = Handle::new(Arc::clone(&engine), "name").try_lock();
     assert!(matches!(error, Err(Error::Unavailable { .. })));
     let (first, owner) = cancels.recv_timeout(PATIENCE).expect("cancelled");
     let mut last = first;
-    while last < started + LEASE {
+    while last < started + SHORT {
         let (at, again) = cancels.recv_timeout(PATIENCE).expect("cancelled again");
         assert_eq!(again, owner);
         last = at;
@@ -242,7 +254,7 @@ fn threads_behind_a_failing_delegate_fail_with_it() {
         failing.recv_timeout(PATIENCE).expect("told to fail");
         Err(Failure::plain(FailureKind::Unavailable, false, "refused"))
     };
-    let engine = Fake::new(pool, generous()).engine(Arc::new(SystemClock));
+    let engine = Fake::new(pool, generous()).engine(LONG, Arc::new(SystemClock));
     let wait = |engine: &Arc<Engine>| {
         let handle = Handle::new(Arc::clone(engine), "name");
         thread::spawn(move || handle.lock().map(drop))
@@ -293,7 +305,7 @@ fn a_release_that_fails_is_repeated_from_the_background() {
         }
         (call, _) => generous()(call),
     };
-    let engine = Fake::new(pool, line).engine(Arc::new(SystemClock));
+    let engine = Fake::new(pool, line).engine(LONG, Arc::new(SystemClock));
     let guard = lock(&engine);
     let owner = guard.owner().to_owned();
     assert!(matches!(guard.release(), Err(Error::Unavailable { .. })));
@@ -303,7 +315,7 @@ fn a_release_that_fails_is_repeated_from_the_background() {
 
 #[test]
 fn the_threads_end_with_the_engine() {
-    let engine = Fake::new(generous(), generous()).engine(Arc::new(SystemClock));
+    let engine = Fake::new(generous(), generous()).engine(LONG, Arc::new(SystemClock));
     drop(lock(&engine));
     let (renewal, watch) = (
         Arc::downgrade(&engine.renewal),

@@ -118,8 +118,8 @@ impl Mutex {
 
     /// Acquires the lock, waiting for at most `wait`. `None` means that the last answer was that it is held.
     ///
-    /// A wait of zero is [`try_lock`](Mutex::try_lock); one of `Duration::MAX` has no end. A request in flight
-    /// at the end of the wait is given up to 100 ms more.
+    /// A wait of zero is [`try_lock`](Mutex::try_lock); one of `Duration::MAX` has no end. The last request is given
+    /// 100 ms at the least, so the call may end later by as much, or twice that where a connection is to be made.
     ///
     /// # Errors
     ///

@@ -5,7 +5,7 @@
 //! of step. What the redis crate calls open says nothing about either.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::{Connection, ConnectionLike, RedisConnectionInfo, RedisError, Value};
 
@@ -35,6 +35,27 @@ pub(crate) struct Link {
     open: Option<Open>,
 }
 
+/// What is left of the time for one call.
+struct Budget {
+    started: Instant,
+    whole: Duration,
+}
+
+impl Budget {
+    fn new(whole: Duration) -> Self {
+        Self {
+            started: Instant::now(),
+            whole,
+        }
+    }
+
+    /// The time for a step that may take `limit` by itself; never nothing, which would mean no limit at all.
+    fn left(&self, limit: Duration) -> Duration {
+        let left = self.whole.saturating_sub(self.started.elapsed());
+        limit.min(left).max(Duration::from_millis(1))
+    }
+}
+
 struct Open {
     connection: Connection,
     /// The time limit that is set on the socket.
@@ -51,12 +72,13 @@ impl Link {
     /// A connection that was opened for an earlier call may have been closed since by the server: that shows
     /// only when it is used. The call is then sent once more on a new one, which every call's being idempotent
     /// allows.
-    pub(crate) fn call(&mut self, call: &Call<'_>, io: Duration) -> Result<Answer, Failure> {
+    pub(crate) fn call(&mut self, call: &Call<'_>, limit: Duration) -> Result<Answer, Failure> {
+        let budget = Budget::new(limit);
         let reused = self.open.is_some();
         let address = &Arc::clone(&self.route.server.address);
-        let (value, resent) = match self.once(call, io) {
+        let (value, resent) = match self.once(call, &budget) {
             Err(Trouble::Closed(_)) if reused => {
-                let value = self.once(call, io).map_err(|trouble| Failure {
+                let value = self.once(call, &budget).map_err(|trouble| Failure {
                     unknown: true,
                     ..trouble.into_failure(address)
                 })?;
@@ -74,17 +96,17 @@ impl Link {
         Ok(Answer { reply, resent })
     }
 
-    fn once(&mut self, call: &Call<'_>, io: Duration) -> Result<Value, Trouble> {
+    fn once(&mut self, call: &Call<'_>, budget: &Budget) -> Result<Value, Trouble> {
         let mut open = match self.open.take() {
             Some(open) => open,
-            None => connect(&self.route).map_err(Trouble::Certain)?,
+            None => connect(&self.route, budget).map_err(Trouble::Certain)?,
         };
-        let wire = &self.route.wire;
-        let mut value = open.request(&call.command(By::Digest, wire), io)?;
+        let (wire, io_timeout) = (&self.route.wire, self.route.io_timeout);
+        let mut value = open.request(&call.command(By::Digest, wire), budget.left(io_timeout))?;
         if let Value::ServerError(error) = &value
             && error.code() == "NOSCRIPT"
         {
-            value = open.request(&call.command(By::Text, wire), io)?;
+            value = open.request(&call.command(By::Text, wire), budget.left(io_timeout))?;
         }
         if let Value::ServerError(error) = value {
             let moved = error.code() == "READONLY";
@@ -106,7 +128,7 @@ impl Link {
         channel: &str,
         hear: &mut dyn FnMut(Heard<'_>) -> bool,
     ) -> Result<(), Failure> {
-        let mut open = connect(route)?;
+        let mut open = connect(route, &Budget::new(Duration::MAX))?;
         let broken = |error| broken(&route.server.address, error);
         let subscribe = redis::cmd("SUBSCRIBE").arg(channel).to_owned();
         // By hand, because the redis crate takes a refusal for a confirmation.
@@ -267,7 +289,7 @@ fn refusal(error: redis::ServerError) -> Failure {
 }
 
 /// Connects and logs in. Whatever fails here, nothing was asked of the server yet.
-fn connect(route: &Route) -> Result<Open, Failure> {
+fn connect(route: &Route, budget: &Budget) -> Result<Open, Failure> {
     let certain = |failure: Failure| Failure {
         unknown: false,
         ..failure
@@ -278,13 +300,14 @@ fn connect(route: &Route) -> Result<Open, Failure> {
     let bare = RedisConnectionInfo::default().set_skip_set_lib_name();
     let info = route.server.info.clone().set_redis_settings(bare);
     let connection = redis::Client::open(info)
-        .and_then(|client| client.get_connection_with_timeout(route.connect_timeout))
+        .and_then(|client| client.get_connection_with_timeout(budget.left(route.connect_timeout)))
         .map_err(|error| certain(broken(address, error)))?;
     let mut open = Open {
         connection,
         limit: Duration::ZERO,
     };
-    let mut say = |command: &redis::Cmd| match open.request(command, route.io_timeout) {
+    let mut say = |command: &redis::Cmd| match open.request(command, budget.left(route.io_timeout))
+    {
         Ok(Value::ServerError(error)) => Err(refusal(error)),
         Ok(_) => Ok(()),
         Err(trouble) => Err(certain(trouble.into_failure(address))),

@@ -13,14 +13,18 @@ use std::time::Duration;
 use crate::error::Failure;
 use crate::script::{Call, Reply};
 
-/// What a call may take.
+/// What a call may take, beside the time limits of connecting and of input and output.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// How long to wait for a free connection.
     pub(crate) checkout: Duration,
-    /// How long to wait for the server, each time it is waited for.
-    pub(crate) io: Duration,
+    /// How long everything may take together.
+    pub(crate) whole: Duration,
 }
+
+/// The least that a request is given when it comes to be sent, however late that is: below it, no request would
+/// get through, and the answer would be "unavailable" where it could have been "granted".
+pub(crate) const LEAST: Duration = Duration::from_millis(100);
 
 /// An answer, and how it was come by.
 #[derive(Clone, Debug)]
@@ -61,5 +65,5 @@ pub(crate) trait Store: Send + Sync {
 
 /// A connection of one thread's own.
 pub(crate) trait Line: Send {
-    fn call(&mut self, call: &Call<'_>, io: Duration) -> Result<Answer, Failure>;
+    fn call(&mut self, call: &Call<'_>) -> Result<Answer, Failure>;
 }

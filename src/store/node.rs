@@ -1,13 +1,13 @@
 //! One Redis server at a fixed address.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::config::{Server, Settings};
 use crate::error::Failure;
 use crate::script::{Call, Wire};
 use crate::store::link::{Link, Route};
 use crate::store::pool::Pool;
-use crate::store::{Answer, Heard, Limits, Line, Store};
+use crate::store::{Answer, Heard, LEAST, Limits, Line, Store};
 use crate::sync::Arc;
 
 /// A node, and the store of one.
@@ -33,7 +33,10 @@ impl Node {
 
 impl Store for Node {
     fn call(&self, call: &Call<'_>, limits: Limits) -> Result<Answer, Failure> {
-        self.pool.link(limits.checkout)?.call(call, limits.io)
+        let started = Instant::now();
+        let mut link = self.pool.link(limits.checkout.min(limits.whole))?;
+        let left = limits.whole.saturating_sub(started.elapsed());
+        link.call(call, left.max(LEAST))
     }
 
     fn line(&self) -> Box<dyn Line> {
@@ -50,7 +53,7 @@ impl Store for Node {
 }
 
 impl Line for Link {
-    fn call(&mut self, call: &Call<'_>, io: Duration) -> Result<Answer, Failure> {
-        Link::call(self, call, io)
+    fn call(&mut self, call: &Call<'_>) -> Result<Answer, Failure> {
+        Link::call(self, call, Duration::MAX)
     }
 }
