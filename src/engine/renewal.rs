@@ -336,7 +336,8 @@ impl State {
         while batch.len() < BATCH
             && let Some((_, tenure)) = self.leases.pop_due(now)
         {
-            if tenure.cell.deadline().is_some() {
+            // One that has run out is not renewed: its key would only keep the others waiting.
+            if let Standing::Live(_) = tenure.cell.standing(now) {
                 batch.push(tenure);
             }
         }
