@@ -15,6 +15,7 @@ use crate::engine::wakeup::Waker;
 use crate::error::{Error, Failure, FailureKind, Result};
 use crate::name::LockKey;
 use crate::script::{Kind, Reply};
+use crate::store::LEAST;
 use crate::sync::{Arc, Ordering, thread};
 
 /// What a thread asks for.
@@ -74,10 +75,9 @@ impl Engine {
         ticket: u64,
         slot: &Slot,
     ) -> Result<Acquired> {
+        let arrived = self.now();
         // A try waits for one answer, which takes no longer than a request.
-        let until = request
-            .until
-            .unwrap_or_else(|| self.now() + self.settings.io_timeout);
+        let until = request.until.unwrap_or(arrived + self.settings.io_timeout);
         // Whoever closes sets the flag before it looks into the queue: one of us sees the other.
         let mut until = if self.is_closed() { self.now() } else { until };
         let signal = loop {
@@ -95,10 +95,15 @@ impl Engine {
                 continue;
             }
             let mut state = entry.lock();
+            if self.is_closed() && state.queue.leave(ticket) {
+                return Err(Error::Closed);
+            }
+            // The first request has this long at the least, however short the wait of those behind it.
+            if matches!(state.last, Last::NoAnswer) && until < arrived + LEAST {
+                until = arrived + LEAST;
+                continue;
+            }
             if state.queue.leave(ticket) {
-                if self.is_closed() {
-                    return Err(Error::Closed);
-                }
                 return match (&state.last, state.holder()) {
                     (_, Some(holder)) => Ok(Acquired::Busy(Some(holder))),
                     (Last::Failed(failure), None) => {
