@@ -1,0 +1,12 @@
+//! The integration tests, one binary. They start the servers that they need; `REDIS_URL` may name one for those
+//! tests that only want to lock something.
+
+mod connect;
+mod mutex;
+mod mutex_faults;
+mod mutex_foreign;
+mod mutex_loss;
+mod mutex_processes;
+mod rules;
+mod support;
+mod tidy;

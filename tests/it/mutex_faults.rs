@@ -1,0 +1,487 @@
+//! Servers that refuse, forget, hang, go and come back.
+
+use std::fmt::{Debug, Display, Write};
+use std::time::{Duration, Instant};
+
+use leasehold::{Error, LeaseState, LockManager, LostCause};
+
+use crate::support::{
+    Child, PATIENCE, Server, build, companions_of, fence_of, locking, locking_asleep, lost,
+    manager, ms, name, secs, shared, task, task_asleep, unused_url, wait_until,
+};
+
+#[test]
+fn an_unreachable_server_is_not_a_held_lock() {
+    let url = unused_url();
+    let locks = LockManager::single(&url).build_unchecked();
+    let locks = locks.expect("nothing is asked yet");
+    let tried = locks.try_lock("n");
+    assert!(matches!(tried, Err(Error::Unavailable { .. })), "{tried:?}");
+    let waited = locks.try_lock_for("n", secs(1));
+    assert!(
+        matches!(waited, Err(Error::Unavailable { .. })),
+        "{waited:?}"
+    );
+    // The first error is returned at once, or this would take as long as the outage limit.
+    let locked = locks.lock("n");
+    assert!(
+        matches!(locked, Err(Error::Unavailable { .. })),
+        "{locked:?}"
+    );
+    let with = locks.with_lock("n", secs(1), |_| panic!("it ran without the lock"));
+    assert!(matches!(with, Err(Error::Unavailable { .. })));
+    let built = LockManager::connect(&url);
+    assert!(matches!(built, Err(Error::Unavailable { .. })), "{built:?}");
+}
+
+#[test]
+fn a_silent_server_is_not_a_held_lock() {
+    let server = Server::start();
+    let locks = build(LockManager::single(&server.url()).io_timeout(ms(300)));
+    server.pause();
+    let tried = locks.try_lock("n");
+    assert!(matches!(tried, Err(Error::Unavailable { .. })), "{tried:?}");
+    server.resume();
+    // Whatever came of that request, nothing of it stays for long.
+    let next = locks.try_lock_for("n", secs(15)).expect("it is asked");
+    assert!(next.is_some());
+}
+
+/// All that an error shows of itself, its causes included.
+fn shown(error: &Error) -> String {
+    let mut text = format!("{error} {error:?} {error:#?}");
+    let mut cause = std::error::Error::source(error);
+    while let Some(deeper) = cause {
+        write!(text, " {deeper} {deeper:?}").expect("a string takes all");
+        cause = deeper.source();
+    }
+    text
+}
+
+#[test]
+fn a_wrong_password_is_denied_and_not_shown() {
+    const WRONG: &str = "wr0ng-s3cret";
+    const RIGHT: &str = "r1ght-s3cret";
+    let server = Server::with(&["--requirepass", RIGHT]);
+    let with = |login: &str| {
+        server
+            .url()
+            .replace("redis://", &format!("redis://{login}"))
+    };
+    let shows = |thing: &dyn Debug| {
+        let text = format!("{thing:?} {thing:#?}");
+        assert!(!text.contains("s3cret"), "{text}");
+    };
+
+    for login in [
+        format!(":{WRONG}@"),
+        format!("default:{WRONG}@"),
+        format!("nobody:{RIGHT}@"),
+        String::new(),
+    ] {
+        let url = with(&login);
+        shows(&LockManager::single(&url));
+        let built = LockManager::connect(&url).expect_err("it has no right");
+        assert!(matches!(built, Error::Denied { .. }), "{built:?}");
+        assert!(!shown(&built).contains("s3cret"), "{}", shown(&built));
+        let unchecked = LockManager::single(&url).build_unchecked();
+        let unchecked = unchecked.expect("nothing is asked yet");
+        shows(&unchecked);
+        // At once, also for one that waits.
+        let error = unchecked.lock("n").expect_err("it has no right");
+        assert!(matches!(error, Error::Denied { .. }), "{error:?}");
+        assert!(!shown(&error).contains("s3cret"), "{}", shown(&error));
+    }
+
+    let locks = manager(&with(&format!(":{RIGHT}@")));
+    shows(&locks);
+    let guard = locks.lock("n").expect("the password is right");
+    shows(&guard);
+    shows(&locks.mutex("n"));
+    server.kill();
+    let error = locks.lock("other").expect_err("there is no server");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    assert!(!shown(&error).contains("s3cret"), "{}", shown(&error));
+    for bad in [
+        "redis://u:s3cret@host:port/",
+        "redis://u:s3cret@host/nine",
+        "http://u:s3cret@host",
+        "s3cret",
+    ] {
+        let error = LockManager::single(bad)
+            .build_unchecked()
+            .expect_err("no such URL");
+        assert!(matches!(error, Error::Config { .. }), "{error:?}");
+        assert!(!shown(&error).contains("s3cret"), "{}", shown(&error));
+    }
+}
+
+#[test]
+fn a_key_that_is_no_lock_is_the_wrong_type() {
+    let redis = shared();
+    let locks = manager(redis.url());
+    let name = name("wrong-type");
+    let () = redis.ask(&["RPUSH", &name, "a list"]);
+    let wrong = |result: Result<bool, Error>| {
+        let error = result.expect_err("a list is no lock");
+        assert!(matches!(error, Error::WrongType { .. }), "{error:?}");
+        assert!(error.to_string().contains(&name), "{error}");
+    };
+    wrong(locks.lock(&name).map(|_| true));
+    wrong(locks.try_lock(&name).map(|guard| guard.is_some()));
+    wrong(
+        locks
+            .try_lock_for(&name, PATIENCE)
+            .map(|guard| guard.is_some()),
+    );
+    let kind: String = redis.ask(&["TYPE", &name]);
+    assert_eq!(kind, "list");
+    let () = redis.ask(&["DEL", &name]);
+
+    // A companion of the wrong type is as bad, and leaves no lock behind that nobody holds.
+    let () = redis.ask(&["RPUSH", &fence_of(&name), "a list"]);
+    wrong(locks.lock(&name).map(|_| true));
+    assert!(!redis.exists(&name));
+    let () = redis.ask(&["DEL", &fence_of(&name)]);
+    assert!(locks.try_lock(&name).expect("it is asked").is_some());
+}
+
+#[test]
+fn a_queue_that_is_none_is_the_wrong_type_for_those_who_wait() {
+    let redis = shared();
+    let name = name("no-queue");
+    let (one, other) = (manager(redis.url()), manager(redis.url()));
+    let guard = one.lock(&name).expect("it is free");
+    let [_, queue, waiters] = companions_of(&name);
+    for companion in [queue, waiters] {
+        let () = redis.ask(&["SET", &companion, "a string", "PX", "60000"]);
+        let error = other.lock(&name).expect_err("it cannot queue");
+        assert!(matches!(error, Error::WrongType { .. }), "{error:?}");
+        let () = redis.ask(&["DEL", &companion]);
+    }
+    guard.release().expect("it was held all the while");
+}
+
+#[test]
+fn a_wait_survives_a_restart_whose_holder_is_gone() {
+    let server = Server::start();
+    let redis = server.raw();
+    let locks = manager(&server.url());
+    let mut holder = Child::start(&server.url(), "");
+    let fence = holder.lock("n");
+    let asking = locking(&locks.mutex("n"));
+    redis.wait_until_queued("n", 1);
+    let behind = locking_asleep(&locks.mutex("n"));
+    holder.kill();
+    server.restart();
+    for wait in [asking, behind] {
+        let next = wait.end().expect("the wait goes on");
+        assert!(next.fence() > fence);
+    }
+}
+
+#[test]
+fn a_wait_survives_an_outage_whose_holder_is_not_gone() {
+    let server = Server::start();
+    let redis = server.raw();
+    let locks = manager(&server.url());
+    let holder = manager(&server.url());
+    let guard = holder.mutex("n").lease(secs(6)).lock().expect("it is free");
+    let waiter = locking(&locks.mutex("n"));
+    redis.wait_until_queued("n", 1);
+    server.kill();
+    // Until it is noticed: a renewal is overdue.
+    wait_until("it is at risk", || guard.state() == LeaseState::AtRisk);
+    server.restart();
+    // The server has lost the key, so exclusion is over; but no renewal makes the key again, and the old holder
+    // learns of it.
+    let next = waiter.end().expect("the wait goes on");
+    assert!(next.fence() > guard.fence());
+    wait_until("the old holder knows", || guard.state() == LeaseState::Lost);
+    let cause = lost(guard.release()).cause;
+    let by_time_or_by_word = [LostCause::Expired, LostCause::Taken, LostCause::Removed];
+    assert!(by_time_or_by_word.contains(&cause), "{cause:?}");
+    assert_eq!(redis.get("n").as_deref(), Some(next.owner()));
+}
+
+#[test]
+fn an_outage_fails_all_threads_together() {
+    let server = Server::start();
+    let redis = server.raw();
+    let limit = secs(2);
+    let holder = manager(&server.url());
+    let locks = build(LockManager::single(&server.url()).outage_limit(limit));
+    let guard = holder.lock("n").expect("it is free");
+    let wait = || {
+        let mutex = locks.mutex("n");
+        move || {
+            let result = mutex.lock();
+            (result, Instant::now())
+        }
+    };
+    let mut waits = vec![task(wait())];
+    redis.wait_until_queued("n", 1);
+    waits.extend((0..7).map(|_| task_asleep(wait())));
+    let begun = Instant::now();
+    server.kill();
+    let mut ends = Vec::new();
+    for wait in waits {
+        let (result, end) = wait.end();
+        assert!(
+            matches!(result, Err(Error::Unavailable { .. })),
+            "{result:?}"
+        );
+        ends.push(end.duration_since(begun));
+    }
+    ends.sort();
+    assert!(ends[0] >= limit, "given up too early: {ends:?}");
+    // In a row, each would have the limit to itself.
+    let spread = ends[7].saturating_sub(ends[0]);
+    assert!(spread < limit * 3, "one by one: {ends:?}");
+    drop(guard);
+}
+
+#[test]
+fn an_outage_ends_with_the_wait_where_that_is_shorter() {
+    let server = Server::start();
+    let redis = server.raw();
+    let holder = manager(&server.url());
+    let locks = manager(&server.url());
+    let _guard = holder.lock("n").expect("it is free");
+    let waiting = task(move || locks.try_lock_for("n", secs(3)));
+    redis.wait_until_queued("n", 1);
+    server.kill();
+    // "Could not ask" is not "held".
+    let result = waiting.end();
+    assert!(
+        matches!(result, Err(Error::Unavailable { .. })),
+        "{result:?}"
+    );
+}
+
+#[test]
+fn scripts_that_were_flushed_are_sent_again() {
+    let server = Server::start();
+    let redis = server.raw();
+    let flush = || -> () { redis.ask(&["SCRIPT", "FLUSH"]) };
+    let (one, other) = (manager(&server.url()), manager(&server.url()));
+    let guard = one.mutex("n").lease(secs(3)).lock().expect("it is free");
+    flush();
+    redis.wait_until_renewed("n", 2);
+    flush();
+    assert!(other.try_lock("n").expect("it is asked").is_none());
+    let waiter = locking(&other.mutex("n"));
+    redis.wait_until_queued("n", 1);
+    flush();
+    guard.release().expect("it was held all the while");
+    flush();
+    let guard = waiter.end().expect("it comes free");
+    flush();
+    guard.release().expect("it was held all the while");
+    assert!(!redis.exists("n"));
+}
+
+#[test]
+fn a_full_pool_stops_neither_renewal_nor_release() {
+    let redis = shared();
+    let holder = manager(redis.url());
+    let locks = build(LockManager::single(redis.url()).pool_size(1));
+    let mine = name("pool-mine");
+    let others: Vec<_> = (0..50).map(|_| name("pool-other")).collect();
+    let held: Vec<_> = others
+        .iter()
+        .map(|name| holder.lock(name).expect("it is free"))
+        .collect();
+    let guard = locks.mutex(&mine).lease(secs(3)).lock();
+    let guard = guard.expect("it is free");
+    let waits: Vec<_> = others
+        .iter()
+        .map(|name| locking(&locks.mutex(name)))
+        .collect();
+    for name in &others {
+        redis.wait_until_queued(name, 1);
+    }
+    redis.wait_until_renewed(&mine, 2);
+    assert_eq!(guard.state(), LeaseState::Held);
+    guard.release().expect("there is a connection for it");
+    assert!(!redis.exists(&mine));
+    drop(held);
+    for wait in waits {
+        drop(wait.end().expect("it comes free"));
+    }
+}
+
+#[test]
+fn a_pool_without_a_free_connection_is_waited_for() {
+    let server = Server::start();
+    let locks = build(
+        LockManager::single(&server.url())
+            .pool_size(1)
+            .io_timeout(PATIENCE),
+    );
+    drop(locks.lock("n").expect("it is free"));
+    server.pause();
+    // One has the only connection and waits for the server; the others wait for the connection.
+    let waits: Vec<_> = (0..5)
+        .map(|number| locking_asleep(&locks.mutex(format!("n{number}"))))
+        .collect();
+    server.resume();
+    for wait in waits {
+        drop(wait.end().expect("it is free"));
+    }
+}
+
+#[test]
+fn connections_that_were_closed_in_between_are_not_noticed() {
+    let server = Server::start();
+    let redis = server.raw();
+    let locks = manager(&server.url());
+    let kill = |kind: &str| -> u32 { redis.ask(&["CLIENT", "KILL", "TYPE", kind]) };
+    for round in 0..5 {
+        let guard = locks.lock("n").expect("the connection is replaced");
+        assert!(kill("normal") > 0, "round {round}");
+        guard.release().expect("the connection is replaced");
+        assert!(kill("normal") > 0, "round {round}");
+        let tried = locks.try_lock("n").expect("the connection is replaced");
+        let guard = tried.expect("it was released");
+        guard.release().expect("it was held all the while");
+        assert!(kill("normal") > 0, "round {round}");
+    }
+    assert!(!redis.exists("n"));
+}
+
+#[test]
+fn a_listener_whose_connection_was_closed_listens_again() {
+    let server = Server::start();
+    let redis = server.raw();
+    let (one, other) = (manager(&server.url()), manager(&server.url()));
+    let listeners = || -> usize {
+        let channels: Vec<String> = redis.ask(&["PUBSUB", "CHANNELS", "leasehold:*"]);
+        channels.len()
+    };
+    for _ in 0..3 {
+        let guard = one.lock("n").expect("it is free");
+        let waiter = locking(&other.mutex("n"));
+        redis.wait_until_queued("n", 1);
+        let killed: u32 = redis.ask(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        assert!(killed > 0);
+        wait_until("it listens again", || listeners() > 0);
+        guard.release().expect("it was held all the while");
+        drop(waiter.end().expect("it comes free"));
+    }
+}
+
+#[test]
+fn a_user_without_channels_waits_by_polling() {
+    let server = Server::start();
+    let redis = server.raw();
+    let () = redis.ask(&[
+        "ACL",
+        "SETUSER",
+        "quiet",
+        "on",
+        ">pw",
+        "~*",
+        "+@all",
+        "resetchannels",
+    ]);
+    let quiet = server.url().replace("redis://", "redis://quiet:pw@");
+    let holder = manager(&quiet);
+    let locks = manager(&quiet);
+    let guard = holder.lock("n").expect("it is free");
+    let waiter = locking(&locks.mutex("n"));
+    redis.wait_until_queued("n", 1);
+    guard.release().expect("it was held all the while");
+    drop(waiter.end().expect("it comes free"));
+}
+
+#[test]
+fn a_user_without_the_key_is_denied() {
+    let server = Server::start();
+    let redis = server.raw();
+    let () = redis.ask(&[
+        "ACL", "SETUSER", "narrow", "on", ">pw", "~mine*", "~{mine*", "&*", "+@all",
+    ]);
+    let locks = manager(&server.url().replace("redis://", "redis://narrow:pw@"));
+    drop(locks.lock("mine").expect("it is allowed to"));
+    let error = locks.lock("yours").expect_err("it is not allowed to");
+    assert!(matches!(error, Error::Denied { .. }), "{error:?}");
+    assert!(!redis.exists("yours"));
+}
+
+#[test]
+fn a_drop_makes_one_attempt_and_leaves_the_rest_to_the_background() {
+    let server = Server::start();
+    let redis = server.raw();
+    // The lease is far longer than the test's patience: it is not by time that the lock comes free.
+    let lease = PATIENCE * 10;
+    let locks = build(
+        LockManager::single(&server.url())
+            .io_timeout(ms(300))
+            .lease(lease),
+    );
+    let guard = locks.lock("n").expect("it is free");
+    server.pause();
+    let begun = Instant::now();
+    drop(guard);
+    assert!(begun.elapsed() < PATIENCE);
+    assert!(
+        !locks.close(Duration::ZERO),
+        "who should have carried it out?"
+    );
+    server.resume();
+    assert!(locks.close(PATIENCE), "it is not sent again");
+    assert!(!redis.exists("n"));
+}
+
+#[test]
+fn a_full_server_renews_and_releases_what_it_has() {
+    let server = Server::start();
+    let redis = server.raw();
+    let limit = |bytes: &str| -> () { redis.ask(&["CONFIG", "SET", "maxmemory", bytes]) };
+    let (one, other) = (manager(&server.url()), manager(&server.url()));
+    let guard = one.mutex("n").lease(secs(3)).lock().expect("it is free");
+    let waiter = locking(&other.mutex("n"));
+    redis.wait_until_queued("n", 1);
+    limit("1");
+    let error = one.try_lock("more").expect_err("there is no room for it");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    redis.wait_until_renewed("n", 2);
+    // Whether it is handed over or only let go, which takes less memory, is for the server to decide.
+    guard.release().expect("it was held all the while");
+    limit("0");
+    drop(waiter.end().expect("the wait goes on"));
+}
+
+#[test]
+fn a_wait_outlasts_a_server_that_refuses_to_write() {
+    let server = Server::start();
+    let redis = server.raw();
+    let replicas = |n: &str| -> () { redis.ask(&["CONFIG", "SET", "min-replicas-to-write", n]) };
+    let (one, other) = (manager(&server.url()), manager(&server.url()));
+    let guard = one.lock("n").expect("it is free");
+    let waiter = locking(&other.mutex("n"));
+    redis.wait_until_queued("n", 1);
+    replicas("1");
+    let error = one.try_lock("more").expect_err("it cannot be written");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    let error = guard.release().expect_err("it cannot be written");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    replicas("0");
+    // By the release that is sent again in the background.
+    drop(waiter.end().expect("the wait goes on"));
+}
+
+#[test]
+fn errors_name_their_lock() {
+    let locks = LockManager::single(&unused_url()).build_unchecked();
+    let error = locks
+        .expect("nothing is asked yet")
+        .lock("the name\n")
+        .expect_err("there is no server");
+    let text = error.to_string();
+    assert!(text.contains("\"the name\\n\""), "{text}");
+    assert!(error.is_retryable());
+    let cause: Option<&dyn Display> = std::error::Error::source(&error).map(|e| e as &dyn Display);
+    assert!(cause.is_some());
+}

@@ -1,0 +1,280 @@
+//! What a mutex is between processes: real ones, that can be killed and stopped.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+
+use leasehold::LockManager;
+
+use crate::support::{
+    Child, PATIENCE, SLACK, Task, add, added, build, companions_of, locking, manager, ms, name,
+    secs, shared, task, wait_until,
+};
+
+#[test]
+fn excludes_between_processes() {
+    let redis = shared();
+    let name = name("processes");
+    let locks = manager(redis.url());
+    let mut children: Vec<_> = (0..3).map(|_| Child::start(redis.url(), "")).collect();
+    for child in &mut children {
+        child.say(format_args!("add {name} 4 20"));
+    }
+    add(redis, &locks, &name, 20);
+    for child in &children {
+        assert_eq!(child.hear(), "added");
+    }
+    let (sum, fences) = added(redis, &name);
+    assert_eq!((sum, fences.len()), (260, 260));
+    assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
+}
+
+#[test]
+fn a_killed_holder_delays_others_by_its_lease() {
+    let redis = shared();
+    let name = name("killed-holder");
+    let lease = secs(3);
+    let locks = manager(redis.url());
+    let mut holder = Child::start(redis.url(), "lease_ms=3000");
+    let fence = holder.lock(&name);
+    let waiter = locking(&locks.mutex(&name));
+    redis.wait_until_queued(&name, 1);
+    // Past its first lease, so that it is the last renewal that counts.
+    redis.wait_until_renewed(&name, 4);
+    holder.kill();
+    let killed = Instant::now();
+    let left = redis.ttl(&name).expect("it has one");
+    let next = waiter.end().expect("it comes free");
+    assert!(next.fence() > fence);
+    // The reading was taken a moment after `killed`, and the server counts in whole milliseconds.
+    assert!(killed.elapsed() + ms(2) >= left, "taken too early");
+    assert!(killed.elapsed() < lease + SLACK, "taken too late");
+}
+
+#[test]
+fn a_holder_that_was_stopped_past_its_lease_knows_it() {
+    let redis = shared();
+    let name = name("stopped-holder");
+    let locks = manager(redis.url());
+    let mut holder = Child::start(redis.url(), "lease_ms=1000");
+    let fence = holder.lock(&name);
+    holder.pause();
+    let next = locks.try_lock_for(&name, PATIENCE).expect("it is asked");
+    let next = next.expect("it comes free");
+    assert!(next.fence() > fence);
+    holder.resume();
+    // Its very first look must tell, before any thread of it has heard from the server.
+    assert_eq!(holder.ask(format_args!("state {name}")), "Lost");
+    let answer = holder.ask(format_args!("release {name}"));
+    assert!(answer.starts_with("Lost("), "{answer}");
+    assert_eq!(redis.get(&name).as_deref(), Some(next.owner()));
+    next.release().expect("it was held all the while");
+}
+
+#[test]
+fn killed_waiters_delay_nobody() {
+    const CRASHED: usize = 10;
+    let redis = shared();
+    let name = name("killed-waiters");
+    let locks = manager(redis.url());
+    let guard = locks.lock(&name).expect("it is free");
+    let mut crashing: Vec<_> = (0..CRASHED)
+        .map(|_| Child::start(redis.url(), ""))
+        .collect();
+    for (before, child) in crashing.iter_mut().enumerate() {
+        child.say(format_args!("lock {name}"));
+        redis.wait_until_queued(&name, before + 1);
+    }
+    let mut live = Child::start(redis.url(), "");
+    live.say(format_args!("lock {name}"));
+    redis.wait_until_queued(&name, CRASHED + 1);
+    let queue = redis.queue(&name);
+    let channels: Vec<_> = queue
+        .iter()
+        .map(|owner| redis.channel(&name, owner))
+        .collect();
+    for child in crashing {
+        child.kill();
+    }
+    // The server's word is what counts. It knows of each end at once, long before the waiters count as stale.
+    wait_until("the server knows", || {
+        channels[..CRASHED]
+            .iter()
+            .all(|channel| redis.listeners(channel) == 0)
+    });
+    assert_eq!(redis.listeners(&channels[CRASHED]), 1);
+    guard.release().expect("it was held all the while");
+    // Past all of them, in the one script: each of them would have cost a claim window of two seconds.
+    assert_eq!(redis.get(&name).as_ref(), Some(&queue[CRASHED]));
+    live.locked();
+}
+
+#[test]
+fn a_waiter_that_hangs_is_passed_over_after_its_claim_window() {
+    let redis = shared();
+    let name = name("hung-waiter");
+    let locks = build(LockManager::single(redis.url()).io_timeout(ms(500)));
+    let guard = locks.lock(&name).expect("it is free");
+    let (mut hung, mut live) = (
+        Child::start(redis.url(), "io_timeout_ms=500"),
+        Child::start(redis.url(), "io_timeout_ms=500"),
+    );
+    hung.say(format_args!("lock {name}"));
+    redis.wait_until_queued(&name, 1);
+    live.say(format_args!("lock {name}"));
+    redis.wait_until_queued(&name, 2);
+    let [first, second] = &redis.queue(&name)[..] else {
+        panic!("two wait");
+    };
+    // Just after a poll, so that it is believed alive: what it hears, it does not act upon.
+    redis.wait_until_polled(&name, first);
+    hung.pause();
+    guard.release().expect("it was held all the while");
+    let holder = redis.get(&name).expect("it was handed over");
+    assert_eq!(holder.trim_end_matches('!'), first);
+    let fence = live.locked();
+    assert_eq!(redis.get(&name).as_ref(), Some(second));
+    // Woken too late, it does not believe that it has the lock: it queues again.
+    hung.resume();
+    redis.wait_until_queued(&name, 1);
+    assert_eq!(live.ask(format_args!("state {name}")), "Held");
+    assert_eq!(live.ask(format_args!("release {name}")), "released");
+    assert!(hung.locked() > fence);
+}
+
+#[test]
+fn a_lease_is_renewed_for_as_long_as_its_guard_lives() {
+    let redis = shared();
+    let name = name("renewed");
+    let lease = secs(2);
+    let locks = manager(redis.url());
+    let mut other = Child::start(redis.url(), "");
+    let guard = locks.mutex(&name).lease(lease).lock().expect("it is free");
+    let owner = guard.owner().to_owned();
+    let begun = Instant::now();
+    // Time itself is what is tested.
+    while begun.elapsed() < lease * 3 {
+        assert_eq!(other.ask(format_args!("try {name} 0")), "held");
+        assert_eq!(redis.get(&name), Some(owner.clone()));
+        assert!(redis.ttl(&name) <= Some(lease));
+    }
+    guard.release().expect("it was held all the while");
+    let answer = other.ask(format_args!("try {name} 0"));
+    assert!(answer.starts_with("locked "), "{answer}");
+}
+
+#[test]
+fn processes_are_served_in_the_order_in_which_they_came() {
+    let redis = shared();
+    let name = name("order");
+    let locks = manager(redis.url());
+    let guard = locks.lock(&name).expect("it is free");
+    let mut children: Vec<_> = (0..3)
+        .map(|number| Child::start(redis.url(), &format!("label=child-{number}")))
+        .collect();
+    for (number, child) in children.iter_mut().enumerate() {
+        child.say(format_args!("lock {name}"));
+        redis.wait_until_queued(&name, number + 1);
+    }
+    let queue = redis.queue(&name);
+    for (number, owner) in queue.iter().enumerate() {
+        assert!(owner.ends_with(&format!(":child-{number}")), "{queue:?}");
+    }
+    let mut last = guard.fence();
+    let mut guard = Some(guard);
+    let mut prompt = 0;
+    for number in 0..children.len() {
+        // The next in the queue will not poll before most of a second has passed: it is a message that wakes it.
+        redis.wait_until_polled(&name, &queue[number]);
+        let released = Instant::now();
+        if let Some(guard) = guard.take() {
+            guard.release().expect("it was held all the while");
+        } else {
+            let release = format_args!("release {name}");
+            assert_eq!(children[number - 1].ask(release), "released");
+        }
+        let fence = children[number].locked();
+        prompt += usize::from(released.elapsed() < ms(600));
+        let holder = redis.get(&name).expect("it is held");
+        assert_eq!(holder.trim_end_matches('!'), queue[number]);
+        assert!(fence > last);
+        last = fence;
+    }
+    // A busy machine may be late once; by polling it would be late each time.
+    assert!(prompt >= 2, "only {prompt} were woken");
+}
+
+#[test]
+fn a_process_gives_way_after_its_quantum() {
+    let redis = shared();
+    let name = name("quantum");
+    let locks = build(LockManager::single(redis.url()).quantum(ms(50)));
+    let mut other = Child::start(redis.url(), "");
+    // From here on some thread of this process always wants it; they stop with this test.
+    let stop = Arc::new(());
+    let busy: Vec<_> = (0..4)
+        .map(|_| {
+            let (mutex, stopped) = (locks.mutex(&name), Arc::downgrade(&stop));
+            task(move || {
+                while stopped.strong_count() > 0 {
+                    let guard = mutex.lock().expect("it comes free");
+                    // Held for so long that it is the quantum which runs out, and not the fences for it.
+                    thread::sleep(ms(1));
+                    drop(guard);
+                }
+            })
+        })
+        .collect();
+    for _ in 0..3 {
+        other.lock(&name);
+        assert_eq!(other.ask(format_args!("release {name}")), "released");
+    }
+    drop(stop);
+    busy.into_iter().for_each(Task::end);
+}
+
+#[test]
+fn threads_end_when_everything_is_dropped() {
+    let redis = shared();
+    let (name, own) = (name("threads-end"), name("threads-end-own"));
+    let locks = manager(redis.url());
+    let guard = locks.lock(&name).expect("it is free");
+    let mut child = Child::start(redis.url(), "");
+    // A lease to renew and to watch, and a wait that listens.
+    child.lock(&own);
+    child.say(format_args!("lock {name}"));
+    redis.wait_until_queued(&name, 1);
+    guard.release().expect("it was held all the while");
+    child.locked();
+    let answer = child.ask("drop");
+    let (before, after) = answer.split_once(" -> ").expect("two lists");
+    // The system cuts names after 15 characters.
+    for thread in ["renew", "watch", "wakeu", "pool-"] {
+        assert!(
+            before.contains(&format!("leasehold-{thread}\"")),
+            "{before}"
+        );
+    }
+    assert_eq!(after, "[]");
+    assert!(!redis.exists(&name) && !redis.exists(&own));
+}
+
+#[test]
+fn a_killed_process_leaves_its_companions_to_time() {
+    let redis = shared();
+    let name = name("companions");
+    let locks = manager(redis.url());
+    let guard = locks.lock(&name).expect("it is free");
+    let mut waiter = Child::start(redis.url(), "");
+    waiter.say(format_args!("lock {name}"));
+    redis.wait_until_queued(&name, 1);
+    waiter.kill();
+    // Nobody releases, so nobody looks into the queue: it goes by itself.
+    wait_until("the queue is gone", || {
+        companions_of(&name)[1..]
+            .iter()
+            .all(|key| !redis.exists(key))
+    });
+    guard.release().expect("it was held all the while");
+    assert!(locks.try_lock(&name).expect("it is asked").is_some());
+}

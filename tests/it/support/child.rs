@@ -1,0 +1,266 @@
+//! A process that takes locks and can be killed: this very binary, told by a variable to be a child.
+//!
+//! It reads a command a line and answers with a line. What it can do stands in [`Session::answer`].
+
+use std::collections::HashMap;
+use std::env;
+use std::fmt::Display;
+use std::io::{self, BufRead, BufReader, Write};
+use std::process::{self, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Instant;
+
+use leasehold::{LockGuard, LockManager};
+use rustix::process::{Pid, Signal};
+
+use super::{PATIENCE, Raw, ms, own_threads, threads};
+
+/// The server's URL: where it is set, this process is a child.
+const URL: &str = "LEASEHOLD_IT_CHILD";
+/// The manager's settings, as `key=value` with spaces between them.
+const SETTINGS: &str = "LEASEHOLD_IT_SETTINGS";
+/// What tells answers from what the test harness prints.
+const ANSWER: &str = "child says: ";
+
+/// A child, killed when it is dropped.
+pub(crate) struct Child {
+    process: process::Child,
+    stdin: ChildStdin,
+    answers: Receiver<String>,
+}
+
+impl Child {
+    /// Starts a child with a manager of the settings, see [`manager`].
+    pub(crate) fn start(url: &str, settings: &str) -> Self {
+        let mut process = Command::new(env::current_exe().expect("this binary"))
+            .args(["--exact", "support::child::child", "--nocapture", "-q"])
+            .env(URL, url)
+            .env(SETTINGS, settings)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("this binary runs");
+        let stdin = process.stdin.take().expect("it is piped");
+        let stdout = process.stdout.take().expect("it is piped");
+        let (sender, answers) = channel();
+        // A thread of its own, because reading cannot be given a time limit. It ends with the child.
+        thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if let Some((_, answer)) = line.split_once(ANSWER)
+                    && sender.send(answer.to_owned()).is_err()
+                {
+                    return;
+                }
+            }
+        });
+        let child = Self {
+            process,
+            stdin,
+            answers,
+        };
+        assert_eq!(child.hear(), "ready");
+        child
+    }
+
+    /// Sends a command, whose answer may come much later.
+    #[track_caller]
+    pub(crate) fn say(&mut self, command: impl Display) {
+        writeln!(self.stdin, "{command}").expect("the child listens");
+    }
+
+    /// Waits for the next answer.
+    #[track_caller]
+    pub(crate) fn hear(&self) -> String {
+        match self.answers.recv_timeout(PATIENCE) {
+            Ok(answer) => answer,
+            Err(error) => panic!("the child says nothing: {error}"),
+        }
+    }
+
+    /// Sends a command and waits for its answer.
+    #[track_caller]
+    pub(crate) fn ask(&mut self, command: impl Display) -> String {
+        self.say(command);
+        self.hear()
+    }
+
+    /// Takes a lock, and returns its fence.
+    #[track_caller]
+    pub(crate) fn lock(&mut self, name: &str) -> u64 {
+        self.say(format_args!("lock {name}"));
+        self.locked()
+    }
+
+    /// Waits until the lock is taken that it was told to take, and returns its fence.
+    #[track_caller]
+    pub(crate) fn locked(&self) -> u64 {
+        let answer = self.hear();
+        match answer.strip_prefix("locked ").map(str::parse) {
+            Some(Ok(fence)) => fence,
+            _ => panic!("not locked: {answer}"),
+        }
+    }
+
+    pub(crate) fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    pub(crate) fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Ends it by SIGKILL; when this returns, the system has closed its connections.
+    pub(crate) fn kill(mut self) {
+        self.end();
+    }
+
+    fn signal(&self, signal: Signal) {
+        threads::signal(Pid::from_child(&self.process), signal);
+    }
+
+    fn end(&mut self) {
+        self.process.kill().ok();
+        self.process.wait().ok();
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// What a child does; nothing at all where this process is none.
+#[test]
+fn child() {
+    let Ok(url) = env::var(URL) else {
+        return;
+    };
+    let settings = env::var(SETTINGS).unwrap_or_default();
+    let mut session = Session {
+        raw: Raw::new(&url),
+        manager: Some(manager(&url, &settings)),
+        guards: HashMap::new(),
+    };
+    say("ready");
+    for line in io::stdin().lines().map_while(Result::ok) {
+        let words: Vec<_> = line.split(' ').collect();
+        say(&session.answer(&words));
+    }
+}
+
+fn say(answer: &str) {
+    // By one call, so that no other output comes in between.
+    let line = format!("{ANSWER}{answer}\n");
+    let mut stdout = io::stdout();
+    stdout
+        .write_all(line.as_bytes())
+        .and_then(|()| stdout.flush())
+        .expect("the parent listens");
+}
+
+fn manager(url: &str, settings: &str) -> LockManager {
+    let mut builder = LockManager::single(url);
+    for setting in settings.split_whitespace() {
+        let (key, value) = setting.split_once('=').expect("key=value");
+        let number = || value.parse().expect("a number");
+        builder = match key {
+            "lease_ms" => builder.lease(ms(number())),
+            "io_timeout_ms" => builder.io_timeout(ms(number())),
+            "label" => builder.label(value),
+            _ => panic!("no such setting: {key}"),
+        };
+    }
+    builder.build().expect("the server is there")
+}
+
+struct Session {
+    raw: Raw,
+    manager: Option<LockManager>,
+    guards: HashMap<String, LockGuard>,
+}
+
+impl Session {
+    fn answer(&mut self, command: &[&str]) -> String {
+        if command == ["drop"] {
+            return self.drop_everything();
+        }
+        let manager = self.manager.as_ref().expect("it was not dropped");
+        match *command {
+            // Waits for a lock and keeps it.
+            ["lock", name] => match manager.lock(name) {
+                Ok(guard) => keep(&mut self.guards, guard),
+                Err(error) => format!("{error:?}"),
+            },
+            // Tries to take one, and waits no longer than told.
+            ["try", name, wait_ms] => {
+                let wait = ms(wait_ms.parse().expect("a number"));
+                match manager.try_lock_for(name, wait) {
+                    Ok(Some(guard)) => keep(&mut self.guards, guard),
+                    Ok(None) => "held".into(),
+                    Err(error) => format!("{error:?}"),
+                }
+            }
+            ["release", name] => {
+                let guard = self.guards.remove(name).expect("it is held");
+                match guard.release() {
+                    Ok(()) => "released".into(),
+                    Err(error) => format!("{error:?}"),
+                }
+            }
+            ["state", name] => format!("{:?}", self.guards[name].state()),
+            ["add", name, threads, times] => {
+                let times = times.parse().expect("a number");
+                thread::scope(|scope| {
+                    for _ in 0..threads.parse().expect("a number") {
+                        scope.spawn(|| add(&self.raw, manager, name, times));
+                    }
+                });
+                "added".into()
+            }
+            _ => panic!("no such command: {command:?}"),
+        }
+    }
+
+    /// Drops the manager, then the guards, and answers with the threads that do not end after that.
+    fn drop_everything(&mut self) -> String {
+        let before = own_threads();
+        self.manager = None;
+        self.guards.clear();
+        let begun = Instant::now();
+        while !own_threads().is_empty() && begun.elapsed() < PATIENCE / 2 {
+            thread::sleep(ms(1));
+        }
+        format!("{before:?} -> {:?}", own_threads())
+    }
+}
+
+fn keep(guards: &mut HashMap<String, LockGuard>, guard: LockGuard) -> String {
+    let answer = format!("locked {}", guard.fence());
+    guards.insert(guard.name().into(), guard);
+    answer
+}
+
+/// Under the lock adds one to a number in Redis, by reading and then writing it, and notes its fence in a list.
+pub(crate) fn add(raw: &Raw, manager: &LockManager, name: &str, times: u32) {
+    let (sum, fences) = (format!("{name}:sum"), format!("{name}:fences"));
+    for _ in 0..times {
+        let guard = manager.lock(name).expect("it comes free");
+        let value: Option<u64> = raw.ask(&["GET", &sum]);
+        let () = raw.ask(&["RPUSH", &fences, &guard.fence().to_string()]);
+        let () = raw.ask(&["SET", &sum, &(value.unwrap_or(0) + 1).to_string()]);
+        guard.release().expect("it was held all the while");
+    }
+}
+
+/// What came of that: the number, and the fences in the order in which they were noted. Both are deleted.
+pub(crate) fn added(raw: &Raw, name: &str) -> (u32, Vec<u64>) {
+    let (sum, fences) = (format!("{name}:sum"), format!("{name}:fences"));
+    let found = (
+        raw.ask(&["GET", &sum]),
+        raw.ask(&["LRANGE", &fences, "0", "-1"]),
+    );
+    let () = raw.ask(&["DEL", &sum, &fences]);
+    found
+}

@@ -1,0 +1,79 @@
+//! What the tests stand on: real servers, processes that can be killed, and waiting for conditions.
+
+mod child;
+mod raw;
+mod server;
+mod threads;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use leasehold::{Builder, Error, LockManager, Lost};
+
+pub(crate) use child::{Child, add, added};
+pub(crate) use raw::{Raw, companions_of, fence_of};
+pub(crate) use server::{Server, shared, unused_url};
+pub(crate) use threads::{Task, asleep, locking, locking_asleep, own_threads, task, task_asleep};
+
+/// How long anything may take that is bound to happen: far longer than it does, so that a busy machine fails no
+/// test.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// How far past its time something may be on a busy machine, where a test is about time.
+pub(crate) const SLACK: Duration = Duration::from_secs(5);
+
+/// A wait that is long enough for a listener to have come up, and ends before the poll after that: a request that
+/// is sent right before the end may go unanswered on a busy machine, and that would be an error.
+pub(crate) const BETWEEN_POLLS: Duration = Duration::from_millis(600);
+
+pub(crate) const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+pub(crate) const fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+/// Waits for something that is bound to happen.
+#[track_caller]
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < PATIENCE, "it never came: {what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A name that no other test, process or run uses.
+pub(crate) fn name(what: &str) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("after 1970");
+    format!(
+        "it:{what}:{}:{:x}:{number}",
+        std::process::id(),
+        now.as_micros()
+    )
+}
+
+/// A manager of its own, and so what another process would be to the lock.
+#[track_caller]
+pub(crate) fn manager(url: &str) -> LockManager {
+    build(LockManager::single(url))
+}
+
+#[track_caller]
+pub(crate) fn build(builder: Builder) -> LockManager {
+    builder.build().expect("the server is there")
+}
+
+/// The loss in an answer that must be one.
+#[track_caller]
+pub(crate) fn lost<T: std::fmt::Debug>(result: Result<T, Error>) -> Lost {
+    match result {
+        Err(Error::Lost(lost)) => lost,
+        other => panic!("not lost: {other:?}"),
+    }
+}

@@ -1,0 +1,158 @@
+//! Redis as an onlooker sees it, past the crate under test.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use redis::FromRedisValue;
+
+use super::{PATIENCE, wait_until};
+
+/// A server, asked directly. Each question has a connection of its own: servers go down in these tests.
+#[derive(Clone)]
+pub(crate) struct Raw {
+    url: String,
+}
+
+impl Raw {
+    pub(crate) fn new(url: &str) -> Self {
+        Self { url: url.into() }
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub(crate) fn try_ask<T: FromRedisValue>(&self, command: &[&str]) -> redis::RedisResult<T> {
+        let client = redis::Client::open(&*self.url)?;
+        let mut connection = client.get_connection_with_timeout(PATIENCE)?;
+        connection.set_read_timeout(Some(PATIENCE))?;
+        let mut packed = redis::cmd(command[0]);
+        packed.arg(&command[1..]);
+        packed.query(&mut connection)
+    }
+
+    #[track_caller]
+    pub(crate) fn ask<T: FromRedisValue>(&self, command: &[&str]) -> T {
+        match self.try_ask(command) {
+            Ok(answer) => answer,
+            Err(error) => panic!("{command:?}: {error}"),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn get(&self, key: &str) -> Option<String> {
+        self.ask(&["GET", key])
+    }
+
+    #[track_caller]
+    pub(crate) fn exists(&self, key: &str) -> bool {
+        self.ask(&["EXISTS", key])
+    }
+
+    /// How long the key lives; none where it does not, or for ever.
+    #[track_caller]
+    pub(crate) fn ttl(&self, key: &str) -> Option<Duration> {
+        let ttl: i64 = self.ask(&["PTTL", key]);
+        u64::try_from(ttl).ok().map(Duration::from_millis)
+    }
+
+    /// Who waits for the lock at `key`, the first in front.
+    #[track_caller]
+    pub(crate) fn queue(&self, key: &str) -> Vec<String> {
+        self.ask(&["ZRANGE", &queue_of(key), "0", "-1"])
+    }
+
+    /// Waits until `count` processes wait for the lock at `key`.
+    #[track_caller]
+    pub(crate) fn wait_until_queued(&self, key: &str, count: usize) {
+        wait_until("the queue has its length", || {
+            self.queue(key).len() == count
+        });
+    }
+
+    /// Waits until the waiter `owner` has polled: it will not do so again for the better part of a second.
+    #[track_caller]
+    pub(crate) fn wait_until_polled(&self, key: &str, owner: &str) {
+        let seen = || -> String { self.ask(&["HGET", &waiters_of(key), owner]) };
+        let before = seen();
+        wait_until("the waiter polls", || seen() != before);
+    }
+
+    /// The channel on which the waiter `owner` is woken.
+    #[track_caller]
+    pub(crate) fn channel(&self, key: &str, owner: &str) -> String {
+        let entry: String = self.ask(&["HGET", &waiters_of(key), owner]);
+        let (_, channel) = entry.rsplit_once(' ').expect("the channel comes last");
+        channel.into()
+    }
+
+    /// How many connections listen on a channel.
+    #[track_caller]
+    pub(crate) fn listeners(&self, channel: &str) -> u32 {
+        let (_, count): (String, u32) = self.ask(&["PUBSUB", "NUMSUB", channel]);
+        count
+    }
+
+    /// Waits until the lease at `key` has been renewed so many times.
+    #[track_caller]
+    pub(crate) fn wait_until_renewed(&self, key: &str, mut times: u32) {
+        let mut last = self.ttl(key);
+        wait_until("the lease is renewed", || {
+            let ttl = self.ttl(key);
+            if ttl > last {
+                times = times.saturating_sub(1);
+            }
+            last = ttl;
+            times == 0
+        });
+    }
+
+    /// How many commands the server has carried out, those inside of scripts included, less the ones by which
+    /// it is asked for them.
+    #[track_caller]
+    pub(crate) fn commands(&self) -> u64 {
+        self.stats()
+            .iter()
+            .filter(|(command, _)| {
+                !["info", "client", "config"]
+                    .iter()
+                    .any(|own| command.split('|').next() == Some(own))
+            })
+            .map(|(_, calls)| calls)
+            .sum()
+    }
+
+    /// How often the server has carried out each command.
+    #[track_caller]
+    pub(crate) fn stats(&self) -> HashMap<String, u64> {
+        let report: String = self.ask(&["INFO", "commandstats"]);
+        report
+            .lines()
+            .filter_map(|line| {
+                let (command, figures) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+                let (calls, _) = figures.split_once(',')?;
+                Some((command.to_owned(), calls.parse().ok()?))
+            })
+            .collect()
+    }
+}
+
+// By hand and not by the crate's own code: other versions of the crate read the same keys. The names in these
+// tests have no braces.
+
+pub(crate) fn fence_of(key: &str) -> String {
+    format!("{{{key}}}:lh:fence")
+}
+
+fn queue_of(key: &str) -> String {
+    format!("{{{key}}}:lh:queue")
+}
+
+fn waiters_of(key: &str) -> String {
+    format!("{{{key}}}:lh:waiters")
+}
+
+/// All that may stand beside the lock at `key`.
+pub(crate) fn companions_of(key: &str) -> [String; 3] {
+    [fence_of(key), queue_of(key), waiters_of(key)]
+}

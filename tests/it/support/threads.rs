@@ -1,0 +1,125 @@
+//! Threads that a failing test does not wait for, and what the system says of them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, Scope, ScopedJoinHandle};
+
+use leasehold::{LockGuard, Mutex, Result};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{PATIENCE, wait_until};
+
+/// Something that a thread does. Unlike a scoped thread it keeps no failing test from its end.
+pub(crate) struct Task<T>(Receiver<T>);
+
+impl<T> Task<T> {
+    /// Waits for the end of what is bound to end.
+    #[track_caller]
+    pub(crate) fn end(self) -> T {
+        match self.0.recv_timeout(PATIENCE) {
+            Ok(value) => value,
+            Err(error) => panic!("the thread panicked, or never ends: {error}"),
+        }
+    }
+}
+
+/// Runs `f` on a thread with a small stack, so that there may be a thousand.
+#[track_caller]
+pub(crate) fn task<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> Task<T> {
+    let (sender, receiver) = channel();
+    thread::Builder::new()
+        .stack_size(256 * 1024)
+        // Where nobody receives it, the test has failed already.
+        .spawn(move || sender.send(f()).ok())
+        .expect("a thread");
+    Task(receiver)
+}
+
+/// The same, and returns when that thread sleeps: it waits for whatever `f` waits for. So the order in which
+/// threads queue can be made.
+#[track_caller]
+pub(crate) fn task_asleep<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> Task<T> {
+    let (sender, receiver) = channel();
+    let task = task(move || {
+        tell_own_directory(&sender);
+        f()
+    });
+    wait_until_asleep(&receiver);
+    task
+}
+
+/// The same with a thread that may borrow.
+#[track_caller]
+pub(crate) fn asleep<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    f: impl FnOnce() -> T + Send + 'scope,
+) -> ScopedJoinHandle<'scope, T> {
+    let (sender, receiver) = channel();
+    let thread = scope.spawn(move || {
+        tell_own_directory(&sender);
+        f()
+    });
+    wait_until_asleep(&receiver);
+    thread
+}
+
+fn tell_own_directory(sender: &Sender<PathBuf>) {
+    let me = fs::read_link("/proc/thread-self").expect("the thread's own directory");
+    sender.send(me).expect("it is received");
+}
+
+#[track_caller]
+fn wait_until_asleep(directory: &Receiver<PathBuf>) {
+    let directory = directory.recv().expect("it is sent");
+    wait_until("the thread sleeps", || {
+        state(&Path::new("/proc").join(&directory)) == Some('S')
+    });
+}
+
+/// Stops a process in its tracks, or lets it go on.
+///
+/// It is stopped only when its threads say so: on a busy machine they run on for a while after the signal.
+#[track_caller]
+pub(crate) fn signal(pid: Pid, signal: Signal) {
+    kill_process(pid, signal).expect("the process is ours");
+    if signal == Signal::STOP {
+        let tasks = format!("/proc/{}/task", pid.as_raw_nonzero());
+        wait_until("the process is stopped", || {
+            fs::read_dir(&tasks)
+                .expect("the process is there")
+                .all(|task| task.is_ok_and(|task| state(&task.path()) == Some('T')))
+        });
+    }
+}
+
+/// What a thread does, by the letter that the system has for it. `directory` is the thread's in `/proc`.
+fn state(directory: &Path) -> Option<char> {
+    let stat = fs::read_to_string(directory.join("stat")).ok()?;
+    // The name before the state is in brackets, and may have any in it.
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// Locks on a thread.
+#[track_caller]
+pub(crate) fn locking(mutex: &Mutex) -> Task<Result<LockGuard>> {
+    let mutex = mutex.clone();
+    task(move || mutex.lock())
+}
+
+/// Locks on a thread, and returns when it sleeps.
+#[track_caller]
+pub(crate) fn locking_asleep(mutex: &Mutex) -> Task<Result<LockGuard>> {
+    let mutex = mutex.clone();
+    task_asleep(move || mutex.lock())
+}
+
+/// The names of this process's threads that belong to leasehold.
+pub(crate) fn own_threads() -> Vec<String> {
+    fs::read_dir("/proc/self/task")
+        .expect("the process's own directory")
+        .filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok())
+        .map(|name| name.trim_end().to_owned())
+        .filter(|name| name.starts_with("leasehold"))
+        .collect()
+}
