@@ -10,7 +10,7 @@
 //! | any, sent | granted in time | done |
 //! | any, sent | granted too late to be believed | abandon the owner, go on under a new one, as after a failure |
 //! | any, sent | held | a try is done; a wait sleeps until a message, the holder's expiry, or its poll |
-//! | ask, sent | failed, nothing ever answered | done: the first error is returned at once |
+//! | ask, sent | failed, and no wait has begun | done: the first error is returned at once |
 //! | any, sent | failed for good (denied, wrong type, nonsense) | done |
 //! | ask, sent | failed, may pass | back off, ask again under the same owner: asking is idempotent |
 //! | take over, sent | failed, outcome unknown | abandon both owners, back off, ask under a new one |
@@ -158,8 +158,10 @@ pub(crate) struct Attempt {
     state: State,
     /// Whether Redis may have this owner in the lock's queue.
     queued: bool,
-    /// Whether anything was ever answered; until then, a failure is returned at once.
+    /// Whether anything was ever answered.
     answered: bool,
+    /// Whether a failure is waited out: a wait has begun. Until then it is returned at once.
+    waits: bool,
     /// How many fences the request under way reserves, and whether it was sent to a contended lock.
     asked: u64,
     doubt: Option<Time>,
@@ -175,10 +177,19 @@ impl Attempt {
             state: State::Ask,
             queued: false,
             answered: false,
+            waits: false,
             asked: 1,
             doubt: None,
             outage: None,
             leftovers: Vec::new(),
+        }
+    }
+
+    /// An attempt of a thread that has waited behind others of its process.
+    pub(crate) fn after_waiting(chance: &dyn Chance, label: &str) -> Self {
+        Self {
+            waits: true,
+            ..Self::new(chance, label)
         }
     }
 
@@ -191,6 +202,7 @@ impl Attempt {
     ) -> Self {
         let mut attempt = Self::new(chance, label);
         attempt.answered = true;
+        attempt.waits = true;
         attempt.state = State::TakeOver {
             from: from.owner,
             doubt: from.doubt,
@@ -314,6 +326,7 @@ impl Attempt {
             }
             Reply::Held { ttl, .. } => {
                 self.answered = true;
+                self.waits = true;
                 self.outage = None;
                 if let Some(over) = self.time_is_over(around) {
                     return over;
@@ -363,7 +376,7 @@ impl Attempt {
 
     /// Sleeps after a failure, or ends where it will not pass, nobody waits for it to, or it has lasted long.
     fn setback(&mut self, failure: Failure, around: &Surroundings<'_>) -> Step {
-        if !failure.passes() || around.until.is_none() || !self.answered {
+        if !failure.passes() || around.until.is_none() || !self.waits {
             return Step::Done(Outcome::Failed(failure));
         }
         let outage = self.outage.get_or_insert_with(|| Outage {
@@ -390,7 +403,7 @@ impl Attempt {
                 return (around.now.since(outage.since) >= around.outage_limit)
                     .then(|| Step::Done(Outcome::Failed(outage.failure.clone())));
             }
-            Some(until) => around.now >= until && self.answered,
+            Some(until) => around.now >= until && self.waits,
         };
         over.then(|| {
             let failure = self.outage.as_ref().map(|outage| outage.failure.clone());

@@ -53,12 +53,12 @@ impl Server {
         self.queue.retain(|(queued, _)| queued != owner);
     }
 
-    fn next_waiter(&mut self, me: &Arc<str>, now: Time) -> Option<Arc<str>> {
+    fn next_waiter(&mut self, me: &Arc<str>, believed: Duration, now: Time) -> Option<Arc<str>> {
         while let Some((head, seen)) = self.queue.pop_front() {
             if head == *me {
                 return Some(head);
             }
-            if now.since(seen) <= LIFE {
+            if now.since(seen) <= believed {
                 self.published.push(Arc::clone(&head));
                 return Some(head);
             }
@@ -74,7 +74,7 @@ impl Server {
         match &self.lock {
             Some((holder, _, _)) if holder == owner => {
                 let nobody = Arc::from("");
-                match self.next_waiter(&nobody, now) {
+                match self.next_waiter(&nobody, LIFE, now) {
                     Some(head) => self.give(&head, now + CLAIM),
                     None => self.lock = None,
                 }
@@ -95,7 +95,7 @@ impl Server {
             };
         }
         if self.lock.is_none() {
-            let head = self.next_waiter(&ask.owner, now);
+            let head = self.next_waiter(&ask.owner, LIFE / 2, now);
             let head = head.unwrap_or_else(|| Arc::clone(&ask.owner));
             if head == ask.owner {
                 self.give(&head, now + ask.lease);
@@ -138,7 +138,7 @@ impl Server {
                 if !ours {
                     return self.ask(ask, false, now);
                 }
-                match self.next_waiter(&ask.owner, now) {
+                match self.next_waiter(&ask.owner, LIFE, now) {
                     Some(head) if head != ask.owner => {
                         if ask.channel.is_some() {
                             self.queue.push_back((Arc::clone(&ask.owner), now));

@@ -8,7 +8,7 @@
 //! | phase | event | next phase | what the caller is to do |
 //! | --- | --- | --- | --- |
 //! | idle | a thread arrives | asking | it is the delegate: ask Redis |
-//! | asking | a thread arrives | asking | it waits; a try is answered "held" if Redis last said so |
+//! | asking | a thread arrives | asking | it waits; a try is answered "held" if Redis said so last, and no failure since |
 //! | asking | Redis grants | held | hand the delegate its turn, and whoever else fits in |
 //! | asking | the delegate gives up | asking / idle | the next thread carries its attempt on / clean up |
 //! | asking | the delegate fails for good | idle | fail everybody behind it |
@@ -239,6 +239,13 @@ impl<W, T: Clone> Queue<W, T> {
             *held = true;
         }
         self.take_tries()
+    }
+
+    /// The delegate could not ask: what Redis last said is not what it would say now.
+    pub(crate) fn not_answered(&mut self) {
+        if let Phase::Asking { held } = &mut self.phase {
+            *held = false;
+        }
     }
 
     /// The delegate was granted the lock. Returns its turn, those of the threads that fit in beside it, and the
@@ -489,6 +496,7 @@ mod tests {
         Arrive(u32, bool),
         Leave(usize),
         Held,
+        NotAnswered,
         Grant(u64),
         GiveUp,
         Fail,
@@ -502,6 +510,7 @@ mod tests {
             5 => (prop_oneof![Just(1u32), Just(4)], any::<bool>()).prop_map(|(u, w)| Act::Arrive(u, w)),
             1 => any::<usize>().prop_map(Act::Leave),
             2 => Just(Act::Held),
+            1 => Just(Act::NotAnswered),
             4 => (1u64..6).prop_map(Act::Grant),
             1 => Just(Act::GiveUp),
             1 => Just(Act::Fail),
@@ -611,6 +620,12 @@ mod tests {
                         if let Some((_, held)) = &mut model.asking {
                             *held = true;
                             model.tried(&queue.answered_held());
+                        }
+                    }
+                    Act::NotAnswered => {
+                        queue.not_answered();
+                        if let Some((_, held)) = &mut model.asking {
+                            *held = false;
                         }
                     }
                     Act::Grant(fences) => {

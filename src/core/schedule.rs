@@ -35,6 +35,10 @@ impl<T> Schedule<T> {
         self.due.remove(&place)
     }
 
+    pub(crate) fn get(&self, place: Place) -> Option<&T> {
+        self.due.get(&place)
+    }
+
     /// The earliest thing that is due at `now`.
     pub(crate) fn pop_due(&mut self, now: Time) -> Option<(Place, T)> {
         let first = self.due.first_entry()?;
@@ -137,6 +141,12 @@ pub(crate) fn renewal_due(sent: Time, lease: Duration, jitter: u64) -> Time {
 /// never so often that a server that is coming back is held down.
 pub(crate) fn retry_after(lease: Duration) -> Duration {
     (lease / 20).clamp(Duration::from_millis(2), Duration::from_secs(1))
+}
+
+/// How long a renewal of a lease may take: so little that one lost answer leaves time for another try, and so much
+/// that a slow server is not asked twice for nothing.
+pub(crate) fn renewal_limit(lease: Duration) -> Duration {
+    (lease / 6).max(Duration::from_millis(5))
 }
 
 /// Below how much of it left a renewed lease counts as at risk: the renewal due at a third, and the retry of

@@ -7,6 +7,7 @@ use crate::config::Options;
 use crate::core::attempt::{Attempt, Grant, Input, Outcome, Step, Surroundings};
 use crate::core::ending::Ending;
 use crate::core::fence::{self, Fences};
+use crate::core::lease::Standing;
 use crate::core::queue::{Arrival, Demand, Granted, Turn, Wants};
 use crate::engine::Engine;
 use crate::engine::names::{Entry, Last, Signal, Slot};
@@ -63,7 +64,10 @@ impl Engine {
             (Arrival::Queued(ticket), Some(slot)) => self.wait(request, &entry, ticket, &slot),
             (Arrival::Turn(turn), _) => Ok(Acquired::Turn(self.turn(request, turn))),
             (Arrival::Held, _) => Ok(Acquired::Busy(entry.lock().holder())),
-            (Arrival::Delegate | Arrival::Queued(_), _) => self.ask(request, &entry, None),
+            (Arrival::Delegate | Arrival::Queued(_), _) => {
+                let attempt = Attempt::new(&*self.chance, &self.settings.label);
+                self.ask(request, &entry, Box::new(attempt))
+            }
         }
     }
 
@@ -117,7 +121,13 @@ impl Engine {
         };
         match signal {
             Signal::Turn(turn) => Ok(Acquired::Turn(self.turn(request, turn))),
-            Signal::Delegate(attempt) => self.ask(request, entry, attempt),
+            Signal::Delegate(attempt) => {
+                let attempt = attempt.unwrap_or_else(|| {
+                    let waited = Attempt::after_waiting(&*self.chance, &self.settings.label);
+                    Box::new(waited)
+                });
+                self.ask(request, entry, attempt)
+            }
             Signal::Held => Ok(Acquired::Busy(entry.lock().holder())),
             Signal::Failed(failure) => Err(failure.into_error(Some(request.key.name()))),
             Signal::Closed => Err(Error::Closed),
@@ -129,11 +139,9 @@ impl Engine {
         self: &Arc<Self>,
         request: &Request<'_>,
         entry: &Arc<Entry>,
-        attempt: Option<Box<Attempt>>,
+        mut attempt: Box<Attempt>,
     ) -> Result<Acquired> {
         let lease = request.options.terms.lease;
-        let mut attempt =
-            attempt.unwrap_or_else(|| Box::new(Attempt::new(&*self.chance, &self.settings.label)));
         let mut waker: Option<Waker> = None;
         let mut input = Input::Go;
         let outcome = loop {
@@ -176,7 +184,10 @@ impl Engine {
                             }
                         }
                         Err(failure) => {
-                            entry.lock().last = Last::Failed(failure.clone());
+                            let mut state = entry.lock();
+                            state.last = Last::Failed(failure.clone());
+                            state.queue.not_answered();
+                            drop(state);
                             Input::Failed { sent, failure }
                         }
                     }
@@ -267,19 +278,20 @@ impl Engine {
             let failure = Failure::plain(FailureKind::Unavailable, false, words);
             self.watch.deregister_lease(&tenure);
             tenure.cell.end(self.now());
+            // Before anybody else may ask: it would find the lock held.
+            let ending = tenure.ending(None, self.now(), Duration::ZERO);
+            self.send_ending(entry, ending).ok();
             let waiting = entry.lock().queue.failed();
             for slot in waiting {
                 slot.send(Signal::Failed(failure.clone()));
             }
-            let ending = tenure.ending(None, self.now(), Duration::ZERO);
-            self.run_ending(entry, ending).ok();
             self.names.retire(entry);
             return Err(failure.into_error(Some(request.key.name())));
         }
         let now = self.now();
         let granted = Granted {
             number,
-            tenure,
+            tenure: Arc::clone(&tenure),
             terms,
             capacity: request.demand.of,
             fences,
@@ -295,6 +307,10 @@ impl Engine {
         }
         for slot in tried {
             slot.send(Signal::Held);
+        }
+        // Whoever found it lost before it was in the queue could not take it out.
+        if let Standing::Lost(cause) = tenure.cell.standing(self.now()) {
+            self.lost(&tenure, cause);
         }
         Ok(Acquired::Turn(self.turn(request, turn)))
     }

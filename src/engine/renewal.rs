@@ -8,8 +8,8 @@
 //! | 4 | sends the endings that are due, until one fails |
 //! | 5 | sleeps until the next is due, a second at the most |
 //!
-//! Since a lease is back in the timetable before anything is sent, neither an error nor a panic on the way can
-//! make the thread forget one. A lease is registered before its guard is handed out, and deregistered before
+//! Since a lease or an ending is back in the timetable before anything is sent, neither an error nor a panic on the
+//! way can make the thread forget one. A lease is registered before its guard is handed out, and deregistered before
 //! its release is sent.
 //!
 //! The thread starts with the first lease or ending, and ends when there has been neither for a while. An
@@ -21,13 +21,13 @@ use std::time::Duration;
 use crate::clock::{Clock, Time};
 use crate::core::ending::{Ending, Next};
 use crate::core::lease::Standing;
-use crate::core::schedule::{Schedule, Shift, renewal_due, retry_after};
+use crate::core::schedule::{Place, Schedule, Shift, renewal_due, renewal_limit, retry_after};
 use crate::engine::Engine;
 use crate::engine::names::Entry;
 use crate::engine::tenure::Tenure;
 use crate::error::Failure;
 use crate::script::{Call, Renewal as Lease, Reply};
-use crate::store::Line;
+use crate::store::{LEAST, Line};
 use crate::sync::{Arc, Condvar, Mutex, Ordering, Weak, thread};
 
 /// How many leases go into one request: the server pauses about a millisecond for it.
@@ -216,7 +216,10 @@ impl Renewal {
                 return;
             }
             let leases: Vec<Lease> = batch.iter().map(|tenure| tenure.renewal()).collect();
-            let answer = line.call(&Call::Renew(&leases));
+            // One lost answer must not cost the shortest of them.
+            let shortest = leases.iter().map(|lease| lease.lease).min();
+            let limit = renewal_limit(shortest.unwrap_or_default());
+            let answer = line.call(&Call::Renew(&leases), limit);
             match answer.map(|answer| answer.reply) {
                 Ok(Reply::Renewed(said)) => {
                     self.reached();
@@ -245,24 +248,38 @@ impl Renewal {
     /// Sends the endings that are due, until one fails.
     fn end_due(&self, clock: &dyn Clock, line: &mut dyn Line) {
         for _ in 0..ENDINGS_IN_A_ROW {
-            let Some(mut job) = self.state.lock().take_job(clock.now()) else {
-                return;
+            let now = clock.now();
+            let (place, entry, verb, limit) = {
+                let mut state = self.state.lock();
+                let Some((place, job)) = state.begin_job(now) else {
+                    return;
+                };
+                let (entry, verb) = (Arc::clone(&job.entry), job.ending.verb().clone());
+                // No longer than until a lease is due again: an ending can wait, a lease cannot.
+                let limit = state
+                    .leases
+                    .next()
+                    .map_or(Duration::MAX, |due| due.since(now));
+                (place, entry, verb, limit.max(LEAST))
+            };
+            let call = Call::Lock {
+                kind: entry.kind,
+                key: &entry.key,
+                verb: &verb,
+            };
+            let answer = line.call(&call, limit);
+            let Some(mut job) = self.state.lock().endings.remove(place) else {
+                continue;
             };
             let engine = Arc::clone(&job.engine);
+            let now = clock.now();
             let was_settled = job.ending.is_settled();
-            let call = Call::Lock {
-                kind: job.entry.kind,
-                key: &job.entry.key,
-                verb: job.ending.verb(),
-            };
-            let answer = line.call(&call);
-            let now = engine.now();
             let (next, failure) = match answer {
                 Ok(answer) => (job.ending.replied(now, &answer.reply, answer.resent), None),
                 Err(failure) => (job.ending.failed(now, &*engine.chance), Some(failure)),
             };
             if next != Next::Send && std::mem::take(&mut job.releases) {
-                engine.release_over(&job.entry);
+                engine.release_over(&entry);
             }
             // Given up on counts as settled too: Redis has dropped the key by itself.
             let is_settled = job.ending.is_settled() || next == Next::Done;
@@ -353,8 +370,13 @@ impl State {
         self.endings.insert((due, number), job);
     }
 
-    fn take_job(&mut self, now: Time) -> Option<Job> {
-        self.endings.pop_due(now).map(|(_, job)| job)
+    /// The next ending that is due, left in the timetable where a panic on the way would have it repeated.
+    fn begin_job(&mut self, now: Time) -> Option<(Place, &Job)> {
+        let (_, job) = self.endings.pop_due(now)?;
+        let place = (now + AFTER_PANIC, self.next_job);
+        self.next_job += 1;
+        self.endings.insert(place, job);
+        self.endings.get(place).map(|job| (place, job))
     }
 }
 

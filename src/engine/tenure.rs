@@ -216,10 +216,6 @@ impl HoldLimit {
         if !self.settle(EXCEEDED) {
             return;
         }
-        log::warn!(
-            "lock {:?}: held for longer than max_hold, released",
-            self.tenure.key().name()
-        );
         for listener in self.tenure.withdraw(self.holding) {
             listener.tell(LostCause::MaxHold);
         }
@@ -512,21 +508,28 @@ impl Engine {
         }
     }
 
+    /// Sends the release of a name's tenure; then who waits here may ask. As [`Engine::send_ending`].
+    fn run_ending(&self, entry: &Arc<Entry>, ending: Ending) -> Result<Option<Gone>, Failure> {
+        let result = self.send_ending(entry, ending);
+        self.release_over(entry);
+        result
+    }
+
     /// Sends a release, once, and leaves what fails to the renewal thread. Returns where the lock had gone if it
     /// was not ours any more.
-    pub(crate) fn run_ending(
-        self: &Arc<Self>,
+    pub(crate) fn send_ending(
+        &self,
         entry: &Arc<Entry>,
         mut ending: Ending,
     ) -> Result<Option<Gone>, Failure> {
         let limits = self.limits(None);
-        let result = loop {
+        loop {
             let next = match self.call(entry.kind, &entry.key, ending.verb(), limits) {
                 Ok(answer) => ending.replied(self.now(), &answer.reply, answer.resent),
                 Err(failure) => {
                     ending.failed(self.now(), &*self.chance);
                     self.end_in_background(entry, ending, false);
-                    break Err(failure);
+                    return Err(failure);
                 }
             };
             match next {
@@ -534,13 +537,11 @@ impl Engine {
                 Next::Later(_) => {
                     let gone = ending.gone();
                     self.end_in_background(entry, ending, false);
-                    break Ok(gone);
+                    return Ok(gone);
                 }
-                Next::Done => break Ok(ending.gone()),
+                Next::Done => return Ok(ending.gone()),
             }
-        };
-        self.release_over(entry);
-        result
+        }
     }
 
     /// The release of a name's tenure was sent: who waits here may ask.

@@ -83,7 +83,7 @@ impl Store for Fake {
 }
 
 impl Line for Fake {
-    fn call(&mut self, call: &Call<'_>) -> Result<Answer, Failure> {
+    fn call(&mut self, call: &Call<'_>, _: Duration) -> Result<Answer, Failure> {
         answer((self.line.lock())(call))
     }
 }
@@ -311,6 +311,130 @@ fn a_release_that_fails_is_repeated_from_the_background() {
     assert!(matches!(guard.release(), Err(Error::Unavailable { .. })));
     assert_eq!(*releases.recv_timeout(PATIENCE).expect("released"), *owner);
     assert!(engine.close(PATIENCE));
+}
+
+#[test]
+fn an_ending_that_makes_the_renewal_thread_panic_is_repeated() {
+    let (sender, endings) = mpsc::channel();
+    let mut sent = false;
+    let line = move |call: &Call<'_>| {
+        if let Call::Lock { verb, .. } = call {
+            sender.send(Arc::clone(verb.owner())).ok();
+            assert!(
+                std::mem::replace(&mut sent, true),
+                "the first ending panics"
+            );
+        }
+        generous()(call)
+    };
+    let mut granted = generous();
+    let pool = move |call: &Call<'_>| match call {
+        Call::Lock {
+            verb: Verb::Release { .. } | Verb::HandOver { .. },
+            ..
+        } => Err(unavailable()),
+        call => granted(call),
+    };
+    let engine = Fake::new(pool, line).engine(LONG, Arc::new(SystemClock));
+    let guard = lock(&engine);
+    let owner = guard.owner().to_owned();
+    assert!(guard.release().is_err());
+    for _ in 0..2 {
+        assert_eq!(*endings.recv_timeout(PATIENCE).expect("sent"), *owner);
+    }
+    assert!(engine.close(PATIENCE));
+}
+
+/// The test's ends of a pool that grants once, and then answers as it is told.
+struct Told {
+    answers: mpsc::Sender<Result<Reply, Failure>>,
+    asked: mpsc::Receiver<()>,
+}
+
+fn told() -> (Told, impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send) {
+    let (answers, next) = mpsc::channel();
+    let (asks, asked) = mpsc::channel();
+    let mut granted = generous();
+    let mut first = true;
+    let pool = move |call: &Call<'_>| match call {
+        Call::Lock {
+            verb: Verb::Acquire { .. },
+            ..
+        } if !std::mem::take(&mut first) => {
+            asks.send(()).ok();
+            next.recv_timeout(PATIENCE).expect("an answer")
+        }
+        call => granted(call),
+    };
+    (Told { answers, asked }, pool)
+}
+
+#[test]
+fn a_wait_survives_the_outage_that_lost_the_lock_before_it() {
+    let (Told { answers, asked }, pool) = told();
+    let engine =
+        Fake::new(pool, |_: &Call<'_>| Err(unavailable())).engine(SHORT, Arc::new(SystemClock));
+    let guard = lock(&engine);
+    let handle = Handle::new(Arc::clone(&engine), "name");
+    let waiting = thread::spawn(move || handle.lock().map(|guard| guard.fence()));
+    // The guard is lost and not dropped; whoever waits behind it asks, and finds the server gone.
+    for _ in 0..3 {
+        asked.recv_timeout(PATIENCE).expect("asks again");
+        answers.send(Err(unavailable())).expect("it waits");
+    }
+    asked.recv_timeout(PATIENCE).expect("asks again");
+    let granted = Reply::Granted {
+        fence: guard.fence() + 1,
+        contended: false,
+    };
+    answers.send(Ok(granted)).expect("it waits");
+    let fence = waiting.join().expect("no panic").expect("it waited");
+    assert!(fence > guard.fence());
+    assert_eq!(guard.state(), LeaseState::Lost);
+}
+
+#[test]
+fn a_try_during_an_outage_is_an_error_though_the_lock_was_held_before() {
+    let (Told { answers, asked }, pool) = told();
+    let settings = Settings {
+        io_timeout: Duration::from_millis(50),
+        ..Settings::default()
+    };
+    let engine = Engine::new(
+        settings,
+        Arc::new(Fake::new(pool, generous())),
+        Arc::new(SystemClock),
+        Arc::new(SystemChance::new()),
+    );
+    drop(lock(&engine));
+    let handle = Handle::new(Arc::clone(&engine), "name");
+    let waiting = thread::spawn(move || handle.lock().map(drop));
+    asked.recv_timeout(PATIENCE).expect("asks");
+    let held = Reply::Held {
+        ttl: None,
+        holder: "lh1:other:l".into(),
+    };
+    answers.send(Ok(held)).expect("it waits");
+    asked.recv_timeout(PATIENCE).expect("polls");
+    let handle = Handle::new(Arc::clone(&engine), "name");
+    assert!(
+        matches!(handle.try_lock(), Ok(None)),
+        "held, says the last answer"
+    );
+    answers.send(Err(unavailable())).expect("it waits");
+    asked.recv_timeout(PATIENCE).expect("polls again");
+    let result = handle.try_lock();
+    assert!(
+        matches!(result, Err(Error::Unavailable { .. })),
+        "{result:?}"
+    );
+    answers
+        .send(Err(Failure::plain(FailureKind::Denied, false, "no")))
+        .expect("it waits");
+    assert!(matches!(
+        waiting.join().expect("no panic"),
+        Err(Error::Denied { .. })
+    ));
 }
 
 #[test]

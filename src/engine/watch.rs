@@ -148,24 +148,35 @@ impl Watch {
             match due {
                 None => return,
                 Some((_, Watched::Hold(limit))) => limit.exceed(engine),
-                Some((_, Watched::Lease(tenure))) => match tenure.cell.standing(now) {
-                    Standing::Live(left) => self.put_back(&tenure, now + left),
-                    Standing::Ended => {}
-                    Standing::Lost(cause) => {
-                        log::warn!("lock {:?}: lost ({cause:?})", tenure.key().name());
-                        engine.lost(&tenure, cause);
-                    }
-                },
+                Some((_, Watched::Lease(tenure))) => self.settle(engine, &tenure, now),
             }
         }
     }
 
-    /// Unless the guard has ended it meanwhile: that sets the lease first and takes the place out second.
-    fn put_back(&self, tenure: &Arc<Tenure>, deadline: Time) {
+    /// Nothing is logged here: a logger does what it likes, for as long as it likes. Whoever drops the guard does.
+    fn settle(&self, engine: &Arc<Engine>, tenure: &Arc<Tenure>, now: Time) {
+        loop {
+            match tenure.cell.standing(now) {
+                Standing::Ended => return,
+                Standing::Lost(cause) => return engine.lost(tenure, cause),
+                // Where it was ended or lost meanwhile, nobody found it in the timetable: look again.
+                Standing::Live(left) => {
+                    if self.put_back(tenure, now + left) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// False where the lease is over: whoever ends one sets it first and looks for its place second.
+    fn put_back(&self, tenure: &Arc<Tenure>, deadline: Time) -> bool {
         let mut state = self.state.lock();
-        if tenure.cell.deadline().is_some() {
+        let is_live = tenure.cell.deadline().is_some();
+        if is_live {
             state.put(tenure, deadline);
         }
+        is_live
     }
 }
 

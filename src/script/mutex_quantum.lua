@@ -11,7 +11,7 @@ queue, waiters, life, heard = KEYS[3], KEYS[4], ARGV[8], ARGV[9]
 local held = redis.call('GET', KEYS[1])
 if held == ARGV[10] or held == ARGV[10] .. MARK then
   give_back(KEYS[2], ARGV[11], ARGV[12])
-  local head, claim = next_waiter(ARGV[1])
+  local head, claim = next_waiter(ARGV[1], life)
   if not head or head == ARGV[1] then
     local fence = next_fences(KEYS[2], ARGV[3], ARGV[4])
     if type(fence) == 'table' then return fence end

@@ -34,8 +34,8 @@ end
 
 -- Takes the first waiter that is alive out of the queue and wakes it; stops at `self`, which needs no waking.
 -- Returns it and its claim ms.
--- Crashed ones are dropped on the way: not seen for `life`, or nobody listens on their channel.
-local function next_waiter(self)
+-- Crashed ones are dropped on the way: not seen for `believed` ms, or nobody listens on their channel.
+local function next_waiter(self, believed)
   local now = now_ms()
   while true do
     local head = redis.call('ZRANGE', queue, 0, 0)[1]
@@ -44,7 +44,7 @@ local function next_waiter(self)
     local seen, claim, channel = string.match(waiter, '^(%d+) (%d+) (.*)$')
     leave(head)
     if head == self then return head end
-    if seen and math.abs(now - seen) <= tonumber(life) then
+    if seen and math.abs(now - seen) <= tonumber(believed) then
       if channel == '' then return head, claim end
       -- Refused by an access list: whether it heard is unknown, and it polls.
       local reached = redis.pcall('PUBLISH', channel, head)
@@ -64,7 +64,7 @@ end
 
 -- Hands the lock to the first waiter, for its claim window; frees it where there is none.
 local function hand_over(lock)
-  local head, claim = next_waiter(nil)
+  local head, claim = next_waiter(nil, life)
   if not head or not give(lock, head, claim) then redis.call('DEL', lock) end
   return head
 end

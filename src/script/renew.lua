@@ -23,7 +23,7 @@ for i, key in ipairs(KEYS) do
     end
   elseif not value then
     reply[i] = 0
-  elseif type(value) == 'table' and string.sub(value.err, 1, 9) ~= 'WRONGTYPE' then
+  elseif type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
     reply[i] = -2
   else
     reply[i] = -1

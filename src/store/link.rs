@@ -266,12 +266,15 @@ fn refusal(error: redis::ServerError) -> Failure {
         "UNKILLABLE",
         "MAXCLIENTS",
     ];
-    // Servers before 7.0 wrap the errors of a script's commands: the code is then a word of the text.
-    let code = error.code();
-    let text = error.details().unwrap_or_default();
+    // Servers before 7.0 wrap the errors of a script's commands: `ERR Error running script (call to f_…):
+    // @user_script:1: -OOM command …`, or, where the script passes the error on, `@user_script: 1: -OOM command …`.
+    let (code, text) = (error.code(), error.details().unwrap_or_default());
+    let wrapped = code.starts_with("@user_script") || text.starts_with("Error running script");
     let says = |codes: &[&str]| {
-        codes.contains(&code)
-            || (code == "ERR" && text.split([' ', ':']).any(|word| codes.contains(&word)))
+        let mut words = text
+            .split([' ', ':'])
+            .map(|word| word.trim_start_matches('-'));
+        codes.contains(&code) || (wrapped && words.any(|word| codes.contains(&word)))
     };
     // A command of more than 10 parts is refused to a stranger before it is looked at.
     let stranger = text.starts_with("Protocol error: unauthenticated")
@@ -372,6 +375,17 @@ mod tests {
                 "ERR",
                 "Error running script (call to f_1): @user_script:1: WRONGTYPE Operation",
                 WrongType,
+            ),
+            (
+                "ERR",
+                "Error running script (call to f_1): @user_script:1: @user_script: 1: -OOM command not allowed",
+                Unavailable,
+            ),
+            ("@user_script:", "3: -READONLY You can't write", Unavailable),
+            (
+                "ERR",
+                "unknown command 'x', with args beginning with: 'OOM'",
+                Protocol,
             ),
             ("LOADING", "Redis is loading", Unavailable),
             ("BUSY", "Redis is busy", Unavailable),

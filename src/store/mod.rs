@@ -65,5 +65,6 @@ pub(crate) trait Store: Send + Sync {
 
 /// A connection of one thread's own.
 pub(crate) trait Line: Send {
-    fn call(&mut self, call: &Call<'_>) -> Result<Answer, Failure>;
+    /// Carries out a call, in `limit` at the most.
+    fn call(&mut self, call: &Call<'_>, limit: Duration) -> Result<Answer, Failure>;
 }

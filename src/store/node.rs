@@ -53,7 +53,7 @@ impl Store for Node {
 }
 
 impl Line for Link {
-    fn call(&mut self, call: &Call<'_>) -> Result<Answer, Failure> {
-        Link::call(self, call, Duration::MAX)
+    fn call(&mut self, call: &Call<'_>, limit: Duration) -> Result<Answer, Failure> {
+        Link::call(self, call, limit)
     }
 }
