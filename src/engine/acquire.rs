@@ -279,7 +279,7 @@ impl Engine {
             self.watch.deregister_lease(&tenure);
             tenure.cell.end(self.now());
             // Before anybody else may ask: it would find the lock held.
-            let ending = tenure.ending(None, self.now(), Duration::ZERO);
+            let ending = tenure.ending(None, self.now());
             self.send_ending(entry, ending).ok();
             let waiting = entry.lock().queue.failed();
             for slot in waiting {

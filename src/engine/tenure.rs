@@ -38,6 +38,9 @@ pub(crate) struct Tenure {
     contended: AtomicBool,
     /// Until when a request of this owner may still be carried out unbidden.
     doubt: Option<Time>,
+    /// Until when Redis may keep the key, going by what it was asked for: an extension whose answer was lost may
+    /// have been granted.
+    kept_until: AtomicU64,
     /// Its places in the timetables, each changed only under that timetable's mutex.
     pub(crate) renewal_place: AtomicU64,
     pub(crate) watch_place: AtomicU64,
@@ -72,6 +75,7 @@ impl Tenure {
             cell: LeaseCell::new(grant.deadline),
             contended: AtomicBool::new(grant.contended),
             doubt: grant.doubt,
+            kept_until: AtomicU64::new(0),
             renewal_place: AtomicU64::new(0),
             watch_place: AtomicU64::new(0),
             holdings: AtomicU64::new(0),
@@ -132,9 +136,10 @@ impl Tenure {
     }
 
     /// How it is ended in Redis.
-    pub(crate) fn ending(&self, give_back: Option<GiveBack>, now: Time, left: Duration) -> Ending {
+    pub(crate) fn ending(&self, give_back: Option<GiveBack>, now: Time) -> Ending {
         let contended = self.contended.load(Ordering::Relaxed);
-        let ttl = self.terms.lease.max(left + drift(self.terms.lease));
+        let kept_until = Time::from_nanos(self.kept_until.load(Ordering::Relaxed));
+        let ttl = self.terms.lease.max(kept_until.since(now));
         Ending::of_tenure(
             Arc::clone(&self.owner),
             contended,
@@ -332,6 +337,10 @@ impl Holding {
             ..self.tenure.renewal()
         };
         let sent = self.engine.now();
+        let kept_until = (sent + lease).as_nanos();
+        self.tenure
+            .kept_until
+            .fetch_max(kept_until, Ordering::Relaxed);
         let limits = self.engine.limits(Some(sent + left));
         let name = Some(self.tenure.key().name());
         let answer = self
@@ -454,11 +463,7 @@ impl Engine {
             }
             Finish::Release(give_back) => {
                 self.deregister(tenure);
-                let left = match standing {
-                    Standing::Live(left) => left,
-                    Standing::Ended | Standing::Lost(_) => Duration::ZERO,
-                };
-                (standing, Some(tenure.ending(give_back, now, left)))
+                (standing, Some(tenure.ending(give_back, now)))
             }
             Finish::Lost(next) => {
                 self.hand_on(&tenure.entry, next);

@@ -109,7 +109,7 @@ impl Link {
             value = open.request(&call.command(By::Text, wire), budget.left(io_timeout))?;
         }
         if let Value::ServerError(error) = value {
-            let moved = error.code() == "READONLY";
+            let moved = says(&error, &["READONLY"]);
             let failure = refusal(error);
             // A server that has become a replica stays one: its name may lead elsewhere by now. And who is
             // refused may have been given other rights since this connection logged in.
@@ -266,29 +266,33 @@ fn refusal(error: redis::ServerError) -> Failure {
         "UNKILLABLE",
         "MAXCLIENTS",
     ];
-    // Servers before 7.0 wrap the errors of a script's commands: `ERR Error running script (call to f_…):
-    // @user_script:1: -OOM command …`, or, where the script passes the error on, `@user_script: 1: -OOM command …`.
-    let (code, text) = (error.code(), error.details().unwrap_or_default());
-    let wrapped = code.starts_with("@user_script") || text.starts_with("Error running script");
-    let says = |codes: &[&str]| {
-        let mut words = text
-            .split([' ', ':'])
-            .map(|word| word.trim_start_matches('-'));
-        codes.contains(&code) || (wrapped && words.any(|word| codes.contains(&word)))
-    };
+    let text = error.details().unwrap_or_default();
     // A command of more than 10 parts is refused to a stranger before it is looked at.
     let stranger = text.starts_with("Protocol error: unauthenticated")
         || text.starts_with("The user executing the script");
-    let kind = if says(&DENIED) || stranger {
+    let kind = if says(&error, &DENIED) || stranger {
         FailureKind::Denied
-    } else if says(&["WRONGTYPE"]) {
+    } else if says(&error, &["WRONGTYPE"]) {
         FailureKind::WrongType
-    } else if says(&PASSING) || text.starts_with("max number of clients") {
+    } else if says(&error, &PASSING) || text.starts_with("max number of clients") {
         FailureKind::Unavailable
     } else {
         FailureKind::Protocol
     };
     Failure::certain(kind, Arc::new(RedisError::from(error)))
+}
+
+/// Whether an error is one of these.
+///
+/// Servers before 7.0 wrap the errors of a script's commands: `ERR Error running script (call to f_…):
+/// @user_script:1: -OOM command …`, or, where the script passes the error on, `@user_script: 1: -OOM command …`.
+fn says(error: &redis::ServerError, codes: &[&str]) -> bool {
+    let (code, text) = (error.code(), error.details().unwrap_or_default());
+    let wrapped = code.starts_with("@user_script") || text.starts_with("Error running script");
+    let mut words = text
+        .split([' ', ':'])
+        .map(|word| word.trim_start_matches('-'));
+    codes.contains(&code) || (wrapped && words.any(|word| codes.contains(&word)))
 }
 
 /// Connects and logs in. Whatever fails here, nothing was asked of the server yet.
