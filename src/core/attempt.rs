@@ -670,6 +670,21 @@ mod tests {
     }
 
     #[test]
+    fn a_grant_by_a_request_that_went_out_twice_stays_in_doubt() {
+        let mut scene = Scene::waiting();
+        scene.send(Input::Go);
+        let step = scene.step(Input::Replied {
+            sent: START,
+            reply: GRANTED,
+            resent: true,
+        });
+        let Step::Done(Outcome::Granted(grant)) = step else {
+            panic!("not granted");
+        };
+        assert_eq!(grant.doubt, Some(START + LEASE));
+    }
+
+    #[test]
     fn a_grant_past_its_validity_is_not_one() {
         let mut scene = Scene::waiting();
         scene.send(Input::Go);

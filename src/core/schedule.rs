@@ -146,7 +146,7 @@ pub(crate) fn retry_after(lease: Duration) -> Duration {
 /// How long a renewal of a lease may take: so little that one lost answer leaves time for another try, and so much
 /// that a slow server is not asked twice for nothing.
 pub(crate) fn renewal_limit(lease: Duration) -> Duration {
-    (lease / 6).max(Duration::from_millis(5))
+    (lease / 4).max(Duration::from_millis(5))
 }
 
 /// Below how much of it left a renewed lease counts as at risk: the renewal due at a third, and the retry of

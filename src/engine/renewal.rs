@@ -26,7 +26,7 @@ use crate::engine::Engine;
 use crate::engine::names::Entry;
 use crate::engine::tenure::Tenure;
 use crate::error::Failure;
-use crate::script::{Call, Renewal as Lease, Reply};
+use crate::script::{Call, Renewal as Lease, Renewed, Reply};
 use crate::store::{LEAST, Line};
 use crate::sync::{Arc, Condvar, Mutex, Ordering, Weak, thread};
 
@@ -210,39 +210,59 @@ impl Renewal {
     /// Renews what is due, batch by batch, until a request fails.
     fn renew_due(&self, engine: &Engine, line: &mut dyn Line) {
         loop {
-            let sent = engine.now();
-            let batch = self.state.lock().take_due(sent);
+            let batch = self.state.lock().take_due(engine.now());
             if batch.is_empty() {
                 return;
             }
-            let leases: Vec<Lease> = batch.iter().map(|tenure| tenure.renewal()).collect();
-            // One lost answer must not cost the shortest of them.
-            let shortest = leases.iter().map(|lease| lease.lease).min();
-            let limit = renewal_limit(shortest.unwrap_or_default());
-            let answer = line.call(&Call::Renew(&leases), limit);
-            match answer.map(|answer| answer.reply) {
-                Ok(Reply::Renewed(said)) => {
-                    self.reached();
-                    for (tenure, said) in batch.iter().zip(said) {
-                        let lease = tenure.terms.lease;
-                        match tenure.renewed(sent, engine.now(), lease, said) {
-                            Standing::Live(_) => {
-                                let due = renewal_due(sent, lease, engine.chance.bits());
-                                self.put_off(tenure, due);
-                            }
-                            Standing::Ended => {}
-                            Standing::Lost(_) => {
-                                self.deregister(tenure);
-                                engine.watch.hurry(tenure);
-                            }
-                        }
-                    }
-                }
+            if let Err(why) = self.renew(engine, line, &batch) {
                 // They are in the timetable at their retry times.
-                Ok(_) => return self.failed("an answer to another question"),
-                Err(failure) => return self.failed(&reason(&failure)),
+                return self.failed(&why);
+            }
+            self.reached();
+        }
+    }
+
+    /// Renews a batch by one request. Where the server refuses it, because of a key in it that this user may not
+    /// touch, it goes in halves: one bad key must not cost the others.
+    fn renew(
+        &self,
+        engine: &Engine,
+        line: &mut dyn Line,
+        batch: &[Arc<Tenure>],
+    ) -> Result<(), String> {
+        let leases: Vec<Lease> = batch.iter().map(|tenure| tenure.renewal()).collect();
+        // One lost answer must not cost the shortest of them.
+        let shortest = leases.iter().map(|lease| lease.lease).min();
+        let limit = renewal_limit(shortest.unwrap_or_default());
+        let sent = engine.now();
+        let said = match line.call(&Call::Renew(&leases), limit) {
+            Ok(answer) => match answer.reply {
+                Reply::Renewed(said) => said,
+                _ => return Err("an answer to another question".into()),
+            },
+            Err(failure) if !failure.unknown && !failure.passes() && batch.len() > 1 => {
+                let (first, second) = batch.split_at(batch.len() / 2);
+                let first = self.renew(engine, line, first);
+                return self.renew(engine, line, second).and(first);
+            }
+            Err(failure) => return Err(reason(&failure)),
+        };
+        for (tenure, said) in batch.iter().zip(said) {
+            let lease = tenure.terms.lease;
+            match tenure.renewed(sent, engine.now(), lease, said) {
+                Standing::Live(_) if said == Renewed::Refused => {}
+                Standing::Live(_) => {
+                    let due = renewal_due(sent, lease, engine.chance.bits());
+                    self.put_off(tenure, due);
+                }
+                Standing::Ended => {}
+                Standing::Lost(_) => {
+                    self.deregister(tenure);
+                    engine.watch.hurry(tenure);
+                }
             }
         }
+        Ok(())
     }
 
     /// Sends the endings that are due, until one fails.

@@ -191,6 +191,40 @@ fn the_renewal_thread_goes_on_after_a_panic_with_all_its_leases() {
 }
 
 #[test]
+fn one_lease_that_the_server_refuses_costs_no_other() {
+    let clock = Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)));
+    let refuses = |call: &Call<'_>| match call {
+        Call::Renew(batch) if batch.iter().any(|lease| &**lease.key.name() == "bad") => {
+            Err(Failure::plain(FailureKind::Denied, false, "NOPERM"))
+        }
+        call => generous()(call),
+    };
+    let engine = Fake::new(generous(), refuses).engine(SHORT, Arc::clone(&clock) as Arc<dyn Clock>);
+    let guards: Vec<_> = ["a", "b", "bad", "c", "d"]
+        .map(|name| {
+            Handle::new(Arc::clone(&engine), name)
+                .lock()
+                .expect("granted")
+        })
+        .into();
+    let started = SystemClock.now();
+    clock.advance(SHORT / 3);
+    for guard in guards.iter().filter(|guard| guard.name() != "bad") {
+        while guard.remaining() < SHORT * 2 / 3 {
+            assert!(SystemClock.now().since(started) < PATIENCE, "not renewed");
+            thread::yield_now();
+        }
+    }
+    clock.advance(SHORT * 2 / 3);
+    let lost: Vec<_> = guards
+        .iter()
+        .filter(|guard| guard.state() == LeaseState::Lost)
+        .map(|guard| guard.name())
+        .collect();
+    assert_eq!(lost, ["bad"]);
+}
+
+#[test]
 fn a_grant_that_comes_too_late_is_given_back() {
     let clock = Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)));
     let late = Arc::clone(&clock);
