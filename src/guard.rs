@@ -90,7 +90,8 @@ impl Lease {
     }
 
     /// A channel that receives one [`Lost`] within 50 ms of the loss, or is disconnected when the guard ends in
-    /// good health. Each call gives a channel of its own; on a lease that is lost already it holds the message.
+    /// good health. Each call gives a channel of its own, kept until the guard ends, so call it once and keep what it gives;
+    /// on a lease that is lost already it holds the message.
     ///
     /// # Example
     ///
@@ -114,7 +115,8 @@ impl Lease {
     }
 
     /// Makes sure that the lease lasts for at least `at_least` from now, by asking the server unless it does
-    /// already. It never shortens a lease, and blocks for one request at the most.
+    /// already. It never shortens a lease, and blocks for one request at the most. It is for this guard only: the
+    /// next starts with the handle's own lease again.
     ///
     /// # Errors
     ///

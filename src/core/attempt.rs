@@ -376,6 +376,10 @@ impl Attempt {
 
     /// Sleeps after a failure, or ends where it will not pass, nobody waits for it to, or it has lasted long.
     fn setback(&mut self, failure: Failure, around: &Surroundings<'_>) -> Step {
+        // A request that was cut short by this thread's deadline says nothing to the threads behind it.
+        if failure.passes() && around.until.is_some_and(|until| around.now >= until) {
+            return Step::Done(Outcome::TimeOver(Some(failure)));
+        }
         if !failure.passes() || around.until.is_none() || !self.waits {
             return Step::Done(Outcome::Failed(failure));
         }
@@ -620,6 +624,15 @@ mod tests {
             slept >= Duration::from_mins(1) && slept < Duration::from_secs(65),
             "{slept:?}"
         );
+    }
+
+    #[test]
+    fn a_request_cut_short_by_one_threads_deadline_fails_no_other() {
+        let mut scene = Scene::new(Some(START + Duration::from_millis(1)));
+        scene.send(Input::Go);
+        scene.now = START + Duration::from_millis(100);
+        let step = scene.failed(FailureKind::Unavailable, true);
+        assert!(matches!(step, Step::Done(Outcome::TimeOver(Some(_)))));
     }
 
     #[test]

@@ -90,10 +90,20 @@ impl Tenure {
     /// Whether it may be passed on at `now`.
     pub(crate) fn health(&self, now: Time) -> Health {
         match self.cell.standing(now) {
-            Standing::Live(left) if self.terms.renew && !self.is_late(left) => Health::Good,
+            Standing::Live(left)
+                if self.terms.renew && !self.is_late(left) && !self.is_extended(now) =>
+            {
+                Health::Good
+            }
             Standing::Live(_) => Health::Poor,
             Standing::Ended | Standing::Lost(_) => Health::Lost,
         }
+    }
+
+    /// Whether Redis may keep it for longer than its terms say: a crash of the next thread would cost as much.
+    fn is_extended(&self, now: Time) -> bool {
+        let kept_until = Time::from_nanos(self.kept_until.load(Ordering::Relaxed));
+        kept_until > now + self.terms.lease
     }
 
     /// Whether a renewal is overdue, going by what is left of the lease.

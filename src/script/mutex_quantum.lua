@@ -15,8 +15,8 @@ if held == ARGV[10] or held == ARGV[10] .. MARK then
   if not head or head == ARGV[1] then
     local fence = next_fences(KEYS[2], ARGV[3], ARGV[4])
     if type(fence) == 'table' then return fence end
-    local ttl = math.max(redis.call('PTTL', KEYS[1]), tonumber(ARGV[2]))
-    redis.call('SET', KEYS[1], ARGV[1], 'PX', ttl)
+    -- A tenure of its own: what the old one was extended to has ended with it.
+    redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
     return fence
   end
   -- Before the hand-over, so that its value is marked for us; where it fails, the next poll queues.

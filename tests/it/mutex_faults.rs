@@ -7,7 +7,7 @@ use leasehold::{Error, LeaseState, LockManager, LostCause};
 
 use crate::support::{
     Child, PATIENCE, Server, build, companions_of, fence_of, locking, locking_asleep, lost,
-    manager, ms, name, secs, shared, task, task_asleep, unused_url, wait_until,
+    manager, ms, name, patient, secs, shared, task, task_asleep, unused_url, wait_until,
 };
 
 #[test]
@@ -43,7 +43,8 @@ fn a_silent_server_is_not_a_held_lock() {
     assert!(matches!(tried, Err(Error::Unavailable { .. })), "{tried:?}");
     server.resume();
     // Whatever came of that request, nothing of it stays for long.
-    let next = locks.try_lock_for("n", secs(15)).expect("it is asked");
+    let other = manager(&server.url());
+    let next = other.try_lock_for("n", secs(15)).expect("it is asked");
     assert!(next.is_some());
 }
 
@@ -210,7 +211,7 @@ fn an_outage_fails_all_threads_together() {
     let redis = server.raw();
     let limit = secs(2);
     let holder = manager(&server.url());
-    let locks = build(LockManager::single(&server.url()).outage_limit(limit));
+    let locks = build(patient(&server.url()).outage_limit(limit));
     let guard = holder.lock("n").expect("it is free");
     let wait = || {
         let mutex = locks.mutex("n");
@@ -285,7 +286,7 @@ fn scripts_that_were_flushed_are_sent_again() {
 fn a_full_pool_stops_neither_renewal_nor_release() {
     let redis = shared();
     let holder = manager(redis.url());
-    let locks = build(LockManager::single(redis.url()).pool_size(1));
+    let locks = build(patient(redis.url()).pool_size(1));
     let mine = name("pool-mine");
     let others: Vec<_> = (0..50).map(|_| name("pool-other")).collect();
     let held: Vec<_> = others
@@ -314,11 +315,7 @@ fn a_full_pool_stops_neither_renewal_nor_release() {
 #[test]
 fn a_pool_without_a_free_connection_is_waited_for() {
     let server = Server::start();
-    let locks = build(
-        LockManager::single(&server.url())
-            .pool_size(1)
-            .io_timeout(PATIENCE),
-    );
+    let locks = build(patient(&server.url()).pool_size(1).io_timeout(PATIENCE));
     drop(locks.lock("n").expect("it is free"));
     server.pause();
     // One has the only connection and waits for the server; the others wait for the connection.

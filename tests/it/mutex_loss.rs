@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use leasehold::{LeaseState, LockGuard, LockManager, LostCause};
 
 use crate::support::{
-    Child, PATIENCE, SLACK, Server, Task, build, companions_of, lost, manager, ms, name, secs,
-    shared, task, wait_until,
+    Child, PATIENCE, SLACK, Server, Task, build, companions_of, locking, lost, manager, ms, name,
+    secs, shared, task, wait_until,
 };
 
 /// Takes 1 % and 2 ms off, and a grain of the clocks.
@@ -199,10 +199,7 @@ fn a_lost_tenure_lets_the_threads_behind_it_ask() {
     let guard = short.lock().expect("it is free");
     let begun = Instant::now();
     // The guard is neither dropped nor looked at, and another thread's wait ends all the same.
-    let next = short
-        .try_lock_for(PATIENCE)
-        .expect("it is asked")
-        .expect("it comes free");
+    let next = locking(&short).end().expect("it comes free");
     assert!(begun.elapsed() >= least(secs(1)), "it was not over");
     assert!(begun.elapsed() < secs(1) + SLACK);
     assert!(next.fence() > guard.fence());

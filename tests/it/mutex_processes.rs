@@ -1,14 +1,13 @@
 //! What a mutex is between processes: real ones, that can be killed and stopped.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use leasehold::LockManager;
-
 use crate::support::{
     Child, PATIENCE, SLACK, Task, add, added, build, companions_of, locking, manager, ms, name,
-    secs, shared, task, wait_until,
+    patient, secs, shared, task, wait_until,
 };
 
 #[test]
@@ -104,7 +103,7 @@ fn killed_waiters_delay_nobody() {
     });
     assert_eq!(redis.listeners(&channels[CRASHED]), 1);
     guard.release().expect("it was held all the while");
-    // Past all of them, in the one script: each of them would have cost a claim window of two seconds.
+    // Past all of them, in the one script: each of them would have cost a claim window.
     assert_eq!(redis.get(&name).as_ref(), Some(&queue[CRASHED]));
     live.locked();
 }
@@ -113,12 +112,11 @@ fn killed_waiters_delay_nobody() {
 fn a_waiter_that_hangs_is_passed_over_after_its_claim_window() {
     let redis = shared();
     let name = name("hung-waiter");
-    let locks = build(LockManager::single(redis.url()).io_timeout(ms(500)));
+    let locks = manager(redis.url());
     let guard = locks.lock(&name).expect("it is free");
-    let (mut hung, mut live) = (
-        Child::start(redis.url(), "io_timeout_ms=500"),
-        Child::start(redis.url(), "io_timeout_ms=500"),
-    );
+    // Its claim window is as long as its lease: it has no use for a longer one.
+    let mut hung = Child::start(redis.url(), "lease_ms=2000");
+    let mut live = Child::start(redis.url(), "");
     hung.say(format_args!("lock {name}"));
     redis.wait_until_queued(&name, 1);
     live.say(format_args!("lock {name}"));
@@ -146,14 +144,14 @@ fn a_waiter_that_hangs_is_passed_over_after_its_claim_window() {
 fn a_lease_is_renewed_for_as_long_as_its_guard_lives() {
     let redis = shared();
     let name = name("renewed");
-    let lease = secs(2);
+    let lease = secs(5);
     let locks = manager(redis.url());
     let mut other = Child::start(redis.url(), "");
     let guard = locks.mutex(&name).lease(lease).lock().expect("it is free");
     let owner = guard.owner().to_owned();
     let begun = Instant::now();
     // Time itself is what is tested.
-    while begun.elapsed() < lease * 3 {
+    while begun.elapsed() < lease * 2 {
         assert_eq!(other.ask(format_args!("try {name} 0")), "held");
         assert_eq!(redis.get(&name), Some(owner.clone()));
         assert!(redis.ttl(&name) <= Some(lease));
@@ -208,24 +206,31 @@ fn processes_are_served_in_the_order_in_which_they_came() {
 fn a_process_gives_way_after_its_quantum() {
     let redis = shared();
     let name = name("quantum");
-    let locks = build(LockManager::single(redis.url()).quantum(ms(50)));
+    let locks = build(patient(redis.url()).quantum(ms(50)));
     let mut other = Child::start(redis.url(), "");
     // From here on some thread of this process always wants it; they stop with this test.
     let stop = Arc::new(());
+    let turns = Arc::new(AtomicU32::new(0));
     let busy: Vec<_> = (0..4)
         .map(|_| {
             let (mutex, stopped) = (locks.mutex(&name), Arc::downgrade(&stop));
+            let turns = Arc::clone(&turns);
             task(move || {
                 while stopped.strong_count() > 0 {
                     let guard = mutex.lock().expect("it comes free");
                     // Held for so long that it is the quantum which runs out, and not the fences for it.
                     thread::sleep(ms(1));
                     drop(guard);
+                    turns.fetch_add(1, Ordering::Relaxed);
                 }
             })
         })
         .collect();
     for _ in 0..3 {
+        let before = turns.load(Ordering::Relaxed);
+        wait_until("it goes round among these threads", || {
+            turns.load(Ordering::Relaxed) > before + 8
+        });
         other.lock(&name);
         assert_eq!(other.ask(format_args!("release {name}")), "released");
     }

@@ -344,3 +344,42 @@ fn close_says_whether_every_release_went_out() {
     assert!(locks.close(PATIENCE));
     assert!(!server.raw().exists("n"));
 }
+
+// What an extension raised ends with the guard that asked for it.
+
+#[test]
+fn an_extension_is_not_passed_on() {
+    let raw = shared();
+    let name = name("extension");
+    let locks = build(LockManager::single(raw.url()).lease(secs(20)));
+    let guard = locks.lock(&name).expect("free");
+    guard.extend(LONG).expect("extended");
+    assert!(raw.ttl(&name).expect("it expires") > secs(500));
+    thread::scope(|scope| {
+        let next = asleep(scope, || locks.lock(&name));
+        guard.release().expect("held");
+        let next = next.join().expect("no panic").expect("its turn");
+        assert!(raw.ttl(&name).expect("it expires") <= secs(20));
+        next.release().expect("held");
+    });
+}
+
+// A wait that is cut short fails no other.
+
+#[test]
+fn a_short_wait_does_not_fail_those_behind_it() {
+    let server = Server::start();
+    let raw = server.raw();
+    let locks = build(LockManager::single(&server.url()).io_timeout(secs(20)));
+    // So that the connections are there.
+    drop(locks.lock("warm").expect("free"));
+    let () = raw.ask(&["CLIENT", "PAUSE", "2000", "ALL"]);
+    thread::scope(|scope| {
+        let short = asleep(scope, || locks.try_lock_for("n", ms(1)));
+        let patient = asleep(scope, || locks.lock("n"));
+        let short = short.join().expect("no panic");
+        assert!(matches!(short, Err(Error::Unavailable { .. })), "{short:?}");
+        let guard = patient.join().expect("no panic").expect("it waited");
+        guard.release().expect("held");
+    });
+}

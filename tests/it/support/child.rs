@@ -14,7 +14,7 @@ use std::time::Instant;
 use leasehold::{LockGuard, LockManager};
 use rustix::process::{Pid, Signal};
 
-use super::{PATIENCE, Raw, ms, own_threads, threads};
+use super::{PATIENCE, Raw, ms, own_threads, patient, threads};
 
 /// The server's URL: where it is set, this process is a child.
 const URL: &str = "LEASEHOLD_IT_CHILD";
@@ -161,13 +161,12 @@ fn say(answer: &str) {
 }
 
 fn manager(url: &str, settings: &str) -> LockManager {
-    let mut builder = LockManager::single(url);
+    let mut builder = patient(url);
     for setting in settings.split_whitespace() {
         let (key, value) = setting.split_once('=').expect("key=value");
         let number = || value.parse().expect("a number");
         builder = match key {
             "lease_ms" => builder.lease(ms(number())),
-            "io_timeout_ms" => builder.io_timeout(ms(number())),
             "label" => builder.label(value),
             _ => panic!("no such setting: {key}"),
         };

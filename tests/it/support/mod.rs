@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use leasehold::{Builder, Error, LockManager, Lost};
+use leasehold::{Builder, Error, LockGuard, LockManager, Lost};
 
 pub(crate) use child::{Child, add, added};
 pub(crate) use raw::{Raw, companions_of, fence_of};
@@ -21,10 +21,6 @@ pub(crate) use threads::{Task, asleep, locking, locking_asleep, own_threads, tas
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// How far past its time something may be on a busy machine, where a test is about time.
 pub(crate) const SLACK: Duration = Duration::from_secs(5);
-
-/// A wait that is long enough for a listener to have come up, and ends before the poll after that: a request that
-/// is sent right before the end may go unanswered on a busy machine, and that would be an error.
-pub(crate) const BETWEEN_POLLS: Duration = Duration::from_millis(600);
 
 pub(crate) const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -58,15 +54,36 @@ pub(crate) fn name(what: &str) -> String {
     )
 }
 
+/// Settings for a busy machine: its servers may well take longer than the default allows.
+pub(crate) fn patient(url: &str) -> Builder {
+    LockManager::single(url)
+        .connect_timeout(secs(10))
+        .io_timeout(secs(5))
+}
+
 /// A manager of its own, and so what another process would be to the lock.
 #[track_caller]
 pub(crate) fn manager(url: &str) -> LockManager {
-    build(LockManager::single(url))
+    build(patient(url))
 }
 
 #[track_caller]
 pub(crate) fn build(builder: Builder) -> LockManager {
     builder.build().expect("the server is there")
+}
+
+/// Waits for what is held by another.
+#[track_caller]
+pub(crate) fn wait_in_vain(mut wait: impl FnMut() -> Result<Option<LockGuard>, Error>) {
+    for _ in 0..10 {
+        match wait() {
+            Ok(None) => return,
+            // On a busy machine the last request may go unanswered, and then it is not known to be held.
+            Err(Error::Unavailable { .. }) => {}
+            other => panic!("it was held all the while: {other:?}"),
+        }
+    }
+    panic!("the server never answers");
 }
 
 /// The loss in an answer that must be one.
