@@ -332,7 +332,9 @@ impl Attempt {
                     return over;
                 }
                 let poll = match around.hearing {
-                    Hearing::Ready(_) => POLL,
+                    Hearing::Ready(_) if self.queued => POLL,
+                    // Subscribed while this request was under way, which so could not queue: the next can.
+                    Hearing::Ready(_) => AFTER_EXPIRY,
                     Hearing::NotYet if !self.queued => POLL_SUBSCRIBING,
                     Hearing::NotYet | Hearing::Denied => POLL_UNHEARD,
                 };
@@ -556,7 +558,10 @@ mod tests {
         };
         assert_eq!(ask.channel, None);
         assert!(sleep_of(scene.replied(held(None)), START) <= POLL_SUBSCRIBING);
+        scene.send(Input::Woken);
+        // Confirmed while the request was under way.
         scene.hearing = Hearing::Ready("c".into());
+        assert!(sleep_of(scene.replied(held(None)), START) <= AFTER_EXPIRY);
         let Verb::Acquire { ask, at_once } = scene.send(Input::Woken) else {
             panic!("not asked");
         };

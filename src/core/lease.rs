@@ -188,6 +188,32 @@ mod tests {
         );
     }
 
+    /// The guard's thread sees the deadline pass while a renewal that came just in time moves it: whichever of them
+    /// is first, nobody may see the lease lost and then alive.
+    #[test]
+    fn no_renewal_overtakes_a_loss_that_was_seen() {
+        use crate::sync::{Arc, AtomicBool, thread};
+        for _ in 0..4_000 {
+            let cell = Arc::new(LeaseCell::new(at(100)));
+            let go = Arc::new(AtomicBool::new(false));
+            let (other, started) = (Arc::clone(&cell), Arc::clone(&go));
+            let renewal = thread::spawn(move || {
+                started.store(true, Ordering::Release);
+                other.renew(at(99), at(200));
+            });
+            while !go.load(Ordering::Acquire) {
+                std::hint::spin_loop();
+            }
+            let seen = cell.standing(at(100));
+            renewal.join().expect("no panic");
+            let after = cell.standing(at(150));
+            match seen {
+                Standing::Lost(_) => assert_eq!(after, seen),
+                _ => assert!(matches!(after, Standing::Live(_))),
+            }
+        }
+    }
+
     #[derive(Clone, Debug)]
     enum Act {
         Look,

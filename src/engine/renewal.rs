@@ -36,6 +36,8 @@ const BATCH: usize = 200;
 const ENDINGS_IN_A_ROW: usize = 64;
 /// How long a flush waits at a time: parking does not run through suspend, the clock does.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
+/// After a failure: what else is due is tried next, but a server that is gone is not asked without a pause.
+const AFTER_FAILURE: Duration = Duration::from_millis(10);
 /// After a panic, so that one that comes again and again does not take a core.
 const AFTER_PANIC: Duration = Duration::from_millis(100);
 
@@ -182,11 +184,11 @@ impl Renewal {
             };
             let round = catch_unwind(AssertUnwindSafe(|| {
                 let line = line.get_or_insert_with(|| engine.store.line());
-                self.renew_due(&engine, &mut **line);
-                self.end_due(&*engine.clock, &mut **line);
+                let renewed = self.renew_due(&engine, &mut **line);
+                let ended = self.end_due(&*engine.clock, &mut **line);
+                renewed && ended
             }));
-            let panicked = round.is_err();
-            if panicked {
+            if round.is_err() {
                 log::error!("the renewal thread panicked and goes on with all its leases");
                 // The connection may be in the middle of something.
                 line = None;
@@ -198,25 +200,27 @@ impl Renewal {
             let Some(sleep) = state.shift.rest(now, next) else {
                 return;
             };
-            let sleep = if panicked {
-                sleep.max(AFTER_PANIC)
-            } else {
-                sleep
+            let least = match round {
+                Ok(true) => Duration::ZERO,
+                Ok(false) => AFTER_FAILURE,
+                Err(_) => AFTER_PANIC,
             };
+            let sleep = sleep.max(least);
             self.changed.wait_for(state, sleep).shift.woke();
         }
     }
 
-    /// Renews what is due, batch by batch, until a request fails.
-    fn renew_due(&self, engine: &Engine, line: &mut dyn Line) {
+    /// Renews what is due, batch by batch, until a request fails. False where one did.
+    fn renew_due(&self, engine: &Engine, line: &mut dyn Line) -> bool {
         loop {
             let batch = self.state.lock().take_due(engine.now());
             if batch.is_empty() {
-                return;
+                return true;
             }
             if let Err(why) = self.renew(engine, line, &batch) {
                 // They are in the timetable at their retry times.
-                return self.failed(&why);
+                self.failed(&why);
+                return false;
             }
             self.reached();
         }
@@ -265,14 +269,14 @@ impl Renewal {
         Ok(())
     }
 
-    /// Sends the endings that are due, until one fails.
-    fn end_due(&self, clock: &dyn Clock, line: &mut dyn Line) {
+    /// Sends the endings that are due, until one fails. False where one did.
+    fn end_due(&self, clock: &dyn Clock, line: &mut dyn Line) -> bool {
         for _ in 0..ENDINGS_IN_A_ROW {
             let now = clock.now();
             let (place, entry, verb, limit) = {
                 let mut state = self.state.lock();
                 let Some((place, job)) = state.begin_job(now) else {
-                    return;
+                    return true;
                 };
                 let (entry, verb) = (Arc::clone(&job.entry), job.ending.verb().clone());
                 // No longer than until a lease is due again: an ending can wait, a lease cannot.
@@ -316,10 +320,12 @@ impl Renewal {
                 }
             }
             if let Some(failure) = failure {
-                return self.failed(&reason(&failure));
+                self.failed(&reason(&failure));
+                return false;
             }
             self.reached();
         }
+        true
     }
 
     /// Moves a lease from its retry time to its next one, unless its guard has ended it meanwhile: that sets

@@ -15,11 +15,12 @@
 //! delegate sleeps sets its flag, and the sleep is over before it began.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use crate::core::attempt::Hearing;
 use crate::engine::Engine;
-use crate::error::FailureKind;
+use crate::error::{Failure, FailureKind};
 use crate::store::Heard;
 use crate::sync::{Arc, AtomicBool, AtomicU8, Condvar, Mutex, Ordering, Thread, thread};
 
@@ -161,7 +162,7 @@ impl Wakeup {
         let mut pause = FIRST_PAUSE;
         let mut said_denied = false;
         loop {
-            let ended = store.listen(&self.channel, &mut |heard| {
+            let mut hear = |heard: Heard<'_>| {
                 match heard {
                     Heard::Subscribed => {
                         self.hearing.store(READY, Ordering::SeqCst);
@@ -174,6 +175,11 @@ impl Wakeup {
                     Heard::Silence => {}
                 }
                 !self.is_stopped()
+            };
+            let listen = AssertUnwindSafe(|| store.listen(&self.channel, &mut hear));
+            let ended = catch_unwind(listen).unwrap_or_else(|_| {
+                let words = "the listener panicked";
+                Err(Failure::plain(FailureKind::Unavailable, false, words))
             });
             let wait = match ended {
                 Ok(()) => Duration::ZERO,

@@ -37,7 +37,7 @@ fn an_unreachable_server_is_not_a_held_lock() {
 #[test]
 fn a_silent_server_is_not_a_held_lock() {
     let server = Server::start();
-    let locks = build(LockManager::single(&server.url()).io_timeout(ms(300)));
+    let locks = build(patient(&server.url()).io_timeout(ms(1500)));
     server.pause();
     let tried = locks.try_lock("n");
     assert!(matches!(tried, Err(Error::Unavailable { .. })), "{tried:?}");
@@ -412,11 +412,7 @@ fn a_drop_makes_one_attempt_and_leaves_the_rest_to_the_background() {
     let redis = server.raw();
     // The lease is far longer than the test's patience: it is not by time that the lock comes free.
     let lease = PATIENCE * 10;
-    let locks = build(
-        LockManager::single(&server.url())
-            .io_timeout(ms(300))
-            .lease(lease),
-    );
+    let locks = build(patient(&server.url()).io_timeout(ms(1500)).lease(lease));
     let guard = locks.lock("n").expect("it is free");
     server.pause();
     let begun = Instant::now();

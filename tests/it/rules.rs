@@ -383,3 +383,39 @@ fn a_short_wait_does_not_fail_those_behind_it() {
         guard.release().expect("held");
     });
 }
+
+// The fence goes on from the last one where the server's clock has been set back.
+
+#[test]
+fn fences_rise_though_the_clock_was_set_back() {
+    let raw = shared();
+    let name = name("clock");
+    let [fence, ..] = companions_of(&name);
+    let (seconds, micros): (u64, u64) = raw.ask(&["TIME"]);
+    // As it stands after the clock was set back by an hour.
+    let mut last = (seconds + 3600) * 1_000_000 + micros;
+    let () = raw.ask(&["SET", &fence, &last.to_string(), "PX", "600000"]);
+    let locks = manager(raw.url());
+    for _ in 0..3 {
+        let guard = locks.lock(&name).expect("free");
+        assert_eq!(guard.fence(), last + 1);
+        last = guard.fence();
+        // Kept for its memory past its own time, not past the clock's.
+        assert!(raw.ttl(&fence).expect("it expires") > secs(3600));
+    }
+    // And with a block of them, as a lock that is passed on takes.
+    let guard = locks.lock(&name).expect("free");
+    let mut last = guard.fence();
+    thread::scope(|scope| {
+        let next = [(); 3].map(|()| asleep(scope, || locks.lock(&name).map(|guard| guard.fence())));
+        drop(guard);
+        for next in next {
+            let fence = next.join().expect("no panic").expect("its turn");
+            assert!(fence > last);
+            last = fence;
+        }
+    });
+    // What was not used of the block was given back.
+    let kept: String = raw.ask(&["GET", &fence]);
+    assert_eq!(kept, last.to_string());
+}
