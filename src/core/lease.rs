@@ -192,24 +192,38 @@ mod tests {
     /// is first, nobody may see the lease lost and then alive.
     #[test]
     fn no_renewal_overtakes_a_loss_that_was_seen() {
-        use crate::sync::{Arc, AtomicBool, thread};
-        for _ in 0..4_000 {
-            let cell = Arc::new(LeaseCell::new(at(100)));
-            let go = Arc::new(AtomicBool::new(false));
-            let (other, started) = (Arc::clone(&cell), Arc::clone(&go));
-            let renewal = thread::spawn(move || {
-                started.store(true, Ordering::Release);
-                other.renew(at(99), at(200));
-            });
-            while !go.load(Ordering::Acquire) {
-                std::hint::spin_loop();
+        use crate::sync::{Arc, thread};
+        const ROUNDS: usize = 200_000;
+        let cells: Arc<Vec<_>> = Arc::new((0..ROUNDS).map(|_| LeaseCell::new(at(100))).collect());
+        // Each round begins when both have come to it, so that they meet in the middle of what they do.
+        let turns = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+        let meet = |turns: &[AtomicU64; 2], me: usize, round: usize| {
+            turns[me].store(round as u64, Ordering::SeqCst);
+            let mut spins = 0_u32;
+            while turns[1 - me].load(Ordering::SeqCst) < round as u64 {
+                spins += 1;
+                if spins > 1_000 {
+                    thread::yield_now();
+                }
             }
-            let seen = cell.standing(at(100));
-            renewal.join().expect("no panic");
-            let after = cell.standing(at(150));
+        };
+        let (theirs, shared) = (Arc::clone(&cells), Arc::clone(&turns));
+        let renewal = thread::spawn(move || {
+            for (round, cell) in theirs.iter().enumerate() {
+                meet(&shared, 0, round);
+                cell.renew(at(99), at(200));
+            }
+        });
+        let mut seen = Vec::with_capacity(ROUNDS);
+        for (round, cell) in cells.iter().enumerate() {
+            meet(&turns, 1, round);
+            seen.push(cell.standing(at(100)));
+        }
+        renewal.join().expect("no panic");
+        for (cell, seen) in cells.iter().zip(seen) {
             match seen {
-                Standing::Lost(_) => assert_eq!(after, seen),
-                _ => assert!(matches!(after, Standing::Live(_))),
+                Standing::Lost(_) => assert_eq!(cell.standing(at(150)), seen),
+                _ => assert!(matches!(cell.standing(at(150)), Standing::Live(_))),
             }
         }
     }
