@@ -224,14 +224,23 @@ impl Session {
 
     /// Drops the manager, then the guards, and answers with the threads that do not end after that.
     fn drop_everything(&mut self) -> String {
-        let before = own_threads();
+        /// Renewal, watch, listener and pool.
+        const THREADS: usize = 4;
+        let wait_for = |done: &dyn Fn(&[String]) -> bool| {
+            let begun = Instant::now();
+            let mut threads = own_threads();
+            while !done(&threads) && begun.elapsed() < PATIENCE / 2 {
+                thread::sleep(ms(1));
+                threads = own_threads();
+            }
+            threads
+        };
+        // A thread has its name only once it runs.
+        let before = wait_for(&|threads| threads.len() == THREADS);
         self.manager = None;
         self.guards.clear();
-        let begun = Instant::now();
-        while !own_threads().is_empty() && begun.elapsed() < PATIENCE / 2 {
-            thread::sleep(ms(1));
-        }
-        format!("{before:?} -> {:?}", own_threads())
+        let after = wait_for(&<[String]>::is_empty);
+        format!("{before:?} -> {after:?}")
     }
 }
 
