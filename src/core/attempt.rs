@@ -768,6 +768,21 @@ mod tests {
     }
 
     #[test]
+    fn a_take_over_from_an_owner_in_doubt_leaves_that_owner_behind() {
+        for reply in [GRANTED, held(None)] {
+            let mut scene = Scene::waiting();
+            let from = Leftover {
+                owner: "lh1:mine:l".into(),
+                doubt: Some(START + LEASE),
+            };
+            scene.attempt = Attempt::take_over(&scene.chance, "l", from.clone(), None);
+            scene.send(Input::Go);
+            scene.replied(reply);
+            assert_eq!(scene.attempt.leftovers(), [from]);
+        }
+    }
+
+    #[test]
     fn a_take_over_that_was_handed_over_waits_in_the_queue() {
         let mut scene = Scene::waiting();
         taking_over(&mut scene);

@@ -166,8 +166,8 @@ impl Engine {
             }
             input = match step {
                 Step::Send(verb) => {
-                    // Before the request, or its answer's message could come unheard.
-                    if request.until.is_some() && self.wakeup.is_ready() {
+                    // Before a request that queues, or the message to it could come unheard.
+                    if verb.queues() {
                         self.wakeup.register(&mut waker, attempt.owner());
                     }
                     let sent = self.now();

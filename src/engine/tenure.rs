@@ -148,16 +148,20 @@ impl Tenure {
     /// How it is ended in Redis.
     pub(crate) fn ending(&self, give_back: Option<GiveBack>, now: Time) -> Ending {
         let contended = self.contended.load(Ordering::Relaxed);
-        let kept_until = Time::from_nanos(self.kept_until.load(Ordering::Relaxed));
-        let ttl = self.terms.lease.max(kept_until.since(now));
         Ending::of_tenure(
             Arc::clone(&self.owner),
             contended,
             give_back,
             self.doubt,
             now,
-            ttl,
+            self.ttl(now),
         )
+    }
+
+    /// How long Redis may still keep the key.
+    fn ttl(&self, now: Time) -> Duration {
+        let kept_until = Time::from_nanos(self.kept_until.load(Ordering::Relaxed));
+        self.terms.lease.max(kept_until.since(now))
     }
 
     fn leftover(&self) -> Leftover {
@@ -501,7 +505,8 @@ impl Engine {
             self.deregister(tenure);
             tenure.announce(cause);
             if cause == LostCause::Expired {
-                self.clean_up(&tenure.entry, tenure.leftover(), tenure.terms.lease);
+                let ttl = tenure.ttl(self.now());
+                self.clean_up(&tenure.entry, tenure.leftover(), ttl);
             }
         }
     }

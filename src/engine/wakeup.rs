@@ -83,7 +83,7 @@ impl Wakeup {
         }
     }
 
-    pub(crate) fn is_ready(&self) -> bool {
+    fn is_ready(&self) -> bool {
         self.hearing.load(Ordering::SeqCst) == READY
     }
 
@@ -236,5 +236,69 @@ impl Waker {
 impl Drop for Waker {
     fn drop(&mut self) {
         self.wakeup.register.lock().sleepers.remove(&self.owner);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::SystemChance;
+    use crate::script::Call;
+    use crate::store::{Answer, Limits, Line, Store};
+
+    /// A store that only listens, as it is told to.
+    struct Listening<F>(F);
+
+    impl<F> Store for Listening<F>
+    where
+        F: Fn(&mut dyn FnMut(Heard<'_>) -> bool) -> Result<(), Failure> + Send + Sync,
+    {
+        fn call(&self, _: &Call<'_>, _: Limits) -> Result<Answer, Failure> {
+            unreachable!("a listener asks nothing")
+        }
+
+        fn line(&self) -> Box<dyn Line> {
+            unreachable!("a listener asks nothing")
+        }
+
+        fn listen(&self, _: &str, hear: &mut dyn FnMut(Heard<'_>) -> bool) -> Result<(), Failure> {
+            (self.0)(hear)
+        }
+    }
+
+    #[test]
+    fn everybody_looks_up_at_each_subscription_and_one_at_a_message() {
+        let wakeup = Arc::new(Wakeup::new(uuid::Uuid::nil()));
+        let (mut one, mut other) = (None, None);
+        wakeup.register(&mut one, &"one".into());
+        wakeup.register(&mut other, &"other".into());
+        let were_woken = || {
+            [&one, &other].map(|waker: &Option<Waker>| {
+                let waker = waker.as_ref().expect("it is registered");
+                waker.sleeper.woken.swap(false, Ordering::SeqCst)
+            })
+        };
+        let seen = Mutex::new(Vec::new());
+        let store = Listening(|hear: &mut dyn FnMut(Heard<'_>) -> bool| {
+            let mut seen = seen.lock();
+            for heard in [
+                Heard::Subscribed,
+                Heard::Silence,
+                Heard::Message(b"other"),
+                Heard::Message(b"nobody"),
+                Heard::Message(b"\xff"),
+                // The connection broke unnoticed by this store, and is there again.
+                Heard::Subscribed,
+            ] {
+                assert!(hear(heard));
+                seen.push(were_woken());
+            }
+            wakeup.stop();
+            Ok(())
+        });
+        wakeup.run(&store, &SystemChance::new());
+        let (none, all) = ([false; 2], [true; 2]);
+        assert_eq!(*seen.lock(), [all, none, [false, true], none, none, all]);
+        assert_eq!(wakeup.hearing(), Hearing::NotYet, "it has stopped");
     }
 }

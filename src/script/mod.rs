@@ -76,6 +76,14 @@ impl Verb {
             }
         }
     }
+
+    /// Whether it leaves its owner in the queue where the lock is held.
+    pub(crate) fn queues(&self) -> bool {
+        match self {
+            Self::Acquire { ask, .. } | Self::TakeOver { ask, .. } => ask.channel.is_some(),
+            Self::Release { .. } | Self::HandOver { .. } | Self::Cancel { .. } => false,
+        }
+    }
 }
 
 /// What a grant is asked on.

@@ -433,7 +433,7 @@ fn a_full_server_renews_and_releases_what_it_has() {
     let redis = server.raw();
     let limit = |bytes: &str| -> () { redis.ask(&["CONFIG", "SET", "maxmemory", bytes]) };
     let (one, other) = (manager(&server.url()), manager(&server.url()));
-    let guard = one.mutex("n").lease(secs(3)).lock().expect("it is free");
+    let guard = one.mutex("n").lease(secs(9)).lock().expect("it is free");
     let waiter = locking(&other.mutex("n"));
     redis.wait_until_queued("n", 1);
     limit("1");

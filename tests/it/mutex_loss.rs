@@ -18,7 +18,7 @@ fn least(lease: Duration) -> Duration {
 fn a_lease_that_is_not_renewed_is_lost_at_its_end() {
     let redis = shared();
     let name = name("unrenewed");
-    let lease = secs(1);
+    let lease = secs(3);
     let locks = manager(redis.url());
     let begun = Instant::now();
     let guard = locks
@@ -84,7 +84,7 @@ fn a_silent_server_costs_the_lock_at_the_deadline_and_for_good() {
     // The renewal thread waits for an answer all the while, so it is another that ends the lease.
     let locks = build(LockManager::single(&server.url()).io_timeout(PATIENCE * 2));
     let other = manager(&server.url());
-    let guard = locks.mutex("n").lease(secs(4)).lock().expect("it is free");
+    let guard = locks.mutex("n").lease(secs(8)).lock().expect("it is free");
     let losses = guard.on_lost();
     assert_eq!(guard.state(), LeaseState::Held);
     server.pause();

@@ -364,6 +364,53 @@ fn an_extension_is_not_passed_on() {
     });
 }
 
+#[test]
+fn an_extension_whose_answer_was_lost_leaves_no_orphan() {
+    let server = Server::start();
+    let raw = server.raw();
+    let locks = build(LockManager::single(&server.url()).io_timeout(ms(300)));
+    // So that the server knows the script.
+    let warm = locks.lock("warm").expect("free");
+    warm.extend(LONG).expect("extended");
+    let short = locks.mutex("n").lease(secs(2)).renew(false);
+    let guard = short.lock().expect("free");
+    server.pause();
+    let error = guard.extend(LONG).expect_err("no answer");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    server.resume();
+    // It was carried out all the same: the key outlives the lease by far.
+    wait_until("extended", || {
+        raw.ttl("n").is_some_and(|ttl| ttl > secs(500))
+    });
+    wait_until("lost here", || guard.state() == LeaseState::Lost);
+    assert!(raw.exists("n"));
+    drop(guard);
+    wait_until("released", || !raw.exists("n"));
+}
+
+#[test]
+fn unused_fences_are_given_back_at_each_quantum() {
+    let name = name("give-back");
+    // A block of as many fences as there are microseconds in it.
+    let locks = build(LockManager::single(shared().url()).quantum(LONG));
+    let mut next = locks.lock(&name).expect("free");
+    let mut fences = vec![next.fence()];
+    for round in 0..4 {
+        // Another lease each time, so that nothing is passed on: the tenure is taken over by the script.
+        let handle = locks.mutex(&name).lease(secs(100 + round));
+        next = thread::scope(|scope| {
+            let waiter = asleep(scope, || handle.lock());
+            next.release().expect("held");
+            waiter.join().expect("no panic").expect("its turn")
+        });
+        fences.push(next.fence());
+    }
+    assert!(fences.is_sorted(), "{fences:?}");
+    // They follow the server's clock: had one block been kept, they would be ten minutes ahead.
+    let micros = u64::try_from(LONG.as_micros()).expect("it is small");
+    assert!(fences[4] - fences[0] < micros / 2, "{fences:?}");
+}
+
 // A wait that is cut short fails no other.
 
 #[test]

@@ -73,9 +73,13 @@ impl Raw {
     /// Waits until the waiter `owner` has polled: it will not do so again for the better part of a second.
     #[track_caller]
     pub(crate) fn wait_until_polled(&self, key: &str, owner: &str) {
-        let seen = || -> String { self.ask(&["HGET", &waiters_of(key), owner]) };
+        // None where the queue was forgotten meanwhile, as it is when a busy machine keeps all from polling.
+        let seen = || -> Option<String> { self.ask(&["HGET", &waiters_of(key), owner]) };
         let before = seen();
-        wait_until("the waiter polls", || seen() != before);
+        wait_until("the waiter polls", || {
+            let now = seen();
+            now.is_some() && now != before
+        });
     }
 
     /// The channel on which the waiter `owner` is woken.
