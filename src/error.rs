@@ -23,6 +23,7 @@ pub(crate) type Cause = Arc<dyn std::error::Error + Send + Sync>;
 /// | `LOADING`, `BUSY`, `READONLY`, `MISCONF`, `OOM`, `NOREPLICAS`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN` | [`Unavailable`](Error::Unavailable) | goes on |
 /// | `NOAUTH`, `WRONGPASS`, `NOPERM` | [`Denied`](Error::Denied) | ends |
 /// | `WRONGTYPE` | [`WrongType`](Error::WrongType) | ends |
+/// | that the others use the semaphore with other permits | [`PermitsDiffer`](Error::PermitsDiffer) | ends |
 /// | anything that is no answer to what was asked | [`Protocol`](Error::Protocol) | ends |
 ///
 /// A wait goes on until its own deadline, and without one until
@@ -79,6 +80,15 @@ pub enum Error {
         name: Option<Arc<str>>,
         /// What the server said.
         cause: Cause,
+    },
+    /// Others who use the name at this time divide it into another number of permits.
+    PermitsDiffer {
+        /// The semaphore.
+        name: Arc<str>,
+        /// The permits that this handle asked for.
+        asked: u32,
+        /// Those that the others did.
+        stored: u32,
     },
     /// The server answered with something that is no answer to what it was asked.
     Protocol {
@@ -144,6 +154,14 @@ impl fmt::Display for Error {
                 about(f, name)?;
                 write!(f, "its key holds something that is no lock: {cause}")
             }
+            Self::PermitsDiffer {
+                name,
+                asked,
+                stored,
+            } => write!(
+                f,
+                "lock {name:?}: asked for one of {asked} permits, but others use it with {stored}"
+            ),
             Self::Protocol { name, cause } => {
                 about(f, name)?;
                 write!(f, "the server's answer makes no sense: {cause}")
@@ -163,6 +181,7 @@ impl std::error::Error for Error {
             | Self::Config { .. }
             | Self::InvalidName { .. }
             | Self::Lost(_)
+            | Self::PermitsDiffer { .. }
             | Self::Timeout { .. } => None,
         }
     }
@@ -220,6 +239,10 @@ pub(crate) enum FailureKind {
     Unavailable,
     Denied,
     WrongType,
+    PermitsDiffer {
+        asked: u32,
+        stored: u32,
+    },
     Protocol,
 }
 
@@ -252,6 +275,11 @@ impl Failure {
             FailureKind::Unavailable => Error::Unavailable { name, cause },
             FailureKind::Denied => Error::Denied { name, cause },
             FailureKind::WrongType => Error::WrongType { name, cause },
+            FailureKind::PermitsDiffer { asked, stored } => Error::PermitsDiffer {
+                name: name.unwrap_or_default(),
+                asked,
+                stored,
+            },
             FailureKind::Protocol => Error::Protocol { name, cause },
         }
     }

@@ -1,12 +1,15 @@
 //! Guards, and the lease that each of them derefs to.
 
 use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Deref;
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 
-use crate::engine::tenure::Holding;
+use crate::engine::holding::Holding;
 use crate::error::{Error, Lost, Result};
+use crate::sync::{Arc, MutexGuard};
 
 /// What a lease is at the moment it is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -139,42 +142,194 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// An acquired [`Mutex`](crate::Mutex), released when dropped.
-///
-/// Dropping never panics. It makes one attempt, bounded by [`connect_timeout`](crate::Builder::connect_timeout)
-/// and [`io_timeout`](crate::Builder::io_timeout), and leaves what failed to the renewal thread, which repeats it
-/// until the lease is over. Where another thread of this process waits for the name, the lock is passed to it
-/// in memory and nothing is sent.
-#[must_use = "if unused the lock is released at once"]
-#[derive(Debug)]
-pub struct LockGuard {
-    lease: Lease,
+/// What every guard of one lease has: its lease, its end.
+macro_rules! guard {
+    ($(#[$doc:meta])* $guard:ident) => {
+        $(#[$doc])*
+        #[must_use = "if unused the lock is released at once"]
+        #[derive(Debug)]
+        pub struct $guard {
+            lease: Lease,
+        }
+
+        impl $guard {
+            pub(crate) fn new(holding: Holding) -> Self {
+                Self {
+                    lease: Lease::new(holding),
+                }
+            }
+
+            /// Releases the lock and says whether it was held until now.
+            ///
+            /// # Errors
+            ///
+            /// * [`Error::Lost`] when the lease had ended before.
+            /// * [`Error::Unavailable`], [`Error::Denied`] or [`Error::Protocol`] when the server could not be
+            ///   told; the renewal thread goes on trying until the lease is over.
+            /// * [`Error::Closed`] in a forked child, where nothing is released.
+            pub fn release(self) -> Result<()> {
+                self.lease.holding.release()
+            }
+        }
+
+        impl Deref for $guard {
+            type Target = Lease;
+
+            fn deref(&self) -> &Lease {
+                &self.lease
+            }
+        }
+    };
 }
 
-impl LockGuard {
-    pub(crate) fn new(holding: Holding) -> Self {
-        Self {
-            lease: Lease::new(holding),
-        }
-    }
+guard! {
+    /// An acquired [`Mutex`](crate::Mutex), released when dropped.
+    ///
+    /// Dropping never panics. It makes one attempt, bounded by
+    /// [`connect_timeout`](crate::Builder::connect_timeout) and [`io_timeout`](crate::Builder::io_timeout), and
+    /// leaves what failed to the renewal thread, which repeats it until the lease is over. Where another thread of
+    /// this process waits for the name, the lock is passed to it in memory and nothing is sent.
+    LockGuard
+}
 
-    /// Releases the lock and says whether it was held until now.
+guard! {
+    /// A reader's part in a [`RwLock`](crate::RwLock), ended when dropped; as with [`LockGuard`].
+    ///
+    /// Its [`fence`](Lease::fence) is the last writer's, so it is larger than those of the writers before that and
+    /// smaller than those of all to come. Readers share it.
+    ReadGuard
+}
+
+guard! {
+    /// A writer's hold on a [`RwLock`](crate::RwLock), released when dropped; as with [`LockGuard`].
+    WriteGuard
+}
+
+guard! {
+    /// Some permits of a [`Semaphore`](crate::Semaphore), given back when dropped; as with [`LockGuard`].
+    ///
+    /// Its [`fence`](Lease::fence) is no other permit's; as several are held at a time, it orders nothing.
+    Permit
+}
+
+impl WriteGuard {
+    /// Becomes a reader with no gap: no other writer comes in between, and the readers that wait come in too. It
+    /// blocks for one request.
     ///
     /// # Errors
     ///
+    /// In each case the guard has ended.
+    ///
     /// * [`Error::Lost`] when the lease had ended before.
-    /// * [`Error::Unavailable`], [`Error::Denied`] or [`Error::Protocol`] when the server could not be told; the
-    ///   renewal thread goes on trying until the lease is over.
-    /// * [`Error::Closed`] in a forked child, where nothing is released.
-    pub fn release(self) -> Result<()> {
-        self.lease.holding.release()
+    /// * [`Error::Unavailable`], [`Error::Denied`], [`Error::Protocol`] when the server could not be asked, or did
+    ///   not answer; what may be left of it is released in the background.
+    /// * [`Error::Closed`] in a forked child.
+    pub fn downgrade(self) -> Result<ReadGuard> {
+        self.lease.holding.downgrade().map(ReadGuard::new)
     }
 }
 
-impl std::ops::Deref for LockGuard {
+impl Permit {
+    /// How many permits it is.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.lease.holding.units()
+    }
+}
+
+/// The guards of one thread on a [`ReentrantMutex`](crate::ReentrantMutex) share one hold on it; the last one
+/// releases it when it is dropped, as a [`LockGuard`] does.
+///
+/// It stays on its thread.
+///
+/// ```compile_fail
+/// fn is_send<T: Send>() {}
+/// is_send::<leasehold::ReentrantGuard>();
+/// ```
+#[must_use = "if unused the lock is released at once"]
+#[derive(Debug)]
+pub struct ReentrantGuard {
+    hold: Arc<Lease>,
+    /// The standard library's guard is bound to its thread, and so is this.
+    on_its_thread: PhantomData<MutexGuard<'static, ()>>,
+}
+
+impl ReentrantGuard {
+    pub(crate) fn new(hold: Arc<Lease>) -> Self {
+        Self {
+            hold,
+            on_its_thread: PhantomData,
+        }
+    }
+
+    /// Ends this guard, and with the last one the hold, and says whether the lock was held until now.
+    ///
+    /// # Errors
+    ///
+    /// As [`LockGuard::release`]; of a guard that is not the last one, [`Error::Lost`] alone.
+    pub fn release(self) -> Result<()> {
+        match Arc::try_unwrap(self.hold) {
+            Ok(last) => last.holding.release(),
+            Err(hold) => hold.check(),
+        }
+    }
+}
+
+impl Deref for ReentrantGuard {
     type Target = Lease;
 
     fn deref(&self) -> &Lease {
-        &self.lease
+        &self.hold
+    }
+}
+
+/// An acquired [`MultiLock`](crate::MultiLock): all of its names, released together when dropped; as with
+/// [`LockGuard`].
+#[must_use = "if unused the locks are released at once"]
+#[derive(Debug)]
+pub struct MultiGuard {
+    /// In the order of their names.
+    leases: Vec<Lease>,
+    /// The hold on all of them.
+    all: Lease,
+}
+
+impl MultiGuard {
+    pub(crate) fn new(holding: Holding) -> Self {
+        Self {
+            leases: holding.by_name().map(Lease::new).collect(),
+            all: Lease::new(holding),
+        }
+    }
+
+    /// The lease of each name, in the order of the names. They have one owner, are renewed together, and are lost
+    /// together; each has a fence of its own.
+    #[must_use]
+    pub fn leases(&self) -> &[Lease] {
+        &self.leases
+    }
+
+    /// Whether all can still be relied on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] when one is lost, and only then; it names all of them.
+    pub fn check(&self) -> Result<()> {
+        self.all.check()
+    }
+
+    /// As [`Lease::on_lost`], for the loss of any of them; the message names all.
+    #[must_use]
+    pub fn on_lost(&self) -> Receiver<Lost> {
+        self.all.on_lost()
+    }
+
+    /// Releases all of them and says whether they were held until now.
+    ///
+    /// # Errors
+    ///
+    /// As [`LockGuard::release`].
+    pub fn release(self) -> Result<()> {
+        self.all.holding.release()
     }
 }

@@ -117,6 +117,13 @@ mod sync;
 
 pub use crossbeam_channel::Receiver;
 pub use error::{Error, Lost, LostCause, Result};
-pub use guard::{Lease, LeaseState, LockGuard};
+pub use guard::{
+    Lease, LeaseState, LockGuard, MultiGuard, Permit, ReadGuard, ReentrantGuard, WriteGuard,
+};
+pub use lock::multi::MultiLock;
 pub use lock::mutex::Mutex;
+pub use lock::rate_limiter::{Admission, RateLimiter};
+pub use lock::reentrant::ReentrantMutex;
+pub use lock::rwlock::RwLock;
+pub use lock::semaphore::Semaphore;
 pub use manager::{Builder, LockManager};

@@ -8,7 +8,13 @@ use crate::config::{Server, Settings};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::guard::{Lease, LockGuard};
+use crate::lock::Handle;
+use crate::lock::multi::MultiLock;
 use crate::lock::mutex::Mutex;
+use crate::lock::rate_limiter::RateLimiter;
+use crate::lock::reentrant::ReentrantMutex;
+use crate::lock::rwlock::RwLock;
+use crate::lock::semaphore::Semaphore;
 use crate::random::SystemChance;
 use crate::store::node::Node;
 use crate::sync::Arc;
@@ -112,7 +118,50 @@ impl LockManager {
     /// A name has 1 to 1,024 bytes of UTF-8. What is wrong with it comes from the first call.
     #[must_use]
     pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
-        Mutex::new(Arc::clone(&self.engine), name.as_ref())
+        Mutex::new(self.handle(name.as_ref()))
+    }
+
+    /// A handle to the mutex called `name` that a thread may lock again while it holds it.
+    ///
+    /// It is the same lock as [`mutex`](LockManager::mutex) of that name.
+    #[must_use]
+    pub fn reentrant_mutex(&self, name: impl AsRef<str>) -> ReentrantMutex {
+        ReentrantMutex::new(self.handle(name.as_ref()))
+    }
+
+    /// A handle to the reader-writer lock called `name`.
+    ///
+    /// A name is that of one kind of lock at a time: a mutex and a reader-writer lock of one name are told that it
+    /// is the wrong type.
+    #[must_use]
+    pub fn rwlock(&self, name: impl AsRef<str>) -> RwLock {
+        RwLock::new(self.handle(name.as_ref()))
+    }
+
+    /// A handle to the semaphore called `name`, of so many permits: at least 1, at most 4,294,967,294. All who use
+    /// it at one time must give the same number.
+    #[must_use]
+    pub fn semaphore(&self, name: impl AsRef<str>, permits: u32) -> Semaphore {
+        Semaphore::new(self.handle(name.as_ref()), permits)
+    }
+
+    /// A handle to several mutexes, locked all or none. At least one name, and none twice.
+    ///
+    /// They are the same locks as [`mutex`](LockManager::mutex) of these names.
+    #[must_use]
+    pub fn multi<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> MultiLock {
+        MultiLock::new(Arc::clone(&self.engine), names)
+    }
+
+    /// A handle to the rate limiter called `name`: at least 1 permit in any window of length `per`, which is from
+    /// 1 ms to a year. All who use it must give the same figures.
+    #[must_use]
+    pub fn rate_limiter(&self, name: impl AsRef<str>, permits: u32, per: Duration) -> RateLimiter {
+        RateLimiter::new(self.handle(name.as_ref()), permits, per)
+    }
+
+    fn handle(&self, name: &str) -> Handle {
+        Handle::new(Arc::clone(&self.engine), name)
     }
 
     /// Ends all waits, of all clones, with [`Error::Closed`](crate::Error::Closed), as every later call, and

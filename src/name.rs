@@ -99,11 +99,6 @@ impl LockKey {
         &self.name
     }
 
-    /// The key, shared.
-    pub(crate) fn id(&self) -> &Arc<str> {
-        &self.key
-    }
-
     pub(crate) fn key(&self) -> &str {
         &self.key
     }
@@ -114,6 +109,91 @@ impl LockKey {
             [&self.key, tagged].concat()
         } else {
             ["{", &self.key, "}", plain].concat()
+        }
+    }
+}
+
+/// What a lock is about: one name, or several.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    first: LockKey,
+    /// All of them, where there are several.
+    set: Option<Arc<Set>>,
+}
+
+#[derive(Debug)]
+struct Set {
+    /// Tells it from all other sets.
+    id: Arc<str>,
+    /// For messages.
+    name: Arc<str>,
+    /// In the order of their keys.
+    keys: Vec<LockKey>,
+}
+
+impl From<LockKey> for Target {
+    fn from(first: LockKey) -> Self {
+        Self { first, set: None }
+    }
+}
+
+impl Target {
+    /// All of these names together.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] where there is none, or one is there twice.
+    pub(crate) fn all(mut keys: Vec<LockKey>) -> Result<Self, Error> {
+        // Everybody has them in one order, whatever order they were given in.
+        keys.sort_unstable_by(|one, other| one.key.cmp(&other.key));
+        if let Some(twice) = keys.windows(2).find(|pair| pair[0].key == pair[1].key) {
+            let reason = format!("{:?} is there twice", twice[0].name());
+            return Err(Error::config("names", reason));
+        }
+        let Some(first) = keys.first().cloned() else {
+            return Err(Error::config("names", "there is none"));
+        };
+        let names: Vec<&str> = keys.iter().map(|key| &**key.name()).collect();
+        let set = Set {
+            // With their lengths, or `a`, `b` could be taken for `a1:b`.
+            id: keys
+                .iter()
+                .flat_map(|key| [key.key.len().to_string(), ":".into(), key.key.to_string()])
+                .collect::<String>()
+                .into(),
+            name: names.join(" + ").into(),
+            keys,
+        };
+        Ok(Self {
+            first,
+            set: Some(Arc::new(set)),
+        })
+    }
+
+    pub(crate) fn first(&self) -> &LockKey {
+        &self.first
+    }
+
+    pub(crate) fn keys(&self) -> &[LockKey] {
+        match &self.set {
+            Some(set) => &set.keys,
+            None => std::slice::from_ref(&self.first),
+        }
+    }
+
+    /// What messages call it.
+    pub(crate) fn name(&self) -> &Arc<str> {
+        match &self.set {
+            Some(set) => &set.name,
+            None => self.first.name(),
+        }
+    }
+
+    /// What tells it from others of its kind.
+    pub(crate) fn id(&self) -> &Arc<str> {
+        match &self.set {
+            Some(set) => &set.id,
+            None => &self.first.key,
         }
     }
 }

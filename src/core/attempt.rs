@@ -11,7 +11,7 @@
 //! | any, sent | granted too late to be believed | abandon the owner, go on under a new one, as after a failure |
 //! | any, sent | held | a try is done; a wait sleeps until a message, the holder's expiry, or its poll |
 //! | ask, sent | failed, and no wait has begun | done: the first error is returned at once |
-//! | any, sent | failed for good (denied, wrong type, nonsense) | done |
+//! | any, sent | failed for good (denied, wrong type, other permits, nonsense) | done |
 //! | ask, sent | failed, may pass | back off, ask again under the same owner: asking is idempotent |
 //! | take over, sent | failed, outcome unknown | abandon both owners, back off, ask under a new one |
 //! | take over, sent | failed, certainly not carried out | back off, take over again |
@@ -66,6 +66,8 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) hearing: Hearing,
     /// How many fences a grant should bring where it can be passed on.
     pub(crate) block: u64,
+    /// Into how many units the lock is divided.
+    pub(crate) of: u32,
     /// Whether other threads of this process wait.
     pub(crate) crowded: bool,
     pub(crate) outage_limit: Duration,
@@ -117,6 +119,8 @@ pub(crate) struct Grant {
     pub(crate) owner: Arc<str>,
     pub(crate) fence: u64,
     pub(crate) fences: u64,
+    /// The fences of the further names, where there are several.
+    pub(crate) rest: Vec<u64>,
     /// A reading of the clock from before the request.
     pub(crate) sent: Time,
     pub(crate) deadline: Time,
@@ -130,6 +134,7 @@ pub(crate) struct Grant {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Leftover {
     pub(crate) owner: Arc<str>,
+    pub(crate) units: u32,
     /// Until when "not there" is not yet final.
     pub(crate) doubt: Option<Time>,
 }
@@ -155,6 +160,8 @@ struct Outage {
 #[derive(Debug)]
 pub(crate) struct Attempt {
     owner: Arc<str>,
+    /// How much of the lock it is for.
+    units: u32,
     state: State,
     /// Whether Redis may have this owner in the lock's queue.
     queued: bool,
@@ -170,10 +177,11 @@ pub(crate) struct Attempt {
 }
 
 impl Attempt {
-    /// An attempt from nothing.
-    pub(crate) fn new(chance: &dyn Chance, label: &str) -> Self {
+    /// An attempt from nothing, at so much of the lock.
+    pub(crate) fn new(chance: &dyn Chance, label: &str, units: u32) -> Self {
         Self {
             owner: owner(chance, label),
+            units,
             state: State::Ask,
             queued: false,
             answered: false,
@@ -186,10 +194,10 @@ impl Attempt {
     }
 
     /// An attempt of a thread that has waited behind others of its process.
-    pub(crate) fn after_waiting(chance: &dyn Chance, label: &str) -> Self {
+    pub(crate) fn after_waiting(chance: &dyn Chance, label: &str, units: u32) -> Self {
         Self {
             waits: true,
-            ..Self::new(chance, label)
+            ..Self::new(chance, label, units)
         }
     }
 
@@ -200,7 +208,7 @@ impl Attempt {
         from: Leftover,
         give_back: Option<GiveBack>,
     ) -> Self {
-        let mut attempt = Self::new(chance, label);
+        let mut attempt = Self::new(chance, label, from.units);
         attempt.answered = true;
         attempt.waits = true;
         attempt.state = State::TakeOver {
@@ -209,6 +217,11 @@ impl Attempt {
             give_back,
         };
         attempt
+    }
+
+    /// Whether a thread that wants so much of the lock can carry it on.
+    pub(crate) fn is_for(&self, units: u32) -> bool {
+        self.units == units
     }
 
     /// The owner under which messages come.
@@ -225,15 +238,21 @@ impl Attempt {
     pub(crate) fn abandon(mut self) -> Vec<Leftover> {
         if let State::TakeOver { from, doubt, .. } = std::mem::replace(&mut self.state, State::Ask)
         {
-            self.leftovers.push(Leftover { owner: from, doubt });
+            self.leave_behind(from, doubt);
         }
         if self.queued || self.doubt.is_some() {
-            self.leftovers.push(Leftover {
-                owner: self.owner,
-                doubt: self.doubt,
-            });
+            let (owner, doubt) = (Arc::clone(&self.owner), self.doubt);
+            self.leave_behind(owner, doubt);
         }
         self.leftovers
+    }
+
+    fn leave_behind(&mut self, owner: Arc<str>, doubt: Option<Time>) {
+        self.leftovers.push(Leftover {
+            owner,
+            units: self.units,
+            doubt,
+        });
     }
 
     pub(crate) fn step(&mut self, input: Input, around: &Surroundings<'_>) -> Step {
@@ -272,6 +291,7 @@ impl Attempt {
         self.asked = if passed_on { around.block } else { 1 };
         let ask = Ask {
             owner: Arc::clone(&self.owner),
+            units: self.units,
             lease: around.terms.lease,
             fences: self.asked,
             channel,
@@ -300,10 +320,14 @@ impl Attempt {
         if let State::TakeOver { from, doubt, .. } = std::mem::replace(&mut self.state, State::Ask)
             && doubt.is_some()
         {
-            self.leftovers.push(Leftover { owner: from, doubt });
+            self.leave_behind(from, doubt);
         }
         match reply {
-            Reply::Granted { fence, contended } => {
+            Reply::Granted {
+                fence,
+                rest,
+                contended,
+            } => {
                 let (fence, contended) = (*fence, *contended);
                 let deadline = valid_until(sent, around.terms.lease);
                 if around.now >= deadline {
@@ -318,6 +342,7 @@ impl Attempt {
                     owner: Arc::clone(&self.owner),
                     fence,
                     fences: self.asked,
+                    rest: rest.clone(),
                     sent,
                     deadline,
                     contended: contended || (self.answered && !taken_over),
@@ -343,6 +368,14 @@ impl Attempt {
                 let wait = ttl.map_or(poll, |ttl| (ttl + AFTER_EXPIRY).min(poll));
                 sleep(wait, around)
             }
+            Reply::Differs(stored) => {
+                let kind = FailureKind::PermitsDiffer {
+                    asked: around.of,
+                    stored: *stored,
+                };
+                let words = "others use it with other permits";
+                self.failed(sent, Failure::plain(kind, false, words), around)
+            }
             _ => {
                 let words = "an answer to another question";
                 let failure = Failure::plain(FailureKind::Protocol, true, words);
@@ -356,10 +389,7 @@ impl Attempt {
             self.doubt = Some(sent + around.terms.lease);
             // The release that must follow for the old owner may hit the new one's grant: neither asks again.
             if let State::TakeOver { from, .. } = std::mem::replace(&mut self.state, State::Ask) {
-                self.leftovers.push(Leftover {
-                    owner: from,
-                    doubt: self.doubt,
-                });
+                self.leave_behind(from, self.doubt);
                 self.renamed(around);
             }
         }
@@ -369,10 +399,8 @@ impl Attempt {
     /// Leaves the present owner behind, to be released, and goes on under another.
     fn renamed(&mut self, around: &Surroundings<'_>) {
         let old = std::mem::replace(&mut self.owner, owner(around.chance, around.label));
-        self.leftovers.push(Leftover {
-            owner: old,
-            doubt: self.doubt.take(),
-        });
+        let doubt = self.doubt.take();
+        self.leave_behind(old, doubt);
         self.queued = false;
     }
 
@@ -445,7 +473,7 @@ mod tests {
         fn new(until: Option<Time>) -> Self {
             let chance = SystemChance::new();
             Self {
-                attempt: Attempt::new(&chance, "l"),
+                attempt: Attempt::new(&chance, "l", 1),
                 chance,
                 now: START,
                 until,
@@ -469,6 +497,7 @@ mod tests {
                     until: self.until,
                     hearing: self.hearing.clone(),
                     block: 100,
+                    of: 1,
                     crowded: false,
                     outage_limit: Duration::from_mins(1),
                     label: "l",
@@ -509,6 +538,7 @@ mod tests {
 
     const GRANTED: Reply = Reply::Granted {
         fence: 7,
+        rest: Vec::new(),
         contended: false,
     };
 
@@ -641,6 +671,21 @@ mod tests {
     }
 
     #[test]
+    fn other_permits_end_a_wait_and_leave_no_place_in_the_queue() {
+        let mut scene = Scene::waiting();
+        scene.send(Input::Go);
+        scene.replied(held(None));
+        scene.send(Input::Woken);
+        let step = scene.replied(Reply::Differs(5));
+        let Step::Done(Outcome::Failed(failure)) = step else {
+            panic!("it goes on: {step:?}");
+        };
+        let (asked, stored) = (1, 5);
+        assert_eq!(failure.kind, FailureKind::PermitsDiffer { asked, stored });
+        assert_eq!(scene.attempt.abandon().len(), 1);
+    }
+
+    #[test]
     fn what_will_not_pass_ends_a_wait() {
         for kind in [
             FailureKind::Denied,
@@ -725,6 +770,7 @@ mod tests {
         let from: Arc<str> = "lh1:mine:l".into();
         let leftover = Leftover {
             owner: Arc::clone(&from),
+            units: 1,
             doubt: None,
         };
         scene.attempt = Attempt::take_over(&scene.chance, "l", leftover, None);
@@ -773,6 +819,7 @@ mod tests {
             let mut scene = Scene::waiting();
             let from = Leftover {
                 owner: "lh1:mine:l".into(),
+                units: 1,
                 doubt: Some(START + LEASE),
             };
             scene.attempt = Attempt::take_over(&scene.chance, "l", from.clone(), None);

@@ -54,17 +54,25 @@ pub(crate) struct Ending {
 impl Ending {
     /// The end of a tenure whose key lives for `ttl` at the most.
     pub(crate) fn of_tenure(
-        owner: Arc<str>,
+        tenure: Leftover,
         contended: bool,
         give_back: Option<GiveBack>,
-        doubt: Option<Time>,
         now: Time,
         ttl: Duration,
     ) -> Self {
+        let Leftover {
+            owner,
+            units,
+            doubt,
+        } = tenure;
         let verb = if contended || give_back.is_some() {
-            Verb::HandOver { owner, give_back }
+            Verb::HandOver {
+                owner,
+                units,
+                give_back,
+            }
         } else {
-            Verb::Release { owner }
+            Verb::Release { owner, units }
         };
         Self::new(verb, doubt, now, ttl)
     }
@@ -73,6 +81,7 @@ impl Ending {
     pub(crate) fn of_leftover(leftover: Leftover, now: Time, lease: Duration) -> Self {
         let verb = Verb::Cancel {
             owner: leftover.owner,
+            units: leftover.units,
         };
         Self::new(verb, leftover.doubt, now, lease)
     }
@@ -108,9 +117,10 @@ impl Ending {
 
     pub(crate) fn replied(&mut self, now: Time, reply: &Reply, resent: bool) -> Next {
         match (reply, &self.verb) {
-            (Reply::Contended, Verb::Release { owner }) => {
+            (Reply::Contended, Verb::Release { owner, units }) => {
                 self.verb = Verb::HandOver {
                     owner: Arc::clone(owner),
+                    units: *units,
                     give_back: None,
                 };
                 return Next::Send;
@@ -124,8 +134,12 @@ impl Ending {
             return Next::Done;
         };
         // What may still be carried out may take the lock, and may also queue for it.
-        let owner = Arc::clone(self.verb.owner());
-        self.verb = Verb::Cancel { owner };
+        if let Verb::Release { owner, units } | Verb::HandOver { owner, units, .. } = &self.verb {
+            self.verb = Verb::Cancel {
+                owner: Arc::clone(owner),
+                units: *units,
+            };
+        }
         Next::Later((now + self.next_pause()).min(doubt))
     }
 
@@ -159,9 +173,17 @@ mod tests {
         "lh1:u:l".into()
     }
 
+    fn leftover(doubt: Option<Time>) -> Leftover {
+        Leftover {
+            owner: owner(),
+            units: 1,
+            doubt,
+        }
+    }
+
     #[test]
     fn an_uncontended_release_is_one_request() {
-        let mut ending = Ending::of_tenure(owner(), false, None, None, at(0), LEASE);
+        let mut ending = Ending::of_tenure(leftover(None), false, None, at(0), LEASE);
         assert!(matches!(ending.verb(), Verb::Release { .. }));
         assert_eq!(ending.replied(at(1), &Reply::Released, false), Next::Done);
         assert_eq!(ending.gone(), None);
@@ -169,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_release_that_finds_waiters_hands_over() {
-        let mut ending = Ending::of_tenure(owner(), false, None, None, at(0), LEASE);
+        let mut ending = Ending::of_tenure(leftover(None), false, None, at(0), LEASE);
         assert_eq!(ending.replied(at(1), &Reply::Contended, false), Next::Send);
         assert!(matches!(ending.verb(), Verb::HandOver { .. }));
         assert!(!ending.is_settled());
@@ -179,27 +201,23 @@ mod tests {
     #[test]
     fn not_there_is_a_loss_only_on_the_first_answer() {
         let gone = Reply::NotOwner(Gone::Taken);
-        let mut ending = Ending::of_tenure(owner(), true, None, None, at(0), LEASE);
+        let mut ending = Ending::of_tenure(leftover(None), true, None, at(0), LEASE);
         ending.replied(at(1), &gone, false);
         assert_eq!(ending.gone(), Some(Gone::Taken));
 
-        let mut ending = Ending::of_tenure(owner(), true, None, None, at(0), LEASE);
+        let mut ending = Ending::of_tenure(leftover(None), true, None, at(0), LEASE);
         ending.failed(at(1), &SystemChance::new());
         ending.replied(at(2), &gone, false);
         assert_eq!(ending.gone(), None);
 
-        let mut ending = Ending::of_tenure(owner(), true, None, None, at(0), LEASE);
+        let mut ending = Ending::of_tenure(leftover(None), true, None, at(0), LEASE);
         ending.replied(at(1), &gone, true);
         assert_eq!(ending.gone(), None);
     }
 
     #[test]
     fn an_owner_in_doubt_is_cancelled_until_a_lease_has_passed() {
-        let leftover = Leftover {
-            owner: owner(),
-            doubt: Some(at(0) + LEASE),
-        };
-        let mut ending = Ending::of_leftover(leftover, at(0), LEASE);
+        let mut ending = Ending::of_leftover(leftover(Some(at(0) + LEASE)), at(0), LEASE);
         let mut now = at(0);
         let mut requests = 0;
         loop {
@@ -221,7 +239,7 @@ mod tests {
     #[test]
     fn failures_are_repeated_until_the_lease_is_over() {
         let chance = SystemChance::new();
-        let mut ending = Ending::of_tenure(owner(), false, None, None, at(0), LEASE);
+        let mut ending = Ending::of_tenure(leftover(None), false, None, at(0), LEASE);
         let mut now = at(0);
         while let Next::Later(later) = ending.failed(now, &chance) {
             assert!(later > now);

@@ -8,13 +8,15 @@
 
 use std::time::Duration;
 
-use crate::script::GiveBack;
+use crate::script::{GiveBack, Kind};
 
 /// The fences `next..end`, and the one given last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fences {
     next: u64,
     end: u64,
+    /// Whether all guards have the first.
+    is_common: bool,
 }
 
 impl Fences {
@@ -23,6 +25,15 @@ impl Fences {
         Self {
             next: first,
             end: first.saturating_add(count),
+            is_common: false,
+        }
+    }
+
+    /// What a grant of `count` fences brings to a tenure of this kind: the readers all have the last writer's.
+    pub(crate) fn granted(kind: Kind, first: u64, count: u64) -> Self {
+        Self {
+            is_common: kind == Kind::Read,
+            ..Self::new(first, count)
         }
     }
 
@@ -32,7 +43,7 @@ impl Fences {
             return None;
         }
         let fence = self.next;
-        self.next += 1;
+        self.next += u64::from(!self.is_common);
         Some(fence)
     }
 
@@ -42,21 +53,22 @@ impl Fences {
 
     /// None where nothing is left, or nothing was used: a fence is given with the block or not at all.
     pub(crate) fn give_back(&self) -> Option<GiveBack> {
-        (!self.is_empty()).then(|| GiveBack {
+        (!self.is_empty() && !self.is_common).then(|| GiveBack {
             used: self.next - 1,
             last: self.end - 1,
         })
     }
 }
 
-/// How many fences to reserve: a quantum's worth where guards are going to be passed on, else one.
-pub(crate) fn block(quantum: Duration, crowded: bool) -> u64 {
-    if crowded {
-        u64::try_from(quantum.as_micros())
-            .unwrap_or(u64::MAX)
-            .max(1)
-    } else {
-        1
+/// How many fences to reserve where guards are going to be passed on: a quantum's worth. The tenures that a name
+/// may have beside each other share it.
+pub(crate) fn block(kind: Kind, quantum: Duration) -> u64 {
+    let worth = u64::try_from(quantum.as_micros()).unwrap_or(u64::MAX);
+    match kind {
+        Kind::Mutex | Kind::Write => worth.max(1),
+        Kind::Semaphore { of } => (worth / u64::from(of)).max(1),
+        // One fence for all readers; and the names of a set are not passed on, because each would want a block.
+        Kind::Read | Kind::Multi => 1,
     }
 }
 
@@ -78,8 +90,18 @@ mod tests {
 
     #[test]
     fn a_block_never_outruns_the_clock() {
-        assert_eq!(block(Duration::from_millis(50), true), 50_000);
-        assert_eq!(block(Duration::from_nanos(1), true), 1);
-        assert_eq!(block(Duration::from_millis(50), false), 1);
+        let quantum = Duration::from_millis(50);
+        assert_eq!(block(Kind::Mutex, quantum), 50_000);
+        assert_eq!(block(Kind::Mutex, Duration::from_nanos(1)), 1);
+        assert_eq!(block(Kind::Semaphore { of: 8 }, quantum), 6_250);
+        assert_eq!(block(Kind::Semaphore { of: u32::MAX }, quantum), 1);
+        assert_eq!(block(Kind::Read, quantum), 1);
+    }
+
+    #[test]
+    fn readers_share_one_fence_and_give_none_back() {
+        let mut fences = Fences::granted(Kind::Read, 7, 1);
+        assert_eq!([fences.take(), fences.take()], [Some(7); 2]);
+        assert_eq!(fences.give_back(), None);
     }
 }

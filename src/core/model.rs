@@ -91,6 +91,7 @@ impl Server {
             let fence = self.fences(now, ask.fences);
             return Reply::Granted {
                 fence,
+                rest: Vec::new(),
                 contended: false,
             };
         }
@@ -101,7 +102,11 @@ impl Server {
                 self.give(&head, now + ask.lease);
                 let fence = self.fences(now, ask.fences);
                 let contended = !self.queue.is_empty();
-                return Reply::Granted { fence, contended };
+                return Reply::Granted {
+                    fence,
+                    rest: Vec::new(),
+                    contended,
+                };
             }
             self.give(&head, now + CLAIM);
         }
@@ -113,7 +118,11 @@ impl Server {
             let contended = *marked;
             self.leave(&ask.owner);
             let fence = self.fences(now, ask.fences);
-            return Reply::Granted { fence, contended };
+            return Reply::Granted {
+                fence,
+                rest: Vec::new(),
+                contended,
+            };
         }
         let reply = Reply::Held {
             ttl: Some(end.since(now)),
@@ -154,17 +163,18 @@ impl Server {
                         self.lock = Some((Arc::clone(&ask.owner), false, now + ask.lease));
                         Reply::Granted {
                             fence,
+                            rest: Vec::new(),
                             contended: false,
                         }
                     }
                 }
             }
-            Verb::Release { owner } => match &self.lock {
+            Verb::Release { owner, .. } => match &self.lock {
                 Some((holder, true, _)) if holder == owner => Reply::Contended,
                 _ => self.release(owner, now),
             },
             Verb::HandOver { owner, .. } => self.release(owner, now),
-            Verb::Cancel { owner } => {
+            Verb::Cancel { owner, .. } => {
                 self.leave(owner);
                 self.release(owner, now)
             }
@@ -318,7 +328,7 @@ impl World {
         self.send_endings(who, fate);
         let (mut attempt, mut input) =
             match std::mem::replace(&mut self.processes[who].state, State::Idle) {
-                State::Idle => (Attempt::new(&self.chance, "p"), Input::Go),
+                State::Idle => (Attempt::new(&self.chance, "p", 1), Input::Go),
                 State::Asking(attempt, input) => (attempt, input),
                 State::Sleeping(attempt, until) if until <= self.now => (attempt, Input::Woken),
                 other => {
@@ -338,6 +348,7 @@ impl World {
                     until: Some(Time::NEVER),
                     hearing: Hearing::Ready("c".into()),
                     block: 5,
+                    of: 1,
                     crowded: false,
                     outage_limit: Duration::from_mins(1),
                     label: "p",
@@ -410,12 +421,26 @@ impl World {
         let in_time = self.now < grant.deadline;
         self.processes[who].state = State::Idle;
         if take_over && in_time {
-            let from = Leftover { owner, doubt };
+            let from = Leftover {
+                owner,
+                units: 1,
+                doubt,
+            };
             let attempt = Attempt::take_over(&self.chance, "p", from, None);
             self.processes[who].state = State::Asking(attempt, Input::Go);
             self.run(who, fate);
         } else {
-            let ending = Ending::of_tenure(owner, contended, None, doubt, self.now, LEASE);
+            let ending = Ending::of_tenure(
+                Leftover {
+                    owner,
+                    units: 1,
+                    doubt,
+                },
+                contended,
+                None,
+                self.now,
+                LEASE,
+            );
             self.processes[who].endings.push((self.now, ending));
             self.send_endings(who, fate);
         }

@@ -1,53 +1,45 @@
 //! The threads of this process that want one name.
 //!
-//! Whatever wants a name enters its queue. The first is the *delegate*, the only thread of this process that
-//! asks Redis; the others wait behind it, first come, first served. A grant from Redis starts a *tenure*,
-//! which is then passed from thread to thread in memory for as long as its quantum, its fences and the
+//! Whatever wants a name enters its queue. The first that cannot be let in is the *delegate*, the only thread of
+//! this process that asks Redis; the others wait behind it, first come, first served. A grant from Redis starts a
+//! *tenure*, which is then passed from thread to thread in memory for as long as its quantum, its fences and the
 //! health of its lease allow.
 //!
-//! | phase | event | next phase | what the caller is to do |
+//! | what is so | event | what is so then | what the caller is to do |
 //! | --- | --- | --- | --- |
-//! | idle | a thread arrives | asking | it is the delegate: ask Redis |
+//! | nothing | a thread arrives | asking | it is the delegate: ask Redis |
 //! | asking | a thread arrives | asking | it waits; a try is answered "held" if Redis said so last, and no failure since |
 //! | asking | Redis grants | held | hand the delegate its turn, and whoever else fits in |
-//! | asking | the delegate gives up | asking / idle | the next thread carries its attempt on / clean up |
-//! | asking | the delegate fails for good | idle | fail everybody behind it |
+//! | asking | the delegate gives up | asking / nothing | the next thread carries its attempt on / clean up |
+//! | asking | the delegate fails for good | nothing | fail everybody behind it |
+//! | held | a thread arrives that fits in | held | its turn: no request |
 //! | held | a turn ends, the next thread may have the tenure | held | pass it on: no request |
 //! | held | the last turn ends, threads wait | asking | the first asks by *taking over* the tenure |
 //! | held | the last turn ends, nobody waits | ending | release |
-//! | held | the lease is lost | asking / idle | the next thread asks afresh |
+//! | held | the lease is lost | asking / nothing | the next thread asks afresh |
 //! | ending | a thread arrives | ending | it waits; the lock is still this process's |
-//! | ending | the release is over | asking / idle | the first thread that waits asks |
+//! | ending | the release is over | asking / nothing | the first thread that waits asks |
 //!
-//! Invariant: nobody waits while the phase is idle, so no thread is ever forgotten.
+//! Invariant: nobody waits while nothing is so, so no thread is ever forgotten.
 //!
-//! Demand is counted in units of capacity: a mutex is 1 of 1, a reader 1 of very many, a writer all of them,
-//! a semaphore's permits n of k. A tenure has some capacity, its turns use parts of it, and a thread may be
-//! let in when its demand fits what is left and nobody is ahead of it.
+//! How a tenure is shared is the kind's ([`Sharing`]): a mutex has one tenure of one seat; the readers of a name sit
+//! in one tenure together; a semaphore's permits are tenures beside each other. Where tenures may stand beside each
+//! other, a process asks while it holds, so that a thread that does not fit into a tenure it has need not wait for
+//! its end: then "held" and "asking" are both so, nobody waits without a delegate, and what ends is released to
+//! whoever is first in Redis, be it this process's own delegate.
 
 use std::collections::VecDeque;
 
 use crate::clock::Time;
 use crate::config::Terms;
 use crate::core::fence::Fences;
-use crate::script::GiveBack;
-
-/// What one turn uses of its tenure's capacity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Demand {
-    pub(crate) units: u32,
-    pub(crate) of: u32,
-}
-
-impl Demand {
-    /// One of one.
-    pub(crate) const EXCLUSIVE: Demand = Demand { units: 1, of: 1 };
-}
+use crate::script::{GiveBack, Sharing};
 
 /// What a thread wants of a name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wants {
-    pub(crate) demand: Demand,
+    /// How much of the lock it takes up.
+    pub(crate) units: u32,
     pub(crate) terms: Terms,
     /// Whether it waits for the lock, or only for an answer.
     pub(crate) waits: bool,
@@ -58,7 +50,7 @@ pub(crate) struct Wants {
 pub(crate) enum Health {
     /// Held, renewed, on time.
     Good,
-    /// Still exclusive, but not renewed, or late: the next thread takes it over by a script.
+    /// Still held, but not renewed, or late: the next thread asks Redis.
     Poor,
     Lost,
 }
@@ -66,11 +58,11 @@ pub(crate) enum Health {
 /// A grant, as the queue keeps it.
 #[derive(Debug)]
 pub(crate) struct Granted<T> {
-    /// Tells this tenure from the queue's earlier ones.
+    /// Tells this tenure from the queue's other ones.
     pub(crate) number: u64,
     pub(crate) tenure: T,
+    pub(crate) units: u32,
     pub(crate) terms: Terms,
-    pub(crate) capacity: u32,
     pub(crate) fences: Fences,
     pub(crate) quantum_over: Time,
 }
@@ -82,7 +74,7 @@ pub(crate) enum Arrival<T> {
     Delegate,
     /// It waits, under this ticket.
     Queued(u64),
-    /// It shares the tenure that this process has.
+    /// It shares a tenure that this process has.
     Turn(Turn<T>),
     /// It only tried, and the lock is held.
     Held,
@@ -103,6 +95,18 @@ pub(crate) type Admitted<W, T> = (W, Turn<T>);
 /// The threads that come in at one moment. Mostly it is one, so the first is kept apart from the allocation.
 pub(crate) type Entrants<W, T> = (Option<Admitted<W, T>>, Vec<Admitted<W, T>>);
 
+/// What is to be done after a grant.
+#[derive(Debug)]
+pub(crate) struct Begun<W, T> {
+    /// The turn of the thread that asked.
+    pub(crate) turn: Turn<T>,
+    pub(crate) beside: Entrants<W, T>,
+    /// Threads that only tried, and now know that it is held.
+    pub(crate) tried: Vec<W>,
+    /// The thread that asks next.
+    pub(crate) next: Option<W>,
+}
+
 /// What is to be done after a turn has ended.
 #[derive(Debug)]
 pub(crate) enum Finish<W, T> {
@@ -121,10 +125,16 @@ pub(crate) enum Finish<W, T> {
 /// The queue of one name. `W` stands for a waiting thread, `T` for a tenure.
 #[derive(Debug)]
 pub(crate) struct Queue<W, T> {
+    sharing: Sharing,
     /// First come, first served; tickets rise from front to back.
     waiting: VecDeque<Waiting<W>>,
-    phase: Phase<T>,
     next_ticket: u64,
+    /// Whether a delegate asks, and if so whether the last answer was that somebody holds the lock.
+    asking: Option<bool>,
+    /// One at the most, unless the kind has several beside each other.
+    tenures: Vec<Held<T>>,
+    /// Whether the only tenure is being released.
+    ending: bool,
 }
 
 #[derive(Debug)]
@@ -135,28 +145,21 @@ struct Waiting<W> {
 }
 
 #[derive(Debug)]
-enum Phase<T> {
-    Idle,
-    Asking {
-        /// Whether the last answer was that somebody holds the lock.
-        held: bool,
-    },
-    Held(Held<T>),
-    Ending,
-}
-
-#[derive(Debug)]
 struct Held<T> {
-    used: u32,
+    /// How many turns it has at this time.
+    taken: u32,
     granted: Granted<T>,
 }
 
 impl<W, T: Clone> Queue<W, T> {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(sharing: Sharing) -> Self {
         Self {
+            sharing,
             waiting: VecDeque::new(),
-            phase: Phase::Idle,
             next_ticket: 0,
+            asking: None,
+            tenures: Vec::new(),
+            ending: false,
         }
     }
 
@@ -166,28 +169,26 @@ impl<W, T: Clone> Queue<W, T> {
         &mut self,
         wants: Wants,
         now: Time,
-        health: impl FnOnce(&T) -> Health,
+        health: impl Fn(&T) -> Health,
         waiter: impl FnOnce() -> W,
     ) -> Arrival<T> {
-        match &mut self.phase {
-            Phase::Idle => {
-                self.phase = Phase::Asking { held: false };
-                return Arrival::Delegate;
-            }
-            Phase::Held(held) => {
-                if self.waiting.is_empty()
-                    && held.admits(&wants, now)
+        if self.waiting.is_empty() {
+            for held in &mut self.tenures {
+                if held.admits(&wants, self.sharing, now)
                     && health(&held.granted.tenure) == Health::Good
-                    && let Some(turn) = held.admit(wants.demand)
+                    && let Some(turn) = held.admit()
                 {
                     return Arrival::Turn(turn);
                 }
-                if !wants.waits {
-                    return Arrival::Held;
-                }
             }
-            Phase::Asking { held: true } | Phase::Ending if !wants.waits => return Arrival::Held,
-            Phase::Asking { .. } | Phase::Ending => {}
+            if self.may_ask() {
+                self.asking = Some(false);
+                return Arrival::Delegate;
+            }
+        }
+        // Whatever keeps a process from asking is its own hold on the lock, or the question under way.
+        if !wants.waits && self.asking != Some(false) {
+            return Arrival::Held;
         }
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -217,7 +218,7 @@ impl<W, T: Clone> Queue<W, T> {
 
     /// Whether nothing is held, asked or waited for.
     pub(crate) fn is_idle(&self) -> bool {
-        matches!(self.phase, Phase::Idle)
+        self.asking.is_none() && self.tenures.is_empty() && !self.ending
     }
 
     #[cfg(test)]
@@ -225,17 +226,14 @@ impl<W, T: Clone> Queue<W, T> {
         self.waiting.len()
     }
 
-    /// The tenure that this process has now.
+    /// A tenure that this process has now.
     pub(crate) fn tenure(&self) -> Option<&T> {
-        match &self.phase {
-            Phase::Held(held) => Some(&held.granted.tenure),
-            _ => None,
-        }
+        self.tenures.first().map(|held| &held.granted.tenure)
     }
 
     /// The delegate was told that the lock is held. Returns the threads that wait for no more than that.
     pub(crate) fn answered_held(&mut self) -> Vec<W> {
-        if let Phase::Asking { held } = &mut self.phase {
+        if let Some(held) = &mut self.asking {
             *held = true;
         }
         self.take_tries()
@@ -243,46 +241,35 @@ impl<W, T: Clone> Queue<W, T> {
 
     /// The delegate could not ask: what Redis last said is not what it would say now.
     pub(crate) fn not_answered(&mut self) {
-        if let Phase::Asking { held } = &mut self.phase {
+        if let Some(held) = &mut self.asking {
             *held = false;
         }
     }
 
-    /// The delegate was granted the lock. Returns its turn, those of the threads that fit in beside it, and the
-    /// threads that only tried and now know that it is held.
-    pub(crate) fn granted(
-        &mut self,
-        demand: Demand,
-        granted: Granted<T>,
-        now: Time,
-    ) -> (Turn<T>, Vec<Admitted<W, T>>, Vec<W>) {
-        let mut held = Held { used: 0, granted };
-        let turn = held
-            .admit(demand)
-            .expect("a grant holds at least the fence of the turn that asked for it");
-        self.phase = Phase::Held(held);
-        let (first, rest) = self.admit_waiting(now);
-        (
-            turn,
-            first.into_iter().chain(rest).collect(),
-            self.take_tries(),
-        )
+    /// The delegate was granted the lock.
+    pub(crate) fn granted(&mut self, granted: Granted<T>, now: Time) -> Begun<W, T> {
+        self.asking = None;
+        self.begin(granted, now)
+    }
+
+    /// This process was granted the lock in another way than by this queue's delegate.
+    pub(crate) fn given(&mut self, granted: Granted<T>, now: Time) -> Begun<W, T> {
+        debug_assert!(self.sharing.several);
+        self.begin(granted, now)
     }
 
     /// The delegate gives up. The next thread, if any, carries its attempt on, and knows what it was told.
     pub(crate) fn delegate_left(&mut self) -> Option<W> {
-        let Phase::Asking { held } = self.phase else {
-            debug_assert!(false, "only a delegate leaves");
-            return None;
-        };
-        self.next_delegate(held)
+        let held = self.asking.take();
+        debug_assert!(held.is_some(), "only a delegate leaves");
+        self.next_delegate(held.unwrap_or_default())
     }
 
     /// The delegate failed in a way that holds for all. Returns everybody behind it.
     pub(crate) fn failed(&mut self) -> Vec<W> {
-        debug_assert!(matches!(self.phase, Phase::Asking { .. }));
-        self.phase = Phase::Idle;
-        self.waiting.drain(..).map(|w| w.waiter).collect()
+        debug_assert!(self.asking.is_some());
+        self.asking = None;
+        self.close()
     }
 
     /// Everybody who waits is to be told that the manager is closed.
@@ -291,63 +278,93 @@ impl<W, T: Clone> Queue<W, T> {
     }
 
     /// A turn of tenure `number` has ended.
-    pub(crate) fn finish(
-        &mut self,
-        number: u64,
-        demand: Demand,
-        now: Time,
-        health: Health,
-    ) -> Finish<W, T> {
-        let Phase::Held(held) = &mut self.phase else {
+    pub(crate) fn finish(&mut self, number: u64, now: Time, health: Health) -> Finish<W, T> {
+        let Some(index) = self.position(number) else {
             return Finish::Stale;
         };
-        if held.granted.number != number {
-            return Finish::Stale;
-        }
-        held.used -= demand.units;
-        let used = held.used;
+        let held = &mut self.tenures[index];
+        held.taken -= 1;
+        let taken = held.taken;
         let give_back = held.granted.fences.give_back();
         match health {
-            Health::Lost => return Finish::Lost(self.next_delegate(false)),
+            Health::Lost => return Finish::Lost(self.over(index, false)),
             Health::Good => {
-                let entrants = self.admit_waiting(now);
-                if entrants.0.is_some() || used > 0 {
+                let entrants = self.admit_waiting(index, now);
+                if entrants.0.is_some() || taken > 0 {
                     return Finish::Passed(entrants);
                 }
             }
-            Health::Poor if used > 0 => return Finish::Passed((None, Vec::new())),
+            Health::Poor if taken > 0 => return Finish::Passed((None, Vec::new())),
             Health::Poor => {}
         }
         // Until Redis says otherwise, this process holds the lock: a try need not ask.
-        if let Some(next) = self.next_delegate(true) {
+        if let Some(next) = self.over(index, true) {
             return Finish::TakeOver(next, give_back);
         }
-        self.phase = Phase::Ending;
+        self.ending = !self.sharing.several;
         Finish::Release(give_back)
     }
 
     /// The lease of tenure `number` was lost. Returns the thread that asks afresh, if that was news and
     /// somebody waits.
     pub(crate) fn lost(&mut self, number: u64) -> Option<W> {
-        match &self.phase {
-            Phase::Held(held) if held.granted.number == number => self.next_delegate(false),
-            _ => None,
-        }
+        let index = self.position(number)?;
+        self.over(index, false)
     }
 
-    /// The release is over. Returns the thread that asks next.
+    /// A release is over. Returns the thread that asks next.
     pub(crate) fn ended(&mut self) -> Option<W> {
-        debug_assert!(matches!(self.phase, Phase::Ending));
+        self.ending = false;
         self.next_delegate(false)
     }
 
+    fn may_ask(&self) -> bool {
+        let has_room = self.sharing.several || self.tenures.is_empty();
+        has_room && self.asking.is_none() && !self.ending
+    }
+
+    /// The thread that asks next, where one waits and it may be asked.
     fn next_delegate(&mut self, held: bool) -> Option<W> {
-        let next = self.waiting.pop_front();
-        self.phase = match next {
-            Some(_) => Phase::Asking { held },
-            None => Phase::Idle,
+        if !self.may_ask() {
+            return None;
+        }
+        let next = self.waiting.pop_front()?;
+        self.asking = Some(held);
+        Some(next.waiter)
+    }
+
+    fn position(&self, number: u64) -> Option<usize> {
+        self.tenures
+            .iter()
+            .position(|held| held.granted.number == number)
+    }
+
+    fn begin(&mut self, granted: Granted<T>, now: Time) -> Begun<W, T> {
+        let mut held = Held { taken: 0, granted };
+        let turn = held
+            .admit()
+            .expect("a grant holds at least the fence of the turn that asked for it");
+        self.tenures.push(held);
+        let beside = self.admit_waiting(self.tenures.len() - 1, now);
+        let next = self.next_delegate(false);
+        let tried = if self.sharing.several {
+            // There may be more of it: each asks for itself.
+            Vec::new()
+        } else {
+            self.take_tries()
         };
-        next.map(|w| w.waiter)
+        Begun {
+            turn,
+            beside,
+            tried,
+            next,
+        }
+    }
+
+    /// A tenure is over here. Returns the thread that asks next.
+    fn over(&mut self, index: usize, held: bool) -> Option<W> {
+        self.tenures.swap_remove(index);
+        self.next_delegate(held)
     }
 
     /// Takes out the threads that wait for an answer only. There are none but while the first is awaited.
@@ -362,14 +379,12 @@ impl<W, T: Clone> Queue<W, T> {
     }
 
     /// Lets in whoever is first and fits, until somebody does not.
-    fn admit_waiting(&mut self, now: Time) -> Entrants<W, T> {
+    fn admit_waiting(&mut self, index: usize, now: Time) -> Entrants<W, T> {
         let (mut first, mut rest) = (None, Vec::new());
-        let Phase::Held(held) = &mut self.phase else {
-            return (first, rest);
-        };
+        let held = &mut self.tenures[index];
         while let Some(next) = self.waiting.front()
-            && held.admits(&next.wants, now)
-            && let Some(turn) = held.admit(next.wants.demand)
+            && held.admits(&next.wants, self.sharing, now)
+            && let Some(turn) = held.admit()
             && let Some(next) = self.waiting.pop_front()
         {
             let admitted = (next.waiter, turn);
@@ -384,15 +399,16 @@ impl<W, T: Clone> Queue<W, T> {
 }
 
 impl<T: Clone> Held<T> {
-    fn admits(&self, wants: &Wants, now: Time) -> bool {
-        wants.terms == self.granted.terms
+    fn admits(&self, wants: &Wants, sharing: Sharing, now: Time) -> bool {
+        wants.units == self.granted.units
+            && wants.terms == self.granted.terms
             && now < self.granted.quantum_over
-            && wants.demand.units <= self.granted.capacity - self.used
+            && self.taken < sharing.seats
     }
 
-    fn admit(&mut self, demand: Demand) -> Option<Turn<T>> {
+    fn admit(&mut self) -> Option<Turn<T>> {
         let fence = self.granted.fences.take()?;
-        self.used += demand.units;
+        self.taken += 1;
         Some(Turn {
             tenure: self.granted.tenure.clone(),
             fence,
@@ -412,9 +428,22 @@ mod tests {
         renew: true,
     };
 
+    const ALONE: Sharing = Sharing {
+        seats: 1,
+        several: false,
+    };
+    const TOGETHER: Sharing = Sharing {
+        seats: u32::MAX,
+        several: true,
+    };
+    const BESIDE: Sharing = Sharing {
+        seats: 1,
+        several: true,
+    };
+
     fn wants(units: u32, waits: bool) -> Wants {
         Wants {
-            demand: Demand { units, of: 4 },
+            units,
             terms: TERMS,
             waits,
         }
@@ -424,12 +453,12 @@ mod tests {
         Time::from_nanos(ms * 1_000_000)
     }
 
-    fn grant(tenure: u32, capacity: u32, fences: Fences, quantum_over: Time) -> Granted<u32> {
+    fn grant(tenure: u32, units: u32, fences: Fences, quantum_over: Time) -> Granted<u32> {
         Granted {
             number: u64::from(tenure),
             tenure,
+            units,
             terms: TERMS,
-            capacity,
             fences,
             quantum_over,
         }
@@ -437,32 +466,21 @@ mod tests {
 
     #[test]
     fn a_tenure_passes_until_its_quantum_is_over() {
-        let mut queue = Queue::new();
-        let exclusive = Wants {
-            demand: Demand::EXCLUSIVE,
-            terms: TERMS,
-            waits: true,
-        };
+        let mut queue = Queue::new(ALONE);
         let arrive = |queue: &mut Queue<&str, u32>, who| {
-            queue.arrive(exclusive, at(0), |_| Health::Good, || who)
+            queue.arrive(wants(1, true), at(0), |_| Health::Good, || who)
         };
         assert!(matches!(arrive(&mut queue, "a"), Arrival::Delegate));
         assert!(matches!(arrive(&mut queue, "b"), Arrival::Queued(0)));
         assert!(matches!(arrive(&mut queue, "c"), Arrival::Queued(1)));
-        let (turn, beside, _) = queue.granted(
-            Demand::EXCLUSIVE,
-            grant(9, 1, Fences::new(100, 10), at(50)),
-            at(0),
-        );
-        assert_eq!((turn.fence, beside.len()), (100, 0));
-        let Finish::Passed((Some(("b", turn)), _)) =
-            queue.finish(turn.number, Demand::EXCLUSIVE, at(49), Health::Good)
-        else {
+        let begun = queue.granted(grant(9, 1, Fences::new(100, 10), at(50)), at(0));
+        assert_eq!(begun.turn.fence, 100);
+        assert!(begun.beside.0.is_none() && begun.next.is_none());
+        let Finish::Passed((Some(("b", turn)), _)) = queue.finish(9, at(49), Health::Good) else {
             panic!("not passed on");
         };
         assert_eq!(turn.fence, 101);
-        let Finish::TakeOver("c", Some(back)) =
-            queue.finish(turn.number, Demand::EXCLUSIVE, at(50), Health::Good)
+        let Finish::TakeOver("c", Some(back)) = queue.finish(turn.number, at(50), Health::Good)
         else {
             panic!("no take-over at the end of the quantum");
         };
@@ -477,17 +495,66 @@ mod tests {
 
     #[test]
     fn other_terms_take_over_instead_of_being_passed_to() {
-        let mut queue: Queue<&str, u32> = Queue::new();
+        let mut queue: Queue<&str, u32> = Queue::new(ALONE);
         let mut other = wants(1, true);
         queue.arrive(other, at(0), |_| Health::Good, || "a");
         other.terms.lease = Duration::from_secs(31);
         queue.arrive(other, at(0), |_| Health::Good, || "b");
-        let one = Demand { units: 1, of: 4 };
-        let (turn, ..) = queue.granted(one, grant(1, 4, Fences::new(1, 9), at(50)), at(0));
+        queue.granted(grant(1, 1, Fences::new(1, 9), at(50)), at(0));
         assert!(matches!(
-            queue.finish(turn.number, one, at(1), Health::Good),
+            queue.finish(1, at(1), Health::Good),
             Finish::TakeOver("b", _)
         ));
+    }
+
+    #[test]
+    fn readers_sit_together_until_the_quantum_is_over_and_then_ask_anew() {
+        let mut queue: Queue<u32, u32> = Queue::new(TOGETHER);
+        let fences = || Fences::granted(crate::script::Kind::Read, 7, 1);
+        let arrive = |queue: &mut Queue<u32, u32>, now| {
+            queue.arrive(wants(1, true), now, |_| Health::Good, || 0)
+        };
+        assert!(matches!(arrive(&mut queue, at(0)), Arrival::Delegate));
+        assert!(matches!(arrive(&mut queue, at(0)), Arrival::Queued(_)));
+        let begun = queue.granted(grant(1, 1, fences(), at(50)), at(0));
+        assert_eq!(begun.beside.0.map(|(_, turn)| turn.fence), Some(7));
+        assert!(matches!(arrive(&mut queue, at(49)), Arrival::Turn(_)));
+        // The old tenure goes on for those who are in it; nobody else joins them, nor waits for their end.
+        assert!(matches!(arrive(&mut queue, at(50)), Arrival::Delegate));
+        queue.granted(grant(2, 1, fences(), at(100)), at(50));
+        assert!(matches!(arrive(&mut queue, at(51)), Arrival::Turn(turn) if turn.tenure == 2));
+        for _ in 0..2 {
+            let finish = queue.finish(1, at(52), Health::Good);
+            assert!(matches!(finish, Finish::Passed((None, _))));
+        }
+        assert!(matches!(
+            queue.finish(1, at(52), Health::Good),
+            Finish::Release(None)
+        ));
+    }
+
+    #[test]
+    fn permits_are_asked_for_one_after_the_other_and_passed_to_their_equals() {
+        let mut queue: Queue<&str, u32> = Queue::new(BESIDE);
+        let arrive = |queue: &mut Queue<&str, u32>, units, who| {
+            queue.arrive(wants(units, true), at(0), |_| Health::Good, || who)
+        };
+        assert!(matches!(arrive(&mut queue, 1, "a"), Arrival::Delegate));
+        assert!(matches!(arrive(&mut queue, 1, "b"), Arrival::Queued(_)));
+        assert!(matches!(arrive(&mut queue, 2, "c"), Arrival::Queued(_)));
+        assert!(matches!(arrive(&mut queue, 1, "d"), Arrival::Queued(_)));
+        let begun = queue.granted(grant(1, 1, Fences::new(1, 9), at(50)), at(0));
+        assert_eq!(begun.next, Some("b"), "there may be another");
+        // While b asks, a's goes to nobody: c is first and wants two.
+        assert!(matches!(
+            queue.finish(1, at(1), Health::Good),
+            Finish::Release(_)
+        ));
+        let begun = queue.granted(grant(2, 1, Fences::new(10, 9), at(50)), at(2));
+        assert_eq!(begun.next, Some("c"));
+        let Finish::Passed((Some(("d", _)), _)) = queue.finish(2, at(3), Health::Good) else {
+            panic!("not passed on");
+        };
     }
 
     /// One step of a random history.
@@ -522,20 +589,32 @@ mod tests {
         ]
     }
 
-    /// The plain model: who waits (in order), who asks, which turns are alive, whether a release is under way.
-    #[derive(Debug, Default)]
+    /// The plain model: who waits (in order), who asks, which tenures and turns are alive, whether a release is
+    /// under way.
+    #[derive(Debug)]
     struct Model {
+        sharing: Sharing,
         waiting: Vec<(u64, u32, bool, u64)>,
         asking: Option<(u32, bool)>,
-        tenure: Option<u32>,
-        turns: Vec<(Turn<u32>, u32)>,
+        /// With their units.
+        tenures: Vec<(u32, u32)>,
+        turns: Vec<Turn<u32>>,
         ending: bool,
         fence: u64,
     }
 
     impl Model {
-        fn used(&self) -> u32 {
-            self.turns.iter().map(|(_, units)| units).sum()
+        fn fits(&self, units: u32) -> bool {
+            self.tenures
+                .iter()
+                .any(|(tenure, of)| *of == units && self.taken(*tenure) < self.sharing.seats)
+        }
+
+        fn taken(&self, tenure: u32) -> u32 {
+            self.turns
+                .iter()
+                .filter(|turn| turn.tenure == tenure)
+                .count() as u32
         }
 
         /// Takes the thread at the front, which must be the one that came first.
@@ -546,10 +625,15 @@ mod tests {
         }
 
         fn turn(&mut self, turn: Turn<u32>, units: u32) {
-            assert!(turn.fence > self.fence, "a fence was repeated");
-            self.fence = turn.fence;
-            self.turns.push((turn, units));
-            assert!(self.used() <= 4, "more was given out than there is");
+            let repeats = |other: &Turn<u32>| other.fence == turn.fence;
+            assert!(!self.turns.iter().any(repeats), "a fence was repeated");
+            self.fence = self.fence.max(turn.fence);
+            assert!(
+                self.tenures.contains(&(turn.tenure, units)),
+                "it does not fit"
+            );
+            assert!(self.taken(turn.tenure) < self.sharing.seats, "it is full");
+            self.turns.push(turn);
         }
 
         fn admitted(&mut self, admitted: impl IntoIterator<Item = Admitted<u64, u32>>) {
@@ -566,13 +650,21 @@ mod tests {
             self.waiting.retain(|w| w.2);
         }
 
+        fn may_ask(&self) -> bool {
+            let alone = !self.sharing.several && !self.tenures.is_empty();
+            self.asking.is_none() && !alone && !self.ending
+        }
+
         fn delegate(&mut self, next: Option<u64>, held: bool) {
-            assert_eq!(
-                next.is_some(),
-                !self.waiting.is_empty(),
-                "somebody was forgotten"
-            );
-            self.asking = next.map(|who| (self.serve(who).0, held));
+            let expected = self.may_ask() && !self.waiting.is_empty();
+            assert_eq!(next.is_some(), expected, "somebody was forgotten");
+            if let Some(who) = next {
+                self.asking = Some((self.serve(who).0, held));
+            }
+        }
+
+        fn over(&mut self, tenure: u32) {
+            self.tenures.retain(|(other, _)| *other != tenure);
         }
     }
 
@@ -580,21 +672,29 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
         #[test]
-        fn it_agrees_with_the_plain_model(acts in proptest::collection::vec(act(), 1..80)) {
-            let mut queue: Queue<u64, u32> = Queue::new();
-            let mut model = Model::default();
+        fn it_agrees_with_the_plain_model(
+            sharing in prop_oneof![Just(ALONE), Just(TOGETHER), Just(BESIDE)],
+            acts in proptest::collection::vec(act(), 1..80),
+        ) {
+            let mut queue: Queue<u64, u32> = Queue::new(sharing);
+            let mut model = Model {
+                sharing,
+                waiting: Vec::new(),
+                asking: None,
+                tenures: Vec::new(),
+                turns: Vec::new(),
+                ending: false,
+                fence: 0,
+            };
             let now = at(0);
             for (who, act) in acts.into_iter().enumerate() {
                 let who = who as u64;
                 match act {
                     Act::Arrive(units, waits) => {
-                        let fits = model.tenure.is_some()
-                            && model.waiting.is_empty()
-                            && units <= 4 - model.used();
+                        let fits = model.waiting.is_empty() && model.fits(units);
                         match queue.arrive(wants(units, waits), now, |_| Health::Good, || who) {
                             Arrival::Delegate => {
-                                prop_assert!(model.asking.is_none() && model.tenure.is_none());
-                                prop_assert!(!model.ending && model.waiting.is_empty());
+                                prop_assert!(model.may_ask() && model.waiting.is_empty());
                                 model.asking = Some((units, false));
                             }
                             Arrival::Turn(turn) => {
@@ -604,9 +704,12 @@ mod tests {
                             Arrival::Held => {
                                 prop_assert!(!waits);
                                 let told = model.asking.is_some_and(|(_, held)| held);
-                                prop_assert!(model.tenure.is_some() || model.ending || told);
+                                prop_assert!(told || !sharing.several && !model.may_ask());
                             }
-                            Arrival::Queued(ticket) => model.waiting.push((ticket, units, waits, who)),
+                            Arrival::Queued(ticket) => {
+                                prop_assert!(!model.may_ask(), "it waits for nobody");
+                                model.waiting.push((ticket, units, waits, who));
+                            }
                         }
                     }
                     Act::Leave(index) => {
@@ -631,13 +734,16 @@ mod tests {
                     Act::Grant(fences) => {
                         if let Some((units, _)) = model.asking.take() {
                             let block = Fences::new(model.fence + 10, fences);
-                            let demand = Demand { units, of: 4 };
-                            let granted = grant(who as u32, 4, block, at(1));
-                            let (turn, beside, tried) = queue.granted(demand, granted, now);
-                            model.tenure = Some(who as u32);
-                            model.turn(turn, units);
-                            model.admitted(beside);
-                            model.tried(&tried);
+                            let begun = queue.granted(grant(who as u32, units, block, at(1)), now);
+                            model.tenures.push((who as u32, units));
+                            model.turn(begun.turn, units);
+                            model.admitted(begun.beside.0.into_iter().chain(begun.beside.1));
+                            model.delegate(begun.next, false);
+                            if sharing.several {
+                                prop_assert!(begun.tried.is_empty());
+                            } else {
+                                model.tried(&begun.tried);
+                            }
                         }
                     }
                     Act::GiveUp => {
@@ -654,38 +760,37 @@ mod tests {
                     }
                     Act::Finish(index, health) => {
                         let Some(index) = index.checked_rem(model.turns.len()) else { continue };
-                        let (turn, units) = model.turns.remove(index);
-                        let stale = model.tenure != Some(turn.tenure);
-                        let demand = Demand { units, of: 4 };
-                        match queue.finish(turn.number, demand, now, health) {
+                        let turn = model.turns.remove(index);
+                        let tenure = turn.tenure;
+                        let stale = !model.tenures.iter().any(|(other, _)| *other == tenure);
+                        let empty = model.taken(tenure) == 0;
+                        match queue.finish(turn.number, now, health) {
                             Finish::Stale => prop_assert!(stale),
                             Finish::Passed((first, rest)) => {
                                 model.admitted(first.into_iter().chain(rest));
-                                prop_assert!(!model.turns.is_empty());
+                                prop_assert!(model.taken(tenure) > 0);
                             }
                             Finish::TakeOver(who, _) => {
-                                prop_assert!(model.turns.is_empty());
-                                model.tenure = None;
+                                prop_assert!(empty && !sharing.several);
+                                model.over(tenure);
                                 model.delegate(Some(who), true);
                             }
                             Finish::Release(_) => {
-                                prop_assert!(model.turns.is_empty() && model.waiting.is_empty());
-                                model.tenure = None;
-                                model.ending = true;
+                                prop_assert!(empty && (sharing.several || model.waiting.is_empty()));
+                                model.over(tenure);
+                                model.ending = !sharing.several;
                             }
                             Finish::Lost(next) => {
                                 prop_assert_eq!(health, Health::Lost);
-                                model.tenure = None;
-                                model.turns.clear();
+                                model.over(tenure);
                                 model.delegate(next, false);
                             }
                         }
                     }
                     Act::Lose => {
-                        if let Some((turn, _)) = model.turns.first() {
-                            let next = queue.lost(turn.number);
-                            model.tenure = None;
-                            model.turns.clear();
+                        if let Some((tenure, _)) = model.tenures.first().copied() {
+                            let next = queue.lost(u64::from(tenure));
+                            model.over(tenure);
                             model.delegate(next, false);
                         }
                     }
@@ -696,10 +801,12 @@ mod tests {
                         }
                     }
                 }
-                prop_assert_eq!(queue.tenure().copied(), model.tenure);
-                let busy = model.asking.is_some() || model.tenure.is_some() || model.ending;
+                let mut tenures: Vec<_> = queue.tenures.iter().map(|held| held.granted.tenure).collect();
+                tenures.sort_unstable();
+                prop_assert!(tenures.into_iter().eq(model.tenures.iter().map(|(tenure, _)| *tenure)));
+                let busy = model.asking.is_some() || !model.tenures.is_empty() || model.ending;
                 prop_assert_eq!(queue.is_idle(), !busy);
-                prop_assert!(busy || model.waiting.is_empty(), "a thread waits for nobody");
+                prop_assert!(!model.may_ask() || model.waiting.is_empty(), "a thread waits for nobody");
                 prop_assert_eq!(queue.is_crowded(), !model.waiting.is_empty());
             }
         }

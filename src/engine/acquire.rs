@@ -3,18 +3,19 @@
 use std::time::Duration;
 
 use crate::clock::Time;
-use crate::config::Options;
+use crate::config::{Options, Terms};
 use crate::core::attempt::{Attempt, Grant, Input, Outcome, Step, Surroundings};
 use crate::core::ending::Ending;
 use crate::core::fence::{self, Fences};
 use crate::core::lease::Standing;
-use crate::core::queue::{Arrival, Demand, Granted, Turn, Wants};
+use crate::core::queue::{Arrival, Begun, Granted, Queue, Turn, Wants};
 use crate::engine::Engine;
+use crate::engine::holding::Holding;
 use crate::engine::names::{Entry, Last, Signal, Slot};
-use crate::engine::tenure::{Holding, Tenure};
+use crate::engine::tenure::Tenure;
 use crate::engine::wakeup::Waker;
 use crate::error::{Error, Failure, FailureKind, Result};
-use crate::name::LockKey;
+use crate::name::Target;
 use crate::script::{Kind, Reply};
 use crate::store::LEAST;
 use crate::sync::{Arc, Ordering, thread};
@@ -22,9 +23,10 @@ use crate::sync::{Arc, Ordering, thread};
 /// What a thread asks for.
 pub(crate) struct Request<'a> {
     pub(crate) kind: Kind,
-    pub(crate) key: &'a LockKey,
+    pub(crate) target: &'a Target,
     pub(crate) options: Options,
-    pub(crate) demand: Demand,
+    /// How much of the lock.
+    pub(crate) units: u32,
     /// Until when it waits; none where it only tries.
     pub(crate) until: Option<Time>,
 }
@@ -42,30 +44,33 @@ impl Engine {
         self.check_open()?;
         request.options.check()?;
         let wants = Wants {
-            demand: request.demand,
+            units: request.units,
             terms: request.options.terms,
             waits: request.until.is_some(),
         };
         let now = self.now();
         let mut slot = None;
-        let (entry, arrival) = self.names.with(request.kind, request.key, |entry, state| {
-            let arrival = state.queue.arrive(
-                wants,
-                now,
-                |tenure| tenure.health(now),
-                || Arc::clone(slot.insert(Slot::new())),
-            );
-            if matches!(arrival, Arrival::Delegate) {
-                state.last = Last::NoAnswer;
-            }
-            (Arc::clone(entry), arrival)
-        });
+        let (entry, arrival) = self
+            .names
+            .with(request.kind, request.target, |entry, state| {
+                let arrival = state.queue.arrive(
+                    wants,
+                    now,
+                    |tenure| tenure.health(now),
+                    || Arc::clone(slot.insert(Slot::new())),
+                );
+                if matches!(arrival, Arrival::Delegate) {
+                    state.last = Last::NoAnswer;
+                }
+                (Arc::clone(entry), arrival)
+            });
         match (arrival, slot) {
             (Arrival::Queued(ticket), Some(slot)) => self.wait(request, &entry, ticket, &slot),
             (Arrival::Turn(turn), _) => Ok(Acquired::Turn(self.turn(request, turn))),
             (Arrival::Held, _) => Ok(Acquired::Busy(entry.lock().holder())),
             (Arrival::Delegate | Arrival::Queued(_), _) => {
-                let attempt = Attempt::new(&*self.chance, &self.settings.label);
+                let label = &self.settings.label;
+                let attempt = Attempt::new(&*self.chance, label, request.units);
                 self.ask(request, &entry, Box::new(attempt))
             }
         }
@@ -111,7 +116,7 @@ impl Engine {
                 return match (&state.last, state.holder()) {
                     (_, Some(holder)) => Ok(Acquired::Busy(Some(holder))),
                     (Last::Failed(failure), None) => {
-                        Err(failure.clone().into_error(Some(request.key.name())))
+                        Err(failure.clone().into_error(Some(request.target.name())))
                     }
                     (Last::NoAnswer | Last::Held(_), None) => Err(no_answer(request)),
                 };
@@ -122,14 +127,20 @@ impl Engine {
         match signal {
             Signal::Turn(turn) => Ok(Acquired::Turn(self.turn(request, turn))),
             Signal::Delegate(attempt) => {
-                let attempt = attempt.unwrap_or_else(|| {
-                    let waited = Attempt::after_waiting(&*self.chance, &self.settings.label);
-                    Box::new(waited)
-                });
+                let label = &self.settings.label;
+                let anew = || Attempt::after_waiting(&*self.chance, label, request.units);
+                let attempt = match attempt {
+                    Some(attempt) if attempt.is_for(request.units) => attempt,
+                    Some(other) => {
+                        self.clean_up_after(entry, *other, request.options.terms.lease);
+                        Box::new(anew())
+                    }
+                    None => Box::new(anew()),
+                };
                 self.ask(request, entry, attempt)
             }
             Signal::Held => Ok(Acquired::Busy(entry.lock().holder())),
-            Signal::Failed(failure) => Err(failure.into_error(Some(request.key.name()))),
+            Signal::Failed(failure) => Err(failure.into_error(Some(request.target.name()))),
             Signal::Closed => Err(Error::Closed),
         }
     }
@@ -154,7 +165,8 @@ impl Engine {
                 terms: request.options.terms,
                 until: request.until,
                 hearing: self.wakeup.hearing(),
-                block: fence::block(self.settings.quantum, true),
+                block: fence::block(entry.kind, self.settings.quantum),
+                of: entry.kind.of(),
                 crowded: entry.lock().queue.is_crowded(),
                 outage_limit: self.settings.outage_limit,
                 label: &self.settings.label,
@@ -172,7 +184,7 @@ impl Engine {
                     }
                     let sent = self.now();
                     let limits = self.limits(request.until);
-                    match self.call(entry.kind, &entry.key, &verb, limits) {
+                    match self.call(entry, &verb, limits) {
                         Ok(answer) => {
                             if let Reply::Held { holder, .. } = &answer.reply {
                                 answered_held(entry, holder);
@@ -215,13 +227,13 @@ impl Engine {
                     None => self.abandon(entry, *attempt, lease),
                 }
                 match failure {
-                    Some(failure) => Err(failure.into_error(Some(request.key.name()))),
+                    Some(failure) => Err(failure.into_error(Some(request.target.name()))),
                     None => Ok(Acquired::Busy(entry.lock().holder())),
                 }
             }
             Outcome::Failed(failure) => {
                 self.give_up(entry, *attempt, lease, &Signal::Failed(failure.clone()));
-                Err(failure.into_error(Some(request.key.name())))
+                Err(failure.into_error(Some(request.target.name())))
             }
         }
     }
@@ -239,10 +251,14 @@ impl Engine {
     }
 
     fn abandon(&self, entry: &Arc<Entry>, attempt: Attempt, lease: Duration) {
+        self.clean_up_after(entry, attempt, lease);
+        self.names.retire(entry);
+    }
+
+    fn clean_up_after(&self, entry: &Arc<Entry>, attempt: Attempt, lease: Duration) {
         for leftover in attempt.abandon() {
             self.clean_up(entry, leftover, lease);
         }
-        self.names.retire(entry);
     }
 
     /// Has something released in the background.
@@ -263,56 +279,93 @@ impl Engine {
         entry: &Arc<Entry>,
         grant: Grant,
     ) -> Result<Acquired> {
-        let terms = request.options.terms;
-        let fences = Fences::new(grant.fence, grant.fences);
-        let (owner, sent) = (Arc::clone(&grant.owner), grant.sent);
+        let (terms, units) = (request.options.terms, request.units);
+        let tenure = match self.tenure(entry, terms, units, grant) {
+            Ok(tenure) => tenure,
+            Err(failure) => {
+                let waiting = entry.lock().queue.failed();
+                for slot in waiting {
+                    slot.send(Signal::Failed(failure.clone()));
+                }
+                self.names.retire(entry);
+                return Err(failure.into_error(Some(request.target.name())));
+            }
+        };
+        let turn = self.begin(entry, tenure, |queue, granted, now| {
+            queue.granted(granted, now)
+        });
+        Ok(Acquired::Turn(self.turn(request, turn)))
+    }
+
+    /// The tenure of a grant, watched and renewed before anybody is told of it. Where the threads for that cannot
+    /// be had, the lock is released again.
+    pub(super) fn tenure(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        terms: Terms,
+        units: u32,
+        grant: Grant,
+    ) -> Result<(Arc<Tenure>, Fences), Failure> {
+        let fences = Fences::granted(entry.kind, grant.fence, grant.fences);
+        let sent = grant.sent;
         let number = self.next_tenure.fetch_add(1, Ordering::Relaxed);
-        let tenure = Arc::new(Tenure::new(number, Arc::clone(entry), terms, grant));
-        // Both before anybody is told: a lease that is handed out is already watched and renewed.
+        let tenure = Arc::new(Tenure::new(number, Arc::clone(entry), terms, units, grant));
         let registered = self
             .watch
             .register_lease(self, &tenure)
             .and_then(|()| self.renewal.register(self, &tenure, sent));
         if let Err(error) = registered {
-            let words = format!("a thread of leasehold could not be started: {error}");
-            let failure = Failure::plain(FailureKind::Unavailable, false, words);
             self.watch.deregister_lease(&tenure);
             tenure.cell.end(self.now());
             // Before anybody else may ask: it would find the lock held.
             let ending = tenure.ending(None, self.now());
             self.send_ending(entry, ending).ok();
-            let waiting = entry.lock().queue.failed();
-            for slot in waiting {
-                slot.send(Signal::Failed(failure.clone()));
-            }
-            self.names.retire(entry);
-            return Err(failure.into_error(Some(request.key.name())));
+            let words = format!("a thread of leasehold could not be started: {error}");
+            return Err(Failure::plain(FailureKind::Unavailable, false, words));
         }
+        Ok((tenure, fences))
+    }
+
+    /// Puts a tenure into its queue, by `how`, and hands out the turns in it. Returns the first.
+    pub(super) fn begin(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        (tenure, fences): (Arc<Tenure>, Fences),
+        how: impl FnOnce(
+            &mut Queue<Arc<Slot>, Arc<Tenure>>,
+            Granted<Arc<Tenure>>,
+            Time,
+        ) -> Begun<Arc<Slot>, Arc<Tenure>>,
+    ) -> Turn<Arc<Tenure>> {
         let now = self.now();
         let granted = Granted {
-            number,
+            number: tenure.number,
             tenure: Arc::clone(&tenure),
-            terms,
-            capacity: request.demand.of,
+            units: tenure.units,
+            terms: tenure.terms,
             fences,
             quantum_over: now + self.settings.quantum,
         };
-        let (turn, beside, tried) = {
+        let begun = {
             let mut state = entry.lock();
-            state.last = Last::Held(owner);
-            state.queue.granted(request.demand, granted, now)
+            state.last = Last::Held(Arc::clone(&tenure.owner));
+            how(&mut state.queue, granted, now)
         };
-        for (slot, turn) in beside {
+        let (first, rest) = begun.beside;
+        for (slot, turn) in first.into_iter().chain(rest) {
             slot.send(Signal::Turn(turn));
         }
-        for slot in tried {
+        for slot in begun.tried {
             slot.send(Signal::Held);
+        }
+        if let Some(next) = begun.next {
+            next.send(Signal::Delegate(None));
         }
         // Whoever found it lost before it was in the queue could not take it out.
         if let Standing::Lost(cause) = tenure.cell.standing(self.now()) {
             self.lost(&tenure, cause);
         }
-        Ok(Acquired::Turn(self.turn(request, turn)))
+        begun.turn
     }
 
     fn turn(self: &Arc<Self>, request: &Request<'_>, turn: Turn<Arc<Tenure>>) -> Holding {
@@ -320,7 +373,6 @@ impl Engine {
             Arc::clone(self),
             turn.tenure,
             turn.fence,
-            request.demand,
             request.options.max_hold,
         )
     }
@@ -340,5 +392,5 @@ fn answered_held(entry: &Entry, holder: &Arc<str>) {
 
 fn no_answer(request: &Request<'_>) -> Error {
     let words = "the server had not answered before the wait was over";
-    Failure::plain(FailureKind::Unavailable, true, words).into_error(Some(request.key.name()))
+    Failure::plain(FailureKind::Unavailable, true, words).into_error(Some(request.target.name()))
 }

@@ -29,7 +29,10 @@
 //!    receivers of a tenure, a waiting thread's slot.
 
 pub(crate) mod acquire;
+pub(crate) mod downgrade;
+pub(crate) mod holding;
 pub(crate) mod names;
+pub(crate) mod pass;
 pub(crate) mod renewal;
 pub(crate) mod tenure;
 pub(crate) mod wakeup;
@@ -44,11 +47,11 @@ use crate::clock::{Clock, Time};
 use crate::config::Settings;
 use crate::error::{Error, Failure, FailureKind, Result};
 use crate::random::Chance;
-use crate::script::{Call, Kind, Reply, Verb};
+use crate::script::{Call, Reply, Verb};
 use crate::store::{Answer, LEAST, Limits, Store};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, Weak};
 
-use names::Names;
+use names::{Entry, Names};
 use renewal::Renewal;
 use wakeup::Wakeup;
 use watch::Watch;
@@ -104,7 +107,7 @@ impl Engine {
         std::process::id() != self.pid
     }
 
-    fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
     }
 
@@ -146,14 +149,9 @@ impl Engine {
         self.renewal.flush(self, until)
     }
 
-    fn call(
-        &self,
-        kind: Kind,
-        key: &crate::name::LockKey,
-        verb: &Verb,
-        limits: Limits,
-    ) -> Result<Answer, Failure> {
-        self.store.call(&Call::Lock { kind, key, verb }, limits)
+    fn call(&self, entry: &Entry, verb: &Verb, limits: Limits) -> Result<Answer, Failure> {
+        let (kind, target) = (entry.kind, &entry.target);
+        self.store.call(&Call::Lock { kind, target, verb }, limits)
     }
 
     /// The limits of a request for a wait until `until`; none where it is only a try.

@@ -10,7 +10,7 @@ use crate::core::attempt::Attempt;
 use crate::core::queue::{Queue, Turn};
 use crate::engine::tenure::Tenure;
 use crate::error::Failure;
-use crate::name::LockKey;
+use crate::name::Target;
 use crate::script::Kind;
 use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, Thread, thread};
 
@@ -28,7 +28,7 @@ pub(crate) struct Names {
 /// One name in use.
 pub(crate) struct Entry {
     pub(crate) kind: Kind,
-    pub(crate) key: LockKey,
+    pub(crate) target: Target,
     state: Mutex<State>,
 }
 
@@ -37,6 +37,8 @@ pub(crate) struct State {
     pub(crate) queue: Queue<Arc<Slot>, Arc<Tenure>>,
     /// What this process was last told of the lock.
     pub(crate) last: Last,
+    /// How many keep the entry in the table for what they are about to do with it.
+    pins: u32,
     /// Whether the entry has left the table.
     retired: bool,
 }
@@ -87,16 +89,16 @@ impl Names {
     pub(crate) fn with<T>(
         &self,
         kind: Kind,
-        key: &LockKey,
+        target: &Target,
         mut act: impl FnMut(&Arc<Entry>, &mut State) -> T,
     ) -> T {
-        let id = (kind, Arc::clone(key.id()));
+        let id = (kind, Arc::clone(target.id()));
         loop {
             let entry = {
                 let mut shard = self.shard(&id).lock();
                 let entry = shard
                     .entry(id.clone())
-                    .or_insert_with(|| Arc::new(Entry::new(kind, key.clone())));
+                    .or_insert_with(|| Arc::new(Entry::new(kind, target.clone())));
                 Arc::clone(entry)
             };
             let mut state = entry.lock();
@@ -106,12 +108,25 @@ impl Names {
         }
     }
 
+    /// The name's entry, kept in the table until [`unpin`](Names::unpin).
+    pub(crate) fn pin(&self, kind: Kind, target: &Target) -> Arc<Entry> {
+        self.with(kind, target, |entry, state| {
+            state.pins += 1;
+            Arc::clone(entry)
+        })
+    }
+
+    pub(crate) fn unpin(&self, entry: &Entry) {
+        entry.lock().pins -= 1;
+        self.retire(entry);
+    }
+
     /// Takes the entry out of the table if nobody wants it any more.
     pub(crate) fn retire(&self, entry: &Entry) {
-        let id = (entry.kind, Arc::clone(entry.key.id()));
+        let id = (entry.kind, Arc::clone(entry.target.id()));
         let mut shard = self.shard(&id).lock();
         let mut state = entry.lock();
-        if state.queue.is_idle() && !state.retired {
+        if state.queue.is_idle() && state.pins == 0 && !state.retired {
             state.retired = true;
             shard.remove(&id);
         }
@@ -126,13 +141,14 @@ impl Names {
 }
 
 impl Entry {
-    fn new(kind: Kind, key: LockKey) -> Self {
+    fn new(kind: Kind, target: Target) -> Self {
         Self {
             kind,
-            key,
+            target,
             state: Mutex::new(State {
-                queue: Queue::new(),
+                queue: Queue::new(kind.sharing()),
                 last: Last::NoAnswer,
+                pins: 0,
                 retired: false,
             }),
         }

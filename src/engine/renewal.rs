@@ -127,7 +127,7 @@ impl Renewal {
             drop(state);
             log::error!(
                 "lock {:?}: not released before its lease is over: no thread: {error}",
-                entry.key.name()
+                entry.target.name()
             );
             if job.releases {
                 engine.release_over(entry);
@@ -234,7 +234,10 @@ impl Renewal {
         line: &mut dyn Line,
         batch: &[Arc<Tenure>],
     ) -> Result<(), String> {
-        let leases: Vec<Lease> = batch.iter().map(|tenure| tenure.renewal()).collect();
+        let leases: Vec<Lease> = batch
+            .iter()
+            .flat_map(|tenure| tenure.renewals(tenure.terms.lease))
+            .collect();
         // One lost answer must not cost the shortest of them.
         let shortest = leases.iter().map(|lease| lease.lease).min();
         let limit = renewal_limit(shortest.unwrap_or_default());
@@ -251,10 +254,13 @@ impl Renewal {
             }
             Err(failure) => return Err(reason(&failure)),
         };
-        for (tenure, said) in batch.iter().zip(said) {
+        let mut said = &said[..];
+        for tenure in batch {
+            let of_this;
+            (of_this, said) = said.split_at(tenure.keys().len());
             let lease = tenure.terms.lease;
-            match tenure.renewed(sent, engine.now(), lease, said) {
-                Standing::Live(_) if said == Renewed::Refused => {}
+            match tenure.renewed(sent, engine.now(), lease, of_this) {
+                Standing::Live(_) if of_this.contains(&Renewed::Refused) => {}
                 Standing::Live(_) => {
                     let due = renewal_due(sent, lease, engine.chance.bits());
                     self.put_off(tenure, due);
@@ -288,7 +294,7 @@ impl Renewal {
             };
             let call = Call::Lock {
                 kind: entry.kind,
-                key: &entry.key,
+                target: &entry.target,
                 verb: &verb,
             };
             let answer = line.call(&call, limit);

@@ -1,4 +1,4 @@
-//! A tenure, a thread's holding in it, and the way out.
+//! A tenure, and the way out.
 //!
 //! A guard that ends finishes its turn in this order:
 //!
@@ -10,21 +10,21 @@
 
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::Sender;
 
 use crate::clock::Time;
-use crate::config::{MAX_LEASE, Terms};
+use crate::config::Terms;
 use crate::core::attempt::{Attempt, Grant, Leftover};
 use crate::core::ending::{Ending, Next};
-use crate::core::lease::{LeaseCell, Standing, drift, valid_until};
-use crate::core::queue::{Demand, Finish, Health};
+use crate::core::lease::{LeaseCell, Standing, valid_until};
+use crate::core::queue::{Finish, Health};
 use crate::core::schedule::at_risk_below;
 use crate::engine::Engine;
 use crate::engine::names::{Entry, Signal};
-use crate::error::{Error, Failure, FailureKind, Lost, LostCause, Result};
+use crate::error::{Failure, Lost, LostCause};
 use crate::name::LockKey;
-use crate::script::{Call, GiveBack, Gone, Renewal, Renewed, Reply};
-use crate::sync::{Arc, AtomicBool, AtomicU8, AtomicU64, Mutex, Ordering};
+use crate::script::{GiveBack, Gone, Renewal, Renewed};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 
 /// This process's holding of one name, from a grant to its end.
 pub(crate) struct Tenure {
@@ -32,6 +32,10 @@ pub(crate) struct Tenure {
     pub(crate) number: u64,
     pub(crate) entry: Arc<Entry>,
     pub(crate) owner: Arc<str>,
+    /// How much of the lock it has.
+    pub(crate) units: u32,
+    /// The fences of the names after the first, where there are several.
+    pub(super) rest: Vec<u64>,
     pub(crate) terms: Terms,
     pub(crate) cell: LeaseCell,
     /// Whether processes are known to wait for it.
@@ -40,37 +44,45 @@ pub(crate) struct Tenure {
     doubt: Option<Time>,
     /// Until when Redis may keep the key, going by what it was asked for: an extension whose answer was lost may
     /// have been granted.
-    kept_until: AtomicU64,
+    pub(super) kept_until: AtomicU64,
     /// Its places in the timetables, each changed only under that timetable's mutex.
     pub(crate) renewal_place: AtomicU64,
     pub(crate) watch_place: AtomicU64,
     /// Numbers its holdings.
-    holdings: AtomicU64,
+    pub(super) holdings: AtomicU64,
     /// Those who want to hear of its loss.
-    listeners: Mutex<Vec<LossListener>>,
+    pub(super) listeners: Mutex<Vec<LossListener>>,
 }
 
 /// Somebody who wants to hear of the loss of one holding.
-struct LossListener {
-    holding: u64,
-    sender: Sender<Lost>,
+pub(super) struct LossListener {
+    pub(super) holding: u64,
+    pub(super) sender: Sender<Lost>,
     /// What it is told, but for the cause.
-    lost: Lost,
+    pub(super) lost: Lost,
 }
 
 impl LossListener {
-    fn tell(self, cause: LostCause) {
+    pub(super) fn tell(self, cause: LostCause) {
         // A full or abandoned channel has nobody left to tell.
         self.sender.try_send(Lost { cause, ..self.lost }).ok();
     }
 }
 
 impl Tenure {
-    pub(crate) fn new(number: u64, entry: Arc<Entry>, terms: Terms, grant: Grant) -> Self {
+    pub(crate) fn new(
+        number: u64,
+        entry: Arc<Entry>,
+        terms: Terms,
+        units: u32,
+        grant: Grant,
+    ) -> Self {
         Self {
             number,
             entry,
             owner: grant.owner,
+            units,
+            rest: grant.rest,
             terms,
             cell: LeaseCell::new(grant.deadline),
             contended: AtomicBool::new(grant.contended),
@@ -83,8 +95,9 @@ impl Tenure {
         }
     }
 
-    pub(crate) fn key(&self) -> &LockKey {
-        &self.entry.key
+    /// Its keys, more than one only in a multi-lock.
+    pub(crate) fn keys(&self) -> &[LockKey] {
+        self.entry.target.keys()
     }
 
     /// Whether it may be passed on at `now`.
@@ -111,51 +124,51 @@ impl Tenure {
         self.terms.renew && left < at_risk_below(self.terms.lease)
     }
 
-    pub(crate) fn renewal(&self) -> Renewal {
-        Renewal {
-            key: self.key().clone(),
+    /// What to ask for so that it lasts for `lease` from then on: one renewal for each of its keys.
+    pub(crate) fn renewals(&self, lease: Duration) -> impl Iterator<Item = Renewal> {
+        self.keys().iter().map(move |key| Renewal {
+            kind: self.entry.kind,
+            key: key.clone(),
             owner: Arc::clone(&self.owner),
-            lease: self.terms.lease,
-        }
+            units: self.units,
+            lease,
+        })
     }
 
-    /// Takes in what the server said to a renewal that was sent at `sent` for `lease`.
+    /// Takes in what the server said to its renewals, which were sent at `sent` for `lease`: it is lost where one
+    /// key is, and lasts longer where all do.
     pub(crate) fn renewed(
         &self,
         sent: Time,
         now: Time,
         lease: Duration,
-        said: Renewed,
+        said: &[Renewed],
     ) -> Standing {
-        match said {
-            Renewed::Done { contended } => {
-                if contended {
-                    self.contended.store(true, Ordering::Relaxed);
+        let mut is_refused = false;
+        for said in said {
+            match said {
+                Renewed::Done { contended: false } => {}
+                Renewed::Done { contended: true } => self.contended.store(true, Ordering::Relaxed),
+                Renewed::Gone(gone) => {
+                    self.cell.lose(match gone {
+                        Gone::Removed => LostCause::Removed,
+                        Gone::Taken => LostCause::Taken,
+                    });
                 }
-                self.cell.renew(now, valid_until(sent, lease))
+                Renewed::Refused => is_refused = true,
             }
-            Renewed::Gone(gone) => {
-                self.cell.lose(match gone {
-                    Gone::Removed => LostCause::Removed,
-                    Gone::Taken => LostCause::Taken,
-                });
-                self.cell.standing(now)
-            }
-            Renewed::Refused => self.cell.standing(now),
         }
+        if is_refused {
+            return self.cell.standing(now);
+        }
+        // A lost one stays lost.
+        self.cell.renew(now, valid_until(sent, lease))
     }
 
     /// How it is ended in Redis.
     pub(crate) fn ending(&self, give_back: Option<GiveBack>, now: Time) -> Ending {
         let contended = self.contended.load(Ordering::Relaxed);
-        Ending::of_tenure(
-            Arc::clone(&self.owner),
-            contended,
-            give_back,
-            self.doubt,
-            now,
-            self.ttl(now),
-        )
+        Ending::of_tenure(self.leftover(), contended, give_back, now, self.ttl(now))
     }
 
     /// How long Redis may still keep the key.
@@ -164,9 +177,10 @@ impl Tenure {
         self.terms.lease.max(kept_until.since(now))
     }
 
-    fn leftover(&self) -> Leftover {
+    pub(super) fn leftover(&self) -> Leftover {
         Leftover {
             owner: Arc::clone(&self.owner),
+            units: self.units,
             doubt: self.doubt,
         }
     }
@@ -180,7 +194,7 @@ impl Tenure {
     }
 
     /// Takes out who listens for the loss of one holding.
-    fn withdraw(&self, holding: u64) -> Vec<LossListener> {
+    pub(super) fn withdraw(&self, holding: u64) -> Vec<LossListener> {
         self.listeners
             .lock()
             .extract_if(.., |listener| listener.holding == holding)
@@ -188,271 +202,14 @@ impl Tenure {
     }
 }
 
-/// A guard's turn in a tenure, while it lasts. Dropping it ends it.
-pub(crate) struct Holding {
-    engine: Arc<Engine>,
-    tenure: Arc<Tenure>,
-    /// Tells it from the tenure's other holdings.
-    number: u64,
-    fence: u64,
-    demand: Demand,
-    /// Where the guard may be held for so long only.
-    limit: Option<Arc<HoldLimit>>,
-    /// Whether anybody was given a receiver.
-    is_listened_to: AtomicBool,
-    finished: bool,
-}
-
-/// What the guard and the watch thread settle between them where there is a `max_hold`.
-pub(crate) struct HoldLimit {
-    pub(crate) tenure: Arc<Tenure>,
-    demand: Demand,
-    holding: u64,
-    pub(crate) due: Time,
-    /// Its place in the watch thread's timetable.
-    pub(crate) place: AtomicU64,
-    state: AtomicU8,
-}
-
-const OPEN: u8 = 0;
-const FINISHED: u8 = 1;
-const EXCEEDED: u8 = 2;
-
-impl HoldLimit {
-    /// True for the first to settle it.
-    fn settle(&self, how: u8) -> bool {
-        self.state
-            .compare_exchange(OPEN, how, Ordering::AcqRel, Ordering::Acquire)
-            .is_ok()
-    }
-
-    fn is_exceeded(&self) -> bool {
-        self.state.load(Ordering::Acquire) == EXCEEDED
-    }
-
-    /// The time is over: the guard reads lost from here on, and its turn is ended for it.
-    pub(crate) fn exceed(&self, engine: &Arc<Engine>) {
-        if !self.settle(EXCEEDED) {
-            return;
-        }
-        for listener in self.tenure.withdraw(self.holding) {
-            listener.tell(LostCause::MaxHold);
-        }
-        if let Some(ending) = engine.finish(&self.tenure, self.demand).1 {
-            engine.end_in_background(&self.tenure.entry, ending, true);
-        }
-    }
-}
-
-impl Holding {
-    pub(crate) fn new(
-        engine: Arc<Engine>,
-        tenure: Arc<Tenure>,
-        fence: u64,
-        demand: Demand,
-        max_hold: Option<Duration>,
-    ) -> Self {
-        let number = tenure.holdings.fetch_add(1, Ordering::Relaxed);
-        let limit = max_hold.map(|max_hold| {
-            let limit = Arc::new(HoldLimit {
-                tenure: Arc::clone(&tenure),
-                demand,
-                holding: number,
-                due: engine.now() + max_hold,
-                place: AtomicU64::new(0),
-                state: AtomicU8::new(OPEN),
-            });
-            engine.watch.register_hold(&limit);
-            limit
-        });
-        Self {
-            engine,
-            tenure,
-            number,
-            fence,
-            demand,
-            limit,
-            is_listened_to: AtomicBool::new(false),
-            finished: false,
-        }
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        self.tenure.key().name()
-    }
-
-    pub(crate) fn owner(&self) -> &str {
-        &self.tenure.owner
-    }
-
-    pub(crate) fn fence(&self) -> u64 {
-        self.fence
-    }
-
-    /// How long the lease may be believed, and whether its renewal is overdue.
-    pub(crate) fn standing(&self) -> Result<(Duration, bool), Lost> {
-        // A child of a fork has a copy of the guard and none of the lock.
-        if self.engine.is_forked() {
-            return Err(self.lost(LostCause::Taken));
-        }
-        if self.limit.as_ref().is_some_and(|limit| limit.is_exceeded()) {
-            return Err(self.lost(LostCause::MaxHold));
-        }
-        match self.tenure.cell.standing(self.engine.now()) {
-            Standing::Live(left) => Ok((left, self.tenure.is_late(left))),
-            Standing::Lost(cause) => Err(self.lost(cause)),
-            // A tenure ends with its last guard, so a guard that can still ask was outlived by a loss.
-            Standing::Ended => Err(self.lost(LostCause::Expired)),
-        }
-    }
-
-    pub(crate) fn lost(&self, cause: LostCause) -> Lost {
-        Lost {
-            name: Arc::clone(self.tenure.key().name()),
-            fence: self.fence,
-            cause,
-        }
-    }
-
-    pub(crate) fn on_lost(&self) -> Receiver<Lost> {
-        let (sender, receiver) = crossbeam_channel::bounded(1);
-        // The causes stand in for each other here; whoever announces the loss puts the true one in.
-        let lost = self.lost(LostCause::Expired);
-        if self.engine.is_forked() {
-            sender.try_send(lost).ok();
-            return receiver;
-        }
-        self.is_listened_to.store(true, Ordering::Relaxed);
-        self.tenure.listeners.lock().push(LossListener {
-            holding: self.number,
-            sender: sender.clone(),
-            lost,
-        });
-        // A loss that was announced before we stood in the list is told here; told twice, the second finds the
-        // channel full.
-        if let Err(lost) = self.standing() {
-            sender.try_send(lost).ok();
-        }
-        receiver
-    }
-
-    pub(crate) fn extend(&self, at_least: Duration) -> Result<()> {
-        let (left, _) = self.standing().map_err(Error::Lost)?;
-        if at_least > MAX_LEASE {
-            return Err(Error::config("at_least", "it is longer than 24 h"));
-        }
-        if left >= at_least {
-            return Ok(());
-        }
-        // What drift takes off at this end is put on at the other.
-        let lease = at_least + drift(at_least) * 2;
-        let renewal = Renewal {
-            lease,
-            ..self.tenure.renewal()
-        };
-        let sent = self.engine.now();
-        let kept_until = (sent + lease).as_nanos();
-        self.tenure
-            .kept_until
-            .fetch_max(kept_until, Ordering::Relaxed);
-        let limits = self.engine.limits(Some(sent + left));
-        let name = Some(self.tenure.key().name());
-        let answer = self
-            .engine
-            .store
-            .call(&Call::Renew(&[renewal]), limits)
-            .map_err(|failure| failure.into_error(name))?;
-        let Reply::Renewed(said) = answer.reply else {
-            let words = "no answer to a renewal";
-            return Err(Failure::plain(FailureKind::Protocol, true, words).into_error(name));
-        };
-        for said in said {
-            if said == Renewed::Refused {
-                let words = "it may not renew this lock";
-                return Err(Failure::plain(FailureKind::Denied, false, words).into_error(name));
-            }
-            let now = self.engine.now();
-            if let Standing::Lost(_) = self.tenure.renewed(sent, now, lease, said) {
-                self.engine.watch.hurry(&self.tenure);
-            }
-        }
-        self.standing().map(drop).map_err(Error::Lost)
-    }
-
-    /// Ends the turn, and says whether the lease lasted until then.
-    pub(crate) fn release(mut self) -> Result<()> {
-        self.finish()
-    }
-
-    fn finish(&mut self) -> Result<()> {
-        if std::mem::replace(&mut self.finished, true) {
-            return Ok(());
-        }
-        if self.engine.is_forked() {
-            // Counted up for good, so that this copy of the engine is never dropped.
-            std::mem::forget(Arc::clone(&self.engine));
-            return Err(Error::Closed);
-        }
-        if let Some(limit) = &self.limit {
-            self.engine.watch.deregister_hold(limit);
-            if !limit.settle(FINISHED) {
-                return Err(Error::Lost(self.lost(LostCause::MaxHold)));
-            }
-        }
-        // Taken out before the turn passes on: what becomes of the tenure then is not this guard's loss.
-        let listeners = if self.is_listened_to.load(Ordering::Relaxed) {
-            self.tenure.withdraw(self.number)
-        } else {
-            Vec::new()
-        };
-        let (standing, ending) = self.engine.finish(&self.tenure, self.demand);
-        for listener in listeners {
-            match standing {
-                Standing::Lost(cause) => listener.tell(cause),
-                // Dropped, it disconnects: a healthy end.
-                Standing::Live(_) | Standing::Ended => drop(listener),
-            }
-        }
-        let entry = &self.tenure.entry;
-        let ended = match ending {
-            Some(ending) => self.engine.run_ending(entry, ending),
-            None => Ok(None),
-        };
-        match (standing, ended) {
-            (Standing::Lost(cause), _) => Err(Error::Lost(self.lost(cause))),
-            (_, Ok(Some(gone))) => Err(Error::Lost(self.lost(match gone {
-                Gone::Removed => LostCause::Removed,
-                Gone::Taken => LostCause::Taken,
-            }))),
-            (_, Ok(None)) => Ok(()),
-            (_, Err(failure)) => Err(failure.into_error(Some(entry.key.name()))),
-        }
-    }
-}
-
-impl Drop for Holding {
-    fn drop(&mut self) {
-        if let Err(error) = self.finish() {
-            match error {
-                Error::Closed => {}
-                error => log::warn!("on release: {error}"),
-            }
-        }
-    }
-}
-
 impl Engine {
     /// Ends one turn of a tenure. Returns what the lease was, and what is to be sent to Redis, if anything.
-    pub(crate) fn finish(
-        self: &Arc<Self>,
-        tenure: &Arc<Tenure>,
-        demand: Demand,
-    ) -> (Standing, Option<Ending>) {
+    pub(crate) fn finish(self: &Arc<Self>, tenure: &Arc<Tenure>) -> (Standing, Option<Ending>) {
         let now = self.now();
         let (standing, finish) = {
             let mut state = tenure.entry.lock();
             let health = tenure.health(now);
-            let finish = state.queue.finish(tenure.number, demand, now, health);
+            let finish = state.queue.finish(tenure.number, now, health);
             let standing = match finish {
                 Finish::Passed(..) => tenure.cell.standing(now),
                 // Before anything is sent: from here on nobody in this process holds it.
@@ -500,18 +257,19 @@ impl Engine {
     }
 
     /// The guard of a lost tenure is gone too, so nothing relies any more on what may be left of it in Redis.
-    fn after_loss(&self, tenure: &Arc<Tenure>, standing: Standing) {
+    pub(super) fn after_loss(&self, tenure: &Arc<Tenure>, standing: Standing) {
         if let Standing::Lost(cause) = standing {
             self.deregister(tenure);
             tenure.announce(cause);
-            if cause == LostCause::Expired {
+            // A key that the server says is gone needs no release; the others of its set do.
+            if cause == LostCause::Expired || tenure.keys().len() > 1 {
                 let ttl = tenure.ttl(self.now());
                 self.clean_up(&tenure.entry, tenure.leftover(), ttl);
             }
         }
     }
 
-    fn deregister(&self, tenure: &Arc<Tenure>) {
+    pub(super) fn deregister(&self, tenure: &Arc<Tenure>) {
         self.renewal.deregister(tenure);
         self.watch.deregister_lease(tenure);
     }
@@ -529,7 +287,11 @@ impl Engine {
     }
 
     /// Sends the release of a name's tenure; then who waits here may ask. As [`Engine::send_ending`].
-    fn run_ending(&self, entry: &Arc<Entry>, ending: Ending) -> Result<Option<Gone>, Failure> {
+    pub(super) fn run_ending(
+        &self,
+        entry: &Arc<Entry>,
+        ending: Ending,
+    ) -> Result<Option<Gone>, Failure> {
         let result = self.send_ending(entry, ending);
         self.release_over(entry);
         result
@@ -544,7 +306,7 @@ impl Engine {
     ) -> Result<Option<Gone>, Failure> {
         let limits = self.limits(None);
         loop {
-            let next = match self.call(entry.kind, &entry.key, ending.verb(), limits) {
+            let next = match self.call(entry, ending.verb(), limits) {
                 Ok(answer) => ending.replied(self.now(), &answer.reply, answer.resent),
                 Err(failure) => {
                     ending.failed(self.now(), &*self.chance);

@@ -10,7 +10,7 @@ use crate::clock::{Clock, SystemClock, Time};
 use crate::config::Settings;
 use crate::error::{Error, Failure, FailureKind, LostCause};
 use crate::guard::{LeaseState, LockGuard};
-use crate::lock::mutex::Mutex as Handle;
+use crate::lock::{Handle, mutex};
 use crate::random::SystemChance;
 use crate::script::{Call, Renewed, Reply, Verb};
 use crate::store::{Answer, Heard, Limits, Line, Store};
@@ -94,6 +94,7 @@ fn generous() -> impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send {
     move |call| {
         Ok(match call {
             Call::Ping => Reply::Pong,
+            Call::Pass { .. } => Reply::Passed(Duration::ZERO),
             Call::Renew(batch) => {
                 Reply::Renewed(vec![Renewed::Done { contended: false }; batch.len()])
             }
@@ -104,6 +105,7 @@ fn generous() -> impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send {
                 fence += 1_000_000;
                 Reply::Granted {
                     fence,
+                    rest: Vec::new(),
                     contended: false,
                 }
             }
@@ -116,10 +118,12 @@ fn unavailable() -> Failure {
     Failure::plain(FailureKind::Unavailable, true, "no answer")
 }
 
+fn mutex(engine: Arc<Engine>, name: &str) -> mutex::Mutex {
+    mutex::Mutex::new(Handle::new(engine, name))
+}
+
 fn lock(engine: &Arc<Engine>) -> LockGuard {
-    Handle::new(Arc::clone(engine), "name")
-        .lock()
-        .expect("granted")
+    mutex(Arc::clone(engine), "name").lock().expect("granted")
 }
 
 /// A line on which nothing ever comes back, until the returned sender is dropped.
@@ -201,11 +205,7 @@ fn one_lease_that_the_server_refuses_costs_no_other() {
     };
     let engine = Fake::new(generous(), refuses).engine(SHORT, Arc::clone(&clock) as Arc<dyn Clock>);
     let guards: Vec<_> = ["a", "b", "bad", "c", "d"]
-        .map(|name| {
-            Handle::new(Arc::clone(&engine), name)
-                .lock()
-                .expect("granted")
-        })
+        .map(|name| mutex(Arc::clone(&engine), name).lock().expect("granted"))
         .into();
     let started = SystemClock.now();
     clock.advance(SHORT / 3);
@@ -233,6 +233,7 @@ fn a_grant_that_comes_too_late_is_given_back() {
         late.advance(SHORT);
         Ok(Reply::Granted {
             fence: 1,
+            rest: Vec::new(),
             contended: false,
         })
     };
@@ -243,7 +244,7 @@ fn a_grant_that_comes_too_late_is_given_back() {
         Ok(Reply::Released)
     };
     let engine = Fake::new(pool, line).engine(SHORT, clock);
-    let error = Handle::new(Arc::clone(&engine), "name")
+    let error = mutex(Arc::clone(&engine), "name")
         .lock()
         .expect_err("too late to be believed");
     assert!(matches!(error, Error::Unavailable { .. }), "{error}");
@@ -256,7 +257,7 @@ fn an_acquire_of_unknown_outcome_is_cancelled_until_a_lease_has_passed() {
     let (cancelled, cancels) = mpsc::channel();
     let line = move |call: &Call<'_>| {
         if let Call::Lock {
-            verb: Verb::Cancel { owner },
+            verb: Verb::Cancel { owner, .. },
             ..
         } = call
         {
@@ -266,7 +267,7 @@ fn an_acquire_of_unknown_outcome_is_cancelled_until_a_lease_has_passed() {
     };
     let engine = Fake::new(|_| Err(unavailable()), line).engine(SHORT, Arc::new(SystemClock));
     let started = SystemClock.now();
-    let error = Handle::new(Arc::clone(&engine), "name").try_lock();
+    let error = mutex(Arc::clone(&engine), "name").try_lock();
     assert!(matches!(error, Err(Error::Unavailable { .. })));
     let (first, owner) = cancels.recv_timeout(PATIENCE).expect("cancelled");
     let mut last = first;
@@ -290,7 +291,7 @@ fn threads_behind_a_failing_delegate_fail_with_it() {
     };
     let engine = Fake::new(pool, generous()).engine(LONG, Arc::new(SystemClock));
     let wait = |engine: &Arc<Engine>| {
-        let handle = Handle::new(Arc::clone(engine), "name");
+        let handle = mutex(Arc::clone(engine), "name");
         thread::spawn(move || handle.lock().map(drop))
     };
     let mut threads = vec![wait(&engine)];
@@ -409,7 +410,7 @@ fn a_wait_survives_the_outage_that_lost_the_lock_before_it() {
     let engine =
         Fake::new(pool, |_: &Call<'_>| Err(unavailable())).engine(SHORT, Arc::new(SystemClock));
     let guard = lock(&engine);
-    let handle = Handle::new(Arc::clone(&engine), "name");
+    let handle = mutex(Arc::clone(&engine), "name");
     let waiting = thread::spawn(move || handle.lock().map(|guard| guard.fence()));
     // The guard is lost and not dropped; whoever waits behind it asks, and finds the server gone.
     for _ in 0..3 {
@@ -419,6 +420,7 @@ fn a_wait_survives_the_outage_that_lost_the_lock_before_it() {
     asked.recv_timeout(PATIENCE).expect("asks again");
     let granted = Reply::Granted {
         fence: guard.fence() + 1,
+        rest: Vec::new(),
         contended: false,
     };
     answers.send(Ok(granted)).expect("it waits");
@@ -441,7 +443,7 @@ fn a_try_during_an_outage_is_an_error_though_the_lock_was_held_before() {
         Arc::new(SystemChance::new()),
     );
     drop(lock(&engine));
-    let handle = Handle::new(Arc::clone(&engine), "name");
+    let handle = mutex(Arc::clone(&engine), "name");
     let waiting = thread::spawn(move || handle.lock().map(drop));
     asked.recv_timeout(PATIENCE).expect("asks");
     let held = Reply::Held {
@@ -450,7 +452,7 @@ fn a_try_during_an_outage_is_an_error_though_the_lock_was_held_before() {
     };
     answers.send(Ok(held)).expect("it waits");
     asked.recv_timeout(PATIENCE).expect("polls");
-    let handle = Handle::new(Arc::clone(&engine), "name");
+    let handle = mutex(Arc::clone(&engine), "name");
     assert!(
         matches!(handle.try_lock(), Ok(None)),
         "held, says the last answer"

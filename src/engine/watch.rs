@@ -12,7 +12,8 @@ use crate::clock::Time;
 use crate::core::lease::Standing;
 use crate::core::schedule::{Schedule, Shift};
 use crate::engine::Engine;
-use crate::engine::tenure::{HoldLimit, Tenure};
+use crate::engine::holding::HoldLimit;
+use crate::engine::tenure::Tenure;
 use crate::sync::{Arc, AtomicU64, Condvar, Mutex, Ordering, Weak, thread};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

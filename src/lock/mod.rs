@@ -1,3 +1,174 @@
 //! The kinds of lock: small handles over the engine.
 
+pub(crate) mod multi;
 pub(crate) mod mutex;
+pub(crate) mod rate_limiter;
+pub(crate) mod reentrant;
+pub(crate) mod rwlock;
+pub(crate) mod semaphore;
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use crate::clock::Time;
+use crate::config::Options;
+use crate::engine::Engine;
+use crate::engine::acquire::{Acquired, Request};
+use crate::engine::holding::Holding;
+use crate::error::{Error, Result};
+use crate::name::{LockKey, Target};
+use crate::script::Kind;
+use crate::sync::Arc;
+
+/// What all handles are made of.
+#[derive(Clone)]
+pub(crate) struct Handle {
+    engine: Arc<Engine>,
+    /// The error of an unfit name waits for the first call.
+    target: Result<Target>,
+    options: Options,
+}
+
+impl Handle {
+    pub(crate) fn new(engine: Arc<Engine>, name: &str) -> Self {
+        let target = LockKey::new(&engine.settings.prefix, name).map(Target::from);
+        Self::of(engine, target)
+    }
+
+    fn of(engine: Arc<Engine>, target: Result<Target>) -> Self {
+        let options = engine.settings.options;
+        Self {
+            engine,
+            target,
+            options,
+        }
+    }
+
+    /// Acquires, waiting for as long as it takes.
+    fn wait(&self, kind: Kind, units: u32) -> Result<Holding> {
+        match self.acquire(kind, units, Some(Time::NEVER))? {
+            Acquired::Turn(holding) => Ok(holding),
+            Acquired::Busy(_) => unreachable!("a wait without an end does not end with \"held\""),
+        }
+    }
+
+    /// Acquires, waiting for at most `wait`; where that is zero it is a try.
+    fn wait_for(&self, kind: Kind, units: u32, wait: Duration) -> Result<Option<Holding>> {
+        Ok(match self.acquire_for(kind, units, wait)? {
+            Acquired::Turn(holding) => Some(holding),
+            Acquired::Busy(_) => None,
+        })
+    }
+
+    /// Runs `f` under a guard that `guard` makes and `release` ends.
+    fn with<G, T>(
+        &self,
+        kind: Kind,
+        wait: Duration,
+        guard: impl FnOnce(Holding) -> G,
+        f: impl FnOnce(&G) -> T,
+        release: impl FnOnce(G) -> Result<()>,
+    ) -> Result<T> {
+        let asked = self.engine.now();
+        match self.acquire_for(kind, 1, wait)? {
+            Acquired::Turn(holding) => run(guard(holding), f, release),
+            Acquired::Busy(holder) => Err(Error::Timeout {
+                // The call would have failed before on a name that is none.
+                name: self
+                    .target
+                    .as_ref()
+                    .map_or("".into(), |target| Arc::clone(target.name())),
+                waited: self.engine.now().since(asked),
+                holder,
+            }),
+        }
+    }
+
+    fn acquire_for(&self, kind: Kind, units: u32, wait: Duration) -> Result<Acquired> {
+        if wait.is_zero() {
+            return self.acquire(kind, units, None);
+        }
+        self.acquire(kind, units, Some(self.engine.now() + wait))
+    }
+
+    fn acquire(&self, kind: Kind, units: u32, until: Option<Time>) -> Result<Acquired> {
+        self.engine.acquire(&Request {
+            kind,
+            target: self.target()?,
+            options: self.options,
+            units,
+            until,
+        })
+    }
+
+    fn target(&self) -> Result<&Target> {
+        self.target.as_ref().map_err(Error::clone)
+    }
+
+    fn fmt(&self, handle: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct(handle)
+            .field("name", &self.target.as_ref().map(Target::name))
+            .field("lease", &self.options.terms.lease)
+            .field("renew", &self.options.terms.renew)
+            .field("max_hold", &self.options.max_hold)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Runs `f` under a guard, which `release` ends.
+fn run<G, T>(
+    guard: G,
+    f: impl FnOnce(&G) -> T,
+    release: impl FnOnce(G) -> Result<()>,
+) -> Result<T> {
+    let value = f(&guard);
+    match release(guard) {
+        Err(Error::Lost(lost)) => Err(Error::Lost(lost)),
+        // It ran under the lock; that the server could not be told goes to the renewal thread.
+        Ok(()) | Err(_) => Ok(value),
+    }
+}
+
+/// How long it is until `deadline`.
+fn until(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now())
+}
+
+/// The options that handles have of their own.
+macro_rules! options {
+    ($handle:ident) => {
+        impl $handle {
+            /// How long Redis keeps the lock without a renewal: what a crashed holder delays the others by. From
+            /// 10 ms to 24 h. Defaults to the manager's.
+            #[must_use]
+            pub fn lease(mut self, lease: Duration) -> Self {
+                self.handle.options.terms.lease = lease;
+                self
+            }
+
+            /// Whether the lease is renewed for as long as the guard lives. Without renewal a guard is lost when
+            /// its lease is over. Defaults to the manager's.
+            #[must_use]
+            pub fn renew(mut self, on: bool) -> Self {
+                self.handle.options.terms.renew = on;
+                self
+            }
+
+            /// How long one guard may be held; it is then released for the others and reads lost. Defaults to the
+            /// manager's.
+            #[must_use]
+            pub fn max_hold(mut self, limit: Option<Duration>) -> Self {
+                self.handle.options.max_hold = limit;
+                self
+            }
+        }
+
+        impl fmt::Debug for $handle {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.handle.fmt(stringify!($handle), f)
+            }
+        }
+    };
+}
+
+pub(crate) use options;

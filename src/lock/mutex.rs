@@ -3,16 +3,10 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::clock::Time;
-use crate::config::Options;
-use crate::core::queue::Demand;
-use crate::engine::Engine;
-use crate::engine::acquire::{Acquired, Request};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::guard::{Lease, LockGuard};
-use crate::name::LockKey;
+use crate::lock::{Handle, options, until};
 use crate::script::Kind;
-use crate::sync::Arc;
 
 /// A lock that one guard holds at a time, among all threads of all processes that use the same Redis.
 ///
@@ -40,45 +34,14 @@ use crate::sync::Arc;
 /// ```
 #[derive(Clone)]
 pub struct Mutex {
-    engine: Arc<Engine>,
-    /// The error of an unfit name waits for the first call.
-    key: Result<LockKey>,
-    options: Options,
+    pub(super) handle: Handle,
 }
 
+options!(Mutex);
+
 impl Mutex {
-    pub(crate) fn new(engine: Arc<Engine>, name: &str) -> Self {
-        let key = LockKey::new(&engine.settings.prefix, name);
-        let options = engine.settings.options;
-        Self {
-            engine,
-            key,
-            options,
-        }
-    }
-
-    /// How long Redis keeps the lock without a renewal: what a crashed holder delays the others by. From 10 ms
-    /// to 24 h. Defaults to the manager's.
-    #[must_use]
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.options.terms.lease = lease;
-        self
-    }
-
-    /// Whether the lease is renewed for as long as the guard lives. Without renewal a guard is lost when its
-    /// lease is over. Defaults to the manager's.
-    #[must_use]
-    pub fn renew(mut self, on: bool) -> Self {
-        self.options.terms.renew = on;
-        self
-    }
-
-    /// How long one guard may be held; it is then released for the others and reads lost. Defaults to the
-    /// manager's.
-    #[must_use]
-    pub fn max_hold(mut self, limit: Option<Duration>) -> Self {
-        self.options.max_hold = limit;
-        self
+    pub(crate) fn new(handle: Handle) -> Self {
+        Self { handle }
     }
 
     /// Acquires the lock, waiting for as long as it takes.
@@ -98,10 +61,7 @@ impl Mutex {
     /// * [`Error::Denied`], [`Error::WrongType`], [`Error::Protocol`]: at once.
     /// * [`Error::Closed`]: the manager was closed.
     pub fn lock(&self) -> Result<LockGuard> {
-        match self.acquire(Some(Time::NEVER))? {
-            Acquired::Turn(holding) => Ok(LockGuard::new(holding)),
-            Acquired::Busy(_) => unreachable!("a wait without an end does not end with \"held\""),
-        }
+        self.handle.wait(Kind::Mutex, 1).map(LockGuard::new)
     }
 
     /// Acquires the lock if it is free. `None` means that it is held: where another thread of this process holds
@@ -113,7 +73,7 @@ impl Mutex {
     ///
     /// As [`lock`](Mutex::lock); nothing is retried.
     pub fn try_lock(&self) -> Result<Option<LockGuard>> {
-        self.acquire(None).map(guard)
+        self.try_lock_for(Duration::ZERO)
     }
 
     /// Acquires the lock, waiting for at most `wait`. `None` means that the last answer was that it is held.
@@ -125,7 +85,8 @@ impl Mutex {
     ///
     /// As [`lock`](Mutex::lock), but an outage ends with the wait: [`Error::Unavailable`].
     pub fn try_lock_for(&self, wait: Duration) -> Result<Option<LockGuard>> {
-        self.wait_for(wait).map(guard)
+        let holding = self.handle.wait_for(Kind::Mutex, 1, wait)?;
+        Ok(holding.map(LockGuard::new))
     }
 
     /// Acquires the lock, waiting until `deadline` at the latest. `None` means that the last answer was that it
@@ -135,7 +96,7 @@ impl Mutex {
     ///
     /// As [`try_lock_for`](Mutex::try_lock_for).
     pub fn try_lock_until(&self, deadline: Instant) -> Result<Option<LockGuard>> {
-        self.try_lock_for(deadline.saturating_duration_since(Instant::now()))
+        self.try_lock_for(until(deadline))
     }
 
     /// Runs `f` under the lock, waiting for it for at most `wait`, and releases it afterwards.
@@ -147,61 +108,9 @@ impl Mutex {
     ///
     /// An error of `f` itself is part of what it returns: `Ok(Err(…))`.
     pub fn with<T>(&self, wait: Duration, f: impl FnOnce(&Lease) -> T) -> Result<T> {
-        let asked = self.engine.now();
-        match self.wait_for(wait)? {
-            Acquired::Turn(holding) => {
-                let guard = LockGuard::new(holding);
-                let value = f(&guard);
-                match guard.release() {
-                    Err(Error::Lost(lost)) => Err(Error::Lost(lost)),
-                    // It ran under the lock; that the server could not be told goes to the renewal thread.
-                    Ok(()) | Err(_) => Ok(value),
-                }
-            }
-            Acquired::Busy(holder) => Err(Error::Timeout {
-                // The call would have failed before on a name that is none.
-                name: self
-                    .key
-                    .as_ref()
-                    .map_or("".into(), |key| Arc::clone(key.name())),
-                waited: self.engine.now().since(asked),
-                holder,
-            }),
-        }
-    }
-
-    fn wait_for(&self, wait: Duration) -> Result<Acquired> {
-        if wait.is_zero() {
-            return self.acquire(None);
-        }
-        self.acquire(Some(self.engine.now() + wait))
-    }
-
-    fn acquire(&self, until: Option<Time>) -> Result<Acquired> {
-        self.engine.acquire(&Request {
-            kind: Kind::Mutex,
-            key: self.key.as_ref().map_err(Error::clone)?,
-            options: self.options,
-            demand: Demand::EXCLUSIVE,
-            until,
-        })
-    }
-}
-
-fn guard(acquired: Acquired) -> Option<LockGuard> {
-    match acquired {
-        Acquired::Turn(holding) => Some(LockGuard::new(holding)),
-        Acquired::Busy(_) => None,
-    }
-}
-
-impl fmt::Debug for Mutex {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Mutex")
-            .field("name", &self.key.as_ref().map(LockKey::name))
-            .field("lease", &self.options.terms.lease)
-            .field("renew", &self.options.terms.renew)
-            .field("max_hold", &self.options.max_hold)
-            .finish_non_exhaustive()
+        let run = |guard: &LockGuard| f(guard);
+        let release = LockGuard::release;
+        self.handle
+            .with(Kind::Mutex, wait, LockGuard::new, run, release)
     }
 }

@@ -3,18 +3,31 @@
 //! A [`Call`] is data: the store sends it, a simulator can carry it out itself, and nothing above this module
 //! knows a script's arguments. Each script is a file; its header states keys, arguments, reply, and why it
 //! may be repeated. Names and owners travel as `KEYS` and `ARGV`, never as script text.
+//!
+//! | module | its kinds |
+//! | --- | --- |
+//! | `mutex` | the mutex: a plain string, the de-facto format |
+//! | `share` | readers and writers, permits: the leases of several owners in one sorted set |
+//! | `multi` | several mutexes, all or none |
+//! | `rate` | the rate limiter, which is no lock |
 
 use std::time::Duration;
 
-use once_cell::sync::Lazy;
 use redis::Value;
 
 use crate::error::{Failure, FailureKind};
-use crate::name::{Companion, LockKey};
+use crate::name::{LockKey, Target};
 use crate::sync::Arc;
 
-/// How long a process in a queue is believed alive without a sign of it: three polls.
-const WAITER_LIFE: Duration = Duration::from_secs(3);
+pub(crate) use kind::{ALL, Kind, Sharing};
+pub(crate) use text::By;
+
+mod kind;
+mod multi;
+mod mutex;
+mod rate;
+mod share;
+mod text;
 
 /// The shortest claim window.
 const LEAST_CLAIM: Duration = Duration::from_millis(250);
@@ -27,17 +40,22 @@ pub(crate) enum Call<'a> {
     /// Something about one lock.
     Lock {
         kind: Kind,
-        key: &'a LockKey,
+        target: &'a Target,
         verb: &'a Verb,
     },
     /// The renewal of many leases.
     Renew(&'a [Renewal]),
+    /// To be let past a rate limiter.
+    Pass { key: &'a LockKey, pass: Pass },
 }
 
-/// The kinds of lock that Redis is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
-    Mutex,
+/// What is asked of a rate limiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pass {
+    pub(crate) permits: u32,
+    pub(crate) per: Duration,
+    /// How long a wait is worth a place in the line.
+    pub(crate) patience: Duration,
 }
 
 /// What can be asked about one lock. Every verb but `Acquire` and `TakeOver` only ever gives up.
@@ -49,31 +67,34 @@ pub(crate) enum Verb {
         /// Whether a free lock is taken at once, or given to the first in the queue.
         at_once: bool,
     },
-    /// End the tenure of `from` in favour of whoever waits in another process, or else of this one again.
+    /// End the tenure of `from` in favour of whoever waits in another process, or else of this one again. Asked by
+    /// a reader, `from` is a writer that becomes it.
     TakeOver {
         ask: Ask,
         from: Arc<str>,
         give_back: Option<GiveBack>,
     },
     /// Give up a lock that nobody is known to wait for.
-    Release { owner: Arc<str> },
+    Release { owner: Arc<str>, units: u32 },
     /// Give the lock to the first waiter.
     HandOver {
         owner: Arc<str>,
+        units: u32,
         give_back: Option<GiveBack>,
     },
     /// Give up whatever this owner may have: the lock, or its place in the queue.
-    Cancel { owner: Arc<str> },
+    Cancel { owner: Arc<str>, units: u32 },
 }
 
 impl Verb {
     /// The owner that it is about.
+    #[cfg(test)]
     pub(crate) fn owner(&self) -> &Arc<str> {
         match self {
             Self::Acquire { ask, .. } | Self::TakeOver { ask, .. } => &ask.owner,
-            Self::Release { owner } | Self::HandOver { owner, .. } | Self::Cancel { owner } => {
-                owner
-            }
+            Self::Release { owner, .. }
+            | Self::HandOver { owner, .. }
+            | Self::Cancel { owner, .. } => owner,
         }
     }
 
@@ -90,6 +111,8 @@ impl Verb {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ask {
     pub(crate) owner: Arc<str>,
+    /// How much of the lock.
+    pub(crate) units: u32,
     pub(crate) lease: Duration,
     /// How many fences to reserve.
     pub(crate) fences: u64,
@@ -109,8 +132,10 @@ pub(crate) struct GiveBack {
 /// One lease to renew.
 #[derive(Clone, Debug)]
 pub(crate) struct Renewal {
+    pub(crate) kind: Kind,
     pub(crate) key: LockKey,
     pub(crate) owner: Arc<str>,
+    pub(crate) units: u32,
     pub(crate) lease: Duration,
 }
 
@@ -120,6 +145,8 @@ pub(crate) enum Reply {
     Pong,
     Granted {
         fence: u64,
+        /// The fences of the further names, where there are several.
+        rest: Vec<u64>,
         /// Whether processes wait for it.
         contended: bool,
     },
@@ -133,7 +160,13 @@ pub(crate) enum Reply {
     Contended,
     /// Not released: this owner did not hold it any more.
     NotOwner(Gone),
+    /// Not granted: others divide the lock into so many units.
+    Differs(u32),
     Renewed(Vec<Renewed>),
+    /// Past the rate limiter, once so much time has gone by.
+    Passed(Duration),
+    /// Not past it: so much time would have to go by.
+    NotPassed(Duration),
 }
 
 /// Where a lock went.
@@ -177,61 +210,34 @@ impl Wire {
     }
 }
 
-/// A script: its text, and the digest by which a server that has it knows it.
-struct Script {
-    text: &'static str,
-    digest: Lazy<redis::Script>,
-}
-
-macro_rules! script {
-    ($($part:literal),+) => {
-        Script {
-            text: concat!($(include_str!($part)),+),
-            digest: Lazy::new(|| redis::Script::new(concat!($(include_str!($part)),+))),
-        }
-    };
-}
-
-static ACQUIRE: Script = script!("fence.lua", "mutex_take.lua", "queue.lua", "mutex_wait.lua");
-static QUANTUM: Script = script!(
-    "fence.lua",
-    "queue.lua",
-    "mutex_quantum.lua",
-    "mutex_wait.lua"
-);
-static RELEASE: Script = script!("mutex_release.lua");
-static HAND_OVER: Script = script!("queue.lua", "mutex_handover.lua");
-static RENEW: Script = script!("renew.lua");
-
-/// How a script is named to the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
-    /// By its digest; a server that does not have it answers `NOSCRIPT`.
-    Digest,
-    /// By its text, which the server then keeps.
-    Text,
-}
-
 impl Call<'_> {
     /// The command to send.
     pub(crate) fn command(&self, by: By, wire: &Wire) -> redis::Cmd {
         match self {
             Call::Ping => redis::cmd("PING"),
-            Call::Lock {
-                kind: Kind::Mutex,
-                key,
-                verb,
-            } => mutex(key, verb, by, wire),
+            Call::Lock { kind, target, verb } => match kind {
+                Kind::Mutex => mutex::command(target.first(), verb, by, wire),
+                Kind::Read | Kind::Write | Kind::Semaphore { .. } => {
+                    share::command(*kind, target.first(), verb, by, wire)
+                }
+                Kind::Multi => multi::command(target.keys(), verb, by, wire),
+            },
             Call::Renew(batch) => {
-                let mut command = RENEW.command(by, batch.len());
+                let mut command = text::RENEW.command(by, batch.len());
                 for renewal in *batch {
                     command.arg(renewal.key.key());
                 }
                 for renewal in *batch {
-                    command.arg(&*renewal.owner).arg(ms(renewal.lease));
+                    let shares = match renewal.kind {
+                        Kind::Mutex | Kind::Multi => 0,
+                        Kind::Read | Kind::Write | Kind::Semaphore { .. } => renewal.units,
+                    };
+                    let owner = &*renewal.owner;
+                    command.arg(owner).arg(ms(renewal.lease)).arg(shares);
                 }
                 command
             }
+            Call::Pass { key, pass } => rate::command(key, pass, by),
         }
     }
 
@@ -248,6 +254,7 @@ impl Call<'_> {
                 .map(renewed)
                 .collect::<Option<_>>()
                 .map(Reply::Renewed),
+            (Call::Pass { .. }, value) => rate::reply(&value),
             (Call::Lock { verb, .. }, value) => match verb {
                 Verb::Acquire { .. } | Verb::TakeOver { .. } => grant(&value),
                 Verb::Release { .. } | Verb::HandOver { .. } | Verb::Cancel { .. } => match value {
@@ -267,100 +274,26 @@ impl Call<'_> {
     }
 }
 
-fn mutex(key: &LockKey, verb: &Verb, by: By, wire: &Wire) -> redis::Cmd {
-    let with_companions = |of: &Script| {
-        let mut command = of.command(by, 4);
-        command.arg(key.key());
-        for which in [Companion::Fence, Companion::Queue, Companion::Waiters] {
-            command.arg(key.companion(which));
-        }
-        command
-    };
-    let ask = |command: &mut redis::Cmd, ask: &Ask, how: &str| {
-        command
-            .arg(&*ask.owner)
-            .arg(ms(ask.lease))
-            .arg(ask.fences)
-            .arg(ms(wire.fence_memory))
-            .arg(how)
-            .arg(ask.channel.as_deref().unwrap_or("-"))
-            .arg(ms(wire.claim(ask.lease)))
-            .arg(ms(WAITER_LIFE))
-            .arg(HEARD);
-    };
-    let unused = |command: &mut redis::Cmd, block: &Option<GiveBack>| match block {
-        Some(GiveBack { used, last }) => {
-            command.arg(used).arg(last);
-        }
-        None => {
-            command.arg("").arg("");
-        }
-    };
-    let hand_over = |owner: &str, give_back: &Option<GiveBack>, queued: bool| {
-        let mut command = with_companions(&HAND_OVER);
-        command.arg(owner);
-        unused(&mut command, give_back);
-        command
-            .arg(ms(WAITER_LIFE))
-            .arg(HEARD)
-            .arg(u8::from(queued));
-        command
-    };
-    match verb {
-        Verb::Acquire { ask: what, at_once } => {
-            let mut command = with_companions(&ACQUIRE);
-            ask(&mut command, what, if *at_once { "take" } else { "poll" });
-            command
-        }
-        Verb::TakeOver {
-            ask: what,
-            from,
-            give_back,
-        } => {
-            let mut command = with_companions(&QUANTUM);
-            ask(&mut command, what, "poll");
-            command.arg(&**from);
-            unused(&mut command, give_back);
-            command
-        }
-        Verb::Release { owner } => {
-            let mut command = RELEASE.command(by, 1);
-            command.arg(key.key()).arg(&**owner);
-            command
-        }
-        Verb::HandOver { owner, give_back } => hand_over(owner, give_back, false),
-        Verb::Cancel { owner } => hand_over(owner, &None, true),
-    }
-}
-
-/// One server counts all that hear a message.
-const HEARD: &str = "1";
-
-impl Script {
-    fn command(&self, by: By, keys: usize) -> redis::Cmd {
-        // Room for the longest mutex call with an ordinary name, so that it is built without growing.
-        let mut command = redis::Cmd::with_capacity(20, 640);
-        match by {
-            By::Digest => command.arg("EVALSHA").arg(self.digest.get_hash()),
-            By::Text => command.arg("EVAL").arg(self.text),
-        };
-        command.arg(keys);
-        command
-    }
-}
-
 fn ms(length: Duration) -> u64 {
     // Settings are bounded far below this; rounded up, because a time to live of zero is an error.
     u64::try_from(length.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 fn grant(value: &Value) -> Option<Reply> {
-    let granted = |fence: i64, contended| {
-        let fence = u64::try_from(fence).ok().filter(|fence| *fence > 0)?;
-        Some(Reply::Granted { fence, contended })
+    let fence_of = |value: &Value| match value {
+        Value::Int(fence) => u64::try_from(*fence).ok().filter(|fence| *fence > 0),
+        _ => None,
+    };
+    let granted = |first: &Value, rest: &[Value], contended: i64| {
+        Some(Reply::Granted {
+            fence: fence_of(first)?,
+            rest: rest.iter().map(fence_of).collect::<Option<_>>()?,
+            contended: contended == 1,
+        })
     };
     match value {
-        Value::Int(fence) => granted(*fence, false),
+        Value::Int(-1) => Some(Reply::NotOwner(Gone::Removed)),
+        Value::Int(_) => granted(value, &[], 0),
         Value::Array(parts) => match parts.as_slice() {
             [Value::Int(0), Value::Int(ttl), Value::BulkString(holder)] => Some(Reply::Held {
                 ttl: u64::try_from(*ttl)
@@ -369,7 +302,10 @@ fn grant(value: &Value) -> Option<Reply> {
                     .map(Duration::from_millis),
                 holder: String::from_utf8_lossy(holder).into(),
             }),
-            [Value::Int(fence), Value::Int(1)] => granted(*fence, true),
+            [Value::Int(-2), Value::Int(stored)] => {
+                Some(Reply::Differs(u32::try_from(*stored).ok()?))
+            }
+            [first, rest @ .., Value::Int(contended @ (0 | 1))] => granted(first, rest, *contended),
             _ => None,
         },
         _ => None,
@@ -392,14 +328,15 @@ mod tests {
     use super::*;
     use crate::name::MARK;
 
-    fn key() -> LockKey {
-        LockKey::new("", "n").expect("a name")
+    fn target(name: &str) -> Target {
+        LockKey::new("", name).expect("a name").into()
     }
 
     fn acquire() -> Verb {
         Verb::Acquire {
             ask: Ask {
                 owner: "lh1:u:l".into(),
+                units: 1,
                 lease: Duration::from_nanos(10_000_001),
                 fences: 1,
                 channel: None,
@@ -427,10 +364,10 @@ mod tests {
     fn names_and_owners_are_never_script_text() {
         let wire = Wire::new(Duration::from_mins(10), Duration::from_secs(1));
         let verb = acquire();
-        let odd = LockKey::new("", "'..redis.call('FLUSHALL')..'").expect("a name");
+        let odd = target("'..redis.call('FLUSHALL')..'");
         let call = Call::Lock {
             kind: Kind::Mutex,
-            key: &odd,
+            target: &odd,
             verb: &verb,
         };
         let command = call.command(By::Text, &wire);
@@ -444,7 +381,7 @@ mod tests {
         assert_eq!(parts[0], "EVAL");
         assert!(!parts[1].contains("FLUSHALL"));
         assert_eq!(parts[2], "4");
-        assert_eq!(parts[3], odd.key());
+        assert_eq!(parts[3], odd.first().key());
     }
 
     /// A slot of a cluster that is being moved answers `TRYAGAIN` where a companion is not there.
@@ -461,15 +398,17 @@ mod tests {
         };
         let owner: Arc<str> = "lh1:u:l".into();
         let renewal = Renewal {
-            key: key(),
+            kind: Kind::Mutex,
+            key: target("n").first().clone(),
             owner: Arc::clone(&owner),
+            units: 1,
             lease: Duration::from_secs(1),
         };
         assert_eq!(keys(Call::Renew(&[renewal.clone(), renewal])), "2");
-        let (key, release) = (key(), Verb::Release { owner });
+        let (target, release) = (target("n"), Verb::Release { owner, units: 1 });
         let call = Call::Lock {
             kind: Kind::Mutex,
-            key: &key,
+            target: &target,
             verb: &release,
         };
         assert_eq!(keys(call), "1");
@@ -477,10 +416,10 @@ mod tests {
 
     #[test]
     fn hostile_replies_are_refused_not_believed() {
-        let (key, verb) = (key(), acquire());
+        let (target, verb) = (target("n"), acquire());
         let call = Call::Lock {
             kind: Kind::Mutex,
-            key: &key,
+            target: &target,
             verb: &verb,
         };
         for value in [
@@ -497,10 +436,11 @@ mod tests {
         }
         let release = Verb::Release {
             owner: "lh1:u:l".into(),
+            units: 1,
         };
         let call = Call::Lock {
             kind: Kind::Mutex,
-            key: &key,
+            target: &target,
             verb: &release,
         };
         assert!(call.reply(Value::Int(7)).is_err());

@@ -19,7 +19,9 @@ if not value then
   -- Whoever finds the lock free gives it to the first in the queue, which may be itself. A lock that lapsed may
   -- have been handed to a waiter that hangs, and others may hang with it: only those that have polled since then
   -- are believed, so that they cost one claim window together. One that was merely slow queues again.
-  local head, claim = next_waiter(owner, life / 2)
+  -- Multi-locks are told on the way, and this one does not wait for them: they cannot hold it open.
+  local head, claim
+  repeat head, claim = next_waiter(owner, life / 2) until claim ~= '0'
   head = head or owner
   local ttl = head == owner and lease or claim
   if not give(lock, head, ttl) then return redis.error_reply('OOM no memory for the lock') end
@@ -36,7 +38,7 @@ if not value then
 end
 
 if ARGV[6] ~= '-' then
-  join(owner, ARGV[7], ARGV[6])
+  join(owner, ARGV[7], '1', ARGV[6])
   -- Only on our own kind: another client's release compares the whole value.
   if string.sub(value, 1, 4) == 'lh1:' and string.sub(value, -1) ~= MARK then
     redis.pcall('APPEND', lock, MARK)

@@ -1,10 +1,11 @@
 -- Shared: the queue of the processes that wait for a lock.
 --
 -- `queue` is a sorted set of owners by ticket. `waiters` is a hash of owner -> '<ms when last seen> <claim ms>
--- <channel>': handed over, the lock waits for `claim` ms for the owner to come and take it.
+-- <units> <channel>': handed over, the lock waits for `claim` ms for the owner to come and take so much of it.
+-- A claim of 0 is a multi-lock's: it is told that the lock is free, and may take it or not.
 -- A channel of '' belongs to a process that hears no messages and polls often instead.
 
--- Marks a lock's value: "look into the queue before you go". Only ever put on values of our own making.
+-- Marks a mutex's value: "look into the queue before you go". Only ever put on values of our own making.
 local MARK = '!'
 
 -- What waiters have in common: `life` is how long one is believed without a sign of it, and `heard` is '1'
@@ -17,8 +18,8 @@ local function now_ms()
 end
 
 -- Puts `owner` at the end of the queue, or notes that it still waits where it is in it.
-local function join(owner, claim, channel)
-  redis.call('HSET', waiters, owner, string.format('%.0f %s %s', now_ms(), claim, channel))
+local function join(owner, claim, units, channel)
+  redis.call('HSET', waiters, owner, string.format('%.0f %s %s %s', now_ms(), claim, units, channel))
   if not redis.call('ZSCORE', queue, owner) then
     local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
     redis.call('ZADD', queue, (last or 0) + 1, owner)
@@ -32,6 +33,19 @@ local function leave(owner)
   redis.call('HDEL', waiters, owner)
 end
 
+-- What is known of a waiter: when it was last seen, its claim, its units, its channel; nothing where it is unknown.
+local function waiter(owner)
+  return string.match(redis.call('HGET', waiters, owner) or '', '^(%d+) (%d+) (%d+) (.*)$')
+end
+
+-- Wakes a waiter. False where nobody is there to be woken.
+local function wake(owner, channel)
+  if channel == '' then return true end
+  -- Refused by an access list: whether it heard is unknown, and it polls.
+  local reached = redis.pcall('PUBLISH', channel, owner)
+  return type(reached) == 'table' or reached > 0 or heard ~= '1'
+end
+
 -- Takes the first waiter that is alive out of the queue and wakes it; stops at `self`, which needs no waking.
 -- Returns it and its claim ms.
 -- Crashed ones are dropped on the way: not seen for `believed` ms, or nobody listens on their channel.
@@ -40,32 +54,27 @@ local function next_waiter(self, believed)
   while true do
     local head = redis.call('ZRANGE', queue, 0, 0)[1]
     if not head then return nil end
-    local waiter = redis.call('HGET', waiters, head) or ''
-    local seen, claim, channel = string.match(waiter, '^(%d+) (%d+) (.*)$')
+    local seen, claim, _, channel = waiter(head)
     leave(head)
     if head == self then return head end
-    if seen and math.abs(now - seen) <= tonumber(believed) then
-      if channel == '' then return head, claim end
-      -- Refused by an access list: whether it heard is unknown, and it polls.
-      local reached = redis.pcall('PUBLISH', channel, head)
-      if type(reached) == 'table' or reached > 0 or heard ~= '1' then
-        return head, claim
-      end
+    if seen and math.abs(now - seen) <= tonumber(believed) and wake(head, channel) then
+      return head, claim
     end
   end
 end
 
--- Makes `owner` the holder for `ttl` ms, marked where others wait behind it. False where memory forbids it.
+-- Makes `owner` the holder of a mutex for `ttl` ms, marked where others wait behind it. False where memory
+-- forbids it.
 local function give(lock, owner, ttl)
   local value = owner
   if redis.call('ZCARD', queue) > 0 then value = owner .. MARK end
   return not redis.pcall('SET', lock, value, 'PX', ttl).err
 end
 
--- Hands the lock to the first waiter, for its claim window; frees it where there is none.
+-- Hands a mutex to the first waiter, for its claim window; frees it where there is none, or that one was only told.
 local function hand_over(lock)
   local head, claim = next_waiter(nil, life)
-  if not head or not give(lock, head, claim) then redis.call('DEL', lock) end
+  if not head or claim == '0' or not give(lock, head, claim) then redis.call('DEL', lock) end
   return head
 end
 

@@ -1,32 +1,57 @@
 -- Renews many leases.
 --
 -- KEYS  the locks (alone: a slot that is being moved answers TRYAGAIN for companions that are not there)
--- ARGV  for each lock its owner and its lease in ms
--- Reply for each lock 1 renewed  2 renewed, and others wait  0 the key is gone  -1 another owner holds it
+-- ARGV  for each lock its owner, its lease in ms, and its units where it is one share of several, else 0
+-- Reply for each lock 1 renewed  2 renewed, and others wait  0 it is gone  -1 another owner holds it
 --       or -2 not allowed to
 -- Idempotent because a time to live is only raised, and nothing is created.
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+-- By pcall everywhere, so that one bad key does not end the batch.
+local function failed(reply)
+  return type(reply) == 'table' and reply.err
+end
+
+local function refused(reply)
+  return string.find(reply.err, 'WRONGTYPE', 1, true) and -1 or -2
+end
+
+local function raise(key, lease)
+  local ttl = redis.pcall('PTTL', key)
+  if failed(ttl) or ttl < lease then return redis.pcall('PEXPIRE', key, lease) end
+  return ttl
+end
+
+local function renew(key, owner, lease)
+  local value = redis.pcall('GET', key)
+  if failed(value) then return refused(value) end
+  if not value then return 0 end
+  if value ~= owner and value ~= owner .. '!' then return -1 end
+  if failed(raise(key, lease)) then return -2 end
+  return value == owner and 1 or 2
+end
+
+local function renew_share(key, owner, lease, units)
+  local member = units .. ' ' .. owner
+  local ends = redis.pcall('ZSCORE', key, member)
+  if failed(ends) then return refused(ends) end
+  -- One that has run out is anybody's, though nobody has noticed yet.
+  if not ends or tonumber(ends) <= now then return 0 end
+  local later = string.format('%.0f', now + lease)
+  if failed(redis.pcall('ZADD', key, 'XX', 'GT', later, member)) or failed(raise(key, lease)) then
+    return -2
+  end
+  return 1
+end
+
 local reply = {}
 for i, key in ipairs(KEYS) do
-  local owner, lease = ARGV[2 * i - 1], ARGV[2 * i]
-  -- By pcall, so that one bad key does not end the batch.
-  local value = redis.pcall('GET', key)
-  if value == owner or value == owner .. '!' then
-    local ttl = redis.pcall('PTTL', key)
-    local raised = 1
-    if type(ttl) == 'table' or ttl < tonumber(lease) then
-      raised = redis.pcall('PEXPIRE', key, lease)
-    end
-    if type(raised) == 'table' then
-      reply[i] = -2
-    else
-      reply[i] = value == owner and 1 or 2
-    end
-  elseif not value then
-    reply[i] = 0
-  elseif type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
-    reply[i] = -2
+  local owner, lease, units = ARGV[3 * i - 2], tonumber(ARGV[3 * i - 1]), ARGV[3 * i]
+  if units == '0' then
+    reply[i] = renew(key, owner, lease)
   else
-    reply[i] = -1
+    reply[i] = renew_share(key, owner, lease, units)
   end
 end
 return reply

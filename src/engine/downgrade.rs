@@ -1,0 +1,167 @@
+//! How a writer becomes a reader without a gap.
+//!
+//! 1. The writer's tenure is ended here, as at a release, before anything is sent that may let others in.
+//! 2. One request ends it in Redis and begins the reader's under an owner of its own, together with those of all
+//!    readers that wait.
+//! 3. The reader's tenure is put among those of this process's readers; whoever wants to write here may ask.
+//! 4. Where the answer is lost, either owner may be left in Redis: both are released in the background, and the
+//!    caller has neither.
+
+use crate::core::attempt::{Grant, Leftover};
+use crate::core::fence::Fences;
+use crate::core::lease::{Standing, valid_until};
+use crate::core::queue::{Finish, Health, Queue};
+use crate::engine::Engine;
+use crate::engine::holding::Holding;
+use crate::engine::names::{Entry, Signal};
+use crate::engine::tenure::Tenure;
+use crate::error::{Error, Failure, FailureKind, LostCause, Result};
+use crate::random::owner;
+use crate::script::{Ask, GiveBack, Kind, Reply, Verb};
+use crate::sync::Arc;
+
+/// What became of a writer's tenure in this process.
+enum Writer {
+    /// It was ended, with so much of its fences unused.
+    Ended(Option<GiveBack>),
+    /// It was over before.
+    WasOver,
+}
+
+impl Holding {
+    /// Ends this writer's turn and begins a reader's.
+    pub(crate) fn downgrade(mut self) -> Result<Self> {
+        let (standing, ended) = self.conclude(Engine::end_writer)?;
+        if let Standing::Lost(cause) = standing {
+            if matches!(ended, Writer::Ended(_)) {
+                self.engine.release_over(&self.tenure.entry);
+            }
+            return Err(Error::Lost(self.lost(cause)));
+        }
+        let unused = match ended {
+            Writer::Ended(unused) => unused,
+            // A guard that could still end it was outlived by a loss.
+            Writer::WasOver => return Err(Error::Lost(self.lost(LostCause::Expired))),
+        };
+        let writer = &self.tenure;
+        let engine = Arc::clone(&self.engine);
+        let entry = engine.names.pin(Kind::Read, &writer.entry.target);
+        let reader = engine.become_reader(writer, &entry, unused);
+        engine.release_over(&writer.entry);
+        let turn = match reader {
+            Ok(Some(reader)) => Ok(engine.begin(&entry, reader, Queue::given)),
+            Ok(None) => Err(Error::Lost(self.lost(LostCause::Removed))),
+            Err(failure) => Err(failure.into_error(Some(self.name()))),
+        };
+        engine.names.unpin(&entry);
+        let (turn, max_hold) = (turn?, self.max_hold);
+        Ok(Self::new(engine, turn.tenure, turn.fence, max_hold))
+    }
+}
+
+impl Engine {
+    /// Ends a writer's tenure here and not in Redis.
+    fn end_writer(self: &Arc<Self>, tenure: &Arc<Tenure>) -> (Standing, Writer) {
+        let now = self.now();
+        let (standing, finish) = {
+            let mut state = tenure.entry.lock();
+            // It is not passed on, however good it is.
+            let health = match tenure.health(now) {
+                Health::Lost => Health::Lost,
+                Health::Good | Health::Poor => Health::Poor,
+            };
+            let finish = state.queue.finish(tenure.number, now, health);
+            (tenure.cell.end(now), finish)
+        };
+        match finish {
+            Finish::TakeOver(next, give_back) => {
+                self.deregister(tenure);
+                // It finds the lock held, and queues behind the readers.
+                next.send(Signal::Delegate(None));
+                (standing, Writer::Ended(give_back))
+            }
+            Finish::Release(give_back) => {
+                self.deregister(tenure);
+                (standing, Writer::Ended(give_back))
+            }
+            Finish::Lost(next) => {
+                self.hand_on(&tenure.entry, next);
+                self.after_loss(tenure, standing);
+                (standing, Writer::WasOver)
+            }
+            Finish::Stale | Finish::Passed(_) => {
+                self.after_loss(tenure, standing);
+                (standing, Writer::WasOver)
+            }
+        }
+    }
+
+    /// Asks for the change. None where the writer was not in Redis any more.
+    fn become_reader(
+        self: &Arc<Self>,
+        writer: &Arc<Tenure>,
+        entry: &Arc<Entry>,
+        give_back: Option<GiveBack>,
+    ) -> Result<Option<(Arc<Tenure>, Fences)>, Failure> {
+        let lease = writer.terms.lease;
+        let reader = owner(&*self.chance, &self.settings.label);
+        let verb = Verb::TakeOver {
+            ask: Ask {
+                owner: Arc::clone(&reader),
+                units: 1,
+                lease,
+                fences: 1,
+                channel: None,
+            },
+            from: Arc::clone(&writer.owner),
+            give_back,
+        };
+        let sent = self.now();
+        let answer = self.call(entry, &verb, self.limits(None));
+        let now = self.now();
+        let failure = match answer {
+            Ok(answer) => match answer.reply {
+                Reply::Granted {
+                    fence, contended, ..
+                } if now < valid_until(sent, lease) => {
+                    if writer.leftover().doubt.is_some() {
+                        self.clean_up(&writer.entry, writer.leftover(), lease);
+                    }
+                    let grant = Grant {
+                        owner: reader,
+                        fence,
+                        fences: 1,
+                        rest: Vec::new(),
+                        sent,
+                        deadline: valid_until(sent, lease),
+                        contended,
+                        doubt: answer.resent.then(|| sent + lease),
+                    };
+                    return self.tenure(entry, writer.terms, 1, grant).map(Some);
+                }
+                Reply::NotOwner(_) => return Ok(None),
+                Reply::Granted { .. } => {
+                    let words = "the lock was granted too late to be believed";
+                    Failure::plain(FailureKind::Unavailable, true, words)
+                }
+                _ => Failure::plain(FailureKind::Protocol, true, "an answer to another question"),
+            },
+            Err(failure) => failure,
+        };
+        let doubt = failure.unknown.then(|| sent + lease);
+        let left = Leftover {
+            doubt: doubt.max(writer.leftover().doubt),
+            ..writer.leftover()
+        };
+        self.clean_up(&writer.entry, left, lease);
+        if doubt.is_some() {
+            let left = Leftover {
+                owner: reader,
+                units: 1,
+                doubt,
+            };
+            self.clean_up(entry, left, lease);
+        }
+        Err(failure)
+    }
+}

@@ -1,0 +1,297 @@
+//! A thread's holding in a tenure: what a guard stands on.
+
+use std::time::Duration;
+
+use crossbeam_channel::Receiver;
+
+use crate::clock::Time;
+use crate::config::MAX_LEASE;
+use crate::core::lease::{Standing, drift};
+use crate::engine::Engine;
+use crate::engine::tenure::{LossListener, Tenure};
+use crate::error::{Error, Failure, FailureKind, Lost, LostCause, Result};
+use crate::script::{Call, Gone, Renewed, Reply};
+use crate::sync::{Arc, AtomicBool, AtomicU8, AtomicU64, Ordering};
+
+/// A guard's turn in a tenure, while it lasts. Dropping it ends it.
+pub(crate) struct Holding {
+    pub(super) engine: Arc<Engine>,
+    pub(super) tenure: Arc<Tenure>,
+    /// Tells it from the tenure's other holdings.
+    number: u64,
+    /// Which of the tenure's names it speaks of; none where of all.
+    index: Option<usize>,
+    fence: u64,
+    pub(super) max_hold: Option<Duration>,
+    /// Where the guard may be held for so long only.
+    limit: Option<Arc<HoldLimit>>,
+    /// Whether anybody was given a receiver.
+    is_listened_to: AtomicBool,
+    finished: bool,
+}
+
+/// What the guard and the watch thread settle between them where there is a `max_hold`.
+pub(crate) struct HoldLimit {
+    pub(crate) tenure: Arc<Tenure>,
+    holding: u64,
+    pub(crate) due: Time,
+    /// Its place in the watch thread's timetable.
+    pub(crate) place: AtomicU64,
+    state: AtomicU8,
+}
+
+const OPEN: u8 = 0;
+const FINISHED: u8 = 1;
+const EXCEEDED: u8 = 2;
+
+impl HoldLimit {
+    /// True for the first to settle it.
+    fn settle(&self, how: u8) -> bool {
+        self.state
+            .compare_exchange(OPEN, how, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+    }
+
+    fn is_exceeded(&self) -> bool {
+        self.state.load(Ordering::Acquire) == EXCEEDED
+    }
+
+    /// The time is over: the guard reads lost from here on, and its turn is ended for it.
+    pub(crate) fn exceed(&self, engine: &Arc<Engine>) {
+        if !self.settle(EXCEEDED) {
+            return;
+        }
+        for listener in self.tenure.withdraw(self.holding) {
+            listener.tell(LostCause::MaxHold);
+        }
+        if let Some(ending) = engine.finish(&self.tenure).1 {
+            engine.end_in_background(&self.tenure.entry, ending, true);
+        }
+    }
+}
+
+impl Holding {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        tenure: Arc<Tenure>,
+        fence: u64,
+        max_hold: Option<Duration>,
+    ) -> Self {
+        let number = tenure.holdings.fetch_add(1, Ordering::Relaxed);
+        let limit = max_hold.map(|max_hold| {
+            let limit = Arc::new(HoldLimit {
+                tenure: Arc::clone(&tenure),
+                holding: number,
+                due: engine.now() + max_hold,
+                place: AtomicU64::new(0),
+                state: AtomicU8::new(OPEN),
+            });
+            engine.watch.register_hold(&limit);
+            limit
+        });
+        Self {
+            engine,
+            tenure,
+            number,
+            index: None,
+            fence,
+            max_hold,
+            limit,
+            is_listened_to: AtomicBool::new(false),
+            finished: false,
+        }
+    }
+
+    /// For each of its names a holding that speaks of that alone, and ends nothing.
+    pub(crate) fn by_name(&self) -> impl Iterator<Item = Holding> {
+        // They listen in its name, so its end is to look for them.
+        self.is_listened_to.store(true, Ordering::Relaxed);
+        let fences = std::iter::once(self.fence).chain(self.tenure.rest.iter().copied());
+        fences.enumerate().map(|(index, fence)| Holding {
+            engine: Arc::clone(&self.engine),
+            tenure: Arc::clone(&self.tenure),
+            number: self.number,
+            index: Some(index),
+            fence,
+            max_hold: self.max_hold,
+            limit: self.limit.clone(),
+            is_listened_to: AtomicBool::new(false),
+            finished: true,
+        })
+    }
+
+    pub(crate) fn name(&self) -> &Arc<str> {
+        match self.index {
+            Some(index) => self.tenure.keys()[index].name(),
+            None => self.tenure.entry.target.name(),
+        }
+    }
+
+    pub(crate) fn units(&self) -> u32 {
+        self.tenure.units
+    }
+
+    pub(crate) fn owner(&self) -> &str {
+        &self.tenure.owner
+    }
+
+    pub(crate) fn fence(&self) -> u64 {
+        self.fence
+    }
+
+    /// How long the lease may be believed, and whether its renewal is overdue.
+    pub(crate) fn standing(&self) -> Result<(Duration, bool), Lost> {
+        // A child of a fork has a copy of the guard and none of the lock.
+        if self.engine.is_forked() {
+            return Err(self.lost(LostCause::Taken));
+        }
+        if self.limit.as_ref().is_some_and(|limit| limit.is_exceeded()) {
+            return Err(self.lost(LostCause::MaxHold));
+        }
+        match self.tenure.cell.standing(self.engine.now()) {
+            Standing::Live(left) => Ok((left, self.tenure.is_late(left))),
+            Standing::Lost(cause) => Err(self.lost(cause)),
+            // A tenure ends with its last guard, so a guard that can still ask was outlived by a loss.
+            Standing::Ended => Err(self.lost(LostCause::Expired)),
+        }
+    }
+
+    pub(crate) fn lost(&self, cause: LostCause) -> Lost {
+        Lost {
+            name: Arc::clone(self.name()),
+            fence: self.fence,
+            cause,
+        }
+    }
+
+    pub(crate) fn on_lost(&self) -> Receiver<Lost> {
+        let (sender, receiver) = crossbeam_channel::bounded(1);
+        // The causes stand in for each other here; whoever announces the loss puts the true one in.
+        let lost = self.lost(LostCause::Expired);
+        if self.engine.is_forked() {
+            sender.try_send(lost).ok();
+            return receiver;
+        }
+        self.is_listened_to.store(true, Ordering::Relaxed);
+        self.tenure.listeners.lock().push(LossListener {
+            holding: self.number,
+            sender: sender.clone(),
+            lost,
+        });
+        // A loss that was announced before we stood in the list is told here; told twice, the second finds the
+        // channel full.
+        if let Err(lost) = self.standing() {
+            sender.try_send(lost).ok();
+        }
+        receiver
+    }
+
+    pub(crate) fn extend(&self, at_least: Duration) -> Result<()> {
+        let (left, _) = self.standing().map_err(Error::Lost)?;
+        if at_least > MAX_LEASE {
+            return Err(Error::config("at_least", "it is longer than 24 h"));
+        }
+        if left >= at_least {
+            return Ok(());
+        }
+        // What drift takes off at this end is put on at the other.
+        let lease = at_least + drift(at_least) * 2;
+        let renewals: Vec<_> = self.tenure.renewals(lease).collect();
+        let sent = self.engine.now();
+        let kept_until = (sent + lease).as_nanos();
+        self.tenure
+            .kept_until
+            .fetch_max(kept_until, Ordering::Relaxed);
+        let limits = self.engine.limits(Some(sent + left));
+        let name = Some(self.name());
+        let answer = self
+            .engine
+            .store
+            .call(&Call::Renew(&renewals), limits)
+            .map_err(|failure| failure.into_error(name))?;
+        let Reply::Renewed(said) = answer.reply else {
+            let words = "no answer to a renewal";
+            return Err(Failure::plain(FailureKind::Protocol, true, words).into_error(name));
+        };
+        let now = self.engine.now();
+        if let Standing::Lost(_) = self.tenure.renewed(sent, now, lease, &said) {
+            self.engine.watch.hurry(&self.tenure);
+        } else if said.contains(&Renewed::Refused) {
+            let words = "it may not renew this lock";
+            return Err(Failure::plain(FailureKind::Denied, false, words).into_error(name));
+        }
+        self.standing().map(drop).map_err(Error::Lost)
+    }
+
+    /// Ends the turn, and says whether the lease lasted until then.
+    pub(crate) fn release(mut self) -> Result<()> {
+        self.finish()
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        if self.finished {
+            return Ok(());
+        }
+        let (standing, ending) = self.conclude(Engine::finish)?;
+        let entry = &self.tenure.entry;
+        let ended = match ending {
+            Some(ending) => self.engine.run_ending(entry, ending),
+            None => Ok(None),
+        };
+        match (standing, ended) {
+            (Standing::Lost(cause), _) => Err(Error::Lost(self.lost(cause))),
+            (_, Ok(Some(gone))) => Err(Error::Lost(self.lost(match gone {
+                Gone::Removed => LostCause::Removed,
+                Gone::Taken => LostCause::Taken,
+            }))),
+            (_, Ok(None)) => Ok(()),
+            (_, Err(failure)) => Err(failure.into_error(Some(entry.target.name()))),
+        }
+    }
+
+    /// Ends it as a guard: settles with the watch thread who does, ends the turn by `end`, and tells whoever
+    /// listens.
+    pub(super) fn conclude<T>(
+        &mut self,
+        end: impl FnOnce(&Arc<Engine>, &Arc<Tenure>) -> (Standing, T),
+    ) -> Result<(Standing, T)> {
+        self.finished = true;
+        if self.engine.is_forked() {
+            // Counted up for good, so that this copy of the engine is never dropped.
+            std::mem::forget(Arc::clone(&self.engine));
+            return Err(Error::Closed);
+        }
+        if let Some(limit) = &self.limit {
+            self.engine.watch.deregister_hold(limit);
+            if !limit.settle(FINISHED) {
+                return Err(Error::Lost(self.lost(LostCause::MaxHold)));
+            }
+        }
+        // Taken out before the turn passes on: what becomes of the tenure then is not this guard's loss.
+        let listeners = if self.is_listened_to.load(Ordering::Relaxed) {
+            self.tenure.withdraw(self.number)
+        } else {
+            Vec::new()
+        };
+        let (standing, ended) = end(&self.engine, &self.tenure);
+        for listener in listeners {
+            match standing {
+                Standing::Lost(cause) => listener.tell(cause),
+                // Dropped, it disconnects: a healthy end.
+                Standing::Live(_) | Standing::Ended => drop(listener),
+            }
+        }
+        Ok((standing, ended))
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        if let Err(error) = self.finish() {
+            match error {
+                Error::Closed => {}
+                error => log::warn!("on release: {error}"),
+            }
+        }
+    }
+}

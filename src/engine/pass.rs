@@ -1,0 +1,53 @@
+//! Past a rate limiter: one request, and a sleep until its time.
+
+use std::time::Duration;
+
+use crate::engine::Engine;
+use crate::error::{Error, Failure, FailureKind, Result};
+use crate::name::LockKey;
+use crate::random::owner;
+use crate::script::{Call, Pass, Reply};
+use crate::sync::Arc;
+
+impl Engine {
+    /// Asks once, and waits for the time that was given. Returns after how long there is a place where none was
+    /// taken.
+    pub(crate) fn pass(self: &Arc<Self>, key: &LockKey, pass: Pass) -> Result<Option<Duration>> {
+        self.check_open()?;
+        let answer = self
+            .store
+            .call(&Call::Pass { key, pass }, self.limits(None))
+            .map_err(|failure| failure.into_error(Some(key.name())))?;
+        match answer.reply {
+            Reply::Passed(wait) if wait.is_zero() => Ok(None),
+            Reply::Passed(wait) => self.sleep(wait).map(|()| None),
+            Reply::NotPassed(wait) => Ok(Some(wait)),
+            _ => {
+                let words = "an answer to another question";
+                let failure = Failure::plain(FailureKind::Protocol, true, words);
+                Err(failure.into_error(Some(key.name())))
+            }
+        }
+    }
+
+    /// Sleeps for so long, or until the manager is closed.
+    fn sleep(self: &Arc<Self>, length: Duration) -> Result<()> {
+        let until = self.now() + length;
+        // Nobody sends this owner a message; but whoever closes wakes all.
+        let mut waker = None;
+        let waker = self
+            .wakeup
+            .register(&mut waker, &owner(&*self.chance, "sleeps"));
+        loop {
+            // Whoever closes sets the flag before it wakes all: one of us sees the other.
+            if self.is_closed() {
+                return Err(Error::Closed);
+            }
+            let left = until.since(self.now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            waker.wait(left);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The rate limiter: so many in any window of time, over all processes.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::lock::Handle;
+use crate::name::Target;
+use crate::script::Pass;
+
+/// The shortest window.
+const LEAST: Duration = Duration::from_millis(1);
+/// The longest window.
+const MOST: Duration = Duration::from_hours(365 * 24);
+
+/// Lets so many threads of all processes past in any window of time, by the server's clock.
+///
+/// It is exact: no window of length `per`, wherever it begins, holds more than `permits` (a sliding log, not a bucket,
+/// which would let twice as many past at the edge of two windows). One script decides, in one request; it keeps one
+/// time for each permit, so its memory has a bound, and forgets all after `per`.
+///
+/// Who waits is given its place at once, in the order of asking, and sleeps until its time: however many wait, nobody
+/// polls and nobody is overtaken. A place is kept for a process that crashes or is closed meanwhile, and a request
+/// whose answer was lost may have taken one: both err on the side of fewer.
+///
+/// # Example
+///
+/// ```no_run
+/// # fn main() -> leasehold::Result<()> {
+/// use leasehold::Admission;
+/// use std::time::Duration;
+///
+/// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
+/// let mails = locks.rate_limiter("mails", 20, Duration::from_secs(60));
+/// mails.acquire()?; // waits for its turn
+/// match mails.try_acquire()? {
+///     Admission::Admitted => println!("sent"),
+///     Admission::RetryAfter(wait) => println!("in {wait:?}"),
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct RateLimiter {
+    handle: Handle,
+    permits: u32,
+    per: Duration,
+}
+
+/// What a [`RateLimiter`] says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Admission {
+    /// Go ahead.
+    Admitted,
+    /// Not now: there is no place before so much time has gone by, and none was taken.
+    RetryAfter(Duration),
+}
+
+impl RateLimiter {
+    pub(crate) fn new(mut handle: Handle, permits: u32, per: Duration) -> Self {
+        let wrong = if permits == 0 {
+            Some(Error::config("permits", "it is zero"))
+        } else if !(LEAST..=MOST).contains(&per) {
+            let reason = format!("{per:?} is not between 1 ms and a year");
+            Some(Error::config("per", reason))
+        } else {
+            None
+        };
+        if let Some(error) = wrong {
+            handle.target = handle.target.and(Err(error));
+        }
+        Self {
+            handle,
+            permits,
+            per,
+        }
+    }
+
+    /// Takes a place and waits for its time.
+    ///
+    /// While blocked the thread sleeps; nothing is sent.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::InvalidName`], [`Error::Config`]: nothing was sent.
+    /// * [`Error::Unavailable`], [`Error::Denied`], [`Error::WrongType`], [`Error::Protocol`]: what came of the one
+    ///   request.
+    /// * [`Error::Closed`]: the manager was closed, also during the wait.
+    pub fn acquire(&self) -> Result<()> {
+        match self.pass(Duration::MAX)? {
+            Admission::Admitted => Ok(()),
+            Admission::RetryAfter(_) => unreachable!("no wait is too long for it"),
+        }
+    }
+
+    /// Takes a place if there is one now. Blocks for one request.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](RateLimiter::acquire).
+    pub fn try_acquire(&self) -> Result<Admission> {
+        self.pass(Duration::ZERO)
+    }
+
+    /// Takes a place if its time comes within `wait`, and waits for it; else returns at once.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](RateLimiter::acquire).
+    pub fn try_acquire_for(&self, wait: Duration) -> Result<Admission> {
+        self.pass(wait)
+    }
+
+    fn pass(&self, patience: Duration) -> Result<Admission> {
+        let pass = Pass {
+            permits: self.permits,
+            per: self.per,
+            patience,
+        };
+        let refused = self
+            .handle
+            .engine
+            .pass(self.handle.target()?.first(), pass)?;
+        Ok(refused.map_or(Admission::Admitted, Admission::RetryAfter))
+    }
+}
+
+impl fmt::Debug for RateLimiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimiter")
+            .field("name", &self.handle.target.as_ref().map(Target::name))
+            .field("permits", &self.permits)
+            .field("per", &self.per)
+            .finish_non_exhaustive()
+    }
+}

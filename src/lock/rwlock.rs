@@ -1,0 +1,110 @@
+//! The reader-writer lock: many readers or one writer, over all processes.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::guard::{ReadGuard, WriteGuard};
+use crate::lock::{Handle, options};
+use crate::script::{ALL, Kind};
+
+/// A lock that many readers hold at a time, or one writer, among all threads of all processes that use the same
+/// Redis.
+///
+/// Neither side starves: a writer that waits stops new readers, and after a writer all readers that wait go in
+/// together, before the next writer (the phases alternate, as in B. Brandenburg, J. Anderson, "Spin-based
+/// reader-writer synchronization for multiprocessor real-time systems", 2010). The readers of one process share one
+/// hold, passed between them in memory for a [`quantum`](crate::Builder::quantum) at a time; so a writer waits for
+/// that, and for the readers that are in.
+///
+/// Each reader's process has a lease of its own: the crash of one costs the others nothing, and a writer at most that
+/// lease. A thread that asks to write while it reads waits for itself.
+///
+/// # Example
+///
+/// ```no_run
+/// # fn main() -> leasehold::Result<()> {
+/// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
+/// let config = locks.rwlock("config");
+/// {
+///     let writing = config.write()?;
+///     // … change it, by `writing.fence()` …
+///     let reading = writing.downgrade()?; // nobody else writes in between
+///     # let _ = reading;
+/// }
+/// let reading = config.read()?;
+/// # let _ = reading;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct RwLock {
+    handle: Handle,
+}
+
+options!(RwLock);
+
+impl RwLock {
+    pub(crate) fn new(handle: Handle) -> Self {
+        Self { handle }
+    }
+
+    /// Comes in as a reader, waiting for as long as a writer is in or waits.
+    ///
+    /// While blocked it is as [`Mutex::lock`](crate::Mutex::lock).
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::lock`](crate::Mutex::lock).
+    pub fn read(&self) -> Result<ReadGuard> {
+        self.handle.wait(Kind::Read, 1).map(ReadGuard::new)
+    }
+
+    /// As [`read`](RwLock::read), if that needs no wait. `None` means that it does. Blocks for one request.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
+    pub fn try_read(&self) -> Result<Option<ReadGuard>> {
+        self.try_read_for(Duration::ZERO)
+    }
+
+    /// As [`read`](RwLock::read), waiting for at most `wait`. `None` means that it was not to be had.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
+    pub fn try_read_for(&self, wait: Duration) -> Result<Option<ReadGuard>> {
+        let holding = self.handle.wait_for(Kind::Read, 1, wait)?;
+        Ok(holding.map(ReadGuard::new))
+    }
+
+    /// Comes in as the writer, waiting for as long as anybody else is in.
+    ///
+    /// While blocked it is as [`Mutex::lock`](crate::Mutex::lock).
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::lock`](crate::Mutex::lock).
+    pub fn write(&self) -> Result<WriteGuard> {
+        self.handle.wait(Kind::Write, ALL).map(WriteGuard::new)
+    }
+
+    /// As [`write`](RwLock::write), if that needs no wait. `None` means that it does. Blocks for one request.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
+    pub fn try_write(&self) -> Result<Option<WriteGuard>> {
+        self.try_write_for(Duration::ZERO)
+    }
+
+    /// As [`write`](RwLock::write), waiting for at most `wait`. `None` means that it was not to be had.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
+    pub fn try_write_for(&self, wait: Duration) -> Result<Option<WriteGuard>> {
+        let holding = self.handle.wait_for(Kind::Write, ALL, wait)?;
+        Ok(holding.map(WriteGuard::new))
+    }
+}

@@ -1,0 +1,25 @@
+//! The multi-lock's commands.
+
+use super::text::{By, MULTI_ACQUIRE, MULTI_RELEASE, ask, of_waiters};
+use super::{Ask, Verb, Wire};
+use crate::name::LockKey;
+
+pub(super) fn command(keys: &[LockKey], verb: &Verb, by: By, wire: &Wire) -> redis::Cmd {
+    let acquire = |what: &Ask, from: &str| {
+        let mut command = MULTI_ACQUIRE.with_companions(by, keys);
+        ask(&mut command, what, "take", wire);
+        command.arg(from);
+        command
+    };
+    // Each name has one fence a grant, so there is none to give back.
+    match verb {
+        Verb::Acquire { ask, .. } => acquire(ask, ""),
+        Verb::TakeOver { ask, from, .. } => acquire(ask, from),
+        Verb::Release { owner, .. } | Verb::HandOver { owner, .. } | Verb::Cancel { owner, .. } => {
+            let mut command = MULTI_RELEASE.with_companions(by, keys);
+            command.arg(&**owner);
+            of_waiters(&mut command);
+            command
+        }
+    }
+}

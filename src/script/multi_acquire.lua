@@ -1,0 +1,80 @@
+-- Acquires several mutexes, all or none. fence.lua and queue.lua come before.
+--
+-- KEYS  for each, in the order of their names: lock, fence, queue, waiters
+-- ARGV  1 to 9 as in mutex_take.lua (3 is 1; 5 and 7 are not looked at)  10 the owner that ends, or ''
+-- Reply {fence of the first, …, 0}     granted
+--       {0, ttl ms (PTTL), holder}     held, of the first that is
+-- Idempotent because the owner is unique to the attempt: found as the holder, it is granted again.
+--
+-- Waiting, it stands in the queue of the first that is held, to be told when that is free and not to be given it:
+-- one that is claimed while the others are not to be had would be kept from everybody.
+local owner, channel = ARGV[1], ARGV[6]
+life, heard = ARGV[8], ARGV[9]
+
+-- Turns to one of them.
+local function at(i)
+  queue, waiters = KEYS[i + 2], KEYS[i + 3]
+  return KEYS[i]
+end
+
+local function is_held_by(value, who)
+  return value == who or value == who .. MARK
+end
+
+-- By call, so that a key of another type ends this before anything is written.
+local values, busy = {}, nil
+for i = 1, #KEYS, 4 do
+  values[i] = redis.call('GET', KEYS[i])
+  redis.call('ZCARD', KEYS[i + 2])
+end
+
+if ARGV[10] ~= '' then
+  for i = 1, #KEYS, 4 do
+    if is_held_by(values[i], ARGV[10]) then
+      local lock = at(i)
+      hand_over(lock)
+      values[i] = redis.call('GET', lock)
+    end
+  end
+end
+
+for i = 1, #KEYS, 4 do
+  if values[i] and not is_held_by(values[i], owner) then
+    busy = i
+    break
+  end
+end
+
+if not busy then
+  local reply = {}
+  for i = 1, #KEYS, 4 do
+    local fence = next_fences(KEYS[i + 1], '1', ARGV[4])
+    if type(fence) == 'table' then return fence end
+    table.insert(reply, fence)
+  end
+  for i = 1, #KEYS, 4 do
+    local lock = at(i)
+    leave(owner)
+    if not give(lock, owner, ARGV[2]) then return redis.error_reply('OOM no memory for the lock') end
+  end
+  table.insert(reply, 0)
+  return reply
+end
+
+for i = 1, #KEYS, 4 do
+  local lock = at(i)
+  if i ~= busy then
+    leave(owner)
+    -- It may be free because this owner was told so, and others wait behind.
+    if not values[i] and redis.call('ZCARD', queue) > 0 then hand_over(lock) end
+  elseif channel ~= '-' then
+    join(owner, '0', '1', channel)
+    -- Only on our own kind: another client's release compares the whole value.
+    if string.sub(values[i], 1, 4) == 'lh1:' and string.sub(values[i], -1) ~= MARK then
+      redis.pcall('APPEND', lock, MARK)
+    end
+  end
+end
+local holder = values[busy]
+if string.sub(holder, -1) == MARK then holder = string.sub(holder, 1, -2) end
+return {0, redis.call('PTTL', KEYS[busy]), holder}

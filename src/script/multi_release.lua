@@ -1,0 +1,21 @@
+-- Releases several mutexes, each to the first waiter that is alive, or to nobody. queue.lua comes before it.
+--
+-- KEYS  for each: lock, fence, queue, waiters
+-- ARGV  1 owner  2 life of a waiter ms  3 heard
+-- Reply 1 released  0 one of the keys was gone  -1 another owner holds one of them
+-- Idempotent because it acts only on what this owner holds, and ends that.
+life, heard = ARGV[2], ARGV[3]
+local reply = 1
+for i = 1, #KEYS, 4 do
+  queue, waiters = KEYS[i + 2], KEYS[i + 3]
+  leave(ARGV[1])
+  local value = redis.call('GET', KEYS[i])
+  if value == ARGV[1] or value == ARGV[1] .. MARK then
+    hand_over(KEYS[i])
+  elseif value then
+    reply = -1
+  else
+    reply = math.min(reply, 0)
+  end
+end
+return reply

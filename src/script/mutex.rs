@@ -1,0 +1,47 @@
+//! The mutex's commands.
+
+use super::text::{
+    By, MUTEX_ACQUIRE, MUTEX_HAND_OVER, MUTEX_QUANTUM, MUTEX_RELEASE, ask, give_back, of_waiters,
+};
+use super::{GiveBack, Verb, Wire};
+use crate::name::LockKey;
+
+pub(super) fn command(key: &LockKey, verb: &Verb, by: By, wire: &Wire) -> redis::Cmd {
+    let keys = std::slice::from_ref(key);
+    let hand_over = |owner: &str, block: Option<GiveBack>, queued: bool| {
+        let mut command = MUTEX_HAND_OVER.with_companions(by, keys);
+        command.arg(owner);
+        give_back(&mut command, block);
+        of_waiters(&mut command);
+        command.arg(u8::from(queued));
+        command
+    };
+    match verb {
+        Verb::Acquire { ask: what, at_once } => {
+            let mut command = MUTEX_ACQUIRE.with_companions(by, keys);
+            let how = if *at_once { "take" } else { "poll" };
+            ask(&mut command, what, how, wire);
+            command
+        }
+        Verb::TakeOver {
+            ask: what,
+            from,
+            give_back: block,
+        } => {
+            let mut command = MUTEX_QUANTUM.with_companions(by, keys);
+            ask(&mut command, what, "poll", wire);
+            command.arg(&**from);
+            give_back(&mut command, *block);
+            command
+        }
+        Verb::Release { owner, .. } => {
+            let mut command = MUTEX_RELEASE.command(by, 1);
+            command.arg(key.key()).arg(&**owner);
+            command
+        }
+        Verb::HandOver {
+            owner, give_back, ..
+        } => hand_over(owner, *give_back, false),
+        Verb::Cancel { owner, .. } => hand_over(owner, None, true),
+    }
+}

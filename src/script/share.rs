@@ -1,0 +1,45 @@
+//! The commands of the kinds whose leases stand side by side: readers and writers, and permits.
+
+use super::text::{By, SHARE_ACQUIRE, SHARE_RELEASE, ask, give_back, of_waiters};
+use super::{Ask, GiveBack, Kind, Verb, Wire};
+use crate::name::LockKey;
+
+pub(super) fn command(kind: Kind, key: &LockKey, verb: &Verb, by: By, wire: &Wire) -> redis::Cmd {
+    let keys = std::slice::from_ref(key);
+    let how = match kind {
+        Kind::Read => "read",
+        Kind::Write => "write",
+        _ => "permits",
+    };
+    let acquire = |what: &Ask, from: &str, block: Option<GiveBack>| {
+        let mut command = SHARE_ACQUIRE.with_companions(by, keys);
+        ask(&mut command, what, how, wire);
+        command.arg(what.units).arg(kind.of()).arg(from);
+        give_back(&mut command, block);
+        command
+    };
+    let release = |owner: &str, units: u32, block: Option<GiveBack>, queued: bool| {
+        let mut command = SHARE_RELEASE.with_companions(by, keys);
+        command.arg(owner);
+        give_back(&mut command, block);
+        of_waiters(&mut command);
+        command.arg(u8::from(queued)).arg(units);
+        command
+    };
+    match verb {
+        // Whether a free lock is taken at once is for the queue to say: a waiting writer stops new readers.
+        Verb::Acquire { ask, .. } => acquire(ask, "", None),
+        Verb::TakeOver {
+            ask,
+            from,
+            give_back,
+        } => acquire(ask, from, *give_back),
+        Verb::Release { owner, units } => release(owner, *units, None, false),
+        Verb::HandOver {
+            owner,
+            units,
+            give_back,
+        } => release(owner, *units, *give_back, false),
+        Verb::Cancel { owner, units } => release(owner, *units, None, true),
+    }
+}

@@ -1,0 +1,72 @@
+-- Acquires a share of a lock: claims what was handed over, takes what is free and due, or queues.
+-- fence.lua, queue.lua and share.lua come before.
+--
+-- KEYS  1 lock  2 fence  3 queue  4 waiters
+-- ARGV  1 owner  2 lease ms  3 number of fences  4 fence memory ms  5 'read', 'write' or 'permits'
+--       6 channel, '-' where the caller does not queue  7 claim ms  8 life of a waiter ms  9 heard
+--       10 units  11 units of the whole
+--       12 the writer that ends, '' where none does: at the end of its quantum, or to become this reader
+--       13 last fence used  14 last of its block ('' where none is left)
+-- Reply first fence                    granted
+--       {first fence, 1}               granted, and others wait
+--       {0, ttl ms, holder}            held
+--       {-2, units}                    others divide it into so many units
+--       -1                             the writer that was to become a reader is none any more
+-- Idempotent because the owner is unique to the attempt: found as a holder, it is granted again.
+lock, queue, waiters, life, heard = KEYS[1], KEYS[3], KEYS[4], ARGV[8], ARGV[9]
+local owner, lease, units, from = ARGV[1], ARGV[2], ARGV[10], ARGV[12]
+local is_reader, waits = ARGV[5] == 'read', ARGV[6] ~= '-'
+open()
+
+local whole = tonumber(ARGV[11])
+if used > 0 and of ~= whole then
+  close()
+  if of == ALL or whole == ALL then
+    return redis.error_reply('WRONGTYPE a lock of another kind has this name')
+  end
+  return {-2, of}
+end
+of = whole
+
+if from ~= '' then
+  if drop(of .. ' ' .. from) then
+    give_back(KEYS[2], ARGV[13], ARGV[14])
+  elseif is_reader and not redis.call('ZSCORE', lock, units .. ' ' .. owner) then
+    close()
+    return -1
+  end
+end
+
+local had = redis.call('ZSCORE', lock, units .. ' ' .. owner)
+if had or (is_reader and from ~= '') then
+  hold(owner, units, lease)
+  leave(owner)
+elseif redis.call('ZCARD', queue) == 0 and fits(units) then
+  hold(owner, units, lease)
+elseif waits then
+  join(owner, ARGV[7], units, ARGV[6])
+end
+advance(owner, lease)
+-- Nobody who waits has a use for what is free.
+if not waits and redis.call('ZCARD', queue) == 0 and fits(units) then hold(owner, units, lease) end
+
+if redis.call('ZSCORE', lock, units .. ' ' .. owner) then
+  local fence
+  if is_reader then
+    -- The last writer's; where that is forgotten, one that is later than it and earlier than the next.
+    fence = redis.pcall('GET', KEYS[2])
+    if not fence then fence = next_fences(KEYS[2], '1', ARGV[4]) end
+  else
+    fence = next_fences(KEYS[2], ARGV[3], ARGV[4])
+  end
+  if type(fence) == 'table' and not had then drop(units .. ' ' .. owner) end
+  close()
+  if type(fence) == 'table' then return fence end
+  if redis.call('ZCARD', queue) > 0 then return {tonumber(fence), 1} end
+  return tonumber(fence)
+end
+
+close()
+local first = redis.call('ZRANGEBYSCORE', lock, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+if not first[1] then return {0, 0, redis.call('ZRANGE', queue, 0, 0)[1] or ''} end
+return {0, first[2] - now, string.match(first[1], ' (.*)$')}

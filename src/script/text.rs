@@ -1,0 +1,107 @@
+//! The scripts' texts, and what their commands have in common.
+
+use std::time::Duration;
+
+use once_cell::sync::Lazy;
+
+use super::{Ask, GiveBack, Wire, ms};
+use crate::name::{Companion, LockKey};
+
+/// A script: its text, and the digest by which a server that has it knows it.
+pub(super) struct Script {
+    text: &'static str,
+    digest: Lazy<redis::Script>,
+}
+
+macro_rules! script {
+    ($($part:literal),+) => {
+        Script {
+            text: concat!($(include_str!($part)),+),
+            digest: Lazy::new(|| redis::Script::new(concat!($(include_str!($part)),+))),
+        }
+    };
+}
+
+pub(super) static MUTEX_ACQUIRE: Script =
+    script!("fence.lua", "mutex_take.lua", "queue.lua", "mutex_wait.lua");
+pub(super) static MUTEX_QUANTUM: Script = script!(
+    "fence.lua",
+    "queue.lua",
+    "mutex_quantum.lua",
+    "mutex_wait.lua"
+);
+pub(super) static MUTEX_RELEASE: Script = script!("mutex_release.lua");
+pub(super) static MUTEX_HAND_OVER: Script = script!("queue.lua", "mutex_handover.lua");
+pub(super) static SHARE_ACQUIRE: Script =
+    script!("fence.lua", "queue.lua", "share.lua", "share_acquire.lua");
+pub(super) static SHARE_RELEASE: Script = script!("queue.lua", "share.lua", "share_release.lua");
+pub(super) static MULTI_ACQUIRE: Script = script!("fence.lua", "queue.lua", "multi_acquire.lua");
+pub(super) static MULTI_RELEASE: Script = script!("queue.lua", "multi_release.lua");
+pub(super) static PASS: Script = script!("rate_pass.lua");
+pub(super) static RENEW: Script = script!("renew.lua");
+
+/// How a script is named to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    /// By its digest; a server that does not have it answers `NOSCRIPT`.
+    Digest,
+    /// By its text, which the server then keeps.
+    Text,
+}
+
+impl Script {
+    /// The command without its keys, of which there are so many, and its arguments.
+    pub(super) fn command(&self, by: By, keys: usize) -> redis::Cmd {
+        // Room for the longest mutex call with an ordinary name, so that it is built without growing.
+        let mut command = redis::Cmd::with_capacity(20, 640);
+        match by {
+            By::Digest => command.arg("EVALSHA").arg(self.digest.get_hash()),
+            By::Text => command.arg("EVAL").arg(self.text),
+        };
+        command.arg(keys);
+        command
+    }
+
+    /// The command with the keys of some locks: for each its own and its companions.
+    pub(super) fn with_companions(&self, by: By, locks: &[LockKey]) -> redis::Cmd {
+        let mut command = self.command(by, 4 * locks.len());
+        for key in locks {
+            command.arg(key.key());
+            for which in [Companion::Fence, Companion::Queue, Companion::Waiters] {
+                command.arg(key.companion(which));
+            }
+        }
+        command
+    }
+}
+
+/// What every script that may queue, or wakes who is queued, wants to know of waiters.
+pub(super) fn of_waiters(command: &mut redis::Cmd) {
+    command.arg(ms(WAITER_LIFE)).arg(HEARD);
+}
+
+/// What all acquiring scripts begin with.
+pub(super) fn ask(command: &mut redis::Cmd, ask: &Ask, how: &str, wire: &Wire) {
+    command
+        .arg(&*ask.owner)
+        .arg(ms(ask.lease))
+        .arg(ask.fences)
+        .arg(ms(wire.fence_memory))
+        .arg(how)
+        .arg(ask.channel.as_deref().unwrap_or("-"))
+        .arg(ms(wire.claim(ask.lease)));
+    of_waiters(command);
+}
+
+pub(super) fn give_back(command: &mut redis::Cmd, block: Option<GiveBack>) {
+    match block {
+        Some(GiveBack { used, last }) => command.arg(used).arg(last),
+        None => command.arg("").arg(""),
+    };
+}
+
+/// How long a process in a queue is believed alive without a sign of it: three polls.
+const WAITER_LIFE: Duration = Duration::from_secs(3);
+
+/// One server counts all that hear a message.
+const HEARD: &str = "1";
