@@ -16,6 +16,8 @@ for i = 1, #KEYS, 4 do
     reply = -1
   else
     reply = math.min(reply, 0)
+    -- It may be free because this owner was told so, and others wait behind.
+    if redis.call('ZCARD', queue) > 0 then hand_over(KEYS[i]) end
   end
 end
 return reply
