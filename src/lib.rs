@@ -23,6 +23,8 @@
 //! * [`LockManager`] is made once and cloned freely. [`LockManager::lock`] waits, [`try_lock`] does not,
 //!   [`try_lock_for`] waits for a while, [`with_lock`] runs a closure under the lock.
 //! * [`LockManager::mutex`] gives a [`Mutex`] handle, with a lease, a `max_hold` or an expiry of its own.
+//! * The other kinds: [`ReentrantMutex`], which a thread may lock again; [`RwLock`]; [`Semaphore`]; [`MultiLock`],
+//!   several names at once; and [`RateLimiter`], which is no lock but waits in turn like one.
 //! * A [`LockGuard`] derefs to its [`Lease`]: [`fence`], [`remaining`], [`state`], [`check`], [`on_lost`],
 //!   [`extend`].
 //! * [`Builder`] has the settings: the pool, time limits, prefix, and how long a process may keep a lock to its
@@ -36,10 +38,11 @@
 //! # What it promises
 //!
 //! 1. **Exclusion.** While the rates of the machines' clocks differ by less than 1 %, no clock of a server
-//!    jumps, and the server keeps its data, at most one guard of a name reads [`Held`](LeaseState::Held). The
+//!    jumps, and the server keeps its data, at most one exclusive guard of a name reads [`Held`](LeaseState::Held). The
 //!    lease is counted from before the request was sent, less the drift, on a clock that runs through suspend:
 //!    the guard ends before the key does.
-//! 2. **Fencing.** Each guard of a name has a larger [`fence`] than every earlier one. Fences follow the
+//! 2. **Fencing.** Each exclusive guard of a name has a larger [`fence`] than every earlier one; read guards carry
+//!    the last write's, and permits, of which several are held at a time, each one of its own. Fences follow the
 //!    server's clock in microseconds, so they go on rising after the loss of all data, and after the clock was
 //!    set back by less than [`fence_memory`](Builder::fence_memory). The exceptions: the loss of data *and* a
 //!    clock set back, both at once; and two masters at once with different clocks.
@@ -69,11 +72,15 @@
 //! [`prefix`](Builder::prefix) reaches theirs. Their release sends no message, so a wait for it ends with the
 //! next poll. A waiter of this crate appends `!` to the value, never to a foreign one. Beside the key stand
 //! `{key}:lh:fence`, `{key}:lh:queue` and `{key}:lh:waiters` (`key:lht:…` where the key has a hash tag of its
-//! own), each with a time to live.
+//! own), each with a time to live. A multi-lock is these same keys.
+//!
+//! Reader-writer locks and semaphores are sorted sets at `prefix+name`: a member `units owner` for each lease, by the
+//! millisecond at which it ends, and two that count. A rate limiter is a list of microseconds.
 //!
 //! A user of an access control list needs the commands `EVAL`, `EVALSHA`, `PING`, `SUBSCRIBE` and, inside of
-//! scripts, `GET SET DEL APPEND PTTL PEXPIRE TIME HSET HGET HDEL ZADD ZREM ZCARD ZSCORE ZRANGE PUBLISH`, the
-//! keys above, and the channels `leasehold:*`. Without the channels waits poll.
+//! scripts, `GET SET DEL APPEND PTTL PEXPIRE TIME HSET HGET HDEL ZADD ZREM ZCARD ZSCORE ZRANGE PUBLISH`, for
+//! reader-writer locks and semaphores also `HLEN ZRANGEBYSCORE PEXPIREAT PUBSUB|NUMSUB`, for rate limiters
+//! `LINDEX RPUSH LTRIM PEXPIRE TIME`; the keys above, and the channels `leasehold:*`. Without the channels waits poll.
 //!
 //! # Forking
 //!

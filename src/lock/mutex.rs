@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+#[cfg(doc)]
+use crate::error::Error;
 use crate::error::Result;
 use crate::guard::{Lease, LockGuard};
 use crate::lock::{Handle, options, until};
