@@ -290,20 +290,22 @@ impl Deref for ReentrantGuard {
 pub struct MultiGuard {
     /// In the order of their names.
     leases: Vec<Lease>,
-    /// The hold on all of them.
-    all: Lease,
+    /// What they stand on: one hold for all names that one request can take.
+    holds: Vec<Lease>,
 }
 
 impl MultiGuard {
-    pub(crate) fn new(holding: Holding) -> Self {
+    pub(crate) fn new(held: Vec<Holding>) -> Self {
+        let by_name = held.iter().flat_map(Holding::by_name);
+        let mut leases: Vec<_> = by_name.map(Lease::new).collect();
+        leases.sort_unstable_by(|one, other| one.name().cmp(other.name()));
         Self {
-            leases: holding.by_name().map(Lease::new).collect(),
-            all: Lease::new(holding),
+            leases,
+            holds: held.into_iter().map(Lease::new).collect(),
         }
     }
 
-    /// The lease of each name, in the order of the names. They have one owner, are renewed together, and are lost
-    /// together; each has a fence of its own.
+    /// The lease of each name, in the order of the names. They are renewed together, and each has a fence of its own.
     #[must_use]
     pub fn leases(&self) -> &[Lease] {
         &self.leases
@@ -313,15 +315,19 @@ impl MultiGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] when one is lost, and only then; it names all of them.
+    /// [`Error::Lost`] when one is lost, and only then; it names all that were taken by the same request.
     pub fn check(&self) -> Result<()> {
-        self.all.check()
+        self.holds.iter().try_for_each(Lease::check)
     }
 
-    /// As [`Lease::on_lost`], for the loss of any of them; the message names all.
+    /// As [`Lease::on_lost`], for the loss of any of them; the message names all that were taken by the same request.
     #[must_use]
     pub fn on_lost(&self) -> Receiver<Lost> {
-        self.all.on_lost()
+        let (sender, receiver) = crossbeam_channel::bounded(1);
+        for hold in &self.holds {
+            hold.holding.tell_of_loss(&sender);
+        }
+        receiver
     }
 
     /// Releases all of them and says whether they were held until now.
@@ -330,6 +336,11 @@ impl MultiGuard {
     ///
     /// As [`LockGuard::release`].
     pub fn release(self) -> Result<()> {
-        self.all.holding.release()
+        let ends: Vec<_> = self
+            .holds
+            .into_iter()
+            .map(|hold| hold.holding.release())
+            .collect();
+        ends.into_iter().collect()
     }
 }

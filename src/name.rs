@@ -16,6 +16,8 @@
 //!
 //! [hash tags]: https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#hash-tags
 
+use std::collections::BTreeMap;
+
 use crate::error::Error;
 use crate::sync::Arc;
 
@@ -103,6 +105,20 @@ impl LockKey {
         &self.key
     }
 
+    /// Where Redis Cluster keeps it, and its companions: CRC-16/XMODEM of what is hashed, modulo 16,384
+    /// ([key distribution model]).
+    ///
+    /// [key distribution model]: https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#key-distribution-model
+    pub(crate) fn slot(&self) -> u16 {
+        let hashed = hash_tag(&self.key).unwrap_or(&self.key);
+        let crc = hashed.bytes().fold(0_u16, |crc, byte| {
+            (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
+                (crc << 1) ^ if crc & 0x8000 == 0 { 0 } else { 0x1021 }
+            })
+        });
+        crc % 16_384
+    }
+
     pub(crate) fn companion(&self, which: Companion) -> String {
         let (plain, tagged) = SUFFIXES[which as usize];
         if hash_tag(&self.key).is_some() {
@@ -168,6 +184,18 @@ impl Target {
             first,
             set: Some(Arc::new(set)),
         })
+    }
+
+    /// The same names, those of each slot together, in the order of their slots.
+    pub(crate) fn by_slot(&self) -> Vec<Self> {
+        let mut slots = BTreeMap::<u16, Vec<LockKey>>::new();
+        for key in self.keys() {
+            slots.entry(key.slot()).or_default().push(key.clone());
+        }
+        slots
+            .into_values()
+            .filter_map(|keys| Self::all(keys).ok())
+            .collect()
     }
 
     pub(crate) fn first(&self) -> &LockKey {
@@ -316,5 +344,46 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn slots_are_those_of_the_specification() {
+        let slot = |name| LockKey::new("", name).expect("a name").slot();
+        // The check value of CRC-16/XMODEM is 0x31c3 for "123456789".
+        assert_eq!(slot("123456789"), 0x31c3);
+        assert_eq!(slot("foo"), 12_182);
+        assert_eq!(slot("{foo}:1"), slot("foo"));
+    }
+
+    #[test]
+    fn a_set_is_the_same_in_whatever_order_and_knows_its_slots() {
+        let set = |names: &[&str]| {
+            let keys = names
+                .iter()
+                .map(|name| LockKey::new("p:", name).expect("a name"));
+            Target::all(keys.collect())
+        };
+        let (one, other) = (set(&["b", "a"]), set(&["a", "b"]));
+        let (one, other) = (one.expect("a set"), other.expect("a set"));
+        assert_eq!(one.id(), other.id());
+        assert_eq!(&**one.name(), "a + b");
+        assert!(set(&[]).is_err());
+        assert!(set(&["a", "b", "a"]).is_err());
+        // Not even where a name looks like the id of others.
+        let [odd, pair] = [set(&["a3:p:b"]), set(&["a", "b"])].map(|set| set.expect("a set"));
+        assert_ne!(odd.id(), pair.id());
+
+        let names = ["{x}1", "{y}1", "{x}2", "{z}1", "{y}2"];
+        let groups = set(&names).expect("a set").by_slot();
+        let slots: Vec<_> = groups.iter().map(|group| group.first().slot()).collect();
+        assert!(slots.is_sorted() && slots.len() == 3, "{slots:?}");
+        for group in &groups {
+            let slot = group.first().slot();
+            assert!(group.keys().iter().all(|key| key.slot() == slot));
+        }
+        assert_eq!(
+            groups.iter().map(|group| group.keys().len()).sum::<usize>(),
+            5
+        );
     }
 }

@@ -32,8 +32,8 @@ pub(crate) struct Request<'a> {
 }
 
 /// What it gets, unless an error.
-pub(crate) enum Acquired {
-    Turn(Holding),
+pub(crate) enum Acquired<T = Holding> {
+    Turn(T),
     /// The lock was held all the while, lastly by this owner.
     Busy(Option<Arc<str>>),
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Receiver, Sender};
 
 use crate::clock::Time;
 use crate::config::MAX_LEASE;
@@ -166,11 +166,17 @@ impl Holding {
 
     pub(crate) fn on_lost(&self) -> Receiver<Lost> {
         let (sender, receiver) = crossbeam_channel::bounded(1);
+        self.tell_of_loss(&sender);
+        receiver
+    }
+
+    /// Has one message sent there at the loss; at a healthy end the sender is dropped.
+    pub(crate) fn tell_of_loss(&self, sender: &Sender<Lost>) {
         // The causes stand in for each other here; whoever announces the loss puts the true one in.
         let lost = self.lost(LostCause::Expired);
         if self.engine.is_forked() {
             sender.try_send(lost).ok();
-            return receiver;
+            return;
         }
         self.is_listened_to.store(true, Ordering::Relaxed);
         self.tenure.listeners.lock().push(LossListener {
@@ -183,7 +189,6 @@ impl Holding {
         if let Err(lost) = self.standing() {
             sender.try_send(lost).ok();
         }
-        receiver
     }
 
     pub(crate) fn extend(&self, at_least: Duration) -> Result<()> {

@@ -118,6 +118,11 @@ impl Engine {
         Ok(())
     }
 
+    /// Whether one script can touch only names of one slot.
+    pub(crate) fn has_slots(&self) -> bool {
+        self.store.has_slots()
+    }
+
     /// One request without a lock: whether the server is there and lets us in.
     pub(crate) fn ping(&self) -> Result<()> {
         let answer = self

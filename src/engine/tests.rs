@@ -9,8 +9,10 @@ use crate::clock::manual::ManualClock;
 use crate::clock::{Clock, SystemClock, Time};
 use crate::config::Settings;
 use crate::error::{Error, Failure, FailureKind, LostCause};
-use crate::guard::{LeaseState, LockGuard};
+use crate::guard::{Lease, LeaseState, LockGuard};
+use crate::lock::multi::MultiLock;
 use crate::lock::{Handle, mutex};
+use crate::name::LockKey;
 use crate::random::SystemChance;
 use crate::script::{Call, Renewed, Reply, Verb};
 use crate::store::{Answer, Heard, Limits, Line, Store};
@@ -46,15 +48,15 @@ impl Fake {
     }
 
     fn engine(self, lease: Duration, clock: Arc<dyn Clock>) -> Arc<Engine> {
-        let mut settings = Settings::default();
-        settings.options.terms.lease = lease;
-        Engine::new(
-            settings,
-            Arc::new(self),
-            clock,
-            Arc::new(SystemChance::new()),
-        )
+        engine(self, lease, clock)
     }
+}
+
+fn engine(store: impl Store + 'static, lease: Duration, clock: Arc<dyn Clock>) -> Arc<Engine> {
+    let mut settings = Settings::default();
+    settings.options.terms.lease = lease;
+    let chance = Arc::new(SystemChance::new());
+    Engine::new(settings, Arc::new(store), clock, chance)
 }
 
 fn answer(reply: Result<Reply, Failure>) -> Result<Answer, Failure> {
@@ -79,6 +81,31 @@ impl Store for Fake {
             false,
             "no messages here",
         ))
+    }
+}
+
+/// A store in which one request can be about several names only where they share a slot.
+struct Slotted(Fake);
+
+impl Store for Slotted {
+    fn call(&self, call: &Call<'_>, limits: Limits) -> Result<Answer, Failure> {
+        self.0.call(call, limits)
+    }
+
+    fn has_slots(&self) -> bool {
+        true
+    }
+
+    fn line(&self) -> Box<dyn Line> {
+        self.0.line()
+    }
+
+    fn listen(
+        &self,
+        channel: &str,
+        hear: &mut dyn FnMut(Heard<'_>) -> bool,
+    ) -> Result<(), Failure> {
+        self.0.listen(channel, hear)
     }
 }
 
@@ -491,4 +518,68 @@ fn the_threads_end_with_the_engine() {
         );
         thread::yield_now();
     }
+}
+
+#[test]
+fn names_of_several_slots_are_taken_slot_by_slot_and_undone_only_by_a_try() {
+    let names = ["{y}1", "{x}1", "{x}2"];
+    let slot = |name| LockKey::new("", name).expect("a name").slot();
+    let last_slot = names.map(slot).into_iter().max().expect("there are some");
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let (log, mut all) = (Arc::clone(&seen), generous());
+    let mut busy = true;
+    let pool = move |call: &Call<'_>| {
+        if let Call::Lock { target, verb, .. } = call {
+            let slots: Vec<_> = target.keys().iter().map(LockKey::slot).collect();
+            log.lock()
+                .push((slots.clone(), matches!(verb, Verb::Acquire { .. })));
+            if slots[0] == last_slot && std::mem::take(&mut busy) {
+                let holder = "lh1:other:l".into();
+                return Ok(Reply::Held { ttl: None, holder });
+            }
+        }
+        match all(call)? {
+            Reply::Granted { fence, .. } => {
+                let Call::Lock { target, .. } = call else {
+                    unreachable!("only a lock is granted")
+                };
+                Ok(Reply::Granted {
+                    fence,
+                    rest: vec![fence; target.keys().len() - 1],
+                    contended: false,
+                })
+            }
+            other => Ok(other),
+        }
+    };
+    let engine = engine(
+        Slotted(Fake::new(pool, generous())),
+        LONG,
+        Arc::new(SystemClock),
+    );
+    let set = MultiLock::new(Arc::clone(&engine), names);
+    // The slot that comes second is held: the first is let go.
+    assert!(set.try_lock().expect("asked").is_none());
+    let guard = set.lock().expect("granted");
+    let leases: Vec<_> = guard.leases().iter().map(Lease::name).collect();
+    assert_eq!(leases, ["{x}1", "{x}2", "{y}1"]);
+    guard.release().expect("held");
+
+    let mut slots = names.map(slot).to_vec();
+    slots.sort_unstable();
+    let (first, second): (Vec<_>, Vec<_>) = slots.iter().partition(|slot| **slot != last_slot);
+    let asked = |slots: &Vec<u16>| (slots.clone(), true);
+    let let_go = |slots: &Vec<u16>| (slots.clone(), false);
+    assert_eq!(
+        *seen.lock(),
+        [
+            asked(&first),
+            asked(&second),
+            let_go(&first),
+            asked(&first),
+            asked(&second),
+            let_go(&first),
+            let_go(&second),
+        ]
+    );
 }

@@ -46,32 +46,26 @@ impl Handle {
 
     /// Acquires, waiting for as long as it takes.
     fn wait(&self, kind: Kind, units: u32) -> Result<Holding> {
-        match self.acquire(kind, units, Some(Time::NEVER))? {
-            Acquired::Turn(holding) => Ok(holding),
-            Acquired::Busy(_) => unreachable!("a wait without an end does not end with \"held\""),
-        }
+        self.acquire(kind, units, Some(Time::NEVER)).map(ever)
     }
 
     /// Acquires, waiting for at most `wait`; where that is zero it is a try.
     fn wait_for(&self, kind: Kind, units: u32, wait: Duration) -> Result<Option<Holding>> {
-        Ok(match self.acquire_for(kind, units, wait)? {
-            Acquired::Turn(holding) => Some(holding),
-            Acquired::Busy(_) => None,
-        })
+        self.acquire(kind, units, self.until(wait)).map(in_time)
     }
 
-    /// Runs `f` under a guard that `guard` makes and `release` ends.
-    fn with<G, T>(
+    /// Runs `f` under a guard that `guard` makes of what `acquire` brings within `wait`, and that `release` ends.
+    fn with<H, G, T>(
         &self,
-        kind: Kind,
         wait: Duration,
-        guard: impl FnOnce(Holding) -> G,
+        acquire: impl FnOnce(Option<Time>) -> Result<Acquired<H>>,
+        guard: impl FnOnce(H) -> G,
         f: impl FnOnce(&G) -> T,
         release: impl FnOnce(G) -> Result<()>,
     ) -> Result<T> {
         let asked = self.engine.now();
-        match self.acquire_for(kind, 1, wait)? {
-            Acquired::Turn(holding) => run(guard(holding), f, release),
+        match acquire(self.until(wait))? {
+            Acquired::Turn(held) => run(guard(held), f, release),
             Acquired::Busy(holder) => Err(Error::Timeout {
                 // The call would have failed before on a name that is none.
                 name: self
@@ -84,17 +78,25 @@ impl Handle {
         }
     }
 
-    fn acquire_for(&self, kind: Kind, units: u32, wait: Duration) -> Result<Acquired> {
-        if wait.is_zero() {
-            return self.acquire(kind, units, None);
-        }
-        self.acquire(kind, units, Some(self.engine.now() + wait))
+    /// When a wait of this length ends; none where it is only a try.
+    fn until(&self, wait: Duration) -> Option<Time> {
+        (!wait.is_zero()).then(|| self.engine.now() + wait)
     }
 
     fn acquire(&self, kind: Kind, units: u32, until: Option<Time>) -> Result<Acquired> {
+        self.acquire_one(self.target()?, kind, units, until)
+    }
+
+    fn acquire_one(
+        &self,
+        target: &Target,
+        kind: Kind,
+        units: u32,
+        until: Option<Time>,
+    ) -> Result<Acquired> {
         self.engine.acquire(&Request {
             kind,
-            target: self.target()?,
+            target,
             options: self.options,
             units,
             until,
@@ -112,6 +114,22 @@ impl Handle {
             .field("renew", &self.options.terms.renew)
             .field("max_hold", &self.options.max_hold)
             .finish_non_exhaustive()
+    }
+}
+
+/// What came of a wait without an end.
+fn ever<T>(acquired: Acquired<T>) -> T {
+    match acquired {
+        Acquired::Turn(held) => held,
+        Acquired::Busy(_) => unreachable!("a wait without an end does not end with \"held\""),
+    }
+}
+
+/// What came of a wait with an end.
+fn in_time<T>(acquired: Acquired<T>) -> Option<T> {
+    match acquired {
+        Acquired::Turn(held) => Some(held),
+        Acquired::Busy(_) => None,
     }
 }
 

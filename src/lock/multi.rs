@@ -1,12 +1,20 @@
 //! The multi-lock: several mutexes, all or none.
+//!
+//! Names that one script can touch are one group, taken all or none by one request. Where the topology keeps some
+//! apart (the slots of a cluster), there are several groups, and these are taken one after the other, holding those
+//! before, in the order of their slots. That order is everybody's, and within a slot nobody holds while waiting, so
+//! there is no circle of waits. What is held is given up only by a try, a timeout or a failure.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use crate::clock::Time;
 use crate::engine::Engine;
+use crate::engine::acquire::Acquired;
+use crate::engine::holding::Holding;
 use crate::error::Result;
 use crate::guard::{Lease, MultiGuard};
-use crate::lock::{Handle, options, until};
+use crate::lock::{Handle, ever, in_time, options, until};
 use crate::name::{LockKey, Target};
 use crate::script::Kind;
 use crate::sync::Arc;
@@ -33,7 +41,10 @@ use crate::sync::Arc;
 /// ```
 #[derive(Clone)]
 pub struct MultiLock {
+    /// Of all the names.
     handle: Handle,
+    /// Those that are taken by one request each, in order.
+    groups: Vec<Target>,
 }
 
 options!(MultiLock);
@@ -48,8 +59,14 @@ impl MultiLock {
             .map(|name| LockKey::new(&engine.settings.prefix, name.as_ref()))
             .collect::<Result<Vec<_>>>()
             .and_then(Target::all);
+        let groups = match &target {
+            Ok(all) if engine.has_slots() => all.by_slot(),
+            Ok(all) => vec![all.clone()],
+            Err(_) => Vec::new(),
+        };
         Self {
             handle: Handle::of(engine, target),
+            groups,
         }
     }
 
@@ -61,7 +78,8 @@ impl MultiLock {
     ///
     /// As [`Mutex::lock`](crate::Mutex::lock).
     pub fn lock(&self) -> Result<MultiGuard> {
-        self.handle.wait(Kind::Multi, 1).map(MultiGuard::new)
+        let held = ever(self.acquire(Some(Time::NEVER))?);
+        Ok(MultiGuard::new(held))
     }
 
     /// Acquires all of them if all are free. `None` means that one is held. Blocks for one request.
@@ -79,8 +97,8 @@ impl MultiLock {
     ///
     /// As [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
     pub fn try_lock_for(&self, wait: Duration) -> Result<Option<MultiGuard>> {
-        let holding = self.handle.wait_for(Kind::Multi, 1, wait)?;
-        Ok(holding.map(MultiGuard::new))
+        let held = in_time(self.acquire(self.handle.until(wait))?);
+        Ok(held.map(MultiGuard::new))
     }
 
     /// Acquires all of them, waiting until `deadline` at the latest.
@@ -98,13 +116,22 @@ impl MultiLock {
     ///
     /// As [`Mutex::with`](crate::Mutex::with).
     pub fn with<T>(&self, wait: Duration, f: impl FnOnce(&[Lease]) -> T) -> Result<T> {
+        let acquire = |until| self.acquire(until);
         let call = |guard: &MultiGuard| f(guard.leases());
-        self.handle.with(
-            Kind::Multi,
-            wait,
-            MultiGuard::new,
-            call,
-            MultiGuard::release,
-        )
+        self.handle
+            .with(wait, acquire, MultiGuard::new, call, MultiGuard::release)
+    }
+
+    fn acquire(&self, until: Option<Time>) -> Result<Acquired<Vec<Holding>>> {
+        self.handle.target()?;
+        let mut held = Vec::with_capacity(self.groups.len());
+        for group in &self.groups {
+            // Dropped on the way out, what is held is released.
+            match self.handle.acquire_one(group, Kind::Multi, 1, until)? {
+                Acquired::Turn(holding) => held.push(holding),
+                Acquired::Busy(holder) => return Ok(Acquired::Busy(holder)),
+            }
+        }
+        Ok(Acquired::Turn(held))
     }
 }

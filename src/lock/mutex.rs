@@ -110,9 +110,9 @@ impl Mutex {
     ///
     /// An error of `f` itself is part of what it returns: `Ok(Err(…))`.
     pub fn with<T>(&self, wait: Duration, f: impl FnOnce(&Lease) -> T) -> Result<T> {
-        let run = |guard: &LockGuard| f(guard);
-        let release = LockGuard::release;
+        let acquire = |until| self.handle.acquire(Kind::Mutex, 1, until);
+        let call = |guard: &LockGuard| f(guard);
         self.handle
-            .with(Kind::Mutex, wait, LockGuard::new, run, release)
+            .with(wait, acquire, LockGuard::new, call, LockGuard::release)
     }
 }

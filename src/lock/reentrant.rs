@@ -113,9 +113,10 @@ impl ReentrantMutex {
         if let Some(guard) = self.again()? {
             return run(guard, call, ReentrantGuard::release);
         }
+        let acquire = |until| self.handle.acquire(Kind::Mutex, 1, until);
         let first = |holding| self.first(holding);
         self.handle
-            .with(Kind::Mutex, wait, first, call, ReentrantGuard::release)
+            .with(wait, acquire, first, call, ReentrantGuard::release)
     }
 
     fn enter(

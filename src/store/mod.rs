@@ -50,6 +50,11 @@ pub(crate) trait Store: Send + Sync {
     /// Carries out a call on a pooled connection, blocking the caller.
     fn call(&self, call: &Call<'_>, limits: Limits) -> Result<Answer, Failure>;
 
+    /// Whether one call can be about several names only where they share a slot.
+    fn has_slots(&self) -> bool {
+        false
+    }
+
     /// A way to the store outside the pool, for a thread of its own: a thousand waiting threads that use up
     /// the pool cannot delay it. It connects on its first call.
     fn line(&self) -> Box<dyn Line>;
