@@ -1,19 +1,34 @@
 //! Ways to a server, and what the types promise to programs.
 
-use leasehold::{Builder, Error, Lease, LockGuard, LockManager, Lost, Mutex};
+use leasehold::{
+    Builder, Error, Lease, LockGuard, LockManager, Lost, MultiGuard, MultiLock, Mutex, Permit,
+    RateLimiter, ReadGuard, ReentrantGuard, ReentrantMutex, RwLock, Semaphore, WriteGuard,
+};
 
 use crate::support::{Server, build, lost, manager, name, secs, shared};
 
 #[test]
 fn everything_goes_between_threads() {
     fn both<T: Send + Sync + 'static>() {}
+    fn shared<T: Sync + 'static>() {}
     both::<LockManager>();
     both::<Builder>();
     both::<Mutex>();
+    both::<ReentrantMutex>();
+    both::<RwLock>();
+    both::<Semaphore>();
+    both::<MultiLock>();
+    both::<RateLimiter>();
     both::<LockGuard>();
+    both::<ReadGuard>();
+    both::<WriteGuard>();
+    both::<Permit>();
+    both::<MultiGuard>();
     both::<Lease>();
     both::<Lost>();
     both::<Error>();
+    // It stays on its thread, but may be looked at from others.
+    shared::<ReentrantGuard>();
 }
 
 #[test]
