@@ -1,0 +1,49 @@
+//! `SETNX`, then `EXPIRE`: a process that dies between the two holds the lock for ever.
+
+use std::process::abort;
+use std::time::{Duration, Instant};
+
+use redis::{IntegerReplyOrNoOp, TypedCommands};
+
+use crate::claims::{PATIENCE, heading, naive, ours};
+use crate::process::Process;
+use crate::stage::{Outcome, Stage};
+
+pub fn run(stage: &Stage) -> Outcome {
+    heading("SETNX, and a crash before EXPIRE");
+    let mut redis = stage.redis()?;
+    let key = stage.name("crash:naive");
+    let crashed = Process::start("crash", "naive", &key)?.crashed()?;
+    naive(crashed, "its process crashed between SETNX and EXPIRE")?;
+    let unending = redis.pttl(&key)? == IntegerReplyOrNoOp::ExistsButNotRelevant;
+    naive(
+        unending,
+        "the lock has no expiry: the dead hold it for ever",
+    )?;
+
+    let name = stage.name("crash:ours");
+    let mut process = Process::start("crash", "ours", &name)?;
+    let begun = Instant::now();
+    ours(process.crashed()?, "its process crashed with the lock")?;
+    let guard = stage.locks()?.try_lock_for(&name, PATIENCE)?;
+    let waited = begun.elapsed().as_secs_f32();
+    ours(
+        guard.is_some(),
+        &format!("its lease of 1 s was there from the first: free after {waited:.1} s"),
+    )
+}
+
+/// The process that crashes.
+pub fn second(stage: &Stage, part: &str, name: &str) -> Outcome {
+    if part == "naive" {
+        if stage.redis()?.set_nx(name, "the dead")? {
+            abort();
+            // redis.expire(name, 10) would stand here.
+        }
+    } else {
+        let locks = stage.locks()?;
+        let _guard = locks.mutex(name).lease(Duration::from_secs(1)).lock()?;
+        abort();
+    }
+    Err("it was not free".into())
+}

@@ -1,0 +1,75 @@
+//! Locks that this crate's sources warn of: each fails in front of you, beside one of ours which does not.
+//!
+//! `cargo run --example pitfalls`, or `-- NAME` for one of them, with a Redis on this machine; `REDIS_URL` names
+//! another. `failover` wants a `redis-server` in PATH besides.
+//!
+//! Nothing is left to luck: the steps that have to meet are put in the order in which they do harm. The exit status
+//! is 0 only if every naive lock failed as foretold, and ours held.
+//!
+//! - a file for each pitfall, as in `PITFALLS`
+//! - `naive`, `store`: the lock that others write, and what a lock protects
+//! - `stage`, `claims`: names and connections; what is said, and checked
+//! - `process`, `server`: another process, and a Redis that may be killed
+
+mod claims;
+mod crash;
+mod failover;
+mod get_then_del;
+mod naive;
+mod overrun;
+mod paused;
+mod process;
+mod release_by_del;
+mod server;
+mod skewed_clock;
+mod stage;
+mod store;
+
+use std::env;
+
+use crate::stage::{Outcome, Stage};
+
+type Pitfall = (&'static str, fn(&Stage) -> Outcome);
+
+const PITFALLS: [Pitfall; 7] = [
+    ("crash", crash::run),
+    ("skewed_clock", skewed_clock::run),
+    ("release_by_del", release_by_del::run),
+    ("get_then_del", get_then_del::run),
+    ("overrun", overrun::run),
+    ("paused", paused::run),
+    ("failover", failover::run),
+];
+
+fn main() -> Outcome {
+    let arguments: Vec<_> = env::args().skip(1).collect();
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    let stage = Stage::from_env();
+    match arguments[..] {
+        [] => play(&stage, &PITFALLS),
+        // This process is the second one of a pitfall.
+        [process::AS, "crash", part, name] => crash::second(&stage, part, name),
+        [process::AS, "paused", part, name] => paused::second(&stage, part, name),
+        [name] => match PITFALLS.iter().position(|pitfall| pitfall.0 == name) {
+            Some(at) => play(&stage, &PITFALLS[at..=at]),
+            None => Err(format!("{name} is none of {:?}", PITFALLS.map(|(name, _)| name)).into()),
+        },
+        _ => Err("usage: pitfalls [NAME]".into()),
+    }
+}
+
+fn play(stage: &Stage, pitfalls: &[Pitfall]) -> Outcome {
+    let mut failed = Vec::new();
+    for (name, run) in pitfalls {
+        if let Err(error) = run(stage) {
+            println!("  FAILED     {error}");
+            failed.push(*name);
+        }
+        stage.clean_up()?;
+    }
+    if !failed.is_empty() {
+        return Err(format!("not as foretold: {}", failed.join(", ")).into());
+    }
+    println!("Every naive lock failed as foretold, and ours held.");
+    Ok(())
+}

@@ -1,0 +1,48 @@
+//! Work that takes longer than the lease which was to be long enough for it.
+
+use std::time::Duration;
+
+use leasehold::Error;
+
+use crate::claims::{PATIENCE, heading, naive, ours, wait_until};
+use crate::naive::take;
+use crate::stage::{Outcome, Stage};
+
+/// Long enough to be renewed in time on a machine that is busy with something else.
+const LEASE: Duration = Duration::from_secs(5);
+
+pub fn run(stage: &Stage) -> Outcome {
+    heading("Work that outlives its lease");
+    let mut redis = stage.redis()?;
+    let key = stage.name("overrun:naive");
+    let first = take(&mut redis, &key, "first", 200)?;
+    // The first works on and on. Nothing tells it.
+    wait_until("the lease is over", || {
+        take(&mut redis, &key, "second", 10_000)
+    })?;
+    naive(
+        first,
+        "its lease of 200 ms ended in the midst of the work: two are at work",
+    )?;
+
+    let name = stage.name("overrun:ours");
+    let (one, two) = (stage.locks()?, stage.locks()?);
+    let first = one.mutex(&name).lease(LEASE).lock()?;
+    let longer = LEASE + LEASE / 5;
+    let second = two.try_lock_for(&name, longer)?;
+    ours(
+        second.is_none() && first.check().is_ok(),
+        &format!("work of {longer:?} under a lease of {LEASE:?}: renewed, and nobody else got in"),
+    )?;
+    first.release()?;
+
+    let short = one.mutex(&name).lease(Duration::from_millis(500));
+    let first = short.renew(false).lock()?;
+    let lost = first.on_lost();
+    let second = two.try_lock_for(&name, PATIENCE)?;
+    let told = lost.recv_timeout(PATIENCE).is_ok();
+    ours(
+        second.is_some() && told && matches!(first.check(), Err(Error::Lost(_))),
+        "with `renew(false)` a second got in, but the first is told: check() is Err(Lost)",
+    )
+}
