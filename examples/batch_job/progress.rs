@@ -1,0 +1,45 @@
+//! How far the job is, kept where every run of it can look. It refuses the fence of a run that is not the newest.
+
+use std::error::Error;
+
+use redis::{Connection, Script, TypedCommands};
+
+const COMMIT: &str = "
+    local newest = tonumber(redis.call('HGET', KEYS[1], 'fence') or 0)
+    if tonumber(ARGV[2]) < newest then return 0 end
+    redis.call('HSET', KEYS[1], 'done', ARGV[1], 'fence', ARGV[2])
+    return 1";
+
+pub struct Progress {
+    redis: Connection,
+    key: String,
+}
+
+impl Progress {
+    pub fn new(url: &str, key: &str) -> Result<Self, Box<dyn Error>> {
+        Ok(Self {
+            redis: redis::Client::open(url)?.get_connection()?,
+            key: key.into(),
+        })
+    }
+
+    /// How many steps are done.
+    pub fn done(&mut self) -> Result<u32, Box<dyn Error>> {
+        let done = self.redis.hget(&self.key, "done")?;
+        Ok(done.map_or(Ok(0), |done| done.parse())?)
+    }
+
+    /// Whether it was written down.
+    pub fn commit(&mut self, done: u32, fence: u64) -> Result<bool, Box<dyn Error>> {
+        let script = Script::new(COMMIT);
+        let mut call = script.key(&self.key);
+        Ok(call.arg(done).arg(fence).invoke(&mut self.redis)?)
+    }
+}
+
+impl Drop for Progress {
+    /// Only because this is an example: a real job's progress outlives it.
+    fn drop(&mut self) {
+        self.redis.del(&self.key).ok();
+    }
+}

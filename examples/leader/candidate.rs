@@ -1,0 +1,36 @@
+//! A process that waits to lead, and then leads for as long as it may.
+
+use std::time::Duration;
+use std::{io, process, thread};
+
+use leasehold::LockManager;
+
+use crate::Outcome;
+use crate::acts::{Act, Acts};
+
+/// How long a dead leader stays in office.
+const LEASE: Duration = Duration::from_secs(1);
+
+pub fn stand(url: &str, name: &str) -> Outcome {
+    thread::spawn(end_with_parent);
+    let patient = LockManager::single(url).io_timeout(Duration::from_secs(10));
+    let office = patient.build()?.mutex(name).lease(LEASE);
+    let mut acts = Acts::new(url, name)?;
+    loop {
+        let guard = office.lock()?;
+        // Short of being killed, it may be paused for longer than its lease: then it stands again.
+        while guard.check().is_ok() {
+            acts.add(Act {
+                fence: guard.fence(),
+                process: process::id(),
+            })?;
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// However the parent ends, so does this process's standard input.
+fn end_with_parent() {
+    io::copy(&mut io::stdin(), &mut io::sink()).ok();
+    process::exit(1);
+}
