@@ -1,0 +1,76 @@
+//! A threaded HTTP server that locks what a request changes, on two machines; a busy account answers 503.
+//!
+//! `cargo run --example server`, with a Redis on this machine; `REDIS_URL` names another. It is its own client, and
+//! listens on the loopback only.
+//!
+//! - `accounts`: what a deposit does, under the lock of its account
+//! - `handler`, `service`: from a request to an answer, and the threads that do it
+//! - `client`: what asks
+
+mod accounts;
+mod client;
+mod handler;
+mod service;
+
+use std::{env, error::Error, process, thread, time::Duration};
+
+use leasehold::LockManager;
+
+use crate::accounts::{Accounts, CLOSING};
+use crate::client::{Answer, deposit, deposit_often};
+use crate::service::Service;
+
+type Result<T = ()> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+const CLIENTS: u64 = 8;
+const DEPOSITS: u64 = 10;
+
+fn main() -> Result {
+    let url = env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".to_owned());
+    let bank = format!("server:{}", process::id());
+    let mut accounts = Accounts::open(&url, &bank)?;
+    let services = [Service::start(&url, &bank)?, Service::start(&url, &bank)?];
+    let machines = [services[0].address()?, services[1].address()?];
+
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|_| thread::spawn(move || deposit_often(&machines, &["ann", "bob"], DEPOSITS)))
+        .collect();
+    for client in clients {
+        client.join().expect("it does not panic")?;
+    }
+    let balances = [accounts.balance("ann")?, accounts.balance("bob")?];
+    let due = CLIENTS * DEPOSITS * 2; // On each machine.
+    println!("{CLIENTS} clients made {due} deposits of 1 into each account: {balances:?}");
+    if balances != [due; 2] {
+        return Err("an update was lost".into());
+    }
+
+    let guard = LockManager::connect(&url)?.lock(accounts.lock_name("ann"))?;
+    let answer = deposit(machines[0], "ann", Duration::from_millis(100))?;
+    refused(&answer)?;
+
+    // They would wait for far longer than this example takes. Closing ends that.
+    let waiting = machines
+        .map(|machine| thread::spawn(move || deposit(machine, "ann", Duration::from_hours(1))));
+    for service in services {
+        service.wait_for_request()?;
+        service.stop()?;
+    }
+    for client in waiting {
+        let answer = client.join().expect("it does not panic")?;
+        refused(&answer)?;
+        if answer.text != CLOSING {
+            return Err("it should have been refused for the closing".into());
+        }
+    }
+    guard.release()?;
+    accounts.remove(&["ann", "bob"])
+}
+
+fn refused(answer: &Answer) -> Result {
+    println!("{answer}");
+    if answer.status != 503 || answer.retry_after.is_none() {
+        return Err("it should have been 503, with a Retry-After".into());
+    }
+    Ok(())
+}
