@@ -3,6 +3,7 @@
 
 mod connect;
 mod kinds_smoke;
+mod examples;
 mod mutex;
 mod mutex_faults;
 mod mutex_foreign;

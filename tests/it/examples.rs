@@ -1,0 +1,122 @@
+//! Every example proves what it shows by its exit status, so to test it is to run it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::{secs, shared};
+
+/// How long an example may take: they take seconds, and wait for a minute for what never comes.
+const LIMIT: Duration = secs(240);
+
+/// Files are shorter than this, those of `stress` excepted: an example is read as a whole.
+const LINES: usize = 80;
+
+macro_rules! run {
+    ($($example:ident)*) => {
+        const RUN: &[&str] = &[$(stringify!($example)),*];
+        $(
+            #[test]
+            fn $example() {
+                succeeds(stringify!($example));
+            }
+        )*
+    };
+}
+
+run! {
+    batch_job
+    cache_stampede
+    inventory
+    leader
+    pitfalls
+    quickstart
+    rate_limit
+    server
+}
+
+#[test]
+fn every_example_is_run_and_short() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    for example in entries(&root) {
+        let name = example.file_stem().and_then(|name| name.to_str());
+        let name = name.expect("a name in UTF-8");
+        // A load for a machine of its own, with options and a report.
+        if name == "stress" {
+            continue;
+        }
+        assert!(RUN.contains(&name), "{name} is not run by these tests");
+        let files = if example.is_dir() {
+            entries(&example)
+        } else {
+            vec![example]
+        };
+        for file in files {
+            let text = fs::read_to_string(&file).expect("it is text");
+            let lines = text.lines().count();
+            assert!(lines < LINES, "{}: {lines} lines", file.display());
+        }
+    }
+}
+
+#[track_caller]
+fn succeeds(example: &str) {
+    let program = program(example);
+    assert!(
+        program.exists(),
+        "there is no {}: run `cargo test`, which builds the examples",
+        program.display()
+    );
+    let (status, output) = match run(&program) {
+        Ok(output) => (output.status.to_string(), output),
+        Err(output) => ("killed, since it did not end".into(), output),
+    };
+    assert!(
+        output.status.success(),
+        "{example}: {status}\n{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// What it printed; an error where it had to be killed.
+fn run(program: &Path) -> Result<Output, Output> {
+    let process = Command::new(program)
+        .env("REDIS_URL", shared().url())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let pid = Pid::from_child(&process);
+    let (sender, outputs) = channel();
+    // Its output is read by a thread, because reading cannot be given a time limit.
+    thread::spawn(move || sender.send(process.wait_with_output()).ok());
+    if let Ok(output) = outputs.recv_timeout(LIMIT) {
+        return Ok(output.expect("its output is read"));
+    }
+    kill_process(pid, Signal::KILL).ok();
+    let output = outputs
+        .recv_timeout(LIMIT)
+        .expect("its output ends with it");
+    Err(output.expect("its output is read"))
+}
+
+/// Beside this very test: `target/PROFILE/deps/it-…`, `target/PROFILE/examples/…`.
+fn program(example: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("this binary");
+    let profile = test.ancestors().nth(2).expect("target/PROFILE");
+    profile.join("examples").join(example)
+}
+
+fn entries(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).expect("a directory");
+    entries
+        .map(|entry| entry.expect("an entry").path())
+        .collect()
+}
