@@ -93,8 +93,8 @@ impl Lease {
     }
 
     /// A channel that receives one [`Lost`] within 50 ms of the loss, or is disconnected when the guard ends in
-    /// good health. Each call gives a channel of its own, kept until the guard ends, so call it once and keep what it gives;
-    /// on a lease that is lost already it holds the message.
+    /// good health. Each call gives a channel of its own, kept until the guard ends, so call it once and keep what it
+    /// gives; several are told one after the other. On a lease that is lost already it holds the message.
     ///
     /// # Example
     ///

@@ -45,7 +45,8 @@
 //!    the last write's, and permits, of which several are held at a time, each one of its own. Fences follow the
 //!    server's clock in microseconds, so they go on rising after the loss of all data, and after the clock was
 //!    set back by less than [`fence_memory`](Builder::fence_memory). The exceptions: the loss of data *and* a
-//!    clock set back, both at once; and two masters at once with different clocks.
+//!    clock set back, both at once (a failover to a replica that has missed the record, and whose clock is behind, is
+//!    that too); and two masters at once with different clocks.
 //! 3. **No hidden loss.** A holder learns of the loss by its own clock, at the deadline, even if the network is
 //!    dead and the renewal is stuck. `Lost` is final: no late answer revives a lease. [`on_lost`] fires within
 //!    50 ms, from a thread that does no input or output.
