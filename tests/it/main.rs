@@ -2,8 +2,8 @@
 //! tests that only want to lock something.
 
 mod connect;
-mod kinds_smoke;
 mod examples;
+mod kinds_smoke;
 mod mutex;
 mod mutex_faults;
 mod mutex_foreign;
