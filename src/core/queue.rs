@@ -129,8 +129,7 @@ pub(crate) struct Queue<W, T> {
     /// First come, first served; tickets rise from front to back.
     waiting: VecDeque<Waiting<W>>,
     next_ticket: u64,
-    /// Whether a delegate asks, and if so whether the last answer was that somebody holds the lock.
-    asking: Option<bool>,
+    asking: Option<Asking>,
     /// One at the most, unless the kind has several beside each other.
     tenures: Vec<Held<T>>,
     /// Whether the only tenure is being released.
@@ -142,6 +141,42 @@ struct Waiting<W> {
     ticket: u64,
     wants: Wants,
     waiter: W,
+}
+
+/// What is known of a delegate's question.
+#[derive(Clone, Copy, Debug)]
+struct Asking {
+    units: u32,
+    /// The last answer.
+    answer: Answered,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answered {
+    /// None yet, or a failure since.
+    Nothing,
+    /// Held: so much is not to be had.
+    Held,
+    /// Held, and it stands in the queue, so that nobody gets past it who wants less.
+    Queued,
+}
+
+impl Asking {
+    fn new(units: u32) -> Self {
+        Self {
+            units,
+            answer: Answered::Nothing,
+        }
+    }
+
+    /// Whether the answer is one to who wants so much.
+    fn answers(self, units: u32) -> bool {
+        match self.answer {
+            Answered::Nothing => false,
+            Answered::Held => units >= self.units,
+            Answered::Queued => true,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -182,12 +217,12 @@ impl<W, T: Clone> Queue<W, T> {
                 }
             }
             if self.may_ask() {
-                self.asking = Some(false);
+                self.asking = Some(Asking::new(wants.units));
                 return Arrival::Delegate;
             }
         }
-        // Whatever keeps a process from asking is its own hold on the lock, or the question under way.
-        if !wants.waits && self.asking != Some(false) {
+        // Whatever keeps a process from asking is the question under way, or its own hold on the lock.
+        if !wants.waits && self.asking.is_none_or(|asking| asking.answers(wants.units)) {
             return Arrival::Held;
         }
         let ticket = self.next_ticket;
@@ -226,23 +261,31 @@ impl<W, T: Clone> Queue<W, T> {
         self.waiting.len()
     }
 
-    /// A tenure that this process has now.
+    /// The tenure that this process has now, where it can have no other.
     pub(crate) fn tenure(&self) -> Option<&T> {
-        self.tenures.first().map(|held| &held.granted.tenure)
+        let only = self.tenures.first().filter(|_| !self.sharing.several);
+        only.map(|held| &held.granted.tenure)
     }
 
-    /// The delegate was told that the lock is held. Returns the threads that wait for no more than that.
-    pub(crate) fn answered_held(&mut self) -> Vec<W> {
-        if let Some(held) = &mut self.asking {
-            *held = true;
-        }
-        self.take_tries()
+    /// The delegate was told that the lock is held, and stands in the queue in Redis, or not. Returns the threads that
+    /// wait for no more than that.
+    pub(crate) fn answered_held(&mut self, queued: bool) -> Vec<W> {
+        let Some(asking) = &mut self.asking else {
+            return Vec::new();
+        };
+        asking.answer = if queued {
+            Answered::Queued
+        } else {
+            Answered::Held
+        };
+        let asking = *asking;
+        self.take_tries(|units| asking.answers(units))
     }
 
     /// The delegate could not ask: what Redis last said is not what it would say now.
     pub(crate) fn not_answered(&mut self) {
-        if let Some(held) = &mut self.asking {
-            *held = false;
+        if let Some(asking) = &mut self.asking {
+            asking.answer = Answered::Nothing;
         }
     }
 
@@ -260,9 +303,16 @@ impl<W, T: Clone> Queue<W, T> {
 
     /// The delegate gives up. The next thread, if any, carries its attempt on, and knows what it was told.
     pub(crate) fn delegate_left(&mut self) -> Option<W> {
-        let held = self.asking.take();
-        debug_assert!(held.is_some(), "only a delegate leaves");
-        self.next_delegate(held.unwrap_or_default())
+        let left = self.asking.take();
+        debug_assert!(left.is_some(), "only a delegate leaves");
+        let next = self.next_delegate(false)?;
+        // The answer is the attempt's, and that is carried on only by who wants as much.
+        if let (Some(asking), Some(left)) = (&mut self.asking, left)
+            && asking.units == left.units
+        {
+            asking.answer = left.answer;
+        }
+        Some(next)
     }
 
     /// The delegate failed in a way that holds for all. Returns everybody behind it.
@@ -329,7 +379,14 @@ impl<W, T: Clone> Queue<W, T> {
             return None;
         }
         let next = self.waiting.pop_front()?;
-        self.asking = Some(held);
+        self.asking = Some(Asking {
+            units: next.wants.units,
+            answer: if held {
+                Answered::Held
+            } else {
+                Answered::Nothing
+            },
+        });
         Some(next.waiter)
     }
 
@@ -351,7 +408,7 @@ impl<W, T: Clone> Queue<W, T> {
             // There may be more of it: each asks for itself.
             Vec::new()
         } else {
-            self.take_tries()
+            self.take_tries(|_| true)
         };
         Begun {
             turn,
@@ -367,14 +424,16 @@ impl<W, T: Clone> Queue<W, T> {
         self.next_delegate(held)
     }
 
-    /// Takes out the threads that wait for an answer only. There are none but while the first is awaited.
-    fn take_tries(&mut self) -> Vec<W> {
-        if self.waiting.iter().all(|w| w.wants.waits) {
+    /// Takes out the threads that wait for an answer only, where it is one to what they want. There are none but while
+    /// the first is awaited.
+    fn take_tries(&mut self, is_answered: impl Fn(u32) -> bool) -> Vec<W> {
+        let has_it = |w: &Waiting<W>| !w.wants.waits && is_answered(w.wants.units);
+        if !self.waiting.iter().any(has_it) {
             return Vec::new();
         }
         let all = std::mem::take(&mut self.waiting);
-        let (tries, waits): (VecDeque<_>, _) = all.into_iter().partition(|w| !w.wants.waits);
-        self.waiting = waits;
+        let (tries, others): (VecDeque<_>, _) = all.into_iter().partition(has_it);
+        self.waiting = others;
         tries.into_iter().map(|w| w.waiter).collect()
     }
 
@@ -562,7 +621,7 @@ mod tests {
     enum Act {
         Arrive(u32, bool),
         Leave(usize),
-        Held,
+        Held(bool),
         NotAnswered,
         Grant(u64),
         GiveUp,
@@ -576,7 +635,7 @@ mod tests {
         prop_oneof![
             5 => (prop_oneof![Just(1u32), Just(4)], any::<bool>()).prop_map(|(u, w)| Act::Arrive(u, w)),
             1 => any::<usize>().prop_map(Act::Leave),
-            2 => Just(Act::Held),
+            2 => any::<bool>().prop_map(Act::Held),
             1 => Just(Act::NotAnswered),
             4 => (1u64..6).prop_map(Act::Grant),
             1 => Just(Act::GiveUp),
@@ -595,7 +654,7 @@ mod tests {
     struct Model {
         sharing: Sharing,
         waiting: Vec<(u64, u32, bool, u64)>,
-        asking: Option<(u32, bool)>,
+        asking: Option<(u32, Answered)>,
         /// With their units.
         tenures: Vec<(u32, u32)>,
         turns: Vec<Turn<u32>>,
@@ -643,11 +702,21 @@ mod tests {
             }
         }
 
-        /// Everybody who only tried was answered.
-        fn tried(&mut self, answered: &[u64]) {
-            let tries = self.waiting.iter().filter(|w| !w.2).map(|w| w.3);
+        /// Everybody was answered who only tried, and for so much or more.
+        fn tried(&mut self, answered: &[u64], least: u32) {
+            let has_it = |w: &(u64, u32, bool, u64)| !w.2 && w.1 >= least;
+            let tries = self.waiting.iter().filter(|w| has_it(w)).map(|w| w.3);
             assert_eq!(answered, tries.collect::<Vec<_>>());
-            self.waiting.retain(|w| w.2);
+            self.waiting.retain(|w| !has_it(w));
+        }
+
+        /// Whether the last answer is one to who wants so much.
+        fn told(&self, units: u32) -> bool {
+            self.asking.is_some_and(|(asked, answer)| match answer {
+                Answered::Nothing => false,
+                Answered::Held => units >= asked,
+                Answered::Queued => true,
+            })
         }
 
         fn may_ask(&self) -> bool {
@@ -655,11 +724,11 @@ mod tests {
             self.asking.is_none() && !alone && !self.ending
         }
 
-        fn delegate(&mut self, next: Option<u64>, held: bool) {
+        fn delegate(&mut self, next: Option<u64>, answer: Answered) {
             let expected = self.may_ask() && !self.waiting.is_empty();
             assert_eq!(next.is_some(), expected, "somebody was forgotten");
             if let Some(who) = next {
-                self.asking = Some((self.serve(who).0, held));
+                self.asking = Some((self.serve(who).0, answer));
             }
         }
 
@@ -695,7 +764,7 @@ mod tests {
                         match queue.arrive(wants(units, waits), now, |_| Health::Good, || who) {
                             Arrival::Delegate => {
                                 prop_assert!(model.may_ask() && model.waiting.is_empty());
-                                model.asking = Some((units, false));
+                                model.asking = Some((units, Answered::Nothing));
                             }
                             Arrival::Turn(turn) => {
                                 prop_assert!(fits);
@@ -703,8 +772,8 @@ mod tests {
                             }
                             Arrival::Held => {
                                 prop_assert!(!waits);
-                                let told = model.asking.is_some_and(|(_, held)| held);
-                                prop_assert!(told || !sharing.several && !model.may_ask());
+                                let own = model.asking.is_none() && !model.may_ask();
+                                prop_assert!(model.told(units) || own);
                             }
                             Arrival::Queued(ticket) => {
                                 prop_assert!(!model.may_ask(), "it waits for nobody");
@@ -719,16 +788,17 @@ mod tests {
                             prop_assert!(!queue.leave(ticket));
                         }
                     }
-                    Act::Held => {
-                        if let Some((_, held)) = &mut model.asking {
-                            *held = true;
-                            model.tried(&queue.answered_held());
+                    Act::Held(queued) => {
+                        if let Some((units, answer)) = &mut model.asking {
+                            *answer = if queued { Answered::Queued } else { Answered::Held };
+                            let least = if queued { 0 } else { *units };
+                            model.tried(&queue.answered_held(queued), least);
                         }
                     }
                     Act::NotAnswered => {
                         queue.not_answered();
-                        if let Some((_, held)) = &mut model.asking {
-                            *held = false;
+                        if let Some((_, answer)) = &mut model.asking {
+                            *answer = Answered::Nothing;
                         }
                     }
                     Act::Grant(fences) => {
@@ -738,18 +808,19 @@ mod tests {
                             model.tenures.push((who as u32, units));
                             model.turn(begun.turn, units);
                             model.admitted(begun.beside.0.into_iter().chain(begun.beside.1));
-                            model.delegate(begun.next, false);
+                            model.delegate(begun.next, Answered::Nothing);
                             if sharing.several {
                                 prop_assert!(begun.tried.is_empty());
                             } else {
-                                model.tried(&begun.tried);
+                                model.tried(&begun.tried, 0);
                             }
                         }
                     }
                     Act::GiveUp => {
-                        if let Some((_, held)) = model.asking.take() {
+                        if let Some((units, answer)) = model.asking.take() {
                             let next = queue.delegate_left();
-                            model.delegate(next, held);
+                            let same = model.waiting.first().is_some_and(|w| w.1 == units);
+                            model.delegate(next, if same { answer } else { Answered::Nothing });
                         }
                     }
                     Act::Fail => {
@@ -773,7 +844,7 @@ mod tests {
                             Finish::TakeOver(who, _) => {
                                 prop_assert!(empty && !sharing.several);
                                 model.over(tenure);
-                                model.delegate(Some(who), true);
+                                model.delegate(Some(who), Answered::Held);
                             }
                             Finish::Release(_) => {
                                 prop_assert!(empty && (sharing.several || model.waiting.is_empty()));
@@ -783,7 +854,7 @@ mod tests {
                             Finish::Lost(next) => {
                                 prop_assert_eq!(health, Health::Lost);
                                 model.over(tenure);
-                                model.delegate(next, false);
+                                model.delegate(next, Answered::Nothing);
                             }
                         }
                     }
@@ -791,13 +862,13 @@ mod tests {
                         if let Some((tenure, _)) = model.tenures.first().copied() {
                             let next = queue.lost(u64::from(tenure));
                             model.over(tenure);
-                            model.delegate(next, false);
+                            model.delegate(next, Answered::Nothing);
                         }
                     }
                     Act::Released => {
                         if std::mem::take(&mut model.ending) {
                             let next = queue.ended();
-                            model.delegate(next, false);
+                            model.delegate(next, Answered::Nothing);
                         }
                     }
                 }

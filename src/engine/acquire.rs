@@ -187,7 +187,7 @@ impl Engine {
                     match self.call(entry, &verb, limits) {
                         Ok(answer) => {
                             if let Reply::Held { holder, .. } = &answer.reply {
-                                answered_held(entry, holder);
+                                answered_held(entry, holder, verb.queues());
                             }
                             Input::Replied {
                                 sent,
@@ -348,7 +348,12 @@ impl Engine {
         };
         let begun = {
             let mut state = entry.lock();
-            state.last = Last::Held(Arc::clone(&tenure.owner));
+            state.last = if entry.kind.sharing().several {
+                // There may be more of it.
+                Last::NoAnswer
+            } else {
+                Last::Held(Arc::clone(&tenure.owner))
+            };
             how(&mut state.queue, granted, now)
         };
         let (first, rest) = begun.beside;
@@ -379,11 +384,11 @@ impl Engine {
 }
 
 /// Whoever waited for this answer only has it.
-fn answered_held(entry: &Entry, holder: &Arc<str>) {
+fn answered_held(entry: &Entry, holder: &Arc<str>, queued: bool) {
     let tried = {
         let mut state = entry.lock();
         state.last = Last::Held(Arc::clone(holder));
-        state.queue.answered_held()
+        state.queue.answered_held(queued)
     };
     for slot in tried {
         slot.send(Signal::Held);

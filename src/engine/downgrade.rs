@@ -124,9 +124,7 @@ impl Engine {
                 Reply::Granted {
                     fence, contended, ..
                 } if now < valid_until(sent, lease) => {
-                    if writer.leftover().doubt.is_some() {
-                        self.clean_up(&writer.entry, writer.leftover(), lease);
-                    }
+                    self.clean_up_doubt(writer);
                     let grant = Grant {
                         owner: reader,
                         fence,
@@ -139,7 +137,10 @@ impl Engine {
                     };
                     return self.tenure(entry, writer.terms, 1, grant).map(Some);
                 }
-                Reply::NotOwner(_) => return Ok(None),
+                Reply::NotOwner(_) => {
+                    self.clean_up_doubt(writer);
+                    return Ok(None);
+                }
                 Reply::Granted { .. } => {
                     let words = "the lock was granted too late to be believed";
                     Failure::plain(FailureKind::Unavailable, true, words)
@@ -153,7 +154,7 @@ impl Engine {
             doubt: doubt.max(writer.leftover().doubt),
             ..writer.leftover()
         };
-        self.clean_up(&writer.entry, left, lease);
+        self.clean_up(&writer.entry, left, writer.ttl(now));
         if doubt.is_some() {
             let left = Leftover {
                 owner: reader,
@@ -163,5 +164,13 @@ impl Engine {
             self.clean_up(entry, left, lease);
         }
         Err(failure)
+    }
+
+    /// A request of the writer's own may still be carried out.
+    fn clean_up_doubt(&self, writer: &Arc<Tenure>) {
+        let left = writer.leftover();
+        if left.doubt.is_some() {
+            self.clean_up(&writer.entry, left, writer.ttl(self.now()));
+        }
     }
 }

@@ -20,7 +20,7 @@ use crate::core::lease::{LeaseCell, Standing, valid_until};
 use crate::core::queue::{Finish, Health};
 use crate::core::schedule::at_risk_below;
 use crate::engine::Engine;
-use crate::engine::names::{Entry, Signal};
+use crate::engine::names::{Entry, Last, Signal};
 use crate::error::{Failure, Lost, LostCause};
 use crate::name::LockKey;
 use crate::script::{GiveBack, Gone, Renewal, Renewed};
@@ -48,6 +48,8 @@ pub(crate) struct Tenure {
     /// Its places in the timetables, each changed only under that timetable's mutex.
     pub(crate) renewal_place: AtomicU64,
     pub(crate) watch_place: AtomicU64,
+    /// Whether what may be left of it in Redis after its loss is being released.
+    is_cleaned_up: AtomicBool,
     /// Numbers its holdings.
     pub(super) holdings: AtomicU64,
     /// Those who want to hear of its loss.
@@ -90,6 +92,7 @@ impl Tenure {
             kept_until: AtomicU64::new(0),
             renewal_place: AtomicU64::new(0),
             watch_place: AtomicU64::new(0),
+            is_cleaned_up: AtomicBool::new(false),
             holdings: AtomicU64::new(0),
             listeners: Mutex::default(),
         }
@@ -172,7 +175,7 @@ impl Tenure {
     }
 
     /// How long Redis may still keep the key.
-    fn ttl(&self, now: Time) -> Duration {
+    pub(super) fn ttl(&self, now: Time) -> Duration {
         let kept_until = Time::from_nanos(self.kept_until.load(Ordering::Relaxed));
         self.terms.lease.max(kept_until.since(now))
     }
@@ -262,7 +265,9 @@ impl Engine {
             self.deregister(tenure);
             tenure.announce(cause);
             // A key that the server says is gone needs no release; the others of its set do.
-            if cause == LostCause::Expired || tenure.keys().len() > 1 {
+            let may_be_left = cause == LostCause::Expired || tenure.keys().len() > 1;
+            // Once for all that sit in it.
+            if may_be_left && !tenure.is_cleaned_up.swap(true, Ordering::Relaxed) {
                 let ttl = tenure.ttl(self.now());
                 self.clean_up(&tenure.entry, tenure.leftover(), ttl);
             }
@@ -281,7 +286,11 @@ impl Engine {
         next: Option<Arc<crate::engine::names::Slot>>,
     ) {
         match next {
-            Some(slot) => slot.send(Signal::Delegate(None)),
+            Some(slot) => {
+                // It asks afresh: whatever was answered before says nothing now.
+                entry.lock().last = Last::NoAnswer;
+                slot.send(Signal::Delegate(None));
+            }
             None => self.names.retire(entry),
         }
     }

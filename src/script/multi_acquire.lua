@@ -65,8 +65,11 @@ for i = 1, #KEYS, 4 do
   local lock = at(i)
   if i ~= busy then
     leave(owner)
-    -- It may be free because this owner was told so, and others wait behind.
-    if not values[i] and redis.call('ZCARD', queue) > 0 then hand_over(lock) end
+    -- It may be free because this owner was told so, and others wait behind. Or it may be what is left of an earlier
+    -- grant whose answer was lost: who waits holds none.
+    if is_held_by(values[i], owner) or (not values[i] and redis.call('ZCARD', queue) > 0) then
+      hand_over(lock)
+    end
   elseif channel ~= '-' then
     join(owner, '0', '1', channel)
     -- Only on our own kind: another client's release compares the whole value.

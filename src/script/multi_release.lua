@@ -5,19 +5,25 @@
 -- Reply 1 released  0 one of the keys was gone  -1 another owner holds one of them
 -- Idempotent because it acts only on what this owner holds, and ends that.
 life, heard = ARGV[2], ARGV[3]
-local reply = 1
-for i = 1, #KEYS, 4 do
+
+local function release(i)
   queue, waiters = KEYS[i + 2], KEYS[i + 3]
   leave(ARGV[1])
   local value = redis.call('GET', KEYS[i])
   if value == ARGV[1] or value == ARGV[1] .. MARK then
     hand_over(KEYS[i])
-  elseif value then
-    reply = -1
-  else
-    reply = math.min(reply, 0)
-    -- It may be free because this owner was told so, and others wait behind.
-    if redis.call('ZCARD', queue) > 0 then hand_over(KEYS[i]) end
+    return 1
   end
+  if value then return -1 end
+  -- It may be free because this owner was told so, and others wait behind.
+  if redis.call('ZCARD', queue) > 0 then hand_over(KEYS[i]) end
+  return 0
+end
+
+local reply = 1
+for i = 1, #KEYS, 4 do
+  -- A key of another type is somebody else's, and keeps none of the others.
+  local ok, released = pcall(release, i)
+  reply = math.min(reply, ok and released or -1)
 end
 return reply

@@ -19,5 +19,6 @@ local wait = at - now
 if wait > tonumber(ARGV[3]) then return {0, wait} end
 redis.call('RPUSH', KEYS[1], string.format('%.0f', at))
 redis.call('LTRIM', KEYS[1], -permits, -1)
-redis.call('PEXPIRE', KEYS[1], string.format('%.0f', math.ceil((wait + per) / 1000)))
+local ttl = math.ceil((wait + per) / 1000)
+if redis.call('PTTL', KEYS[1]) < ttl then redis.call('PEXPIRE', KEYS[1], string.format('%.0f', ttl)) end
 return {1, wait}

@@ -17,18 +17,13 @@ local function refused(reply)
   return string.find(reply.err, 'WRONGTYPE', 1, true) and -1 or -2
 end
 
-local function raise(key, lease)
-  local ttl = redis.pcall('PTTL', key)
-  if failed(ttl) or ttl < lease then return redis.pcall('PEXPIRE', key, lease) end
-  return ttl
-end
-
 local function renew(key, owner, lease)
   local value = redis.pcall('GET', key)
   if failed(value) then return refused(value) end
   if not value then return 0 end
   if value ~= owner and value ~= owner .. '!' then return -1 end
-  if failed(raise(key, lease)) then return -2 end
+  local ttl = redis.pcall('PTTL', key)
+  if (failed(ttl) or ttl < lease) and failed(redis.pcall('PEXPIRE', key, lease)) then return -2 end
   return value == owner and 1 or 2
 end
 
@@ -38,10 +33,12 @@ local function renew_share(key, owner, lease, units)
   if failed(ends) then return refused(ends) end
   -- One that has run out is anybody's, though nobody has noticed yet.
   if not ends or tonumber(ends) <= now then return 0 end
+  -- In this order, and even where the key lives long enough: PEXPIRE is allowed when memory is full, and after one
+  -- write of a script all others are.
+  local ttl = math.max(redis.call('PTTL', key) + 1, lease)
+  if failed(redis.pcall('PEXPIRE', key, string.format('%.0f', ttl))) then return -2 end
   local later = string.format('%.0f', now + lease)
-  if failed(redis.pcall('ZADD', key, 'XX', 'GT', later, member)) or failed(raise(key, lease)) then
-    return -2
-  end
+  if failed(redis.pcall('ZADD', key, 'XX', 'GT', later, member)) then return -2 end
   return 1
 end
 

@@ -22,7 +22,8 @@ end
 
 -- Reads the lock, and ends what has run out. What can fail, because a key is of another type, fails here.
 local function open()
-  if redis.call('ZCARD', queue) > 0 then redis.call('HLEN', waiters) end
+  redis.call('ZCARD', queue)
+  redis.call('HLEN', waiters)
   now = now_ms()
   of = -(redis.call('ZSCORE', lock, '=of') or 0)
   used = -(redis.call('ZSCORE', lock, '=used') or 0)
