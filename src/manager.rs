@@ -154,7 +154,7 @@ impl LockManager {
     }
 
     /// A handle to the rate limiter called `name`: at least 1 permit in any window of length `per`, which is from
-    /// 1 ms to a year. All who use it must give the same figures.
+    /// 1 ms to a year.
     #[must_use]
     pub fn rate_limiter(&self, name: impl AsRef<str>, permits: u32, per: Duration) -> RateLimiter {
         RateLimiter::new(self.handle(name.as_ref()), permits, per)

@@ -23,9 +23,10 @@ use crate::sync::Arc;
 ///
 /// One script takes them all, so nobody ever holds a part of what they wait for: sets that overlap cannot deadlock,
 /// in whatever order their names are given, and while one name is held the others stay free for everybody. Who waits
-/// is told when the name that kept it back comes free, in that name's queue and in turn, and takes the set if all of
-/// it is free then. So under constant contention for several of its names a set can wait for long: where that
-/// matters, lock one name.
+/// stands in the queue of the name that keeps it back. When its turn comes there, it takes the set if all of it is free,
+/// or else hands the name on at once and waits for the one that is not. So a set is served in turn beside those who want
+/// one of its names, but under constant contention for several of them it can wait for long: where that matters, lock
+/// one name.
 ///
 /// # Example
 ///

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Failure, FailureKind, Result};
 use crate::lock::Handle;
 use crate::name::Target;
 use crate::script::Pass;
@@ -18,6 +18,9 @@ const MOST: Duration = Duration::from_hours(365 * 24);
 /// It is exact: no window of length `per`, wherever it begins, holds more than `permits` (a sliding log, not a bucket,
 /// which would let twice as many past at the edge of two windows). One script decides, in one request; it keeps one
 /// time for each permit, so its memory has a bound, and forgets all after `per`.
+///
+/// Handles with other figures share the log of their name: each is exact by its own, counting all, from when it was
+/// first used.
 ///
 /// Who waits is given its place at once, in the order of asking, and sleeps until its time: however many wait, nobody
 /// polls and nobody is overtaken. A place is kept for a process that crashes or is closed meanwhile, and a request
@@ -88,7 +91,12 @@ impl RateLimiter {
     pub fn acquire(&self) -> Result<()> {
         match self.pass(Duration::MAX)? {
             Admission::Admitted => Ok(()),
-            Admission::RetryAfter(_) => unreachable!("no wait is too long for it"),
+            Admission::RetryAfter(wait) => {
+                // Beyond what the script can count: after more than a hundred years.
+                let words = format!("there is no place within {wait:?}");
+                let failure = Failure::plain(FailureKind::Unavailable, false, words);
+                Err(failure.into_error(self.handle.target().ok().map(Target::name)))
+            }
         }
     }
 

@@ -1,13 +1,13 @@
 -- Acquires several mutexes, all or none. fence.lua and queue.lua come before.
 --
 -- KEYS  for each, in the order of their names: lock, fence, queue, waiters
--- ARGV  1 to 9 as in mutex_take.lua (3 is 1; 5 and 7 are not looked at)  10 the owner that ends, or ''
+-- ARGV  1 to 9 as in mutex_take.lua (3 is 1; 5 is not looked at)  10 the owner that ends, or ''
 -- Reply {fence of the first, …, 0}     granted
 --       {0, ttl ms (PTTL), holder}     held, of the first that is
 -- Idempotent because the owner is unique to the attempt: found as the holder, it is granted again.
 --
--- Waiting, it stands in the queue of the first that is held, to be told when that is free and not to be given it:
--- one that is claimed while the others are not to be had would be kept from everybody.
+-- Waiting, it holds none, and stands in the queue of the first that is held. When that is handed to it, it takes it
+-- together with all the others, or else hands it on in the same breath: kept, it would be idle until the others come.
 local owner, channel = ARGV[1], ARGV[6]
 life, heard = ARGV[8], ARGV[9]
 
@@ -65,13 +65,13 @@ for i = 1, #KEYS, 4 do
   local lock = at(i)
   if i ~= busy then
     leave(owner)
-    -- It may be free because this owner was told so, and others wait behind. Or it may be what is left of an earlier
-    -- grant whose answer was lost: who waits holds none.
+    -- What was handed to it while another is held, or is left of an earlier grant whose answer was lost: who waits
+    -- holds none. And whoever finds one free gives it to those who wait.
     if is_held_by(values[i], owner) or (not values[i] and redis.call('ZCARD', queue) > 0) then
       hand_over(lock)
     end
   elseif channel ~= '-' then
-    join(owner, '0', '1', channel)
+    join(owner, ARGV[7], '1', channel)
     -- Only on our own kind: another client's release compares the whole value.
     if string.sub(values[i], 1, 4) == 'lh1:' and string.sub(values[i], -1) ~= MARK then
       redis.pcall('APPEND', lock, MARK)

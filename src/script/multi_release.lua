@@ -15,7 +15,7 @@ local function release(i)
     return 1
   end
   if value then return -1 end
-  -- It may be free because this owner was told so, and others wait behind.
+  -- Whoever finds one free gives it to those who wait.
   if redis.call('ZCARD', queue) > 0 then hand_over(KEYS[i]) end
   return 0
 end

@@ -19,9 +19,7 @@ if not value then
   -- Whoever finds the lock free gives it to the first in the queue, which may be itself. A lock that lapsed may
   -- have been handed to a waiter that hangs, and others may hang with it: only those that have polled since then
   -- are believed, so that they cost one claim window together. One that was merely slow queues again.
-  -- Multi-locks are told on the way, and this one does not wait for them: they cannot hold it open.
-  local head, claim
-  repeat head, claim = next_waiter(owner, life / 2) until claim ~= '0'
+  local head, claim = next_waiter(owner, life / 2)
   head = head or owner
   local ttl = head == owner and lease or claim
   if not give(lock, head, ttl) then return redis.error_reply('OOM no memory for the lock') end

@@ -2,7 +2,6 @@
 --
 -- `queue` is a sorted set of owners by ticket. `waiters` is a hash of owner -> '<ms when last seen> <claim ms>
 -- <units> <channel>': handed over, the lock waits for `claim` ms for the owner to come and take so much of it.
--- A claim of 0 is a multi-lock's: it is told that the lock is free, and may take it or not.
 -- A channel of '' belongs to a process that hears no messages and polls often instead.
 
 -- Marks a mutex's value: "look into the queue before you go". Only ever put on values of our own making.
@@ -71,10 +70,10 @@ local function give(lock, owner, ttl)
   return not redis.pcall('SET', lock, value, 'PX', ttl).err
 end
 
--- Hands a mutex to the first waiter, for its claim window; frees it where there is none, or that one was only told.
+-- Hands a mutex to the first waiter, for its claim window; frees it where there is none.
 local function hand_over(lock)
   local head, claim = next_waiter(nil, life)
-  if not head or claim == '0' or not give(lock, head, claim) then redis.call('DEL', lock) end
+  if not head or not give(lock, head, claim) then redis.call('DEL', lock) end
   return head
 end
 

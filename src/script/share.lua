@@ -20,12 +20,17 @@ local function drop(member)
   return true
 end
 
--- Reads the lock, and ends what has run out. What can fail, because a key is of another type, fails here.
+-- Reads the lock, and ends what has run out. What can fail, because a key is of another type, fails here; returns an
+-- error where the lock's is somebody's own.
 local function open()
   redis.call('ZCARD', queue)
   redis.call('HLEN', waiters)
   now = now_ms()
-  of = -(redis.call('ZSCORE', lock, '=of') or 0)
+  local whole = redis.call('ZSCORE', lock, '=of')
+  if not whole and redis.call('EXISTS', lock) == 1 then
+    return redis.error_reply('WRONGTYPE a sorted set that is no lock has this name')
+  end
+  of = -(whole or 0)
   used = -(redis.call('ZSCORE', lock, '=used') or 0)
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', lock, 0, now)) do
     lapsed = drop(member)

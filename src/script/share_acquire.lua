@@ -16,7 +16,8 @@
 lock, queue, waiters, life, heard = KEYS[1], KEYS[3], KEYS[4], ARGV[8], ARGV[9]
 local owner, lease, units, from = ARGV[1], ARGV[2], ARGV[10], ARGV[12]
 local is_reader, waits = ARGV[5] == 'read', ARGV[6] ~= '-'
-open()
+local refused = open()
+if refused then return refused end
 
 local whole = tonumber(ARGV[11])
 if used > 0 and of ~= whole then

@@ -7,7 +7,8 @@
 -- Reply 1 released  0 it was not there
 -- Idempotent because it ends this owner's lease and no other.
 lock, queue, waiters, life, heard = KEYS[1], KEYS[3], KEYS[4], ARGV[4], ARGV[5]
-open()
+local refused = open()
+if refused then return refused end
 if ARGV[6] == '1' then leave(ARGV[1]) end
 local released = drop(ARGV[7] .. ' ' .. ARGV[1])
 if released then give_back(KEYS[2], ARGV[2], ARGV[3]) end
