@@ -118,7 +118,11 @@ impl Engine {
                     (Last::Failed(failure), None) => {
                         Err(failure.clone().into_error(Some(request.target.name())))
                     }
-                    (Last::NoAnswer | Last::Held(_), None) => Err(no_answer(request)),
+                    // The question under way has no answer yet; but one before it may have had, during this wait.
+                    (Last::NoAnswer | Last::Held(_), None) => match state.holder_since(arrived) {
+                        Some(holder) => Ok(Acquired::Busy(Some(holder))),
+                        None => Err(no_answer(request)),
+                    },
                 };
             }
             // Somebody has taken us out of the queue and is about to say why.
@@ -187,7 +191,7 @@ impl Engine {
                     match self.call(entry, &verb, limits) {
                         Ok(answer) => {
                             if let Reply::Held { holder, .. } = &answer.reply {
-                                answered_held(entry, holder, verb.queues());
+                                answered_held(entry, self.now(), holder, verb.queues());
                             }
                             Input::Replied {
                                 sent,
@@ -384,10 +388,11 @@ impl Engine {
 }
 
 /// Whoever waited for this answer only has it.
-fn answered_held(entry: &Entry, holder: &Arc<str>, queued: bool) {
+fn answered_held(entry: &Entry, now: Time, holder: &Arc<str>, queued: bool) {
     let tried = {
         let mut state = entry.lock();
         state.last = Last::Held(Arc::clone(holder));
+        state.last_held = Some((now, Arc::clone(holder)));
         state.queue.answered_held(queued)
     };
     for slot in tried {

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
+use crate::clock::Time;
 use crate::core::attempt::Attempt;
 use crate::core::queue::{Queue, Turn};
 use crate::engine::tenure::Tenure;
@@ -37,6 +38,8 @@ pub(crate) struct State {
     pub(crate) queue: Queue<Arc<Slot>, Arc<Tenure>>,
     /// What this process was last told of the lock.
     pub(crate) last: Last,
+    /// When and by whom it was last said to be held.
+    pub(crate) last_held: Option<(Time, Arc<str>)>,
     /// How many keep the entry in the table for what they are about to do with it.
     pins: u32,
     /// Whether the entry has left the table.
@@ -148,6 +151,7 @@ impl Entry {
             state: Mutex::new(State {
                 queue: Queue::new(kind.sharing()),
                 last: Last::NoAnswer,
+                last_held: None,
                 pins: 0,
                 retired: false,
             }),
@@ -160,6 +164,12 @@ impl Entry {
 }
 
 impl State {
+    /// Who held the lock at the last answer, where there was one after `since`.
+    pub(crate) fn holder_since(&self, since: Time) -> Option<Arc<str>> {
+        let (at, holder) = self.last_held.as_ref()?;
+        (*at >= since).then(|| Arc::clone(holder))
+    }
+
     /// Who holds the lock, as far as this process knows.
     pub(crate) fn holder(&self) -> Option<Arc<str>> {
         match (self.queue.tenure(), &self.last) {

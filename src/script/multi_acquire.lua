@@ -8,6 +8,7 @@
 --
 -- Waiting, it holds none, and stands in the queue of the first that is held. When that is handed to it, it takes it
 -- together with all the others, or else hands it on in the same breath: kept, it would be idle until the others come.
+-- It has waited its turn then, and stands in front at the one that is held.
 local owner, channel = ARGV[1], ARGV[6]
 life, heard = ARGV[8], ARGV[9]
 
@@ -22,7 +23,7 @@ local function is_held_by(value, who)
 end
 
 -- By call, so that a key of another type ends this before anything is written.
-local values, busy = {}, nil
+local values, busy, was_handed = {}, nil, false
 for i = 1, #KEYS, 4 do
   values[i] = redis.call('GET', KEYS[i])
   redis.call('ZCARD', KEYS[i + 2])
@@ -39,9 +40,10 @@ if ARGV[10] ~= '' then
 end
 
 for i = 1, #KEYS, 4 do
-  if values[i] and not is_held_by(values[i], owner) then
+  if is_held_by(values[i], owner) then
+    was_handed = true
+  elseif values[i] and not busy then
     busy = i
-    break
   end
 end
 
@@ -71,7 +73,7 @@ for i = 1, #KEYS, 4 do
       hand_over(lock)
     end
   elseif channel ~= '-' then
-    join(owner, ARGV[7], '1', channel)
+    join(owner, ARGV[7], '1', channel, was_handed)
     -- Only on our own kind: another client's release compares the whole value.
     if string.sub(values[i], 1, 4) == 'lh1:' and string.sub(values[i], -1) ~= MARK then
       redis.pcall('APPEND', lock, MARK)

@@ -16,12 +16,14 @@ local function now_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- Puts `owner` at the end of the queue, or notes that it still waits where it is in it.
-local function join(owner, claim, units, channel)
+-- Puts `owner` at the end of the queue, or in front of it where that is its turn already, or notes that it still waits
+-- where it is in it.
+local function join(owner, claim, units, channel, in_front)
   redis.call('HSET', waiters, owner, string.format('%.0f %s %s %s', now_ms(), claim, units, channel))
   if not redis.call('ZSCORE', queue, owner) then
-    local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
-    redis.call('ZADD', queue, (last or 0) + 1, owner)
+    local next = in_front and 0 or -1
+    local ticket = redis.call('ZRANGE', queue, next, next, 'WITHSCORES')[2] or 0
+    redis.call('ZADD', queue, ticket + (in_front and -1 or 1), owner)
   end
   redis.call('PEXPIRE', queue, life)
   redis.call('PEXPIRE', waiters, life)
