@@ -9,6 +9,7 @@
 //! | take over | go | send *take-over* of the tenure that this process's last guard ended |
 //! | any, sent | granted in time | done |
 //! | any, sent | granted too late to be believed | abandon the owner, go on under a new one, as after a failure |
+//! | ask, sent | share what you have | done: the owner is not used |
 //! | any, sent | held | a try is done; a wait sleeps until a message, the holder's expiry, or its poll |
 //! | ask, sent | failed, and no wait has begun | done: the first error is returned at once |
 //! | any, sent | failed for good (denied, wrong type, other permits, nonsense) | done |
@@ -66,6 +67,8 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) hearing: Hearing,
     /// How many fences a grant should bring where it can be passed on.
     pub(crate) block: u64,
+    /// A tenure of this process's that more threads may sit in, if nobody else waits.
+    pub(crate) beside: Option<Arc<str>>,
     /// Into how many units the lock is divided.
     pub(crate) of: u32,
     /// Whether other threads of this process wait.
@@ -106,6 +109,8 @@ pub(crate) enum Step {
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Granted(Grant),
+    /// The tenure that was offered may be sat in for another quantum.
+    Shared,
     /// The thread's time is over. The last answer was that somebody else holds the lock, or else there is the
     /// failure that kept it from being asked. Another thread may carry the attempt on.
     TimeOver(Option<Failure>),
@@ -171,6 +176,8 @@ pub(crate) struct Attempt {
     waits: bool,
     /// How many fences the request under way reserves, and whether it was sent to a contended lock.
     asked: u64,
+    /// The tenure that was offered to be shared instead.
+    offered: Option<Arc<str>>,
     doubt: Option<Time>,
     outage: Option<Outage>,
     leftovers: Vec<Leftover>,
@@ -187,6 +194,7 @@ impl Attempt {
             answered: false,
             waits: false,
             asked: 1,
+            offered: None,
             doubt: None,
             outage: None,
             leftovers: Vec::new(),
@@ -294,8 +302,11 @@ impl Attempt {
             units: self.units,
             lease: around.terms.lease,
             fences: self.asked,
+            // One that stands in the queue waits its turn.
+            beside: around.beside.clone().filter(|_| !self.queued),
             channel,
         };
+        self.offered.clone_from(&ask.beside);
         let queues = ask.channel.is_some();
         let verb = match &self.state {
             State::Ask => Verb::Acquire {
@@ -348,6 +359,10 @@ impl Attempt {
                     contended: contended || (self.answered && !taken_over),
                     doubt: self.doubt.filter(|doubt| *doubt > around.now),
                 }))
+            }
+            Reply::Shared if self.offered.is_some() => {
+                self.queued = false;
+                Step::Done(Outcome::Shared)
             }
             Reply::Held { ttl, .. } => {
                 self.answered = true;
@@ -497,6 +512,7 @@ mod tests {
                     until: self.until,
                     hearing: self.hearing.clone(),
                     block: 100,
+                    beside: None,
                     of: 1,
                     crowded: false,
                     outage_limit: Duration::from_mins(1),
@@ -565,6 +581,16 @@ mod tests {
         );
         assert_eq!(grant.deadline, valid_until(START, LEASE));
         assert_eq!(scene.attempt.abandon(), []);
+    }
+
+    #[test]
+    fn what_was_not_offered_cannot_be_shared() {
+        let mut scene = Scene::waiting();
+        scene.send(Input::Go);
+        let Step::Done(Outcome::Failed(failure)) = scene.replied(Reply::Shared) else {
+            panic!("it was believed");
+        };
+        assert_eq!(failure.kind, FailureKind::Protocol);
     }
 
     #[test]

@@ -348,6 +348,7 @@ impl World {
                     until: Some(Time::NEVER),
                     hearing: Hearing::Ready("c".into()),
                     block: 5,
+                    beside: None,
                     of: 1,
                     crowded: false,
                     outage_limit: Duration::from_mins(1),
@@ -358,6 +359,7 @@ impl World {
             let leftovers = attempt.leftovers();
             self.clean_up(who, leftovers);
             match step {
+                Step::Done(Outcome::Shared) => unreachable!("nothing is offered"),
                 Step::Send(verb) => {
                     let sent = self.now;
                     input = match self.send(&verb, fate) {

@@ -301,6 +301,37 @@ impl<W, T: Clone> Queue<W, T> {
         self.begin(granted, now)
     }
 
+    /// The tenure that a delegate who wants this could sit in if its quantum were not over.
+    pub(crate) fn beside(
+        &self,
+        units: u32,
+        terms: Terms,
+        health: impl Fn(&T) -> Health,
+    ) -> Option<&T> {
+        let fits = |held: &&Held<T>| {
+            held.granted.units == units
+                && held.granted.terms == terms
+                && held.taken < self.sharing.seats
+                && health(&held.granted.tenure) == Health::Good
+        };
+        let held = self.tenures.iter().find(fits)?;
+        Some(&held.granted.tenure)
+    }
+
+    /// Redis lets the delegate sit in tenure `number` for another quantum. None where that has ended meanwhile.
+    pub(crate) fn reopened(
+        &mut self,
+        number: u64,
+        now: Time,
+        quantum_over: Time,
+    ) -> Option<Begun<W, T>> {
+        let index = self.position(number)?;
+        self.tenures[index].granted.quantum_over = quantum_over;
+        let turn = self.tenures[index].admit()?;
+        self.asking = None;
+        Some(self.begun(index, turn, now))
+    }
+
     /// The delegate gives up. The next thread, if any, carries its attempt on, and knows what it was told.
     pub(crate) fn delegate_left(&mut self) -> Option<W> {
         let left = self.asking.take();
@@ -402,7 +433,11 @@ impl<W, T: Clone> Queue<W, T> {
             .admit()
             .expect("a grant holds at least the fence of the turn that asked for it");
         self.tenures.push(held);
-        let beside = self.admit_waiting(self.tenures.len() - 1, now);
+        self.begun(self.tenures.len() - 1, turn, now)
+    }
+
+    fn begun(&mut self, index: usize, turn: Turn<T>, now: Time) -> Begun<W, T> {
+        let beside = self.admit_waiting(index, now);
         let next = self.next_delegate(false);
         let tried = if self.sharing.several {
             // There may be more of it: each asks for itself.

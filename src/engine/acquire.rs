@@ -159,11 +159,13 @@ impl Engine {
         let lease = request.options.terms.lease;
         let mut waker: Option<Waker> = None;
         let mut input = Input::Go;
+        let mut beside = None;
         let outcome = loop {
             if self.is_closed() && !matches!(input, Input::Replied { .. }) {
                 self.give_up(entry, *attempt, lease, &Signal::Closed);
                 return Err(Error::Closed);
             }
+            let offered = self.offered(request, entry);
             let around = Surroundings {
                 now: self.now(),
                 terms: request.options.terms,
@@ -171,6 +173,7 @@ impl Engine {
                 hearing: self.wakeup.hearing(),
                 block: fence::block(entry.kind, self.settings.quantum),
                 of: entry.kind.of(),
+                beside: offered.as_ref().map(|tenure| Arc::clone(&tenure.owner)),
                 crowded: entry.lock().queue.is_crowded(),
                 outage_limit: self.settings.outage_limit,
                 label: &self.settings.label,
@@ -188,6 +191,7 @@ impl Engine {
                     }
                     let sent = self.now();
                     let limits = self.limits(request.until);
+                    beside = offered;
                     match self.call(entry, &verb, limits) {
                         Ok(answer) => {
                             if let Reply::Held { holder, .. } = &answer.reply {
@@ -217,6 +221,16 @@ impl Engine {
                     }
                     Input::Woken
                 }
+                Step::Done(Outcome::Shared) => {
+                    let label = &self.settings.label;
+                    let anew = Attempt::after_waiting(&*self.chance, label, request.units);
+                    self.clean_up_after(entry, std::mem::replace(&mut *attempt, anew), lease);
+                    match beside.take().and_then(|tenure| self.reopen(entry, &tenure)) {
+                        Some(turn) => return Ok(Acquired::Turn(self.turn(request, turn))),
+                        // It has ended meanwhile.
+                        None => Input::Go,
+                    }
+                }
                 Step::Done(outcome) => break outcome,
             };
         };
@@ -224,6 +238,7 @@ impl Engine {
         drop(waker);
         match outcome {
             Outcome::Granted(grant) => self.granted(request, entry, grant),
+            Outcome::Shared => unreachable!("the loop goes on with it"),
             Outcome::TimeOver(failure) => {
                 let next = entry.lock().queue.delegate_left();
                 match next {
@@ -301,6 +316,28 @@ impl Engine {
         Ok(Acquired::Turn(self.turn(request, turn)))
     }
 
+    /// A tenure of this process's that more threads could sit in if nobody else waits for the lock.
+    fn offered(&self, request: &Request<'_>, entry: &Entry) -> Option<Arc<Tenure>> {
+        if entry.kind.sharing().seats == 1 {
+            return None;
+        }
+        let (now, terms) = (self.now(), request.options.terms);
+        let health = |tenure: &Arc<Tenure>| tenure.health(now);
+        let state = entry.lock();
+        state.queue.beside(request.units, terms, health).cloned()
+    }
+
+    /// Sits down in a tenure for which there is another quantum. None where it has ended.
+    fn reopen(self: &Arc<Self>, entry: &Arc<Entry>, tenure: &Tenure) -> Option<Turn<Arc<Tenure>>> {
+        let now = self.now();
+        let quantum_over = now + self.settings.quantum;
+        let begun = entry
+            .lock()
+            .queue
+            .reopened(tenure.number, now, quantum_over)?;
+        Some(hand_out(begun))
+    }
+
     /// The tenure of a grant, watched and renewed before anybody is told of it. Where the threads for that cannot
     /// be had, the lock is released again.
     pub(super) fn tenure(
@@ -360,21 +397,12 @@ impl Engine {
             };
             how(&mut state.queue, granted, now)
         };
-        let (first, rest) = begun.beside;
-        for (slot, turn) in first.into_iter().chain(rest) {
-            slot.send(Signal::Turn(turn));
-        }
-        for slot in begun.tried {
-            slot.send(Signal::Held);
-        }
-        if let Some(next) = begun.next {
-            next.send(Signal::Delegate(None));
-        }
+        let turn = hand_out(begun);
         // Whoever found it lost before it was in the queue could not take it out.
         if let Standing::Lost(cause) = tenure.cell.standing(self.now()) {
             self.lost(&tenure, cause);
         }
-        begun.turn
+        turn
     }
 
     fn turn(self: &Arc<Self>, request: &Request<'_>, turn: Turn<Arc<Tenure>>) -> Holding {
@@ -385,6 +413,21 @@ impl Engine {
             request.options.max_hold,
         )
     }
+}
+
+/// Tells everybody but the first what is theirs.
+fn hand_out(begun: Begun<Arc<Slot>, Arc<Tenure>>) -> Turn<Arc<Tenure>> {
+    let (first, rest) = begun.beside;
+    for (slot, turn) in first.into_iter().chain(rest) {
+        slot.send(Signal::Turn(turn));
+    }
+    for slot in begun.tried {
+        slot.send(Signal::Held);
+    }
+    if let Some(next) = begun.next {
+        next.send(Signal::Delegate(None));
+    }
+    begun.turn
 }
 
 /// Whoever waited for this answer only has it.

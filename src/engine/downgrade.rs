@@ -111,6 +111,7 @@ impl Engine {
                 units: 1,
                 lease,
                 fences: 1,
+                beside: None,
                 channel: None,
             },
             from: Arc::clone(&writer.owner),

@@ -111,7 +111,7 @@ impl Engine {
         self.closed.load(Ordering::SeqCst)
     }
 
-    fn check_open(&self) -> Result<()> {
+    pub(crate) fn check_open(&self) -> Result<()> {
         if self.is_forked() || self.is_closed() {
             return Err(Error::Closed);
         }

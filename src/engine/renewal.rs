@@ -30,7 +30,7 @@ use crate::script::{Call, Renewal as Lease, Renewed, Reply};
 use crate::store::{LEAST, Line};
 use crate::sync::{Arc, Condvar, Mutex, Ordering, Weak, thread};
 
-/// How many leases go into one request: the server pauses about a millisecond for it.
+/// How many keys, or a few more where a lease has several, go into one request: the server pauses about a millisecond for it.
 const BATCH: usize = 200;
 /// How many endings are sent before leases are looked at again.
 const ENDINGS_IN_A_ROW: usize = 64;
@@ -381,12 +381,13 @@ impl State {
 
     /// The leases that are due, up to a batch, each put back at its retry time.
     fn take_due(&mut self, now: Time) -> Vec<Arc<Tenure>> {
-        let mut batch = Vec::new();
-        while batch.len() < BATCH
+        let (mut batch, mut keys) = (Vec::new(), 0);
+        while keys < BATCH
             && let Some((_, tenure)) = self.leases.pop_due(now)
         {
             // One that has run out is not renewed: its key would only keep the others waiting.
             if let Standing::Live(_) = tenure.cell.standing(now) {
+                keys += tenure.keys().len();
                 batch.push(tenure);
             }
         }

@@ -73,7 +73,8 @@ impl MultiLock {
 
     /// Acquires all of them, waiting for as long as it takes.
     ///
-    /// While blocked it is as [`Mutex::lock`](crate::Mutex::lock), and holds none of them.
+    /// While blocked it is as [`Mutex::lock`](crate::Mutex::lock), and holds none of them. A thread that holds one of
+    /// them already waits for itself.
     ///
     /// # Errors
     ///

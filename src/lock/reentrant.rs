@@ -144,7 +144,11 @@ impl ReentrantMutex {
         let Some(hold) = hold.ok().flatten() else {
             return Ok(None);
         };
-        hold.check()?;
+        if let Err(lost) = hold.check() {
+            // In a forked child every hold reads lost, but a call is told the reason.
+            self.handle.engine.check_open()?;
+            return Err(lost);
+        }
         if self.handle.engine.is_closed() {
             return Err(Error::Closed);
         }

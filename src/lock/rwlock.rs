@@ -14,11 +14,12 @@ use crate::script::{ALL, Kind};
 /// Neither side starves: a writer that waits stops new readers, and after a writer all readers that wait go in
 /// together, before the next writer (the phases alternate, as in B. Brandenburg, J. Anderson, "Spin-based
 /// reader-writer synchronization for multiprocessor real-time systems", 2010). The readers of one process share one
-/// hold, passed between them in memory for a [`quantum`](crate::Builder::quantum) at a time; so a writer waits for
-/// that, and for the readers that are in.
+/// hold, and sit down in it without a request for a [`quantum`](crate::Builder::quantum) at a time; then one of them
+/// asks whether anybody waits. So a writer waits for a quantum, and for the readers that are in.
 ///
 /// Each reader's process has a lease of its own: the crash of one costs the others nothing, and a writer at most that
-/// lease. A thread that asks to write while it reads waits for itself.
+/// lease. A thread that asks to write while it reads waits for itself; one that asks to read while it reads may wait for
+/// a writer that waits for it.
 ///
 /// # Example
 ///

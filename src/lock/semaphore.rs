@@ -14,7 +14,7 @@ use crate::script::{ALL, Kind};
 /// Permits are leases: those of a process that was killed come back after the lease. Processes are served first
 /// come, first served, and who wants many at once is not overtaken for good by those who want few: nothing is given
 /// past the first that waits, but what a process passes among its own threads for a
-/// [`quantum`](crate::Builder::quantum). Several permits are taken at once or not at all, so no two askers wait for
+/// [`quantum`](crate::Builder::quantum) at a time: to the one that waits longest of those that have not asked Redis. Several permits are taken at once or not at all, so no two askers wait for
 /// each other's half.
 ///
 /// # Example

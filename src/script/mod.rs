@@ -116,6 +116,8 @@ pub(crate) struct Ask {
     pub(crate) lease: Duration,
     /// How many fences to reserve.
     pub(crate) fences: u64,
+    /// An owner of this process's whose lease may be shared instead, if nobody waits for the lock.
+    pub(crate) beside: Option<Arc<str>>,
     /// The channel to be woken on; where there is none, a held lock is not queued for.
     pub(crate) channel: Option<Arc<str>>,
 }
@@ -150,6 +152,8 @@ pub(crate) enum Reply {
         /// Whether processes wait for it.
         contended: bool,
     },
+    /// Not granted, but nobody waits: the lease that was asked for beside may be shared for another while.
+    Shared,
     Held {
         /// How long the holder's lease still runs; none where it has no end, or is about to.
         ttl: Option<Duration>,
@@ -305,6 +309,7 @@ fn grant(value: &Value) -> Option<Reply> {
             [Value::Int(-2), Value::Int(stored)] => {
                 Some(Reply::Differs(u32::try_from(*stored).ok()?))
             }
+            [Value::Int(_), Value::Int(2)] => Some(Reply::Shared),
             [first, rest @ .., Value::Int(contended @ (0 | 1))] => granted(first, rest, *contended),
             _ => None,
         },
@@ -339,6 +344,7 @@ mod tests {
                 units: 1,
                 lease: Duration::from_nanos(10_000_001),
                 fences: 1,
+                beside: None,
                 channel: None,
             },
             at_once: true,
@@ -428,7 +434,7 @@ mod tests {
             Value::Int(0),
             Value::Int(-5),
             Value::Array(vec![]),
-            Value::Array(vec![Value::Int(5), Value::Int(2)]),
+            Value::Array(vec![Value::Int(5), Value::Int(3)]),
             Value::Array(vec![Value::Int(0), Value::Int(1), Value::Int(1)]),
         ] {
             let failure = call.reply(value.clone()).expect_err("no grant");

@@ -73,7 +73,7 @@ for i = 1, #KEYS, 4 do
       hand_over(lock)
     end
   elseif channel ~= '-' then
-    join(owner, ARGV[7], '1', channel, was_handed)
+    join(owner, ARGV[7], '1/1', channel, was_handed)
     -- Only on our own kind: another client's release compares the whole value.
     if string.sub(values[i], 1, 4) == 'lh1:' and string.sub(values[i], -1) ~= MARK then
       redis.pcall('APPEND', lock, MARK)

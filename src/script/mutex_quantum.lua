@@ -20,7 +20,7 @@ if held == ARGV[10] or held == ARGV[10] .. MARK then
     return fence
   end
   -- Before the hand-over, so that its value is marked for us; where it fails, the next poll queues.
-  if ARGV[6] ~= '-' then pcall(join, ARGV[1], ARGV[7], '1', ARGV[6]) end
+  if ARGV[6] ~= '-' then pcall(join, ARGV[1], ARGV[7], '1/1', ARGV[6]) end
   if not give(KEYS[1], head, claim) then redis.call('DEL', KEYS[1]) end
   return {0, tonumber(claim), head}
 end

@@ -36,7 +36,7 @@ if not value then
 end
 
 if ARGV[6] ~= '-' then
-  join(owner, ARGV[7], '1', ARGV[6])
+  join(owner, ARGV[7], '1/1', ARGV[6])
   -- Only on our own kind: another client's release compares the whole value.
   if string.sub(value, 1, 4) == 'lh1:' and string.sub(value, -1) ~= MARK then
     redis.pcall('APPEND', lock, MARK)

@@ -1,7 +1,8 @@
 -- Shared: the queue of the processes that wait for a lock.
 --
 -- `queue` is a sorted set of owners by ticket. `waiters` is a hash of owner -> '<ms when last seen> <claim ms>
--- <units> <channel>': handed over, the lock waits for `claim` ms for the owner to come and take so much of it.
+-- <units>/<units of the whole> <channel>': handed over, the lock waits for `claim` ms for the owner to come and take
+-- so much of it.
 -- A channel of '' belongs to a process that hears no messages and polls often instead.
 
 -- Marks a mutex's value: "look into the queue before you go". Only ever put on values of our own making.
@@ -34,9 +35,10 @@ local function leave(owner)
   redis.call('HDEL', waiters, owner)
 end
 
--- What is known of a waiter: when it was last seen, its claim, its units, its channel; nothing where it is unknown.
+-- What is known of a waiter: when it was last seen, its claim, its units, those of the whole, its channel; nothing where
+-- it is unknown.
 local function waiter(owner)
-  return string.match(redis.call('HGET', waiters, owner) or '', '^(%d+) (%d+) (%d+) (.*)$')
+  return string.match(redis.call('HGET', waiters, owner) or '', '^(%d+) (%d+) (%d+)/(%d+) (.*)$')
 end
 
 -- Wakes a waiter. False where nobody is there to be woken.
@@ -55,7 +57,7 @@ local function next_waiter(self, believed)
   while true do
     local head = redis.call('ZRANGE', queue, 0, 0)[1]
     if not head then return nil end
-    local seen, claim, _, channel = waiter(head)
+    local seen, claim, _, _, channel = waiter(head)
     leave(head)
     if head == self then return head end
     if seen and math.abs(now - seen) <= tonumber(believed) and wake(head, channel) then

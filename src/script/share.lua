@@ -72,15 +72,16 @@ local function advance(self, lease)
   end
   if wrote then
     for _, owner in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
-      local seen, claim, units, channel = waiter(owner)
+      local seen, claim, units, _, channel = waiter(owner)
       if units == '1' then let_in(owner, seen, claim, units, channel) end
     end
   end
   while true do
     local head = redis.call('ZRANGE', queue, 0, 0)[1]
     if not head then return end
-    local seen, claim, units, channel = waiter(head)
-    if not seen then
+    local seen, claim, units, whole, channel = waiter(head)
+    -- Unknown, or of those who divide the lock otherwise: its own next poll says what becomes of that.
+    if not seen or tonumber(whole) ~= of then
       leave(head)
     elseif fits(units) then
       let_in(head, seen, claim, units, channel)

@@ -16,6 +16,7 @@ pub(super) fn command(kind: Kind, key: &LockKey, verb: &Verb, by: By, wire: &Wir
         ask(&mut command, what, how, wire);
         command.arg(what.units).arg(kind.of()).arg(from);
         give_back(&mut command, block);
+        command.arg(what.beside.as_deref().unwrap_or_default());
         command
     };
     let release = |owner: &str, units: u32, block: Option<GiveBack>, queued: bool| {

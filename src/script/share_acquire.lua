@@ -7,8 +7,10 @@
 --       10 units  11 units of the whole
 --       12 the writer that ends, '' where none does: at the end of its quantum, or to become this reader
 --       13 last fence used  14 last of its block ('' where none is left)
+--       15 a lease of this process's that the caller may share, '' where there is none
 -- Reply first fence                    granted
 --       {first fence, 1}               granted, and others wait
+--       {fence, 2}                     nobody waits: share that lease
 --       {0, ttl ms, holder}            held
 --       {-2, units}                    others divide it into so many units
 --       -1                             the writer that was to become a reader is none any more
@@ -38,6 +40,17 @@ if from ~= '' then
   end
 end
 
+local shared = ARGV[15]
+if shared ~= '' and redis.call('ZSCORE', lock, units .. ' ' .. shared) then
+  advance(nil)
+  local fence = redis.pcall('GET', KEYS[2])
+  if redis.call('ZCARD', queue) == 0 and type(fence) == 'string' then
+    hold(shared, units, lease)
+    close()
+    return {tonumber(fence), 2}
+  end
+end
+
 local had = redis.call('ZSCORE', lock, units .. ' ' .. owner)
 if had or (is_reader and from ~= '') then
   hold(owner, units, lease)
@@ -45,7 +58,7 @@ if had or (is_reader and from ~= '') then
 elseif redis.call('ZCARD', queue) == 0 and fits(units) then
   hold(owner, units, lease)
 elseif waits then
-  join(owner, ARGV[7], units, ARGV[6])
+  join(owner, ARGV[7], units .. '/' .. ARGV[11], ARGV[6])
 end
 advance(owner, lease)
 -- Nobody who waits has a use for what is free.

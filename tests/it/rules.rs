@@ -26,7 +26,12 @@ fn fake_waiter(raw: &Raw, name: &str, owner: &str, seen: i64, channel: &str) {
     let time: (i64, i64) = raw.ask(&["TIME"]);
     let seen = time.0 * 1000 + time.1 / 1000 + seen;
     let () = raw.ask(&["ZADD", &queue, "-1", owner]);
-    let () = raw.ask(&["HSET", &waiters, owner, &format!("{seen} 300 1 {channel}")]);
+    let () = raw.ask(&[
+        "HSET",
+        &waiters,
+        owner,
+        &format!("{seen} 300 1/1 {channel}"),
+    ]);
     let () = raw.ask(&["PEXPIRE", &queue, "60000"]);
     let () = raw.ask(&["PEXPIRE", &waiters, "60000"]);
 }
