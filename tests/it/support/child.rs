@@ -11,10 +11,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Instant;
 
-use leasehold::{LockGuard, LockManager};
+use leasehold::LockManager;
 use rustix::process::{Pid, Signal};
 
-use super::{PATIENCE, Raw, ms, own_threads, patient, threads};
+use super::{Guard, Kind, PATIENCE, Raw, Subject, ms, own_threads, patient, threads};
 
 /// The server's URL: where it is set, this process is a child.
 const URL: &str = "LEASEHOLD_IT_CHILD";
@@ -90,6 +90,19 @@ impl Child {
     pub(crate) fn lock(&mut self, name: &str) -> u64 {
         self.say(format_args!("lock {name}"));
         self.locked()
+    }
+
+    /// Takes one of any kind, and returns its fence.
+    #[track_caller]
+    pub(crate) fn lock_as(&mut self, kind: Kind, name: &str) -> u64 {
+        self.wait_as(kind, name);
+        self.locked()
+    }
+
+    /// Tells it to wait for a lock of any kind, and keep it.
+    #[track_caller]
+    pub(crate) fn wait_as(&mut self, kind: Kind, name: &str) {
+        self.say(format_args!("lock@{} {name}", kind.name()));
     }
 
     /// Waits until the lock is taken that it was told to take, and returns its fence.
@@ -177,7 +190,7 @@ fn manager(url: &str, settings: &str) -> LockManager {
 struct Session {
     raw: Raw,
     manager: Option<LockManager>,
-    guards: HashMap<String, LockGuard>,
+    guards: HashMap<String, Guard>,
 }
 
 impl Session {
@@ -186,34 +199,40 @@ impl Session {
             return self.drop_everything();
         }
         let manager = self.manager.as_ref().expect("it was not dropped");
-        match *command {
+        let [verb, name, rest @ ..] = command else {
+            panic!("no such command: {command:?}");
+        };
+        // `lock` is a mutex's, `lock@reader` a reader's.
+        let (verb, kind) = verb.split_once('@').unwrap_or((verb, "mutex"));
+        let subject = Kind::named(kind).of(manager, name);
+        match (verb, rest) {
             // Waits for a lock and keeps it.
-            ["lock", name] => match manager.lock(name) {
-                Ok(guard) => keep(&mut self.guards, guard),
+            ("lock", []) => match subject.lock() {
+                Ok(guard) => keep(&mut self.guards, name, guard),
                 Err(error) => format!("{error:?}"),
             },
             // Tries to take one, and waits no longer than told.
-            ["try", name, wait_ms] => {
+            ("try", [wait_ms]) => {
                 let wait = ms(wait_ms.parse().expect("a number"));
-                match manager.try_lock_for(name, wait) {
-                    Ok(Some(guard)) => keep(&mut self.guards, guard),
+                match subject.try_lock_for(wait) {
+                    Ok(Some(guard)) => keep(&mut self.guards, name, guard),
                     Ok(None) => "held".into(),
                     Err(error) => format!("{error:?}"),
                 }
             }
-            ["release", name] => {
-                let guard = self.guards.remove(name).expect("it is held");
+            ("release", []) => {
+                let guard = self.guards.remove(*name).expect("it is held");
                 match guard.release() {
                     Ok(()) => "released".into(),
                     Err(error) => format!("{error:?}"),
                 }
             }
-            ["state", name] => format!("{:?}", self.guards[name].state()),
-            ["add", name, threads, times] => {
+            ("state", []) => format!("{:?}", self.guards[*name].lease().state()),
+            ("add", [threads, times]) => {
                 let times = times.parse().expect("a number");
                 thread::scope(|scope| {
                     for _ in 0..threads.parse().expect("a number") {
-                        scope.spawn(|| add(&self.raw, manager, name, times));
+                        scope.spawn(|| add_under(&self.raw, &subject, times));
                     }
                 });
                 "added".into()
@@ -244,17 +263,23 @@ impl Session {
     }
 }
 
-fn keep(guards: &mut HashMap<String, LockGuard>, guard: LockGuard) -> String {
+fn keep(guards: &mut HashMap<String, Guard>, name: &str, guard: Guard) -> String {
     let answer = format!("locked {}", guard.fence());
-    guards.insert(guard.name().into(), guard);
+    guards.insert(name.into(), guard);
     answer
 }
 
-/// Under the lock adds one to a number in Redis, by reading and then writing it, and notes its fence in a list.
+/// Under a mutex adds one to a number in Redis, by reading and then writing it, and notes its fence in a list.
 pub(crate) fn add(raw: &Raw, manager: &LockManager, name: &str, times: u32) {
+    add_under(raw, &Kind::Mutex.of(manager, name), times);
+}
+
+/// The same under a lock of any kind.
+pub(crate) fn add_under(raw: &Raw, subject: &Subject, times: u32) {
+    let name = subject.name();
     let (sum, fences) = (format!("{name}:sum"), format!("{name}:fences"));
     for _ in 0..times {
-        let guard = manager.lock(name).expect("it comes free");
+        let guard = subject.lock().expect("it comes free");
         let value: Option<u64> = raw.ask(&["GET", &sum]);
         let () = raw.ask(&["RPUSH", &fences, &guard.fence().to_string()]);
         let () = raw.ask(&["SET", &sum, &(value.unwrap_or(0) + 1).to_string()]);

@@ -3,17 +3,20 @@
 mod child;
 mod raw;
 mod server;
+mod subject;
 mod threads;
 
+use std::fmt::Debug;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use leasehold::{Builder, Error, LockGuard, LockManager, Lost};
+use leasehold::{Builder, Error, LockManager, Lost};
 
-pub(crate) use child::{Child, add, added};
+pub(crate) use child::{Child, add, add_under, added};
 pub(crate) use raw::{Raw, companions_of, fence_of};
 pub(crate) use server::{Server, shared, unused_url};
+pub(crate) use subject::{Guard, Kind, Subject};
 pub(crate) use threads::{Task, asleep, locking, locking_asleep, own_threads, task, task_asleep};
 
 /// How long anything may take that is bound to happen: far longer than it does, so that a busy machine fails no
@@ -74,7 +77,7 @@ pub(crate) fn build(builder: Builder) -> LockManager {
 
 /// Waits for what is held by another.
 #[track_caller]
-pub(crate) fn wait_in_vain(mut wait: impl FnMut() -> Result<Option<LockGuard>, Error>) {
+pub(crate) fn wait_in_vain<G: Debug>(mut wait: impl FnMut() -> Result<Option<G>, Error>) {
     for _ in 0..10 {
         match wait() {
             Ok(None) => return,
@@ -88,7 +91,7 @@ pub(crate) fn wait_in_vain(mut wait: impl FnMut() -> Result<Option<LockGuard>, E
 
 /// The loss in an answer that must be one.
 #[track_caller]
-pub(crate) fn lost<T: std::fmt::Debug>(result: Result<T, Error>) -> Lost {
+pub(crate) fn lost<T: Debug>(result: Result<T, Error>) -> Lost {
     match result {
         Err(Error::Lost(lost)) => lost,
         other => panic!("not lost: {other:?}"),

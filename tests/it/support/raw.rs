@@ -7,6 +7,25 @@ use redis::FromRedisValue;
 
 use super::{PATIENCE, wait_until};
 
+/// Reads all at one moment: the mark comes off a mutex's value; of shares, what counts has a score below zero, and
+/// what holds is its units and its owner by the ms of its end.
+const HOLDERS: &str = r"
+local kind, found = redis.call('TYPE', KEYS[1]).ok, {}
+if kind == 'string' then
+  local owner = string.gsub(redis.call('GET', KEYS[1]), '!$', '')
+  found = {owner, redis.call('PTTL', KEYS[1])}
+elseif kind == 'zset' then
+  local time = redis.call('TIME')
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  local shares = redis.call('ZRANGEBYSCORE', KEYS[1], string.format('(%.0f', now), '+inf', 'WITHSCORES')
+  for i = 1, #shares, 2 do
+    table.insert(found, string.match(shares[i], ' (.*)'))
+    table.insert(found, shares[i + 1] - now)
+  end
+end
+return found
+";
+
 /// A server, asked directly. Each question has a connection of its own: servers go down in these tests.
 #[derive(Clone)]
 pub(crate) struct Raw {
@@ -54,6 +73,16 @@ impl Raw {
     pub(crate) fn ttl(&self, key: &str) -> Option<Duration> {
         let ttl: i64 = self.ask(&["PTTL", key]);
         u64::try_from(ttl).ok().map(Duration::from_millis)
+    }
+
+    /// Who holds the lock at `key`, of whatever kind it is, and for how much longer if nobody renews it.
+    #[track_caller]
+    pub(crate) fn holders(&self, key: &str) -> Vec<(String, Duration)> {
+        let holders: Vec<(String, u64)> = self.ask(&["EVAL", HOLDERS, "1", key]);
+        holders
+            .into_iter()
+            .map(|(owner, left_ms)| (owner, Duration::from_millis(left_ms)))
+            .collect()
     }
 
     /// Who waits for the lock at `key`, the first in front.

@@ -1,0 +1,372 @@
+//! Every kind of lock behind one face, so that one test can be about all of them.
+
+use std::slice;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use leasehold::{
+    Lease, LockGuard, LockManager, Lost, MultiGuard, Permit, ReadGuard, ReentrantGuard, Result,
+    WriteGuard,
+};
+
+use super::{PATIENCE, threads};
+
+/// What may be locked, and as what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Mutex,
+    Reentrant,
+    Reader,
+    Writer,
+    /// The one permit that there is.
+    OnlyPermit,
+    /// One of three.
+    Permit,
+    /// Two of three: who has them keeps out another who wants as many.
+    Permits,
+    /// Three of three, which is what it takes to keep out who wants one.
+    AllPermits,
+    /// Three names.
+    Multi,
+}
+
+impl Kind {
+    const NAMES: [(Self, &str); 9] = [
+        (Self::Mutex, "mutex"),
+        (Self::Reentrant, "reentrant"),
+        (Self::Reader, "reader"),
+        (Self::Writer, "writer"),
+        (Self::OnlyPermit, "only_permit"),
+        (Self::Permit, "permit"),
+        (Self::Permits, "permits"),
+        (Self::AllPermits, "all_permits"),
+        (Self::Multi, "multi"),
+    ];
+
+    pub(crate) fn named(name: &str) -> Self {
+        let found = Self::NAMES.iter().find(|(_, own)| *own == name);
+        found.expect("a kind").0
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        let found = Self::NAMES.iter().find(|(kind, _)| *kind == self);
+        found.expect("each has a name").1
+    }
+
+    /// The kind that keeps this one out, and is kept out by it.
+    pub(crate) fn rival(self) -> Self {
+        match self {
+            Self::Reader => Self::Writer,
+            Self::Permit => Self::AllPermits,
+            itself => itself,
+        }
+    }
+
+    /// What leaves room for one guard of this kind, where there is room for more.
+    pub(crate) fn crowd(self) -> Option<Self> {
+        (self == Self::Permit).then_some(Self::Permits)
+    }
+
+    /// The keys that a lock of this name has in Redis. The first is its name.
+    pub(crate) fn keys(self, name: &str) -> Vec<String> {
+        match self {
+            Self::Multi => ["", ":2", ":3"].map(|end| format!("{name}{end}")).into(),
+            _ => vec![name.to_owned()],
+        }
+    }
+
+    /// A lock of this kind, to one manager.
+    pub(crate) fn of(self, locks: &LockManager, name: &str) -> Subject {
+        Subject {
+            kind: self,
+            locks: locks.clone(),
+            name: name.to_owned(),
+            lease: None,
+            renew: true,
+            max_hold: None,
+        }
+    }
+}
+
+/// A lock of any kind, to one manager, and the options with which it is locked.
+#[derive(Clone)]
+pub(crate) struct Subject {
+    kind: Kind,
+    locks: LockManager,
+    name: String,
+    lease: Option<Duration>,
+    renew: bool,
+    max_hold: Option<Duration>,
+}
+
+#[derive(Clone, Copy)]
+enum Wait {
+    Endless,
+    For(Duration),
+    Not,
+}
+
+/// A handle with the subject's options, by which it is locked in one of three ways.
+macro_rules! acquire {
+    ($subject:expr, $wait:expr, $guard:path,
+     $handle:expr, $lock:ident, $try_lock:ident, $try_lock_for:ident $(, $many:expr)?) => {{
+        let mut handle = $handle.renew($subject.renew).max_hold($subject.max_hold);
+        if let Some(lease) = $subject.lease {
+            handle = handle.lease(lease);
+        }
+        match $wait {
+            Wait::Endless => handle.$lock($($many)?).map(Some),
+            Wait::Not => handle.$try_lock($($many)?),
+            Wait::For(wait) => handle.$try_lock_for($($many,)? wait),
+        }
+        .map(|guard| guard.map($guard))
+    }};
+}
+
+impl Subject {
+    pub(crate) fn lease(mut self, lease: Duration) -> Self {
+        self.lease = Some(lease);
+        self
+    }
+
+    pub(crate) fn unrenewed(mut self) -> Self {
+        self.renew = false;
+        self
+    }
+
+    pub(crate) fn max_hold(mut self, limit: Duration) -> Self {
+        self.max_hold = Some(limit);
+        self
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn lock(&self) -> Result<Guard> {
+        let guard = self.acquire(Wait::Endless)?;
+        Ok(guard.expect("a wait without an end ends with a guard"))
+    }
+
+    pub(crate) fn try_lock(&self) -> Result<Option<Guard>> {
+        self.acquire(Wait::Not)
+    }
+
+    pub(crate) fn try_lock_for(&self, wait: Duration) -> Result<Option<Guard>> {
+        self.acquire(Wait::For(wait))
+    }
+
+    /// Locks on a thread, which keeps the guard until it is told otherwise. Returns when it has it.
+    #[track_caller]
+    pub(crate) fn hold(&self) -> Holder {
+        let holder = self.locking();
+        holder.locked();
+        holder
+    }
+
+    /// The same, and returns at once.
+    #[track_caller]
+    pub(crate) fn locking(&self) -> Holder {
+        let subject = self.clone();
+        Holder::start(|work| drop(threads::task(work)), subject)
+    }
+
+    /// The same, and returns when the thread sleeps.
+    #[track_caller]
+    pub(crate) fn locking_asleep(&self) -> Holder {
+        let subject = self.clone();
+        Holder::start(|work| drop(threads::task_asleep(work)), subject)
+    }
+
+    fn acquire(&self, wait: Wait) -> Result<Option<Guard>> {
+        let (locks, name) = (&self.locks, &self.name);
+        let permits = |of| locks.semaphore(name, of);
+        match self.kind {
+            Kind::Mutex => acquire!(
+                self,
+                wait,
+                Guard::Mutex,
+                locks.mutex(name),
+                lock,
+                try_lock,
+                try_lock_for
+            ),
+            Kind::Reentrant => acquire!(
+                self,
+                wait,
+                Guard::Reentrant,
+                locks.reentrant_mutex(name),
+                lock,
+                try_lock,
+                try_lock_for
+            ),
+            Kind::Reader => acquire!(
+                self,
+                wait,
+                Guard::Reader,
+                locks.rwlock(name),
+                read,
+                try_read,
+                try_read_for
+            ),
+            Kind::Writer => acquire!(
+                self,
+                wait,
+                Guard::Writer,
+                locks.rwlock(name),
+                write,
+                try_write,
+                try_write_for
+            ),
+            Kind::OnlyPermit | Kind::Permit => acquire!(
+                self,
+                wait,
+                Guard::Permit,
+                permits(if self.kind == Kind::Permit { 3 } else { 1 }),
+                acquire,
+                try_acquire,
+                try_acquire_for
+            ),
+            Kind::Permits | Kind::AllPermits => acquire!(
+                self,
+                wait,
+                Guard::Permit,
+                permits(3),
+                acquire_many,
+                try_acquire_many,
+                try_acquire_many_for,
+                if self.kind == Kind::Permits { 2 } else { 3 }
+            ),
+            Kind::Multi => acquire!(
+                self,
+                wait,
+                Guard::Multi,
+                // Whatever the order in which they are given.
+                locks.multi(self.kind.keys(name).iter().rev()),
+                lock,
+                try_lock,
+                try_lock_for
+            ),
+        }
+    }
+}
+
+/// A guard of any kind. It stays on its thread, as that of one kind does.
+#[derive(Debug)]
+pub(crate) enum Guard {
+    Mutex(LockGuard),
+    Reentrant(ReentrantGuard),
+    Reader(ReadGuard),
+    Writer(WriteGuard),
+    Permit(Permit),
+    Multi(MultiGuard),
+}
+
+impl Guard {
+    /// One for each of its names.
+    pub(crate) fn leases(&self) -> &[Lease] {
+        match self {
+            Self::Mutex(guard) => slice::from_ref(guard),
+            Self::Reentrant(guard) => slice::from_ref(guard),
+            Self::Reader(guard) => slice::from_ref(guard),
+            Self::Writer(guard) => slice::from_ref(guard),
+            Self::Permit(guard) => slice::from_ref(guard),
+            Self::Multi(guard) => guard.leases(),
+        }
+    }
+
+    /// That of its first name; all of them are one tenure's.
+    pub(crate) fn lease(&self) -> &Lease {
+        &self.leases()[0]
+    }
+
+    pub(crate) fn fence(&self) -> u64 {
+        self.lease().fence()
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        match self {
+            Self::Multi(guard) => guard.check(),
+            _ => self.lease().check(),
+        }
+    }
+
+    pub(crate) fn on_lost(&self) -> leasehold::Receiver<Lost> {
+        match self {
+            Self::Multi(guard) => guard.on_lost(),
+            _ => self.lease().on_lost(),
+        }
+    }
+
+    pub(crate) fn release(self) -> Result<()> {
+        match self {
+            Self::Mutex(guard) => guard.release(),
+            Self::Reentrant(guard) => guard.release(),
+            Self::Reader(guard) => guard.release(),
+            Self::Writer(guard) => guard.release(),
+            Self::Permit(guard) => guard.release(),
+            Self::Multi(guard) => guard.release(),
+        }
+    }
+}
+
+/// A thread that locks, and keeps the guard until it is told to release it, or this is dropped.
+pub(crate) struct Holder {
+    locked: Receiver<Result<u64>>,
+    release: Sender<()>,
+    released: Receiver<Result<()>>,
+}
+
+impl Holder {
+    #[track_caller]
+    fn start(spawn: impl FnOnce(Box<dyn FnOnce() + Send>), subject: Subject) -> Self {
+        let (tell_locked, locked) = channel();
+        let (release, told_to_release) = channel();
+        let (tell_released, released) = channel();
+        spawn(Box::new(move || {
+            let guard = match subject.lock() {
+                Ok(guard) => guard,
+                Err(error) => return drop(tell_locked.send(Err(error))),
+            };
+            tell_locked.send(Ok(guard.fence())).ok();
+            if told_to_release.recv().is_ok() {
+                tell_released.send(guard.release()).ok();
+            }
+        }));
+        Self {
+            locked,
+            release,
+            released,
+        }
+    }
+
+    /// Waits for what comes of locking: a fence, or an error.
+    #[track_caller]
+    pub(crate) fn outcome(&self) -> Result<u64> {
+        match self.locked.recv_timeout(PATIENCE) {
+            Ok(outcome) => outcome,
+            Err(error) => panic!("the thread panicked, or waits for ever: {error}"),
+        }
+    }
+
+    /// Waits until it is locked, and returns its fence.
+    #[track_caller]
+    pub(crate) fn locked(&self) -> u64 {
+        self.outcome().expect("it comes free")
+    }
+
+    /// Whether nothing has come of it yet.
+    #[track_caller]
+    pub(crate) fn waits(&self) -> bool {
+        self.locked.try_recv().is_err()
+    }
+
+    #[track_caller]
+    pub(crate) fn release(self) {
+        self.release.send(()).expect("the thread holds it");
+        match self.released.recv_timeout(PATIENCE) {
+            Ok(released) => released.expect("it was held all the while"),
+            Err(error) => panic!("the thread panicked, or never ends: {error}"),
+        }
+    }
+}
