@@ -2,6 +2,7 @@
 //! tests that only want to lock something.
 
 mod connect;
+mod contract;
 mod examples;
 mod kinds_smoke;
 mod mutex;

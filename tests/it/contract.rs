@@ -1,0 +1,279 @@
+//! What every kind of lock keeps to: one set of tests, expanded for each kind. Where a kind lacks a capability, the
+//! matrix says why, and it has no tests of that.
+
+mod crashes;
+mod exclusion;
+mod loss;
+mod refusals;
+mod traces;
+mod waits;
+
+use std::collections::HashSet;
+use std::env;
+use std::process::Command;
+
+/// A kind's row in the matrix.
+struct Row {
+    kind: &'static str,
+    /// The capabilities, and for each that it lacks the reason.
+    answers: &'static [(&'static str, Option<&'static str>)],
+}
+
+/// Keeps the tests of a capability that a kind has.
+macro_rules! yes {
+    ($test:item) => {
+        $test
+    };
+}
+
+/// Leaves out those of one that it lacks.
+macro_rules! no {
+    ($test:item) => {};
+}
+
+/// The behaviours, by the capability that a kind needs for them and the module that tests them.
+macro_rules! behaviours {
+    ($($capability:ident { $($module:ident { $($behaviour:ident,)* })* })*) => {
+        const BEHAVIOURS: &[(&str, &[&str])] = &[
+            $((stringify!($capability), &[$($(stringify!($behaviour),)*)*]),)*
+        ];
+
+        /// The tests of the kind in whose module it is called.
+        macro_rules! tests {
+            () => {
+                $($($(
+                    $capability! {
+                        #[test]
+                        fn $behaviour() {
+                            super::$module::$behaviour(KIND);
+                        }
+                    }
+                )*)*)*
+            };
+        }
+    };
+}
+
+/// The kinds, and what each answers to each capability. One that is forgotten does not compile.
+macro_rules! matrix {
+    ($($name:ident = $kind:ident {
+        $($capability:ident: $answer:ident $(($reason:literal))?,)*
+    })*) => {
+        const MATRIX: &[Row] = &[$(Row {
+            kind: stringify!($name),
+            answers: &[$((stringify!($capability), reason!($answer $($reason)?)),)*],
+        },)*];
+
+        $(mod $name {
+            use crate::support::Kind;
+
+            $(use super::$answer as $capability;)*
+
+            const KIND: Kind = Kind::$kind;
+
+            tests!();
+        })*
+    };
+}
+
+macro_rules! reason {
+    (yes) => {
+        None
+    };
+    (no $reason:literal) => {
+        Some($reason)
+    };
+}
+
+use {no, yes};
+
+behaviours! {
+    locks {
+        exclusion {
+            smoke,
+            released_on_drop,
+            released_on_panic,
+            keeps_out_threads_of_its_manager,
+            keeps_out_other_managers,
+            keeps_out_other_processes,
+            three_hundred_threads_finish,
+        }
+        waits {
+            a_wait_is_none_at_its_deadline_and_not_before,
+            a_release_lets_in_a_thread_of_its_manager,
+            a_release_wakes_another_manager,
+            a_release_wakes_another_process,
+            close_ends_waits_and_leaves_guards,
+        }
+        crashes {
+            a_killed_holder_delays_others_by_its_lease,
+            killed_waiters_delay_nobody,
+            hung_waiters_cost_one_claim_window_together,
+        }
+        loss {
+            renewed_for_longer_than_its_lease,
+            not_renewed_it_is_lost_at_its_end,
+            never_reads_held_when_its_key_is_gone,
+            a_silent_server_costs_it_at_the_deadline_and_for_good,
+            a_deleted_key_is_lost_as_removed,
+            on_lost_disconnects_at_a_healthy_end,
+            extend_lengthens_and_never_shortens,
+            max_hold_releases_for_the_others,
+        }
+        refusals {
+            a_key_of_another_type_is_the_wrong_type,
+            a_fence_of_another_type_leaves_no_lock_behind,
+            a_name_that_another_kind_holds_is_the_wrong_type,
+            unfit_names_are_refused_before_anything_is_sent,
+            unfit_options_are_refused_before_anything_is_sent,
+        }
+        traces {
+            leaves_only_its_fence_behind,
+        }
+    }
+    excludes {
+        exclusion {
+            no_update_is_lost,
+        }
+    }
+    in_order {
+        exclusion {
+            serves_processes_in_the_order_in_which_they_came,
+        }
+    }
+    shares {
+        exclusion {
+            several_hold_it_at_once,
+            who_waits_together_goes_in_together,
+        }
+        crashes {
+            a_killed_sharer_costs_the_others_nothing,
+        }
+    }
+    numbers {
+        traces {
+            fences_rise_from_guard_to_guard,
+        }
+    }
+    repeats_the_last_number {
+        traces {
+            readers_have_the_last_writers_fence,
+        }
+    }
+    spans_names {
+        loss {
+            any_key_deleted_costs_all_and_frees_the_rest,
+        }
+    }
+}
+
+matrix! {
+    mutex = Mutex {
+        locks: yes,
+        excludes: yes,
+        in_order: yes,
+        shares: no("there is one guard at a time"),
+        numbers: yes,
+        repeats_the_last_number: no("each guard has a fence of its own"),
+        spans_names: no("it has one name"),
+    }
+    reentrant = Reentrant {
+        locks: yes,
+        excludes: yes,
+        in_order: yes,
+        shares: no("only the thread that holds it may lock it again: see the tests of the kind"),
+        numbers: yes,
+        repeats_the_last_number: no("each hold has a fence of its own"),
+        spans_names: no("it has one name"),
+    }
+    reader = Reader {
+        locks: yes,
+        excludes: no("readers share; it is a writer that they keep out, and that keeps them out"),
+        in_order: no("the readers that wait go in together"),
+        shares: yes,
+        numbers: no("a reader has the last writer's fence"),
+        repeats_the_last_number: yes,
+        spans_names: no("it has one name"),
+    }
+    writer = Writer {
+        locks: yes,
+        excludes: yes,
+        in_order: yes,
+        shares: no("there is one writer at a time"),
+        numbers: yes,
+        repeats_the_last_number: no("each writer has a fence of its own"),
+        spans_names: no("it has one name"),
+    }
+    only_permit = OnlyPermit {
+        locks: yes,
+        excludes: yes,
+        in_order: yes,
+        shares: no("there is one permit"),
+        numbers: yes,
+        repeats_the_last_number: no("each permit has a fence of its own"),
+        spans_names: no("it has one name"),
+    }
+    permit = Permit {
+        locks: yes,
+        excludes: yes,
+        in_order: yes,
+        shares: yes,
+        numbers: yes,
+        repeats_the_last_number: no("each permit has a fence of its own"),
+        spans_names: no("it has one name"),
+    }
+    permits = Permits {
+        locks: yes,
+        excludes: yes,
+        in_order: yes,
+        shares: no("two of three leave too few for another two"),
+        numbers: yes,
+        repeats_the_last_number: no("each guard has a fence of its own"),
+        spans_names: no("it has one name"),
+    }
+    multi = Multi {
+        locks: yes,
+        excludes: yes,
+        in_order: no("a set is told in its turn but not given: whoever asks while all of it is free has it"),
+        shares: no("there is one guard at a time"),
+        numbers: yes,
+        repeats_the_last_number: no("each guard has fences of its own"),
+        spans_names: yes,
+    }
+}
+
+/// What the harness runs is what the matrix promises, with a reason for each capability that a kind lacks.
+#[test]
+fn each_kind_is_tested_or_says_why_not() {
+    let listing = Command::new(env::current_exe().expect("this binary"))
+        .args(["contract::", "--list", "--format=terse"])
+        .output()
+        .expect("this binary runs");
+    let listing = String::from_utf8(listing.stdout).expect("names of tests");
+    let mut run: HashSet<_> = listing
+        .lines()
+        .filter_map(|line| line.strip_prefix("contract::")?.strip_suffix(": test"))
+        .collect();
+    for row in MATRIX {
+        let asked: Vec<_> = row
+            .answers
+            .iter()
+            .map(|(capability, _)| capability)
+            .collect();
+        let all: Vec<_> = BEHAVIOURS
+            .iter()
+            .map(|(capability, _)| capability)
+            .collect();
+        assert_eq!(asked, all, "{}", row.kind);
+        for ((capability, why_not), (_, behaviours)) in row.answers.iter().zip(BEHAVIOURS) {
+            if let Some(reason) = why_not {
+                assert!(reason.len() > 10, "{} {capability}: {reason:?}", row.kind);
+            }
+            for behaviour in *behaviours {
+                let test = format!("{}::{behaviour}", row.kind);
+                assert_eq!(run.remove(&*test), why_not.is_none(), "{test}");
+            }
+        }
+    }
+    assert_eq!(run, HashSet::from(["each_kind_is_tested_or_says_why_not"]));
+}

@@ -1,0 +1,132 @@
+//! Processes that are killed, or hang.
+
+use std::time::Instant;
+
+use crate::support::{Child, Kind, SLACK, manager, ms, name, secs, shared, wait_until};
+
+pub(super) fn a_killed_holder_delays_others_by_its_lease(kind: Kind) {
+    a_killed_holder_delays_a_waiter(kind, kind.rival());
+    if kind.rival() != kind {
+        a_killed_holder_delays_a_waiter(kind.rival(), kind);
+    }
+}
+
+fn a_killed_holder_delays_a_waiter(kind: Kind, waiter: Kind) {
+    let redis = shared();
+    let name = name("killed-holder");
+    let lease = secs(3);
+    let locks = manager(redis.url());
+    let mut holder = Child::start(redis.url(), "lease_ms=3000");
+    holder.lock_as(kind, &name);
+    let waiter = waiter.of(&locks, &name).locking();
+    redis.wait_until_queued(&name, 1);
+    // Past its first lease, so that it is the last renewal that counts.
+    redis.wait_until_renewed(&name, 4);
+    holder.kill();
+    let killed = Instant::now();
+    let left = redis.holders(&name);
+    let [(_, left)] = left[..] else {
+        panic!("it alone holds it: {left:?}");
+    };
+    waiter.locked();
+    // The reading was taken a moment after `killed`, and the server counts in whole milliseconds.
+    assert!(killed.elapsed() + ms(2) >= left, "taken too early");
+    assert!(killed.elapsed() < lease + SLACK, "taken too late");
+    waiter.release();
+}
+
+pub(super) fn killed_waiters_delay_nobody(kind: Kind) {
+    const KILLED: usize = 3;
+    let redis = shared();
+    let name = name("killed-waiters");
+    let locks = manager(redis.url());
+    let holder = kind.rival().of(&locks, &name).hold();
+    let mut killed: Vec<_> = (0..KILLED).map(|_| Child::start(redis.url(), "")).collect();
+    for (before, child) in killed.iter_mut().enumerate() {
+        child.wait_as(kind, &name);
+        redis.wait_until_queued(&name, before + 1);
+    }
+    let mut live = Child::start(redis.url(), "");
+    live.wait_as(kind, &name);
+    redis.wait_until_queued(&name, KILLED + 1);
+    let queue = redis.queue(&name);
+    let channels = queue.iter().map(|owner| redis.channel(&name, owner));
+    let channels: Vec<_> = channels.collect();
+    for child in killed {
+        child.kill();
+    }
+    // The server's word is what counts. It knows of each end at once, long before the waiters count as stale.
+    wait_until("the server knows", || {
+        channels[..KILLED]
+            .iter()
+            .all(|channel| redis.listeners(channel) == 0)
+    });
+    assert_eq!(redis.listeners(&channels[KILLED]), 1);
+    holder.release();
+    let released = Instant::now();
+    let holders = redis.holders(&name);
+    for (owner, _) in holders {
+        assert!(
+            !queue[..KILLED].contains(&owner),
+            "it was given to a dead one"
+        );
+    }
+    live.locked();
+    // A single one that it waited for would have cost a claim window, which is 10 s here.
+    assert!(released.elapsed() < secs(9));
+}
+
+pub(super) fn hung_waiters_cost_one_claim_window_together(kind: Kind) {
+    const HUNG: usize = 3;
+    let redis = shared();
+    let name = name("hung-waiters");
+    let locks = manager(redis.url());
+    let holder = kind.rival().of(&locks, &name).hold();
+    // A claim window is as long as the lease, where that is the shorter one.
+    let window = secs(6);
+    let start = |_| Child::start(redis.url(), "lease_ms=6000");
+    let mut hung: Vec<_> = (0..HUNG).map(start).collect();
+    for (before, child) in hung.iter_mut().enumerate() {
+        child.wait_as(kind, &name);
+        redis.wait_until_queued(&name, before + 1);
+    }
+    let mut live = Child::start(redis.url(), "");
+    live.wait_as(kind, &name);
+    redis.wait_until_queued(&name, HUNG + 1);
+    // Just after a poll, so that they are believed alive: the system keeps their connections, and they hear nothing.
+    let queue = redis.queue(&name);
+    for (child, owner) in hung.iter().zip(&queue) {
+        redis.wait_until_polled(&name, owner);
+        child.pause();
+    }
+    holder.release();
+    let released = Instant::now();
+    live.locked();
+    assert!(
+        released.elapsed() < window + SLACK,
+        "{:?}",
+        released.elapsed()
+    );
+}
+
+pub(super) fn a_killed_sharer_costs_the_others_nothing(kind: Kind) {
+    let redis = shared();
+    let name = name("killed-sharer");
+    let locks = manager(redis.url());
+    let mut killed = Child::start(redis.url(), "lease_ms=3000");
+    killed.lock_as(kind, &name);
+    let guard = kind.of(&locks, &name).lease(secs(3)).lock();
+    let guard = guard.expect("there is room");
+    let rival = kind.rival().of(&manager(redis.url()), &name);
+    let waiter = rival.locking();
+    redis.wait_until_queued(&name, 1);
+    assert_eq!(redis.holders(&name).len(), 2);
+    killed.kill();
+    wait_until("its lease is over", || redis.holders(&name).len() == 1);
+    // Renewed for so long, whatever became of the one beside it.
+    redis.wait_until_renewed(&name, 2);
+    guard.check().expect("it is held");
+    assert!(waiter.waits());
+    guard.release().expect("it was held all the while");
+    waiter.locked();
+}

@@ -1,0 +1,233 @@
+//! Who is kept out, who is let in, and in which order.
+
+use std::panic;
+
+use leasehold::LeaseState;
+
+use crate::support::{
+    Child, Kind, add_under, added, manager, ms, name, secs, shared, task, wait_until,
+};
+
+pub(super) fn smoke(kind: Kind) {
+    let redis = shared();
+    let name = name("smoke");
+    let (one, other) = (manager(redis.url()), manager(redis.url()));
+    let guard = kind.of(&one, &name).lock().expect("it is free");
+    guard.check().expect("it is held");
+    let keys = kind.keys(&name);
+    assert_eq!(guard.leases().len(), keys.len());
+    for (lease, key) in guard.leases().iter().zip(&keys) {
+        assert_eq!(lease.name(), key);
+        assert_eq!(lease.state(), LeaseState::Held);
+        assert!(lease.fence() > 0);
+        assert!(lease.remaining() > secs(15) && lease.remaining() < secs(30));
+        let holders = redis.holders(key);
+        let [(owner, left)] = &holders[..] else {
+            panic!("one holds it: {holders:?}");
+        };
+        assert_eq!(owner, lease.owner());
+        assert!(*left > secs(15) && *left <= secs(30), "{left:?}");
+    }
+    guard.release().expect("it was held all the while");
+    assert!(keys.iter().all(|key| !redis.exists(key)));
+    let next = kind.of(&other, &name).try_lock().expect("it is asked");
+    let next = next.expect("it is free");
+    next.release().expect("it was held all the while");
+}
+
+pub(super) fn released_on_drop(kind: Kind) {
+    let redis = shared();
+    let name = name("drop");
+    let guard = kind.of(&manager(redis.url()), &name).lock();
+    let guard = guard.expect("it is free");
+    let keys = kind.keys(&name);
+    assert!(keys.iter().all(|key| redis.exists(key)));
+    drop(guard);
+    assert!(keys.iter().all(|key| !redis.exists(key)));
+}
+
+pub(super) fn released_on_panic(kind: Kind) {
+    let redis = shared();
+    let name = name("panic");
+    let lock = kind.of(&manager(redis.url()), &name);
+    let panicked = panic::catch_unwind(panic::AssertUnwindSafe(|| {
+        let _guard = lock.lock().expect("it is free");
+        assert!(redis.exists(&name));
+        // Without the message of a panic, which would look like a failure.
+        panic::resume_unwind(Box::new(()));
+    }));
+    assert!(panicked.is_err());
+    assert!(kind.keys(&name).iter().all(|key| !redis.exists(key)));
+    let next = lock.try_lock().expect("it is asked");
+    assert!(next.is_some(), "there is no poisoning");
+}
+
+pub(super) fn keeps_out_threads_of_its_manager(kind: Kind) {
+    let name = name("threads");
+    let locks = manager(shared().url());
+    for (inside, outside) in [(kind, kind.rival()), (kind.rival(), kind)] {
+        let holder = inside.of(&locks, &name).hold();
+        let outside = outside.of(&locks, &name);
+        for _ in 0..3 {
+            assert!(outside.try_lock().expect("it is asked").is_none());
+        }
+        holder.release();
+        let guard = outside.try_lock().expect("it is asked");
+        let guard = guard.expect("it is free again");
+        guard.release().expect("it was held all the while");
+    }
+}
+
+pub(super) fn keeps_out_other_managers(kind: Kind) {
+    let redis = shared();
+    let name = name("managers");
+    let (one, other) = (manager(redis.url()), manager(redis.url()));
+    for (inside, outside) in [(kind, kind.rival()), (kind.rival(), kind)] {
+        let guard = inside.of(&one, &name).lock().expect("it is free");
+        let outside = outside.of(&other, &name);
+        for _ in 0..3 {
+            assert!(outside.try_lock().expect("it is asked").is_none());
+        }
+        assert!(redis.queue(&name).is_empty(), "a try queued");
+        guard.check().expect("the tries cost it nothing");
+        guard.release().expect("it was held all the while");
+        let guard = outside.try_lock().expect("it is asked");
+        let guard = guard.expect("it is free again");
+        guard.release().expect("it was held all the while");
+    }
+}
+
+pub(super) fn keeps_out_other_processes(kind: Kind) {
+    let redis = shared();
+    let name = name("processes");
+    let locks = manager(redis.url());
+    let mut child = Child::start(redis.url(), "");
+    child.lock_as(kind.rival(), &name);
+    let lock = kind.of(&locks, &name);
+    assert!(lock.try_lock().expect("it is asked").is_none());
+    assert_eq!(child.ask(format_args!("state {name}")), "Held");
+    assert_eq!(child.ask(format_args!("release {name}")), "released");
+    let guard = lock.try_lock().expect("it is asked");
+    let guard = guard.expect("it is free again");
+    let rival = kind.rival().name();
+    let answer = child.ask(format_args!("try@{rival} {name} 0"));
+    assert_eq!(answer, "held");
+    guard.release().expect("it was held all the while");
+    child.lock_as(kind.rival(), &name);
+}
+
+pub(super) fn three_hundred_threads_finish(kind: Kind) {
+    let redis = shared();
+    let name = name("crowd");
+    let locks = manager(redis.url());
+    let tasks: Vec<_> = (0..300)
+        .map(|_| {
+            let lock = kind.of(&locks, &name);
+            task(move || {
+                let guard = lock.lock().expect("it comes free");
+                guard.release().expect("it was held all the while");
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.end();
+    }
+    wait_until("it is free", || {
+        kind.keys(&name).iter().all(|key| !redis.exists(key))
+    });
+}
+
+pub(super) fn no_update_is_lost(kind: Kind) {
+    let redis = shared();
+    let name = name("updates");
+    let locks = manager(redis.url());
+    let crowd = kind.crowd().map(|crowd| crowd.of(&locks, &name).hold());
+    let mut child = Child::start(redis.url(), "");
+    child.say(format_args!("add@{} {name} 4 15", kind.name()));
+    let tasks = [(); 4].map(|()| {
+        let lock = kind.of(&locks, &name);
+        task(move || add_under(redis, &lock, 15))
+    });
+    for task in tasks {
+        task.end();
+    }
+    assert_eq!(child.hear(), "added");
+    let (sum, fences) = added(redis, &name);
+    assert_eq!((sum, fences.len()), (120, 120));
+    assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
+    drop(crowd);
+}
+
+pub(super) fn serves_processes_in_the_order_in_which_they_came(kind: Kind) {
+    let redis = shared();
+    let name = name("order");
+    let locks = manager(redis.url());
+    let crowd = kind.crowd().map(|crowd| crowd.of(&locks, &name).hold());
+    let mut holder = kind.of(&locks, &name).hold();
+    let waiters: Vec<_> = (0..4)
+        .map(|before| {
+            let waiter = kind.of(&manager(redis.url()), &name).locking();
+            redis.wait_until_queued(&name, before + 1);
+            waiter
+        })
+        .collect();
+    let queue = redis.queue(&name);
+    let mut waiters = waiters.into_iter();
+    for owner in &queue {
+        holder.release();
+        // Given in the very script that released it, so nobody can come in between.
+        let holders = redis.holders(&name);
+        assert!(holders.iter().any(|(holder, _)| holder == owner));
+        holder = waiters.next().expect("as many as were queued");
+        holder.locked();
+        assert!(waiters.as_slice().iter().all(|waiter| waiter.waits()));
+    }
+    holder.release();
+    drop(crowd);
+}
+
+pub(super) fn several_hold_it_at_once(kind: Kind) {
+    let redis = shared();
+    let name = name("several");
+    let (one, other) = (manager(redis.url()), manager(redis.url()));
+    let first = kind.of(&one, &name).lock().expect("there is room");
+    let second = kind.of(&other, &name).try_lock().expect("it is asked");
+    let second = second.expect("there is room");
+    // Another thread of a manager that holds it.
+    let third = kind.of(&one, &name).hold();
+    let rival = kind.rival().of(&other, &name);
+    assert!(rival.try_lock().expect("it is asked").is_none());
+    first.release().expect("it was held all the while");
+    third.release();
+    assert!(rival.try_lock().expect("it is asked").is_none());
+    second.release().expect("it was held all the while");
+    assert!(rival.try_lock().expect("it is asked").is_some());
+}
+
+pub(super) fn who_waits_together_goes_in_together(kind: Kind) {
+    let redis = shared();
+    let name = name("together");
+    let rival = kind.rival().of(&manager(redis.url()), &name);
+    let holder = rival.hold();
+    let waiters: Vec<_> = (0..3)
+        .map(|before| {
+            let waiter = kind.of(&manager(redis.url()), &name).locking();
+            redis.wait_until_queued(&name, before + 1);
+            waiter
+        })
+        .collect();
+    assert!(waiters.iter().all(|waiter| waiter.waits()));
+    holder.release();
+    // In the one script, so that none waits for another's guard.
+    assert_eq!(redis.holders(&name).len(), 3);
+    for waiter in &waiters {
+        waiter.locked();
+    }
+    assert!(rival.try_lock().expect("it is asked").is_none());
+    let outside = rival.try_lock_for(ms(200));
+    assert!(!matches!(outside, Ok(Some(_))));
+    for waiter in waiters {
+        waiter.release();
+    }
+    assert!(rival.try_lock_for(secs(15)).expect("it is asked").is_some());
+}

@@ -1,0 +1,105 @@
+//! What stays in Redis: the fences, and nothing else.
+
+use crate::support::{Child, Kind, Raw, fence_of, manager, ms, name, secs, shared, wait_until};
+
+/// Waits until there is nothing of the lock but its fences, which are not to stay for ever.
+#[track_caller]
+fn only_fences_are_left(redis: &Raw, kind: Kind, name: &str) {
+    let fences: Vec<_> = kind.keys(name).iter().map(|key| fence_of(key)).collect();
+    let all = || -> Vec<String> { redis.ask(&["KEYS", &format!("*{name}*")]) };
+    // What gave up waiting is taken out of the queues in the background.
+    wait_until("nothing but fences is left", || {
+        all().iter().all(|key| fences.contains(key))
+    });
+    let left = all();
+    assert_eq!(left.len(), fences.len(), "{left:?}");
+    for fence in fences {
+        let ttl = redis.ttl(&fence).expect("it does not stay for ever");
+        assert!(ttl < secs(11 * 60), "{fence}: {ttl:?}");
+    }
+}
+
+pub(super) fn leaves_only_its_fence_behind(kind: Kind) {
+    let redis = shared();
+    let name = name("traces");
+    let (one, other) = (manager(redis.url()), manager(redis.url()));
+    let lock = kind.of(&one, &name);
+    let rival = kind.rival().of(&other, &name);
+    drop(lock.lock().expect("it is free"));
+    only_fences_are_left(redis, kind, &name);
+
+    // After a try in vain, and after a wait that ended in vain.
+    let holder = rival.hold();
+    assert!(lock.try_lock().expect("it is asked").is_none());
+    let in_vain = lock.try_lock_for(ms(300));
+    assert!(!matches!(in_vain, Ok(Some(_))), "{in_vain:?}");
+    redis.wait_until_queued(&name, 0);
+    holder.release();
+    only_fences_are_left(redis, kind, &name);
+
+    // After a wait that ended well.
+    let holder = rival.hold();
+    let waiter = lock.locking();
+    redis.wait_until_queued(&name, 1);
+    holder.release();
+    waiter.locked();
+    waiter.release();
+    only_fences_are_left(redis, kind, &name);
+
+    // After it was held for too long.
+    let guard = lock.max_hold(ms(1)).lock().expect("it is free");
+    wait_until("it is over", || guard.check().is_err());
+    drop(guard);
+    only_fences_are_left(redis, kind, &name);
+}
+
+pub(super) fn fences_rise_from_guard_to_guard(kind: Kind) {
+    let redis = shared();
+    let name = name("fences");
+    let (one, other) = (manager(redis.url()), manager(redis.url()));
+    let mut child = Child::start(redis.url(), "");
+    let mut last = vec![0; kind.keys(&name).len()];
+    for locks in [&one, &one, &other, &one, &other] {
+        let guard = kind.of(locks, &name).lock().expect("it is free");
+        let fences: Vec<_> = guard.leases().iter().map(leasehold::Lease::fence).collect();
+        assert!(last.iter().zip(&fences).all(|(last, fence)| last < fence));
+        guard.release().expect("it was held all the while");
+        let fence = child.lock_as(kind, &name);
+        assert!(fence > fences[0]);
+        assert_eq!(child.ask(format_args!("release {name}")), "released");
+        last = fences;
+        last[0] = fence;
+    }
+}
+
+pub(super) fn readers_have_the_last_writers_fence(kind: Kind) {
+    let redis = shared();
+    let name = name("readers");
+    let (one, other) = (manager(redis.url()), manager(redis.url()));
+    let mut child = Child::start(redis.url(), "");
+    let mut last = 0;
+    for round in 0..3 {
+        // Before the first writer it is one of their own.
+        let before = if round == 0 {
+            None
+        } else {
+            let writer = kind.rival().of(&other, &name).lock().expect("it is free");
+            assert!(writer.fence() > last);
+            let fence = writer.fence();
+            writer.release().expect("it was held all the while");
+            Some(fence)
+        };
+        let first = kind.of(&one, &name).lock().expect("it is free");
+        let second = kind.of(&one, &name).lock().expect("readers share");
+        let third = kind.of(&other, &name).lock().expect("readers share");
+        let fence = child.lock_as(kind, &name);
+        assert!(fence > last);
+        assert!(before.is_none_or(|before| before == fence));
+        for reader in [first, second, third] {
+            assert_eq!(reader.fence(), fence);
+            reader.release().expect("it was held all the while");
+        }
+        assert_eq!(child.ask(format_args!("release {name}")), "released");
+        last = fence;
+    }
+}

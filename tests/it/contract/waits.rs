@@ -1,0 +1,136 @@
+//! Waiting: how long, and what ends it.
+
+use std::time::Instant;
+
+use leasehold::{Error, LeaseState, LockManager};
+
+use crate::support::{Child, Kind, PATIENCE, SLACK, manager, ms, name, secs, shared, wait_in_vain};
+
+pub(super) fn a_wait_is_none_at_its_deadline_and_not_before(kind: Kind) {
+    let name = name("deadline");
+    let (one, other) = (manager(shared().url()), manager(shared().url()));
+    let holder = kind.rival().of(&one, &name).hold();
+    // Held by another process, and held by this one.
+    for locks in [&one, &other] {
+        let lock = kind.of(locks, &name);
+        let wait = ms(600);
+        let mut begun = Instant::now();
+        wait_in_vain(|| {
+            begun = Instant::now();
+            lock.try_lock_for(wait)
+        });
+        assert!(begun.elapsed() >= wait);
+        assert!(begun.elapsed() < wait + SLACK);
+    }
+    holder.release();
+    for locks in [&one, &other] {
+        let guard = kind.of(locks, &name).try_lock_for(secs(15));
+        let guard = guard.expect("it is asked").expect("it is free again");
+        guard.release().expect("it was held all the while");
+    }
+}
+
+pub(super) fn a_release_lets_in_a_thread_of_its_manager(kind: Kind) {
+    let name = name("same-process");
+    let locks = manager(shared().url());
+    for (inside, outside) in [(kind, kind.rival()), (kind.rival(), kind)] {
+        let holder = inside.of(&locks, &name).hold();
+        let waiter = outside.of(&locks, &name).locking_asleep();
+        let behind = outside.of(&locks, &name).locking_asleep();
+        assert!(waiter.waits() && behind.waits());
+        holder.release();
+        waiter.locked();
+        waiter.release();
+        behind.locked();
+        behind.release();
+    }
+}
+
+/// Whether in one of a few rounds it is a message that wakes a waiter. Its polls are most of a second apart, and a
+/// busy machine is not late in each round.
+#[track_caller]
+fn woken_by_a_message(name: &str, mut round: impl FnMut(&mut dyn FnMut()) -> Instant) {
+    let redis = shared();
+    for _ in 0..5 {
+        let mut released = None;
+        let woken = round(&mut || {
+            redis.wait_until_queued(name, 1);
+            redis.wait_until_polled(name, &redis.queue(name)[0]);
+            released = Some(Instant::now());
+        });
+        if woken - released.expect("it was released") < ms(600) {
+            return;
+        }
+    }
+    panic!("it was never woken, but polled");
+}
+
+pub(super) fn a_release_wakes_another_manager(kind: Kind) {
+    let name = name("wakes-manager");
+    let (one, other) = (manager(shared().url()), manager(shared().url()));
+    woken_by_a_message(&name, |before_release| {
+        let holder = kind.rival().of(&one, &name).hold();
+        let waiter = kind.of(&other, &name).locking();
+        before_release();
+        holder.release();
+        waiter.locked();
+        let woken = Instant::now();
+        waiter.release();
+        woken
+    });
+}
+
+pub(super) fn a_release_wakes_another_process(kind: Kind) {
+    let name = name("wakes-process");
+    let locks = manager(shared().url());
+    let mut child = Child::start(shared().url(), "");
+    woken_by_a_message(&name, |before_release| {
+        let holder = kind.rival().of(&locks, &name).hold();
+        child.wait_as(kind, &name);
+        before_release();
+        holder.release();
+        child.locked();
+        let woken = Instant::now();
+        assert_eq!(child.ask(format_args!("release {name}")), "released");
+        woken
+    });
+}
+
+pub(super) fn close_ends_waits_and_leaves_guards(kind: Kind) {
+    let redis = shared();
+    let (name, mine) = (name("close"), name("close-mine"));
+    let (one, other) = (manager(redis.url()), manager(redis.url()));
+    let theirs = kind.rival().of(&one, &name).lock().expect("it is free");
+    // What keeps this kind out, and one of this kind, which both are to stay.
+    let blocking = kind.rival().of(&other, &mine).lease(secs(3));
+    let blocking = blocking.lock().expect("it is free");
+    let kept = format!("{mine}:kept");
+    let guard = kind.of(&other, &kept).lease(secs(3)).lock();
+    let guard = guard.expect("it is free");
+    // One that asks Redis, one that waits behind it, one that waits for this process's own guard.
+    let asking = kind.of(&other, &name).locking();
+    redis.wait_until_queued(&name, 1);
+    let behind = kind.of(&other, &name).locking_asleep();
+    let behind_ours = kind.of(&other, &mine).locking_asleep();
+    assert!(
+        LockManager::clone(&other).close(PATIENCE),
+        "something is left to send"
+    );
+    for wait in [asking, behind, behind_ours] {
+        let outcome = wait.outcome();
+        assert!(matches!(outcome, Err(Error::Closed)), "{outcome:?}");
+    }
+    redis.wait_until_queued(&name, 0);
+    let again = kind.of(&other, &kept);
+    assert!(matches!(again.lock(), Err(Error::Closed)));
+    assert!(matches!(again.try_lock(), Err(Error::Closed)));
+    assert!(matches!(again.try_lock_for(secs(1)), Err(Error::Closed)));
+    redis.wait_until_renewed(&kept, 2);
+    redis.wait_until_renewed(&mine, 2);
+    assert_eq!(guard.lease().state(), LeaseState::Held);
+    guard.release().expect("it was held all the while");
+    blocking.release().expect("it was held all the while");
+    assert!(!redis.exists(&kept) && !redis.exists(&mine));
+    // Other managers are not concerned.
+    theirs.release().expect("it was held all the while");
+}
