@@ -1,8 +1,10 @@
 //! What every kind of lock keeps to: one set of tests, expanded for each kind. Where a kind lacks a capability, the
 //! matrix says why, and it has no tests of that.
 
+mod closures;
 mod crashes;
 mod exclusion;
+mod faults;
 mod loss;
 mod refusals;
 mod traces;
@@ -119,6 +121,11 @@ behaviours! {
             on_lost_disconnects_at_a_healthy_end,
             extend_lengthens_and_never_shortens,
             max_hold_releases_for_the_others,
+            a_lost_guard_lets_in_who_waits_behind_it,
+        }
+        faults {
+            a_wait_survives_the_servers_restart,
+            a_release_that_fails_is_repeated,
         }
         refusals {
             a_key_of_another_type_is_the_wrong_type,
@@ -145,9 +152,13 @@ behaviours! {
         exclusion {
             several_hold_it_at_once,
             who_waits_together_goes_in_together,
+            those_who_share_and_their_rivals_starve_neither,
         }
         crashes {
             a_killed_sharer_costs_the_others_nothing,
+        }
+        loss {
+            the_loss_of_one_is_not_that_of_those_beside_it,
         }
     }
     numbers {
@@ -165,6 +176,13 @@ behaviours! {
             any_key_deleted_costs_all_and_frees_the_rest,
         }
     }
+    runs_closures {
+        closures {
+            with_returns_what_the_closure_returns,
+            with_times_out_and_names_the_holder,
+            with_says_that_the_lease_ended_inside,
+        }
+    }
 }
 
 matrix! {
@@ -176,6 +194,7 @@ matrix! {
         numbers: yes,
         repeats_the_last_number: no("each guard has a fence of its own"),
         spans_names: no("it has one name"),
+        runs_closures: yes,
     }
     reentrant = Reentrant {
         locks: yes,
@@ -185,6 +204,7 @@ matrix! {
         numbers: yes,
         repeats_the_last_number: no("each hold has a fence of its own"),
         spans_names: no("it has one name"),
+        runs_closures: yes,
     }
     reader = Reader {
         locks: yes,
@@ -194,6 +214,7 @@ matrix! {
         numbers: no("a reader has the last writer's fence"),
         repeats_the_last_number: yes,
         spans_names: no("it has one name"),
+        runs_closures: no("only mutexes have a way to"),
     }
     writer = Writer {
         locks: yes,
@@ -203,6 +224,7 @@ matrix! {
         numbers: yes,
         repeats_the_last_number: no("each writer has a fence of its own"),
         spans_names: no("it has one name"),
+        runs_closures: no("only mutexes have a way to"),
     }
     only_permit = OnlyPermit {
         locks: yes,
@@ -212,6 +234,7 @@ matrix! {
         numbers: yes,
         repeats_the_last_number: no("each permit has a fence of its own"),
         spans_names: no("it has one name"),
+        runs_closures: no("only mutexes have a way to"),
     }
     permit = Permit {
         locks: yes,
@@ -221,6 +244,7 @@ matrix! {
         numbers: yes,
         repeats_the_last_number: no("each permit has a fence of its own"),
         spans_names: no("it has one name"),
+        runs_closures: no("only mutexes have a way to"),
     }
     permits = Permits {
         locks: yes,
@@ -230,6 +254,7 @@ matrix! {
         numbers: yes,
         repeats_the_last_number: no("each guard has a fence of its own"),
         spans_names: no("it has one name"),
+        runs_closures: no("only mutexes have a way to"),
     }
     multi = Multi {
         locks: yes,
@@ -239,6 +264,7 @@ matrix! {
         numbers: yes,
         repeats_the_last_number: no("each guard has fences of its own"),
         spans_names: yes,
+        runs_closures: yes,
     }
 }
 

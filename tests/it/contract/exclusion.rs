@@ -1,11 +1,13 @@
 //! Who is kept out, who is let in, and in which order.
 
 use std::panic;
+use std::sync::Arc;
+use std::thread;
 
 use leasehold::LeaseState;
 
 use crate::support::{
-    Child, Kind, add_under, added, manager, ms, name, secs, shared, task, wait_until,
+    Child, Kind, PATIENCE, add_under, added, manager, ms, name, secs, shared, task, wait_until,
 };
 
 pub(super) fn smoke(kind: Kind) {
@@ -230,4 +232,41 @@ pub(super) fn who_waits_together_goes_in_together(kind: Kind) {
         waiter.release();
     }
     assert!(rival.try_lock_for(secs(15)).expect("it is asked").is_some());
+}
+
+pub(super) fn those_who_share_and_their_rivals_starve_neither(kind: Kind) {
+    a_crowd_lets_in(kind, kind.rival());
+    a_crowd_lets_in(kind.rival(), kind);
+}
+
+fn a_crowd_lets_in(kind: Kind, rival: Kind) {
+    let redis = shared();
+    let name = name("starve");
+    // From here on there is always one of them in; they stop with this test.
+    let stop = Arc::new(());
+    let busy: Vec<_> = [manager(redis.url()), manager(redis.url())]
+        .iter()
+        .flat_map(|locks| [locks; 3])
+        .map(|locks| {
+            let (lock, stopped) = (kind.of(locks, &name), Arc::downgrade(&stop));
+            task(move || {
+                while stopped.strong_count() > 0 {
+                    let guard = lock.lock().expect("it comes free");
+                    thread::sleep(ms(5));
+                    drop(guard);
+                }
+            })
+        })
+        .collect();
+    let rival = rival.of(&manager(redis.url()), &name);
+    for _ in 0..3 {
+        wait_until("they are in", || !redis.holders(&name).is_empty());
+        let guard = rival.try_lock_for(PATIENCE).expect("it is asked");
+        let guard = guard.expect("it has its turn");
+        guard.release().expect("it was held all the while");
+    }
+    drop(stop);
+    for task in busy {
+        task.end();
+    }
 }

@@ -258,3 +258,50 @@ pub(super) fn max_hold_releases_for_the_others(kind: Kind) {
     let guard = guard.expect("it is free");
     guard.release().expect("it was held all the while");
 }
+
+pub(super) fn a_lost_guard_lets_in_who_waits_behind_it(kind: Kind) {
+    let name = name("behind");
+    let locks = manager(shared().url());
+    let lease = secs(2);
+    let begun = Instant::now();
+    let guard = kind.of(&locks, &name).lease(lease).unrenewed().lock();
+    let guard = guard.expect("it is free");
+    // The guard is neither dropped nor looked at, and another thread's wait ends all the same.
+    let waiter = kind.rival().of(&locks, &name).locking();
+    waiter.locked();
+    assert!(begun.elapsed() >= least(lease), "it was not over");
+    assert!(begun.elapsed() < lease + SLACK);
+    assert_eq!(guard.lease().state(), LeaseState::Lost);
+    // Its end is its own and not that of the next.
+    drop(guard);
+    waiter.release();
+}
+
+pub(super) fn the_loss_of_one_is_not_that_of_those_beside_it(kind: Kind) {
+    let redis = shared();
+    let name = name("beside");
+    let (one, other) = (manager(redis.url()), manager(redis.url()));
+    let lock = kind.of(&one, &name);
+    let kept = lock.lock().expect("there is room");
+    let unrenewed = lock.clone().lease(secs(1)).unrenewed().lock();
+    let unrenewed = unrenewed.expect("there is room");
+    let limited = lock.max_hold(ms(300)).lock().expect("there is room");
+    let losses = kept.on_lost();
+    for (guard, cause) in [
+        (&unrenewed, LostCause::Expired),
+        (&limited, LostCause::MaxHold),
+    ] {
+        let loss = guard.on_lost().recv_timeout(PATIENCE);
+        assert_eq!(loss.expect("it is told").cause, cause);
+    }
+    kept.check().expect("it is none of its business");
+    assert!(losses.is_empty());
+    let rival = kind.rival().of(&other, &name);
+    assert!(rival.try_lock().expect("it is asked").is_none());
+    lost(unrenewed.release());
+    lost(limited.release());
+    assert!(rival.try_lock().expect("it is asked").is_none());
+    kept.release().expect("it was held all the while");
+    let next = rival.try_lock_for(secs(15)).expect("it is asked");
+    assert!(next.is_some());
+}

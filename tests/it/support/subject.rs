@@ -106,14 +106,22 @@ enum Wait {
     Not,
 }
 
-/// A handle with the subject's options, by which it is locked in one of three ways.
+/// A handle with the subject's options.
+macro_rules! with_options {
+    ($subject:expr, $handle:expr) => {{
+        let handle = $handle.renew($subject.renew).max_hold($subject.max_hold);
+        match $subject.lease {
+            Some(lease) => handle.lease(lease),
+            None => handle,
+        }
+    }};
+}
+
+/// Such a handle, by which it is locked in one of three ways.
 macro_rules! acquire {
     ($subject:expr, $wait:expr, $guard:path,
      $handle:expr, $lock:ident, $try_lock:ident, $try_lock_for:ident $(, $many:expr)?) => {{
-        let mut handle = $handle.renew($subject.renew).max_hold($subject.max_hold);
-        if let Some(lease) = $subject.lease {
-            handle = handle.lease(lease);
-        }
+        let handle = with_options!($subject, $handle);
         match $wait {
             Wait::Endless => handle.$lock($($many)?).map(Some),
             Wait::Not => handle.$try_lock($($many)?),
@@ -154,6 +162,20 @@ impl Subject {
 
     pub(crate) fn try_lock_for(&self, wait: Duration) -> Result<Option<Guard>> {
         self.acquire(Wait::For(wait))
+    }
+
+    /// Runs `f` under the lock, where the kind has a way to do that.
+    pub(crate) fn with<T>(&self, wait: Duration, f: impl FnOnce(&[Lease]) -> T) -> Result<T> {
+        let (locks, name) = (&self.locks, &self.name);
+        let (mutex, reentrant) = (locks.mutex(name), locks.reentrant_mutex(name));
+        match self.kind {
+            Kind::Mutex => with_options!(self, mutex).with(wait, |lease| f(slice::from_ref(lease))),
+            Kind::Reentrant => {
+                with_options!(self, reentrant).with(wait, |lease| f(slice::from_ref(lease)))
+            }
+            Kind::Multi => with_options!(self, locks.multi(self.kind.keys(name))).with(wait, f),
+            kind => panic!("{kind:?} runs no closures"),
+        }
     }
 
     /// Locks on a thread, which keeps the guard until it is told otherwise. Returns when it has it.

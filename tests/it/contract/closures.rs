@@ -1,0 +1,65 @@
+//! Running a closure under the lock.
+
+use std::iter;
+use std::time::Duration;
+
+use leasehold::{Error, LeaseState, LostCause};
+
+use crate::support::{Kind, lost, manager, ms, name, secs, shared, wait_until};
+
+pub(super) fn with_returns_what_the_closure_returns(kind: Kind) {
+    let redis = shared();
+    let name = name("with");
+    let lock = kind.of(&manager(redis.url()), &name);
+    let keys = kind.keys(&name);
+    let owner = lock
+        .with(secs(1), |leases| {
+            for (lease, key) in leases.iter().zip(&keys) {
+                assert_eq!(redis.holders(key)[0].0, lease.owner());
+            }
+            leases[0].owner().to_owned()
+        })
+        .expect("it is free");
+    assert!(owner.starts_with("lh1:"));
+    assert!(keys.iter().all(|key| !redis.exists(key)));
+    // The closure's own error nests: the lock's part went well.
+    let nested: Result<Result<(), &str>, Error> = lock.with(secs(1), |_| Err("its own"));
+    assert_eq!(nested.expect("it is free"), Err("its own"));
+    assert!(keys.iter().all(|key| !redis.exists(key)));
+}
+
+pub(super) fn with_times_out_and_names_the_holder(kind: Kind) {
+    let redis = shared();
+    let name = name("with-timeout");
+    let holder = kind.rival().of(&manager(redis.url()), &name).hold();
+    let lock = kind.of(&manager(redis.url()), &name);
+    let (owner, _) = redis.holders(&name).remove(0);
+    for wait in [Duration::ZERO, ms(600)] {
+        let try_it = || lock.with(wait, |_| panic!("it ran without the lock"));
+        // On a busy machine the last request may go unanswered, and then it is not known to be held.
+        let timeout = iter::repeat_with(try_it)
+            .take(10)
+            .find(|result| !matches!(result, Err(Error::Unavailable { .. })));
+        match timeout {
+            Some(Err(Error::Timeout { waited, holder, .. })) => {
+                assert!(waited >= wait);
+                assert_eq!(holder.as_deref(), Some(&*owner));
+            }
+            other => panic!("no timeout: {other:?}"),
+        }
+    }
+    holder.release();
+}
+
+pub(super) fn with_says_that_the_lease_ended_inside(kind: Kind) {
+    let lock = kind.of(&manager(shared().url()), &name("with-lost"));
+    let mut ran = false;
+    let result = lock.lease(ms(500)).unrenewed().with(secs(1), |leases| {
+        wait_until("the lease is over", || {
+            leases[0].state() == LeaseState::Lost
+        });
+        ran = true;
+    });
+    assert_eq!(lost(result).cause, LostCause::Expired);
+    assert!(ran);
+}
