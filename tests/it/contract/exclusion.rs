@@ -4,7 +4,7 @@ use std::panic;
 use std::sync::Arc;
 use std::thread;
 
-use leasehold::LeaseState;
+use leasehold::{LeaseState, LockManager};
 
 use crate::support::{
     Child, Kind, PATIENCE, add_under, added, manager, ms, name, secs, shared, task, wait_until,
@@ -235,29 +235,33 @@ pub(super) fn who_waits_together_goes_in_together(kind: Kind) {
 }
 
 pub(super) fn those_who_share_and_their_rivals_starve_neither(kind: Kind) {
-    a_crowd_lets_in(kind, kind.rival());
-    a_crowd_lets_in(kind.rival(), kind);
+    let managers = [(); 3].map(|()| manager(shared().url()));
+    // Over Redis, and passed on in memory.
+    for crowd in [[0, 1, 2], [0, 0, 0]] {
+        let crowd = crowd.map(|number| &managers[number]);
+        a_crowd_lets_in(kind, kind.rival(), crowd);
+        a_crowd_lets_in(kind.rival(), kind, crowd);
+    }
 }
 
-fn a_crowd_lets_in(kind: Kind, rival: Kind) {
+fn a_crowd_lets_in(kind: Kind, rival: Kind, crowd: [&LockManager; 3]) {
     let redis = shared();
     let name = name("starve");
-    // From here on there is always one of them in; they stop with this test.
+    // Held for so much longer than not, and out of step, that all but never are all of them out; they stop with
+    // this test.
     let stop = Arc::new(());
-    let busy: Vec<_> = [manager(redis.url()), manager(redis.url())]
-        .iter()
-        .flat_map(|locks| [locks; 3])
-        .map(|locks| {
-            let (lock, stopped) = (kind.of(locks, &name), Arc::downgrade(&stop));
-            task(move || {
-                while stopped.strong_count() > 0 {
-                    let guard = lock.lock().expect("it comes free");
-                    thread::sleep(ms(5));
-                    drop(guard);
-                }
-            })
+    let mut holds = [47, 61, 83].into_iter().map(ms);
+    let busy = crowd.map(|locks| {
+        let held = holds.next().expect("one for each");
+        let (lock, stopped) = (kind.of(locks, &name), Arc::downgrade(&stop));
+        task(move || {
+            while stopped.strong_count() > 0 {
+                let guard = lock.lock().expect("it comes free");
+                thread::sleep(held);
+                drop(guard);
+            }
         })
-        .collect();
+    });
     let rival = rival.of(&manager(redis.url()), &name);
     for _ in 0..3 {
         wait_until("they are in", || !redis.holders(&name).is_empty());
