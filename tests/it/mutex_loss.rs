@@ -90,8 +90,10 @@ fn a_silent_server_costs_the_lock_at_the_deadline_and_for_good() {
     server.pause();
     let mut seen = vec![guard.state()];
     wait_until("it is at risk", || {
-        seen.push(guard.state());
-        guard.state() != LeaseState::Held
+        // Read once: it may change between two readings.
+        let state = guard.state();
+        seen.push(state);
+        state != LeaseState::Held
     });
     assert!(guard.check().is_ok(), "at risk is not lost");
     // No answer is under way any more, so the deadline does not move.

@@ -107,8 +107,10 @@ pub(super) fn a_silent_server_costs_it_at_the_deadline_and_for_good(kind: Kind) 
     server.pause();
     let mut seen = vec![lease.state()];
     wait_until("it is at risk", || {
-        seen.push(lease.state());
-        lease.state() != LeaseState::Held
+        // Read once: it may change between two readings.
+        let state = lease.state();
+        seen.push(state);
+        state != LeaseState::Held
     });
     guard.check().expect("at risk is not lost");
     // No answer is under way any more, so the deadline does not move.
