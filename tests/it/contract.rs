@@ -259,7 +259,7 @@ matrix! {
     multi = Multi {
         locks: yes,
         excludes: yes,
-        in_order: no("a set is told in its turn but not given: whoever asks while all of it is free has it"),
+        in_order: yes,
         shares: no("there is one guard at a time"),
         numbers: yes,
         repeats_the_last_number: no("each guard has fences of its own"),
