@@ -80,8 +80,9 @@
 //!
 //! A user of an access control list needs the commands `EVAL`, `EVALSHA`, `PING`, `SUBSCRIBE` and, inside of
 //! scripts, `GET SET DEL APPEND PTTL PEXPIRE TIME HSET HGET HDEL ZADD ZREM ZCARD ZSCORE ZRANGE PUBLISH`, for
-//! reader-writer locks and semaphores also `HLEN ZRANGEBYSCORE PEXPIREAT PUBSUB|NUMSUB`, for rate limiters
-//! `LINDEX LLEN LRANGE LPOP LSET LTRIM RPUSH PEXPIRE TIME`; for semaphores and reader-writer locks `EXISTS`; the keys above, and the channels `leasehold:*`. Without the channels waits poll.
+//! reader-writer locks and semaphores also `EXISTS HLEN ZRANGEBYSCORE PEXPIREAT PUBSUB|NUMSUB`, for rate limiters
+//! `LINDEX LLEN LRANGE LPOP LSET LTRIM RPUSH`; the keys above, and the channels `leasehold:*`. Without the channels
+//! waits poll.
 //!
 //! # Forking
 //!

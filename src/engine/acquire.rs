@@ -8,7 +8,7 @@ use crate::core::attempt::{Attempt, Grant, Input, Outcome, Step, Surroundings};
 use crate::core::ending::Ending;
 use crate::core::fence::{self, Fences};
 use crate::core::lease::Standing;
-use crate::core::queue::{Arrival, Begun, Granted, Queue, Turn, Wants};
+use crate::core::queue::{Arrival, Begun, Granted, Health, Queue, Turn, Wants};
 use crate::engine::Engine;
 use crate::engine::holding::Holding;
 use crate::engine::names::{Entry, Last, Signal, Slot};
@@ -330,6 +330,9 @@ impl Engine {
     /// Sits down in a tenure for which there is another quantum. None where it has ended.
     fn reopen(self: &Arc<Self>, entry: &Arc<Entry>, tenure: &Tenure) -> Option<Turn<Arc<Tenure>>> {
         let now = self.now();
+        if tenure.health(now) == Health::Lost {
+            return None;
+        }
         let quantum_over = now + self.settings.quantum;
         let begun = entry
             .lock()

@@ -21,12 +21,12 @@ use crate::sync::Arc;
 
 /// Several mutexes that are locked together: all of them or none.
 ///
-/// One script takes them all, so nobody ever holds a part of what they wait for: sets that overlap cannot deadlock,
-/// in whatever order their names are given, and while one name is held the others stay free for everybody. Who waits
-/// stands in the queue of the name that keeps it back. When its turn comes there, it takes the set if all of it is free,
-/// or else hands the name on at once and waits for the one that is not. So a set is served in turn beside those who want
-/// one of its names, but under constant contention for several of them it can wait for long: where that matters, lock
-/// one name.
+/// One script takes them all: sets that overlap cannot deadlock, in whatever order their names are given, and while one
+/// name is held the others stay free for everybody. Who waits stands in the queue of the name that keeps it back. When
+/// its turn comes there, it takes the set if all of it is free. Where another name is held, it is the next in turn at
+/// that, and keeps the one it was handed for a tenth of a second if that comes before the other in order (so no two
+/// sets keep what the other waits for), or else hands it on at once. So sets are served beside those who want one of
+/// their names; but the more of its names are contended, and the longer each is held, the longer a set waits.
 ///
 /// # Example
 ///
@@ -73,8 +73,8 @@ impl MultiLock {
 
     /// Acquires all of them, waiting for as long as it takes.
     ///
-    /// While blocked it is as [`Mutex::lock`](crate::Mutex::lock), and holds none of them. A thread that holds one of
-    /// them already waits for itself.
+    /// While blocked it is as [`Mutex::lock`](crate::Mutex::lock), and holds none of them for long. A thread that holds one
+    /// of them already waits for itself.
     ///
     /// # Errors
     ///

@@ -1,14 +1,13 @@
 //! The multi-lock's commands.
 
-use super::text::{By, MULTI_ACQUIRE, MULTI_RELEASE, ask_with_claim, of_waiters};
-use super::{Ask, LEAST_CLAIM, Verb, Wire};
+use super::text::{By, MULTI_ACQUIRE, MULTI_RELEASE, ask, of_waiters};
+use super::{Ask, Verb, Wire};
 use crate::name::LockKey;
 
 pub(super) fn command(keys: &[LockKey], verb: &Verb, by: By, wire: &Wire) -> redis::Cmd {
-    // One name is kept for it no longer than it needs to look at the others.
     let acquire = |what: &Ask, from: &str| {
         let mut command = MULTI_ACQUIRE.with_companions(by, keys);
-        ask_with_claim(&mut command, what, "take", wire, LEAST_CLAIM);
+        ask(&mut command, what, "take", wire);
         command.arg(from);
         command
     };

@@ -3,13 +3,16 @@
 -- KEYS  for each, in the order of their names: lock, fence, queue, waiters
 -- ARGV  1 to 9 as in mutex_take.lua (3 is 1; 5 is not looked at)  10 the owner that ends, or ''
 -- Reply {fence of the first, …, 0}     granted
---       {0, ttl ms (PTTL), holder}     held, of the first that is
+--       {0, ms, holder}                held, the first by this owner; look again when so much time has gone by
 -- Idempotent because the owner is unique to the attempt: found as the holder, it is granted again.
 --
--- Waiting, it holds none, and stands in the queue of the first that is held. When that is handed to it, it takes it
--- together with all the others, or else hands it on in the same breath: kept, it would be idle until the others come.
--- It has waited its turn then, and stands in front at the one that is held.
+-- Waiting, it stands in the queue of the first that is held. When that is handed to it, it takes it together with all
+-- the others. Where one of these is held, it has waited its turn and stands in front there; and what it was handed it
+-- keeps for KEEP ms if that comes before the other in order, so that there is no circle of keeping and waiting, and
+-- else hands it on in the same breath.
 local owner, channel = ARGV[1], ARGV[6]
+-- A few quanta: the one before it at the other name is likely to be done by then.
+local KEEP = 100
 life, heard = ARGV[8], ARGV[9]
 
 -- Turns to one of them.
@@ -63,13 +66,21 @@ if not busy then
   return reply
 end
 
+local ttl = redis.call('PTTL', KEYS[busy])
 for i = 1, #KEYS, 4 do
   local lock = at(i)
   if i ~= busy then
     leave(owner)
-    -- What was handed to it while another is held, or is left of an earlier grant whose answer was lost: who waits
-    -- holds none. And whoever finds one free gives it to those who wait.
-    if is_held_by(values[i], owner) or (not values[i] and redis.call('ZCARD', queue) > 0) then
+    if is_held_by(values[i], owner) and i < busy and channel ~= '-' then
+      local left = redis.call('PTTL', lock)
+      if left > KEEP then
+        redis.call('PEXPIRE', lock, KEEP)
+        left = KEEP
+      end
+      -- When that is over, it looks again, and gives it to those who wait.
+      if ttl < 0 or left < ttl then ttl = left end
+    elseif is_held_by(values[i], owner) or (not values[i] and redis.call('ZCARD', queue) > 0) then
+      -- Also what is left of an earlier grant whose answer was lost, and what is found free with others waiting.
       hand_over(lock)
     end
   elseif channel ~= '-' then
@@ -82,4 +93,4 @@ for i = 1, #KEYS, 4 do
 end
 local holder = values[busy]
 if string.sub(holder, -1) == MARK then holder = string.sub(holder, 1, -2) end
-return {0, redis.call('PTTL', KEYS[busy]), holder}
+return {0, ttl, holder}

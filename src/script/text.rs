@@ -82,17 +82,6 @@ pub(super) fn of_waiters(command: &mut redis::Cmd) {
 
 /// What all acquiring scripts begin with.
 pub(super) fn ask(command: &mut redis::Cmd, ask: &Ask, how: &str, wire: &Wire) {
-    ask_with_claim(command, ask, how, wire, wire.claim(ask.lease));
-}
-
-/// The same, by one for whom what it is handed is kept for another time.
-pub(super) fn ask_with_claim(
-    command: &mut redis::Cmd,
-    ask: &Ask,
-    how: &str,
-    wire: &Wire,
-    claim: Duration,
-) {
     command
         .arg(&*ask.owner)
         .arg(ms(ask.lease))
@@ -100,7 +89,7 @@ pub(super) fn ask_with_claim(
         .arg(ms(wire.fence_memory))
         .arg(how)
         .arg(ask.channel.as_deref().unwrap_or("-"))
-        .arg(ms(claim));
+        .arg(ms(wire.claim(ask.lease)));
     of_waiters(command);
 }
 

@@ -69,3 +69,74 @@ fn a_handles_own_settings_come_before_the_managers() {
     let () = raw.ask(&["SET", &name, "other"]);
     assert_eq!(lost(guard.release()).name.as_ref(), name);
 }
+
+type Use = Box<dyn Fn(&LockManager) + Send + Sync>;
+
+/// The front page says what a user of an access control list needs; it is enough for every kind, and for nothing that a
+/// wait, a renewal or a hand-over asks for.
+#[test]
+fn the_documented_access_list_is_enough_for_every_kind() {
+    let page = include_str!("../../src/lib.rs");
+    let (_, list) = page
+        .split_once("A user of an access control list")
+        .expect("it is there");
+    let (list, _) = list.split_once("//!\n").expect("it ends");
+    let commands: Vec<_> = list
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .flat_map(str::split_whitespace)
+        .filter(|word| word.chars().all(|c| c.is_ascii_uppercase() || c == '|'))
+        .map(|command| format!("+{}", command.to_lowercase()))
+        .collect();
+    assert!(commands.len() > 30, "{commands:?}");
+    let server = Server::start();
+    let mut user = vec![
+        "ACL",
+        "SETUSER",
+        "user",
+        "on",
+        ">secret",
+        "~*",
+        "&leasehold:*",
+    ];
+    user.extend(commands.iter().map(String::as_str));
+    let () = server.raw().ask(&user);
+    let url = server.url().replace("//", "//user:secret@");
+    let (one, other) = (manager(&url), manager(&url));
+    let subjects: Vec<Use> = vec![
+        Box::new(|locks| drop(locks.lock("mutex").expect("it comes free"))),
+        Box::new(|locks| drop(locks.rwlock("rw").read().expect("it comes free"))),
+        Box::new(|locks| {
+            let writer = locks.rwlock("rw").write().expect("it comes free");
+            drop(writer.downgrade().expect("it was held"));
+        }),
+        Box::new(|locks| {
+            let permits = locks.semaphore("permits", 2);
+            drop(permits.acquire().expect("it comes free"));
+        }),
+        Box::new(|locks| {
+            let set = locks.multi(["mutex", "more"]);
+            drop(set.lock().expect("it comes free"));
+        }),
+        Box::new(|locks| {
+            locks
+                .rate_limiter("rate", 3, secs(1) / 100)
+                .acquire()
+                .expect("it is let past");
+        }),
+    ];
+    // Beside each other, so that they also wait, and are handed what they wait for.
+    std::thread::scope(|scope| {
+        for subject in &subjects {
+            for locks in [&one, &other, &one, &other] {
+                scope.spawn(move || (0..20).for_each(|_| subject(locks)));
+            }
+        }
+    });
+    for guard in [one.lock("renewed"), one.lock("mutex")] {
+        guard.expect("free").extend(secs(60)).expect("renewed");
+    }
+    let permit = one.semaphore("permits", 2).acquire().expect("free");
+    permit.extend(secs(60)).expect("renewed");
+}
