@@ -24,7 +24,7 @@ pub(super) fn command(kind: Kind, key: &LockKey, verb: &Verb, by: By, wire: &Wir
         command.arg(owner);
         give_back(&mut command, block);
         of_waiters(&mut command);
-        command.arg(u8::from(queued)).arg(units);
+        command.arg(u8::from(queued)).arg(units).arg(kind.of());
         command
     };
     match verb {

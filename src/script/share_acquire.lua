@@ -23,6 +23,7 @@ if refused then return refused end
 
 local whole = tonumber(ARGV[11])
 if used > 0 and of ~= whole then
+  advance(nil)
   close()
   if of == ALL or whole == ALL then
     return redis.error_reply('WRONGTYPE a lock of another kind has this name')
@@ -35,6 +36,7 @@ if from ~= '' then
   if drop(of .. ' ' .. from) then
     give_back(KEYS[2], ARGV[13], ARGV[14])
   elseif is_reader and not redis.call('ZSCORE', lock, units .. ' ' .. owner) then
+    advance(nil)
     close()
     return -1
   end
