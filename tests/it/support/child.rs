@@ -14,6 +14,7 @@ use std::time::Instant;
 use leasehold::LockManager;
 use rustix::process::{Pid, Signal};
 
+use super::keeper::Keeper;
 use super::{Guard, Kind, PATIENCE, Raw, Subject, ms, own_threads, patient, threads};
 
 /// The server's URL: where it is set, this process is a child.
@@ -155,6 +156,7 @@ fn child() {
         raw: Raw::new(&url),
         manager: Some(manager(&url, &settings)),
         guards: HashMap::new(),
+        keeper: Keeper::default(),
     };
     say("ready");
     for line in io::stdin().lines().map_while(Result::ok) {
@@ -191,6 +193,7 @@ struct Session {
     raw: Raw,
     manager: Option<LockManager>,
     guards: HashMap<String, Guard>,
+    keeper: Keeper,
 }
 
 impl Session {
@@ -199,6 +202,9 @@ impl Session {
             return self.drop_everything();
         }
         let manager = self.manager.as_ref().expect("it was not dropped");
+        if let Some(answer) = self.keeper.answer(&self.raw, manager, command) {
+            return answer;
+        }
         let [verb, name, rest @ ..] = command else {
             panic!("no such command: {command:?}");
         };

@@ -1,6 +1,7 @@
 //! What the tests stand on: real servers, processes that can be killed, and waiting for conditions.
 
 mod child;
+mod keeper;
 mod raw;
 mod server;
 mod subject;
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use leasehold::{Builder, Error, LockManager, Lost};
 
 pub(crate) use child::{Child, add, add_under, added};
+pub(crate) use keeper::count;
 pub(crate) use raw::{Raw, companions_of, fence_of};
 pub(crate) use server::{Server, shared, unused_url};
 pub(crate) use subject::{Guard, Kind, Subject};

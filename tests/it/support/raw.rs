@@ -85,6 +85,12 @@ impl Raw {
             .collect()
     }
 
+    /// Who has a share of the lock at `key`, as '<units> <owner>', each with the ms at which its lease ends.
+    #[track_caller]
+    pub(crate) fn shares(&self, key: &str) -> HashMap<String, u64> {
+        self.ask(&["ZRANGEBYSCORE", key, "0", "+inf", "WITHSCORES"])
+    }
+
     /// Who waits for the lock at `key`, the first in front.
     #[track_caller]
     pub(crate) fn queue(&self, key: &str) -> Vec<String> {

@@ -1,0 +1,401 @@
+//! The multi-lock: all names or none, whoever else wants some of them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use leasehold::{
+    Error, Lease, LeaseState, LockGuard, LockManager, LostCause, MultiGuard, MultiLock,
+};
+
+use crate::support::{
+    Child, PATIENCE, Raw, Task, fence_of, locking, lost, manager, ms, name, secs, shared, task,
+    task_asleep, unused_url, wait_until,
+};
+
+/// No test lives to see a lease of this end, or be renewed.
+const LONG: Duration = Duration::from_mins(10);
+
+/// Names of one test, in their order.
+fn names<const N: usize>(what: &str) -> [String; N] {
+    let mut names = [(); N].map(|()| name(what));
+    names.sort();
+    names
+}
+
+#[track_caller]
+fn taking(set: &MultiLock) -> Task<MultiGuard> {
+    let set = set.clone();
+    task_asleep(move || set.lock().expect("they come free"))
+}
+
+#[track_caller]
+fn nothing_is_left(raw: &Raw, names: &[String]) {
+    for name in names {
+        wait_until("it is free", || !raw.exists(name));
+        wait_until("nobody is in its queue", || raw.queue(name).is_empty());
+    }
+}
+
+#[test]
+fn smoke() {
+    let raw = shared();
+    let (one, other) = (manager(raw.url()), manager(raw.url()));
+    let names = names::<3>("multi");
+    let guard = one.multi([&names[2], &names[0], &names[1]]).lock();
+    let guard = guard.expect("free");
+    guard.check().expect("held");
+    for name in &names {
+        assert!(other.try_lock(name).expect("asked").is_none());
+    }
+    let waiter = locking(&other.mutex(&names[1]));
+    raw.wait_until_queued(&names[1], 1);
+    guard.release().expect("held");
+    waiter.end().expect("free").release().expect("held");
+    nothing_is_left(raw, &names);
+}
+
+#[test]
+fn leases_stand_in_order_with_one_owner_and_a_fence_each() {
+    let raw = shared();
+    let locks = manager(raw.url());
+    let names = names::<4>("leases");
+    let before = names
+        .each_ref()
+        .map(|name| locks.lock(name).expect("free").fence());
+    let set = locks.multi(names.iter().rev());
+    for _ in 0..2 {
+        let guard = set.lock().expect("free");
+        let leases = guard.leases();
+        let order: Vec<_> = leases.iter().map(Lease::name).collect();
+        assert_eq!(order, names);
+        for (lease, before) in leases.iter().zip(before) {
+            assert_eq!(lease.owner(), leases[0].owner());
+            assert_eq!(lease.state(), LeaseState::Held);
+            assert!(lease.fence() > before);
+            let stored: u64 = raw.ask(&["GET", &fence_of(lease.name())]);
+            assert_eq!(lease.fence(), stored);
+        }
+        let last = leases[2].fence();
+        guard.release().expect("held");
+        assert!(locks.lock(&names[2]).expect("free").fence() > last);
+    }
+}
+
+#[test]
+fn one_name_is_a_mutex() {
+    let raw = shared();
+    let locks = manager(raw.url());
+    let [name] = names("one");
+    let set = locks.multi([&name]);
+    let guard = set.lock().expect("free");
+    assert_eq!(guard.leases().len(), 1);
+    assert!(locks.try_lock(&name).expect("asked").is_none());
+    guard.release().expect("held");
+    let held = locks.lock(&name).expect("free");
+    assert!(set.try_lock().expect("asked").is_none());
+    drop(held);
+    drop(set.try_lock().expect("asked").expect("free"));
+}
+
+#[test]
+fn a_name_twice_and_no_name_are_refused_before_anything_is_sent() {
+    let locks = LockManager::single(&unused_url())
+        .build_unchecked()
+        .expect("nothing is sent");
+    for names in [&["a", "b", "a"][..], &[]] {
+        let set = locks.multi(names);
+        for answer in [
+            set.lock().map(drop),
+            set.try_lock().map(drop),
+            set.try_lock_for(secs(1)).map(drop),
+            set.with(secs(1), |_| ()),
+        ] {
+            assert!(matches!(answer, Err(Error::Config { .. })), "{answer:?}");
+        }
+    }
+    let unnamed = locks.multi(["a", ""]).lock();
+    assert!(matches!(unnamed, Err(Error::InvalidName { .. })));
+}
+
+#[test]
+fn none_is_held_while_it_waits_for_any() {
+    let raw = shared();
+    let (one, other) = (manager(raw.url()), manager(raw.url()));
+    for busy in 0..3 {
+        let names = names::<3>("waits");
+        let held = one.lock(&names[busy]).expect("free");
+        let waiting = taking(&other.multi(&names));
+        raw.wait_until_queued(&names[busy], 1);
+        for (index, name) in names.iter().enumerate() {
+            if index != busy {
+                assert_eq!(raw.queue(name), [""; 0]);
+                drop(one.try_lock(name).expect("asked").expect("not held"));
+            }
+        }
+        held.release().expect("held");
+        waiting.end().release().expect("held");
+        nothing_is_left(raw, &names);
+    }
+}
+
+#[test]
+fn a_try_in_vain_holds_nothing() {
+    let raw = shared();
+    let (one, other) = (manager(raw.url()), manager(raw.url()));
+    let names = names::<3>("try");
+    let held = one.lock(&names[2]).expect("free");
+    let set = other.multi(&names);
+    assert!(set.try_lock().expect("asked").is_none());
+    assert!(!raw.exists(&names[0]) && !raw.exists(&names[1]));
+    assert_eq!(raw.queue(&names[2]), [""; 0]);
+    drop(held);
+    drop(set.try_lock().expect("asked").expect("free"));
+}
+
+#[test]
+fn a_wait_in_vain_leaves_nothing_in_any_queue() {
+    let raw = shared();
+    let (one, other) = (manager(raw.url()), manager(raw.url()));
+    let names = names::<3>("in-vain");
+    let held = names.each_ref().map(|name| one.lock(name).expect("free"));
+    let set = other.multi(&names);
+    let waiting = [(); 3].map(|()| {
+        let set = set.clone();
+        task(move || set.try_lock_for(secs(1)))
+    });
+    raw.wait_until_queued(&names[0], 1);
+    // It moves to the next queue.
+    let [first, rest @ ..] = held;
+    drop(first);
+    raw.wait_until_queued(&names[1], 1);
+    for waiting in waiting {
+        assert!(waiting.end().expect("asked").is_none());
+    }
+    drop(rest);
+    nothing_is_left(raw, &names);
+}
+
+/// Counts, name by name, that nobody is beside anybody.
+fn alone(inside: &[AtomicBool], taken: &[usize]) {
+    for &index in taken {
+        assert!(!inside[index].swap(true, Ordering::SeqCst), "two at once");
+    }
+    thread::yield_now();
+    for &index in taken {
+        inside[index].store(false, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn sets_that_overlap_all_get_their_turns() {
+    const NAMES: usize = 5;
+    let raw = shared();
+    let names = Arc::new(names::<NAMES>("overlap"));
+    let inside: Arc<[AtomicBool; NAMES]> = Arc::default();
+    let managers = [manager(raw.url()), manager(raw.url())];
+    let threads: Vec<_> = (0..12)
+        .map(|thread| {
+            let locks = managers[thread % 2].clone();
+            let (names, inside) = (Arc::clone(&names), Arc::clone(&inside));
+            task(move || {
+                for round in 0..15 {
+                    // In an order that is another's reverse, and from another place each time.
+                    let start = thread * 7 + round * 3;
+                    let mut taken: Vec<_> = (0..2 + round % 2)
+                        .map(|step| (start + step) % NAMES)
+                        .collect();
+                    if thread % 4 > 1 {
+                        taken.reverse();
+                    }
+                    if thread >= 8 {
+                        // And single ones among them.
+                        let index = taken[0];
+                        let guard = locks.lock(&names[index]).expect("it comes free");
+                        alone(&*inside, &[index]);
+                        guard.release().expect("held all the while");
+                        continue;
+                    }
+                    let set = locks.multi(taken.iter().map(|index| &names[*index]));
+                    let guard = set.lock().expect("they come free");
+                    alone(&*inside, &taken);
+                    guard.release().expect("held all the while");
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(Task::end);
+    nothing_is_left(raw, &*names);
+}
+
+#[test]
+fn what_it_was_told_of_and_cannot_use_it_passes_on() {
+    let raw = shared();
+    let (one, other) = (manager(raw.url()), manager(raw.url()));
+    let names = names::<2>("passes-on");
+    let first = one.lock(&names[0]).expect("free");
+    let set = taking(&other.multi(&names));
+    raw.wait_until_queued(&names[0], 1);
+    let mut behind = Child::start(raw.url(), "");
+    behind.say(format_args!("lock {}", names[0]));
+    raw.wait_until_queued(&names[0], 2);
+    let place = raw.queue(&names[0])[1].clone();
+    let second = one.lock(&names[1]).expect("free");
+    // One that hangs does not poll: so nobody but the set can have given it the lock, and it does so at once.
+    behind.pause();
+    first.release().expect("held");
+    wait_until("it goes to the one behind", || {
+        raw.get(&names[0]).is_some_and(|value| value == place)
+    });
+    raw.wait_until_queued(&names[1], 1);
+    behind.resume();
+    behind.locked();
+    assert_eq!(behind.ask(format_args!("release {}", names[0])), "released");
+    second.release().expect("held all the while");
+    set.end().release().expect("held");
+    nothing_is_left(raw, &names);
+}
+
+#[test]
+fn one_that_is_killed_when_it_was_told_keeps_nobody_waiting() {
+    let raw = shared();
+    let (one, other) = (manager(raw.url()), manager(raw.url()));
+    let names = names::<2>("told-dead");
+    let first = one.lock(&names[0]).expect("free");
+    let mut child = Child::start(raw.url(), "");
+    child.say(format_args!("multi {} {}", names[0], names[1]));
+    raw.wait_until_queued(&names[0], 1);
+    let behind = locking(&other.mutex(&names[0]));
+    raw.wait_until_queued(&names[0], 2);
+    child.pause();
+    first.release().expect("held");
+    raw.wait_until_queued(&names[0], 0);
+    child.kill();
+    behind.end().expect("free").release().expect("held");
+    nothing_is_left(raw, &names);
+}
+
+#[test]
+fn a_killed_holder_delays_others_by_its_lease() {
+    let raw = shared();
+    let locks = manager(raw.url());
+    let names = names::<2>("killed");
+    let mut child = Child::start(raw.url(), "lease_ms=2000");
+    let command = format!("multi {} {}", names[0], names[1]);
+    assert_eq!(child.ask(command), "kept");
+    let set = taking(&locks.multi(&names));
+    let other = manager(raw.url());
+    // Whichever of them is first.
+    let mutex = task({
+        let name = names[1].clone();
+        move || other.lock(&name).and_then(LockGuard::release)
+    });
+    raw.wait_until_queued(&names[0], 1);
+    raw.wait_until_queued(&names[1], 1);
+    child.kill();
+    set.end().release().expect("held");
+    mutex.end().expect("it came free, and was held");
+    nothing_is_left(raw, &names);
+}
+
+#[test]
+fn the_loss_of_one_is_the_loss_of_all_and_frees_the_others() {
+    let raw = shared();
+    let locks = manager(raw.url());
+    let other = manager(raw.url());
+    let names = names::<3>("loss");
+    let set = locks.multi(&names).lease(secs(3));
+    let guard = set.lock().expect("free");
+    let told = guard.on_lost();
+    let each: Vec<_> = guard.leases().iter().map(Lease::on_lost).collect();
+    let () = raw.ask(&["DEL", &names[1]]);
+    let taken = other.lock(&names[1]).expect("free");
+    let cause = told.recv_timeout(PATIENCE).expect("told").cause;
+    assert_eq!(cause, LostCause::Taken);
+    for (told, name) in each.iter().zip(&names) {
+        let lost = told.recv_timeout(PATIENCE).expect("told");
+        assert_eq!((&*lost.name, lost.cause), (&**name, LostCause::Taken));
+    }
+    lost(guard.check());
+    for lease in guard.leases() {
+        assert_eq!(lease.state(), LeaseState::Lost);
+    }
+    lost(guard.release());
+    for name in [&names[0], &names[2]] {
+        drop(other.lock(name).expect("freed"));
+    }
+    taken.release().expect("it is another's");
+}
+
+#[test]
+fn an_extension_is_for_all_of_them() {
+    let raw = shared();
+    let names = names::<3>("extended");
+    let set = manager(raw.url()).multi(&names).lease(secs(20));
+    let guard = set.lock().expect("free");
+    guard.leases()[1].extend(LONG).expect("extended");
+    for (name, lease) in names.iter().zip(guard.leases()) {
+        assert!(raw.ttl(name).expect("it expires") >= LONG);
+        assert!(lease.remaining() >= LONG / 2);
+    }
+    let () = raw.ask(&["DEL", &names[2]]);
+    lost(guard.leases()[0].extend(LONG * 2));
+    lost(guard.release());
+    nothing_is_left(raw, &names[..2]);
+}
+
+#[test]
+fn the_next_thread_with_the_same_set_takes_it_over() {
+    let raw = shared();
+    let locks = manager(raw.url());
+    let names = names::<2>("same");
+    let set = locks.multi(&names);
+    let guard = set.lock().expect("free");
+    let fences: Vec<_> = guard.leases().iter().map(Lease::fence).collect();
+    let next = [taking(&set), taking(&locks.multi(names.iter().rev()))];
+    guard.release().expect("held");
+    let mut last = fences;
+    for next in next {
+        let guard = next.end();
+        let fences: Vec<_> = guard.leases().iter().map(Lease::fence).collect();
+        assert!(fences.iter().zip(&last).all(|(fence, last)| fence > last));
+        last = fences;
+        guard.release().expect("held");
+    }
+    nothing_is_left(raw, &names);
+}
+
+#[test]
+fn it_runs_a_closure_under_all_of_them() {
+    let raw = shared();
+    let (one, other) = (manager(raw.url()), manager(raw.url()));
+    let names = names::<2>("closure");
+    let set = one.multi(&names);
+    let ran = set.with(secs(10), |leases| {
+        let timeout = other.multi([&names[1]]).with(ms(100), |_| ());
+        // On a busy machine the last request may go unanswered.
+        assert!(
+            matches!(
+                timeout,
+                Err(Error::Timeout { .. } | Error::Unavailable { .. })
+            ),
+            "{timeout:?}"
+        );
+        leases.len()
+    });
+    assert_eq!(ran.expect("free"), 2);
+    nothing_is_left(raw, &names);
+}
+
+#[test]
+fn a_name_of_another_kind_ends_it_before_anything_is_taken() {
+    let raw = shared();
+    let locks = manager(raw.url());
+    let names = names::<3>("kind");
+    let () = raw.ask(&["RPUSH", &names[1], "no lock"]);
+    let error = locks.multi(&names).lock().expect_err("no lock");
+    assert!(matches!(error, Error::WrongType { .. }), "{error:?}");
+    assert!(!raw.exists(&names[0]) && !raw.exists(&names[2]));
+    let () = raw.ask(&["DEL", &names[1]]);
+}

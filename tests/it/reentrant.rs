@@ -1,0 +1,353 @@
+//! The reentrant mutex: what it has beyond the mutex that it is.
+
+use std::cell::RefCell;
+use std::mem;
+
+use leasehold::{Error, LeaseState, ReentrantGuard, ReentrantMutex};
+
+use crate::support::{
+    Child, Server, asleep, lost, manager, ms, name, secs, shared, task, wait_until,
+};
+
+/// No test lives to see a lease of this end, or be renewed.
+const LONG: std::time::Duration = std::time::Duration::from_mins(10);
+
+#[test]
+fn smoke() {
+    let locks = manager(shared().url());
+    let name = name("re");
+    let mutex = locks.reentrant_mutex(&name);
+    let outer = mutex.lock().expect("free");
+    let inner = mutex.lock().expect("again");
+    let third = mutex.try_lock().expect("again").expect("again");
+    assert_eq!(inner.fence(), outer.fence());
+    assert_eq!(third.owner(), outer.owner());
+    drop(outer);
+    drop(inner);
+    third.release().expect("held");
+    assert!(!shared().exists(&name));
+}
+
+#[test]
+fn locking_again_sends_nothing() {
+    let server = Server::start();
+    let raw = server.raw();
+    let mutex = manager(&server.url()).reentrant_mutex("n").lease(LONG);
+    let outer = mutex.lock().expect("free");
+    let before = raw.commands();
+    for _ in 0..100 {
+        let inner = mutex.lock().expect("again");
+        let tried = mutex.try_lock().expect("again").expect("again");
+        let waited = mutex.try_lock_for(secs(1)).expect("again").expect("again");
+        mutex.with(secs(1), |_| ()).expect("again");
+        drop(inner);
+        tried.release().expect("held");
+        waited.release().expect("held");
+    }
+    assert_eq!(raw.commands(), before);
+    outer.release().expect("held");
+    assert!(raw.commands() > before, "the last one does");
+}
+
+#[test]
+fn locking_again_changes_no_lease() {
+    let raw = shared();
+    let name = name("same-lease");
+    let mutex = manager(raw.url()).reentrant_mutex(&name).renew(false);
+    let outer = mutex.clone().lease(secs(60)).lock().expect("free");
+    for (lease, renew) in [(ms(10), false), (ms(10), true), (LONG, true)] {
+        let inner = mutex.clone().lease(lease).renew(renew);
+        let left = outer.remaining();
+        let inner = inner.lock().expect("again");
+        assert!(inner.remaining() <= left && inner.remaining() > secs(20));
+        drop(inner);
+        let ttl = raw.ttl(&name).expect("it expires");
+        assert!(ttl <= secs(60) && ttl > secs(20), "{ttl:?}");
+    }
+    assert_eq!(outer.state(), LeaseState::Held);
+}
+
+#[test]
+fn the_last_guard_releases_whichever_it_is() {
+    let raw = shared();
+    let mutex = manager(raw.url());
+    for order in [
+        [0, 1, 2],
+        [0, 2, 1],
+        [1, 0, 2],
+        [1, 2, 0],
+        [2, 0, 1],
+        [2, 1, 0],
+    ] {
+        let name = name("order");
+        let mutex = mutex.reentrant_mutex(&name);
+        let mut guards = [(); 3].map(|()| Some(mutex.lock().expect("free, or again")));
+        for index in order {
+            assert!(raw.exists(&name), "{order:?}");
+            drop(guards[index].take());
+        }
+        assert!(!raw.exists(&name), "{order:?}");
+    }
+}
+
+#[test]
+fn other_threads_wait_for_the_last_guard() {
+    let raw = shared();
+    let name = name("others");
+    let mutex = manager(raw.url()).reentrant_mutex(&name);
+    let elsewhere = manager(raw.url()).reentrant_mutex(&name);
+    let outer = mutex.lock().expect("free");
+    let inner = mutex.lock().expect("again");
+    let fence = outer.fence();
+    std::thread::scope(|scope| {
+        let tried = scope.spawn(|| mutex.try_lock().map(|guard| guard.is_none()));
+        assert!(tried.join().expect("no panic").expect("asked"));
+        let next = asleep(scope, || mutex.lock().map(|guard| guard.fence()));
+        let other = scope.spawn(|| elsewhere.lock().map(|guard| guard.fence()));
+        raw.wait_until_queued(&name, 1);
+        drop(outer);
+        assert!(!next.is_finished() && !other.is_finished());
+        assert_eq!(raw.queue(&name).len(), 1);
+        drop(inner);
+        assert!(next.join().expect("no panic").expect("its turn") > fence);
+        assert!(other.join().expect("no panic").expect("its turn") > fence);
+    });
+}
+
+#[test]
+fn other_processes_wait_for_the_last_guard() {
+    let raw = shared();
+    let name = name("processes");
+    let mutex = manager(raw.url()).reentrant_mutex(&name);
+    let mut child = Child::start(raw.url(), "");
+    let outer = mutex.lock().expect("free");
+    let inner = mutex.lock().expect("again");
+    let fence = inner.fence();
+    child.say(format_args!("lock {name}"));
+    raw.wait_until_queued(&name, 1);
+    drop(inner);
+    assert_eq!(raw.queue(&name).len(), 1);
+    drop(outer);
+    assert!(child.locked() > fence);
+    assert!(mutex.try_lock().expect("asked").is_none());
+}
+
+#[test]
+fn a_plain_mutex_and_another_manager_are_somebody_else() {
+    let locks = manager(shared().url());
+    let name = name("else");
+    let guard = locks.reentrant_mutex(&name).lock().expect("free");
+    assert!(locks.mutex(&name).try_lock().expect("asked").is_none());
+    let other = manager(shared().url()).reentrant_mutex(&name);
+    assert!(other.try_lock().expect("asked").is_none());
+    // Of the same manager, another handle is the same lock.
+    let again = locks.clone().reentrant_mutex(&name).try_lock();
+    assert_eq!(again.expect("again").expect("again").fence(), guard.fence());
+    drop(guard);
+    let plain = locks.mutex(&name).lock().expect("free");
+    let mutex = locks.reentrant_mutex(&name);
+    assert!(mutex.try_lock().expect("asked").is_none());
+    drop(plain);
+    assert!(mutex.try_lock().expect("asked").is_some());
+}
+
+#[test]
+fn names_are_held_apart() {
+    let raw = shared();
+    let locks = manager(raw.url());
+    let (a, b) = (name("a"), name("b"));
+    let (first, second) = (locks.reentrant_mutex(&a), locks.reentrant_mutex(&b));
+    let (guard, other) = (first.lock().expect("free"), second.lock().expect("free"));
+    assert_ne!(guard.owner(), other.owner());
+    let again = first.lock().expect("again");
+    drop(guard);
+    drop(other);
+    assert!(raw.exists(&a) && !raw.exists(&b));
+    drop(again);
+    assert!(!raw.exists(&a));
+}
+
+#[test]
+fn what_was_lost_is_not_entered_until_all_guards_are_gone() {
+    let raw = shared();
+    let name = name("lost");
+    let mutex = manager(raw.url()).reentrant_mutex(&name);
+    let outer = mutex
+        .clone()
+        .lease(ms(500))
+        .renew(false)
+        .lock()
+        .expect("free");
+    let inner = mutex.lock().expect("again");
+    let (owner, fence) = (outer.owner().to_owned(), outer.fence());
+    wait_until("it is lost", || inner.state() == LeaseState::Lost);
+    for _ in 0..2 {
+        assert_eq!(lost(mutex.lock()).fence, fence);
+        lost(mutex.try_lock());
+        lost(mutex.try_lock_for(secs(1)));
+        lost(mutex.with(secs(1), |_| -> () { panic!("it never runs") }));
+    }
+    // The others need not wait for what is left of it here.
+    let other = manager(raw.url()).reentrant_mutex(&name);
+    drop(other.lock().expect("free"));
+    lost(inner.release());
+    lost(mutex.lock());
+    lost(outer.release());
+    let anew = mutex.lock().expect("free");
+    assert_ne!(anew.owner(), owner);
+    assert!(anew.fence() > fence);
+    anew.release().expect("held");
+}
+
+#[test]
+fn a_loss_under_an_inner_guard_is_told_to_each() {
+    let raw = shared();
+    let name = name("told");
+    let mutex = manager(raw.url()).reentrant_mutex(&name);
+    let ran = mutex.with(secs(1), |outer| {
+        let inner = mutex.lock().expect("again");
+        let told = [outer.on_lost(), inner.on_lost()];
+        let () = raw.ask(&["DEL", &name]);
+        inner.extend(LONG).expect_err("it is gone");
+        for told in told {
+            told.recv_timeout(crate::support::PATIENCE).expect("told");
+        }
+        lost(inner.release());
+    });
+    lost(ran);
+}
+
+/// Locks, and under that again, so many times; returns how many guards there were.
+fn down(mutex: &ReentrantMutex, depth: u32, fence: Option<u64>) -> u32 {
+    let below = mutex.with(secs(10), |lease| {
+        assert!(fence.is_none_or(|fence| fence == lease.fence()));
+        match depth {
+            0 => 0,
+            _ => down(mutex, depth - 1, Some(lease.fence())),
+        }
+    });
+    below.expect("free, or again") + 1
+}
+
+#[test]
+fn closures_nest() {
+    let raw = shared();
+    let name = name("nest");
+    let mutex = manager(raw.url()).reentrant_mutex(&name);
+    assert_eq!(down(&mutex, 20, None), 21);
+    assert!(!raw.exists(&name));
+    // And beside guards.
+    let guard = mutex.lock().expect("free");
+    mutex.with(secs(1), |_| ()).expect("again");
+    assert!(raw.exists(&name));
+    mutex
+        .with(secs(1), |lease| {
+            let inner = mutex.lock().expect("again");
+            drop(guard);
+            assert_eq!(inner.fence(), lease.fence());
+            assert!(raw.exists(&name));
+        })
+        .expect("again");
+    assert!(!raw.exists(&name));
+}
+
+#[test]
+fn a_closure_that_panics_ends_its_guard_alone() {
+    let raw = shared();
+    let name = name("panics");
+    let mutex = manager(raw.url()).reentrant_mutex(&name);
+    let outer = mutex.lock().expect("free");
+    let inner = std::panic::AssertUnwindSafe(|| mutex.with(secs(1), |_| -> () { panic!("so") }));
+    assert!(std::panic::catch_unwind(inner).is_err());
+    assert!(raw.exists(&name));
+    outer.release().expect("held all the while");
+    assert!(!raw.exists(&name));
+}
+
+/// Locks once more when its thread ends, whatever is left of the thread by then.
+struct AtTheEnd {
+    mutex: ReentrantMutex,
+    guard: Option<ReentrantGuard>,
+}
+
+impl Drop for AtTheEnd {
+    fn drop(&mut self) {
+        // The thread's list may be gone, and then its own guard is as another's to it.
+        drop(self.mutex.try_lock().expect("asked"));
+        self.guard
+            .take()
+            .expect("locked")
+            .release()
+            .expect("held all the while");
+        drop(self.mutex.lock().expect("free"));
+    }
+}
+
+thread_local! {
+    static AT_THE_END: RefCell<Option<AtTheEnd>> = const { RefCell::new(None) };
+}
+
+#[test]
+fn guards_may_outlive_the_thread_s_own_list() {
+    let raw = shared();
+    for first_the_guard in [true, false] {
+        let name = name("thread-local");
+        let mutex = manager(raw.url()).reentrant_mutex(&name);
+        let thread = std::thread::spawn({
+            let mutex = mutex.clone();
+            move || {
+                // What is made first is dropped last.
+                if first_the_guard {
+                    AT_THE_END.with(|_| ());
+                }
+                let guard = Some(mutex.lock().expect("free"));
+                let end = AtTheEnd { mutex, guard };
+                AT_THE_END.with(|at_the_end| at_the_end.replace(Some(end)));
+            }
+        });
+        thread.join().expect("no panic");
+        assert!(!raw.exists(&name));
+        drop(mutex.lock().expect("free"));
+    }
+}
+
+#[test]
+fn a_guard_that_is_forgotten_keeps_the_lock() {
+    let server = Server::start();
+    let raw = server.raw();
+    let locks = manager(&server.url());
+    let mutex = locks.reentrant_mutex("n");
+    let fence = task({
+        let mutex = mutex.clone();
+        move || {
+            let guard = mutex.lock().expect("free");
+            let fence = guard.fence();
+            mem::forget(guard);
+            // Its thread can go on locking it.
+            for _ in 0..3 {
+                let again = mutex.lock().expect("again");
+                assert_eq!(again.fence(), fence);
+                again.release().expect("held");
+            }
+            fence
+        }
+    });
+    fence.end();
+    assert!(raw.exists("n"));
+    assert!(mutex.try_lock().expect("asked").is_none());
+    let elsewhere = manager(&server.url()).reentrant_mutex("n");
+    assert!(elsewhere.try_lock().expect("asked").is_none());
+}
+
+#[test]
+fn a_closed_manager_lets_nobody_in_again() {
+    let raw = shared();
+    let name = name("closed");
+    let locks = manager(raw.url());
+    let mutex = locks.reentrant_mutex(&name);
+    let guard = mutex.lock().expect("free");
+    assert!(locks.close(secs(1)));
+    assert!(matches!(mutex.lock(), Err(Error::Closed)));
+    guard.release().expect("held all the while");
+    assert!(!raw.exists(&name));
+}

@@ -1,0 +1,101 @@
+//! Random histories of requests to the very scripts, beside plain models of what they are to do. Several owners ask
+//! in any order, repeat themselves, die and run out of time: more ways than threads of a test would find.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use proptest::test_runner::{TestCaseError, TestError, TestRunner};
+use redis::{Connection, Value};
+
+use crate::support::{Server, companions_of};
+
+/// So long that nothing runs out by itself, however busy the machine is.
+const LEASE: &str = "36000000";
+const CLAIM: &str = "18000000";
+/// A waiter is believed for this long, and for half of it after somebody's lease ran out. In ms.
+const LIFE: u64 = 7_200_000;
+
+/// A script of several files. It is used in files one folder further down.
+macro_rules! script {
+    ($($part:literal),+) => {
+        concat!($(include_str!(concat!("../../../src/script/", $part))),+)
+    };
+}
+
+// Behind the macro, which they use.
+mod sets;
+mod shares;
+
+type Check = Result<(), TestCaseError>;
+
+struct Redis(Connection);
+
+impl Redis {
+    fn ask<T: redis::FromRedisValue>(&mut self, command: &[&str]) -> T {
+        let mut packed = redis::cmd(command[0]);
+        packed.arg(&command[1..]);
+        packed.query(&mut self.0).expect("an answer")
+    }
+
+    fn eval(&mut self, script: &str, locks: &[&str], args: &[&str]) -> Value {
+        let mut command = redis::cmd("EVAL");
+        command.arg(script).arg(4 * locks.len());
+        for lock in locks {
+            command.arg(lock).arg(&companions_of(lock));
+        }
+        command.arg(args);
+        command.query(&mut self.0).expect("no script fails")
+    }
+
+    fn now(&mut self) -> u64 {
+        let (seconds, micros): (u64, u64) = self.ask(&["TIME"]);
+        seconds * 1000 + micros / 1000
+    }
+
+    /// Makes a waiter one that was seen so many ms ago.
+    fn age(&mut self, lock: &str, owner: &str, ms: u64) {
+        let [_, _, waiters] = companions_of(lock);
+        let entry: String = self.ask(&["HGET", &waiters, owner]);
+        let (_, rest) = entry.split_once(' ').expect("it begins with a time");
+        let entry = format!("{} {rest}", self.now() - ms);
+        let () = self.ask(&["HSET", &waiters, owner, &entry]);
+    }
+
+    fn queue(&mut self, lock: &str) -> Vec<String> {
+        let [_, queue, waiters] = companions_of(lock);
+        let known: BTreeSet<String> = self.ask(&["HKEYS", &waiters]);
+        let queue: Vec<String> = self.ask(&["ZRANGE", &queue, "0", "-1"]);
+        assert_eq!(known, queue.iter().cloned().collect());
+        queue
+    }
+}
+
+/// Runs histories on a server of their own, each from nothing.
+fn run<T: std::fmt::Debug>(
+    cases: u32,
+    histories: impl Strategy<Value = T>,
+    mut check: impl FnMut(&mut Redis, T) -> Check,
+) {
+    let server = Server::start();
+    let client = redis::Client::open(server.url()).expect("a url");
+    let redis = std::cell::RefCell::new(Redis(client.get_connection().expect("it is there")));
+    let check = std::cell::RefCell::new(&mut check);
+    let config = ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(cases)
+    };
+    let outcome = TestRunner::new(config).run(&histories, |history| {
+        let mut redis = redis.borrow_mut();
+        let () = redis.ask(&["FLUSHALL"]);
+        (check.borrow_mut())(&mut redis, history)
+    });
+    match outcome {
+        Ok(()) => {}
+        Err(TestError::Fail(why, history)) => panic!("{why}\n{history:?}"),
+        Err(TestError::Abort(why)) => panic!("{why}"),
+    }
+}
+
+fn owner(who: usize) -> String {
+    format!("lh1:{who}:x")
+}

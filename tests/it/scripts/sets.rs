@@ -1,0 +1,272 @@
+//! Mutexes, and sets of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::slice;
+
+use proptest::prelude::*;
+use redis::Value;
+
+use super::{CLAIM, Check, LEASE, LIFE, Redis, owner, run};
+
+const MUTEX_QUANTUM: &str = script!(
+    "fence.lua",
+    "queue.lua",
+    "mutex_quantum.lua",
+    "mutex_wait.lua"
+);
+const MUTEX_HAND_OVER: &str = script!("queue.lua", "mutex_handover.lua");
+const MUTEX_ACQUIRE: &str = script!("fence.lua", "mutex_take.lua", "queue.lua", "mutex_wait.lua");
+const MULTI_RELEASE: &str = script!("queue.lua", "multi_release.lua");
+const MULTI_ACQUIRE: &str = script!("fence.lua", "queue.lua", "multi_acquire.lua");
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Asks for its names, and waits or only tries.
+    Acquire(usize, bool),
+    Release(usize),
+    Cancel(usize),
+    /// Ends an owner in favour of another one with the same names.
+    TakeOver(usize, usize),
+    /// A waiter dies.
+    Die(usize),
+    /// A key runs out.
+    RunOut(usize),
+}
+
+const KEYS: [&str; 3] = ["a", "b", "c"];
+/// What each wants: the first two owners of each kind are one process's attempts after each other.
+const SETS: [&[&str]; 9] = [
+    &["a"],
+    &["a"],
+    &["b"],
+    &["c"],
+    &["a", "b"],
+    &["a", "b"],
+    &["b", "c"],
+    &["a", "c"],
+    &["a", "b", "c"],
+];
+
+fn step() -> impl Strategy<Value = Step> {
+    let who = || 0..SETS.len();
+    prop_oneof![
+        9 => (who(), prop::bool::weighted(0.8)).prop_map(|(who, waits)| Step::Acquire(who, waits)),
+        5 => who().prop_map(Step::Release),
+        1 => who().prop_map(Step::Cancel),
+        1 => (who(), who()).prop_map(|(from, to)| Step::TakeOver(from, to)),
+        1 => who().prop_map(Step::Die),
+        1 => (0..KEYS.len()).prop_map(Step::RunOut),
+    ]
+}
+
+/// What is known from the replies.
+#[derive(Default)]
+struct Known {
+    granted: BTreeSet<usize>,
+    /// Whoever lost what it was granted asks no more before it is cancelled.
+    lost: BTreeSet<usize>,
+    /// Who was told of a key that is free, and has not asked since: it may be dead, and then a poll finds out.
+    told: BTreeSet<(&'static str, usize)>,
+    /// Keys that ran out, and that nobody has taken since.
+    run_out: BTreeSet<&'static str>,
+    /// A newcomer takes what is free past the queue, and only the next who is told that it is held marks it.
+    unmarked: BTreeSet<(&'static str, usize)>,
+    fences: BTreeMap<&'static str, i64>,
+}
+
+fn sets(redis: &mut Redis, history: &[Step]) -> Check {
+    let mut known = Known::default();
+    for step in history {
+        let queues = KEYS.map(|key| redis.queue(key));
+        let is_waiting = |who| queues.iter().any(|queue| queue.contains(&owner(who)));
+        let actor = match *step {
+            Step::Acquire(who, waits) => {
+                if known.lost.contains(&who) {
+                    continue;
+                }
+                // Who waits goes on waiting.
+                let reply = acquire(redis, who, waits || is_waiting(who), "");
+                known.answered(redis, who, &reply)?;
+                who
+            }
+            Step::TakeOver(from, to) => {
+                let is_new = !known.granted.contains(&to) && !known.lost.contains(&to);
+                if from == to || SETS[from] != SETS[to] || !is_new || is_waiting(to) {
+                    continue;
+                }
+                if !known.granted.remove(&from) {
+                    continue;
+                }
+                let reply = acquire(redis, to, true, &owner(from));
+                known.answered(redis, to, &reply)?;
+                to
+            }
+            Step::Release(who) | Step::Cancel(who) => {
+                let cancels = matches!(step, Step::Cancel(_));
+                if !known.granted.remove(&who) && !cancels {
+                    continue;
+                }
+                known.lost.remove(&who);
+                release(redis, who, cancels);
+                who
+            }
+            Step::Die(who) => {
+                for key in SETS[who] {
+                    if redis.queue(key).contains(&owner(who)) {
+                        redis.age(key, &owner(who), LIFE * 2);
+                    }
+                }
+                continue;
+            }
+            Step::RunOut(index) => {
+                let () = redis.ask(&["DEL", KEYS[index]]);
+                let losers = |who: &usize| SETS[*who].contains(&KEYS[index]);
+                known.lost.extend(known.granted.extract_if(.., losers));
+                known.run_out.insert(KEYS[index]);
+                continue;
+            }
+        };
+        known
+            .told
+            .retain(|(key, who)| *who != actor || !SETS[actor].contains(key));
+        for (key, before) in KEYS.into_iter().zip(queues) {
+            known.agrees(redis, actor, key, &before)?;
+        }
+        // Whoever was granted still has all. Who waits may keep what comes before the name that it waits for, and who
+        // does not has none.
+        for (who, set) in SETS.iter().enumerate() {
+            let held = set.iter().filter(|key| holder(redis, key).0 == Some(who));
+            let held = held.count();
+            if known.granted.contains(&who) {
+                prop_assert_eq!(held, set.len(), "{} lost some", who);
+            } else if set.len() > 1 && who == actor {
+                let holds = |key: &&str, redis: &mut Redis| holder(redis, key).0 == Some(who);
+                let kept = set.iter().rposition(|key| holds(key, redis));
+                let queue = set
+                    .iter()
+                    .position(|key| redis.queue(key).contains(&owner(who)));
+                prop_assert!(kept.is_none() || kept < queue, "{} holds a part", who);
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Known {
+    /// Notes a grant, which must be of all names, with a fence of each that is larger than the one before.
+    fn answered(&mut self, redis: &mut Redis, who: usize, reply: &Value) -> Check {
+        let parts = match reply {
+            Value::Int(_) => slice::from_ref(reply),
+            Value::Array(parts) => parts.as_slice(),
+            other => panic!("{other:?}"),
+        };
+        if matches!(parts[0], Value::Int(..=0)) {
+            prop_assert!(!self.granted.contains(&who), "{:?}", reply);
+            return Ok(());
+        }
+        self.granted.insert(who);
+        for (key, fence) in SETS[who].iter().zip(parts) {
+            let Value::Int(fence) = *fence else {
+                panic!("{reply:?}");
+            };
+            let before = self.fences.insert(key, fence);
+            let rises = before.is_none_or(|before| before < fence);
+            prop_assert!(rises, "a fence was repeated");
+            prop_assert_eq!(holder(redis, key).0, Some(who));
+        }
+        Ok(())
+    }
+
+    /// What must be so of a key after somebody has done something; `before` is who waited for it.
+    fn agrees(
+        &mut self,
+        redis: &mut Redis,
+        actor: usize,
+        key: &'static str,
+        before: &[String],
+    ) -> Check {
+        let now = redis.queue(key);
+        let me = owner(actor);
+        // Who left a queue unasked was given the key, told that it is free, or dead.
+        for (who, set) in SETS.iter().enumerate() {
+            let gone = before.contains(&owner(who)) && !now.contains(&owner(who));
+            if gone && who != actor && set.len() > 1 {
+                self.told.insert((key, who));
+            }
+        }
+        // The others kept their places.
+        let kept: Vec<_> = before.iter().filter(|who| now.contains(who)).collect();
+        let kept_now: Vec<_> = now.iter().filter(|who| before.contains(who)).collect();
+        prop_assert_eq!(kept, kept_now, "{}", key);
+        let (Some(holder), is_marked) = holder(redis, key) else {
+            let is_known = self.run_out.contains(key) || self.told.iter().any(|told| told.0 == key);
+            prop_assert!(now.is_empty() || is_known, "{} is free: {:?}", key, now);
+            return Ok(());
+        };
+        self.run_out.remove(key);
+        prop_assert!(!now.contains(&owner(holder)), "{} holds and waits", holder);
+        if holder == actor && !before.contains(&me) {
+            self.unmarked.insert((key, holder));
+        }
+        let past_the_queue = self.unmarked.contains(&(key, holder)) && !now.contains(&me);
+        prop_assert!(
+            now.is_empty() || is_marked || past_the_queue,
+            "{} is not marked",
+            key
+        );
+        Ok(())
+    }
+}
+
+/// Who holds a key, and whether it is marked.
+fn holder(redis: &mut Redis, key: &str) -> (Option<usize>, bool) {
+    let value: Option<String> = redis.ask(&["GET", key]);
+    let Some(value) = value else {
+        return (None, false);
+    };
+    let name = value.trim_end_matches('!');
+    let holder = (0..SETS.len()).find(|who| owner(*who) == name);
+    (holder, value.ends_with('!'))
+}
+
+fn release(redis: &mut Redis, who: usize, cancels: bool) {
+    let (me, life) = (owner(who), LIFE.to_string());
+    if let [key] = SETS[who] {
+        let cancels = if cancels { "1" } else { "0" };
+        redis.eval(MUTEX_HAND_OVER, &[key], &[&me, "", "", &life, "0", cancels]);
+    } else {
+        redis.eval(MULTI_RELEASE, SETS[who], &[&me, &life, "0"]);
+    }
+}
+
+fn acquire(redis: &mut Redis, who: usize, waits: bool, from: &str) -> Value {
+    let (me, life) = (owner(who), LIFE.to_string());
+    let channel = if waits { "" } else { "-" };
+    let queued = SETS[who].iter().any(|key| redis.queue(key).contains(&me));
+    let how = if queued || !from.is_empty() {
+        "poll"
+    } else {
+        "take"
+    };
+    let mut args = vec![&*me, LEASE, "1", "600000", how, channel, CLAIM, &life, "0"];
+    match (SETS[who], from) {
+        ([key], "") => redis.eval(MUTEX_ACQUIRE, &[key], &args),
+        ([key], _) => {
+            args.extend([from, "", ""]);
+            redis.eval(MUTEX_QUANTUM, &[key], &args)
+        }
+        (keys, _) => {
+            args.push(from);
+            redis.eval(MULTI_ACQUIRE, keys, &args)
+        }
+    }
+}
+
+#[test]
+fn mutexes_and_sets_of_them_keep_to_their_rules() {
+    run(
+        300,
+        prop::collection::vec(step(), 1..60),
+        |redis, history| sets(redis, &history),
+    );
+}

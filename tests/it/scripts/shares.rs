@@ -1,0 +1,373 @@
+//! Readers and writers, and permits.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use redis::Value;
+
+use super::{CLAIM, Check, LEASE, LIFE, Redis, owner, run};
+
+/// What a writer takes.
+const ALL: u64 = 4_294_967_295;
+
+const SHARE_RELEASE: &str = script!("queue.lua", "share.lua", "share_release.lua");
+const SHARE_ACQUIRE: &str = script!("fence.lua", "queue.lua", "share.lua", "share_acquire.lua");
+
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    /// Asks, and waits or only tries.
+    Acquire(usize, bool),
+    Release(usize),
+    Cancel(usize),
+    Renew(usize),
+    /// The lease of a holder runs out unnoticed.
+    Lapse(usize),
+    /// A waiter was last seen longer ago than half of what is believed, or than all of it.
+    Tire(usize, bool),
+    /// Ends one owner in favour of another.
+    TakeOver(usize, usize),
+}
+
+const OWNERS: usize = 7;
+
+fn act() -> impl Strategy<Value = Act> {
+    let who = || 0..OWNERS;
+    prop_oneof![
+        8 => (who(), prop::bool::weighted(0.8)).prop_map(|(who, waits)| Act::Acquire(who, waits)),
+        4 => who().prop_map(Act::Release),
+        1 => who().prop_map(Act::Cancel),
+        1 => who().prop_map(Act::Renew),
+        1 => who().prop_map(Act::Lapse),
+        1 => (who(), any::<bool>()).prop_map(|(who, dead)| Act::Tire(who, dead)),
+        2 => (who(), who()).prop_map(|(from, to)| Act::TakeOver(from, to)),
+    ]
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Seen {
+    Now,
+    Tired,
+    Dead,
+}
+
+/// A lock of so many units: who holds some, whose lease has run out, and who waits, the first in front.
+struct Shares {
+    of: u64,
+    units: [u64; OWNERS],
+    held: BTreeSet<usize>,
+    run_out: BTreeSet<usize>,
+    waiting: Vec<(usize, Seen)>,
+    /// The last fence that a writer or a permit had.
+    fence: u64,
+    blocks: BTreeMap<usize, (u64, u64)>,
+}
+
+impl Shares {
+    fn used(&self) -> u64 {
+        self.held.iter().map(|who| self.units[*who]).sum()
+    }
+
+    fn fits(&self, who: usize) -> bool {
+        self.used() + self.units[who] <= self.of
+    }
+
+    /// What every request does first. Whether leases had run out, and whether a writer's has ended.
+    fn prune(&mut self) -> (bool, bool) {
+        let gone = std::mem::take(&mut self.run_out);
+        let wrote = gone.iter().any(|who| self.units[*who] == ALL);
+        self.held.retain(|who| !gone.contains(who));
+        (!gone.is_empty(), wrote)
+    }
+
+    fn drop(&mut self, who: usize, wrote: &mut bool) -> bool {
+        let held = self.held.remove(&who);
+        *wrote |= held && self.units[who] == ALL;
+        held
+    }
+
+    fn leave(&mut self, who: usize) {
+        self.waiting.retain(|(other, _)| *other != who);
+    }
+
+    fn advance(&mut self, me: Option<usize>, lapsed: bool, wrote: bool) {
+        let is_believed = |who: usize, seen: Seen| {
+            Some(who) == me || seen == Seen::Now || (seen == Seen::Tired && !lapsed)
+        };
+        if wrote {
+            for (who, seen) in self.waiting.clone() {
+                if self.units[who] == 1 {
+                    self.leave(who);
+                    if is_believed(who, seen) {
+                        self.held.insert(who);
+                    }
+                }
+            }
+        }
+        while let Some(&(who, seen)) = self.waiting.first() {
+            let believed = is_believed(who, seen);
+            if believed && !self.fits(who) {
+                return;
+            }
+            self.leave(who);
+            if believed {
+                self.held.insert(who);
+            }
+        }
+    }
+
+    fn acquire(&mut self, who: usize, waits: bool, (lapsed, wrote): (bool, bool)) {
+        if self.held.contains(&who) {
+            self.leave(who);
+        } else if self.waiting.is_empty() && self.fits(who) {
+            self.held.insert(who);
+        } else if waits {
+            match self.waiting.iter_mut().find(|(other, _)| *other == who) {
+                Some((_, seen)) => *seen = Seen::Now,
+                None => self.waiting.push((who, Seen::Now)),
+            }
+        }
+        self.advance(Some(who), lapsed, wrote);
+        if !waits && self.waiting.is_empty() && self.fits(who) {
+            self.held.insert(who);
+        }
+    }
+}
+
+const NAME: &str = "n";
+
+// One arm for each act, and nothing but arms.
+#[allow(clippy::too_many_lines)]
+fn shares(redis: &mut Redis, of: u64, units: [u64; OWNERS], history: &[Act]) -> Check {
+    let mut model = Shares {
+        of,
+        units,
+        held: BTreeSet::new(),
+        run_out: BTreeSet::new(),
+        waiting: Vec::new(),
+        fence: 0,
+        blocks: BTreeMap::new(),
+    };
+    for (step, act) in history.iter().enumerate() {
+        let before: BTreeMap<String, u64> =
+            redis.ask(&["ZRANGEBYSCORE", NAME, "1", "+inf", "WITHSCORES"]);
+        match *act {
+            Act::Acquire(who, waits) => {
+                let known = model.prune();
+                model.acquire(who, waits, known);
+                let reply = share_acquire(redis, &model, who, waits, None);
+                granted(&mut model, who, &reply)?;
+            }
+            Act::TakeOver(from, to) => {
+                // Writers alone do so, and in favour of one that is not there yet.
+                let is_new = !model.held.contains(&to) && model.waiting.iter().all(|w| w.0 != to);
+                if of != ALL || units[from] != ALL || from == to || !is_new {
+                    continue;
+                }
+                let (lapsed, mut wrote) = model.prune();
+                let dropped = model.drop(from, &mut wrote);
+                let reply = share_acquire(redis, &model, to, true, Some(from));
+                model.blocks.remove(&from);
+                if units[to] == ALL {
+                    model.acquire(to, true, (lapsed, wrote));
+                } else if dropped {
+                    model.held.insert(to);
+                    model.advance(Some(to), lapsed, wrote);
+                } else {
+                    // Whoever finds what has run out lets in who waits for it.
+                    model.advance(None, lapsed, wrote);
+                    prop_assert_eq!(&reply, &Value::Int(-1));
+                }
+                granted(&mut model, to, &reply)?;
+            }
+            Act::Release(who) | Act::Cancel(who) => {
+                let (lapsed, mut wrote) = model.prune();
+                let cancels = matches!(act, Act::Cancel(_));
+                if cancels {
+                    model.leave(who);
+                }
+                let dropped = model.drop(who, &mut wrote);
+                model.advance(None, lapsed, wrote);
+                let (used, last) = match model.blocks.remove(&who) {
+                    // A guard or two of the block of ten.
+                    Some((first, last)) if dropped => {
+                        model.fence = model.fence.max(first + 1);
+                        ((first + 1).to_string(), last.to_string())
+                    }
+                    _ => Default::default(),
+                };
+                let cancels = if cancels { "1" } else { "0" };
+                let (units, whole) = (units[who].to_string(), of.to_string());
+                let life = LIFE.to_string();
+                let reply = redis.eval(
+                    SHARE_RELEASE,
+                    &[NAME],
+                    &[
+                        &owner(who),
+                        &used,
+                        &last,
+                        &life,
+                        "0",
+                        cancels,
+                        &units,
+                        &whole,
+                    ],
+                );
+                prop_assert_eq!(reply, Value::Int(i64::from(dropped)), "step {}", step);
+            }
+            Act::Renew(who) => {
+                let reply = renew(redis, who, units[who]);
+                let holds = model.held.contains(&who) && !model.run_out.contains(&who);
+                prop_assert_eq!(reply, [i64::from(holds)], "step {}", step);
+            }
+            Act::Lapse(who) => {
+                if model.held.contains(&who) {
+                    let share = format!("{} {}", units[who], owner(who));
+                    let () = redis.ask(&["ZADD", NAME, "XX", "1", &share]);
+                    model.run_out.insert(who);
+                    model.blocks.remove(&who);
+                }
+                continue;
+            }
+            Act::Tire(who, dead) => {
+                if let Some((_, seen)) = model.waiting.iter_mut().find(|(w, _)| *w == who) {
+                    let ms = if dead { LIFE * 2 } else { LIFE * 3 / 4 };
+                    *seen = if dead { Seen::Dead } else { Seen::Tired };
+                    redis.age(NAME, &owner(who), ms);
+                }
+                continue;
+            }
+        }
+        agrees(redis, &model, step)?;
+        // Nobody's lease was cut short but that of the one who asked, or whose time was over.
+        let after: BTreeMap<String, u64> =
+            redis.ask(&["ZRANGEBYSCORE", NAME, "1", "+inf", "WITHSCORES"]);
+        for (share, end) in &after {
+            prop_assert!(before.get(share).is_none_or(|before| before <= end));
+        }
+    }
+    Ok(())
+}
+
+fn renew(redis: &mut Redis, who: usize, units: u64) -> Vec<i64> {
+    let mut renew = redis::cmd("EVAL");
+    renew.arg(script!("renew.lua")).arg(1).arg(NAME);
+    renew.arg(owner(who)).arg(LEASE).arg(units);
+    renew.query(&mut redis.0).expect("it never fails")
+}
+
+fn share_acquire(
+    redis: &mut Redis,
+    model: &Shares,
+    who: usize,
+    waits: bool,
+    from: Option<usize>,
+) -> Value {
+    let how = match (model.of, model.units[who]) {
+        (ALL, ALL) => "write",
+        (ALL, _) => "read",
+        _ => "permits",
+    };
+    let block = from.and_then(|from| model.blocks.get(&from));
+    let (used, last) = block.map_or_else(Default::default, |(first, last)| {
+        (first.to_string(), last.to_string())
+    });
+    redis.eval(
+        SHARE_ACQUIRE,
+        &[NAME],
+        &[
+            &owner(who),
+            LEASE,
+            if how == "read" { "1" } else { "10" },
+            "600000",
+            how,
+            if waits { "" } else { "-" },
+            CLAIM,
+            &LIFE.to_string(),
+            "0",
+            &model.units[who].to_string(),
+            &model.of.to_string(),
+            &from.map(owner).unwrap_or_default(),
+            &used,
+            &last,
+            "",
+        ],
+    )
+}
+
+/// The reply says what the model says, and fences rise.
+fn granted(model: &mut Shares, who: usize, reply: &Value) -> Check {
+    let fence = match reply {
+        Value::Int(fence) if *fence > 0 => Some(*fence),
+        Value::Array(parts) => match parts.as_slice() {
+            [Value::Int(fence), Value::Int(1)] => {
+                prop_assert!(!model.waiting.is_empty());
+                Some(*fence)
+            }
+            [Value::Int(0), ..] => None,
+            other => panic!("{other:?}"),
+        },
+        Value::Int(-1) => None,
+        other => panic!("{other:?}"),
+    };
+    prop_assert_eq!(fence.is_some(), model.held.contains(&who), "{:?}", reply);
+    if let Some(fence) = fence.and_then(|fence| u64::try_from(fence).ok()) {
+        if model.of == ALL && model.units[who] == 1 {
+            prop_assert!(fence >= model.fence, "an older fence");
+            model.fence = fence;
+        } else {
+            prop_assert!(fence > model.fence, "a fence was repeated");
+            model.fence = fence;
+            model.blocks.insert(who, (fence, fence + 9));
+        }
+    }
+    Ok(())
+}
+
+fn agrees(redis: &mut Redis, model: &Shares, step: usize) -> Check {
+    prop_assert!(model.used() <= model.of, "step {}: too many", step);
+    let waiting: Vec<_> = model.waiting.iter().map(|(who, _)| owner(*who)).collect();
+    prop_assert_eq!(redis.queue(NAME), waiting, "step {}: who waits", step);
+    let mut all: BTreeMap<String, i64> = redis.ask(&["ZRANGE", NAME, "0", "-1", "WITHSCORES"]);
+    if model.held.is_empty() {
+        prop_assert!(all.is_empty(), "step {}: {:?}", step, all);
+        return Ok(());
+    }
+    prop_assert_eq!(all.remove("=of"), Some(-model.of.cast_signed()));
+    prop_assert_eq!(all.remove("=used"), Some(-model.used().cast_signed()));
+    let held: BTreeSet<_> = model
+        .held
+        .iter()
+        .map(|who| format!("{} {}", model.units[*who], owner(*who)))
+        .collect();
+    prop_assert_eq!(
+        all.keys().cloned().collect::<BTreeSet<_>>(),
+        held,
+        "step {}",
+        step
+    );
+    // The key goes with its last lease, to the resolution of the clock that it is asked by.
+    let last = all.values().max().copied().unwrap_or_default();
+    let goes: i64 = redis.ask(&["PEXPIRETIME", NAME]);
+    prop_assert!(goes + 2 > last, "step {}: {} before {}", step, goes, last);
+    Ok(())
+}
+
+#[test]
+fn readers_and_writers_agree_with_a_plain_model() {
+    let units = [1, ALL, 1, ALL, 1, ALL, 1];
+    run(
+        300,
+        prop::collection::vec(act(), 1..60),
+        |redis, history| shares(redis, ALL, units, &history),
+    );
+}
+
+#[test]
+fn permits_agree_with_a_plain_model() {
+    let units = [1, 2, 3, 1, 4, 2, 1];
+    run(
+        300,
+        prop::collection::vec(act(), 1..60),
+        |redis, history| shares(redis, 4, units, &history),
+    );
+}
