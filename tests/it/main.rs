@@ -13,6 +13,7 @@ mod mutex_processes;
 mod rate_limiter;
 mod reentrant;
 mod rules;
+mod rules_kinds;
 mod rwlock;
 mod scripts;
 mod semaphore;

@@ -1,0 +1,277 @@
+//! What was learnt by attacking the kinds: one test for each way in which one of them was broken.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use leasehold::{Error, LeaseState, LockManager};
+
+use crate::support::{
+    PATIENCE, Raw, Server, build, lost, manager, ms, name, patient, secs, shared, task,
+    task_asleep, wait_until,
+};
+
+const LONG: Duration = Duration::from_mins(10);
+
+/// Waits for longer than a lease of a second, by a lease.
+fn wait_for_more_than_a_second() {
+    let locks = manager(shared().url());
+    let lease = locks.mutex(name("clock")).lease(secs(3)).renew(false);
+    let guard = lease.lock().expect("it is free");
+    wait_until("its lease is over", || guard.state() == LeaseState::Lost);
+}
+
+#[test]
+fn full_memory_stops_no_renewal_of_a_share() {
+    let server = Server::start();
+    let raw = server.raw();
+    let locks = build(patient(&server.url()).lease(secs(9)));
+    let permit = locks.semaphore("s", 3).acquire().expect("free");
+    let reader = locks.rwlock("r").read().expect("free");
+    let writer = locks.rwlock("w").write().expect("free");
+    let () = raw.ask(&["CONFIG", "SET", "maxmemory", "1"]);
+    let ends =
+        |raw: &Raw| ["s", "r", "w"].map(|key| *raw.shares(key).values().next().expect("held"));
+    for _ in 0..2 {
+        let before = ends(&raw);
+        wait_until("all are renewed", || {
+            ends(&raw)
+                .iter()
+                .zip(&before)
+                .all(|(end, before)| end > before)
+        });
+    }
+    permit.release().expect("held");
+    reader.release().expect("held");
+    writer.release().expect("held");
+}
+
+#[test]
+fn no_answer_is_not_none_though_this_process_has_permits() {
+    let server = Server::start();
+    let locks = build(
+        LockManager::single(&server.url())
+            .lease(LONG)
+            .io_timeout(secs(5)),
+    );
+    let semaphore = locks.semaphore("s", 8);
+    let _permit = semaphore.acquire().expect("free");
+    server.pause();
+    let first = {
+        let semaphore = semaphore.clone();
+        task_asleep(move || semaphore.try_acquire_for(secs(2)).map(drop))
+    };
+    let behind = semaphore.try_acquire_for(ms(300));
+    server.resume();
+    first.end().ok();
+    assert!(
+        matches!(behind, Err(Error::Unavailable { .. })),
+        "{behind:?}"
+    );
+}
+
+#[test]
+fn a_try_for_few_is_not_answered_by_a_try_for_many() {
+    let server = Server::start();
+    let locks = build(
+        LockManager::single(&server.url())
+            .lease(LONG)
+            .io_timeout(secs(20)),
+    );
+    let semaphore = locks.semaphore("s", 8);
+    let _elsewhere = manager(&server.url())
+        .semaphore("s", 8)
+        .acquire()
+        .expect("free");
+    drop(semaphore.acquire().expect("free"));
+    server.pause();
+    let many = {
+        let semaphore = semaphore.clone();
+        task_asleep(move || semaphore.try_acquire_many(8).map(|p| p.is_some()))
+    };
+    let few = {
+        let semaphore = semaphore.clone();
+        task_asleep(move || semaphore.try_acquire().map(|p| p.is_some()))
+    };
+    server.resume();
+    assert!(!many.end().expect("asked"));
+    assert!(few.end().expect("asked"), "seven are free");
+}
+
+#[test]
+fn a_key_of_another_type_keeps_no_other_of_its_set() {
+    let raw = shared();
+    let mut names = [name("a"), name("b"), name("c")];
+    names.sort();
+    let guard = manager(raw.url())
+        .multi(&names)
+        .lease(LONG)
+        .lock()
+        .expect("free");
+    let () = raw.ask(&["DEL", &names[1]]);
+    let () = raw.ask(&["RPUSH", &names[1], "no lock"]);
+    lost(guard.release());
+    wait_until("the first is free", || !raw.exists(&names[0]));
+    wait_until("the third is free", || !raw.exists(&names[2]));
+}
+
+#[test]
+fn a_failed_downgrade_of_an_extended_writer_is_cleaned_up() {
+    let server = Server::start();
+    let raw = server.raw();
+    let locks = build(patient(&server.url()));
+    let writer = locks.rwlock("n").lease(secs(1)).write().expect("free");
+    writer.extend(LONG).expect("extended");
+    let () = raw.ask(&["ACL", "SETUSER", "default", "-evalsha", "-eval"]);
+    assert!(matches!(writer.downgrade(), Err(Error::Denied { .. })));
+    wait_for_more_than_a_second();
+    let () = raw.ask(&["ACL", "SETUSER", "default", "+evalsha", "+eval"]);
+    wait_until("released", || !raw.exists("n"));
+}
+
+#[test]
+fn a_shorter_window_does_not_forget_a_longer_one() {
+    let raw = shared();
+    let name = name("windows");
+    let locks = manager(raw.url());
+    let minute = locks.rate_limiter(&name, 3, LONG);
+    let second = locks.rate_limiter(&name, 3, ms(100));
+    for _ in 0..3 {
+        minute.acquire().expect("one of three");
+    }
+    second.acquire().expect("asked");
+    wait_until("forgotten, or not", || {
+        !raw.exists(&name) || raw.ttl(&name).is_some_and(|ttl| ttl > secs(1))
+    });
+    assert!(raw.exists(&name));
+}
+
+#[test]
+fn a_lost_hold_of_many_readers_is_cleaned_up_once() {
+    let server = Server::start();
+    let raw = server.raw();
+    let locks = build(patient(&server.url()).quantum(LONG));
+    let lock = locks.rwlock("r").lease(secs(3)).renew(true);
+    let readers: Vec<_> = (0..200).map(|_| lock.read().expect("free")).collect();
+    server.pause();
+    wait_until("lost", || readers[0].state() == LeaseState::Lost);
+    server.resume();
+    let before = raw.stats()["evalsha"];
+    drop(readers);
+    assert!(locks.close(PATIENCE));
+    let after = raw.stats()["evalsha"];
+    assert!(after - before < 10, "{}", after - before);
+}
+
+#[test]
+fn no_number_in_redis_makes_the_rate_limiter_panic() {
+    let raw = shared();
+    let name = name("far");
+    let limiter = manager(raw.url()).rate_limiter(&name, 1, secs(1));
+    let () = raw.ask(&["RPUSH", &name, "9007199254740000"]);
+    let error = limiter.acquire().expect_err("it is no rate limiter's list");
+    assert!(matches!(error, Error::WrongType { .. }), "{error:?}");
+    // Its own list, with a time that no clock will reach.
+    let () = raw.ask(&["DEL", &name]);
+    let () = raw.ask(&["RPUSH", &name, "1 1000000 1", "9007199254740000"]);
+    let error = limiter.acquire().expect_err("nobody waits for so long");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+}
+
+#[test]
+fn after_the_loss_of_all_data_nobody_frees_what_is_anothers() {
+    let server = Server::start();
+    let raw = server.raw();
+    let locks = build(patient(&server.url()).lease(LONG));
+    let other = build(patient(&server.url()).lease(LONG));
+    let permits = locks.semaphore("s", 2).acquire_many(2).expect("free");
+    let writer = locks.rwlock("w").write().expect("free");
+    let set = locks.multi(["a", "b"]).lock().expect("free");
+    let fence = writer.fence();
+    server.restart();
+    let mine = loop {
+        if let Ok(permit) = other.semaphore("s", 2).acquire_many(2) {
+            break permit;
+        }
+    };
+    let next = other.rwlock("w").write().expect("free");
+    assert!(next.fence() > fence);
+    let reader = next.downgrade().expect("held");
+    let taken = other.lock("b").expect("free");
+    permits.release().ok();
+    writer.downgrade().ok();
+    set.release().ok();
+    assert!(
+        locks
+            .semaphore("s", 2)
+            .try_acquire()
+            .expect("asked")
+            .is_none()
+    );
+    assert!(locks.rwlock("w").try_write().expect("asked").is_none());
+    assert!(locks.try_lock("b").expect("asked").is_none());
+    assert_eq!(raw.shares("s").len(), 1);
+    reader.release().expect("held");
+    mine.release().expect("held");
+    taken.release().expect("held");
+}
+
+/// A set that nobody hands anything to in its turn, because two others hand it what it cannot use.
+#[test]
+fn sets_in_a_ring_all_come_in() {
+    let server = Server::start();
+    let rings = [["x", "y"], ["y", "z"], ["x", "z"]];
+    let tasks: Vec<_> = rings
+        .into_iter()
+        .map(|ring| {
+            let locks = manager(&server.url());
+            task(move || {
+                let set = locks.multi(ring);
+                for _ in 0..100 {
+                    set.lock().expect("it comes in").release().expect("held");
+                }
+            })
+        })
+        .collect();
+    let stop = Arc::new(AtomicBool::new(false));
+    let others: Vec<_> = ["x", "y"]
+        .into_iter()
+        .map(|name| {
+            let (locks, stop) = (manager(&server.url()), Arc::clone(&stop));
+            task(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    drop(locks.lock(name).expect("it comes free"));
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.end();
+    }
+    stop.store(true, Ordering::Relaxed);
+    for other in others {
+        other.end();
+    }
+}
+
+/// Told "held" again and again, it is not an error that another question is under way at its end.
+#[test]
+fn a_wait_behind_others_ends_with_none() {
+    let locks = build(patient(shared().url()).quantum(ms(1)));
+    let semaphore = locks.semaphore(name("behind"), 1);
+    let tasks: Vec<_> = (0..60)
+        .map(|index| {
+            let semaphore = semaphore.clone();
+            task(move || {
+                for _ in 0..5 {
+                    let wait = ms(150 + index % 60);
+                    let permit = semaphore.try_acquire_for(wait).expect("the server answers");
+                    drop(permit);
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.end();
+    }
+}
