@@ -253,25 +253,3 @@ fn sets_in_a_ring_all_come_in() {
         other.end();
     }
 }
-
-/// Told "held" again and again, it is not an error that another question is under way at its end.
-#[test]
-fn a_wait_behind_others_ends_with_none() {
-    let locks = build(patient(shared().url()).quantum(ms(1)));
-    let semaphore = locks.semaphore(name("behind"), 1);
-    let tasks: Vec<_> = (0..60)
-        .map(|index| {
-            let semaphore = semaphore.clone();
-            task(move || {
-                for _ in 0..5 {
-                    let wait = ms(150 + index % 60);
-                    let permit = semaphore.try_acquire_for(wait).expect("the server answers");
-                    drop(permit);
-                }
-            })
-        })
-        .collect();
-    for task in tasks {
-        task.end();
-    }
-}

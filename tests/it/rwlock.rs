@@ -11,8 +11,8 @@ use std::time::Duration;
 use leasehold::{LeaseState, LostCause, ReadGuard, RwLock, WriteGuard};
 
 use crate::support::{
-    Child, PATIENCE, Raw, Server, Task, build, fence_of, lost, manager, ms, name, patient, secs,
-    shared, task, task_asleep, wait_until,
+    Child, PATIENCE, Raw, Server, Task, build, fence_of, gave_up, lost, manager, ms, name, patient,
+    secs, shared, task, task_asleep, wait_until,
 };
 
 /// No test lives to see a lease of this end, or be renewed.
@@ -286,7 +286,7 @@ fn a_writer_that_gives_up_lets_the_readers_behind_it_in() {
     raw.wait_until_queued(&name, 1);
     let behind = reading(&third);
     raw.wait_until_queued(&name, 2);
-    assert!(writer.end().expect("asked").is_none());
+    gave_up(writer);
     behind.end().release().expect("held");
     reader.release().expect("held all the while");
     assert!(!raw.exists(&name));

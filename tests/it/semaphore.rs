@@ -9,8 +9,8 @@ use std::time::Duration;
 use leasehold::{Error, LockManager, Permit, Semaphore};
 
 use crate::support::{
-    Child, Raw, Server, Task, build, count, manager, ms, name, patient, secs, shared, task,
-    task_asleep, unused_url, wait_until,
+    Child, Raw, Server, Task, build, count, gave_up, manager, ms, name, patient, secs, shared,
+    task, task_asleep, unused_url, wait_until,
 };
 
 /// No test lives to see a lease of this end, or be renewed.
@@ -292,7 +292,7 @@ fn who_gives_up_lets_those_behind_it_in() {
     raw.wait_until_queued(&name, 1);
     let behind = [acquiring(&third, 2), acquiring(&one, 1)];
     raw.wait_until_queued(&name, 3);
-    assert!(large.end().expect("asked").is_none());
+    gave_up(large);
     drop(behind.map(Task::end));
     permit.release().expect("held all the while");
     assert!(!raw.exists(&name));
@@ -432,7 +432,7 @@ fn a_thread_that_gives_up_hands_its_place_to_one_that_wants_another_number() {
     let place = raw.queue(&name);
     let second = acquiring(&other, 1);
     let third = acquiring(&other, 2);
-    assert!(first.end().expect("asked").is_none());
+    gave_up(first);
     wait_until("another asks in its stead", || {
         let queue = raw.queue(&name);
         queue.len() == 1 && queue != place

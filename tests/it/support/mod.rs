@@ -91,6 +91,15 @@ pub(crate) fn wait_in_vain<G: Debug>(mut wait: impl FnMut() -> Result<Option<G>,
     panic!("the server never answers");
 }
 
+/// Waits for the end of a wait in vain. On a busy machine its last request may have gone unanswered.
+#[track_caller]
+pub(crate) fn gave_up<G: Debug>(waiting: Task<Result<Option<G>, Error>>) {
+    match waiting.end() {
+        Ok(None) | Err(Error::Unavailable { .. }) => {}
+        other => panic!("it was held all the while: {other:?}"),
+    }
+}
+
 /// The loss in an answer that must be one.
 #[track_caller]
 pub(crate) fn lost<T: Debug>(result: Result<T, Error>) -> Lost {
