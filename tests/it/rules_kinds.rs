@@ -253,3 +253,40 @@ fn sets_in_a_ring_all_come_in() {
         other.end();
     }
 }
+
+/// After a quantum the readers' hold is open for another, and none is added to it.
+#[test]
+fn long_readers_of_a_process_sit_in_one_hold() {
+    let raw = shared();
+    let name = name("long-readers");
+    let lock = build(patient(raw.url()).quantum(ms(1))).rwlock(&name);
+    let first = lock.read().expect("free");
+    let mut readers = Vec::new();
+    for _ in 0..20 {
+        // For longer than a quantum.
+        let left = first.remaining();
+        wait_until("a quantum", || first.remaining() + ms(2) < left);
+        readers.push(lock.read().expect("nobody waits"));
+    }
+    assert_eq!(raw.shares(&name).len(), 1);
+    drop(readers);
+    first.release().expect("held");
+    assert!(!raw.exists(&name));
+}
+
+#[test]
+fn somebodys_own_sorted_set_is_no_lock() {
+    let raw = shared();
+    let name = name("board");
+    let () = raw.ask(&["ZADD", &name, "1", "ann", "2", "bob"]);
+    let locks = manager(raw.url());
+    let error = locks.semaphore(&name, 3).try_acquire().map(drop);
+    assert!(matches!(error, Err(Error::WrongType { .. })), "{error:?}");
+    let error = locks.rwlock(&name).try_read().map(drop);
+    assert!(matches!(error, Err(Error::WrongType { .. })), "{error:?}");
+    assert_eq!(
+        raw.ask::<Vec<String>>(&["ZRANGE", &name, "0", "-1"]),
+        ["ann", "bob"]
+    );
+    assert_eq!(raw.ttl(&name), None);
+}
