@@ -141,6 +141,18 @@ fn generous() -> impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send {
     }
 }
 
+/// Grants everything, and answers no release.
+fn unreleasing() -> impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send {
+    let mut granted = generous();
+    move |call| match call {
+        Call::Lock {
+            verb: Verb::Release { .. } | Verb::HandOver { .. },
+            ..
+        } => Err(unavailable()),
+        call => granted(call),
+    }
+}
+
 fn unavailable() -> Failure {
     Failure::plain(FailureKind::Unavailable, true, "no answer")
 }
@@ -349,14 +361,6 @@ fn threads_behind_a_failing_delegate_fail_with_it() {
 
 #[test]
 fn a_release_that_fails_is_repeated_from_the_background() {
-    let mut granted = generous();
-    let pool = move |call: &Call<'_>| match call {
-        Call::Lock {
-            verb: Verb::Release { .. } | Verb::HandOver { .. },
-            ..
-        } => Err(unavailable()),
-        call => granted(call),
-    };
     let (sender, releases) = mpsc::channel();
     let mut failures = VecDeque::from([unavailable(), unavailable()]);
     let line = move |call: &Call<'_>| match (call, failures.pop_front()) {
@@ -367,7 +371,7 @@ fn a_release_that_fails_is_repeated_from_the_background() {
         }
         (call, _) => generous()(call),
     };
-    let engine = Fake::new(pool, line).engine(LONG, Arc::new(SystemClock));
+    let engine = Fake::new(unreleasing(), line).engine(LONG, Arc::new(SystemClock));
     let guard = lock(&engine);
     let owner = guard.owner().to_owned();
     assert!(matches!(guard.release(), Err(Error::Unavailable { .. })));
@@ -389,15 +393,7 @@ fn an_ending_that_makes_the_renewal_thread_panic_is_repeated() {
         }
         generous()(call)
     };
-    let mut granted = generous();
-    let pool = move |call: &Call<'_>| match call {
-        Call::Lock {
-            verb: Verb::Release { .. } | Verb::HandOver { .. },
-            ..
-        } => Err(unavailable()),
-        call => granted(call),
-    };
-    let engine = Fake::new(pool, line).engine(LONG, Arc::new(SystemClock));
+    let engine = Fake::new(unreleasing(), line).engine(LONG, Arc::new(SystemClock));
     let guard = lock(&engine);
     let owner = guard.owner().to_owned();
     assert!(guard.release().is_err());

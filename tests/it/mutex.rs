@@ -12,7 +12,8 @@ use leasehold::{Error, LeaseState, LostCause, Mutex};
 
 use crate::support::{
     PATIENCE, SLACK, Server, Task, add, added, build, fence_of, locking, locking_asleep, lost,
-    manager, ms, name, patient, secs, shared, task, task_asleep, wait_in_vain, wait_until,
+    manager, ms, name, patient, secs, shared, task, task_asleep, unfit_names, wait_in_vain,
+    wait_until,
 };
 
 #[test]
@@ -546,16 +547,8 @@ fn what_cannot_be_is_refused_before_anything_is_sent() {
         .expect("nothing is wrong with it");
     let before = redis.commands();
     let longest = "x".repeat(1024);
-    let longer = "x".repeat(1025);
-    for name in [
-        "",
-        &longer,
-        "a}b",
-        "}x",
-        "{}x",
-        "x:lh:fence",
-        "{x}:lht:queue",
-    ] {
+    for name in unfit_names() {
+        let name = &*name;
         let refused = locks.lock(name);
         assert!(matches!(refused, Err(Error::InvalidName { .. })), "{name}");
         let refused = locks.try_lock(name);

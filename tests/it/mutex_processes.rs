@@ -218,7 +218,8 @@ fn a_process_gives_way_after_its_quantum() {
             task(move || {
                 while stopped.strong_count() > 0 {
                     let guard = mutex.lock().expect("it comes free");
-                    // Held for so long that it is the quantum which runs out, and not the fences for it.
+                    // Time itself is what is tested: held for so long that it is the quantum which runs out, and
+                    // not the fences for it.
                     thread::sleep(ms(1));
                     drop(guard);
                     turns.fetch_add(1, Ordering::Relaxed);

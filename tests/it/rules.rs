@@ -8,8 +8,8 @@ use crossbeam_channel::TryRecvError;
 use leasehold::{Error, LeaseState, LockManager, LostCause};
 
 use crate::support::{
-    PATIENCE, Raw, Server, asleep, build, companions_of, lost, manager, ms, name, secs, shared,
-    wait_until,
+    PATIENCE, Raw, Server, asleep, build, companions_of, hasty, lost, manager, ms, name, secs,
+    shared, wait_until,
 };
 
 /// So long that no test lives to see it end: whatever comes free came free by itself.
@@ -147,11 +147,7 @@ fn a_release_that_finds_nothing_is_an_error_but_no_event() {
 fn an_acquire_whose_answer_was_lost_leaves_no_orphan() {
     let server = Server::start();
     let raw = server.raw();
-    let locks = build(
-        LockManager::single(&server.url())
-            .lease(LONG)
-            .io_timeout(ms(200)),
-    );
+    let locks = build(hasty(&server.url()));
     // So that the script is known, and one request is all it takes.
     drop(locks.lock("warm").expect("free"));
     let taken = raw.stats()["set"];
@@ -320,11 +316,7 @@ fn full_memory_stops_neither_renewal_nor_release() {
 fn a_queued_release_outlives_its_manager() {
     let server = Server::start();
     let raw = server.raw();
-    let locks = build(
-        LockManager::single(&server.url())
-            .lease(LONG)
-            .io_timeout(ms(200)),
-    );
+    let locks = build(hasty(&server.url()));
     let guard = locks.lock("n").expect("free");
     server.pause();
     assert!(matches!(guard.release(), Err(Error::Unavailable { .. })));
@@ -336,11 +328,7 @@ fn a_queued_release_outlives_its_manager() {
 #[test]
 fn close_says_whether_every_release_went_out() {
     let server = Server::start();
-    let locks = build(
-        LockManager::single(&server.url())
-            .lease(LONG)
-            .io_timeout(ms(200)),
-    );
+    let locks = build(hasty(&server.url()));
     let guard = locks.lock("n").expect("free");
     server.pause();
     drop(guard);

@@ -257,6 +257,7 @@ fn a_crowd_lets_in(kind: Kind, rival: Kind, crowd: [&LockManager; 3]) {
         task(move || {
             while stopped.strong_count() > 0 {
                 let guard = lock.lock().expect("it comes free");
+                // Time itself is what is tested: how long each holds is what puts the crowd out of step.
                 thread::sleep(held);
                 drop(guard);
             }

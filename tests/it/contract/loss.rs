@@ -24,7 +24,6 @@ pub(super) fn renewed_for_longer_than_its_lease(kind: Kind) {
     let guard = guard.expect("it is free");
     let rival = kind.rival().of(&other, &name);
     let owner = guard.lease().owner().to_owned();
-    // Time itself is what is tested.
     while begun.elapsed() < lease * 2 {
         assert!(rival.try_lock().expect("it is asked").is_none());
         for key in kind.keys(&name) {
@@ -35,7 +34,8 @@ pub(super) fn renewed_for_longer_than_its_lease(kind: Kind) {
             );
             assert!(holders[0].1 <= lease);
         }
-        // Often enough to see a gap, and not so often as to make one for other tests.
+        // Time itself is what is tested, two leases of it: looked at often enough to see a gap, and not so often as to
+        // make one for other tests.
         thread::sleep(ms(20));
     }
     guard.check().expect("it is held");

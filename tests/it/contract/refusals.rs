@@ -5,7 +5,8 @@ use std::time::Duration;
 use leasehold::{Error, LockManager, Result};
 
 use crate::support::{
-    Guard, Kind, Subject, fence_of, manager, ms, name, patient, secs, shared, unused_url,
+    Guard, Kind, Subject, fence_of, manager, ms, name, patient, secs, shared, unfit_names,
+    unused_url,
 };
 
 /// What comes of it in each of the ways of locking.
@@ -100,16 +101,8 @@ fn out_of_reach() -> LockManager {
 
 pub(super) fn unfit_names_are_refused_before_anything_is_sent(kind: Kind) {
     let locks = out_of_reach();
-    let longer = "x".repeat(1025);
-    for name in [
-        "",
-        &longer,
-        "a}b",
-        "}x",
-        "{}x",
-        "x:lh:fence",
-        "{x}:lht:queue",
-    ] {
+    for name in unfit_names() {
+        let name = &*name;
         // Of several names, the others are fit.
         for outcome in outcomes(&kind.of(&locks, name)) {
             let refused = matches!(outcome, Err(Error::InvalidName { .. }));

@@ -1,10 +1,10 @@
 //! A writer that becomes a reader.
 
-use leasehold::{Error, LeaseState, LockManager, LostCause};
+use leasehold::{Error, LeaseState, LostCause};
 
 use super::{LONG, end_of, locks, reading, writing};
 use crate::support::{
-    PATIENCE, Server, build, lost, manager, ms, name, patient, secs, shared, wait_until,
+    PATIENCE, Server, build, hasty, lost, manager, ms, name, patient, secs, shared, wait_until,
 };
 
 #[test]
@@ -77,11 +77,7 @@ fn a_downgrade_keeps_the_lease_and_goes_on_being_renewed() {
 fn a_downgrade_without_an_answer_leaves_nothing_behind() {
     let server = Server::start();
     let raw = server.raw();
-    let locks = build(
-        LockManager::single(&server.url())
-            .lease(LONG)
-            .io_timeout(ms(200)),
-    );
+    let locks = build(hasty(&server.url()));
     // So that the server knows the script.
     drop(locks.rwlock("warm").write().expect("free").downgrade());
     let writer = locks.rwlock("n").write().expect("free");

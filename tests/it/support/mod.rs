@@ -59,6 +59,28 @@ pub(crate) fn name(what: &str) -> String {
     )
 }
 
+/// Names that no lock can have, one for each reason.
+pub(crate) fn unfit_names() -> [String; 7] {
+    let longer = "x".repeat(1025);
+    [
+        "",
+        &longer,
+        "a}b",
+        "}x",
+        "{}x",
+        "x:lh:fence",
+        "{x}:lht:queue",
+    ]
+    .map(str::to_owned)
+}
+
+/// Settings for requests that are given up on soon, and leases that no test lives to see the end of.
+pub(crate) fn hasty(url: &str) -> Builder {
+    LockManager::single(url)
+        .lease(Duration::from_mins(10))
+        .io_timeout(ms(200))
+}
+
 /// Settings for a busy machine: its servers may well take longer than the default allows.
 pub(crate) fn patient(url: &str) -> Builder {
     LockManager::single(url)
