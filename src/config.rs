@@ -15,6 +15,8 @@ pub(crate) const MIN_LEASE: Duration = Duration::from_millis(10);
 pub(crate) const MAX_LEASE: Duration = Duration::from_hours(24);
 /// The longest label, in bytes.
 const MAX_LABEL: usize = 128;
+/// More replicas than anybody has: a larger number is a mistake.
+const MAX_REPLICAS: u32 = 1000;
 /// The longest prefix, in bytes.
 const MAX_PREFIX: usize = 1024;
 
@@ -69,6 +71,8 @@ pub(crate) struct Settings {
     pub(crate) outage_limit: Duration,
     pub(crate) fence_memory: Duration,
     pub(crate) pool_size: u32,
+    pub(crate) background_release: bool,
+    pub(crate) replicas: u32,
     pub(crate) database: Option<i64>,
 }
 
@@ -90,6 +94,8 @@ impl Default for Settings {
             outage_limit: Duration::from_mins(1),
             fence_memory: Duration::from_mins(10),
             pool_size: 10,
+            background_release: false,
+            replicas: 0,
             database: None,
         }
     }
@@ -121,6 +127,9 @@ impl Settings {
         )?;
         if !(1..=1024).contains(&self.pool_size) {
             return Err(Error::config("pool_size", "it is not between 1 and 1,024"));
+        }
+        if self.replicas > MAX_REPLICAS {
+            return Err(Error::config("replicas", "there are more than 1,000"));
         }
         if self.database.is_some_and(|number| number < 0) {
             return Err(Error::config("database", "it is negative"));
@@ -251,6 +260,7 @@ mod tests {
                 "fence_memory",
             ),
             (settings(|s| s.pool_size = 0), "pool_size"),
+            (settings(|s| s.replicas = 1001), "replicas"),
             (settings(|s| s.database = Some(-1)), "database"),
             (settings(|s| s.label = "a b".into()), "label"),
             (settings(|s| s.label = "a!".into()), "label"),

@@ -24,6 +24,7 @@ pub(crate) type Cause = Arc<dyn std::error::Error + Send + Sync>;
 /// | `NOAUTH`, `WRONGPASS`, `NOPERM` | [`Denied`](Error::Denied) | ends |
 /// | `WRONGTYPE` | [`WrongType`](Error::WrongType) | ends |
 /// | that the others use the semaphore with other permits | [`PermitsDiffer`](Error::PermitsDiffer) | ends |
+/// | confirms a grant for fewer than [`replicas`](crate::Builder::replicas) | [`NotReplicated`](Error::NotReplicated) | goes on |
 /// | anything that is no answer to what was asked | [`Protocol`](Error::Protocol) | ends |
 ///
 /// A wait goes on until its own deadline, and without one until
@@ -81,6 +82,16 @@ pub enum Error {
         /// What the server said.
         cause: Cause,
     },
+    /// The lock was granted, but fewer replicas than [`replicas`](crate::Builder::replicas) confirmed it in time, so it
+    /// is released again.
+    NotReplicated {
+        /// The lock.
+        name: Option<Arc<str>>,
+        /// How many were to confirm it.
+        wanted: u32,
+        /// How many did.
+        confirmed: u32,
+    },
     /// Others who use the name at this time divide it into another number of permits.
     PermitsDiffer {
         /// The semaphore.
@@ -105,7 +116,10 @@ impl Error {
     pub fn is_retryable(&self) -> bool {
         matches!(
             self,
-            Self::Lost(_) | Self::Timeout { .. } | Self::Unavailable { .. }
+            Self::Lost(_)
+                | Self::Timeout { .. }
+                | Self::Unavailable { .. }
+                | Self::NotReplicated { .. }
         )
     }
 
@@ -154,6 +168,14 @@ impl fmt::Display for Error {
                 about(f, name)?;
                 write!(f, "its key holds something that is no lock: {cause}")
             }
+            Self::NotReplicated {
+                name,
+                wanted,
+                confirmed,
+            } => {
+                about(f, name)?;
+                write!(f, "{confirmed} of {wanted} replicas confirmed it in time")
+            }
             Self::PermitsDiffer {
                 name,
                 asked,
@@ -181,6 +203,7 @@ impl std::error::Error for Error {
             | Self::Config { .. }
             | Self::InvalidName { .. }
             | Self::Lost(_)
+            | Self::NotReplicated { .. }
             | Self::PermitsDiffer { .. }
             | Self::Timeout { .. } => None,
         }
@@ -243,6 +266,11 @@ pub(crate) enum FailureKind {
         asked: u32,
         stored: u32,
     },
+    /// It was carried out, and may pass.
+    NotReplicated {
+        wanted: u32,
+        confirmed: u32,
+    },
     Protocol,
 }
 
@@ -266,7 +294,10 @@ impl Failure {
     }
 
     pub(crate) fn passes(&self) -> bool {
-        self.kind == FailureKind::Unavailable
+        matches!(
+            self.kind,
+            FailureKind::Unavailable | FailureKind::NotReplicated { .. }
+        )
     }
 
     pub(crate) fn into_error(self, name: Option<&Arc<str>>) -> Error {
@@ -279,6 +310,11 @@ impl Failure {
                 name: name.unwrap_or_default(),
                 asked,
                 stored,
+            },
+            FailureKind::NotReplicated { wanted, confirmed } => Error::NotReplicated {
+                name,
+                wanted,
+                confirmed,
             },
             FailureKind::Protocol => Error::Protocol { name, cause },
         }

@@ -244,6 +244,33 @@ impl Builder {
         self
     }
 
+    /// Whether guards leave their release to the renewal thread, so that ending one never waits for the server.
+    ///
+    /// A release then goes out within about a millisecond, with others in one request, and at once where somebody is
+    /// known to wait for the lock. [`release`](crate::LockGuard::release) tells only what this process knows: that the
+    /// lease was lost here, not what the server would have said. A thread of this process that asks for the name first
+    /// takes an unsent release back, and asks for the lock in the same request. A program that ends right after a
+    /// release calls [`close`](LockManager::close) first, or the lock stays until its lease is over. Defaults to `false`.
+    pub fn background_release(mut self, on: bool) -> Self {
+        self.settings.background_release = on;
+        self
+    }
+
+    /// How many replicas must have a lock before it counts: a grant, and each renewal, is believed only once so many
+    /// have confirmed it ([`WAIT`] on the connection that wrote it, for `io_timeout` at the most). A grant that too few
+    /// have is released again and the call fails with [`Error::NotReplicated`](crate::Error::NotReplicated), or, where
+    /// it waits already, is tried again; a renewal that too few have is as one that failed, so the lease runs out at its
+    /// deadline. At most 1,000. Defaults to 0.
+    ///
+    /// It makes the loss of a lock in a failover less likely, and does not exclude it: which replica becomes master
+    /// is decided elsewhere. It costs one more round trip for each acquire, and one for each batch of renewals.
+    ///
+    /// [`WAIT`]: https://redis.io/docs/latest/commands/wait/
+    pub fn replicas(mut self, replicas: u32) -> Self {
+        self.settings.replicas = replicas;
+        self
+    }
+
     /// How many connections the pool makes at the most; they are made when they are needed. From 1 to 1,024.
     /// Defaults to 10.
     pub fn pool_size(mut self, connections: u32) -> Self {

@@ -216,15 +216,33 @@ impl Attempt {
         from: Leftover,
         give_back: Option<GiveBack>,
     ) -> Self {
-        let mut attempt = Self::new(chance, label, from.units);
-        attempt.answered = true;
-        attempt.waits = true;
-        attempt.state = State::TakeOver {
-            from: from.owner,
-            doubt: from.doubt,
-            give_back,
-        };
-        attempt
+        Self {
+            answered: true,
+            waits: true,
+            ..Self::take_back(chance, label, from, give_back)
+        }
+    }
+
+    /// The same where its release has not been sent: nobody has waited for it.
+    pub(crate) fn take_back(
+        chance: &dyn Chance,
+        label: &str,
+        from: Leftover,
+        give_back: Option<GiveBack>,
+    ) -> Self {
+        Self {
+            state: State::TakeOver {
+                from: from.owner,
+                doubt: from.doubt,
+                give_back,
+            },
+            ..Self::new(chance, label, from.units)
+        }
+    }
+
+    /// Whether it has done nothing yet, so that another may take its place.
+    pub(crate) fn is_new(&self) -> bool {
+        matches!(self.state, State::Ask) && !self.queued && !self.answered && self.doubt.is_none()
     }
 
     /// Whether a thread that wants so much of the lock can carry it on.

@@ -105,6 +105,28 @@ impl Ending {
         &self.verb
     }
 
+    /// Takes back the end of a tenure that was never sent: what is left to be ended, and the fences it has unused.
+    pub(crate) fn unsent(self) -> (Leftover, Option<GiveBack>) {
+        debug_assert!(!self.repeated && !self.settled);
+        let (owner, units, give_back) = match self.verb {
+            Verb::HandOver {
+                owner,
+                units,
+                give_back,
+            } => (owner, units, give_back),
+            Verb::Release { owner, units } | Verb::Cancel { owner, units } => (owner, units, None),
+            Verb::Acquire { .. } | Verb::TakeOver { .. } => {
+                unreachable!("an ending only ever gives up")
+            }
+        };
+        let leftover = Leftover {
+            owner,
+            units,
+            doubt: self.doubt,
+        };
+        (leftover, give_back)
+    }
+
     /// Whether the server has answered at all: what is left then is only caution.
     pub(crate) fn is_settled(&self) -> bool {
         self.settled

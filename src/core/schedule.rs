@@ -35,11 +35,13 @@ impl<T> Schedule<T> {
         self.due.remove(&place)
     }
 
-    pub(crate) fn get(&self, place: Place) -> Option<&T> {
-        self.due.get(&place)
+    /// The earliest thing.
+    pub(crate) fn first(&self) -> Option<(Place, &T)> {
+        let (place, thing) = self.due.first_key_value()?;
+        Some((*place, thing))
     }
 
-    /// The earliest thing that is due at `now`.
+    /// Takes out the earliest thing, if it is due at `now`.
     pub(crate) fn pop_due(&mut self, now: Time) -> Option<(Place, T)> {
         let first = self.due.first_entry()?;
         (first.key().0 <= now).then(|| first.remove_entry())

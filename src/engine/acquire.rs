@@ -157,6 +157,7 @@ impl Engine {
         mut attempt: Box<Attempt>,
     ) -> Result<Acquired> {
         let lease = request.options.terms.lease;
+        self.settle_outgoing(request, entry, &mut attempt);
         let mut waker: Option<Waker> = None;
         let mut input = Input::Go;
         let mut beside = None;
@@ -257,6 +258,33 @@ impl Engine {
         }
     }
 
+    /// What this process released goes before what it asks for: a release that was left to the renewal thread is
+    /// taken back where it is not on its way yet, and else waited for.
+    fn settle_outgoing(
+        self: &Arc<Self>,
+        request: &Request<'_>,
+        entry: &Arc<Entry>,
+        attempt: &mut Attempt,
+    ) {
+        let outgoing = entry.lock().outgoing.clone();
+        for place in outgoing {
+            let Some(ending) = self.renewal.take_back(self, place) else {
+                // No longer than a request takes: a renewal thread that is stuck is not to hold up who asks.
+                let limit = self.now() + self.settings.io_timeout;
+                let until = request.until.map_or(limit, |until| until.min(limit));
+                self.renewal.wait_until_sent(self, place, until);
+                continue;
+            };
+            if entry.kind.sharing().several || !attempt.is_new() {
+                // What fails of it goes on in the background.
+                self.send_ending(entry, ending).ok();
+            } else {
+                let (from, unused) = ending.unsent();
+                *attempt = Attempt::take_back(&*self.chance, &self.settings.label, from, unused);
+            }
+        }
+    }
+
     /// Ends the attempt and everybody's wait behind it.
     fn give_up(&self, entry: &Arc<Entry>, attempt: Attempt, lease: Duration, why: &Signal) {
         let waiting = entry.lock().queue.failed();
@@ -288,7 +316,7 @@ impl Engine {
         lease: Duration,
     ) {
         let ending = Ending::of_leftover(leftover, self.now(), lease);
-        self.renewal.end(self, entry, ending, false);
+        self.renewal.end(self, entry, ending);
     }
 
     /// Makes a tenure of a grant and hands out the turns in it.

@@ -65,7 +65,7 @@ impl HoldLimit {
             listener.tell(LostCause::MaxHold);
         }
         if let Some(ending) = engine.finish(&self.tenure).1 {
-            engine.end_in_background(&self.tenure.entry, ending, true);
+            engine.leave_release(&self.tenure.entry, ending);
         }
     }
 }
@@ -240,6 +240,10 @@ impl Holding {
         let (standing, ending) = self.conclude(Engine::finish)?;
         let entry = &self.tenure.entry;
         let ended = match ending {
+            Some(ending) if self.engine.settings.background_release => {
+                self.engine.leave_release(entry, ending);
+                Ok(None)
+            }
             Some(ending) => self.engine.run_ending(entry, ending),
             None => Ok(None),
         };

@@ -9,6 +9,7 @@ use std::hash::{BuildHasher, RandomState};
 use crate::clock::Time;
 use crate::core::attempt::Attempt;
 use crate::core::queue::{Queue, Turn};
+use crate::core::schedule::Place;
 use crate::engine::tenure::Tenure;
 use crate::error::Failure;
 use crate::name::Target;
@@ -40,6 +41,8 @@ pub(crate) struct State {
     pub(crate) last: Last,
     /// When and by whom it was last said to be held.
     pub(crate) last_held: Option<(Time, Arc<str>)>,
+    /// The places of its releases that guards left to the renewal thread, until their first request is over.
+    pub(crate) outgoing: Vec<Place>,
     /// How many keep the entry in the table for what they are about to do with it.
     pins: u32,
     /// Whether the entry has left the table.
@@ -129,7 +132,7 @@ impl Names {
         let id = (entry.kind, Arc::clone(entry.target.id()));
         let mut shard = self.shard(&id).lock();
         let mut state = entry.lock();
-        if state.queue.is_idle() && state.pins == 0 && !state.retired {
+        if state.is_idle() && !state.retired {
             state.retired = true;
             shard.remove(&id);
         }
@@ -152,6 +155,7 @@ impl Entry {
                 queue: Queue::new(kind.sharing()),
                 last: Last::NoAnswer,
                 last_held: None,
+                outgoing: Vec::new(),
                 pins: 0,
                 retired: false,
             }),
@@ -164,6 +168,10 @@ impl Entry {
 }
 
 impl State {
+    fn is_idle(&self) -> bool {
+        self.queue.is_idle() && self.outgoing.is_empty() && self.pins == 0
+    }
+
     /// Who held the lock at the last answer, where there was one after `since`.
     pub(crate) fn holder_since(&self, since: Time) -> Option<Arc<str>> {
         let (at, holder) = self.last_held.as_ref()?;

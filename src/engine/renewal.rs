@@ -15,27 +15,26 @@
 //! The thread starts with the first lease or ending, and ends when there has been neither for a while. An
 //! ending that is queued keeps the engine, and so the thread, alive.
 
+mod endings;
+
+use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use crate::clock::{Clock, Time};
-use crate::core::ending::{Ending, Next};
+use crate::clock::Time;
 use crate::core::lease::Standing;
 use crate::core::schedule::{Place, Schedule, Shift, renewal_due, renewal_limit, retry_after};
 use crate::engine::Engine;
-use crate::engine::names::Entry;
 use crate::engine::tenure::Tenure;
 use crate::error::Failure;
 use crate::script::{Call, Renewal as Lease, Renewed, Reply};
-use crate::store::{LEAST, Line};
+use crate::store::Line;
 use crate::sync::{Arc, Condvar, Mutex, Ordering, Weak, thread};
 
+use endings::Job;
+
 /// How many keys, or a few more where a lease has several, go into one request: the server pauses about a millisecond for it.
-const BATCH: usize = 200;
-/// How many endings are sent before leases are looked at again.
-const ENDINGS_IN_A_ROW: usize = 64;
-/// How long a flush waits at a time: parking does not run through suspend, the clock does.
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
+pub(super) const BATCH: usize = 200;
 /// After a failure: what else is due is tried next, but a server that is gone is not asked without a pause.
 const AFTER_FAILURE: Duration = Duration::from_millis(10);
 /// After a panic, so that one that comes again and again does not take a core.
@@ -56,18 +55,10 @@ struct State {
     next_job: u64,
     /// How many endings the server has not answered yet.
     unsettled: usize,
+    /// The first places of the releases that guards left to this thread, until their first request is over.
+    left_here: HashSet<Place>,
     /// Whether the server was out of reach the last time, so that it is said once.
     failing: bool,
-}
-
-/// An ending to be sent.
-struct Job {
-    /// Keeps the engine until it is done.
-    engine: Arc<Engine>,
-    entry: Arc<Entry>,
-    ending: Ending,
-    /// Whether the name's queue waits for the first request.
-    releases: bool,
 }
 
 impl Renewal {
@@ -102,54 +93,6 @@ impl Renewal {
 
     pub(crate) fn deregister(&self, tenure: &Tenure) {
         self.state.lock().take(tenure);
-    }
-
-    /// Sends an ending as soon as possible and as often as it takes.
-    pub(crate) fn end(
-        self: &Arc<Self>,
-        engine: &Engine,
-        entry: &Arc<Entry>,
-        ending: Ending,
-        releases: bool,
-    ) {
-        let Some(strong) = engine.me.upgrade() else {
-            return;
-        };
-        let now = engine.now();
-        let job = Job {
-            engine: strong,
-            entry: Arc::clone(entry),
-            ending,
-            releases,
-        };
-        let mut state = self.state.lock();
-        if let Err(error) = self.ensure_running(&mut state, engine) {
-            drop(state);
-            log::error!(
-                "lock {:?}: not released before its lease is over: no thread: {error}",
-                entry.target.name()
-            );
-            if job.releases {
-                engine.release_over(entry);
-            }
-            return;
-        }
-        state.unsettled += usize::from(!job.ending.is_settled());
-        state.queue(job, now);
-        self.wake_for(&mut state, now);
-    }
-
-    /// Waits until every queued ending was answered once, at most until `until`. True if they were.
-    pub(crate) fn flush(&self, engine: &Engine, until: Time) -> bool {
-        let mut state = self.state.lock();
-        while state.unsettled > 0 {
-            let left = until.since(engine.now());
-            if left.is_zero() {
-                return false;
-            }
-            state = self.changed.wait_for(state, left.min(LONGEST_WAIT));
-        }
-        true
     }
 
     pub(crate) fn stop(&self) {
@@ -275,65 +218,6 @@ impl Renewal {
         Ok(())
     }
 
-    /// Sends the endings that are due, until one fails. False where one did.
-    fn end_due(&self, clock: &dyn Clock, line: &mut dyn Line) -> bool {
-        for _ in 0..ENDINGS_IN_A_ROW {
-            let now = clock.now();
-            let (place, entry, verb, limit) = {
-                let mut state = self.state.lock();
-                let Some((place, job)) = state.begin_job(now) else {
-                    return true;
-                };
-                let (entry, verb) = (Arc::clone(&job.entry), job.ending.verb().clone());
-                // No longer than until a lease is due again: an ending can wait, a lease cannot.
-                let limit = state
-                    .leases
-                    .next()
-                    .map_or(Duration::MAX, |due| due.since(now));
-                (place, entry, verb, limit.max(LEAST))
-            };
-            let call = Call::Lock {
-                kind: entry.kind,
-                target: &entry.target,
-                verb: &verb,
-            };
-            let answer = line.call(&call, limit);
-            let Some(mut job) = self.state.lock().endings.remove(place) else {
-                continue;
-            };
-            let engine = Arc::clone(&job.engine);
-            let now = clock.now();
-            let was_settled = job.ending.is_settled();
-            let (next, failure) = match answer {
-                Ok(answer) => (job.ending.replied(now, &answer.reply, answer.resent), None),
-                Err(failure) => (job.ending.failed(now, &*engine.chance), Some(failure)),
-            };
-            if next != Next::Send && std::mem::take(&mut job.releases) {
-                engine.release_over(&entry);
-            }
-            // Given up on counts as settled too: Redis has dropped the key by itself.
-            let is_settled = job.ending.is_settled() || next == Next::Done;
-            {
-                let mut state = self.state.lock();
-                match next {
-                    Next::Send => state.queue(job, now),
-                    Next::Later(later) => state.queue(job, later),
-                    Next::Done => {}
-                }
-                if is_settled && !was_settled {
-                    state.unsettled -= 1;
-                    self.changed.notify_all();
-                }
-            }
-            if let Some(failure) = failure {
-                self.failed(&reason(&failure));
-                return false;
-            }
-            self.reached();
-        }
-        true
-    }
-
     /// Moves a lease from its retry time to its next one, unless its guard has ended it meanwhile: that sets
     /// the lease first and takes the place out second.
     fn put_off(&self, tenure: &Arc<Tenure>, due: Time) {
@@ -395,21 +279,6 @@ impl State {
             self.put(tenure, now + retry_after(tenure.terms.lease));
         }
         batch
-    }
-
-    fn queue(&mut self, job: Job, due: Time) {
-        let number = self.next_job;
-        self.next_job += 1;
-        self.endings.insert((due, number), job);
-    }
-
-    /// The next ending that is due, left in the timetable where a panic on the way would have it repeated.
-    fn begin_job(&mut self, now: Time) -> Option<(Place, &Job)> {
-        let (_, job) = self.endings.pop_due(now)?;
-        let place = (now + AFTER_PANIC, self.next_job);
-        self.next_job += 1;
-        self.endings.insert(place, job);
-        self.endings.get(place).map(|job| (place, job))
     }
 }
 

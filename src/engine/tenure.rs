@@ -18,7 +18,7 @@ use crate::core::attempt::{Attempt, Grant, Leftover};
 use crate::core::ending::{Ending, Next};
 use crate::core::lease::{LeaseCell, Standing, valid_until};
 use crate::core::queue::{Finish, Health};
-use crate::core::schedule::at_risk_below;
+use crate::core::schedule::{Place, at_risk_below};
 use crate::engine::Engine;
 use crate::engine::names::{Entry, Last, Signal};
 use crate::error::{Failure, Lost, LostCause};
@@ -319,7 +319,7 @@ impl Engine {
                 Ok(answer) => ending.replied(self.now(), &answer.reply, answer.resent),
                 Err(failure) => {
                     ending.failed(self.now(), &*self.chance);
-                    self.end_in_background(entry, ending, false);
+                    self.renewal.end(self, entry, ending);
                     return Err(failure);
                 }
             };
@@ -327,7 +327,7 @@ impl Engine {
                 Next::Send => {}
                 Next::Later(_) => {
                     let gone = ending.gone();
-                    self.end_in_background(entry, ending, false);
+                    self.renewal.end(self, entry, ending);
                     return Ok(gone);
                 }
                 Next::Done => return Ok(ending.gone()),
@@ -341,8 +341,22 @@ impl Engine {
         self.hand_on(entry, next);
     }
 
-    /// Gives an ending to the renewal thread. `releases`: the name's queue waits for its first request.
-    pub(crate) fn end_in_background(&self, entry: &Arc<Entry>, ending: Ending, releases: bool) {
-        self.renewal.end(self, entry, ending, releases);
+    /// Leaves the release of a name's tenure to the renewal thread, and with it the wait for its answer to whoever
+    /// asks for the name next.
+    pub(crate) fn leave_release(&self, entry: &Arc<Entry>, ending: Ending) {
+        let place = self.renewal.reserve(self.now(), entry, &ending);
+        let next = {
+            let mut state = entry.lock();
+            state.outgoing.push(place);
+            state.queue.ended()
+        };
+        self.hand_on(entry, next);
+        self.renewal.leave(self, entry, ending, place);
+    }
+
+    /// The first request of a release that was left to the renewal thread is over.
+    pub(crate) fn sent(&self, entry: &Arc<Entry>, place: Place) {
+        entry.lock().outgoing.retain(|outgoing| *outgoing != place);
+        self.names.retire(entry);
     }
 }

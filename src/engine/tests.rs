@@ -1,5 +1,7 @@
 //! The shell against a store of the test's own: what no real server can be made to do on time.
 
+mod background;
+
 use std::collections::VecDeque;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -137,6 +139,7 @@ fn generous() -> impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send {
                 }
             }
             Call::Lock { .. } => Reply::Released,
+            Call::Release(batch) => Reply::Each(vec![Some(Reply::Released); batch.len()]),
         })
     }
 }

@@ -45,6 +45,8 @@ pub(crate) enum Call<'a> {
     },
     /// The renewal of many leases.
     Renew(&'a [Renewal]),
+    /// The release of many mutexes that nobody is known to wait for.
+    Release(&'a [PlainRelease<'a>]),
     /// To be let past a rate limiter.
     Pass { key: &'a LockKey, pass: Pass },
 }
@@ -141,6 +143,13 @@ pub(crate) struct Renewal {
     pub(crate) lease: Duration,
 }
 
+/// One mutex to release.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlainRelease<'a> {
+    pub(crate) key: &'a LockKey,
+    pub(crate) owner: &'a str,
+}
+
 /// What was answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
@@ -167,10 +176,23 @@ pub(crate) enum Reply {
     /// Not granted: others divide the lock into so many units.
     Differs(u32),
     Renewed(Vec<Renewed>),
+    /// What became of each release; none where the server refused it.
+    Each(Vec<Option<Reply>>),
     /// Past the rate limiter, once so much time has gone by.
     Passed(Duration),
     /// Not past it: so much time would have to go by.
     NotPassed(Duration),
+}
+
+impl Reply {
+    /// Whether somebody relies on what was written for it.
+    pub(crate) fn is_gain(&self) -> bool {
+        match self {
+            Self::Granted { .. } | Self::Shared => true,
+            Self::Renewed(said) => said.iter().any(|said| matches!(said, Renewed::Done { .. })),
+            _ => false,
+        }
+    }
 }
 
 /// Where a lock went.
@@ -241,6 +263,7 @@ impl Call<'_> {
                 }
                 command
             }
+            Call::Release(batch) => mutex::release_many(batch, by),
             Call::Pass { key, pass } => rate::command(key, pass, by),
         }
     }
@@ -258,16 +281,20 @@ impl Call<'_> {
                 .map(renewed)
                 .collect::<Option<_>>()
                 .map(Reply::Renewed),
+            (Call::Release(batch), Value::Array(values)) if values.len() == batch.len() => values
+                .iter()
+                .map(|value| match value {
+                    Value::Int(-2) => Some(None),
+                    value => released(value).map(Some),
+                })
+                .collect::<Option<_>>()
+                .map(Reply::Each),
             (Call::Pass { .. }, value) => rate::reply(&value),
             (Call::Lock { verb, .. }, value) => match verb {
                 Verb::Acquire { .. } | Verb::TakeOver { .. } => grant(&value),
-                Verb::Release { .. } | Verb::HandOver { .. } | Verb::Cancel { .. } => match value {
-                    Value::Int(1) => Some(Reply::Released),
-                    Value::Int(2) => Some(Reply::Contended),
-                    Value::Int(0) => Some(Reply::NotOwner(Gone::Removed)),
-                    Value::Int(-1) => Some(Reply::NotOwner(Gone::Taken)),
-                    _ => None,
-                },
+                Verb::Release { .. } | Verb::HandOver { .. } | Verb::Cancel { .. } => {
+                    released(&value)
+                }
             },
             _ => None,
         };
@@ -317,6 +344,16 @@ fn grant(value: &Value) -> Option<Reply> {
     }
 }
 
+fn released(value: &Value) -> Option<Reply> {
+    match value {
+        Value::Int(1) => Some(Reply::Released),
+        Value::Int(2) => Some(Reply::Contended),
+        Value::Int(0) => Some(Reply::NotOwner(Gone::Removed)),
+        Value::Int(-1) => Some(Reply::NotOwner(Gone::Taken)),
+        _ => None,
+    }
+}
+
 fn renewed(value: &Value) -> Option<Renewed> {
     match value {
         Value::Int(1) => Some(Renewed::Done { contended: false }),
@@ -356,6 +393,7 @@ mod tests {
         let queue = include_str!("queue.lua");
         assert!(queue.contains(&format!("local MARK = '{MARK}'")));
         assert!(include_str!("mutex_release.lua").contains(&format!("'{MARK}'")));
+        assert!(include_str!("mutex_release_many.lua").contains(&format!("'{MARK}'")));
         assert!(include_str!("renew.lua").contains(&format!("'{MARK}'")));
     }
 

@@ -1,9 +1,10 @@
 //! The mutex's commands.
 
 use super::text::{
-    By, MUTEX_ACQUIRE, MUTEX_HAND_OVER, MUTEX_QUANTUM, MUTEX_RELEASE, ask, give_back, of_waiters,
+    By, MUTEX_ACQUIRE, MUTEX_HAND_OVER, MUTEX_QUANTUM, MUTEX_RELEASE, MUTEX_RELEASE_MANY, ask,
+    give_back, of_waiters,
 };
-use super::{GiveBack, Verb, Wire};
+use super::{GiveBack, PlainRelease, Verb, Wire};
 use crate::name::LockKey;
 
 pub(super) fn command(key: &LockKey, verb: &Verb, by: By, wire: &Wire) -> redis::Cmd {
@@ -44,4 +45,15 @@ pub(super) fn command(key: &LockKey, verb: &Verb, by: By, wire: &Wire) -> redis:
         } => hand_over(owner, *give_back, false),
         Verb::Cancel { owner, .. } => hand_over(owner, None, true),
     }
+}
+
+pub(super) fn release_many(batch: &[PlainRelease<'_>], by: By) -> redis::Cmd {
+    let mut command = MUTEX_RELEASE_MANY.command(by, batch.len());
+    for release in batch {
+        command.arg(release.key.key());
+    }
+    for release in batch {
+        command.arg(release.owner);
+    }
+    command
 }

@@ -22,8 +22,10 @@ local function renew(key, owner, lease)
   if failed(value) then return refused(value) end
   if not value then return 0 end
   if value ~= owner and value ~= owner .. '!' then return -1 end
+  -- It always writes, so that a WAIT that follows has something to wait for.
   local ttl = redis.pcall('PTTL', key)
-  if (failed(ttl) or ttl < lease) and failed(redis.pcall('PEXPIRE', key, lease)) then return -2 end
+  if not failed(ttl) and ttl >= lease then lease = string.format('%.0f', ttl + 1) end
+  if failed(redis.pcall('PEXPIRE', key, lease)) then return -2 end
   return value == owner and 1 or 2
 end
 

@@ -27,6 +27,8 @@ pub(crate) struct Route {
     pub(crate) wire: Arc<Wire>,
     pub(crate) connect_timeout: Duration,
     pub(crate) io_timeout: Duration,
+    /// How many replicas must confirm what a call gained.
+    pub(crate) replicas: u32,
 }
 
 /// A connection, or the means to make one.
@@ -93,7 +95,50 @@ impl Link {
             // It may be the answer to something else: nothing on this connection can be trusted any more.
             self.open = None;
         })?;
+        if self.route.replicas > 0 && reply.is_gain() {
+            self.confirm(&budget)?;
+        }
         Ok(Answer { reply, resent })
+    }
+
+    /// Waits until the replicas have what was written on this connection last; every script that grants or renews
+    /// writes, repeated or not. What they have not confirmed in time is as if it were not known.
+    fn confirm(&mut self, budget: &Budget) -> Result<(), Failure> {
+        let (address, wanted) = (&Arc::clone(&self.route.server.address), self.route.replicas);
+        let words = "the connection that wrote it is gone";
+        let lost = || Failure::plain(FailureKind::Unavailable, true, words);
+        let mut open = self.open.take().ok_or_else(lost)?;
+        let limit = budget.left(self.route.io_timeout);
+        // A count is worth more than no answer, so the server gives up before this side does.
+        let patience = (limit * 3 / 4).max(Duration::from_millis(1));
+        let mut wait = redis::cmd("WAIT");
+        wait.arg(wanted).arg(patience.as_millis() as u64);
+        let confirmed = match open.request(&wait, limit) {
+            Ok(Value::Int(count)) => u32::try_from(count).unwrap_or(0),
+            Ok(Value::ServerError(error)) => {
+                return Err(Failure {
+                    unknown: true,
+                    ..refusal(error)
+                });
+            }
+            Ok(_) => {
+                let words = "no answer to a WAIT";
+                return Err(Failure::plain(FailureKind::Protocol, true, words));
+            }
+            Err(trouble) => {
+                return Err(Failure {
+                    unknown: true,
+                    ..trouble.into_failure(address)
+                });
+            }
+        };
+        self.open = Some(open);
+        if confirmed >= wanted {
+            return Ok(());
+        }
+        let kind = FailureKind::NotReplicated { wanted, confirmed };
+        let words = format!("{confirmed} of {wanted} replicas confirmed it within {patience:?}");
+        Err(Failure::plain(kind, true, words))
     }
 
     fn once(&mut self, call: &Call<'_>, budget: &Budget) -> Result<Value, Trouble> {

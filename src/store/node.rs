@@ -23,6 +23,7 @@ impl Node {
             wire: Arc::new(Wire::new(settings.fence_memory, settings.io_timeout)),
             connect_timeout: settings.connect_timeout,
             io_timeout: settings.io_timeout,
+            replicas: settings.replicas,
         };
         Self {
             pool: Pool::new(route.clone(), settings.pool_size),

@@ -1,6 +1,7 @@
 //! The integration tests, one binary. They start the servers that they need; `REDIS_URL` may name one for those
 //! tests that only want to lock something.
 
+mod background_release;
 mod connect;
 mod contract;
 mod examples;
@@ -12,6 +13,7 @@ mod mutex_loss;
 mod mutex_processes;
 mod rate_limiter;
 mod reentrant;
+mod replicas;
 mod rules;
 mod rules_kinds;
 mod rwlock;

@@ -182,6 +182,7 @@ fn manager(url: &str, settings: &str) -> LockManager {
         let number = || value.parse().expect("a number");
         builder = match key {
             "lease_ms" => builder.lease(ms(number())),
+            "replicas" => builder.replicas(value.parse().expect("a number")),
             "label" => builder.label(value),
             _ => panic!("no such setting: {key}"),
         };

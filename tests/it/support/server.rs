@@ -98,6 +98,10 @@ impl Server {
         url(self.port)
     }
 
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
     pub(crate) fn raw(&self) -> Raw {
         Raw::new(&self.url())
     }

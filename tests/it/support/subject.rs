@@ -31,7 +31,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    const NAMES: [(Self, &str); 9] = [
+    pub(crate) const NAMES: [(Self, &str); 9] = [
         (Self::Mutex, "mutex"),
         (Self::Reentrant, "reentrant"),
         (Self::Reader, "reader"),

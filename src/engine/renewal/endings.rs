@@ -1,0 +1,323 @@
+//! The endings that the renewal thread sends.
+//!
+//! What fails, or may be left behind, is repeated until it is settled. A release that its guard left here
+//! ([`background_release`](crate::Builder::background_release)) goes this way:
+//!
+//! | state | event | what follows |
+//! | --- | --- | --- |
+//! | its place is reserved and noted with the name | | whoever asks for the name from here on finds it |
+//! | waits for its time | its millisecond is over, at once where somebody is known to wait | it is sent, with others in one request |
+//! | waits for its time | a thread of this process asks for the name | that thread takes it back, and ends the old tenure with its own request |
+//! | on its way | a thread of this process asks for the name | it waits until the first request is over |
+//! | answered, or failed once | | the place is given up; what failed is repeated as any other ending is |
+
+use std::time::Duration;
+
+use super::{AFTER_PANIC, BATCH, Renewal, State, reason};
+use crate::clock::{Clock, Time};
+use crate::core::ending::{Ending, Next};
+use crate::core::schedule::Place;
+use crate::engine::Engine;
+use crate::engine::names::Entry;
+use crate::error::{Failure, FailureKind};
+use crate::script::{Call, Kind, PlainRelease, Reply, Verb};
+use crate::store::{Answer, LEAST, Line};
+use crate::sync::Arc;
+
+/// How many requests with endings are sent before leases are looked at again.
+const ENDINGS_IN_A_ROW: usize = 64;
+/// How long a release that nobody is known to wait for stays here, so that others go with it.
+const GATHERED_FOR: Duration = Duration::from_millis(1);
+/// How long a flush waits at a time: parking does not run through suspend, the clock does.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+/// An ending to be sent.
+pub(super) struct Job {
+    /// Keeps the engine until it is done.
+    engine: Arc<Engine>,
+    entry: Arc<Entry>,
+    ending: Ending,
+    /// The place that a release has until its first request is over.
+    left_here: Option<Place>,
+}
+
+impl Renewal {
+    /// Sends an ending as soon as possible and as often as it takes.
+    pub(crate) fn end(self: &Arc<Self>, engine: &Engine, entry: &Arc<Entry>, ending: Ending) {
+        self.take_on(engine, entry, ending, None);
+    }
+
+    /// A place for the release of a tenure that is to be left here.
+    pub(crate) fn reserve(&self, now: Time, entry: &Entry, ending: &Ending) -> Place {
+        // Gathering costs a waiter time, so it is for those that nobody is known to wait for.
+        let due = if is_plain(entry, ending.verb()) {
+            now + GATHERED_FOR
+        } else {
+            now
+        };
+        let mut state = self.state.lock();
+        let place = state.new_place(due);
+        state.left_here.insert(place);
+        place
+    }
+
+    /// Sends a release when its place is due and as often as it takes.
+    pub(crate) fn leave(
+        self: &Arc<Self>,
+        engine: &Engine,
+        entry: &Arc<Entry>,
+        ending: Ending,
+        place: Place,
+    ) {
+        self.take_on(engine, entry, ending, Some(place));
+    }
+
+    fn take_on(
+        self: &Arc<Self>,
+        engine: &Engine,
+        entry: &Arc<Entry>,
+        ending: Ending,
+        left_here: Option<Place>,
+    ) {
+        let Some(strong) = engine.me.upgrade() else {
+            return;
+        };
+        let now = engine.now();
+        let job = Job {
+            engine: strong,
+            entry: Arc::clone(entry),
+            ending,
+            left_here,
+        };
+        let mut state = self.state.lock();
+        if let Err(error) = self.ensure_running(&mut state, engine) {
+            drop(state);
+            log::error!(
+                "lock {:?}: not released before its lease is over: no thread: {error}",
+                entry.target.name()
+            );
+            self.first_is_over(engine, entry, left_here);
+            return;
+        }
+        state.unsettled += usize::from(!job.ending.is_settled());
+        let place = left_here.unwrap_or_else(|| state.new_place(now));
+        state.endings.insert(place, job);
+        self.wake_for(&mut state, place.0);
+    }
+
+    /// Takes a release out again that was left here and is not on its way yet.
+    pub(crate) fn take_back(&self, engine: &Engine, place: Place) -> Option<Ending> {
+        let job = {
+            let mut state = self.state.lock();
+            let job = state.endings.remove(place)?;
+            state.unsettled -= 1;
+            job
+        };
+        self.first_is_over(engine, &job.entry, job.left_here);
+        Some(job.ending)
+    }
+
+    /// Waits until the first request of a release that was left here is over, at most until `until`.
+    pub(crate) fn wait_until_sent(&self, engine: &Engine, place: Place, until: Time) {
+        let mut state = self.state.lock();
+        while state.left_here.contains(&place) {
+            let left = until.since(engine.now());
+            if left.is_zero() {
+                return;
+            }
+            state = self.changed.wait_for(state, left.min(LONGEST_WAIT));
+        }
+    }
+
+    /// The first request of a release that was left here is over, or was not needed.
+    fn first_is_over(&self, engine: &Engine, entry: &Arc<Entry>, place: Option<Place>) {
+        let Some(place) = place else { return };
+        self.state.lock().left_here.remove(&place);
+        self.changed.notify_all();
+        engine.sent(entry, place);
+    }
+
+    /// Waits until every queued ending was answered once, at most until `until`. True if they were.
+    pub(crate) fn flush(&self, engine: &Engine, until: Time) -> bool {
+        let mut state = self.state.lock();
+        while state.unsettled > 0 {
+            let left = until.since(engine.now());
+            if left.is_zero() {
+                return false;
+            }
+            state = self.changed.wait_for(state, left.min(LONGEST_WAIT));
+        }
+        true
+    }
+
+    /// Sends the endings that are due, until one fails. False where one did.
+    pub(super) fn end_due(&self, clock: &dyn Clock, line: &mut dyn Line) -> bool {
+        for _ in 0..ENDINGS_IN_A_ROW {
+            let now = clock.now();
+            let (begun, limit) = {
+                let mut state = self.state.lock();
+                let begun = state.begin_jobs(now);
+                // No longer than until a lease is due again: an ending can wait, a lease cannot.
+                let limit = state
+                    .leases
+                    .next()
+                    .map_or(Duration::MAX, |due| due.since(now));
+                (begun, limit.max(LEAST))
+            };
+            if begun.is_empty() {
+                return true;
+            }
+            let answers = send(line, &begun, limit);
+            let mut trouble = None;
+            for (begun, answer) in begun.iter().zip(answers) {
+                trouble = self.answered(clock, begun, answer).or(trouble);
+            }
+            if let Some(why) = trouble {
+                self.failed(&why);
+                return false;
+            }
+            self.reached();
+        }
+        true
+    }
+
+    /// Takes in what was answered to an ending. Returns why it failed, where it did.
+    fn answered(
+        &self,
+        clock: &dyn Clock,
+        begun: &Begun,
+        answer: Result<Answer, Failure>,
+    ) -> Option<String> {
+        let mut job = self.state.lock().endings.remove(begun.place)?;
+        let engine = Arc::clone(&job.engine);
+        let now = clock.now();
+        let was_settled = job.ending.is_settled();
+        let (next, trouble) = match answer {
+            Ok(answer) => (job.ending.replied(now, &answer.reply, answer.resent), None),
+            Err(failure) => {
+                let next = job.ending.failed(now, &*engine.chance);
+                (next, Some(reason(&failure)))
+            }
+        };
+        if next != Next::Send {
+            self.first_is_over(&engine, &begun.entry, job.left_here.take());
+        }
+        // Given up on counts as settled too: Redis has dropped the key by itself.
+        let is_settled = job.ending.is_settled() || next == Next::Done;
+        let mut state = self.state.lock();
+        match next {
+            Next::Send => state.queue(job, now),
+            Next::Later(later) => state.queue(job, later),
+            Next::Done => {}
+        }
+        if is_settled && !was_settled {
+            state.unsettled -= 1;
+            self.changed.notify_all();
+        }
+        trouble
+    }
+}
+
+impl State {
+    fn new_place(&mut self, due: Time) -> Place {
+        let number = self.next_job;
+        self.next_job += 1;
+        (due, number)
+    }
+
+    fn queue(&mut self, job: Job, due: Time) {
+        let place = self.new_place(due);
+        self.endings.insert(place, job);
+    }
+
+    /// The next ending that is due, or the next several where one request can carry them, left in the timetable
+    /// where a panic on the way would have them repeated.
+    fn begin_jobs(&mut self, now: Time) -> Vec<Begun> {
+        let mut begun: Vec<Begun> = Vec::new();
+        while begun.len() < BATCH
+            && let Some(((due, _), job)) = self.endings.first()
+            && due <= now
+            && (begun.is_empty()
+                || (begun[0].is_plain() && is_plain(&job.entry, job.ending.verb())))
+            && let Some((_, job)) = self.endings.pop_due(now)
+        {
+            let place = self.new_place(now + AFTER_PANIC);
+            begun.push(Begun {
+                place,
+                entry: Arc::clone(&job.entry),
+                verb: job.ending.verb().clone(),
+            });
+            self.endings.insert(place, job);
+        }
+        begun
+    }
+}
+
+/// An ending that is being sent, and its place meanwhile.
+struct Begun {
+    place: Place,
+    entry: Arc<Entry>,
+    verb: Verb,
+}
+
+impl Begun {
+    fn is_plain(&self) -> bool {
+        is_plain(&self.entry, &self.verb)
+    }
+}
+
+/// Whether it goes together with others of its like.
+fn is_plain(entry: &Entry, verb: &Verb) -> bool {
+    entry.kind == Kind::Mutex && matches!(verb, Verb::Release { .. })
+}
+
+/// Sends endings: one, or several plain releases by one request. Returns an answer to each.
+fn send(line: &mut dyn Line, begun: &[Begun], limit: Duration) -> Vec<Result<Answer, Failure>> {
+    if let [only] = begun {
+        let call = Call::Lock {
+            kind: only.entry.kind,
+            target: &only.entry.target,
+            verb: &only.verb,
+        };
+        return vec![line.call(&call, limit)];
+    }
+    let releases: Vec<_> = begun
+        .iter()
+        .filter_map(|begun| match &begun.verb {
+            Verb::Release { owner, .. } => Some(PlainRelease {
+                key: begun.entry.target.first(),
+                owner,
+            }),
+            _ => None,
+        })
+        .collect();
+    match line.call(&Call::Release(&releases), limit) {
+        Ok(Answer {
+            reply: Reply::Each(replies),
+            resent,
+        }) => replies
+            .into_iter()
+            .map(|reply| {
+                let reply = reply.ok_or_else(|| {
+                    let words = "the server refuses it, or its key holds something that is no lock";
+                    Failure::plain(FailureKind::Denied, false, words)
+                })?;
+                Ok(Answer { reply, resent })
+            })
+            .collect(),
+        Ok(_) => {
+            let words = "an answer to another question";
+            let failure = Failure::plain(FailureKind::Protocol, true, words);
+            vec![Err(failure); begun.len()]
+        }
+        // Where the server refuses it because of a key in it that this user may not touch, it goes in halves: one bad
+        // key must not cost the others.
+        Err(failure) if !failure.unknown && !failure.passes() => {
+            let (first, second) = begun.split_at(begun.len() / 2);
+            let mut answers = send(line, first, limit);
+            answers.extend(send(line, second, limit));
+            answers
+        }
+        Err(failure) => vec![Err(failure); begun.len()],
+    }
+}

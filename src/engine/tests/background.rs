@@ -1,0 +1,269 @@
+//! Releases that guards leave to the renewal thread, at a clock that stands still: so nothing is due before the test
+//! says so.
+
+use super::*;
+use crate::lock::semaphore::Semaphore;
+
+/// Longer than a release is gathered.
+const LATER: Duration = Duration::from_millis(10);
+
+fn still() -> Arc<ManualClock> {
+    Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)))
+}
+
+fn background(store: Fake, clock: &Arc<ManualClock>) -> Arc<Engine> {
+    let mut settings = Settings::default();
+    settings.options.terms.lease = LONG;
+    settings.background_release = true;
+    let (clock, chance) = (Arc::clone(clock), Arc::new(SystemChance::new()));
+    Engine::new(settings, Arc::new(store), clock, chance)
+}
+
+/// Grants everything, and tells what it was asked about a lock.
+fn telling(sender: mpsc::Sender<Verb>) -> impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send {
+    let mut granted = generous();
+    move |call| {
+        if let Call::Lock { verb, .. } = call {
+            sender.send((*verb).clone()).ok();
+        }
+        granted(call)
+    }
+}
+
+#[test]
+fn a_release_that_was_not_sent_is_taken_back_by_who_asks_next() {
+    let (clock, (asked, verbs), (sent, releases)) = (still(), mpsc::channel(), mpsc::channel());
+    let engine = background(Fake::new(telling(asked), telling(sent)), &clock);
+    let first = lock(&engine);
+    let (old, fence) = (first.owner().to_owned(), first.fence());
+    first.release().expect("nobody says otherwise");
+    assert!(
+        engine
+            .names
+            .all()
+            .iter()
+            .any(|entry| entry.lock().outgoing.len() == 1)
+    );
+    let second = mutex(Arc::clone(&engine), "name")
+        .try_lock()
+        .expect("asked");
+    let second = second.expect("this process released it");
+    assert!(second.fence() > fence);
+    assert!(matches!(verbs.recv(), Ok(Verb::Acquire { .. })));
+    match verbs.recv() {
+        Ok(Verb::TakeOver { from, ask, .. }) => assert_eq!((&*from, ask.fences), (&*old, 1)),
+        other => panic!("{other:?}"),
+    }
+    clock.advance(LATER);
+    drop(second);
+    clock.advance(LATER);
+    assert!(engine.close(PATIENCE));
+    // The one that was taken back never went out.
+    match releases.recv_timeout(PATIENCE) {
+        Ok(Verb::Release { owner, .. }) => assert_ne!(*owner, *old),
+        other => panic!("{other:?}"),
+    }
+    assert!(engine.names.all().is_empty(), "the name is still in use");
+}
+
+#[test]
+fn who_asks_next_waits_for_a_release_that_is_on_its_way() {
+    let (clock, (asked, verbs)) = (still(), mpsc::channel());
+    let (arrived, arrivals) = mpsc::channel();
+    let (keep, line) = stuck();
+    let mut line = line;
+    let slow = move |call: &Call<'_>| {
+        arrived.send(()).ok();
+        line(call).or_else(|_| generous()(call))
+    };
+    let engine = background(Fake::new(telling(asked), slow), &clock);
+    lock(&engine).release().expect("nobody says otherwise");
+    assert!(matches!(verbs.recv(), Ok(Verb::Acquire { .. })));
+    clock.advance(LATER);
+    arrivals.recv_timeout(PATIENCE).expect("it is sent");
+    let next = {
+        let engine = Arc::clone(&engine);
+        thread::spawn(move || mutex(engine, "name").try_lock())
+    };
+    // The thread is the delegate, and asks nothing yet.
+    wait_for(|| {
+        engine
+            .names
+            .all()
+            .iter()
+            .any(|entry| !entry.lock().queue.is_idle())
+    });
+    assert!(verbs.try_recv().is_err());
+    drop(keep);
+    assert!(next.join().expect("no panic").expect("asked").is_some());
+    assert!(matches!(verbs.recv(), Ok(Verb::Acquire { .. })));
+}
+
+#[test]
+fn a_stuck_renewal_thread_holds_nobody_up_for_long() {
+    let clock = still();
+    let (keep, line) = stuck();
+    let engine = background(Fake::new(generous(), line), &clock);
+    lock(&engine).release().expect("nobody says otherwise");
+    clock.advance(LATER);
+    let next = {
+        let engine = Arc::clone(&engine);
+        thread::spawn(move || lock(&engine).fence())
+    };
+    wait_for(|| {
+        clock.advance(engine.settings.io_timeout);
+        next.is_finished()
+    });
+    next.join().expect("granted");
+    drop(keep);
+}
+
+#[test]
+fn releases_go_out_together_and_each_has_its_own_answer() {
+    const NAMES: usize = 450;
+    let (clock, (sent, requests)) = (still(), mpsc::channel());
+    let mut refused_once = false;
+    let line = move |call: &Call<'_>| {
+        Ok(match call {
+            Call::Release(batch) => {
+                let keys: Vec<_> = batch.iter().map(|one| one.key.key().to_owned()).collect();
+                let replies = keys.iter().map(|key| match key.as_str() {
+                    "7" if !std::mem::replace(&mut refused_once, true) => None,
+                    "8" => Some(Reply::Contended),
+                    _ => Some(Reply::Released),
+                });
+                let replies = Reply::Each(replies.collect());
+                sent.send(keys).ok();
+                replies
+            }
+            Call::Lock { target, verb, .. } => {
+                let is_expected = matches!(verb, Verb::HandOver { .. } | Verb::Release { .. });
+                assert!(is_expected, "{verb:?}");
+                sent.send(vec![target.first().key().to_owned()]).ok();
+                Reply::Released
+            }
+            call => return generous()(call),
+        })
+    };
+    let engine = background(Fake::new(generous(), line), &clock);
+    for name in 0..NAMES {
+        let guard = mutex(Arc::clone(&engine), &name.to_string()).lock();
+        guard
+            .expect("granted")
+            .release()
+            .expect("nobody says otherwise");
+    }
+    assert!(requests.try_recv().is_err(), "it is not due yet");
+    let (mut batches, mut count) = (Vec::new(), std::collections::HashMap::new());
+    clock.advance(LATER);
+    while count.len() < NAMES || count["7"] < 2 || count["8"] < 2 {
+        // The refused one is repeated after a pause.
+        clock.advance(LATER);
+        let Ok(keys) = requests.recv_timeout(Duration::from_millis(20)) else {
+            continue;
+        };
+        batches.push(keys.len());
+        for key in keys {
+            *count.entry(key).or_insert(0) += 1;
+        }
+    }
+    assert_eq!(batches.iter().max(), Some(&super::super::renewal::BATCH));
+    let repeated: Vec<_> = count.iter().filter(|(_, times)| **times != 1).collect();
+    assert_eq!(repeated.len(), 2, "{repeated:?}");
+    assert!(engine.close(PATIENCE));
+}
+
+/// One key that this user may not touch makes the server refuse the whole request.
+#[test]
+fn a_batch_that_is_refused_goes_in_halves() {
+    let (clock, (sent, released)) = (still(), mpsc::channel());
+    let line = move |call: &Call<'_>| {
+        let keys: Vec<String> = match call {
+            Call::Release(batch) => batch.iter().map(|one| one.key.key().into()).collect(),
+            Call::Lock { target, .. } => vec![target.first().key().into()],
+            call => return generous()(call),
+        };
+        if keys.iter().any(|key| key == "bad") {
+            return Err(Failure::plain(FailureKind::Denied, false, "NOPERM"));
+        }
+        let replies = vec![Some(Reply::Released); keys.len()];
+        let single = matches!(call, Call::Lock { .. });
+        for key in keys {
+            sent.send(key).ok();
+        }
+        Ok(if single {
+            Reply::Released
+        } else {
+            Reply::Each(replies)
+        })
+    };
+    let engine = background(Fake::new(generous(), line), &clock);
+    for name in ["a", "b", "bad", "c", "d"] {
+        drop(mutex(Arc::clone(&engine), name).lock().expect("granted"));
+    }
+    clock.advance(LATER);
+    let mut names: Vec<_> = (0..4)
+        .map(|_| released.recv_timeout(PATIENCE).expect("released"))
+        .collect();
+    names.sort();
+    assert_eq!(names, ["a", "b", "c", "d"]);
+}
+
+#[test]
+fn a_queued_release_outlives_every_handle() {
+    let (clock, (sent, releases)) = (still(), mpsc::channel());
+    let engine = background(Fake::new(generous(), telling(sent)), &clock);
+    let gone = Arc::downgrade(&engine);
+    drop(lock(&engine));
+    drop(engine);
+    assert!(gone.upgrade().is_some());
+    clock.advance(LATER);
+    let sent = releases.recv_timeout(PATIENCE);
+    assert!(matches!(sent, Ok(Verb::Release { .. })), "{sent:?}");
+    wait_for(|| gone.upgrade().is_none());
+}
+
+/// A permit that this process gave back is there for its next thread, though the renewal thread has not sent it yet.
+#[test]
+fn a_permit_is_given_back_before_the_next_is_asked_for() {
+    let (clock, (asked, verbs)) = (still(), mpsc::channel());
+    let (arrived, arrivals) = mpsc::channel();
+    let (keep, mut line) = stuck();
+    let line = move |call: &Call<'_>| {
+        arrived.send(()).ok();
+        line(call)
+    };
+    let engine = background(Fake::new(telling(asked), line), &clock);
+    drop(lock(&engine));
+    clock.advance(LATER);
+    arrivals.recv_timeout(PATIENCE).expect("it is sent");
+    // The renewal thread is busy with that one.
+    let semaphore = Semaphore::new(Handle::new(Arc::clone(&engine), "permits"), 1);
+    drop(semaphore.acquire().expect("granted"));
+    assert!(semaphore.try_acquire().expect("asked").is_some());
+    let verbs: Vec<_> = verbs.try_iter().collect();
+    assert!(
+        matches!(
+            verbs.as_slice(),
+            [
+                Verb::Acquire { .. },
+                Verb::Acquire { .. },
+                Verb::Release { .. },
+                Verb::Acquire { .. }
+            ]
+        ),
+        "{verbs:?}"
+    );
+    drop(keep);
+}
+
+fn wait_for(mut condition: impl FnMut() -> bool) {
+    let started = SystemClock.now();
+    while !condition() {
+        assert!(
+            SystemClock.now().since(started) < PATIENCE,
+            "it never comes"
+        );
+        thread::yield_now();
+    }
+}

@@ -1,0 +1,145 @@
+//! Releases that guards leave to the renewal thread.
+
+use std::thread;
+
+use leasehold::{Error, LockManager};
+
+use crate::support::{
+    Kind, PATIENCE, Server, add_under, added, build, lost, manager, ms, name, patient, secs,
+    shared, task_asleep, wait_until,
+};
+
+fn background(url: &str) -> LockManager {
+    build(patient(url).background_release(true))
+}
+
+#[test]
+fn smoke() {
+    let raw = shared();
+    let (locks, name) = (background(raw.url()), name("background"));
+    let guard = locks.lock(&name).expect("free");
+    let fence = guard.fence();
+    guard.release().expect("nobody says otherwise");
+    assert!(locks.close(PATIENCE), "it did not go out");
+    assert!(!raw.exists(&name));
+    let next = manager(raw.url()).try_lock(&name).expect("asked");
+    assert!(next.expect("released").fence() > fence);
+}
+
+/// Whatever this process gave back it can have again, though nothing may have been sent yet.
+#[test]
+fn what_was_released_here_is_free_for_every_kind() {
+    let raw = shared();
+    let (locks, name) = (background(raw.url()), name("background"));
+    for (kind, named) in Kind::NAMES {
+        let subject = kind.of(&locks, &format!("{name}:{named}"));
+        let mut last = 0;
+        for round in 0..50 {
+            let guard = subject.try_lock().expect("asked");
+            let guard = guard.unwrap_or_else(|| panic!("{named}: held in round {round}"));
+            assert!(guard.fence() >= last, "{named}");
+            last = guard.fence();
+            guard.release().expect("nobody says otherwise");
+        }
+    }
+    assert!(locks.close(PATIENCE));
+    for (kind, named) in Kind::NAMES {
+        for key in kind.keys(&format!("{name}:{named}")) {
+            assert!(!raw.exists(&key), "{key}");
+        }
+    }
+}
+
+/// Two managers, which are to a lock what processes are, with threads that take the same few names in turn.
+#[test]
+fn nothing_is_lost_between_processes_that_release_in_the_background() {
+    const TIMES: u32 = 40;
+    let (raw, base) = (shared(), name("background"));
+    let managers = [
+        background(raw.url()),
+        background(raw.url()),
+        manager(raw.url()),
+    ];
+    let subjects: Vec<_> = [Kind::Mutex, Kind::Writer, Kind::AllPermits, Kind::Multi]
+        .map(|kind| (kind, format!("{base}:{}", kind.name())))
+        .into();
+    thread::scope(|scope| {
+        for locks in &managers {
+            for (kind, name) in &subjects {
+                for _ in 0..2 {
+                    let subject = kind.of(locks, name);
+                    scope.spawn(move || add_under(raw, &subject, TIMES));
+                }
+            }
+        }
+    });
+    for (kind, name) in &subjects {
+        let (sum, fences) = added(raw, name);
+        assert_eq!(sum, 6 * TIMES, "{kind:?}");
+        assert!(fences.is_sorted_by(|one, next| one < next), "{kind:?}");
+    }
+}
+
+#[test]
+fn a_waiter_in_another_process_is_handed_the_lock() {
+    let raw = shared();
+    let (locks, other, name) = (
+        background(raw.url()),
+        manager(raw.url()),
+        name("background"),
+    );
+    let guard = locks.lock(&name).expect("free");
+    let waiting = {
+        let (other, name) = (other.clone(), name.clone());
+        task_asleep(move || other.lock(&name).expect("it comes free").fence())
+    };
+    raw.wait_until_queued(&name, 1);
+    let fence = guard.fence();
+    guard.release().expect("nobody says otherwise");
+    assert!(waiting.end() > fence);
+}
+
+#[test]
+fn a_loss_that_is_known_here_is_told() {
+    let (raw, name) = (shared(), name("background"));
+    let guard = background(raw.url())
+        .mutex(&name)
+        .lease(ms(50))
+        .renew(false)
+        .lock()
+        .expect("free");
+    wait_until("the lease is over", || guard.check().is_err());
+    lost(guard.release());
+}
+
+/// So a thousand releases cost the server far fewer requests.
+#[test]
+fn releases_share_requests() {
+    let server = Server::start();
+    let (raw, locks) = (server.raw(), background(&server.url()));
+    drop(locks.lock("first").expect("free"));
+    let calls = || raw.stats().get("evalsha").copied().unwrap_or(0);
+    let guards: Vec<_> = (0..1000)
+        .map(|n| locks.lock(format!("n{n}")).expect("free"))
+        .collect();
+    let before = calls();
+    drop(guards);
+    assert!(locks.close(PATIENCE));
+    assert_eq!(raw.ask::<Vec<String>>(&["KEYS", "n*"]), [""; 0]);
+    let calls = calls() - before;
+    assert!(calls <= 100, "{calls} requests for 1,000 releases");
+}
+
+#[test]
+fn a_closed_manager_tells_whether_all_went_out() {
+    let server = Server::start();
+    let locks = background(&server.url());
+    let guard = locks.lock("n").expect("free");
+    server.pause();
+    guard.release().expect("nothing is asked");
+    assert!(!locks.close(ms(50)));
+    server.resume();
+    assert!(locks.close(secs(20)));
+    assert!(!server.raw().exists("n"));
+    assert!(matches!(locks.try_lock("n"), Err(Error::Closed)));
+}

@@ -1,0 +1,167 @@
+//! Grants and renewals that count only once replicas have them.
+
+use leasehold::{Error, LeaseState, LockManager, LostCause};
+
+use crate::support::{
+    Child, PATIENCE, Raw, Server, build, lost, manager, patient, secs, task_asleep, wait_until,
+};
+
+/// A master and so many replicas that follow it.
+fn servers<const N: usize>() -> (Server, [Server; N]) {
+    // Or it would wait for 5 s whether more of them come.
+    let master = Server::with(&["--repl-diskless-sync-delay", "0"]);
+    let port = master.port().to_string();
+    let replicas = [(); N].map(|()| Server::with(&["--replicaof", "127.0.0.1", &port]));
+    let raw = master.raw();
+    for replica in &replicas {
+        let replica = replica.raw();
+        wait_until("the replica follows", || {
+            let written: i64 = raw.ask(&["INCR", "followed"]);
+            replica.get("followed") == Some(written.to_string())
+        });
+    }
+    (master, replicas)
+}
+
+fn replicated(master: &Server, replicas: u32) -> LockManager {
+    build(patient(&master.url()).replicas(replicas))
+}
+
+fn not_replicated<T: std::fmt::Debug>(result: Result<T, Error>) -> (u32, u32) {
+    match result {
+        Err(Error::NotReplicated {
+            wanted, confirmed, ..
+        }) => (wanted, confirmed),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// How often the server was asked to wait.
+fn waits(raw: &Raw) -> u64 {
+    raw.stats().get("wait").copied().unwrap_or(0)
+}
+
+#[test]
+fn smoke() {
+    let (master, replicas) = servers::<2>();
+    let locks = replicated(&master, 2);
+    let before = waits(&master.raw());
+    let guard = locks.lock("n").expect("free");
+    assert_eq!(waits(&master.raw()), before + 1);
+    for replica in &replicas {
+        assert_eq!(replica.raw().get("n").as_deref(), Some(guard.owner()));
+    }
+    guard.release().expect("held");
+}
+
+#[test]
+fn a_grant_that_too_few_have_is_released_and_an_error() {
+    let (master, [replica]) = servers::<1>();
+    let locks = build(patient(&master.url()).replicas(1).io_timeout(secs(1)));
+    replica.pause();
+    assert_eq!(not_replicated(locks.lock("n")), (1, 0));
+    assert_eq!(not_replicated(locks.try_lock("n2")), (1, 0));
+    let text = locks.try_lock("n3").expect_err("no replica").to_string();
+    assert_eq!(text, "lock \"n3\": 0 of 1 replicas confirmed it in time");
+    wait_until("it is released", || !master.raw().exists("n"));
+    replica.resume();
+    wait_until("the replica is back", || {
+        locks.try_lock("n").is_ok_and(|guard| guard.is_some())
+    });
+}
+
+/// More than there are is never reached, and no key stays behind.
+#[test]
+fn every_kind_wants_its_replicas() {
+    let (master, [_replica]) = servers::<1>();
+    let locks = build(patient(&master.url()).replicas(2).io_timeout(secs(1)));
+    not_replicated(locks.reentrant_mutex("reentrant").try_lock());
+    not_replicated(locks.rwlock("rw").try_read());
+    not_replicated(locks.rwlock("rw2").try_write());
+    not_replicated(locks.semaphore("sem", 3).try_acquire_many(2));
+    not_replicated(locks.multi(["a", "b"]).try_lock());
+    let raw = master.raw();
+    for key in ["reentrant", "rw", "rw2", "sem", "a", "b"] {
+        wait_until("it is released", || !raw.exists(key));
+    }
+}
+
+#[test]
+fn a_wait_goes_on_until_the_replicas_are_back() {
+    let (master, [replica]) = servers::<1>();
+    let locks = build(patient(&master.url()).replicas(1).io_timeout(secs(1)));
+    let first = manager(&master.url()).lock("n").expect("free");
+    let waiting = {
+        let locks = locks.clone();
+        task_asleep(move || locks.lock("n").map(|guard| guard.fence()))
+    };
+    master.raw().wait_until_queued("n", 1);
+    replica.pause();
+    let fence = first.fence();
+    let raw = master.raw();
+    let asked = waits(&raw);
+    first.release().expect("held");
+    wait_until("its claim is not confirmed, twice", || {
+        waits(&raw) >= asked + 2
+    });
+    replica.resume();
+    assert!(waiting.end().expect("it goes on") > fence);
+}
+
+#[test]
+fn a_renewal_that_too_few_have_does_not_count() {
+    let (master, [replica]) = servers::<1>();
+    let locks = build(
+        patient(&master.url())
+            .replicas(1)
+            .io_timeout(secs(1))
+            .lease(secs(4)),
+    );
+    let guard = locks.lock("n").expect("free");
+    let (raw, heard) = (master.raw(), guard.on_lost());
+    raw.wait_until_renewed("n", 1);
+    replica.pause();
+    // The master goes on saying yes.
+    let told = heard.recv_timeout(PATIENCE).expect("lost");
+    assert_eq!(
+        (told.cause, guard.state()),
+        (LostCause::Expired, LeaseState::Lost)
+    );
+    assert!(raw.exists("n"), "the master had it renewed all the while");
+    lost(guard.release());
+    replica.resume();
+}
+
+#[test]
+fn an_extension_that_too_few_have_is_an_error() {
+    let (master, [replica]) = servers::<1>();
+    let locks = build(patient(&master.url()).replicas(1).io_timeout(secs(1)));
+    let guard = locks.lock("n").expect("free");
+    let left = guard.remaining();
+    replica.pause();
+    assert_eq!(not_replicated(guard.extend(secs(100))), (1, 0));
+    assert!(guard.remaining() <= left);
+    replica.resume();
+    guard.extend(secs(100)).expect("the replica is back");
+    assert!(guard.remaining() >= secs(99));
+    // Longer than it asks for by itself: its own renewals must still be writes, or they would prove nothing.
+    let raw = master.raw();
+    let writes = || raw.stats().get("pexpire").copied().unwrap_or(0);
+    let before = writes();
+    guard.extend(secs(101)).expect("held");
+    assert!(writes() > before);
+}
+
+/// A failover: the replica that had the lock becomes the master.
+#[test]
+fn a_lock_that_was_confirmed_outlives_its_master() {
+    let (master, [replica]) = servers::<1>();
+    let mut holder = Child::start(&master.url(), "replicas=1");
+    holder.lock("n");
+    master.kill();
+    let raw = replica.raw();
+    let () = raw.ask(&["REPLICAOF", "NO", "ONE"]);
+    let other = manager(&replica.url());
+    assert!(other.try_lock("n").expect("asked").is_none());
+    holder.kill();
+}
