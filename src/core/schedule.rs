@@ -47,6 +47,12 @@ impl<T> Schedule<T> {
         (first.key().0 <= now).then(|| first.remove_entry())
     }
 
+    /// The things that are due at `until` or before, the earliest first.
+    pub(crate) fn due_by(&self, until: Time) -> impl Iterator<Item = (Place, &T)> {
+        let due = self.due.range(..=(until, u64::MAX));
+        due.map(|(place, thing)| (*place, thing))
+    }
+
     /// When the earliest thing is due.
     pub(crate) fn next(&self) -> Option<Time> {
         self.due.first_key_value().map(|((time, _), _)| *time)
@@ -145,6 +151,12 @@ pub(crate) fn retry_after(lease: Duration) -> Duration {
     (lease / 20).clamp(Duration::from_millis(2), Duration::from_secs(1))
 }
 
+/// How long before its time a lease is renewed, if others are renewed then: each wake-up and each request costs as
+/// much as many renewals. Less than [`retry_after`], so that what has just failed is not due again at once.
+pub(crate) fn gathered_within(lease: Duration) -> Duration {
+    (lease / 80).min(Duration::from_millis(250))
+}
+
 /// How long a renewal of a lease may take: so little that one lost answer leaves time for another try, and so much
 /// that a slow server is not asked twice for nothing.
 pub(crate) fn renewal_limit(lease: Duration) -> Duration {
@@ -183,6 +195,13 @@ mod tests {
         let due = renewal_due(at(0), lease, 0);
         let deadline = crate::core::lease::valid_until(at(0), lease);
         assert!(due + retry_after(lease) < deadline);
+    }
+
+    #[test]
+    fn what_has_just_failed_is_not_gathered() {
+        for lease in [10, 1_000, 30_000, 86_400_000].map(Duration::from_millis) {
+            assert!(gathered_within(lease) < retry_after(lease));
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! | step | does |
 //! | --- | --- |
-//! | 1 | takes what is due out of the timetable, up to a batch, and puts each lease back at its retry time |
+//! | 1 | takes what is due, or will be soon, out of the timetable, up to a batch, and puts each lease back at its retry time |
 //! | 2 | sends the batch in one request |
 //! | 3 | moves each confirmed lease to its next time; hands each lost one to the watch thread |
 //! | 4 | sends the endings that are due, until one fails |
@@ -23,7 +23,9 @@ use std::time::Duration;
 
 use crate::clock::Time;
 use crate::core::lease::Standing;
-use crate::core::schedule::{Place, Schedule, Shift, renewal_due, renewal_limit, retry_after};
+use crate::core::schedule::{
+    Place, Schedule, Shift, gathered_within, renewal_due, renewal_limit, retry_after,
+};
 use crate::engine::Engine;
 use crate::engine::tenure::Tenure;
 use crate::error::Failure;
@@ -263,11 +265,13 @@ impl State {
         self.leases.remove((due, tenure.number));
     }
 
-    /// The leases that are due, up to a batch, each put back at its retry time.
+    /// The leases that are due, or will be soon, up to a batch, each put back at its retry time.
     fn take_due(&mut self, now: Time) -> Vec<Arc<Tenure>> {
         let (mut batch, mut keys) = (Vec::new(), 0);
         while keys < BATCH
-            && let Some((_, tenure)) = self.leases.pop_due(now)
+            && let Some(((due, _), tenure)) = self.leases.first()
+            && due <= now + gathered_within(tenure.terms.lease)
+            && let Some((_, tenure)) = self.leases.pop_due(due)
         {
             // One that has run out is not renewed: its key would only keep the others waiting.
             if let Standing::Live(_) = tenure.cell.standing(now) {

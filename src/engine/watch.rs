@@ -2,7 +2,7 @@
 //!
 //! It does no I/O and runs no user code, so nothing can delay it: not a dead network, not a stuck renewal, not
 //! a full pool. One timetable holds every lease at its deadline. A lease whose deadline has moved since is put
-//! back at the new one; one that has passed is settled as lost, whoever waits behind it may ask, and whoever
+//! back at the new one, whenever the thread is awake shortly before; one that has passed is settled as lost, whoever waits behind it may ask, and whoever
 //! wants to know is told.
 //!
 //! The thread starts with the first lease, sleeps for at most a second at a time (so that it notices a resume
@@ -16,6 +16,12 @@ use crate::engine::holding::HoldLimit;
 use crate::engine::tenure::Tenure;
 use crate::sync::{Arc, AtomicU64, Condvar, Mutex, Ordering, Weak, thread};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+/// How far ahead of its time a renewed lease is put back, so that the thread is not woken for each by itself.
+const LOOKS_AHEAD: Duration = Duration::from_secs(1);
+/// How many leases are put back with the mutex held: whoever wants it waits for so long.
+const AT_A_TIME: usize = 100;
 
 pub(crate) struct Watch {
     state: Mutex<State>,
@@ -126,7 +132,11 @@ impl Watch {
                 return;
             };
             // Nothing below is known to panic; if something does, the leases are still in the timetable.
-            if catch_unwind(AssertUnwindSafe(|| self.settle_due(&engine))).is_err() {
+            let round = || {
+                self.settle_due(&engine);
+                self.look_ahead(engine.now());
+            };
+            if catch_unwind(AssertUnwindSafe(round)).is_err() {
                 log::error!("the watch thread panicked and goes on");
             }
             let now = engine.now();
@@ -137,6 +147,21 @@ impl Watch {
                 return;
             };
             self.changed.wait_for(state, sleep).shift.woke();
+        }
+    }
+
+    /// Puts back what would wake the thread soon for nothing: the deadlines of renewed leases have moved on.
+    fn look_ahead(&self, now: Time) {
+        let mut more = true;
+        while more {
+            let mut state = self.state.lock();
+            let moved = state.moved_on(now + LOOKS_AHEAD);
+            for (tenure, deadline) in &moved {
+                if state.take(tenure) {
+                    state.put(tenure, *deadline);
+                }
+            }
+            more = moved.len() == AT_A_TIME;
         }
     }
 
@@ -185,6 +210,18 @@ impl Watch {
 const HOLDS: u64 = 1 << 63;
 
 impl State {
+    /// The leases that stand before `until` and whose deadlines do not: some of them, where they are many.
+    fn moved_on(&self, until: Time) -> Vec<(Arc<Tenure>, Time)> {
+        let moved = self.deadlines.due_by(until).filter_map(|(_, watched)| {
+            let Watched::Lease(tenure) = watched else {
+                return None;
+            };
+            let deadline = tenure.cell.deadline()?;
+            (deadline > until).then(|| (Arc::clone(tenure), deadline))
+        });
+        moved.take(AT_A_TIME).collect()
+    }
+
     fn put(&mut self, tenure: &Arc<Tenure>, at: Time) {
         tenure.watch_place.store(at.as_nanos(), Ordering::Relaxed);
         let watched = Watched::Lease(Arc::clone(tenure));

@@ -1,0 +1,106 @@
+//! One run: takes, holds and releases the locks, and measures.
+
+use std::error::Error;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use leasehold::{LockGuard, LockManager};
+
+use crate::options::Options;
+use crate::report::Report;
+use crate::usage::{Server, cpu, memory};
+
+pub fn run(options: &Options) -> Result<Report, Box<dyn Error>> {
+    let locks = LockManager::single(&options.url)
+        .lease(options.lease)
+        .prefix(format!("scale:{}:", std::process::id()))
+        .build()?;
+    let mut server = Server::connect(&options.url)?;
+    // What the first lock needs is no part of what each costs: threads, buffers, a connection.
+    drop(locks.lock("first")?);
+    let before = memory()?;
+    let others = server.served()?.connections;
+
+    let begun = Instant::now();
+    let mut guards = take(&locks, options)?;
+    let taking = begun.elapsed();
+    say(
+        options,
+        &format!("{} leases taken in {taking:.1?}", guards.len()),
+    );
+    let held = memory()?;
+
+    let (cpu_before, served_before) = (cpu()?, server.served()?);
+    let begun = Instant::now();
+    while begun.elapsed() < options.time {
+        // To be seen to be alive is all that a person wants meanwhile.
+        thread::sleep(
+            Duration::from_secs(10).min(options.time - begun.elapsed().min(options.time)),
+        );
+        let lost = guards.iter().filter(|guard| guard.check().is_err()).count();
+        say(
+            options,
+            &format!("held for {:.0?}, {lost} lost", begun.elapsed()),
+        );
+    }
+    let time = begun.elapsed().as_secs_f64();
+    let (cpu, served) = (cpu()? - cpu_before, server.served()?);
+    let lost = guards.iter().filter(|guard| guard.check().is_err()).count();
+    let peak = held.max(memory()?);
+
+    let commands = served.commands - served_before.commands;
+    let report = Report {
+        leases: guards.len(),
+        seconds: time,
+        taken_per_second: guards.len() as f64 / taking.as_secs_f64(),
+        client_cpu_percent: 100.0 * cpu.as_secs_f64() / time,
+        server_cpu_percent: 100.0 * (served.cpu - served_before.cpu).as_secs_f64() / time,
+        memory_per_lease: peak.saturating_sub(before) / guards.len(),
+        memory: peak,
+        commands_per_second: commands as f64 / time,
+        // Those that this program has left of its own, beside whoever was there before it.
+        connections: served.connections.saturating_sub(others.saturating_sub(1)),
+        lost,
+    };
+    release(&mut guards, options.threads);
+    Ok(report)
+}
+
+/// Takes the locks, by several threads.
+fn take(locks: &LockManager, options: &Options) -> leasehold::Result<Vec<LockGuard>> {
+    let share = options.leases.div_ceil(options.threads);
+    let mut guards = Vec::with_capacity(options.leases);
+    thread::scope(|scope| {
+        let takers: Vec<_> = (0..options.threads)
+            .map(|taker| {
+                let names = taker * share..options.leases.min((taker + 1) * share);
+                scope.spawn(move || {
+                    names
+                        .map(|name| locks.lock(format!("{name:08}")))
+                        .collect::<leasehold::Result<Vec<_>>>()
+                })
+            })
+            .collect();
+        for taker in takers {
+            guards.extend(taker.join().expect("a taker does not panic")?);
+        }
+        Ok(guards)
+    })
+}
+
+/// Releases them, by several threads, so that nothing is left in the server for the rest of the lease.
+fn release(guards: &mut Vec<LockGuard>, threads: usize) {
+    let share = guards.len().div_ceil(threads).max(1);
+    thread::scope(|scope| {
+        while !guards.is_empty() {
+            let part = guards.split_off(guards.len().saturating_sub(share));
+            scope.spawn(move || drop(part));
+        }
+    });
+}
+
+fn say(options: &Options, what: &str) {
+    if !options.json {
+        println!("{what}");
+    }
+}

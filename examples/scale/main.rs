@@ -1,0 +1,51 @@
+//! How many leases can one process hold, and what does each cost?
+//!
+//! `cargo run --release --example scale -- --leases 100000 --minutes 5`, with a Redis on this machine; `--help` lists
+//! the options.
+//!
+//! It takes so many locks, each of its own name, holds them all for a while, and watches what their renewal costs on
+//! either side. `--plot FILE` does so for 1,000 to 200,000 leases, each number in a process of its own, and draws CPU
+//! and memory against it: both are straight lines if a lease costs the same however many there are.
+//!
+//! - `options`: the command line
+//! - `hold`: one run: takes, holds and releases the locks, and measures
+//! - `usage`: what the system and the server say of the two processes
+//! - `report`: what came of a run, for people and as JSON
+//! - `plot`: many runs, and the picture
+
+mod hold;
+mod options;
+mod plot;
+mod report;
+mod usage;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use crate::options::{HELP, Invocation};
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("scale: {error}");
+            ExitCode::from(if error.is::<lexopt::Error>() { 2 } else { 1 })
+        }
+    }
+}
+
+fn run() -> Result<ExitCode, Box<dyn Error>> {
+    let is_good = match Invocation::from_env()? {
+        Invocation::Help => {
+            print!("{HELP}");
+            true
+        }
+        Invocation::Hold(options) => {
+            let report = hold::run(&options)?;
+            println!("{}", report.shown(options.json));
+            report.is_good()
+        }
+        Invocation::Plot(options, file) => plot::run(&options, &file)?,
+    };
+    Ok(ExitCode::from(u8::from(!is_good)))
+}

@@ -1,0 +1,90 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lexopt::prelude::*;
+
+pub const HELP: &str = "\
+Takes many locks, holds them for a while, and measures what their renewal costs.
+
+Usage: scale [--leases N] [--minutes M | --seconds S] [OPTIONS]
+       scale --plot FILE.svg [--seconds S] [OPTIONS]
+
+  --leases N     how many locks [default: 100000]
+  --minutes M    how long to hold them, once all are taken [default: 1]
+  --seconds S    the same in seconds
+  --lease-ms L   lease in milliseconds [default: 30000]
+  --threads T    threads that take and release them [default: 4]
+  --plot FILE    1,000 to 200,000 leases, one number after the other, each held for the time given
+                 [default: 30 s], and a picture of CPU and memory
+  --json         print one line of JSON and show no progress
+  -h, --help     print this
+
+REDIS_URL is the server [default: redis://127.0.0.1/]. The server's CPU and commands are its own count, so
+whatever else it is asked meanwhile counts too.
+
+Exit status: 0 if no lease was lost; 1 if one was, or a call failed; 2 for a command line that makes no sense.
+";
+
+pub enum Invocation {
+    Help,
+    Hold(Options),
+    Plot(Options, PathBuf),
+}
+
+#[derive(Clone)]
+pub struct Options {
+    pub leases: usize,
+    pub time: Duration,
+    pub lease: Duration,
+    pub threads: usize,
+    pub json: bool,
+    pub url: String,
+}
+
+impl Invocation {
+    pub fn from_env() -> Result<Self, lexopt::Error> {
+        let mut options = Options {
+            leases: 100_000,
+            time: Duration::ZERO,
+            lease: Duration::from_secs(30),
+            threads: 4,
+            json: false,
+            url: std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".into()),
+        };
+        let (mut time, mut plot) = (None, None);
+        let mut parser = lexopt::Parser::from_env();
+        while let Some(argument) = parser.next()? {
+            match argument {
+                Long("leases") => options.leases = parser.value()?.parse()?,
+                Long("minutes") => time = Some(seconds(parser.value()?.parse::<f64>()? * 60.0)?),
+                Long("seconds") => time = Some(seconds(parser.value()?.parse()?)?),
+                Long("lease-ms") => {
+                    options.lease = Duration::from_millis(parser.value()?.parse()?);
+                }
+                Long("threads") => options.threads = parser.value()?.parse()?,
+                Long("plot") => plot = Some(parser.value()?.into()),
+                Long("json") => options.json = true,
+                Short('h') | Long("help") => return Ok(Self::Help),
+                _ => return Err(argument.unexpected()),
+            }
+        }
+        if options.leases == 0 || options.threads == 0 {
+            return Err("there must be a lease and a thread at least".into());
+        }
+        let default = Duration::from_secs(if plot.is_some() { 30 } else { 60 });
+        options.time = time.unwrap_or(default);
+        Ok(match plot {
+            Some(file) => Self::Plot(options, file),
+            None => Self::Hold(options),
+        })
+    }
+}
+
+fn seconds(number: f64) -> Result<Duration, lexopt::Error> {
+    Duration::try_from_secs_f64(number)
+        .ok()
+        .filter(|time| !time.is_zero())
+        .ok_or_else(|| "that is no length of time".into())
+}

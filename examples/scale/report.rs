@@ -1,0 +1,74 @@
+//! What came of a run.
+
+use serde_json::{Value, json};
+
+pub struct Report {
+    pub leases: usize,
+    pub seconds: f64,
+    pub taken_per_second: f64,
+    /// Of one core.
+    pub client_cpu_percent: f64,
+    /// Of one core.
+    pub server_cpu_percent: f64,
+    /// In bytes, of this process.
+    pub memory_per_lease: usize,
+    pub memory: usize,
+    pub commands_per_second: f64,
+    pub connections: u64,
+    pub lost: usize,
+}
+
+impl Report {
+    pub fn is_good(&self) -> bool {
+        self.lost == 0
+    }
+
+    pub fn shown(&self, json: bool) -> String {
+        if json {
+            self.json().to_string()
+        } else {
+            self.table()
+        }
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "leases": self.leases,
+            "seconds": self.seconds,
+            "taken_per_second": self.taken_per_second,
+            "client_cpu_percent": self.client_cpu_percent,
+            "server_cpu_percent": self.server_cpu_percent,
+            "memory_per_lease": self.memory_per_lease,
+            "memory": self.memory,
+            "commands_per_second": self.commands_per_second,
+            "connections": self.connections,
+            "lost": self.lost,
+        })
+    }
+
+    fn table(&self) -> String {
+        let leases = self.leases as f64;
+        format!(
+            "leases            {:>12}
+taken             {:>12.0} a second
+held for          {:>12.1} s
+client CPU        {:>12.2} % of a core, {:.3} for each 1,000 leases
+server CPU        {:>12.2} % of a core
+client memory     {:>12} bytes a lease, {} MiB in all
+server commands   {:>12.0} a second, those in scripts included
+connections       {:>12}
+lost              {:>12}",
+            self.leases,
+            self.taken_per_second,
+            self.seconds,
+            self.client_cpu_percent,
+            self.client_cpu_percent * 1000.0 / leases,
+            self.server_cpu_percent,
+            self.memory_per_lease,
+            self.memory >> 20,
+            self.commands_per_second,
+            self.connections,
+            self.lost,
+        )
+    }
+}

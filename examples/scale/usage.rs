@@ -1,0 +1,76 @@
+//! What the system and the server say of the two processes.
+
+use std::error::Error;
+use std::fs;
+use std::time::Duration;
+
+use redis::{Client, Connection};
+
+/// The CPU time of this process so far, in the system and out of it.
+pub fn cpu() -> Result<Duration, Box<dyn Error>> {
+    let stat = fs::read_to_string("/proc/self/stat")?;
+    // The name of the program comes second, in parentheses, and may hold spaces; `utime` and `stime` are the 14th and
+    // 15th (proc_pid_stat(5)).
+    let rest = stat.rsplit_once(')').ok_or("no stat")?.1;
+    let ticks: f64 = rest
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .filter_map(|ticks| ticks.parse::<f64>().ok())
+        .sum();
+    let per_second = rustix::param::clock_ticks_per_second();
+    Ok(Duration::from_secs_f64(ticks / per_second as f64))
+}
+
+/// The memory of this process that is in use, in bytes.
+pub fn memory() -> Result<usize, Box<dyn Error>> {
+    let statm = fs::read_to_string("/proc/self/statm")?;
+    let pages: usize = statm.split(' ').nth(1).ok_or("no statm")?.parse()?;
+    Ok(pages * rustix::param::page_size())
+}
+
+/// A connection that asks the server about itself.
+pub struct Server(Connection);
+
+/// What the server has done so far.
+pub struct Served {
+    pub cpu: Duration,
+    /// Those that scripts run included.
+    pub commands: u64,
+    /// Without the one that asks.
+    pub connections: u64,
+}
+
+impl Server {
+    pub fn connect(url: &str) -> redis::RedisResult<Self> {
+        let connection = Client::open(url)?.get_connection_with_timeout(Duration::from_secs(5))?;
+        connection.set_read_timeout(Some(Duration::from_secs(5)))?;
+        Ok(Self(connection))
+    }
+
+    pub fn served(&mut self) -> Result<Served, Box<dyn Error>> {
+        let info: String = redis::cmd("INFO").arg("all").query(&mut self.0)?;
+        let field = |name: &str| {
+            let line = info
+                .lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            line.ok_or_else(|| format!("the server tells no {name}"))
+        };
+        let seconds =
+            field("used_cpu_user")?.parse::<f64>()? + field("used_cpu_sys")?.parse::<f64>()?;
+        Ok(Served {
+            cpu: Duration::from_secs_f64(seconds),
+            commands: info.lines().filter_map(calls).sum(),
+            connections: field("connected_clients")?.parse::<u64>()? - 1,
+        })
+    }
+}
+
+/// The calls in a line like `cmdstat_get:calls=21,usec=17,…`, but of `INFO`: those are ours.
+fn calls(line: &str) -> Option<u64> {
+    let (command, statistics) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+    if command == "info" {
+        return None;
+    }
+    statistics.split(',').next()?.parse().ok()
+}
