@@ -23,27 +23,32 @@ const MAX_PREFIX: usize = 1024;
 /// What a tenure was granted on. It is passed only between threads that ask for the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
-    pub(crate) lease: Duration,
+    /// Small, because every tenure has it: a day has 86,400,000.
+    lease_ms: u32,
     pub(crate) renew: bool,
 }
 
 impl Terms {
-    /// # Errors
-    ///
-    /// [`Error::Config`] where the lease is out of bounds.
-    pub(crate) fn check(&self) -> Result<()> {
-        if (MIN_LEASE..=MAX_LEASE).contains(&self.lease) {
-            return Ok(());
+    /// The lease is rounded up to what Redis counts in.
+    pub(crate) const fn new(lease: Duration, renew: bool) -> Self {
+        let ms = lease.as_nanos().div_ceil(1_000_000);
+        debug_assert!(ms <= MAX_LEASE.as_millis(), "it was checked");
+        Self {
+            lease_ms: ms as u32,
+            renew,
         }
-        let reason = format!("{:?} is not between 10 ms and 24 h", self.lease);
-        Err(Error::config("lease", reason))
+    }
+
+    pub(crate) fn lease(self) -> Duration {
+        Duration::from_millis(self.lease_ms.into())
     }
 }
 
 /// What a handle asks for: the manager's defaults, or its own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
-    pub(crate) terms: Terms,
+    pub(crate) lease: Duration,
+    pub(crate) renew: bool,
     pub(crate) max_hold: Option<Duration>,
 }
 
@@ -55,7 +60,15 @@ impl Options {
         if self.max_hold == Some(Duration::ZERO) {
             return Err(Error::config("max_hold", "it is zero"));
         }
-        self.terms.check()
+        if (MIN_LEASE..=MAX_LEASE).contains(&self.lease) {
+            return Ok(());
+        }
+        let reason = format!("{:?} is not between 10 ms and 24 h", self.lease);
+        Err(Error::config("lease", reason))
+    }
+
+    pub(crate) fn terms(&self) -> Terms {
+        Terms::new(self.lease, self.renew)
     }
 }
 
@@ -82,10 +95,8 @@ impl Default for Settings {
             prefix: String::new(),
             label: default_label(),
             options: Options {
-                terms: Terms {
-                    lease: Duration::from_secs(30),
-                    renew: true,
-                },
+                lease: Duration::from_secs(30),
+                renew: true,
                 max_hold: None,
             },
             quantum: Duration::from_millis(50),
@@ -232,15 +243,12 @@ mod tests {
             settings.check().expect_err("out of bounds").to_string()
         };
         for (text, named) in [
+            (settings(|s| s.options.lease = Duration::ZERO), "lease"),
             (
-                settings(|s| s.options.terms.lease = Duration::ZERO),
+                settings(|s| s.options.lease = Duration::from_millis(9)),
                 "lease",
             ),
-            (
-                settings(|s| s.options.terms.lease = Duration::from_millis(9)),
-                "lease",
-            ),
-            (settings(|s| s.options.terms.lease = Duration::MAX), "lease"),
+            (settings(|s| s.options.lease = Duration::MAX), "lease"),
             (
                 settings(|s| s.options.max_hold = Some(Duration::ZERO)),
                 "max_hold",

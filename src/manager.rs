@@ -193,7 +193,7 @@ impl Builder {
     /// How long Redis keeps a lock without a renewal: what a crashed holder delays the others by. From 10 ms to
     /// 24 h. Defaults to 30 s.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.settings.options.terms.lease = lease;
+        self.settings.options.lease = lease;
         self
     }
 
@@ -240,7 +240,7 @@ impl Builder {
 
     /// Whether leases are renewed for as long as their guards live. Defaults to `true`.
     pub fn renew(mut self, on: bool) -> Self {
-        self.settings.options.terms.renew = on;
+        self.settings.options.renew = on;
         self
     }
 

@@ -131,14 +131,13 @@ impl LockKey {
 
 /// What a lock is about: one name, or several.
 #[derive(Clone, Debug)]
-pub(crate) struct Target {
-    first: LockKey,
-    /// All of them, where there are several.
-    set: Option<Arc<Set>>,
+pub(crate) enum Target {
+    One(LockKey),
+    Several(Arc<Set>),
 }
 
 #[derive(Debug)]
-struct Set {
+pub(crate) struct Set {
     /// Tells it from all other sets.
     id: Arc<str>,
     /// For messages.
@@ -148,8 +147,8 @@ struct Set {
 }
 
 impl From<LockKey> for Target {
-    fn from(first: LockKey) -> Self {
-        Self { first, set: None }
+    fn from(key: LockKey) -> Self {
+        Self::One(key)
     }
 }
 
@@ -166,9 +165,9 @@ impl Target {
             let reason = format!("{:?} is there twice", twice[0].name());
             return Err(Error::config("names", reason));
         }
-        let Some(first) = keys.first().cloned() else {
+        if keys.is_empty() {
             return Err(Error::config("names", "there is none"));
-        };
+        }
         let names: Vec<&str> = keys.iter().map(|key| &**key.name()).collect();
         let set = Set {
             // With their lengths, or `a`, `b` could be taken for `a1:b`.
@@ -180,10 +179,7 @@ impl Target {
             name: names.join(" + ").into(),
             keys,
         };
-        Ok(Self {
-            first,
-            set: Some(Arc::new(set)),
-        })
+        Ok(Self::Several(Arc::new(set)))
     }
 
     /// The same names, those of each slot together, in the order of their slots.
@@ -199,29 +195,30 @@ impl Target {
     }
 
     pub(crate) fn first(&self) -> &LockKey {
-        &self.first
+        &self.keys()[0]
     }
 
+    /// At least one.
     pub(crate) fn keys(&self) -> &[LockKey] {
-        match &self.set {
-            Some(set) => &set.keys,
-            None => std::slice::from_ref(&self.first),
+        match self {
+            Self::One(key) => std::slice::from_ref(key),
+            Self::Several(set) => &set.keys,
         }
     }
 
     /// What messages call it.
     pub(crate) fn name(&self) -> &Arc<str> {
-        match &self.set {
-            Some(set) => &set.name,
-            None => self.first.name(),
+        match self {
+            Self::One(key) => key.name(),
+            Self::Several(set) => &set.name,
         }
     }
 
     /// What tells it from others of its kind.
     pub(crate) fn id(&self) -> &Arc<str> {
-        match &self.set {
-            Some(set) => &set.id,
-            None => &self.first.key,
+        match self {
+            Self::One(key) => &key.key,
+            Self::Several(set) => &set.id,
         }
     }
 }

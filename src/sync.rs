@@ -3,7 +3,7 @@
 //! Everything that blocks or shares memory takes its primitives from here and from nowhere else, so that
 //! a model checker's primitives can stand in for them in one place.
 
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 pub(crate) use std::sync::{Arc, Weak};
 pub(crate) use std::thread::{self, Thread};
 

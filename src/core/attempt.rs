@@ -295,7 +295,7 @@ impl Attempt {
                 resent,
             } => {
                 if resent {
-                    self.doubt = Some(sent + around.terms.lease);
+                    self.doubt = Some(sent + around.terms.lease());
                 }
                 self.replied(sent, &reply, around)
             }
@@ -318,7 +318,7 @@ impl Attempt {
         let ask = Ask {
             owner: Arc::clone(&self.owner),
             units: self.units,
-            lease: around.terms.lease,
+            lease: around.terms.lease(),
             fences: self.asked,
             // One that stands in the queue waits its turn.
             beside: around.beside.clone().filter(|_| !self.queued),
@@ -358,9 +358,9 @@ impl Attempt {
                 contended,
             } => {
                 let (fence, contended) = (*fence, *contended);
-                let deadline = valid_until(sent, around.terms.lease);
+                let deadline = valid_until(sent, around.terms.lease());
                 if around.now >= deadline {
-                    self.doubt.get_or_insert(sent + around.terms.lease);
+                    self.doubt.get_or_insert(sent + around.terms.lease());
                     self.renamed(around);
                     let words = "the lock was granted too late to be believed";
                     let late = Failure::plain(FailureKind::Unavailable, false, words);
@@ -419,7 +419,7 @@ impl Attempt {
 
     fn failed(&mut self, sent: Time, failure: Failure, around: &Surroundings<'_>) -> Step {
         if failure.unknown {
-            self.doubt = Some(sent + around.terms.lease);
+            self.doubt = Some(sent + around.terms.lease());
             // The release that must follow for the old owner may hit the new one's grant: neither asks again.
             if let State::TakeOver { from, .. } = std::mem::replace(&mut self.state, State::Ask) {
                 self.leave_behind(from, self.doubt);
@@ -523,10 +523,7 @@ mod tests {
                 input,
                 &Surroundings {
                     now: self.now,
-                    terms: Terms {
-                        lease: LEASE,
-                        renew: true,
-                    },
+                    terms: Terms::new(LEASE, true),
                     until: self.until,
                     hearing: self.hearing.clone(),
                     block: 100,

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use crate::script::{GiveBack, Kind};
 
-/// The fences `next..end`, and the one given last.
+/// So many fences from `next` on, and the one given last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fences {
     next: u64,
-    end: u64,
+    left: u32,
     /// Whether all guards have the first.
     is_common: bool,
 }
@@ -24,7 +24,8 @@ impl Fences {
     pub(crate) fn new(first: u64, count: u64) -> Self {
         Self {
             next: first,
-            end: first.saturating_add(count),
+            // A quantum is an hour at the most, and so its fences are fewer.
+            left: u32::try_from(count).unwrap_or(u32::MAX),
             is_common: false,
         }
     }
@@ -39,23 +40,24 @@ impl Fences {
 
     /// The fence of the next guard; none when the block is used up.
     pub(crate) fn take(&mut self) -> Option<u64> {
-        if self.next == self.end {
+        let (fence, is_own) = (self.next, !self.is_common);
+        if self.is_empty() {
             return None;
         }
-        let fence = self.next;
-        self.next += u64::from(!self.is_common);
+        self.next += u64::from(is_own);
+        self.left -= u32::from(is_own);
         Some(fence)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.next == self.end
+        self.left == 0
     }
 
     /// None where nothing is left, or nothing was used: a fence is given with the block or not at all.
     pub(crate) fn give_back(&self) -> Option<GiveBack> {
         (!self.is_empty() && !self.is_common).then(|| GiveBack {
             used: self.next - 1,
-            last: self.end - 1,
+            last: self.next + u64::from(self.left) - 1,
         })
     }
 }

@@ -341,10 +341,7 @@ impl World {
                 input,
                 &Surroundings {
                     now: self.now,
-                    terms: Terms {
-                        lease: LEASE,
-                        renew: false,
-                    },
+                    terms: Terms::new(LEASE, false),
                     until: Some(Time::NEVER),
                     hearing: Hearing::Ready("c".into()),
                     block: 5,

@@ -30,6 +30,8 @@
 
 use std::collections::VecDeque;
 
+use smallvec::SmallVec;
+
 use crate::clock::Time;
 use crate::config::Terms;
 use crate::core::fence::Fences;
@@ -55,14 +57,18 @@ pub(crate) enum Health {
     Lost,
 }
 
+/// What the queue wants to know of a tenure.
+pub(crate) trait Tenancy: Clone {
+    /// Tells it from the queue's other ones.
+    fn number(&self) -> u64;
+    fn terms(&self) -> Terms;
+}
+
 /// A grant, as the queue keeps it.
 #[derive(Debug)]
 pub(crate) struct Granted<T> {
-    /// Tells this tenure from the queue's other ones.
-    pub(crate) number: u64,
     pub(crate) tenure: T,
     pub(crate) units: u32,
-    pub(crate) terms: Terms,
     pub(crate) fences: Fences,
     pub(crate) quantum_over: Time,
 }
@@ -85,8 +91,6 @@ pub(crate) enum Arrival<T> {
 pub(crate) struct Turn<T> {
     pub(crate) tenure: T,
     pub(crate) fence: u64,
-    /// Which of the queue's tenures it belongs to.
-    pub(crate) number: u64,
 }
 
 /// A thread that waited and now has its turn.
@@ -126,14 +130,81 @@ pub(crate) enum Finish<W, T> {
 #[derive(Debug)]
 pub(crate) struct Queue<W, T> {
     sharing: Sharing,
-    /// First come, first served; tickets rise from front to back.
-    waiting: VecDeque<Waiting<W>>,
-    next_ticket: u64,
+    waiting: Line<W>,
     asking: Option<Asking>,
     /// One at the most, unless the kind has several beside each other.
-    tenures: Vec<Held<T>>,
+    tenures: SmallVec<[Held<T>; 1]>,
     /// Whether the only tenure is being released.
     ending: bool,
+}
+
+/// Who waits, first come, first served; tickets rise from front to back. Most names never have anybody wait, so they
+/// have no line either.
+#[derive(Debug)]
+struct Line<W>(Option<Box<Waiters<W>>>);
+
+#[derive(Debug)]
+struct Waiters<W> {
+    line: VecDeque<Waiting<W>>,
+    next_ticket: u64,
+}
+
+impl<W> Line<W> {
+    fn is_empty(&self) -> bool {
+        self.0
+            .as_ref()
+            .is_none_or(|waiters| waiters.line.is_empty())
+    }
+
+    fn front(&self) -> Option<&Waiting<W>> {
+        self.0.as_ref()?.line.front()
+    }
+
+    fn pop_front(&mut self) -> Option<Waiting<W>> {
+        self.0.as_mut()?.line.pop_front()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Waiting<W>> {
+        self.0.iter().flat_map(|waiters| &waiters.line)
+    }
+
+    /// At the end. Returns the ticket.
+    fn push(&mut self, wants: Wants, waiter: W) -> u64 {
+        let waiters = self.0.get_or_insert_with(|| {
+            Box::new(Waiters {
+                line: VecDeque::new(),
+                next_ticket: 0,
+            })
+        });
+        let ticket = waiters.next_ticket;
+        waiters.next_ticket += 1;
+        waiters.line.push_back(Waiting {
+            ticket,
+            wants,
+            waiter,
+        });
+        ticket
+    }
+
+    fn remove(&mut self, ticket: u64) -> Option<Waiting<W>> {
+        let line = &mut self.0.as_mut()?.line;
+        let index = line.binary_search_by_key(&ticket, |w| w.ticket).ok()?;
+        line.remove(index)
+    }
+
+    /// Takes out all of whom `is_meant` says so.
+    fn take(&mut self, is_meant: impl Fn(&Waiting<W>) -> bool) -> Vec<W> {
+        if !self.iter().any(&is_meant) {
+            return Vec::new();
+        }
+        let Some(waiters) = &mut self.0 else {
+            return Vec::new();
+        };
+        let all = std::mem::take(&mut waiters.line);
+        let (taken, others): (VecDeque<_>, _) = all.into_iter().partition(is_meant);
+        waiters.line = others;
+        taken.into_iter().map(|w| w.waiter).collect()
+    }
 }
 
 #[derive(Debug)]
@@ -186,14 +257,13 @@ struct Held<T> {
     granted: Granted<T>,
 }
 
-impl<W, T: Clone> Queue<W, T> {
+impl<W, T: Tenancy> Queue<W, T> {
     pub(crate) fn new(sharing: Sharing) -> Self {
         Self {
             sharing,
-            waiting: VecDeque::new(),
-            next_ticket: 0,
+            waiting: Line(None),
             asking: None,
-            tenures: Vec::new(),
+            tenures: SmallVec::new(),
             ending: false,
         }
     }
@@ -225,25 +295,12 @@ impl<W, T: Clone> Queue<W, T> {
         if !wants.waits && self.asking.is_none_or(|asking| asking.answers(wants.units)) {
             return Arrival::Held;
         }
-        let ticket = self.next_ticket;
-        self.next_ticket += 1;
-        self.waiting.push_back(Waiting {
-            ticket,
-            wants,
-            waiter: waiter(),
-        });
-        Arrival::Queued(ticket)
+        Arrival::Queued(self.waiting.push(wants, waiter()))
     }
 
     /// A waiting thread gives up. False where it waits no longer: a turn or a task is on its way to it.
     pub(crate) fn leave(&mut self, ticket: u64) -> bool {
-        match self.waiting.binary_search_by_key(&ticket, |w| w.ticket) {
-            Ok(index) => {
-                self.waiting.remove(index);
-                true
-            }
-            Err(_) => false,
-        }
+        self.waiting.remove(ticket).is_some()
     }
 
     /// Whether threads wait here that a grant would be passed on to.
@@ -256,9 +313,14 @@ impl<W, T: Clone> Queue<W, T> {
         self.asking.is_none() && self.tenures.is_empty() && !self.ending
     }
 
+    /// Whether this process releases the lock at this time.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.ending
+    }
+
     #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {
-        self.waiting.len()
+        self.waiting.iter().count()
     }
 
     /// The tenure that this process has now, where it can have no other.
@@ -310,7 +372,7 @@ impl<W, T: Clone> Queue<W, T> {
     ) -> Option<&T> {
         let fits = |held: &&Held<T>| {
             held.granted.units == units
-                && held.granted.terms == terms
+                && held.granted.tenure.terms() == terms
                 && held.taken < self.sharing.seats
                 && health(&held.granted.tenure) == Health::Good
         };
@@ -355,7 +417,7 @@ impl<W, T: Clone> Queue<W, T> {
 
     /// Everybody who waits is to be told that the manager is closed.
     pub(crate) fn close(&mut self) -> Vec<W> {
-        self.waiting.drain(..).map(|w| w.waiter).collect()
+        self.waiting.take(|_| true)
     }
 
     /// A turn of tenure `number` has ended.
@@ -424,7 +486,7 @@ impl<W, T: Clone> Queue<W, T> {
     fn position(&self, number: u64) -> Option<usize> {
         self.tenures
             .iter()
-            .position(|held| held.granted.number == number)
+            .position(|held| held.granted.tenure.number() == number)
     }
 
     fn begin(&mut self, granted: Granted<T>, now: Time) -> Begun<W, T> {
@@ -462,14 +524,8 @@ impl<W, T: Clone> Queue<W, T> {
     /// Takes out the threads that wait for an answer only, where it is one to what they want. There are none but while
     /// the first is awaited.
     fn take_tries(&mut self, is_answered: impl Fn(u32) -> bool) -> Vec<W> {
-        let has_it = |w: &Waiting<W>| !w.wants.waits && is_answered(w.wants.units);
-        if !self.waiting.iter().any(has_it) {
-            return Vec::new();
-        }
-        let all = std::mem::take(&mut self.waiting);
-        let (tries, others): (VecDeque<_>, _) = all.into_iter().partition(has_it);
-        self.waiting = others;
-        tries.into_iter().map(|w| w.waiter).collect()
+        self.waiting
+            .take(|w| !w.wants.waits && is_answered(w.wants.units))
     }
 
     /// Lets in whoever is first and fits, until somebody does not.
@@ -492,10 +548,10 @@ impl<W, T: Clone> Queue<W, T> {
     }
 }
 
-impl<T: Clone> Held<T> {
+impl<T: Tenancy> Held<T> {
     fn admits(&self, wants: &Wants, sharing: Sharing, now: Time) -> bool {
         wants.units == self.granted.units
-            && wants.terms == self.granted.terms
+            && wants.terms == self.granted.tenure.terms()
             && now < self.granted.quantum_over
             && self.taken < sharing.seats
     }
@@ -506,7 +562,6 @@ impl<T: Clone> Held<T> {
         Some(Turn {
             tenure: self.granted.tenure.clone(),
             fence,
-            number: self.granted.number,
         })
     }
 }
@@ -517,10 +572,7 @@ mod tests {
     use proptest::prelude::*;
     use std::time::Duration;
 
-    const TERMS: Terms = Terms {
-        lease: Duration::from_secs(30),
-        renew: true,
-    };
+    const TERMS: Terms = Terms::new(Duration::from_secs(30), true);
 
     const ALONE: Sharing = Sharing {
         seats: 1,
@@ -534,6 +586,17 @@ mod tests {
         seats: 1,
         several: true,
     };
+
+    /// It is its number.
+    impl Tenancy for u32 {
+        fn number(&self) -> u64 {
+            (*self).into()
+        }
+
+        fn terms(&self) -> Terms {
+            TERMS
+        }
+    }
 
     fn wants(units: u32, waits: bool) -> Wants {
         Wants {
@@ -549,10 +612,8 @@ mod tests {
 
     fn grant(tenure: u32, units: u32, fences: Fences, quantum_over: Time) -> Granted<u32> {
         Granted {
-            number: u64::from(tenure),
             tenure,
             units,
-            terms: TERMS,
             fences,
             quantum_over,
         }
@@ -574,7 +635,8 @@ mod tests {
             panic!("not passed on");
         };
         assert_eq!(turn.fence, 101);
-        let Finish::TakeOver("c", Some(back)) = queue.finish(turn.number, at(50), Health::Good)
+        let Finish::TakeOver("c", Some(back)) =
+            queue.finish(turn.tenure.number(), at(50), Health::Good)
         else {
             panic!("no take-over at the end of the quantum");
         };
@@ -592,7 +654,7 @@ mod tests {
         let mut queue: Queue<&str, u32> = Queue::new(ALONE);
         let mut other = wants(1, true);
         queue.arrive(other, at(0), |_| Health::Good, || "a");
-        other.terms.lease = Duration::from_secs(31);
+        other.terms = Terms::new(Duration::from_secs(31), true);
         queue.arrive(other, at(0), |_| Health::Good, || "b");
         queue.granted(grant(1, 1, Fences::new(1, 9), at(50)), at(0));
         assert!(matches!(
@@ -870,7 +932,7 @@ mod tests {
                         let tenure = turn.tenure;
                         let stale = !model.tenures.iter().any(|(other, _)| *other == tenure);
                         let empty = model.taken(tenure) == 0;
-                        match queue.finish(turn.number, now, health) {
+                        match queue.finish(tenure.number(), now, health) {
                             Finish::Stale => prop_assert!(stale),
                             Finish::Passed((first, rest)) => {
                                 model.admitted(first.into_iter().chain(rest));

@@ -45,7 +45,7 @@ impl Engine {
         request.options.check()?;
         let wants = Wants {
             units: request.units,
-            terms: request.options.terms,
+            terms: request.options.terms(),
             waits: request.until.is_some(),
         };
         let now = self.now();
@@ -60,7 +60,7 @@ impl Engine {
                     || Arc::clone(slot.insert(Slot::new())),
                 );
                 if matches!(arrival, Arrival::Delegate) {
-                    state.last = Last::NoAnswer;
+                    state.forget_last();
                 }
                 (Arc::clone(entry), arrival)
             });
@@ -108,13 +108,15 @@ impl Engine {
                 return Err(Error::Closed);
             }
             // The first request has this long at the least, however short the wait of those behind it.
-            if matches!(state.last, Last::NoAnswer) && until < arrived + LEAST {
+            if matches!(state.last(), Last::NoAnswer) && until < arrived + LEAST {
                 until = arrived + LEAST;
                 continue;
             }
             if state.queue.leave(ticket) {
-                return match (&state.last, state.holder()) {
+                return match (state.last(), state.holder()) {
                     (_, Some(holder)) => Ok(Acquired::Busy(Some(holder))),
+                    // It is this process's own until its release is over.
+                    (_, None) if state.queue.is_ending() => Ok(Acquired::Busy(None)),
                     (Last::Failed(failure), None) => {
                         Err(failure.clone().into_error(Some(request.target.name())))
                     }
@@ -136,7 +138,7 @@ impl Engine {
                 let attempt = match attempt {
                     Some(attempt) if attempt.is_for(request.units) => attempt,
                     Some(other) => {
-                        self.clean_up_after(entry, *other, request.options.terms.lease);
+                        self.clean_up_after(entry, *other, request.options.terms().lease());
                         Box::new(anew())
                     }
                     None => Box::new(anew()),
@@ -156,7 +158,7 @@ impl Engine {
         entry: &Arc<Entry>,
         mut attempt: Box<Attempt>,
     ) -> Result<Acquired> {
-        let lease = request.options.terms.lease;
+        let lease = request.options.terms().lease();
         self.settle_outgoing(request, entry, &mut attempt);
         let mut waker: Option<Waker> = None;
         let mut input = Input::Go;
@@ -169,7 +171,7 @@ impl Engine {
             let offered = self.offered(request, entry);
             let around = Surroundings {
                 now: self.now(),
-                terms: request.options.terms,
+                terms: request.options.terms(),
                 until: request.until,
                 hearing: self.wakeup.hearing(),
                 block: fence::block(entry.kind, self.settings.quantum),
@@ -206,7 +208,7 @@ impl Engine {
                         }
                         Err(failure) => {
                             let mut state = entry.lock();
-                            state.last = Last::Failed(failure.clone());
+                            state.note_last(Last::Failed(failure.clone()));
                             state.queue.not_answered();
                             drop(state);
                             Input::Failed { sent, failure }
@@ -266,7 +268,7 @@ impl Engine {
         entry: &Arc<Entry>,
         attempt: &mut Attempt,
     ) {
-        let outgoing = entry.lock().outgoing.clone();
+        let outgoing = entry.lock().outgoing().to_vec();
         for place in outgoing {
             let Some(ending) = self.renewal.take_back(self, place) else {
                 // No longer than a request takes: a renewal thread that is stuck is not to hold up who asks.
@@ -326,7 +328,7 @@ impl Engine {
         entry: &Arc<Entry>,
         grant: Grant,
     ) -> Result<Acquired> {
-        let (terms, units) = (request.options.terms, request.units);
+        let (terms, units) = (request.options.terms(), request.units);
         let tenure = match self.tenure(entry, terms, units, grant) {
             Ok(tenure) => tenure,
             Err(failure) => {
@@ -349,7 +351,7 @@ impl Engine {
         if entry.kind.sharing().seats == 1 {
             return None;
         }
-        let (now, terms) = (self.now(), request.options.terms);
+        let (now, terms) = (self.now(), request.options.terms());
         let health = |tenure: &Arc<Tenure>| tenure.health(now);
         let state = entry.lock();
         state.queue.beside(request.units, terms, health).cloned()
@@ -411,22 +413,20 @@ impl Engine {
     ) -> Turn<Arc<Tenure>> {
         let now = self.now();
         let granted = Granted {
-            number: tenure.number,
             tenure: Arc::clone(&tenure),
             units: tenure.units,
-            terms: tenure.terms,
             fences,
             quantum_over: now + self.settings.quantum,
         };
         let begun = {
             let mut state = entry.lock();
-            state.last = if entry.kind.sharing().several {
-                // There may be more of it.
-                Last::NoAnswer
-            } else {
-                Last::Held(Arc::clone(&tenure.owner))
-            };
-            how(&mut state.queue, granted, now)
+            // Where there may be more of it, somebody asks on; where there is not, the tenure says who holds it.
+            state.forget_last();
+            let begun = how(&mut state.queue, granted, now);
+            if !state.queue.is_crowded() {
+                state.forget_aside();
+            }
+            begun
         };
         let turn = hand_out(begun);
         // Whoever found it lost before it was in the queue could not take it out.
@@ -465,8 +465,7 @@ fn hand_out(begun: Begun<Arc<Slot>, Arc<Tenure>>) -> Turn<Arc<Tenure>> {
 fn answered_held(entry: &Entry, now: Time, holder: &Arc<str>, queued: bool) {
     let tried = {
         let mut state = entry.lock();
-        state.last = Last::Held(Arc::clone(holder));
-        state.last_held = Some((now, Arc::clone(holder)));
+        state.note_held(now, holder);
         state.queue.answered_held(queued)
     };
     for slot in tried {

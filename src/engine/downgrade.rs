@@ -54,7 +54,7 @@ impl Holding {
             Err(failure) => Err(failure.into_error(Some(self.name()))),
         };
         engine.names.unpin(&entry);
-        let (turn, max_hold) = (turn?, self.max_hold);
+        let (turn, max_hold) = (turn?, self.max_hold());
         Ok(Self::new(engine, turn.tenure, turn.fence, max_hold))
     }
 }
@@ -103,7 +103,7 @@ impl Engine {
         entry: &Arc<Entry>,
         give_back: Option<GiveBack>,
     ) -> Result<Option<(Arc<Tenure>, Fences)>, Failure> {
-        let lease = writer.terms.lease;
+        let lease = writer.terms.lease();
         let reader = owner(&*self.chance, &self.settings.label);
         let verb = Verb::TakeOver {
             ask: Ask {

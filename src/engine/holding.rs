@@ -18,11 +18,10 @@ pub(crate) struct Holding {
     pub(super) engine: Arc<Engine>,
     pub(super) tenure: Arc<Tenure>,
     /// Tells it from the tenure's other holdings.
-    number: u64,
-    /// Which of the tenure's names it speaks of; none where of all.
-    index: Option<usize>,
+    number: u32,
+    /// Which of the tenure's names it speaks of.
+    of: Of,
     fence: u64,
-    pub(super) max_hold: Option<Duration>,
     /// Where the guard may be held for so long only.
     limit: Option<Arc<HoldLimit>>,
     /// Whether anybody was given a receiver.
@@ -30,10 +29,18 @@ pub(crate) struct Holding {
     finished: bool,
 }
 
+/// Which of a tenure's names a holding speaks of.
+#[derive(Clone, Copy)]
+enum Of {
+    All,
+    One(u32),
+}
+
 /// What the guard and the watch thread settle between them where there is a `max_hold`.
 pub(crate) struct HoldLimit {
     pub(crate) tenure: Arc<Tenure>,
-    holding: u64,
+    holding: u32,
+    max_hold: Duration,
     pub(crate) due: Time,
     /// Its place in the watch thread's timetable.
     pub(crate) place: AtomicU64,
@@ -82,6 +89,7 @@ impl Holding {
             let limit = Arc::new(HoldLimit {
                 tenure: Arc::clone(&tenure),
                 holding: number,
+                max_hold,
                 due: engine.now() + max_hold,
                 place: AtomicU64::new(0),
                 state: AtomicU8::new(OPEN),
@@ -93,9 +101,8 @@ impl Holding {
             engine,
             tenure,
             number,
-            index: None,
+            of: Of::All,
             fence,
-            max_hold,
             limit,
             is_listened_to: AtomicBool::new(false),
             finished: false,
@@ -107,13 +114,12 @@ impl Holding {
         // They listen in its name, so its end is to look for them.
         self.is_listened_to.store(true, Ordering::Relaxed);
         let fences = std::iter::once(self.fence).chain(self.tenure.rest.iter().copied());
-        fences.enumerate().map(|(index, fence)| Holding {
+        (0..).zip(fences).map(|(index, fence)| Holding {
             engine: Arc::clone(&self.engine),
             tenure: Arc::clone(&self.tenure),
             number: self.number,
-            index: Some(index),
+            of: Of::One(index),
             fence,
-            max_hold: self.max_hold,
             limit: self.limit.clone(),
             is_listened_to: AtomicBool::new(false),
             finished: true,
@@ -121,10 +127,14 @@ impl Holding {
     }
 
     pub(crate) fn name(&self) -> &Arc<str> {
-        match self.index {
-            Some(index) => self.tenure.keys()[index].name(),
-            None => self.tenure.entry.target.name(),
+        match self.of {
+            Of::One(index) => self.tenure.keys()[index as usize].name(),
+            Of::All => self.tenure.entry.target.name(),
         }
+    }
+
+    pub(super) fn max_hold(&self) -> Option<Duration> {
+        self.limit.as_ref().map(|limit| limit.max_hold)
     }
 
     pub(crate) fn units(&self) -> u32 {
@@ -179,7 +189,7 @@ impl Holding {
             return;
         }
         self.is_listened_to.store(true, Ordering::Relaxed);
-        self.tenure.listeners.lock().push(LossListener {
+        self.tenure.enlist(LossListener {
             holding: self.number,
             sender: sender.clone(),
             lost,

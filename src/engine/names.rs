@@ -3,8 +3,9 @@
 //! A name's entry is made by the first thread that wants it and retired by the last that leaves it. A thread
 //! that finds an entry retired between looking it up and locking it looks again.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
+use std::borrow::Borrow;
+use std::collections::HashSet;
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
 use crate::clock::Time;
 use crate::core::attempt::Attempt;
@@ -19,12 +20,68 @@ use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, Thread, thread};
 /// Enough that threads on names of their own seldom meet.
 const SHARDS: usize = 32;
 
-type Id = (Kind, Arc<str>);
+/// What tells one entry from another.
+type Id<'a> = (Kind, &'a str);
 
 /// All names in use by this engine.
 pub(crate) struct Names {
     hasher: RandomState,
-    shards: [Mutex<HashMap<Id, Arc<Entry>>>; SHARDS],
+    shards: [Mutex<HashSet<Named>>; SHARDS],
+}
+
+/// An entry in the table, found by its identity: to hold that beside it would cost each name as much again.
+#[derive(Clone)]
+struct Named(Arc<Entry>);
+
+/// What has an identity: an entry, or what one is looked up by.
+trait Identity {
+    fn id(&self) -> Id<'_>;
+}
+
+impl Identity for Named {
+    fn id(&self) -> Id<'_> {
+        self.0.id()
+    }
+}
+
+impl Identity for Id<'_> {
+    fn id(&self) -> Id<'_> {
+        *self
+    }
+}
+
+impl PartialEq for dyn Identity + '_ {
+    fn eq(&self, other: &Self) -> bool {
+        self.id() == other.id()
+    }
+}
+
+impl Eq for dyn Identity + '_ {}
+
+impl Hash for dyn Identity + '_ {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.id().hash(state);
+    }
+}
+
+impl PartialEq for Named {
+    fn eq(&self, other: &Self) -> bool {
+        self.id() == other.id()
+    }
+}
+
+impl Eq for Named {}
+
+impl Hash for Named {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.id().hash(state);
+    }
+}
+
+impl<'a> Borrow<dyn Identity + 'a> for Named {
+    fn borrow(&self) -> &(dyn Identity + 'a) {
+        self
+    }
 }
 
 /// One name in use.
@@ -37,12 +94,8 @@ pub(crate) struct Entry {
 /// Guarded by the entry's mutex.
 pub(crate) struct State {
     pub(crate) queue: Queue<Arc<Slot>, Arc<Tenure>>,
-    /// What this process was last told of the lock.
-    pub(crate) last: Last,
-    /// When and by whom it was last said to be held.
-    pub(crate) last_held: Option<(Time, Arc<str>)>,
-    /// The places of its releases that guards left to the renewal thread, until their first request is over.
-    pub(crate) outgoing: Vec<Place>,
+    /// What a name has only while somebody asks, waits, or releases in the background: most are just held.
+    aside: Option<Box<Aside>>,
     /// How many keep the entry in the table for what they are about to do with it.
     pins: u32,
     /// Whether the entry has left the table.
@@ -50,12 +103,23 @@ pub(crate) struct State {
 }
 
 /// The last thing known of a lock that this process does not hold.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) enum Last {
+    #[default]
     NoAnswer,
     /// Held by this owner.
     Held(Arc<str>),
     Failed(Failure),
+}
+
+#[derive(Debug, Default)]
+struct Aside {
+    /// What this process was last told of the lock.
+    last: Last,
+    /// When and by whom it was last said to be held.
+    last_held: Option<(Time, Arc<str>)>,
+    /// The places of its releases that guards left to the renewal thread, until their first request is over.
+    outgoing: Vec<Place>,
 }
 
 /// Where a parked thread is told what to do.
@@ -85,7 +149,7 @@ impl Names {
         }
     }
 
-    fn shard(&self, id: &Id) -> &Mutex<HashMap<Id, Arc<Entry>>> {
+    fn shard(&self, id: Id<'_>) -> &Mutex<HashSet<Named>> {
         let hash = self.hasher.hash_one(id);
         // The low bits: the map inside uses the high ones.
         &self.shards[hash as usize % SHARDS]
@@ -98,14 +162,17 @@ impl Names {
         target: &Target,
         mut act: impl FnMut(&Arc<Entry>, &mut State) -> T,
     ) -> T {
-        let id = (kind, Arc::clone(target.id()));
+        let id: Id<'_> = (kind, target.id());
         loop {
             let entry = {
-                let mut shard = self.shard(&id).lock();
-                let entry = shard
-                    .entry(id.clone())
-                    .or_insert_with(|| Arc::new(Entry::new(kind, target.clone())));
-                Arc::clone(entry)
+                let mut shard = self.shard(id).lock();
+                if let Some(Named(entry)) = shard.get(&id as &dyn Identity) {
+                    Arc::clone(entry)
+                } else {
+                    let entry = Arc::new(Entry::new(kind, target.clone()));
+                    shard.insert(Named(Arc::clone(&entry)));
+                    entry
+                }
             };
             let mut state = entry.lock();
             if !state.retired {
@@ -129,19 +196,20 @@ impl Names {
 
     /// Takes the entry out of the table if nobody wants it any more.
     pub(crate) fn retire(&self, entry: &Entry) {
-        let id = (entry.kind, Arc::clone(entry.target.id()));
-        let mut shard = self.shard(&id).lock();
+        let id = entry.id();
+        let mut shard = self.shard(id).lock();
         let mut state = entry.lock();
         if state.is_idle() && !state.retired {
             state.retired = true;
-            shard.remove(&id);
+            shard.remove(&id as &dyn Identity);
         }
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Entry>> {
         self.shards
             .iter()
-            .flat_map(|shard| shard.lock().values().cloned().collect::<Vec<_>>())
+            .flat_map(|shard| shard.lock().iter().cloned().collect::<Vec<_>>())
+            .map(|Named(entry)| entry)
             .collect()
     }
 }
@@ -153,13 +221,15 @@ impl Entry {
             target,
             state: Mutex::new(State {
                 queue: Queue::new(kind.sharing()),
-                last: Last::NoAnswer,
-                last_held: None,
-                outgoing: Vec::new(),
+                aside: None,
                 pins: 0,
                 retired: false,
             }),
         }
+    }
+
+    fn id(&self) -> Id<'_> {
+        (self.kind, self.target.id())
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -169,18 +239,65 @@ impl Entry {
 
 impl State {
     fn is_idle(&self) -> bool {
-        self.queue.is_idle() && self.outgoing.is_empty() && self.pins == 0
+        self.queue.is_idle() && self.outgoing().is_empty() && self.pins == 0
+    }
+
+    /// What this process was last told of the lock.
+    pub(crate) fn last(&self) -> &Last {
+        self.aside
+            .as_ref()
+            .map_or(&Last::NoAnswer, |aside| &aside.last)
+    }
+
+    /// What was said before says nothing now.
+    pub(crate) fn forget_last(&mut self) {
+        if let Some(aside) = &mut self.aside {
+            aside.last = Last::NoAnswer;
+        }
+    }
+
+    pub(crate) fn note_last(&mut self, last: Last) {
+        self.aside.get_or_insert_default().last = last;
+    }
+
+    /// It was said at `now` to be held by this owner.
+    pub(crate) fn note_held(&mut self, now: Time, holder: &Arc<str>) {
+        let aside = self.aside.get_or_insert_default();
+        aside.last = Last::Held(Arc::clone(holder));
+        aside.last_held = Some((now, Arc::clone(holder)));
+    }
+
+    /// The places of its releases that guards left to the renewal thread, until their first request is over.
+    pub(crate) fn outgoing(&self) -> &[Place] {
+        self.aside.as_ref().map_or(&[], |aside| &aside.outgoing)
+    }
+
+    pub(crate) fn note_outgoing(&mut self, place: Place) {
+        self.aside.get_or_insert_default().outgoing.push(place);
+    }
+
+    pub(crate) fn forget_outgoing(&mut self, place: Place) {
+        if let Some(aside) = &mut self.aside {
+            aside.outgoing.retain(|outgoing| *outgoing != place);
+        }
+    }
+
+    /// It was granted, so all that was said of it is old, unless somebody still waits for an answer.
+    pub(crate) fn forget_aside(&mut self) {
+        if self.outgoing().is_empty() {
+            self.aside = None;
+        }
     }
 
     /// Who held the lock at the last answer, where there was one after `since`.
     pub(crate) fn holder_since(&self, since: Time) -> Option<Arc<str>> {
-        let (at, holder) = self.last_held.as_ref()?;
+        let (at, holder) = self.aside.as_ref()?.last_held.as_ref()?;
         (*at >= since).then(|| Arc::clone(holder))
     }
 
     /// Who holds the lock, as far as this process knows.
     pub(crate) fn holder(&self) -> Option<Arc<str>> {
-        match (self.queue.tenure(), &self.last) {
+        match (self.queue.tenure(), self.last()) {
             (Some(tenure), _) => Some(Arc::clone(&tenure.owner)),
             (None, Last::Held(holder)) => Some(Arc::clone(holder)),
             (None, _) => None,

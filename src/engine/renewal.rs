@@ -85,7 +85,7 @@ impl Renewal {
         if !tenure.terms.renew {
             return Ok(());
         }
-        let due = renewal_due(sent, tenure.terms.lease, engine.chance.bits());
+        let due = renewal_due(sent, tenure.terms.lease(), engine.chance.bits());
         let mut state = self.state.lock();
         self.ensure_running(&mut state, engine)?;
         state.put(tenure, due);
@@ -181,7 +181,7 @@ impl Renewal {
     ) -> Result<(), String> {
         let leases: Vec<Lease> = batch
             .iter()
-            .flat_map(|tenure| tenure.renewals(tenure.terms.lease))
+            .flat_map(|tenure| tenure.renewals(tenure.terms.lease()))
             .collect();
         // One lost answer must not cost the shortest of them.
         let shortest = leases.iter().map(|lease| lease.lease).min();
@@ -203,7 +203,7 @@ impl Renewal {
         for tenure in batch {
             let of_this;
             (of_this, said) = said.split_at(tenure.keys().len());
-            let lease = tenure.terms.lease;
+            let lease = tenure.terms.lease();
             match tenure.renewed(sent, engine.now(), lease, of_this) {
                 Standing::Live(_) if of_this.contains(&Renewed::Refused) => {}
                 Standing::Live(_) => {
@@ -270,7 +270,7 @@ impl State {
         let (mut batch, mut keys) = (Vec::new(), 0);
         while keys < BATCH
             && let Some(((due, _), tenure)) = self.leases.first()
-            && due <= now + gathered_within(tenure.terms.lease)
+            && due <= now + gathered_within(tenure.terms.lease())
             && let Some((_, tenure)) = self.leases.pop_due(due)
         {
             // One that has run out is not renewed: its key would only keep the others waiting.
@@ -280,7 +280,7 @@ impl State {
             }
         }
         for tenure in &batch {
-            self.put(tenure, now + retry_after(tenure.terms.lease));
+            self.put(tenure, now + retry_after(tenure.terms.lease()));
         }
         batch
     }

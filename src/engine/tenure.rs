@@ -17,14 +17,17 @@ use crate::config::Terms;
 use crate::core::attempt::{Attempt, Grant, Leftover};
 use crate::core::ending::{Ending, Next};
 use crate::core::lease::{LeaseCell, Standing, valid_until};
-use crate::core::queue::{Finish, Health};
+use crate::core::queue::{Finish, Health, Tenancy};
 use crate::core::schedule::{Place, at_risk_below};
 use crate::engine::Engine;
 use crate::engine::names::{Entry, Last, Signal};
 use crate::error::{Failure, Lost, LostCause};
 use crate::name::LockKey;
 use crate::script::{GiveBack, Gone, Renewal, Renewed};
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
+
+/// Earlier than every doubt.
+const LONG_AGO: Time = Time::from_nanos(0);
 
 /// This process's holding of one name, from a grant to its end.
 pub(crate) struct Tenure {
@@ -35,13 +38,13 @@ pub(crate) struct Tenure {
     /// How much of the lock it has.
     pub(crate) units: u32,
     /// The fences of the names after the first, where there are several.
-    pub(super) rest: Vec<u64>,
+    pub(super) rest: Box<[u64]>,
     pub(crate) terms: Terms,
     pub(crate) cell: LeaseCell,
     /// Whether processes are known to wait for it.
     contended: AtomicBool,
-    /// Until when a request of this owner may still be carried out unbidden.
-    doubt: Option<Time>,
+    /// Until when a request of this owner may still be carried out unbidden; long ago where none is.
+    doubt: Time,
     /// Until when Redis may keep the key, going by what it was asked for: an extension whose answer was lost may
     /// have been granted.
     pub(super) kept_until: AtomicU64,
@@ -51,14 +54,27 @@ pub(crate) struct Tenure {
     /// Whether what may be left of it in Redis after its loss is being released.
     is_cleaned_up: AtomicBool,
     /// Numbers its holdings.
-    pub(super) holdings: AtomicU64,
-    /// Those who want to hear of its loss.
-    pub(super) listeners: Mutex<Vec<LossListener>>,
+    pub(super) holdings: AtomicU32,
+    /// Those who want to hear of its loss; most leases have none.
+    listeners: Mutex<Option<Box<LossListeners>>>,
+}
+
+#[derive(Default)]
+struct LossListeners(Vec<LossListener>);
+
+impl Tenancy for Arc<Tenure> {
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn terms(&self) -> Terms {
+        self.terms
+    }
 }
 
 /// Somebody who wants to hear of the loss of one holding.
 pub(super) struct LossListener {
-    pub(super) holding: u64,
+    pub(super) holding: u32,
     pub(super) sender: Sender<Lost>,
     /// What it is told, but for the cause.
     pub(super) lost: Lost,
@@ -84,16 +100,16 @@ impl Tenure {
             entry,
             owner: grant.owner,
             units,
-            rest: grant.rest,
+            rest: grant.rest.into(),
             terms,
             cell: LeaseCell::new(grant.deadline),
             contended: AtomicBool::new(grant.contended),
-            doubt: grant.doubt,
+            doubt: grant.doubt.unwrap_or(LONG_AGO),
             kept_until: AtomicU64::new(0),
             renewal_place: AtomicU64::new(0),
             watch_place: AtomicU64::new(0),
             is_cleaned_up: AtomicBool::new(false),
-            holdings: AtomicU64::new(0),
+            holdings: AtomicU32::new(0),
             listeners: Mutex::default(),
         }
     }
@@ -119,12 +135,12 @@ impl Tenure {
     /// Whether Redis may keep it for longer than its terms say: a crash of the next thread would cost as much.
     fn is_extended(&self, now: Time) -> bool {
         let kept_until = Time::from_nanos(self.kept_until.load(Ordering::Relaxed));
-        kept_until > now + self.terms.lease
+        kept_until > now + self.terms.lease()
     }
 
     /// Whether a renewal is overdue, going by what is left of the lease.
     pub(crate) fn is_late(&self, left: Duration) -> bool {
-        self.terms.renew && left < at_risk_below(self.terms.lease)
+        self.terms.renew && left < at_risk_below(self.terms.lease())
     }
 
     /// What to ask for so that it lasts for `lease` from then on: one renewal for each of its keys.
@@ -177,31 +193,39 @@ impl Tenure {
     /// How long Redis may still keep the key.
     pub(super) fn ttl(&self, now: Time) -> Duration {
         let kept_until = Time::from_nanos(self.kept_until.load(Ordering::Relaxed));
-        self.terms.lease.max(kept_until.since(now))
+        self.terms.lease().max(kept_until.since(now))
     }
 
     pub(super) fn leftover(&self) -> Leftover {
         Leftover {
             owner: Arc::clone(&self.owner),
             units: self.units,
-            doubt: self.doubt,
+            doubt: Some(self.doubt).filter(|doubt| *doubt > LONG_AGO),
         }
     }
 
     /// Tells everybody who asked for it that the lease was lost. Called with no mutex held.
     pub(crate) fn announce(&self, cause: LostCause) {
-        let listeners = std::mem::take(&mut *self.listeners.lock());
-        for listener in listeners {
+        let listeners = self.listeners.lock().take();
+        for listener in listeners.into_iter().flat_map(|listeners| listeners.0) {
             listener.tell(cause);
         }
     }
 
+    pub(super) fn enlist(&self, listener: LossListener) {
+        let mut listeners = self.listeners.lock();
+        listeners.get_or_insert_default().0.push(listener);
+    }
+
     /// Takes out who listens for the loss of one holding.
-    pub(super) fn withdraw(&self, holding: u64) -> Vec<LossListener> {
-        self.listeners
-            .lock()
-            .extract_if(.., |listener| listener.holding == holding)
-            .collect()
+    pub(super) fn withdraw(&self, holding: u32) -> Vec<LossListener> {
+        let mut listeners = self.listeners.lock();
+        let all = listeners.iter_mut().flat_map(|listeners| {
+            listeners
+                .0
+                .extract_if(.., |listener| listener.holding == holding)
+        });
+        all.collect()
     }
 }
 
@@ -218,6 +242,10 @@ impl Engine {
                 // Before anything is sent: from here on nobody in this process holds it.
                 _ => tenure.cell.end(now),
             };
+            if let Finish::TakeOver(..) = finish {
+                // Until the next thread has asked.
+                state.note_last(Last::Held(Arc::clone(&tenure.owner)));
+            }
             (standing, finish)
         };
         match finish {
@@ -288,7 +316,7 @@ impl Engine {
         match next {
             Some(slot) => {
                 // It asks afresh: whatever was answered before says nothing now.
-                entry.lock().last = Last::NoAnswer;
+                entry.lock().forget_last();
                 slot.send(Signal::Delegate(None));
             }
             None => self.names.retire(entry),
@@ -347,7 +375,7 @@ impl Engine {
         let place = self.renewal.reserve(self.now(), entry, &ending);
         let next = {
             let mut state = entry.lock();
-            state.outgoing.push(place);
+            state.note_outgoing(place);
             state.queue.ended()
         };
         self.hand_on(entry, next);
@@ -356,7 +384,7 @@ impl Engine {
 
     /// The first request of a release that was left to the renewal thread is over.
     pub(crate) fn sent(&self, entry: &Arc<Entry>, place: Place) {
-        entry.lock().outgoing.retain(|outgoing| *outgoing != place);
+        entry.lock().forget_outgoing(place);
         self.names.retire(entry);
     }
 }

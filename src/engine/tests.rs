@@ -56,7 +56,7 @@ impl Fake {
 
 fn engine(store: impl Store + 'static, lease: Duration, clock: Arc<dyn Clock>) -> Arc<Engine> {
     let mut settings = Settings::default();
-    settings.options.terms.lease = lease;
+    settings.options.lease = lease;
     let chance = Arc::new(SystemChance::new());
     Engine::new(settings, Arc::new(store), clock, chance)
 }

@@ -110,8 +110,8 @@ impl Handle {
     fn fmt(&self, handle: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct(handle)
             .field("name", &self.target.as_ref().map(Target::name))
-            .field("lease", &self.options.terms.lease)
-            .field("renew", &self.options.terms.renew)
+            .field("lease", &self.options.lease)
+            .field("renew", &self.options.renew)
             .field("max_hold", &self.options.max_hold)
             .finish_non_exhaustive()
     }
@@ -160,7 +160,7 @@ macro_rules! options {
             /// 10 ms to 24 h. Defaults to the manager's.
             #[must_use]
             pub fn lease(mut self, lease: Duration) -> Self {
-                self.handle.options.terms.lease = lease;
+                self.handle.options.lease = lease;
                 self
             }
 
@@ -168,7 +168,7 @@ macro_rules! options {
             /// its lease is over. Defaults to the manager's.
             #[must_use]
             pub fn renew(mut self, on: bool) -> Self {
-                self.handle.options.terms.renew = on;
+                self.handle.options.renew = on;
                 self
             }
 

@@ -13,7 +13,7 @@ fn still() -> Arc<ManualClock> {
 
 fn background(store: Fake, clock: &Arc<ManualClock>) -> Arc<Engine> {
     let mut settings = Settings::default();
-    settings.options.terms.lease = LONG;
+    settings.options.lease = LONG;
     settings.background_release = true;
     let (clock, chance) = (Arc::clone(clock), Arc::new(SystemChance::new()));
     Engine::new(settings, Arc::new(store), clock, chance)
@@ -42,7 +42,7 @@ fn a_release_that_was_not_sent_is_taken_back_by_who_asks_next() {
             .names
             .all()
             .iter()
-            .any(|entry| entry.lock().outgoing.len() == 1)
+            .any(|entry| entry.lock().outgoing().len() == 1)
     );
     let second = mutex(Arc::clone(&engine), "name")
         .try_lock()
