@@ -300,8 +300,8 @@ impl Failure {
         )
     }
 
-    pub(crate) fn into_error(self, name: Option<&Arc<str>>) -> Error {
-        let (name, cause) = (name.cloned(), self.cause);
+    pub(crate) fn into_error(self, name: Option<&str>) -> Error {
+        let (name, cause) = (name.map(Arc::from), self.cause);
         match self.kind {
             FailureKind::Unavailable => Error::Unavailable { name, cause },
             FailureKind::Denied => Error::Denied { name, cause },
@@ -344,8 +344,8 @@ mod tests {
 
     #[test]
     fn messages_name_the_lock_and_escape_it() {
-        let error = Failure::plain(FailureKind::Unavailable, false, "gone")
-            .into_error(Some(&Arc::from("a\nb")));
+        let error =
+            Failure::plain(FailureKind::Unavailable, false, "gone").into_error(Some("a\nb"));
         assert_eq!(
             error.to_string(),
             "lock \"a\\nb\": the server is unavailable: gone"

@@ -53,10 +53,10 @@ const SUFFIXES: [(&str, &str); 3] = [
 /// A name that is fit to be a lock, and its key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LockKey {
-    /// What the user calls it.
-    name: Arc<str>,
-    /// `prefix + name`; the same allocation where there is no prefix.
+    /// The prefix, and what the user calls it.
     key: Arc<str>,
+    /// The length of the prefix, which is 1,024 bytes at the most.
+    prefix: u16,
 }
 
 impl LockKey {
@@ -89,16 +89,15 @@ impl LockKey {
         if SUFFIXES.iter().any(is_suffix) {
             return invalid("it ends like one of leasehold's own companion keys");
         }
-        let name = if prefix.is_empty() {
-            Arc::clone(&key)
-        } else {
-            name.into()
-        };
-        Ok(Self { name, key })
+        Ok(Self {
+            key,
+            prefix: prefix.len() as u16,
+        })
     }
 
-    pub(crate) fn name(&self) -> &Arc<str> {
-        &self.name
+    /// What the user calls it.
+    pub(crate) fn name(&self) -> &str {
+        &self.key[usize::from(self.prefix)..]
     }
 
     pub(crate) fn key(&self) -> &str {
@@ -168,7 +167,7 @@ impl Target {
         if keys.is_empty() {
             return Err(Error::config("names", "there is none"));
         }
-        let names: Vec<&str> = keys.iter().map(|key| &**key.name()).collect();
+        let names: Vec<&str> = keys.iter().map(LockKey::name).collect();
         let set = Set {
             // With their lengths, or `a`, `b` could be taken for `a1:b`.
             id: keys
@@ -207,7 +206,7 @@ impl Target {
     }
 
     /// What messages call it.
-    pub(crate) fn name(&self) -> &Arc<str> {
+    pub(crate) fn name(&self) -> &str {
         match self {
             Self::One(key) => key.name(),
             Self::Several(set) => &set.name,
@@ -298,7 +297,7 @@ mod tests {
         assert!(LockKey::new("a:lh", ":queue").is_err());
         assert!(LockKey::new("a}", "b").is_err());
         let key = LockKey::new("lock:", "n").expect("a plain name");
-        assert_eq!((key.key(), &**key.name()), ("lock:n", "n"));
+        assert_eq!((key.key(), key.name()), ("lock:n", "n"));
     }
 
     fn name() -> impl Strategy<Value = String> {
@@ -363,7 +362,7 @@ mod tests {
         let (one, other) = (set(&["b", "a"]), set(&["a", "b"]));
         let (one, other) = (one.expect("a set"), other.expect("a set"));
         assert_eq!(one.id(), other.id());
-        assert_eq!(&**one.name(), "a + b");
+        assert_eq!(one.name(), "a + b");
         assert!(set(&[]).is_err());
         assert!(set(&["a", "b", "a"]).is_err());
         // Not even where a name looks like the id of others.

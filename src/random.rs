@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
+use once_cell::race::OnceBox;
+use uuid::Uuid;
+
+use crate::name::OWNER_PREFIX;
 use crate::sync::{Arc, AtomicU64, Ordering};
 
 /// Where chance comes from; a simulator puts a seeded source in its place.
 pub(crate) trait Chance: Send + Sync {
     /// A number never given before, in the form of a version 4 UUID (RFC 9562).
-    fn uuid(&self) -> uuid::Uuid;
+    fn uuid(&self) -> Uuid;
 
     /// Any number, for jitter only.
     fn bits(&self) -> u64;
@@ -21,7 +25,7 @@ pub(crate) struct SystemChance {
 
 impl SystemChance {
     pub(crate) fn new() -> Self {
-        let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
+        let (seed, _) = Uuid::new_v4().as_u64_pair();
         Self {
             state: AtomicU64::new(seed),
         }
@@ -29,8 +33,8 @@ impl SystemChance {
 }
 
 impl Chance for SystemChance {
-    fn uuid(&self) -> uuid::Uuid {
-        uuid::Uuid::new_v4()
+    fn uuid(&self) -> Uuid {
+        Uuid::new_v4()
     }
 
     fn bits(&self) -> u64 {
@@ -56,11 +60,52 @@ pub(crate) fn jittered(chance: &dyn Chance, most: Duration) -> Duration {
 
 /// The unique string that one attempt, and the tenure that comes of it, writes to Redis.
 pub(crate) fn owner(chance: &dyn Chance, label: &str) -> Arc<str> {
-    let mut buffer = uuid::Uuid::encode_buffer();
-    let unique = chance.uuid().hyphenated().encode_lower(&mut buffer);
-    [crate::name::OWNER_PREFIX, unique, ":", label]
-        .concat()
-        .into()
+    written(chance.uuid(), label).into()
+}
+
+fn written(unique: Uuid, label: &str) -> String {
+    let mut buffer = Uuid::encode_buffer();
+    let unique = unique.hyphenated().encode_lower(&mut buffer);
+    [OWNER_PREFIX, unique, ":", label].concat()
+}
+
+/// An owner that is kept for long: only what is unique of it, until somebody wants to read it.
+#[derive(Debug)]
+pub(crate) struct Owner {
+    unique: Uuid,
+    text: OnceBox<String>,
+}
+
+impl Owner {
+    pub(crate) fn new(owner: &str, label: &str) -> Self {
+        let unique = owner.strip_prefix(OWNER_PREFIX).and_then(|rest| {
+            let unique = rest.strip_suffix(label)?.strip_suffix(':')?;
+            Uuid::try_parse(unique).ok()
+        });
+        let kept = Self {
+            unique: unique.unwrap_or_default(),
+            text: OnceBox::new(),
+        };
+        if written(kept.unique, label) != owner {
+            // It was made in another way.
+            kept.text.set(Box::new(owner.into())).ok();
+        }
+        kept
+    }
+
+    /// As it stands in Redis. `label` is the one it was made with.
+    pub(crate) fn text(&self, label: &str) -> Arc<str> {
+        match self.text.get() {
+            Some(text) => text.as_str().into(),
+            None => written(self.unique, label).into(),
+        }
+    }
+
+    /// The same, to be looked at.
+    pub(crate) fn shown(&self, label: &str) -> &str {
+        self.text
+            .get_or_init(|| Box::new(written(self.unique, label)))
+    }
 }
 
 #[cfg(test)]
@@ -74,6 +119,25 @@ mod tests {
         let drawn: Vec<_> = (0..1000).map(|_| jittered(&chance, most)).collect();
         assert!(drawn.iter().all(|d| *d <= most && *d > most * 3 / 4));
         assert!(drawn.iter().any(|d| *d != drawn[0]), "no jitter at all");
+    }
+
+    #[test]
+    fn an_owner_is_kept_whole() {
+        let made = owner(&SystemChance::new(), "host:1");
+        for (text, label) in [
+            (&*made, "host:1"),
+            (&made.to_uppercase(), "HOST:1"),
+            (&made, "other"),
+            ("lh1:u:l", "l"),
+            ("lh1::", ""),
+            ("somebody", ""),
+            ("", "l"),
+        ] {
+            let kept = Owner::new(text, label);
+            assert_eq!(&*kept.text(label), text);
+            assert_eq!(kept.shown(label), text);
+            assert_eq!(&*kept.text(label), text);
+        }
     }
 
     #[test]

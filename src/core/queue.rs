@@ -136,6 +136,7 @@ pub(crate) struct Queue<W, T> {
     tenures: SmallVec<[Held<T>; 1]>,
     /// Whether the only tenure is being released.
     ending: bool,
+    retired: bool,
 }
 
 /// Who waits, first come, first served; tickets rise from front to back. Most names never have anybody wait, so they
@@ -252,9 +253,12 @@ impl Asking {
 
 #[derive(Debug)]
 struct Held<T> {
+    tenure: T,
+    units: u32,
     /// How many turns it has at this time.
     taken: u32,
-    granted: Granted<T>,
+    fences: Fences,
+    quantum_over: Time,
 }
 
 impl<W, T: Tenancy> Queue<W, T> {
@@ -265,7 +269,18 @@ impl<W, T: Tenancy> Queue<W, T> {
             asking: None,
             tenures: SmallVec::new(),
             ending: false,
+            retired: false,
         }
+    }
+
+    /// Nobody enters it any more.
+    pub(crate) fn retire(&mut self) {
+        debug_assert!(self.is_idle() && !self.is_crowded());
+        self.retired = true;
+    }
+
+    pub(crate) fn is_retired(&self) -> bool {
+        self.retired
     }
 
     /// A thread wants the name. `waiter` is called only where it has to wait; `health` only where there is a
@@ -280,7 +295,7 @@ impl<W, T: Tenancy> Queue<W, T> {
         if self.waiting.is_empty() {
             for held in &mut self.tenures {
                 if held.admits(&wants, self.sharing, now)
-                    && health(&held.granted.tenure) == Health::Good
+                    && health(&held.tenure) == Health::Good
                     && let Some(turn) = held.admit()
                 {
                     return Arrival::Turn(turn);
@@ -326,7 +341,7 @@ impl<W, T: Tenancy> Queue<W, T> {
     /// The tenure that this process has now, where it can have no other.
     pub(crate) fn tenure(&self) -> Option<&T> {
         let only = self.tenures.first().filter(|_| !self.sharing.several);
-        only.map(|held| &held.granted.tenure)
+        only.map(|held| &held.tenure)
     }
 
     /// The delegate was told that the lock is held, and stands in the queue in Redis, or not. Returns the threads that
@@ -371,13 +386,13 @@ impl<W, T: Tenancy> Queue<W, T> {
         health: impl Fn(&T) -> Health,
     ) -> Option<&T> {
         let fits = |held: &&Held<T>| {
-            held.granted.units == units
-                && held.granted.tenure.terms() == terms
-                && held.taken < self.sharing.seats
-                && health(&held.granted.tenure) == Health::Good
+            held.units == units
+                && held.tenure.terms() == terms
+                && held.taken < self.sharing.seats()
+                && health(&held.tenure) == Health::Good
         };
         let held = self.tenures.iter().find(fits)?;
-        Some(&held.granted.tenure)
+        Some(&held.tenure)
     }
 
     /// Redis lets the delegate sit in tenure `number` for another quantum. None where that has ended meanwhile.
@@ -388,7 +403,7 @@ impl<W, T: Tenancy> Queue<W, T> {
         quantum_over: Time,
     ) -> Option<Begun<W, T>> {
         let index = self.position(number)?;
-        self.tenures[index].granted.quantum_over = quantum_over;
+        self.tenures[index].quantum_over = quantum_over;
         let turn = self.tenures[index].admit()?;
         self.asking = None;
         Some(self.begun(index, turn, now))
@@ -428,7 +443,7 @@ impl<W, T: Tenancy> Queue<W, T> {
         let held = &mut self.tenures[index];
         held.taken -= 1;
         let taken = held.taken;
-        let give_back = held.granted.fences.give_back();
+        let give_back = held.fences.give_back();
         match health {
             Health::Lost => return Finish::Lost(self.over(index, false)),
             Health::Good => {
@@ -486,11 +501,17 @@ impl<W, T: Tenancy> Queue<W, T> {
     fn position(&self, number: u64) -> Option<usize> {
         self.tenures
             .iter()
-            .position(|held| held.granted.tenure.number() == number)
+            .position(|held| held.tenure.number() == number)
     }
 
     fn begin(&mut self, granted: Granted<T>, now: Time) -> Begun<W, T> {
-        let mut held = Held { taken: 0, granted };
+        let mut held = Held {
+            tenure: granted.tenure,
+            units: granted.units,
+            taken: 0,
+            fences: granted.fences,
+            quantum_over: granted.quantum_over,
+        };
         let turn = held
             .admit()
             .expect("a grant holds at least the fence of the turn that asked for it");
@@ -550,17 +571,17 @@ impl<W, T: Tenancy> Queue<W, T> {
 
 impl<T: Tenancy> Held<T> {
     fn admits(&self, wants: &Wants, sharing: Sharing, now: Time) -> bool {
-        wants.units == self.granted.units
-            && wants.terms == self.granted.tenure.terms()
-            && now < self.granted.quantum_over
-            && self.taken < sharing.seats
+        wants.units == self.units
+            && wants.terms == self.tenure.terms()
+            && now < self.quantum_over
+            && self.taken < sharing.seats()
     }
 
     fn admit(&mut self) -> Option<Turn<T>> {
-        let fence = self.granted.fences.take()?;
+        let fence = self.fences.take()?;
         self.taken += 1;
         Some(Turn {
-            tenure: self.granted.tenure.clone(),
+            tenure: self.tenure.clone(),
             fence,
         })
     }
@@ -575,15 +596,15 @@ mod tests {
     const TERMS: Terms = Terms::new(Duration::from_secs(30), true);
 
     const ALONE: Sharing = Sharing {
-        seats: 1,
+        together: false,
         several: false,
     };
     const TOGETHER: Sharing = Sharing {
-        seats: u32::MAX,
+        together: true,
         several: true,
     };
     const BESIDE: Sharing = Sharing {
-        seats: 1,
+        together: false,
         several: true,
     };
 
@@ -763,7 +784,7 @@ mod tests {
         fn fits(&self, units: u32) -> bool {
             self.tenures
                 .iter()
-                .any(|(tenure, of)| *of == units && self.taken(*tenure) < self.sharing.seats)
+                .any(|(tenure, of)| *of == units && self.taken(*tenure) < self.sharing.seats())
         }
 
         fn taken(&self, tenure: u32) -> u32 {
@@ -788,7 +809,7 @@ mod tests {
                 self.tenures.contains(&(turn.tenure, units)),
                 "it does not fit"
             );
-            assert!(self.taken(turn.tenure) < self.sharing.seats, "it is full");
+            assert!(self.taken(turn.tenure) < self.sharing.seats(), "it is full");
             self.turns.push(turn);
         }
 
@@ -969,7 +990,7 @@ mod tests {
                         }
                     }
                 }
-                let mut tenures: Vec<_> = queue.tenures.iter().map(|held| held.granted.tenure).collect();
+                let mut tenures: Vec<_> = queue.tenures.iter().map(|held| held.tenure).collect();
                 tenures.sort_unstable();
                 prop_assert!(tenures.into_iter().eq(model.tenures.iter().map(|(tenure, _)| *tenure)));
                 let busy = model.asking.is_some() || !model.tenures.is_empty() || model.ending;

@@ -1,61 +1,156 @@
 //! What is due when: the timetable that the renewal thread and the watch thread each keep, when such a thread
 //! sleeps and ends, and the times at which a lease is renewed.
 
-use std::collections::BTreeMap;
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::clock::Time;
 
-/// Things in the order of their times.
-///
-/// The place of a thing is `(its time, its number)`; whoever put it in keeps the place, and takes it out by
-/// it. Both cost the logarithm of how many there are.
-#[derive(Debug)]
-pub(crate) struct Schedule<T> {
-    due: BTreeMap<Place, T>,
+/// Something that stands in a [`Schedule`], with a number that tells it from all others there.
+pub(crate) trait Numbered {
+    fn number(&self) -> u64;
 }
 
 /// Where a thing stands in a [`Schedule`].
 pub(crate) type Place = (Time, u64);
 
+/// Things in the order of their times.
+///
+/// The place of a thing is `(its time, its number)`; whoever put it in keeps the place, and takes it out by it. Both
+/// cost the logarithm of how many there are. The number is the thing's own, so that a place is no larger than it must
+/// be: a process may have 100,000 leases in here.
+#[derive(Debug)]
+pub(crate) struct Schedule<T> {
+    due: BTreeSet<Due<T>>,
+}
+
+#[derive(Debug)]
+struct Due<T> {
+    at: Time,
+    thing: T,
+}
+
+/// What has a place: a thing in a schedule, or a place that one is looked up by.
+trait Placed {
+    fn at(&self) -> Time;
+    fn number(&self) -> u64;
+}
+
+impl<T: Numbered> Placed for Due<T> {
+    fn at(&self) -> Time {
+        self.at
+    }
+
+    fn number(&self) -> u64 {
+        self.thing.number()
+    }
+}
+
+impl Placed for Place {
+    fn at(&self) -> Time {
+        self.0
+    }
+
+    fn number(&self) -> u64 {
+        self.1
+    }
+}
+
+/// The number only decides between equal times: it is somewhere else in memory.
+fn in_order<A: Placed + ?Sized, B: Placed + ?Sized>(one: &A, other: &B) -> Ordering {
+    let by_time = one.at().cmp(&other.at());
+    by_time.then_with(|| one.number().cmp(&other.number()))
+}
+
+impl Ord for dyn Placed + '_ {
+    fn cmp(&self, other: &Self) -> Ordering {
+        in_order(self, other)
+    }
+}
+
+impl PartialOrd for dyn Placed + '_ {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for dyn Placed + '_ {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for dyn Placed + '_ {}
+
+impl<T: Numbered> Ord for Due<T> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        in_order(self, other)
+    }
+}
+
+impl<T: Numbered> PartialOrd for Due<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T: Numbered> PartialEq for Due<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl<T: Numbered> Eq for Due<T> {}
+
+impl<'a, T: Numbered + 'a> Borrow<dyn Placed + 'a> for Due<T> {
+    fn borrow(&self) -> &(dyn Placed + 'a) {
+        self
+    }
+}
+
 impl<T> Default for Schedule<T> {
     fn default() -> Self {
         Self {
-            due: BTreeMap::new(),
+            due: BTreeSet::new(),
         }
     }
 }
 
-impl<T> Schedule<T> {
-    pub(crate) fn insert(&mut self, place: Place, thing: T) {
-        self.due.insert(place, thing);
+impl<T: Numbered> Schedule<T> {
+    pub(crate) fn insert(&mut self, at: Time, thing: T) {
+        self.due.insert(Due { at, thing });
     }
 
     pub(crate) fn remove(&mut self, place: Place) -> Option<T> {
-        self.due.remove(&place)
+        let due = self.due.take(&place as &dyn Placed)?;
+        Some(due.thing)
     }
 
-    /// The earliest thing.
-    pub(crate) fn first(&self) -> Option<(Place, &T)> {
-        let (place, thing) = self.due.first_key_value()?;
-        Some((*place, thing))
+    /// The earliest thing, and when it is due.
+    pub(crate) fn first(&self) -> Option<(Time, &T)> {
+        self.due.first().map(|due| (due.at, &due.thing))
     }
 
     /// Takes out the earliest thing, if it is due at `now`.
-    pub(crate) fn pop_due(&mut self, now: Time) -> Option<(Place, T)> {
-        let first = self.due.first_entry()?;
-        (first.key().0 <= now).then(|| first.remove_entry())
+    pub(crate) fn pop_due(&mut self, now: Time) -> Option<T> {
+        let first = self.due.first()?;
+        if first.at > now {
+            return None;
+        }
+        self.due.pop_first().map(|due| due.thing)
     }
 
     /// The things that are due at `until` or before, the earliest first.
-    pub(crate) fn due_by(&self, until: Time) -> impl Iterator<Item = (Place, &T)> {
-        let due = self.due.range(..=(until, u64::MAX));
-        due.map(|(place, thing)| (*place, thing))
+    pub(crate) fn due_by(&self, until: Time) -> impl Iterator<Item = &T> {
+        let due = self.due.iter().take_while(move |due| due.at <= until);
+        due.map(|due| &due.thing)
     }
 
     /// When the earliest thing is due.
     pub(crate) fn next(&self) -> Option<Time> {
-        self.due.first_key_value().map(|((time, _), _)| *time)
+        self.due.first().map(|due| due.at)
     }
 }
 
@@ -244,6 +339,12 @@ mod tests {
         assert!(shift.rest(after(21), None).is_none());
     }
 
+    impl Numbered for u64 {
+        fn number(&self) -> u64 {
+            *self
+        }
+    }
+
     proptest! {
         /// Against the plain model: a list that is searched.
         #[test]
@@ -255,13 +356,14 @@ mod tests {
             for (number, (act, time)) in acts.into_iter().enumerate() {
                 match act {
                     0 => {
-                        let place = (at(time), number as u64);
-                        schedule.insert(place, place);
-                        model.push(place);
+                        let number = number as u64;
+                        schedule.insert(at(time), number);
+                        model.push((at(time), number));
                     }
                     1 if !model.is_empty() => {
                         let place = model.swap_remove(usize::try_from(time).expect("small") % model.len());
-                        prop_assert_eq!(schedule.remove(place), Some(place));
+                        prop_assert_eq!(schedule.remove(place), Some(place.1));
+                        prop_assert_eq!(schedule.remove(place), None);
                     }
                     _ => {
                         model.sort_unstable();
@@ -269,7 +371,7 @@ mod tests {
                         if due.is_some() {
                             model.remove(0);
                         }
-                        prop_assert_eq!(schedule.pop_due(at(time)).map(|(place, _)| place), due);
+                        prop_assert_eq!(schedule.pop_due(at(time)), due.map(|(_, number)| number));
                     }
                 }
                 prop_assert_eq!(schedule.next(), model.iter().min().map(|(time, _)| *time));

@@ -67,7 +67,7 @@ impl Engine {
         match (arrival, slot) {
             (Arrival::Queued(ticket), Some(slot)) => self.wait(request, &entry, ticket, &slot),
             (Arrival::Turn(turn), _) => Ok(Acquired::Turn(self.turn(request, turn))),
-            (Arrival::Held, _) => Ok(Acquired::Busy(entry.lock().holder())),
+            (Arrival::Held, _) => Ok(self.busy(&entry)),
             (Arrival::Delegate | Arrival::Queued(_), _) => {
                 let label = &self.settings.label;
                 let attempt = Attempt::new(&*self.chance, label, request.units);
@@ -113,7 +113,7 @@ impl Engine {
                 continue;
             }
             if state.queue.leave(ticket) {
-                return match (state.last(), state.holder()) {
+                return match (state.last(), state.holder(&self.settings.label)) {
                     (_, Some(holder)) => Ok(Acquired::Busy(Some(holder))),
                     // It is this process's own until its release is over.
                     (_, None) if state.queue.is_ending() => Ok(Acquired::Busy(None)),
@@ -145,7 +145,7 @@ impl Engine {
                 };
                 self.ask(request, entry, attempt)
             }
-            Signal::Held => Ok(Acquired::Busy(entry.lock().holder())),
+            Signal::Held => Ok(self.busy(entry)),
             Signal::Failed(failure) => Err(failure.into_error(Some(request.target.name()))),
             Signal::Closed => Err(Error::Closed),
         }
@@ -176,7 +176,7 @@ impl Engine {
                 hearing: self.wakeup.hearing(),
                 block: fence::block(entry.kind, self.settings.quantum),
                 of: entry.kind.of(),
-                beside: offered.as_ref().map(|tenure| Arc::clone(&tenure.owner)),
+                beside: offered.as_ref().map(|tenure| self.owner_of(tenure)),
                 crowded: entry.lock().queue.is_crowded(),
                 outage_limit: self.settings.outage_limit,
                 label: &self.settings.label,
@@ -250,7 +250,7 @@ impl Engine {
                 }
                 match failure {
                     Some(failure) => Err(failure.into_error(Some(request.target.name()))),
-                    None => Ok(Acquired::Busy(entry.lock().holder())),
+                    None => Ok(self.busy(entry)),
                 }
             }
             Outcome::Failed(failure) => {
@@ -285,6 +285,11 @@ impl Engine {
                 *attempt = Attempt::take_back(&*self.chance, &self.settings.label, from, unused);
             }
         }
+    }
+
+    /// It was held all the while.
+    fn busy<T>(&self, entry: &Entry) -> Acquired<T> {
+        Acquired::Busy(entry.lock().holder(&self.settings.label))
     }
 
     /// Ends the attempt and everybody's wait behind it.
@@ -348,7 +353,7 @@ impl Engine {
 
     /// A tenure of this process's that more threads could sit in if nobody else waits for the lock.
     fn offered(&self, request: &Request<'_>, entry: &Entry) -> Option<Arc<Tenure>> {
-        if entry.kind.sharing().seats == 1 {
+        if !entry.kind.sharing().together {
             return None;
         }
         let (now, terms) = (self.now(), request.options.terms());
@@ -383,7 +388,14 @@ impl Engine {
         let fences = Fences::granted(entry.kind, grant.fence, grant.fences);
         let sent = grant.sent;
         let number = self.next_tenure.fetch_add(1, Ordering::Relaxed);
-        let tenure = Arc::new(Tenure::new(number, Arc::clone(entry), terms, units, grant));
+        let tenure = Arc::new(Tenure::new(
+            number,
+            &self.settings.label,
+            Arc::clone(entry),
+            terms,
+            units,
+            grant,
+        ));
         let registered = self
             .watch
             .register_lease(self, &tenure)
@@ -392,7 +404,7 @@ impl Engine {
             self.watch.deregister_lease(&tenure);
             tenure.cell.end(self.now());
             // Before anybody else may ask: it would find the lock held.
-            let ending = tenure.ending(None, self.now());
+            let ending = self.ending(&tenure, None, self.now());
             self.send_ending(entry, ending).ok();
             let words = format!("a thread of leasehold could not be started: {error}");
             return Err(Failure::plain(FailureKind::Unavailable, false, words));

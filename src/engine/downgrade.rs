@@ -114,7 +114,7 @@ impl Engine {
                 beside: None,
                 channel: None,
             },
-            from: Arc::clone(&writer.owner),
+            from: self.owner_of(writer),
             give_back,
         };
         let sent = self.now();
@@ -152,8 +152,8 @@ impl Engine {
         };
         let doubt = failure.unknown.then(|| sent + lease);
         let left = Leftover {
-            doubt: doubt.max(writer.leftover().doubt),
-            ..writer.leftover()
+            doubt: doubt.max(self.leftover(writer).doubt),
+            ..self.leftover(writer)
         };
         self.clean_up(&writer.entry, left, writer.ttl(now));
         if doubt.is_some() {
@@ -169,7 +169,7 @@ impl Engine {
 
     /// A request of the writer's own may still be carried out.
     fn clean_up_doubt(&self, writer: &Arc<Tenure>) {
-        let left = writer.leftover();
+        let left = self.leftover(writer);
         if left.doubt.is_some() {
             self.clean_up(&writer.entry, left, writer.ttl(self.now()));
         }

@@ -113,7 +113,7 @@ impl Holding {
     pub(crate) fn by_name(&self) -> impl Iterator<Item = Holding> {
         // They listen in its name, so its end is to look for them.
         self.is_listened_to.store(true, Ordering::Relaxed);
-        let fences = std::iter::once(self.fence).chain(self.tenure.rest.iter().copied());
+        let fences = std::iter::once(self.fence).chain(self.tenure.further_fences());
         (0..).zip(fences).map(|(index, fence)| Holding {
             engine: Arc::clone(&self.engine),
             tenure: Arc::clone(&self.tenure),
@@ -126,7 +126,7 @@ impl Holding {
         })
     }
 
-    pub(crate) fn name(&self) -> &Arc<str> {
+    pub(crate) fn name(&self) -> &str {
         match self.of {
             Of::One(index) => self.tenure.keys()[index as usize].name(),
             Of::All => self.tenure.entry.target.name(),
@@ -142,7 +142,7 @@ impl Holding {
     }
 
     pub(crate) fn owner(&self) -> &str {
-        &self.tenure.owner
+        self.tenure.owner.shown(&self.engine.settings.label)
     }
 
     pub(crate) fn fence(&self) -> u64 {
@@ -168,7 +168,7 @@ impl Holding {
 
     pub(crate) fn lost(&self, cause: LostCause) -> Lost {
         Lost {
-            name: Arc::clone(self.name()),
+            name: self.name().into(),
             fence: self.fence,
             cause,
         }
@@ -211,12 +211,9 @@ impl Holding {
         }
         // What drift takes off at this end is put on at the other.
         let lease = at_least + drift(at_least) * 2;
-        let renewals: Vec<_> = self.tenure.renewals(lease).collect();
+        let renewals: Vec<_> = self.engine.renewals(&self.tenure, lease).collect();
         let sent = self.engine.now();
-        let kept_until = (sent + lease).as_nanos();
-        self.tenure
-            .kept_until
-            .fetch_max(kept_until, Ordering::Relaxed);
+        self.tenure.note_extension(sent + lease);
         let limits = self.engine.limits(Some(sent + left));
         let name = Some(self.name());
         let answer = self

@@ -96,10 +96,6 @@ pub(crate) struct State {
     pub(crate) queue: Queue<Arc<Slot>, Arc<Tenure>>,
     /// What a name has only while somebody asks, waits, or releases in the background: most are just held.
     aside: Option<Box<Aside>>,
-    /// How many keep the entry in the table for what they are about to do with it.
-    pins: u32,
-    /// Whether the entry has left the table.
-    retired: bool,
 }
 
 /// The last thing known of a lock that this process does not hold.
@@ -120,6 +116,15 @@ struct Aside {
     last_held: Option<(Time, Arc<str>)>,
     /// The places of its releases that guards left to the renewal thread, until their first request is over.
     outgoing: Vec<Place>,
+    /// How many keep the entry in the table for what they are about to do with it.
+    pins: u32,
+}
+
+impl Aside {
+    /// Whether the entry must stay for it.
+    fn is_kept(&self) -> bool {
+        !self.outgoing.is_empty() || self.pins > 0
+    }
 }
 
 /// Where a parked thread is told what to do.
@@ -175,7 +180,7 @@ impl Names {
                 }
             };
             let mut state = entry.lock();
-            if !state.retired {
+            if !state.queue.is_retired() {
                 return act(&entry, &mut state);
             }
         }
@@ -184,13 +189,15 @@ impl Names {
     /// The name's entry, kept in the table until [`unpin`](Names::unpin).
     pub(crate) fn pin(&self, kind: Kind, target: &Target) -> Arc<Entry> {
         self.with(kind, target, |entry, state| {
-            state.pins += 1;
+            state.aside.get_or_insert_default().pins += 1;
             Arc::clone(entry)
         })
     }
 
     pub(crate) fn unpin(&self, entry: &Entry) {
-        entry.lock().pins -= 1;
+        if let Some(aside) = &mut entry.lock().aside {
+            aside.pins -= 1;
+        }
         self.retire(entry);
     }
 
@@ -199,8 +206,8 @@ impl Names {
         let id = entry.id();
         let mut shard = self.shard(id).lock();
         let mut state = entry.lock();
-        if state.is_idle() && !state.retired {
-            state.retired = true;
+        if state.is_idle() && !state.queue.is_retired() {
+            state.queue.retire();
             shard.remove(&id as &dyn Identity);
         }
     }
@@ -222,8 +229,6 @@ impl Entry {
             state: Mutex::new(State {
                 queue: Queue::new(kind.sharing()),
                 aside: None,
-                pins: 0,
-                retired: false,
             }),
         }
     }
@@ -239,7 +244,7 @@ impl Entry {
 
 impl State {
     fn is_idle(&self) -> bool {
-        self.queue.is_idle() && self.outgoing().is_empty() && self.pins == 0
+        self.queue.is_idle() && !self.aside.as_deref().is_some_and(Aside::is_kept)
     }
 
     /// What this process was last told of the lock.
@@ -282,11 +287,9 @@ impl State {
         }
     }
 
-    /// It was granted, so all that was said of it is old, unless somebody still waits for an answer.
+    /// It was granted and nobody waits, so all that was said of it is old.
     pub(crate) fn forget_aside(&mut self) {
-        if self.outgoing().is_empty() {
-            self.aside = None;
-        }
+        self.aside.take_if(|aside| !aside.is_kept());
     }
 
     /// Who held the lock at the last answer, where there was one after `since`.
@@ -295,10 +298,10 @@ impl State {
         (*at >= since).then(|| Arc::clone(holder))
     }
 
-    /// Who holds the lock, as far as this process knows.
-    pub(crate) fn holder(&self) -> Option<Arc<str>> {
+    /// Who holds the lock, as far as this process knows. `label` is this process's.
+    pub(crate) fn holder(&self, label: &str) -> Option<Arc<str>> {
         match (self.queue.tenure(), self.last()) {
-            (Some(tenure), _) => Some(Arc::clone(&tenure.owner)),
+            (Some(tenure), _) => Some(tenure.owner.text(label)),
             (None, Last::Held(holder)) => Some(Arc::clone(holder)),
             (None, _) => None,
         }

@@ -181,7 +181,7 @@ impl Renewal {
     ) -> Result<(), String> {
         let leases: Vec<Lease> = batch
             .iter()
-            .flat_map(|tenure| tenure.renewals(tenure.terms.lease()))
+            .flat_map(|tenure| engine.renewals(tenure, tenure.terms.lease()))
             .collect();
         // One lost answer must not cost the shortest of them.
         let shortest = leases.iter().map(|lease| lease.lease).min();
@@ -257,7 +257,7 @@ impl State {
         tenure
             .renewal_place
             .store(due.as_nanos(), Ordering::Relaxed);
-        self.leases.insert((due, tenure.number), Arc::clone(tenure));
+        self.leases.insert(due, Arc::clone(tenure));
     }
 
     fn take(&mut self, tenure: &Tenure) {
@@ -269,9 +269,9 @@ impl State {
     fn take_due(&mut self, now: Time) -> Vec<Arc<Tenure>> {
         let (mut batch, mut keys) = (Vec::new(), 0);
         while keys < BATCH
-            && let Some(((due, _), tenure)) = self.leases.first()
+            && let Some((due, tenure)) = self.leases.first()
             && due <= now + gathered_within(tenure.terms.lease())
-            && let Some((_, tenure)) = self.leases.pop_due(due)
+            && let Some(tenure) = self.leases.pop_due(due)
         {
             // One that has run out is not renewed: its key would only keep the others waiting.
             if let Standing::Live(_) = tenure.cell.standing(now) {

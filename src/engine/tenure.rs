@@ -18,36 +18,27 @@ use crate::core::attempt::{Attempt, Grant, Leftover};
 use crate::core::ending::{Ending, Next};
 use crate::core::lease::{LeaseCell, Standing, valid_until};
 use crate::core::queue::{Finish, Health, Tenancy};
-use crate::core::schedule::{Place, at_risk_below};
+use crate::core::schedule::{Numbered, Place, at_risk_below};
 use crate::engine::Engine;
 use crate::engine::names::{Entry, Last, Signal};
 use crate::error::{Failure, Lost, LostCause};
 use crate::name::LockKey;
+use crate::random::Owner;
 use crate::script::{GiveBack, Gone, Renewal, Renewed};
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
-
-/// Earlier than every doubt.
-const LONG_AGO: Time = Time::from_nanos(0);
 
 /// This process's holding of one name, from a grant to its end.
 pub(crate) struct Tenure {
     /// Unique in its engine.
     pub(crate) number: u64,
     pub(crate) entry: Arc<Entry>,
-    pub(crate) owner: Arc<str>,
+    pub(super) owner: Owner,
     /// How much of the lock it has.
     pub(crate) units: u32,
-    /// The fences of the names after the first, where there are several.
-    pub(super) rest: Box<[u64]>,
     pub(crate) terms: Terms,
     pub(crate) cell: LeaseCell,
     /// Whether processes are known to wait for it.
     contended: AtomicBool,
-    /// Until when a request of this owner may still be carried out unbidden; long ago where none is.
-    doubt: Time,
-    /// Until when Redis may keep the key, going by what it was asked for: an extension whose answer was lost may
-    /// have been granted.
-    pub(super) kept_until: AtomicU64,
     /// Its places in the timetables, each changed only under that timetable's mutex.
     pub(crate) renewal_place: AtomicU64,
     pub(crate) watch_place: AtomicU64,
@@ -55,12 +46,24 @@ pub(crate) struct Tenure {
     is_cleaned_up: AtomicBool,
     /// Numbers its holdings.
     pub(super) holdings: AtomicU32,
-    /// Those who want to hear of its loss; most leases have none.
-    listeners: Mutex<Option<Box<LossListeners>>>,
+    /// Whether it was extended, so that there is more to be known of it.
+    is_extended: AtomicBool,
+    /// What most leases do not have.
+    rare: Mutex<Option<Box<Rare>>>,
 }
 
 #[derive(Default)]
-struct LossListeners(Vec<LossListener>);
+struct Rare {
+    /// The fences of the names after the first, where there are several.
+    rest: Vec<u64>,
+    /// Until when a request of this owner may still be carried out unbidden.
+    doubt: Option<Time>,
+    /// Until when Redis may keep the key, going by what it was asked for: an extension whose answer was lost may
+    /// have been granted.
+    kept_until: Option<Time>,
+    /// Those who want to hear of its loss.
+    listeners: Vec<LossListener>,
+}
 
 impl Tenancy for Arc<Tenure> {
     fn number(&self) -> u64 {
@@ -69,6 +72,12 @@ impl Tenancy for Arc<Tenure> {
 
     fn terms(&self) -> Terms {
         self.terms
+    }
+}
+
+impl Numbered for Arc<Tenure> {
+    fn number(&self) -> u64 {
+        self.number
     }
 }
 
@@ -90,33 +99,66 @@ impl LossListener {
 impl Tenure {
     pub(crate) fn new(
         number: u64,
+        label: &str,
         entry: Arc<Entry>,
         terms: Terms,
         units: u32,
         grant: Grant,
     ) -> Self {
+        let (rest, doubt) = (grant.rest, grant.doubt);
+        let is_rare = doubt.is_some() || !rest.is_empty();
         Self {
             number,
             entry,
-            owner: grant.owner,
+            owner: Owner::new(&grant.owner, label),
             units,
-            rest: grant.rest.into(),
             terms,
             cell: LeaseCell::new(grant.deadline),
             contended: AtomicBool::new(grant.contended),
-            doubt: grant.doubt.unwrap_or(LONG_AGO),
-            kept_until: AtomicU64::new(0),
             renewal_place: AtomicU64::new(0),
             watch_place: AtomicU64::new(0),
             is_cleaned_up: AtomicBool::new(false),
             holdings: AtomicU32::new(0),
-            listeners: Mutex::default(),
+            is_extended: AtomicBool::new(false),
+            rare: Mutex::new(is_rare.then(|| {
+                Box::new(Rare {
+                    rest,
+                    doubt,
+                    ..Rare::default()
+                })
+            })),
         }
     }
 
     /// Its keys, more than one only in a multi-lock.
     pub(crate) fn keys(&self) -> &[LockKey] {
         self.entry.target.keys()
+    }
+
+    /// The fences of the names after the first, where there are several.
+    pub(super) fn further_fences(&self) -> Vec<u64> {
+        self.rare(|rare| rare.rest.clone())
+    }
+
+    /// What `of` says of what most leases do not have.
+    fn rare<T: Default>(&self, of: impl FnOnce(&Rare) -> T) -> T {
+        self.rare.lock().as_deref().map_or_else(T::default, of)
+    }
+
+    /// It is about to be asked for until then.
+    pub(super) fn note_extension(&self, until: Time) {
+        let mut rare = self.rare.lock();
+        let kept_until = &mut rare.get_or_insert_default().kept_until;
+        *kept_until = Some(until).max(*kept_until);
+        self.is_extended.store(true, Ordering::Release);
+    }
+
+    /// Until when Redis may keep the key because of an extension.
+    fn kept_until(&self) -> Option<Time> {
+        let is_extended = self.is_extended.load(Ordering::Acquire);
+        is_extended
+            .then(|| self.rare(|rare| rare.kept_until))
+            .flatten()
     }
 
     /// Whether it may be passed on at `now`.
@@ -134,24 +176,13 @@ impl Tenure {
 
     /// Whether Redis may keep it for longer than its terms say: a crash of the next thread would cost as much.
     fn is_extended(&self, now: Time) -> bool {
-        let kept_until = Time::from_nanos(self.kept_until.load(Ordering::Relaxed));
-        kept_until > now + self.terms.lease()
+        self.kept_until()
+            .is_some_and(|until| until > now + self.terms.lease())
     }
 
     /// Whether a renewal is overdue, going by what is left of the lease.
     pub(crate) fn is_late(&self, left: Duration) -> bool {
         self.terms.renew && left < at_risk_below(self.terms.lease())
-    }
-
-    /// What to ask for so that it lasts for `lease` from then on: one renewal for each of its keys.
-    pub(crate) fn renewals(&self, lease: Duration) -> impl Iterator<Item = Renewal> {
-        self.keys().iter().map(move |key| Renewal {
-            kind: self.entry.kind,
-            key: key.clone(),
-            owner: Arc::clone(&self.owner),
-            units: self.units,
-            lease,
-        })
     }
 
     /// Takes in what the server said to its renewals, which were sent at `sent` for `lease`: it is lost where one
@@ -184,52 +215,80 @@ impl Tenure {
         self.cell.renew(now, valid_until(sent, lease))
     }
 
-    /// How it is ended in Redis.
-    pub(crate) fn ending(&self, give_back: Option<GiveBack>, now: Time) -> Ending {
-        let contended = self.contended.load(Ordering::Relaxed);
-        Ending::of_tenure(self.leftover(), contended, give_back, now, self.ttl(now))
-    }
-
     /// How long Redis may still keep the key.
     pub(super) fn ttl(&self, now: Time) -> Duration {
-        let kept_until = Time::from_nanos(self.kept_until.load(Ordering::Relaxed));
-        self.terms.lease().max(kept_until.since(now))
-    }
-
-    pub(super) fn leftover(&self) -> Leftover {
-        Leftover {
-            owner: Arc::clone(&self.owner),
-            units: self.units,
-            doubt: Some(self.doubt).filter(|doubt| *doubt > LONG_AGO),
-        }
+        let kept = self
+            .kept_until()
+            .map_or(Duration::ZERO, |until| until.since(now));
+        self.terms.lease().max(kept)
     }
 
     /// Tells everybody who asked for it that the lease was lost. Called with no mutex held.
     pub(crate) fn announce(&self, cause: LostCause) {
-        let listeners = self.listeners.lock().take();
-        for listener in listeners.into_iter().flat_map(|listeners| listeners.0) {
+        let listeners = match &mut *self.rare.lock() {
+            Some(rare) => std::mem::take(&mut rare.listeners),
+            None => return,
+        };
+        for listener in listeners {
             listener.tell(cause);
         }
     }
 
     pub(super) fn enlist(&self, listener: LossListener) {
-        let mut listeners = self.listeners.lock();
-        listeners.get_or_insert_default().0.push(listener);
+        let mut rare = self.rare.lock();
+        rare.get_or_insert_default().listeners.push(listener);
     }
 
     /// Takes out who listens for the loss of one holding.
     pub(super) fn withdraw(&self, holding: u32) -> Vec<LossListener> {
-        let mut listeners = self.listeners.lock();
-        let all = listeners.iter_mut().flat_map(|listeners| {
-            listeners
-                .0
+        match &mut *self.rare.lock() {
+            Some(rare) => rare
+                .listeners
                 .extract_if(.., |listener| listener.holding == holding)
-        });
-        all.collect()
+                .collect(),
+            None => Vec::new(),
+        }
     }
 }
 
 impl Engine {
+    /// The owner of a tenure, as it stands in Redis.
+    pub(super) fn owner_of(&self, tenure: &Tenure) -> Arc<str> {
+        tenure.owner.text(&self.settings.label)
+    }
+
+    /// What to ask for so that a tenure lasts for `lease` from then on: one renewal for each of its keys.
+    pub(super) fn renewals<'a>(
+        &self,
+        tenure: &'a Tenure,
+        lease: Duration,
+    ) -> impl Iterator<Item = Renewal> + use<'a> {
+        let owner = self.owner_of(tenure);
+        tenure.keys().iter().map(move |key| Renewal {
+            kind: tenure.entry.kind,
+            key: key.clone(),
+            owner: Arc::clone(&owner),
+            units: tenure.units,
+            lease,
+        })
+    }
+
+    /// How a tenure is ended in Redis.
+    pub(super) fn ending(&self, tenure: &Tenure, give_back: Option<GiveBack>, now: Time) -> Ending {
+        let contended = tenure.contended.load(Ordering::Relaxed);
+        let ttl = tenure.ttl(now);
+        Ending::of_tenure(self.leftover(tenure), contended, give_back, now, ttl)
+    }
+
+    /// What may be left of a tenure in Redis.
+    pub(super) fn leftover(&self, tenure: &Tenure) -> Leftover {
+        Leftover {
+            owner: self.owner_of(tenure),
+            units: tenure.units,
+            doubt: tenure.rare(|rare| rare.doubt),
+        }
+    }
+
     /// Ends one turn of a tenure. Returns what the lease was, and what is to be sent to Redis, if anything.
     pub(crate) fn finish(self: &Arc<Self>, tenure: &Arc<Tenure>) -> (Standing, Option<Ending>) {
         let now = self.now();
@@ -244,7 +303,7 @@ impl Engine {
             };
             if let Finish::TakeOver(..) = finish {
                 // Until the next thread has asked.
-                state.note_last(Last::Held(Arc::clone(&tenure.owner)));
+                state.note_last(Last::Held(self.owner_of(tenure)));
             }
             (standing, finish)
         };
@@ -257,7 +316,7 @@ impl Engine {
             }
             Finish::TakeOver(slot, give_back) => {
                 self.deregister(tenure);
-                let from = tenure.leftover();
+                let from = self.leftover(tenure);
                 let label = &self.settings.label;
                 let attempt = Attempt::take_over(&*self.chance, label, from, give_back);
                 slot.send(Signal::Delegate(Some(Box::new(attempt))));
@@ -265,7 +324,7 @@ impl Engine {
             }
             Finish::Release(give_back) => {
                 self.deregister(tenure);
-                (standing, Some(tenure.ending(give_back, now)))
+                (standing, Some(self.ending(tenure, give_back, now)))
             }
             Finish::Lost(next) => {
                 self.hand_on(&tenure.entry, next);
@@ -297,7 +356,7 @@ impl Engine {
             // Once for all that sit in it.
             if may_be_left && !tenure.is_cleaned_up.swap(true, Ordering::Relaxed) {
                 let ttl = tenure.ttl(self.now());
-                self.clean_up(&tenure.entry, tenure.leftover(), ttl);
+                self.clean_up(&tenure.entry, self.leftover(tenure), ttl);
             }
         }
     }

@@ -240,7 +240,7 @@ fn the_renewal_thread_goes_on_after_a_panic_with_all_its_leases() {
 fn one_lease_that_the_server_refuses_costs_no_other() {
     let clock = Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)));
     let refuses = |call: &Call<'_>| match call {
-        Call::Renew(batch) if batch.iter().any(|lease| &**lease.key.name() == "bad") => {
+        Call::Renew(batch) if batch.iter().any(|lease| lease.key.name() == "bad") => {
             Err(Failure::plain(FailureKind::Denied, false, "NOPERM"))
         }
         call => generous()(call),

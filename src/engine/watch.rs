@@ -10,7 +10,7 @@
 
 use crate::clock::Time;
 use crate::core::lease::Standing;
-use crate::core::schedule::{Schedule, Shift};
+use crate::core::schedule::{Numbered, Schedule, Shift};
 use crate::engine::Engine;
 use crate::engine::holding::HoldLimit;
 use crate::engine::tenure::Tenure;
@@ -40,6 +40,15 @@ struct State {
 enum Watched {
     Lease(Arc<Tenure>),
     Hold(Arc<HoldLimit>),
+}
+
+impl Numbered for Watched {
+    fn number(&self) -> u64 {
+        match self {
+            Self::Lease(tenure) => tenure.number,
+            Self::Hold(limit) => HOLDS | limit.place.load(Ordering::Relaxed),
+        }
+    }
 }
 
 impl Watch {
@@ -94,7 +103,7 @@ impl Watch {
         limit.place.store(number, Ordering::Relaxed);
         let mut state = self.state.lock();
         let watched = Watched::Hold(Arc::clone(limit));
-        state.deadlines.insert((limit.due, HOLDS | number), watched);
+        state.deadlines.insert(limit.due, watched);
         self.wake_for(&mut state, limit.due);
     }
 
@@ -173,8 +182,8 @@ impl Watch {
             let due = self.state.lock().deadlines.pop_due(now);
             match due {
                 None => return,
-                Some((_, Watched::Hold(limit))) => limit.exceed(engine),
-                Some((_, Watched::Lease(tenure))) => self.settle(engine, &tenure, now),
+                Some(Watched::Hold(limit)) => limit.exceed(engine),
+                Some(Watched::Lease(tenure)) => self.settle(engine, &tenure, now),
             }
         }
     }
@@ -212,7 +221,7 @@ const HOLDS: u64 = 1 << 63;
 impl State {
     /// The leases that stand before `until` and whose deadlines do not: some of them, where they are many.
     fn moved_on(&self, until: Time) -> Vec<(Arc<Tenure>, Time)> {
-        let moved = self.deadlines.due_by(until).filter_map(|(_, watched)| {
+        let moved = self.deadlines.due_by(until).filter_map(|watched| {
             let Watched::Lease(tenure) = watched else {
                 return None;
             };
@@ -225,7 +234,7 @@ impl State {
     fn put(&mut self, tenure: &Arc<Tenure>, at: Time) {
         tenure.watch_place.store(at.as_nanos(), Ordering::Relaxed);
         let watched = Watched::Lease(Arc::clone(tenure));
-        self.deadlines.insert((at, tenure.number), watched);
+        self.deadlines.insert(at, watched);
     }
 
     fn take(&mut self, tenure: &Tenure) -> bool {

@@ -71,7 +71,7 @@ impl Handle {
                 name: self
                     .target
                     .as_ref()
-                    .map_or("".into(), |target| Arc::clone(target.name())),
+                    .map_or("".into(), |target| target.name().into()),
                 waited: self.engine.now().since(asked),
                 holder,
             }),

@@ -20,8 +20,8 @@ pub(crate) enum Kind {
 /// How a tenure is shared by the threads of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sharing {
-    /// How many turns it has at one time.
-    pub(crate) seats: u32,
+    /// Whether it has any number of turns at one time, or one.
+    pub(crate) together: bool,
     /// Whether a process may have several tenures beside each other.
     pub(crate) several: bool,
 }
@@ -29,19 +29,26 @@ pub(crate) struct Sharing {
 /// All that there is of a reader-writer lock: what a writer takes up. A reader takes up one.
 pub(crate) const ALL: u32 = u32::MAX;
 
+impl Sharing {
+    /// How many turns a tenure has at one time.
+    pub(crate) const fn seats(self) -> u32 {
+        if self.together { u32::MAX } else { 1 }
+    }
+}
+
 impl Kind {
     pub(crate) fn sharing(self) -> Sharing {
         match self {
             Self::Mutex | Self::Write | Self::Multi => Sharing {
-                seats: 1,
+                together: false,
                 several: false,
             },
             Self::Read => Sharing {
-                seats: u32::MAX,
+                together: true,
                 several: true,
             },
             Self::Semaphore { .. } => Sharing {
-                seats: 1,
+                together: false,
                 several: true,
             },
         }

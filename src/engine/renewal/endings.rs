@@ -16,7 +16,7 @@ use std::time::Duration;
 use super::{AFTER_PANIC, BATCH, Renewal, State, reason};
 use crate::clock::{Clock, Time};
 use crate::core::ending::{Ending, Next};
-use crate::core::schedule::Place;
+use crate::core::schedule::{Numbered, Place};
 use crate::engine::Engine;
 use crate::engine::names::Entry;
 use crate::error::{Failure, FailureKind};
@@ -33,6 +33,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// An ending to be sent.
 pub(super) struct Job {
+    /// Tells it from the others in the timetable.
+    number: u64,
     /// Keeps the engine until it is done.
     engine: Arc<Engine>,
     entry: Arc<Entry>,
@@ -83,7 +85,8 @@ impl Renewal {
             return;
         };
         let now = engine.now();
-        let job = Job {
+        let mut job = Job {
+            number: 0,
             engine: strong,
             entry: Arc::clone(entry),
             ending,
@@ -100,9 +103,10 @@ impl Renewal {
             return;
         }
         state.unsettled += usize::from(!job.ending.is_settled());
-        let place = left_here.unwrap_or_else(|| state.new_place(now));
-        state.endings.insert(place, job);
-        self.wake_for(&mut state, place.0);
+        let (due, number) = left_here.unwrap_or_else(|| state.new_place(now));
+        job.number = number;
+        state.endings.insert(due, job);
+        self.wake_for(&mut state, due);
     }
 
     /// Takes a release out again that was left here and is not on its way yet.
@@ -205,16 +209,25 @@ impl Renewal {
         // Given up on counts as settled too: Redis has dropped the key by itself.
         let is_settled = job.ending.is_settled() || next == Next::Done;
         let mut state = self.state.lock();
-        match next {
-            Next::Send => state.queue(job, now),
-            Next::Later(later) => state.queue(job, later),
-            Next::Done => {}
+        let again = match next {
+            Next::Send => Some(now),
+            Next::Later(later) => Some(later),
+            Next::Done => None,
+        };
+        if let Some(due) = again {
+            state.queue(job, due);
         }
         if is_settled && !was_settled {
             state.unsettled -= 1;
             self.changed.notify_all();
         }
         trouble
+    }
+}
+
+impl Numbered for Job {
+    fn number(&self) -> u64 {
+        self.number
     }
 }
 
@@ -225,9 +238,12 @@ impl State {
         (due, number)
     }
 
-    fn queue(&mut self, job: Job, due: Time) {
+    /// Puts it into a new place, which is returned.
+    fn queue(&mut self, mut job: Job, due: Time) -> Place {
         let place = self.new_place(due);
-        self.endings.insert(place, job);
+        job.number = place.1;
+        self.endings.insert(due, job);
+        place
     }
 
     /// The next ending that is due, or the next several where one request can carry them, left in the timetable
@@ -235,19 +251,15 @@ impl State {
     fn begin_jobs(&mut self, now: Time) -> Vec<Begun> {
         let mut begun: Vec<Begun> = Vec::new();
         while begun.len() < BATCH
-            && let Some(((due, _), job)) = self.endings.first()
+            && let Some((due, job)) = self.endings.first()
             && due <= now
             && (begun.is_empty()
                 || (begun[0].is_plain() && is_plain(&job.entry, job.ending.verb())))
-            && let Some((_, job)) = self.endings.pop_due(now)
+            && let Some(job) = self.endings.pop_due(now)
         {
-            let place = self.new_place(now + AFTER_PANIC);
-            begun.push(Begun {
-                place,
-                entry: Arc::clone(&job.entry),
-                verb: job.ending.verb().clone(),
-            });
-            self.endings.insert(place, job);
+            let (entry, verb) = (Arc::clone(&job.entry), job.ending.verb().clone());
+            let place = self.queue(job, now + AFTER_PANIC);
+            begun.push(Begun { place, entry, verb });
         }
         begun
     }
