@@ -14,7 +14,7 @@ use crate::support::{secs, shared};
 /// How long an example may take: they take seconds, and wait for a minute for what never comes.
 const LIMIT: Duration = secs(240);
 
-/// Files are shorter than this, those of `stress` excepted: an example is read as a whole.
+/// Files are shorter than this, those of `stress` and `scale` excepted: an example is read as a whole.
 const LINES: usize = 80;
 
 macro_rules! run {
@@ -46,8 +46,8 @@ fn every_example_is_run_and_short() {
     for example in entries(&root) {
         let name = example.file_stem().and_then(|name| name.to_str());
         let name = name.expect("a name in UTF-8");
-        // A load for a machine of its own, with options and a report.
-        if name == "stress" {
+        // Loads for a machine of their own, with options and a report.
+        if ["scale", "stress"].contains(&name) {
             continue;
         }
         assert!(RUN.contains(&name), "{name} is not run by these tests");

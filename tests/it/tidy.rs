@@ -328,9 +328,22 @@ fn sources() -> Vec<Source> {
         .collect();
     files
         .iter()
-        .filter(|(path, _)| !for_tests.contains(path))
+        .filter(|(path, _)| !for_tests.contains(path) && !is_below(path, &for_tests))
         .map(|(path, text)| Source::new(path, text))
         .collect()
+}
+
+/// Whether it is a module of one of these: `a/tests/b.rs` of `a/tests.rs`.
+fn is_below(path: &str, modules: &[String]) -> bool {
+    let stems = modules
+        .iter()
+        .filter_map(|module| module.strip_suffix(".rs"));
+    stems
+        .map(|stem| stem.strip_suffix("/mod").unwrap_or(stem))
+        .any(|stem| {
+            path.strip_prefix(stem)
+                .is_some_and(|rest| rest.starts_with('/'))
+        })
 }
 
 #[test]
@@ -376,6 +389,9 @@ fn a_file_uses_lower_floors_and_its_own() {
     assert_eq!(declared("a.rs"), ["a/tests.rs", "a/tests/mod.rs"]);
     assert_eq!(declared("a/mod.rs"), ["a/tests.rs", "a/tests/mod.rs"]);
     assert_eq!(declared("a/b.rs"), ["a/b/tests.rs", "a/b/tests/mod.rs"]);
+    assert!(is_below("a/tests/b.rs", &declared("a.rs")));
+    assert!(!is_below("a/test.rs", &declared("a.rs")));
+    assert!(!is_below("a/testsuite/b.rs", &declared("a.rs")));
 
     for source in sources() {
         let higher = source.uses_of_higher_floors();
