@@ -6,15 +6,13 @@ use redis::io::tcp::TcpSettings;
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
 use crate::error::{Error, Result};
-use crate::name::MARK;
+use crate::name::{MARK, MAX_LABEL, is_label};
 use crate::sync::Arc;
 
 /// The shortest lease: below it, the drift taken off and one request would leave nothing.
 pub(crate) const MIN_LEASE: Duration = Duration::from_millis(10);
 /// The longest lease: a crashed holder delays the others for as long.
 pub(crate) const MAX_LEASE: Duration = Duration::from_hours(24);
-/// The longest label, in bytes.
-const MAX_LABEL: usize = 128;
 /// More replicas than anybody has: a larger number is a mistake.
 const MAX_REPLICAS: u32 = 1000;
 /// The longest prefix, in bytes.
@@ -157,11 +155,6 @@ impl Settings {
         }
         Ok(())
     }
-}
-
-/// The mark that waiters append to a value must never be part of it.
-fn is_label(c: char) -> bool {
-    c.is_ascii_graphic() && c != MARK
 }
 
 /// `host:pid`, so that whoever looks into Redis finds the process.

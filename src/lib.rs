@@ -110,6 +110,7 @@
 //! [`on_lost`]: Lease::on_lost
 //! [`extend`]: Lease::extend
 
+mod admin;
 mod clock;
 mod config;
 mod core;
@@ -124,6 +125,7 @@ mod script;
 mod store;
 mod sync;
 
+pub use admin::{Holder, Kind, LockInfo, Mode};
 pub use crossbeam_channel::Receiver;
 pub use error::{Error, Lost, LostCause, Result};
 pub use guard::{

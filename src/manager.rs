@@ -47,7 +47,7 @@ use crate::sync::Arc;
 /// ```
 #[derive(Clone)]
 pub struct LockManager {
-    engine: Arc<Engine>,
+    pub(crate) engine: Arc<Engine>,
 }
 
 impl LockManager {

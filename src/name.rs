@@ -32,6 +32,28 @@ pub(crate) const OWNER_PREFIX: &str = "lh1:";
 /// It is no character of a label, so an owner never ends in it by itself.
 pub(crate) const MARK: char = '!';
 
+/// How every channel of this crate's begins, so that one pattern of an access control list covers them.
+pub(crate) const CHANNEL_PREFIX: &str = "leasehold:";
+
+/// The channel that all listeners hear: the owners whose locks were broken are published there.
+pub(crate) const BROKEN: &str = "leasehold:broken";
+
+/// The longest label, in bytes.
+pub(crate) const MAX_LABEL: usize = 128;
+
+/// Whether it may stand in a label. The mark that waiters append to a value must never be part of it.
+pub(crate) fn is_label(c: char) -> bool {
+    c.is_ascii_graphic() && c != MARK
+}
+
+/// The label in an owner of this crate's making: what follows `lh1:<uuid>:`. None in any other.
+pub(crate) fn label(owner: &str) -> Option<&str> {
+    let (unique, label) = owner.strip_prefix(OWNER_PREFIX)?.split_once(':')?;
+    let is_unique = unique.len() == 36 && uuid::Uuid::try_parse(unique).is_ok();
+    let fits = label.len() <= MAX_LABEL && label.chars().all(is_label);
+    (is_unique && fits).then_some(label)
+}
+
 /// The keys beside a lock's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Companion {
@@ -64,18 +86,8 @@ impl LockKey {
     ///
     /// [`Error::InvalidName`] with the reason.
     pub(crate) fn new(prefix: &str, name: &str) -> Result<Self, Error> {
-        let invalid = |reason| {
-            Err(Error::InvalidName {
-                name: shortened(name),
-                reason,
-            })
-        };
-        if name.is_empty() {
-            return invalid("it is empty");
-        }
-        if name.len() > MAX_NAME {
-            return invalid("it is longer than 1,024 bytes");
-        }
+        check_length(name)?;
+        let invalid = |reason| Err(invalid(name, reason));
         let key: Arc<str> = if prefix.is_empty() {
             name.into()
         } else {
@@ -219,6 +231,28 @@ impl Target {
             Self::One(key) => &key.key,
             Self::Several(set) => &set.id,
         }
+    }
+}
+
+/// What makes a name unfit whatever its prefix.
+///
+/// # Errors
+///
+/// [`Error::InvalidName`] with the reason.
+pub(crate) fn check_length(name: &str) -> Result<(), Error> {
+    if name.is_empty() {
+        return Err(invalid(name, "it is empty"));
+    }
+    if name.len() > MAX_NAME {
+        return Err(invalid(name, "it is longer than 1,024 bytes"));
+    }
+    Ok(())
+}
+
+fn invalid(name: &str, reason: &'static str) -> Error {
+    Error::InvalidName {
+        name: shortened(name),
+        reason,
     }
 }
 

@@ -344,6 +344,11 @@ impl<W, T: Tenancy> Queue<W, T> {
         only.map(|held| &held.tenure)
     }
 
+    /// All that it has.
+    pub(crate) fn tenures(&self) -> impl Iterator<Item = &T> {
+        self.tenures.iter().map(|held| &held.tenure)
+    }
+
     /// The delegate was told that the lock is held, and stands in the queue in Redis, or not. Returns the threads that
     /// wait for no more than that.
     pub(crate) fn answered_held(&mut self, queued: bool) -> Vec<W> {

@@ -32,6 +32,7 @@ pub(crate) mod acquire;
 pub(crate) mod downgrade;
 pub(crate) mod holding;
 pub(crate) mod names;
+pub(crate) mod operators;
 pub(crate) mod pass;
 pub(crate) mod renewal;
 pub(crate) mod tenure;

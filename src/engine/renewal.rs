@@ -93,6 +93,23 @@ impl Renewal {
         Ok(())
     }
 
+    /// Renews a lease at once, whatever its terms: somebody says that the lock was taken from it, and the answer
+    /// tells. Where no thread can be had for that, its deadline does.
+    pub(crate) fn hasten(self: &Arc<Self>, engine: &Engine, tenure: &Arc<Tenure>) {
+        let now = engine.now();
+        let mut state = self.state.lock();
+        if self.ensure_running(&mut state, engine).is_err() {
+            return;
+        }
+        state.take(tenure);
+        // Whoever ends a lease sets it first and looks for its place second.
+        if tenure.cell.deadline().is_some() {
+            tenure.is_hastened.store(true, Ordering::Relaxed);
+            state.put(tenure, now);
+            self.wake_for(&mut state, now);
+        }
+    }
+
     pub(crate) fn deregister(&self, tenure: &Tenure) {
         self.state.lock().take(tenure);
     }
@@ -181,10 +198,10 @@ impl Renewal {
     ) -> Result<(), String> {
         let leases: Vec<Lease> = batch
             .iter()
-            .flat_map(|tenure| engine.renewals(tenure, tenure.terms.lease()))
+            .flat_map(|tenure| engine.renewals(tenure, tenure.renewed_for()))
             .collect();
         // One lost answer must not cost the shortest of them.
-        let shortest = leases.iter().map(|lease| lease.lease).min();
+        let shortest = batch.iter().map(|tenure| tenure.terms.lease()).min();
         let limit = renewal_limit(shortest.unwrap_or_default());
         let sent = engine.now();
         let said = match line.call(&Call::Renew(&leases), limit) {
@@ -203,7 +220,7 @@ impl Renewal {
         for tenure in batch {
             let of_this;
             (of_this, said) = said.split_at(tenure.keys().len());
-            let lease = tenure.terms.lease();
+            let lease = tenure.renewed_for();
             match tenure.renewed(sent, engine.now(), lease, of_this) {
                 Standing::Live(_) if of_this.contains(&Renewed::Refused) => {}
                 Standing::Live(_) => {
@@ -220,12 +237,16 @@ impl Renewal {
         Ok(())
     }
 
-    /// Moves a lease from its retry time to its next one, unless its guard has ended it meanwhile: that sets
-    /// the lease first and takes the place out second.
+    /// Moves a lease from its retry time to its next one, if it has one, unless its guard has ended it meanwhile: that
+    /// sets the lease first and takes the place out second. One that was hastened after this renewal was sent stays
+    /// where it is: the answer may be older than what is said of it.
     fn put_off(&self, tenure: &Arc<Tenure>, due: Time) {
         let mut state = self.state.lock();
+        if tenure.is_hastened.load(Ordering::Relaxed) {
+            return;
+        }
         state.take(tenure);
-        if tenure.cell.deadline().is_some() {
+        if tenure.terms.renew && tenure.cell.deadline().is_some() {
             state.put(tenure, due);
         }
     }
@@ -280,6 +301,7 @@ impl State {
             }
         }
         for tenure in &batch {
+            tenure.is_hastened.store(false, Ordering::Relaxed);
             self.put(tenure, now + retry_after(tenure.terms.lease()));
         }
         batch

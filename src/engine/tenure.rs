@@ -42,6 +42,8 @@ pub(crate) struct Tenure {
     /// Its places in the timetables, each changed only under that timetable's mutex.
     pub(crate) renewal_place: AtomicU64,
     pub(crate) watch_place: AtomicU64,
+    /// Whether its renewal was hastened since the last one was sent. Changed only under the timetable's mutex.
+    pub(super) is_hastened: AtomicBool,
     /// Whether what may be left of it in Redis after its loss is being released.
     is_cleaned_up: AtomicBool,
     /// Numbers its holdings.
@@ -117,6 +119,7 @@ impl Tenure {
             contended: AtomicBool::new(grant.contended),
             renewal_place: AtomicU64::new(0),
             watch_place: AtomicU64::new(0),
+            is_hastened: AtomicBool::new(false),
             is_cleaned_up: AtomicBool::new(false),
             holdings: AtomicU32::new(0),
             is_extended: AtomicBool::new(false),
@@ -183,6 +186,16 @@ impl Tenure {
     /// Whether a renewal is overdue, going by what is left of the lease.
     pub(crate) fn is_late(&self, left: Duration) -> bool {
         self.terms.renew && left < at_risk_below(self.terms.lease())
+    }
+
+    /// What its renewals ask for. Where its terms say not to renew, one is sent only to hear whether the lock is still
+    /// there: it asks for so little that it lengthens nothing.
+    pub(crate) fn renewed_for(&self) -> Duration {
+        if self.terms.renew {
+            self.terms.lease()
+        } else {
+            Duration::from_millis(1)
+        }
     }
 
     /// Takes in what the server said to its renewals, which were sent at `sent` for `lease`: it is lost where one

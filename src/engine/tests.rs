@@ -77,7 +77,7 @@ impl Store for Fake {
         Box::new(self.clone())
     }
 
-    fn listen(&self, _: &str, _: &mut dyn FnMut(Heard<'_>) -> bool) -> Result<(), Failure> {
+    fn listen(&self, _: &[&str], _: &mut dyn FnMut(Heard<'_>) -> bool) -> Result<(), Failure> {
         Err(Failure::plain(
             FailureKind::Unavailable,
             false,
@@ -104,10 +104,10 @@ impl Store for Slotted {
 
     fn listen(
         &self,
-        channel: &str,
+        channels: &[&str],
         hear: &mut dyn FnMut(Heard<'_>) -> bool,
     ) -> Result<(), Failure> {
-        self.0.listen(channel, hear)
+        self.0.listen(channels, hear)
     }
 }
 
@@ -138,8 +138,13 @@ fn generous() -> impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send {
                     contended: false,
                 }
             }
-            Call::Lock { .. } => Reply::Released,
+            Call::Lock { .. } | Call::ForceRelease { .. } => Reply::Released,
             Call::Release(batch) => Reply::Each(vec![Some(Reply::Released); batch.len()]),
+            Call::Inspect { keys, .. } => Reply::Inspected(vec![None; keys.len()]),
+            Call::Scan { .. } => Reply::Page {
+                keys: Vec::new(),
+                next: None,
+            },
         })
     }
 }

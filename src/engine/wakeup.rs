@@ -1,7 +1,10 @@
-//! The listener: one connection and one channel for all waits of a process.
+//! The listener: one connection for all waits of a process.
 //!
 //! Whoever hands a lock over publishes the new owner on the channel of that owner's process. The thread here
 //! looks the owner up and wakes the delegate that waits under it.
+//!
+//! It also hears the one channel of all processes on which the owners are published whose locks an operator has
+//! broken, and then has Redis asked about that owner ([`super::operators`]).
 //!
 //! | state | a wait | leaves it |
 //! | --- | --- | --- |
@@ -21,8 +24,9 @@ use std::time::Duration;
 use crate::core::attempt::Hearing;
 use crate::engine::Engine;
 use crate::error::{Failure, FailureKind};
+use crate::name::{BROKEN, CHANNEL_PREFIX};
 use crate::store::Heard;
-use crate::sync::{Arc, AtomicBool, AtomicU8, Condvar, Mutex, Ordering, Thread, thread};
+use crate::sync::{Arc, AtomicBool, AtomicU8, Condvar, Mutex, Ordering, Thread, Weak, thread};
 
 /// Pauses between tries to subscribe; each is twice the one before.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -68,7 +72,7 @@ pub(crate) struct Waker {
 impl Wakeup {
     pub(crate) fn new(unique: uuid::Uuid) -> Self {
         Self {
-            channel: format!("leasehold:{unique}").into(),
+            channel: format!("{CHANNEL_PREFIX}{unique}").into(),
             hearing: AtomicU8::new(NOT_YET),
             register: Mutex::default(),
             stopping: Condvar::new(),
@@ -97,10 +101,10 @@ impl Wakeup {
             return;
         }
         let (wakeup, store) = (Arc::clone(self), Arc::clone(&engine.store));
-        let chance = Arc::clone(&engine.chance);
+        let (chance, engine) = (Arc::clone(&engine.chance), engine.me.clone());
         let started = thread::Builder::new()
             .name("leasehold-wakeup-0".into())
-            .spawn(move || wakeup.run(&*store, &*chance));
+            .spawn(move || wakeup.run(&*store, &*chance, &engine));
         match started {
             Ok(_) => register.running = true,
             // The waits go on by polling, and the next one tries again.
@@ -158,7 +162,12 @@ impl Wakeup {
         self.register.lock().stopped
     }
 
-    fn run(&self, store: &dyn crate::store::Store, chance: &dyn crate::random::Chance) {
+    fn run(
+        &self,
+        store: &dyn crate::store::Store,
+        chance: &dyn crate::random::Chance,
+        engine: &Weak<Engine>,
+    ) {
         let mut pause = FIRST_PAUSE;
         let mut said_denied = false;
         loop {
@@ -171,12 +180,22 @@ impl Wakeup {
                         // Whoever was handed a lock meanwhile was told in vain.
                         self.wake_all();
                     }
-                    Heard::Message(owner) => self.wake(owner),
+                    Heard::Message {
+                        channel: BROKEN,
+                        payload: owner,
+                    } => {
+                        if let (Some(engine), Ok(owner)) =
+                            (engine.upgrade(), std::str::from_utf8(owner))
+                        {
+                            engine.ask_about(owner);
+                        }
+                    }
+                    Heard::Message { payload: owner, .. } => self.wake(owner),
                     Heard::Silence => {}
                 }
                 !self.is_stopped()
             };
-            let listen = AssertUnwindSafe(|| store.listen(&self.channel, &mut hear));
+            let listen = AssertUnwindSafe(|| store.listen(&[&self.channel, BROKEN], &mut hear));
             let ended = catch_unwind(listen).unwrap_or_else(|_| {
                 let words = "the listener panicked";
                 Err(Failure::plain(FailureKind::Unavailable, false, words))
@@ -261,7 +280,11 @@ mod tests {
             unreachable!("a listener asks nothing")
         }
 
-        fn listen(&self, _: &str, hear: &mut dyn FnMut(Heard<'_>) -> bool) -> Result<(), Failure> {
+        fn listen(
+            &self,
+            _: &[&str],
+            hear: &mut dyn FnMut(Heard<'_>) -> bool,
+        ) -> Result<(), Failure> {
             (self.0)(hear)
         }
     }
@@ -279,14 +302,18 @@ mod tests {
             })
         };
         let seen = Mutex::new(Vec::new());
+        let message = |payload| Heard::Message {
+            channel: "leasehold:its own",
+            payload,
+        };
         let store = Listening(|hear: &mut dyn FnMut(Heard<'_>) -> bool| {
             let mut seen = seen.lock();
             for heard in [
                 Heard::Subscribed,
                 Heard::Silence,
-                Heard::Message(b"other"),
-                Heard::Message(b"nobody"),
-                Heard::Message(b"\xff"),
+                message(b"other"),
+                message(b"nobody"),
+                message(b"\xff"),
                 // The connection broke unnoticed by this store, and is there again.
                 Heard::Subscribed,
             ] {
@@ -296,7 +323,7 @@ mod tests {
             wakeup.stop();
             Ok(())
         });
-        wakeup.run(&store, &SystemChance::new());
+        wakeup.run(&store, &SystemChance::new(), &Weak::new());
         let (none, all) = ([false; 2], [true; 2]);
         assert_eq!(*seen.lock(), [all, none, [false, true], none, none, all]);
         assert_eq!(wakeup.hearing(), Hearing::NotYet, "it has stopped");

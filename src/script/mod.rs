@@ -10,6 +10,7 @@
 //! | `share` | readers and writers, permits: the leases of several owners in one sorted set |
 //! | `multi` | several mutexes, all or none |
 //! | `rate` | the rate limiter, which is no lock |
+//! | `operators` | none: it looks at locks of any kind, and breaks them |
 
 use std::time::Duration;
 
@@ -20,11 +21,13 @@ use crate::name::{LockKey, Target};
 use crate::sync::Arc;
 
 pub(crate) use kind::{ALL, Kind, Sharing};
+pub(crate) use operators::{Cursor, Seen, pattern_of};
 pub(crate) use text::By;
 
 mod kind;
 mod multi;
 mod mutex;
+mod operators;
 mod rate;
 mod share;
 mod text;
@@ -49,6 +52,12 @@ pub(crate) enum Call<'a> {
     Release(&'a [PlainRelease<'a>]),
     /// To be let past a rate limiter.
     Pass { key: &'a LockKey, pass: Pass },
+    /// Who holds locks of any kind. Unless they are `named`, the keys may be anything of the user's.
+    Inspect { keys: &'a [LockKey], named: bool },
+    /// Some of the keys that a pattern matches.
+    Scan { from: Cursor, pattern: &'a str },
+    /// To break one owner's hold on a lock of any kind.
+    ForceRelease { key: &'a LockKey, owner: &'a str },
 }
 
 /// What is asked of a rate limiter.
@@ -182,6 +191,13 @@ pub(crate) enum Reply {
     Passed(Duration),
     /// Not past it: so much time would have to go by.
     NotPassed(Duration),
+    /// What there is to be seen of each lock.
+    Inspected(Vec<Option<Seen>>),
+    /// Some keys, and where to go on.
+    Page {
+        keys: Vec<Vec<u8>>,
+        next: Option<Cursor>,
+    },
 }
 
 impl Reply {
@@ -265,6 +281,9 @@ impl Call<'_> {
             }
             Call::Release(batch) => mutex::release_many(batch, by),
             Call::Pass { key, pass } => rate::command(key, pass, by),
+            Call::Inspect { keys, named } => operators::inspect(keys, *named, by),
+            Call::Scan { from, pattern } => operators::scan(*from, pattern),
+            Call::ForceRelease { key, owner } => operators::force_release(key, owner, by),
         }
     }
 
@@ -290,6 +309,10 @@ impl Call<'_> {
                 .collect::<Option<_>>()
                 .map(Reply::Each),
             (Call::Pass { .. }, value) => rate::reply(&value),
+            (Call::Inspect { keys, .. }, value) => operators::inspected(keys.len(), value),
+            (Call::Scan { .. }, value) => operators::page(value),
+            (Call::ForceRelease { .. }, Value::Int(1)) => Some(Reply::Released),
+            (Call::ForceRelease { .. }, Value::Int(0)) => Some(Reply::NotOwner(Gone::Removed)),
             (Call::Lock { verb, .. }, value) => match verb {
                 Verb::Acquire { .. } | Verb::TakeOver { .. } => grant(&value),
                 Verb::Release { .. } | Verb::HandOver { .. } | Verb::Cancel { .. } => {

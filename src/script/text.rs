@@ -39,6 +39,8 @@ pub(super) static SHARE_RELEASE: Script = script!("queue.lua", "share.lua", "sha
 pub(super) static MULTI_ACQUIRE: Script = script!("fence.lua", "queue.lua", "multi_acquire.lua");
 pub(super) static MULTI_RELEASE: Script = script!("queue.lua", "multi_release.lua");
 pub(super) static PASS: Script = script!("rate_pass.lua");
+pub(super) static INSPECT: Script = script!("inspect.lua");
+pub(super) static FORCE_RELEASE: Script = script!("queue.lua", "share.lua", "force_release.lua");
 pub(super) static RENEW: Script = script!("renew.lua");
 
 /// How a script is named to the server.

@@ -170,13 +170,14 @@ impl Link {
     /// See [`crate::store::Store::listen`].
     pub(crate) fn listen(
         route: &Route,
-        channel: &str,
+        channels: &[&str],
         hear: &mut dyn FnMut(Heard<'_>) -> bool,
     ) -> Result<(), Failure> {
         let mut open = connect(route, &Budget::new(Duration::MAX))?;
         let broken = |error| broken(&route.server.address, error);
-        let subscribe = redis::cmd("SUBSCRIBE").arg(channel).to_owned();
-        // By hand, because the redis crate takes a refusal for a confirmation.
+        let subscribe = redis::cmd("SUBSCRIBE").arg(channels).to_owned();
+        // By hand, because the redis crate takes a refusal for a confirmation. The first channel's answer stands for
+        // all: an access list is asked about them together, and the inbox passes over the further confirmations.
         if let Value::ServerError(error) = open
             .request(&subscribe, route.io_timeout)
             .map_err(|trouble| trouble.into_failure(&route.server.address))?
@@ -193,7 +194,10 @@ impl Link {
             let go_on = match inbox.get_message() {
                 Ok(message) => {
                     silences = 0;
-                    hear(Heard::Message(message.get_payload_bytes()))
+                    hear(Heard::Message {
+                        channel: message.get_channel_name(),
+                        payload: message.get_payload_bytes(),
+                    })
                 }
                 Err(error) if error.is_timeout() => {
                     silences += 1;

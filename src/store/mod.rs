@@ -40,7 +40,10 @@ pub(crate) struct Answer {
 pub(crate) enum Heard<'a> {
     /// SUBSCRIBE was confirmed: from here on no message is missed.
     Subscribed,
-    Message(&'a [u8]),
+    Message {
+        channel: &'a str,
+        payload: &'a [u8],
+    },
     /// Nothing, for about a second.
     Silence,
 }
@@ -59,13 +62,16 @@ pub(crate) trait Store: Send + Sync {
     /// the pool cannot delay it. It connects on its first call.
     fn line(&self) -> Box<dyn Line>;
 
-    /// Subscribes to `channel` and reports what it hears until `hear` returns false.
+    /// Subscribes to the channels and reports what it hears until `hear` returns false.
     ///
     /// # Errors
     ///
     /// Why the subscription failed or broke.
-    fn listen(&self, channel: &str, hear: &mut dyn FnMut(Heard<'_>) -> bool)
-    -> Result<(), Failure>;
+    fn listen(
+        &self,
+        channels: &[&str],
+        hear: &mut dyn FnMut(Heard<'_>) -> bool,
+    ) -> Result<(), Failure>;
 }
 
 /// A connection of one thread's own.

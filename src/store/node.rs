@@ -46,10 +46,10 @@ impl Store for Node {
 
     fn listen(
         &self,
-        channel: &str,
+        channels: &[&str],
         hear: &mut dyn FnMut(Heard<'_>) -> bool,
     ) -> Result<(), Failure> {
-        Link::listen(&self.route, channel, hear)
+        Link::listen(&self.route, channels, hear)
     }
 }
 

@@ -11,6 +11,7 @@ mod mutex_faults;
 mod mutex_foreign;
 mod mutex_loss;
 mod mutex_processes;
+mod operators;
 mod rate_limiter;
 mod reentrant;
 mod replicas;

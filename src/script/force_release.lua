@@ -1,0 +1,32 @@
+-- Breaks the hold that one owner has on a lock of any kind, in favour of those who wait, and says so to its process.
+-- queue.lua and share.lua come before.
+--
+-- KEYS  1 lock  2 fence  3 queue  4 waiters
+-- ARGV  1 owner  2 channel for those who are broken  3 life of a waiter ms  4 heard
+-- Reply 1 broken  0 that owner does not hold it
+-- Idempotent because it acts only while this owner holds the lock, and ends that.
+lock, queue, waiters, life, heard = KEYS[1], KEYS[3], KEYS[4], ARGV[3], ARGV[4]
+local owner, kind, broken = ARGV[1], redis.call('TYPE', KEYS[1]).ok, false
+if kind == 'string' then
+  local value = redis.call('GET', lock)
+  -- The mark is no part of an owner; another client's value never has one, whatever it ends in.
+  if value and string.sub(value, 1, 4) == 'lh1:' and string.sub(value, -1) == MARK then
+    value = string.sub(value, 1, -2)
+  end
+  broken = value == owner
+  if broken then hand_over(lock) end
+elseif kind == 'zset' then
+  local refused = open()
+  if refused then return refused end
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', lock, 0, '+inf')) do
+    if string.match(member, ' (.*)$') == owner then broken = drop(member) end
+  end
+  advance(nil)
+  close()
+elseif kind ~= 'none' then
+  return redis.error_reply('WRONGTYPE something that is no lock has this name')
+end
+if not broken then return 0 end
+-- Refused by an access list, it learns at its next renewal.
+redis.pcall('PUBLISH', ARGV[2], owner)
+return 1

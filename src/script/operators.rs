@@ -1,0 +1,188 @@
+//! What operators ask of locks of any kind.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use super::Reply;
+use super::text::{By, FORCE_RELEASE, INSPECT, of_waiters};
+use crate::name::{BROKEN, LockKey};
+
+/// How many keys a page is to have. The server decides, and pauses about a millisecond to look at so many locks.
+const PAGE: u32 = 200;
+
+/// Where a scan goes on. A node's own cursor; a store of several would count its nodes in it too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cursor(u64);
+
+impl Cursor {
+    pub(crate) const START: Self = Self(0);
+}
+
+/// What is to be seen of a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// Into how many units it is divided; none where it is a mutex.
+    pub(crate) of: Option<u32>,
+    /// The last fence that was reserved, where it is remembered.
+    pub(crate) fence: Option<u64>,
+    pub(crate) waiters: u64,
+    pub(crate) holders: Vec<SeenHolder>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SeenHolder {
+    pub(crate) owner: String,
+    /// None where its hold has no end.
+    pub(crate) ttl: Option<Duration>,
+    pub(crate) units: u32,
+}
+
+pub(super) fn inspect(keys: &[LockKey], named: bool, by: By) -> redis::Cmd {
+    let mut command = INSPECT.with_companions(by, keys);
+    command.arg(if named { "named" } else { "found" });
+    command
+}
+
+pub(super) fn inspected(keys: usize, value: Value) -> Option<Reply> {
+    match value {
+        Value::Array(seen) if seen.len() == keys => seen
+            .into_iter()
+            .map(|value| match value {
+                Value::Nil => Some(None),
+                value => one(value).map(Some),
+            })
+            .collect::<Option<_>>()
+            .map(Reply::Inspected),
+        _ => None,
+    }
+}
+
+fn one(value: Value) -> Option<Seen> {
+    let Value::Array(parts) = value else {
+        return None;
+    };
+    let [
+        Value::Int(of),
+        fence,
+        Value::Int(waiters),
+        Value::Array(holders),
+    ] = parts.as_slice()
+    else {
+        return None;
+    };
+    let fence = match fence {
+        Value::BulkString(text) => std::str::from_utf8(text)
+            .ok()
+            .and_then(|text| text.parse().ok()),
+        _ => None,
+    };
+    let holder = |parts: &[Value]| match parts {
+        [
+            Value::BulkString(owner),
+            Value::Int(ttl_ms),
+            Value::Int(units),
+        ] => Some(SeenHolder {
+            owner: String::from_utf8_lossy(owner).into_owned(),
+            ttl: u64::try_from(*ttl_ms).ok().map(Duration::from_millis),
+            units: u32::try_from(*units).ok()?,
+        }),
+        _ => None,
+    };
+    Some(Seen {
+        of: Some(u32::try_from(*of).ok()?).filter(|of| *of > 0),
+        fence,
+        waiters: u64::try_from(*waiters).ok()?,
+        holders: holders.chunks(3).map(holder).collect::<Option<_>>()?,
+    })
+}
+
+pub(super) fn scan(from: Cursor, pattern: &str) -> redis::Cmd {
+    let mut command = redis::cmd("SCAN");
+    command.arg(from.0).arg("MATCH").arg(pattern);
+    command.arg("COUNT").arg(PAGE);
+    command
+}
+
+pub(super) fn page(value: Value) -> Option<Reply> {
+    let Value::Array(parts) = value else {
+        return None;
+    };
+    let [Value::BulkString(cursor), Value::Array(keys)] = <[Value; 2]>::try_from(parts).ok()?
+    else {
+        return None;
+    };
+    let cursor: u64 = std::str::from_utf8(&cursor).ok()?.parse().ok()?;
+    let key = |value| match value {
+        Value::BulkString(key) => Some(key),
+        _ => None,
+    };
+    Some(Reply::Page {
+        keys: keys.into_iter().map(key).collect::<Option<_>>()?,
+        next: (cursor != 0).then_some(Cursor(cursor)),
+    })
+}
+
+pub(super) fn force_release(key: &LockKey, owner: &str, by: By) -> redis::Cmd {
+    let mut command = FORCE_RELEASE.with_companions(by, std::slice::from_ref(key));
+    command.arg(owner).arg(BROKEN);
+    of_waiters(&mut command);
+    command
+}
+
+/// A pattern that matches keys of this prefix whose names `pattern` matches.
+pub(crate) fn pattern_of(prefix: &str, pattern: &str) -> String {
+    let mut whole = String::with_capacity(prefix.len() + pattern.len());
+    for c in prefix.chars() {
+        if matches!(c, '*' | '?' | '[' | '\\') {
+            whole.push('\\');
+        }
+        whole.push(c);
+    }
+    whole + pattern
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> Value {
+        Value::BulkString(text.into())
+    }
+
+    #[test]
+    fn hostile_replies_are_refused_not_believed() {
+        let seen = |holders| Value::Array(vec![Value::Int(0), Value::Nil, Value::Int(1), holders]);
+        let whole = [text("o"), Value::Int(-1), Value::Int(1)];
+        assert!(one(seen(Value::Array(whole.to_vec()))).is_some());
+        for bad in [
+            seen(Value::Nil),
+            seen(Value::Array(whole[..2].to_vec())),
+            seen(Value::Array(vec![text("o"), text("1"), Value::Int(1)])),
+            Value::Array(vec![Value::Int(-1), Value::Nil, Value::Int(0)]),
+            Value::Int(1),
+        ] {
+            assert_eq!(
+                inspected(1, Value::Array(vec![bad.clone()])),
+                None,
+                "{bad:?}"
+            );
+        }
+        assert_eq!(inspected(2, Value::Array(vec![Value::Nil])), None);
+        for bad in [
+            Value::Array(vec![text("x"), Value::Array(vec![])]),
+            Value::Array(vec![text("0"), Value::Array(vec![Value::Int(1)])]),
+            Value::Array(vec![text("0")]),
+            Value::Okay,
+        ] {
+            assert_eq!(page(bad.clone()), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_prefix_is_taken_as_it_is_written() {
+        assert_eq!(pattern_of("", "a*"), "a*");
+        assert_eq!(pattern_of("l:", "*"), "l:*");
+        assert_eq!(pattern_of("[a]*?\\", "x?"), "\\[a]\\*\\?\\\\x?");
+    }
+}

@@ -1,0 +1,592 @@
+//! What operators see, and the breaking of holds.
+
+use std::collections::HashSet;
+use std::thread;
+
+use leasehold::{
+    Error, Holder, Kind as Shown, LeaseState, LockInfo, LockManager, LostCause, Mode, Result,
+};
+
+use crate::support::{
+    Kind, PATIENCE, Raw, Server, build, fence_of, locking, lost, manager, ms, name, patient, secs,
+    shared, unfit_names, unused_url, wait_until,
+};
+
+const LONG: std::time::Duration = secs(600);
+
+const ALL: [Kind; 9] = [
+    Kind::Mutex,
+    Kind::Reentrant,
+    Kind::Reader,
+    Kind::Writer,
+    Kind::OnlyPermit,
+    Kind::Permit,
+    Kind::Permits,
+    Kind::AllPermits,
+    Kind::Multi,
+];
+
+#[track_caller]
+fn seen(locks: &LockManager, name: &str) -> LockInfo {
+    let info = locks.inspect(name).expect("it is asked");
+    info.expect("it is held, or waited for")
+}
+
+#[track_caller]
+fn only_holder(locks: &LockManager, name: &str) -> Holder {
+    let info = seen(locks, name);
+    let [holder] = &info.holders[..] else {
+        panic!("not one: {info:?}");
+    };
+    holder.clone()
+}
+
+#[track_caller]
+fn listed(locks: &LockManager, pattern: &str) -> Vec<String> {
+    let names = locks.list(pattern).map(|info| info.map(|info| info.name));
+    let mut names: Vec<_> = names.collect::<Result<_>>().expect("it is asked");
+    names.sort();
+    names
+}
+
+/// Has a manager listen, by a wait of one of its threads.
+#[track_caller]
+fn listening(raw: &Raw, locks: &LockManager) {
+    let name = name("listening");
+    let held = manager(raw.url()).lock(&name).expect("it is free");
+    let waiting = locking(&locks.mutex(&name));
+    raw.wait_until_queued(&name, 1);
+    drop(held);
+    drop(waiting.end().expect("it comes free"));
+}
+
+#[test]
+fn every_kind_is_shown_as_it_stands() {
+    let raw = shared();
+    let onlooker = manager(raw.url());
+    for kind in ALL {
+        let name = name(kind.name());
+        let locks = build(patient(raw.url()).label("some:label").lease(LONG));
+        assert_eq!(onlooker.inspect(&name).expect("it is asked"), None);
+        let guard = kind.of(&locks, &name).lock().expect("it is free");
+        for (key, lease) in kind.keys(&name).iter().zip(guard.leases()) {
+            let info = seen(&onlooker, key);
+            let (shown, mode) = match kind {
+                Kind::Mutex | Kind::Reentrant | Kind::Multi => (Shown::Mutex, Mode::Exclusive),
+                Kind::Reader => (Shown::RwLock, Mode::Read),
+                Kind::Writer => (Shown::RwLock, Mode::Exclusive),
+                Kind::OnlyPermit => (Shown::Semaphore { permits: 1 }, Mode::Permits(1)),
+                Kind::Permit => (Shown::Semaphore { permits: 3 }, Mode::Permits(1)),
+                Kind::Permits => (Shown::Semaphore { permits: 3 }, Mode::Permits(2)),
+                Kind::AllPermits => (Shown::Semaphore { permits: 3 }, Mode::Permits(3)),
+            };
+            assert_eq!((&*info.name, info.kind, info.waiters), (&**key, shown, 0));
+            let holder = only_holder(&onlooker, key);
+            assert_eq!((&*holder.owner, holder.mode), (lease.owner(), mode));
+            assert_eq!(holder.label.as_deref(), Some("some:label"));
+            let fence = (!matches!(mode, Mode::Permits(_))).then(|| lease.fence());
+            assert_eq!(holder.fence, fence, "{kind:?}");
+            assert!(holder.ttl.is_some_and(|ttl| ttl <= LONG && ttl > LONG / 2));
+        }
+        guard.release().expect("it was held all the while");
+        assert_eq!(onlooker.inspect(&name).expect("it is asked"), None);
+    }
+}
+
+#[test]
+fn waiters_are_counted_and_the_mark_is_not_shown() {
+    let raw = shared();
+    let onlooker = manager(raw.url());
+    for kind in ALL {
+        let name = name("waited-for");
+        let guard = kind.of(&manager(raw.url()), &name).lock();
+        let guard = guard.expect("it is free");
+        let waiting = [1, 2].map(|place| {
+            let waiting = kind.rival().of(&manager(raw.url()), &name).locking();
+            raw.wait_until_queued(&name, place);
+            waiting
+        });
+        let info = seen(&onlooker, &name);
+        assert_eq!(info.waiters, 2, "{kind:?}");
+        assert_eq!(info.holders[0].owner, guard.lease().owner());
+        guard.release().expect("it was held all the while");
+        for waiting in waiting {
+            waiting.locked();
+            waiting.release();
+        }
+    }
+}
+
+#[test]
+fn a_lock_of_another_client_is_shown_without_what_it_does_not_have() {
+    let raw = shared();
+    let locks = manager(raw.url());
+    // That its owner looks like ours, or ends in our mark, changes nothing.
+    for owner in ["foreign", "foreign!", "", "lh1:mine:x"] {
+        let name = name("foreign");
+        let () = raw.ask(&["SET", &name, owner]);
+        let holder = only_holder(&locks, &name);
+        assert_eq!((&*holder.owner, holder.mode), (owner, Mode::Exclusive));
+        assert_eq!((holder.label, holder.fence, holder.ttl), (None, None, None));
+        let () = raw.ask(&["PEXPIRE", &name, "60000"]);
+        let ttl = only_holder(&locks, &name).ttl;
+        assert!(ttl.is_some_and(|ttl| ttl <= secs(60)), "{ttl:?}");
+    }
+}
+
+#[test]
+fn shares_that_have_run_out_are_not_shown() {
+    let raw = shared();
+    let name = name("run-out");
+    let [one, other] = [(); 2].map(|()| manager(raw.url()));
+    let stays = Kind::Permit.of(&one, &name).lease(LONG).lock();
+    let stays = stays.expect("it is free");
+    let goes = Kind::Permit.of(&other, &name).lease(ms(300)).unrenewed();
+    let goes = goes.lock().expect("it is free");
+    wait_until("one has run out", || seen(&one, &name).holders.len() == 1);
+    assert_eq!(only_holder(&one, &name).owner, stays.lease().owner());
+    assert_eq!(raw.shares(&name).len(), 2, "nobody has noticed yet");
+    drop(stays);
+    drop(goes);
+}
+
+#[test]
+fn a_lock_that_waits_to_be_taken_has_no_holder() {
+    let raw = shared();
+    for (kind, shown) in [
+        (Kind::Mutex, Shown::Mutex),
+        (Kind::Writer, Shown::RwLock),
+        (Kind::AllPermits, Shown::Semaphore { permits: 3 }),
+    ] {
+        let name = name("between");
+        let guard = kind.of(&manager(raw.url()), &name).lock();
+        let guard = guard.expect("it is free");
+        let waiting = kind.of(&manager(raw.url()), &name).locking();
+        raw.wait_until_queued(&name, 1);
+        let locks = manager(raw.url());
+        // The waiter polls soon, so it may have come first.
+        wait_until("it is seen between", || {
+            let () = raw.ask(&["DEL", &name]);
+            let Some(info) = locks.inspect(&name).expect("it is asked") else {
+                return false;
+            };
+            assert_eq!(info.kind, shown);
+            info.holders.is_empty() && info.waiters == 1
+        });
+        waiting.locked();
+        drop(guard);
+        drop(waiting);
+    }
+}
+
+#[test]
+fn what_is_no_lock_is_the_wrong_type() {
+    let raw = shared();
+    let locks = manager(raw.url());
+    for command in [
+        &["RPUSH"][..],
+        &["SADD"],
+        &["HSET", "field"],
+        &["ZADD", "1"],
+    ] {
+        let name = name("no-lock");
+        let (verb, more) = command.split_first().expect("a verb");
+        let () = raw.ask(&[&[*verb, &name], more, &["value"]].concat());
+        for error in [
+            locks.inspect(&name).map(drop),
+            locks.force_release(&name, "value").map(drop),
+        ] {
+            assert!(matches!(error, Err(Error::WrongType { .. })), "{error:?}");
+        }
+        assert!(raw.exists(&name));
+    }
+    for name in unfit_names() {
+        let error = locks.inspect(&name);
+        assert!(matches!(error, Err(Error::InvalidName { .. })), "{error:?}");
+        let error = locks.force_release(&name, "x");
+        assert!(matches!(error, Err(Error::InvalidName { .. })), "{error:?}");
+    }
+}
+
+#[test]
+fn a_list_has_every_kind_and_nothing_of_the_users_own() {
+    let server = Server::start();
+    let raw = server.raw();
+    let locks = manager(&server.url());
+    let mut expected = Vec::new();
+    let mut guards = Vec::new();
+    for kind in ALL {
+        let name = format!("own:{}", kind.name());
+        guards.push(kind.of(&locks, &name).lock().expect("it is free"));
+        expected.extend(kind.keys(&name));
+    }
+    // Companions, of locks that are held and of one that is not; with hash tags of their own too.
+    drop(locks.lock("own:free").expect("it is free"));
+    let tagged = locks.lock("own:{tag}:x").expect("it is free");
+    expected.push("own:{tag}:x".into());
+    let long = format!("lh1:{}", "x".repeat(1 << 20));
+    for command in [
+        &["SET", "own:string", "text"][..],
+        &["SET", "own:like-ours", "lh1:hello"],
+        &["SET", "own:long", &long],
+        &["RPUSH", "own:list", "a"],
+        &["SADD", "own:set", "a"],
+        &["ZADD", "own:sorted", "1", "a"],
+        &["HSET", "own:hash", "a", "b"],
+        &["XADD", "own:stream", "*", "a", "b"],
+        &[
+            "SET",
+            "not-own",
+            "lh1:00000000-0000-4000-8000-000000000000:x",
+        ],
+        // A rate limiter is no lock.
+    ] {
+        let _: redis::Value = raw.ask(command);
+    }
+    locks
+        .rate_limiter("own:rate", 1, secs(60))
+        .acquire()
+        .expect("it is asked");
+    // No text at all.
+    let client = redis::Client::open(server.url()).expect("a url");
+    let mut connection = client.get_connection().expect("it is there");
+    let () = redis::cmd("SET")
+        .arg(b"own:\xff")
+        .arg("lh1:00000000-0000-4000-8000-000000000000:x")
+        .query(&mut connection)
+        .expect("an answer");
+    expected.sort();
+    assert_eq!(listed(&locks, "own:*"), expected);
+    // One without a record of its fence is found too: it is forgotten while a lock is held for long.
+    let () = raw.ask(&["DEL", &fence_of("own:mutex")]);
+    assert_eq!(listed(&locks, "own:mutex"), ["own:mutex"]);
+    assert_eq!(only_holder(&locks, "own:mutex").fence, None);
+    // Another client's, once ours wait for it.
+    let () = raw.ask(&["SET", "own:foreign", "foreign", "PX", "60000"]);
+    assert_eq!(listed(&locks, "own:foreign"), [""; 0]);
+    let waiting = locking(&locks.mutex("own:foreign"));
+    raw.wait_until_queued("own:foreign", 1);
+    assert_eq!(listed(&locks, "own:foreign"), ["own:foreign"]);
+    let () = raw.ask(&["DEL", "own:foreign"]);
+    drop(waiting.end());
+    drop(tagged);
+}
+
+#[test]
+fn patterns_are_of_names_and_the_prefix_is_taken_as_it_is() {
+    let server = Server::start();
+    let prefix = r"[a-z]*?\:";
+    let locks = build(patient(&server.url()).prefix(prefix));
+    // What the prefix would match if it were a pattern.
+    let others = build(patient(&server.url()).prefix("b"));
+    let _theirs = others.lock("xyz:one").expect("it is free");
+    let names = ["one", "two", "a*b", "a?b", "axb", "[x]"];
+    let guards = names.map(|name| locks.lock(name).expect("it is free"));
+    let mut sorted = names.map(str::to_owned);
+    sorted.sort();
+    assert_eq!(listed(&locks, "*"), sorted);
+    assert_eq!(listed(&locks, "t*"), ["two"]);
+    assert_eq!(listed(&locks, "a?b"), ["a*b", "a?b", "axb"]);
+    assert_eq!(listed(&locks, r"a\?b"), ["a?b"]);
+    assert_eq!(listed(&locks, "[ot]*"), ["one", "two"]);
+    assert_eq!(listed(&locks, ""), [""; 0]);
+    assert_eq!(listed(&others, "*"), ["xyz:one"]);
+    drop(guards);
+}
+
+#[test]
+fn ten_thousand_locks_are_listed_once_each_while_others_come_and_go() {
+    const LOCKS: usize = 10_000;
+    const OTHERS: &str = "300000";
+    let server = Server::start();
+    let raw = server.raw();
+    let locks = build(patient(&server.url()).lease(LONG));
+    let fill = "for i = 1, ARGV[1] do redis.call('SET', 'other:' .. i, i) end";
+    let empty = "for i = 1, ARGV[1] do redis.call('DEL', 'other:' .. i) end";
+    let () = raw.ask(&["EVAL", fill, "0", OTHERS]);
+    let names = || (0..LOCKS).map(|i| format!("n:{i}"));
+    let guards: Vec<_> = names()
+        .map(|name| locks.lock(name).expect("it is free"))
+        .collect();
+    let mut listed = HashSet::new();
+    for (at, info) in locks.list("n:*").enumerate() {
+        let info = info.expect("it is asked");
+        assert_eq!(info.holders.len(), 1);
+        assert!(listed.insert(info.name), "twice");
+        match at {
+            // The table shrinks beneath the scan, which then comes to some keys again.
+            2_000 => {
+                let () = raw.ask(&["EVAL", empty, "0", OTHERS]);
+            }
+            // And grows.
+            6_000 => {
+                let () = raw.ask(&["EVAL", fill, "0", OTHERS]);
+            }
+            at if at % 100 == 0 => drop(locks.lock(format!("n:gone:{at}")).expect("it is free")),
+            _ => {}
+        }
+    }
+    listed.retain(|name| !name.starts_with("n:gone:"));
+    assert_eq!(listed.len(), LOCKS);
+    assert!(names().all(|name| listed.contains(&name)));
+    drop(guards);
+}
+
+#[test]
+fn an_error_ends_a_list() {
+    let nobody = LockManager::single(&unused_url()).build_unchecked();
+    let mut list = nobody.expect("a url").list("*");
+    assert!(matches!(list.next(), Some(Err(Error::Unavailable { .. }))));
+    assert!(list.next().is_none());
+    let locks = manager(shared().url());
+    let mut list = locks.list("*");
+    assert!(locks.close(PATIENCE));
+    assert!(matches!(list.next(), Some(Err(Error::Closed))));
+    assert!(list.next().is_none());
+    assert!(matches!(locks.inspect("n"), Err(Error::Closed)));
+    assert!(matches!(locks.force_release("n", "x"), Err(Error::Closed)));
+}
+
+#[test]
+fn a_broken_holder_hears_of_it_and_the_first_who_waits_comes_next() {
+    let raw = shared();
+    let operator = manager(raw.url());
+    for kind in ALL {
+        for renewed in [true, false] {
+            let name = name(kind.name());
+            let holding = build(patient(raw.url()).lease(LONG));
+            listening(raw, &holding);
+            let subject = kind.of(&holding, &name);
+            let subject = if renewed {
+                subject
+            } else {
+                subject.unrenewed()
+            };
+            let guard = subject.lock().expect("it is free");
+            let told = guard.on_lost();
+            let rival = kind.rival();
+            // Readers, as the kind is, would all come in together.
+            assert_ne!(rival, Kind::Reader);
+            let [first, second] = [1, 2].map(|place| {
+                let waiting = rival.of(&manager(raw.url()), &name).locking();
+                raw.wait_until_queued(&name, place);
+                waiting
+            });
+            // Before the first renewal of so long a lease is due.
+            let owner = guard.lease().owner();
+            assert!(operator.force_release(&name, owner).expect("it is asked"));
+            let loss = told.recv_timeout(PATIENCE).expect("it is told");
+            let expected = match kind {
+                // What is no longer among the shares has gone; where it went is not looked at.
+                Kind::Mutex | Kind::Reentrant | Kind::Multi => LostCause::Taken,
+                _ => LostCause::Removed,
+            };
+            assert_eq!((loss.fence, loss.cause), (guard.fence(), expected));
+            assert_eq!(guard.lease().state(), LeaseState::Lost);
+            // Repeated, it does nothing: that owner holds nothing any more.
+            assert!(!operator.force_release(&name, owner).expect("it is asked"));
+            // While the broken guard is still there; but the other names of a set are released with it.
+            let (fence, mut guard) = (guard.fence(), Some(guard));
+            if kind == Kind::Multi {
+                lost(guard.take().expect("it was not released yet").release());
+            }
+            assert!(first.locked() > fence);
+            assert!(second.waits(), "{kind:?}");
+            if let Some(guard) = guard {
+                lost(guard.release());
+            }
+            first.release();
+            second.locked();
+            second.release();
+        }
+    }
+}
+
+#[test]
+fn a_holder_that_does_not_listen_learns_it_at_its_next_renewal() {
+    let raw = shared();
+    let name = name("deaf");
+    let guard = manager(raw.url()).mutex(&name).lease(secs(3)).lock();
+    let guard = guard.expect("it is free");
+    let told = guard.on_lost();
+    let operator = manager(raw.url());
+    let broken = operator.force_release(&name, guard.owner());
+    assert!(broken.expect("it is asked"));
+    assert!(!raw.exists(&name));
+    let loss = told.recv_timeout(PATIENCE).expect("it is told");
+    assert_eq!(loss.cause, LostCause::Removed);
+    let next = operator.try_lock(&name).expect("it is asked");
+    assert!(next.expect("it is free").fence() > guard.fence());
+}
+
+#[test]
+fn a_process_that_breaks_its_own_hold_needs_no_message() {
+    let raw = shared();
+    let name = name("own");
+    let locks = build(patient(raw.url()).lease(LONG));
+    let guard = locks.lock(&name).expect("it is free");
+    let waiting = locking(&locks.mutex(&name));
+    let told = guard.on_lost();
+    assert!(locks.force_release(&name, guard.owner()).expect("asked"));
+    told.recv_timeout(PATIENCE).expect("it is told");
+    let next = waiting.end().expect("it comes free");
+    assert!(next.fence() > guard.fence());
+    lost(guard.release());
+    next.release().expect("it was held all the while");
+}
+
+#[test]
+fn one_share_is_broken_and_no_other() {
+    let raw = shared();
+    for kind in [Kind::Reader, Kind::Permit] {
+        let name = name("one-share");
+        let [one, other] = [(); 2].map(|()| manager(raw.url()));
+        let [broken, stays] = [&one, &other].map(|locks| {
+            let guard = kind.of(locks, &name).lease(LONG).lock();
+            guard.expect("there is room")
+        });
+        let done = other.force_release(&name, broken.lease().owner());
+        assert!(done.expect("it is asked"));
+        assert_eq!(only_holder(&one, &name).owner, stays.lease().owner());
+        lost(broken.release());
+        stays.release().expect("it was held all the while");
+    }
+}
+
+#[test]
+fn one_name_of_a_set_is_broken_and_the_others_are_released() {
+    let raw = shared();
+    let name = name("set");
+    let locks = build(patient(raw.url()).lease(LONG));
+    let guard = Kind::Multi.of(&locks, &name).lock().expect("it is free");
+    let keys = Kind::Multi.keys(&name);
+    let told = guard.on_lost();
+    let owner = guard.lease().owner();
+    assert!(locks.force_release(&keys[1], owner).expect("it is asked"));
+    told.recv_timeout(PATIENCE).expect("it is told");
+    assert!(raw.exists(&keys[0]) && !raw.exists(&keys[1]));
+    lost(guard.release());
+    wait_until("the others are released", || {
+        keys.iter().all(|key| !raw.exists(key))
+    });
+}
+
+#[test]
+fn only_the_named_owner_is_broken() {
+    let raw = shared();
+    let operator = manager(raw.url());
+    for kind in ALL {
+        let name = name(kind.name());
+        assert!(!operator.force_release(&name, "x").expect("it is asked"));
+        let guard = kind.of(&manager(raw.url()), &name).lock();
+        let guard = guard.expect("it is free");
+        let waiting = kind.rival().of(&manager(raw.url()), &name).locking();
+        raw.wait_until_queued(&name, 1);
+        let waiter = raw.queue(&name).remove(0);
+        let owner = guard.lease().owner();
+        let cut = &owner[..owner.len() - 1];
+        for other in [
+            &*waiter,
+            cut,
+            &format!("{owner}!"),
+            &format!("1 {owner}"),
+            "",
+            "=of",
+        ] {
+            let done = operator.force_release(&name, other);
+            assert!(!done.expect("it is asked"), "{kind:?}: {other}");
+        }
+        assert_eq!(raw.queue(&name), [waiter]);
+        guard.check().expect("it is held");
+        guard.release().expect("it was held all the while");
+        waiting.locked();
+        waiting.release();
+    }
+}
+
+#[test]
+fn another_clients_lock_is_broken_by_its_owner_alone() {
+    let raw = shared();
+    let name = name("foreign");
+    let locks = manager(raw.url());
+    let () = raw.ask(&["SET", &name, "foreign!"]);
+    let waiting = locking(&locks.mutex(&name));
+    raw.wait_until_queued(&name, 1);
+    // The mark is ours alone: another's value may end in one.
+    assert!(!locks.force_release(&name, "foreign").expect("asked"));
+    assert!(locks.force_release(&name, "foreign!").expect("asked"));
+    drop(waiting.end().expect("it comes free"));
+}
+
+#[test]
+fn a_message_is_not_believed() {
+    let raw = shared();
+    let locks = build(patient(raw.url()).lease(LONG));
+    listening(raw, &locks);
+    let (renewed, fixed) = (name("renewed"), name("fixed"));
+    let guard = locks.lock(&renewed).expect("it is free");
+    let unrenewed = locks.mutex(&fixed).renew(false).lock();
+    let unrenewed = unrenewed.expect("it is free");
+    let said = |owner: &str| {
+        let _: i64 = raw.ask(&["PUBLISH", "leasehold:broken", owner]);
+    };
+    // Shortened from outside, so that a renewal shows.
+    for name in [&renewed, &fixed] {
+        let () = raw.ask(&["PEXPIRE", name, "300000"]);
+    }
+    said("nobody");
+    said(unrenewed.owner());
+    said(guard.owner());
+    wait_until("it asks, by a renewal", || {
+        raw.ttl(&renewed).is_some_and(|ttl| ttl > secs(300))
+    });
+    // It was asked about before that one, and what is not to be renewed is not.
+    assert!(raw.ttl(&fixed).is_some_and(|ttl| ttl <= secs(300)));
+    assert_eq!([guard.state(), unrenewed.state()], [LeaseState::Held; 2]);
+    // Both go on as before.
+    assert!(
+        locks
+            .force_release(&fixed, unrenewed.owner())
+            .expect("asked")
+    );
+    let told = unrenewed.on_lost().recv_timeout(PATIENCE);
+    assert_eq!(told.expect("it is told").cause, LostCause::Removed);
+    guard.release().expect("it was held all the while");
+}
+
+#[test]
+fn holds_are_broken_while_threads_come_and_go() {
+    let raw = shared();
+    let name = name("storm");
+    let [one, other] = [(); 2].map(|()| build(patient(raw.url()).lease(LONG)));
+    let operator = manager(raw.url());
+    thread::scope(|scope| {
+        let working: Vec<_> = [&one, &other, &one, &other]
+            .map(|locks| {
+                let name = &name;
+                scope.spawn(move || {
+                    let mut fences = Vec::new();
+                    for _ in 0..50 {
+                        let guard = locks.lock(name).expect("it comes free");
+                        fences.push(guard.fence());
+                        // Broken or not.
+                        guard.release().ok();
+                    }
+                    fences
+                })
+            })
+            .into();
+        while working.iter().any(|thread| !thread.is_finished()) {
+            let info = operator.inspect(&name).expect("it is asked");
+            for holder in info.into_iter().flat_map(|info| info.holders) {
+                operator.force_release(&name, &holder.owner).expect("asked");
+            }
+        }
+        let mut all = HashSet::new();
+        for thread in working {
+            let fences = thread.join().expect("no panic");
+            assert!(fences.is_sorted());
+            assert!(fences.into_iter().all(|fence| all.insert(fence)));
+        }
+    });
+}
