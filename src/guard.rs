@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 
+use crate::claim::Claim;
 use crate::engine::holding::Holding;
 use crate::error::{Error, Lost, Result};
 use crate::sync::{Arc, MutexGuard};
@@ -210,6 +211,42 @@ guard! {
     ///
     /// Its [`fence`](Lease::fence) is no other permit's; as several are held at a time, it orders nothing.
     Permit
+}
+
+impl LockGuard {
+    /// Ends the guard and leaves the lock held, for [`LockManager::adopt`](crate::LockManager::adopt) by whoever is given
+    /// the claim: another thread, or as text another process. It blocks for one request at the most, by which the lease
+    /// is renewed once more; whether that succeeds or not, the claim is good for as long as Redis keeps the lock.
+    ///
+    /// Nobody renews a lock that is detached. Unless it is adopted, it ends with its lease, as that of a crashed holder;
+    /// [`extend`](Lease::extend) it before where the claim takes longer on its way. Without
+    /// [`renew`](crate::Builder::renew) it keeps the end that it has. Threads and processes that wait for it go on
+    /// waiting, first come, first served.
+    ///
+    /// A guard whose lease was lost gives a claim too, as does one in a forked child, where the lock is the parent's:
+    /// adopting that is [`Error::Lost`]. [`check`](Lease::check) the guard before where it matters.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::{Claim, LockManager};
+    /// use std::process::Command;
+    ///
+    /// let locks = LockManager::connect("redis://127.0.0.1/")?;
+    /// let claim = locks.lock("nightly")?.detach();
+    /// Command::new("worker").env("CLAIM", claim.to_string()).spawn()?;
+    ///
+    /// // … and in the worker:
+    /// let claim: Claim = std::env::var("CLAIM")?.parse()?;
+    /// let guard = locks.adopt(&claim)?;
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// ```
+    #[must_use = "without its claim the lock stays held until its lease ends"]
+    pub fn detach(self) -> Claim {
+        self.lease.holding.detach()
+    }
 }
 
 impl WriteGuard {

@@ -111,6 +111,7 @@
 //! [`extend`]: Lease::extend
 
 mod admin;
+mod claim;
 mod clock;
 mod config;
 mod core;
@@ -126,6 +127,7 @@ mod store;
 mod sync;
 
 pub use admin::{Holder, Kind, LockInfo, Mode};
+pub use claim::Claim;
 pub use crossbeam_channel::Receiver;
 pub use error::{Error, Lost, LostCause, Result};
 pub use guard::{

@@ -3,9 +3,12 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::claim::Claim;
 use crate::clock::SystemClock;
 use crate::config::{Server, Settings};
 use crate::engine::Engine;
+#[cfg(doc)]
+use crate::error::Error;
 use crate::error::Result;
 use crate::guard::{Lease, LockGuard};
 use crate::lock::Handle;
@@ -158,6 +161,43 @@ impl LockManager {
     #[must_use]
     pub fn rate_limiter(&self, name: impl AsRef<str>, permits: u32, per: Duration) -> RateLimiter {
         RateLimiter::new(self.handle(name.as_ref()), permits, per)
+    }
+
+    /// Takes over a lock that was [detached](LockGuard::detach), in this process or another, with this manager's
+    /// settings, which must have the same prefix. It blocks for one request.
+    ///
+    /// # Guarantees
+    ///
+    /// Of all who adopt a claim, one is given a guard. Its fence is larger than the claim's, and nobody has held the lock
+    /// in between; those who wait for it keep their places.
+    ///
+    /// It may be repeated: after an [`Error::Unavailable`] the same manager is given the lock if its first request was
+    /// carried out and only the answer was lost. Where it is not repeated, such a lock ends with its lease.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::Lost`]: the lock is no longer the claim's. Another has adopted it, its lease has ended, or it was lost
+    ///   before it was detached.
+    /// * [`Error::InvalidName`], [`Error::Closed`]: nothing was sent.
+    /// * [`Error::Unavailable`], [`Error::Denied`], [`Error::WrongType`], [`Error::Protocol`]: the server could not be
+    ///   asked.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn main() -> leasehold::Result<()> {
+    /// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
+    /// let claim = locks.lock("orders:42")?.detach();
+    /// // … on another thread, in another process, a little later …
+    /// match locks.adopt(&claim) {
+    ///     Ok(guard) => println!("held again, as number {}", guard.fence()),
+    ///     Err(leasehold::Error::Lost(lost)) => println!("too late: {lost}"),
+    ///     Err(error) => return Err(error),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn adopt(&self, claim: &Claim) -> Result<LockGuard> {
+        self.engine.adopt(claim).map(LockGuard::new)
     }
 
     fn handle(&self, name: &str) -> Handle {

@@ -49,7 +49,11 @@ pub(crate) fn is_label(c: char) -> bool {
 /// The label in an owner of this crate's making: what follows `lh1:<uuid>:`. None in any other.
 pub(crate) fn label(owner: &str) -> Option<&str> {
     let (unique, label) = owner.strip_prefix(OWNER_PREFIX)?.split_once(':')?;
-    let is_unique = unique.len() == 36 && uuid::Uuid::try_parse(unique).is_ok();
+    let is_unique = uuid::Uuid::try_parse(unique).is_ok_and(|uuid| {
+        uuid.as_hyphenated()
+            .encode_lower(&mut uuid::Uuid::encode_buffer())
+            == unique
+    });
     let fits = label.len() <= MAX_LABEL && label.chars().all(is_label);
     (is_unique && fits).then_some(label)
 }

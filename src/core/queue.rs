@@ -9,6 +9,7 @@
 //! | --- | --- | --- | --- |
 //! | nothing | a thread arrives | asking | it is the delegate: ask Redis |
 //! | asking | a thread arrives | asking | it waits; a try is answered "held" if Redis said so last, and no failure since |
+//! | asking | this process adopts the lock | held, asking | its turn; it is passed to nobody: who asks is first |
 //! | asking | Redis grants | held | hand the delegate its turn, and whoever else fits in |
 //! | asking | the delegate gives up | asking / nothing | the next thread carries its attempt on / clean up |
 //! | asking | the delegate fails for good | nothing | fail everybody behind it |
@@ -27,6 +28,11 @@
 //! other, a process asks while it holds, so that a thread that does not fit into a tenure it has need not wait for
 //! its end: then "held" and "asking" are both so, nobody waits without a delegate, and what ends is released to
 //! whoever is first in Redis, be it this process's own delegate.
+//!
+//! A mutex has one tenure, but a hold that was detached elsewhere may be adopted here at any moment: while the delegate
+//! asks, while a release is under way, even while this process has a tenure that it has lost without knowing. Then the
+//! same is so for it. Nobody asks until the last tenure has ended; if the delegate gives up meanwhile, those behind it
+//! wait for that end.
 
 use std::collections::VecDeque;
 
@@ -307,7 +313,9 @@ impl<W, T: Tenancy> Queue<W, T> {
             }
         }
         // Whatever keeps a process from asking is the question under way, or its own hold on the lock.
-        if !wants.waits && self.asking.is_none_or(|asking| asking.answers(wants.units)) {
+        let is_held = !self.sharing.several && !self.tenures.is_empty();
+        let is_answered = self.asking.is_none_or(|asking| asking.answers(wants.units));
+        if !wants.waits && (is_held || is_answered) {
             return Arrival::Held;
         }
         Arrival::Queued(self.waiting.push(wants, waiter()))
@@ -378,8 +386,11 @@ impl<W, T: Tenancy> Queue<W, T> {
     }
 
     /// This process was granted the lock in another way than by this queue's delegate.
-    pub(crate) fn given(&mut self, granted: Granted<T>, now: Time) -> Begun<W, T> {
-        debug_assert!(self.sharing.several);
+    pub(crate) fn given(&mut self, mut granted: Granted<T>, now: Time) -> Begun<W, T> {
+        if self.asking.is_some() && !self.sharing.several {
+            // Passed on here, it would go past the delegate, and past whoever is before that in Redis.
+            granted.quantum_over = now;
+        }
         self.begin(granted, now)
     }
 
@@ -747,6 +758,7 @@ mod tests {
         Held(bool),
         NotAnswered,
         Grant(u64),
+        Given(u64),
         GiveUp,
         Fail,
         Finish(usize, Health),
@@ -761,6 +773,7 @@ mod tests {
             2 => any::<bool>().prop_map(Act::Held),
             1 => Just(Act::NotAnswered),
             4 => (1u64..6).prop_map(Act::Grant),
+            1 => (1u64..6).prop_map(Act::Given),
             1 => Just(Act::GiveUp),
             1 => Just(Act::Fail),
             6 => (any::<usize>(), prop_oneof![
@@ -780,6 +793,8 @@ mod tests {
         asking: Option<(u32, Answered)>,
         /// With their units.
         tenures: Vec<(u32, u32)>,
+        /// Those that are passed to nobody.
+        shut: Vec<u32>,
         turns: Vec<Turn<u32>>,
         ending: bool,
         fence: u64,
@@ -787,9 +802,10 @@ mod tests {
 
     impl Model {
         fn fits(&self, units: u32) -> bool {
-            self.tenures
-                .iter()
-                .any(|(tenure, of)| *of == units && self.taken(*tenure) < self.sharing.seats())
+            self.tenures.iter().any(|(tenure, of)| {
+                let is_open = !self.shut.contains(tenure);
+                *of == units && is_open && self.taken(*tenure) < self.sharing.seats()
+            })
         }
 
         fn taken(&self, tenure: u32) -> u32 {
@@ -820,6 +836,7 @@ mod tests {
 
         fn admitted(&mut self, admitted: impl IntoIterator<Item = Admitted<u64, u32>>) {
             for (who, turn) in admitted {
+                assert!(!self.shut.contains(&turn.tenure), "past the delegate");
                 let (units, _) = self.serve(who);
                 self.turn(turn, units);
             }
@@ -842,9 +859,13 @@ mod tests {
             })
         }
 
+        /// Whether this process has all of it.
+        fn is_held(&self) -> bool {
+            !self.sharing.several && !self.tenures.is_empty()
+        }
+
         fn may_ask(&self) -> bool {
-            let alone = !self.sharing.several && !self.tenures.is_empty();
-            self.asking.is_none() && !alone && !self.ending
+            self.asking.is_none() && !self.is_held() && !self.ending
         }
 
         fn delegate(&mut self, next: Option<u64>, answer: Answered) {
@@ -852,6 +873,19 @@ mod tests {
             assert_eq!(next.is_some(), expected, "somebody was forgotten");
             if let Some(who) = next {
                 self.asking = Some((self.serve(who).0, answer));
+            }
+        }
+
+        /// A tenure begins that leaves so much of the asking as it is.
+        fn begun(&mut self, begun: Begun<u64, u32>, tenure: u32, units: u32) {
+            self.tenures.push((tenure, units));
+            self.turn(begun.turn, units);
+            self.admitted(begun.beside.0.into_iter().chain(begun.beside.1));
+            self.delegate(begun.next, Answered::Nothing);
+            if self.sharing.several {
+                assert!(begun.tried.is_empty());
+            } else {
+                self.tried(&begun.tried, 0);
             }
         }
 
@@ -874,6 +908,7 @@ mod tests {
                 waiting: Vec::new(),
                 asking: None,
                 tenures: Vec::new(),
+                shut: Vec::new(),
                 turns: Vec::new(),
                 ending: false,
                 fence: 0,
@@ -896,10 +931,11 @@ mod tests {
                             Arrival::Held => {
                                 prop_assert!(!waits);
                                 let own = model.asking.is_none() && !model.may_ask();
-                                prop_assert!(model.told(units) || own);
+                                prop_assert!(model.told(units) || own || model.is_held());
                             }
                             Arrival::Queued(ticket) => {
                                 prop_assert!(!model.may_ask(), "it waits for nobody");
+                                prop_assert!(waits || !model.is_held(), "that was known");
                                 model.waiting.push((ticket, units, waits, who));
                             }
                         }
@@ -928,16 +964,16 @@ mod tests {
                         if let Some((units, _)) = model.asking.take() {
                             let block = Fences::new(model.fence + 10, fences);
                             let begun = queue.granted(grant(who as u32, units, block, at(1)), now);
-                            model.tenures.push((who as u32, units));
-                            model.turn(begun.turn, units);
-                            model.admitted(begun.beside.0.into_iter().chain(begun.beside.1));
-                            model.delegate(begun.next, Answered::Nothing);
-                            if sharing.several {
-                                prop_assert!(begun.tried.is_empty());
-                            } else {
-                                model.tried(&begun.tried, 0);
-                            }
+                            model.begun(begun, who as u32, units);
                         }
+                    }
+                    Act::Given(fences) => {
+                        let block = Fences::new(model.fence + 10, fences);
+                        let begun = queue.given(grant(who as u32, 1, block, at(1)), now);
+                        if !sharing.several && model.asking.is_some() {
+                            model.shut.push(who as u32);
+                        }
+                        model.begun(begun, who as u32, 1);
                     }
                     Act::GiveUp => {
                         if let Some((units, answer)) = model.asking.take() {
@@ -970,8 +1006,8 @@ mod tests {
                                 model.delegate(Some(who), Answered::Held);
                             }
                             Finish::Release(_) => {
-                                prop_assert!(empty && (sharing.several || model.waiting.is_empty()));
                                 model.over(tenure);
+                                prop_assert!(empty && (model.waiting.is_empty() || !model.may_ask()));
                                 model.ending = !sharing.several;
                             }
                             Finish::Lost(next) => {

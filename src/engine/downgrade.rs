@@ -10,38 +10,30 @@
 use crate::core::attempt::{Grant, Leftover};
 use crate::core::fence::Fences;
 use crate::core::lease::{Standing, valid_until};
-use crate::core::queue::{Finish, Health, Queue};
+use crate::core::queue::Queue;
 use crate::engine::Engine;
 use crate::engine::holding::Holding;
-use crate::engine::names::{Entry, Signal};
-use crate::engine::tenure::Tenure;
+use crate::engine::names::Entry;
+use crate::engine::tenure::{EndedHere, Tenure};
 use crate::error::{Error, Failure, FailureKind, LostCause, Result};
 use crate::random::owner;
 use crate::script::{Ask, GiveBack, Kind, Reply, Verb};
 use crate::sync::Arc;
 
-/// What became of a writer's tenure in this process.
-enum Writer {
-    /// It was ended, with so much of its fences unused.
-    Ended(Option<GiveBack>),
-    /// It was over before.
-    WasOver,
-}
-
 impl Holding {
     /// Ends this writer's turn and begins a reader's.
     pub(crate) fn downgrade(mut self) -> Result<Self> {
-        let (standing, ended) = self.conclude(Engine::end_writer)?;
+        let (standing, ended) = self.conclude(Engine::end_here)?;
         if let Standing::Lost(cause) = standing {
-            if matches!(ended, Writer::Ended(_)) {
+            if matches!(ended, EndedHere::Now(_)) {
                 self.engine.release_over(&self.tenure.entry);
             }
             return Err(Error::Lost(self.lost(cause)));
         }
         let unused = match ended {
-            Writer::Ended(unused) => unused,
+            EndedHere::Now(unused) => unused,
             // A guard that could still end it was outlived by a loss.
-            Writer::WasOver => return Err(Error::Lost(self.lost(LostCause::Expired))),
+            EndedHere::WasOver => return Err(Error::Lost(self.lost(LostCause::Expired))),
         };
         let writer = &self.tenure;
         let engine = Arc::clone(&self.engine);
@@ -60,42 +52,6 @@ impl Holding {
 }
 
 impl Engine {
-    /// Ends a writer's tenure here and not in Redis.
-    fn end_writer(self: &Arc<Self>, tenure: &Arc<Tenure>) -> (Standing, Writer) {
-        let now = self.now();
-        let (standing, finish) = {
-            let mut state = tenure.entry.lock();
-            // It is not passed on, however good it is.
-            let health = match tenure.health(now) {
-                Health::Lost => Health::Lost,
-                Health::Good | Health::Poor => Health::Poor,
-            };
-            let finish = state.queue.finish(tenure.number, now, health);
-            (tenure.cell.end(now), finish)
-        };
-        match finish {
-            Finish::TakeOver(next, give_back) => {
-                self.deregister(tenure);
-                // It finds the lock held, and queues behind the readers.
-                next.send(Signal::Delegate(None));
-                (standing, Writer::Ended(give_back))
-            }
-            Finish::Release(give_back) => {
-                self.deregister(tenure);
-                (standing, Writer::Ended(give_back))
-            }
-            Finish::Lost(next) => {
-                self.hand_on(&tenure.entry, next);
-                self.after_loss(tenure, standing);
-                (standing, Writer::WasOver)
-            }
-            Finish::Stale | Finish::Passed(_) => {
-                self.after_loss(tenure, standing);
-                (standing, Writer::WasOver)
-            }
-        }
-    }
-
     /// Asks for the change. None where the writer was not in Redis any more.
     fn become_reader(
         self: &Arc<Self>,

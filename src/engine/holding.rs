@@ -211,9 +211,14 @@ impl Holding {
         }
         // What drift takes off at this end is put on at the other.
         let lease = at_least + drift(at_least) * 2;
+        self.tenure.note_extension(self.engine.now() + lease);
+        self.renew(lease, left)
+    }
+
+    /// Asks for so long a lease at once, within what is `left` of the present one.
+    pub(super) fn renew(&self, lease: Duration, left: Duration) -> Result<()> {
         let renewals: Vec<_> = self.engine.renewals(&self.tenure, lease).collect();
         let sent = self.engine.now();
-        self.tenure.note_extension(sent + lease);
         let limits = self.engine.limits(Some(sent + left));
         let name = Some(self.name());
         let answer = self

@@ -26,9 +26,10 @@
 //! 1. a shard of the table of names;
 //! 2. the state of one name (its queue);
 //! 3. one of: the timetable of the renewal thread, that of the watch thread, the register of the listener, the
-//!    receivers of a tenure, a waiting thread's slot.
+//!    receivers of a tenure, a waiting thread's slot, the owners that claims were tried under.
 
 pub(crate) mod acquire;
+pub(crate) mod claim;
 pub(crate) mod downgrade;
 pub(crate) mod holding;
 pub(crate) mod names;
@@ -52,6 +53,7 @@ use crate::script::{Call, Reply, Verb};
 use crate::store::{Answer, LEAST, Limits, Store};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, Weak};
 
+use claim::Tried;
 use names::{Entry, Names};
 use renewal::Renewal;
 use wakeup::Wakeup;
@@ -67,6 +69,7 @@ pub(crate) struct Engine {
     renewal: Arc<Renewal>,
     watch: Arc<Watch>,
     wakeup: Arc<Wakeup>,
+    tried: Tried,
     closed: AtomicBool,
     /// The process that made it; in a forked child nothing here may be touched.
     pid: u32,
@@ -91,6 +94,7 @@ impl Engine {
             renewal: Arc::new(Renewal::new()),
             watch: Arc::new(Watch::new()),
             wakeup,
+            tried: Tried::default(),
             closed: AtomicBool::new(false),
             pid: std::process::id(),
             next_tenure: AtomicU64::new(1),

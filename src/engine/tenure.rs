@@ -83,6 +83,14 @@ impl Numbered for Arc<Tenure> {
     }
 }
 
+/// What became of a tenure that was to be ended in this process alone.
+pub(super) enum EndedHere {
+    /// It was ended, with so much of its fences unused. [`Engine::release_over`] is to follow.
+    Now(Option<GiveBack>),
+    /// It was over before.
+    WasOver,
+}
+
 /// Somebody who wants to hear of the loss of one holding.
 pub(super) struct LossListener {
     pub(super) holding: u32,
@@ -347,6 +355,42 @@ impl Engine {
             Finish::Stale => {
                 self.after_loss(tenure, standing);
                 (standing, None)
+            }
+        }
+    }
+
+    /// Ends the last turn of a tenure, and the tenure with it, here and not in Redis.
+    pub(super) fn end_here(self: &Arc<Self>, tenure: &Arc<Tenure>) -> (Standing, EndedHere) {
+        let now = self.now();
+        let (standing, finish) = {
+            let mut state = tenure.entry.lock();
+            // It is not passed on, however good it is.
+            let health = match tenure.health(now) {
+                Health::Lost => Health::Lost,
+                Health::Good | Health::Poor => Health::Poor,
+            };
+            let finish = state.queue.finish(tenure.number, now, health);
+            (tenure.cell.end(now), finish)
+        };
+        match finish {
+            Finish::TakeOver(next, give_back) => {
+                self.deregister(tenure);
+                // It finds the lock held, and queues for it.
+                next.send(Signal::Delegate(None));
+                (standing, EndedHere::Now(give_back))
+            }
+            Finish::Release(give_back) => {
+                self.deregister(tenure);
+                (standing, EndedHere::Now(give_back))
+            }
+            Finish::Lost(next) => {
+                self.hand_on(&tenure.entry, next);
+                self.after_loss(tenure, standing);
+                (standing, EndedHere::WasOver)
+            }
+            Finish::Stale | Finish::Passed(_) => {
+                self.after_loss(tenure, standing);
+                (standing, EndedHere::WasOver)
             }
         }
     }

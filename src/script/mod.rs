@@ -52,12 +52,27 @@ pub(crate) enum Call<'a> {
     Release(&'a [PlainRelease<'a>]),
     /// To be let past a rate limiter.
     Pass { key: &'a LockKey, pass: Pass },
+    /// To give a mutex that was detached a new owner.
+    Adopt { key: &'a LockKey, adopt: &'a Adopt },
     /// Who holds locks of any kind. Unless they are `named`, the keys may be anything of the user's.
     Inspect { keys: &'a [LockKey], named: bool },
     /// Some of the keys that a pattern matches.
     Scan { from: Cursor, pattern: &'a str },
     /// To break one owner's hold on a lock of any kind.
     ForceRelease { key: &'a LockKey, owner: &'a str },
+}
+
+/// What a claim is adopted on. It brings one fence: threads that wait already stand behind one who asks Redis, and so are
+/// passed nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Adopt {
+    /// The new owner.
+    pub(crate) owner: Arc<str>,
+    pub(crate) lease: Duration,
+    /// The owner that was detached.
+    pub(crate) from: Arc<str>,
+    /// The fence of its last guard.
+    pub(crate) last: u64,
 }
 
 /// What is asked of a rate limiter.
@@ -281,6 +296,7 @@ impl Call<'_> {
             }
             Call::Release(batch) => mutex::release_many(batch, by),
             Call::Pass { key, pass } => rate::command(key, pass, by),
+            Call::Adopt { key, adopt } => mutex::adopt(key, adopt, by, wire),
             Call::Inspect { keys, named } => operators::inspect(keys, *named, by),
             Call::Scan { from, pattern } => operators::scan(*from, pattern),
             Call::ForceRelease { key, owner } => operators::force_release(key, owner, by),
@@ -309,6 +325,7 @@ impl Call<'_> {
                 .collect::<Option<_>>()
                 .map(Reply::Each),
             (Call::Pass { .. }, value) => rate::reply(&value),
+            (Call::Adopt { .. }, value) => grant(&value),
             (Call::Inspect { keys, .. }, value) => operators::inspected(keys.len(), value),
             (Call::Scan { .. }, value) => operators::page(value),
             (Call::ForceRelease { .. }, Value::Int(1)) => Some(Reply::Released),
@@ -347,6 +364,7 @@ fn grant(value: &Value) -> Option<Reply> {
     };
     match value {
         Value::Int(-1) => Some(Reply::NotOwner(Gone::Removed)),
+        Value::Int(-2) => Some(Reply::NotOwner(Gone::Taken)),
         Value::Int(_) => granted(value, &[], 0),
         Value::Array(parts) => match parts.as_slice() {
             [Value::Int(0), Value::Int(ttl), Value::BulkString(holder)] => Some(Reply::Held {
@@ -415,6 +433,7 @@ mod tests {
     fn the_mark_of_the_scripts_is_the_mark_of_the_names() {
         let queue = include_str!("queue.lua");
         assert!(queue.contains(&format!("local MARK = '{MARK}'")));
+        assert!(include_str!("mutex_adopt.lua").contains(&format!("'{MARK}'")));
         assert!(include_str!("mutex_release.lua").contains(&format!("'{MARK}'")));
         assert!(include_str!("mutex_release_many.lua").contains(&format!("'{MARK}'")));
         assert!(include_str!("renew.lua").contains(&format!("'{MARK}'")));

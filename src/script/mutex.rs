@@ -1,11 +1,11 @@
 //! The mutex's commands.
 
 use super::text::{
-    By, MUTEX_ACQUIRE, MUTEX_HAND_OVER, MUTEX_QUANTUM, MUTEX_RELEASE, MUTEX_RELEASE_MANY, ask,
-    give_back, of_waiters,
+    By, MUTEX_ACQUIRE, MUTEX_ADOPT, MUTEX_HAND_OVER, MUTEX_QUANTUM, MUTEX_RELEASE,
+    MUTEX_RELEASE_MANY, ask, give_back, of_waiters,
 };
-use super::{GiveBack, PlainRelease, Verb, Wire};
-use crate::name::LockKey;
+use super::{Adopt, GiveBack, PlainRelease, Verb, Wire, ms};
+use crate::name::{Companion, LockKey};
 
 pub(super) fn command(key: &LockKey, verb: &Verb, by: By, wire: &Wire) -> redis::Cmd {
     let keys = std::slice::from_ref(key);
@@ -55,5 +55,18 @@ pub(super) fn release_many(batch: &[PlainRelease<'_>], by: By) -> redis::Cmd {
     for release in batch {
         command.arg(release.owner);
     }
+    command
+}
+
+pub(super) fn adopt(key: &LockKey, adopt: &Adopt, by: By, wire: &Wire) -> redis::Cmd {
+    let mut command = MUTEX_ADOPT.command(by, 2);
+    command
+        .arg(key.key())
+        .arg(key.companion(Companion::Fence))
+        .arg(&*adopt.owner)
+        .arg(ms(adopt.lease))
+        .arg(ms(wire.fence_memory))
+        .arg(&*adopt.from)
+        .arg(adopt.last);
     command
 }

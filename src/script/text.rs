@@ -33,6 +33,7 @@ pub(super) static MUTEX_QUANTUM: Script = script!(
 pub(super) static MUTEX_RELEASE: Script = script!("mutex_release.lua");
 pub(super) static MUTEX_RELEASE_MANY: Script = script!("mutex_release_many.lua");
 pub(super) static MUTEX_HAND_OVER: Script = script!("queue.lua", "mutex_handover.lua");
+pub(super) static MUTEX_ADOPT: Script = script!("fence.lua", "mutex_adopt.lua");
 pub(super) static SHARE_ACQUIRE: Script =
     script!("fence.lua", "queue.lua", "share.lua", "share_acquire.lua");
 pub(super) static SHARE_RELEASE: Script = script!("queue.lua", "share.lua", "share_release.lua");

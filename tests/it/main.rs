@@ -2,6 +2,7 @@
 //! tests that only want to lock something.
 
 mod background_release;
+mod claims;
 mod connect;
 mod contract;
 mod examples;

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Instant;
 
-use leasehold::LockManager;
+use leasehold::{Claim, LockManager};
 use rustix::process::{Pid, Signal};
 
 use super::keeper::Keeper;
@@ -21,6 +21,8 @@ use super::{Guard, Kind, PATIENCE, Raw, Subject, ms, own_threads, patient, threa
 const URL: &str = "LEASEHOLD_IT_CHILD";
 /// The manager's settings, as `key=value` with spaces between them.
 const SETTINGS: &str = "LEASEHOLD_IT_SETTINGS";
+/// A claim that a child is born with.
+const CLAIM: &str = "LEASEHOLD_IT_CLAIM";
 /// What tells answers from what the test harness prints.
 const ANSWER: &str = "child says: ";
 
@@ -34,8 +36,14 @@ pub(crate) struct Child {
 impl Child {
     /// Starts a child with a manager of the settings, see [`manager`].
     pub(crate) fn start(url: &str, settings: &str) -> Self {
+        Self::start_with(url, settings, None)
+    }
+
+    /// The same with a claim in its environment.
+    pub(crate) fn start_with(url: &str, settings: &str, claim: Option<&Claim>) -> Self {
         let mut process = Command::new(env::current_exe().expect("this binary"))
             .args(["--exact", "support::child::child", "--nocapture", "-q"])
+            .envs(claim.map(|claim| (CLAIM, claim.to_string())))
             .env(URL, url)
             .env(SETTINGS, settings)
             .stdin(Stdio::piped())
@@ -231,6 +239,21 @@ impl Session {
                 let guard = self.guards.remove(*name).expect("it is held");
                 match guard.release() {
                     Ok(()) => "released".into(),
+                    Err(error) => format!("{error:?}"),
+                }
+            }
+            ("detach", []) => match self.guards.remove(*name) {
+                Some(Guard::Mutex(guard)) => guard.detach().to_string(),
+                other => panic!("no mutex: {other:?}"),
+            },
+            // Adopts a claim, which is given as text or is in the environment, and keeps the lock.
+            ("adopt", given) => {
+                let text = match given {
+                    [text] => (*text).to_owned(),
+                    _ => env::var(CLAIM).expect("it was born with a claim"),
+                };
+                match text.parse().and_then(|claim| manager.adopt(&claim)) {
+                    Ok(guard) => keep(&mut self.guards, name, Guard::Mutex(guard)),
                     Err(error) => format!("{error:?}"),
                 }
             }

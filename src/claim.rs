@@ -1,0 +1,197 @@
+//! A hold on a lock that no guard stands for.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+
+use crate::error::{Error, Result};
+use crate::name;
+use crate::sync::Arc;
+
+/// What stands as itself in a claim's text. All else is percent-encoded (RFC 3986), so that nothing in it means
+/// anything to a shell, an environment or JSON.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b':');
+
+/// Beyond it a script's numbers are no longer exact. As microseconds it is reached in the year 2255.
+const LARGEST_FENCE: u64 = (1 << 53) - 1;
+
+/// A lock that is held by no guard, on its way from [`LockGuard::detach`](crate::LockGuard::detach) to
+/// [`LockManager::adopt`](crate::LockManager::adopt): to another thread, or as text to another process.
+///
+/// Its text is one line of printable ASCII without spaces or quotes, so it can be an argument, a variable or part of
+/// JSON as it is: `<fence>/<owner>/<name>`, the latter two percent-encoded. There is nothing secret in it that is not in
+/// Redis too; but whoever has it can take the lock.
+///
+/// # Example
+///
+/// ```
+/// let text = "1700000000000000/lh1:00000000-0000-4000-8000-000000000000:host:1/orders%2F42";
+/// let claim: leasehold::Claim = text.parse()?;
+/// assert_eq!((claim.name(), claim.fence()), ("orders/42", 1_700_000_000_000_000));
+/// assert_eq!(claim.to_string(), text);
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Claim {
+    name: Arc<str>,
+    owner: Arc<str>,
+    fence: u64,
+}
+
+impl Claim {
+    pub(crate) fn new(name: Arc<str>, owner: Arc<str>, fence: u64) -> Self {
+        Self { name, owner, fence }
+    }
+
+    /// The name of the lock, without the manager's prefix.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The unique string that stands in Redis until it is adopted.
+    #[must_use]
+    pub fn owner(&self) -> &str {
+        &self.owner
+    }
+
+    /// The fence of the guard that was detached. That of the guard which adopts it is larger.
+    #[must_use]
+    pub fn fence(&self) -> u64 {
+        self.fence
+    }
+}
+
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [owner, name] =
+            [&self.owner, &self.name].map(|part| utf8_percent_encode(part, ENCODED));
+        write!(f, "{}/{owner}/{name}", self.fence)
+    }
+}
+
+impl FromStr for Claim {
+    type Err = Error;
+
+    /// Reads what [`Display`](fmt::Display) has written, and nothing else: a claim has one text.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::Config`]: it is no claim's text.
+    /// * [`Error::InvalidName`]: its name cannot be a lock's.
+    fn from_str(text: &str) -> Result<Self> {
+        let invalid = |reason| Error::config("claim", reason);
+        let mut parts = text.splitn(3, '/');
+        let (Some(fence), Some(owner), Some(name)) = (parts.next(), parts.next(), parts.next())
+        else {
+            return Err(invalid("it is not of the form fence/owner/name"));
+        };
+        let fence = fence.parse().unwrap_or(0);
+        if !(1..=LARGEST_FENCE).contains(&fence) {
+            return Err(invalid("it does not begin with a fence"));
+        }
+        let decoded = |part| percent_decode_str(part).decode_utf8().ok();
+        let owner = decoded(owner).filter(|owner| name::label(owner).is_some());
+        let Some(owner) = owner.map(Cow::into_owned) else {
+            return Err(invalid("its owner is none of this crate's"));
+        };
+        let Some(name) = decoded(name).map(Cow::into_owned) else {
+            return Err(invalid("its name is not UTF-8"));
+        };
+        name::check_length(&name)?;
+        let claim = Self::new(name.into(), owner.into(), fence);
+        if claim.to_string() != text {
+            return Err(invalid("it is not written as claims are"));
+        }
+        Ok(claim)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const OWNER: &str = "lh1:67e55044-10b1-426f-9247-bb680e5fe0c8:h:1";
+
+    fn parsed(text: &str) -> Result<Claim> {
+        text.parse()
+    }
+
+    #[test]
+    fn what_is_no_claim_is_refused_with_a_reason() {
+        assert!(parsed(&format!("1/{OWNER}/n")).is_ok());
+        let upper = OWNER.to_uppercase().replace("LH1", "lh1");
+        for (text, reason) in [
+            (String::new(), "form"),
+            (format!("1/{OWNER}"), "form"),
+            (format!("0/{OWNER}/n"), "fence"),
+            (format!("-1/{OWNER}/n"), "fence"),
+            (format!("/{OWNER}/n"), "fence"),
+            (format!("9007199254740992/{OWNER}/n"), "fence"),
+            (format!("18446744073709551616/{OWNER}/n"), "fence"),
+            (format!("01/{OWNER}/n"), "written"),
+            (format!("+1/{OWNER}/n"), "written"),
+            ("1/foreign/n".into(), "owner"),
+            ("1/lh1:x:y/n".into(), "owner"),
+            (format!("1/{OWNER}!/n"), "owner"),
+            (format!("1/{OWNER}%21/n"), "owner"),
+            (format!("1/{OWNER}%20/n"), "owner"),
+            (format!("1/{OWNER}{}/n", "x".repeat(128)), "owner"),
+            (format!("1/{}/n", OWNER.replace("lh1", "lh2")), "owner"),
+            (format!("1/{}/n", OWNER.replace('-', "")), "owner"),
+            (format!("1/{upper}/n"), "owner"),
+            (format!("1/{OWNER}/%ff"), "UTF-8"),
+            (format!("1/{OWNER}/a b"), "written"),
+            (format!("1/{OWNER}/a/b"), "written"),
+            (format!("1/{OWNER}/%zz"), "written"),
+            (format!("1/{OWNER}/%2f"), "written"),
+            (format!("1/{OWNER}/n\n"), "written"),
+            (format!("1/{OWNER}/"), "empty"),
+            (format!("1/{OWNER}/{}", "x".repeat(1025)), "1,024"),
+        ] {
+            let error = parsed(&text).expect_err(&text);
+            assert!(error.to_string().contains(reason), "{text}: {error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn its_text_is_plain_and_read_back(
+            name in any::<String>().prop_filter("a name", |name| {
+                !name.is_empty() && name.len() <= name::MAX_NAME
+            }),
+            label in "[!-~]{0,128}",
+            fence in 1..=LARGEST_FENCE,
+        ) {
+            let label = label.replace(name::MARK, "~");
+            let owner = format!("lh1:{}:{label}", uuid::Uuid::new_v4());
+            let claim = Claim::new(name.into(), owner.into(), fence);
+            let text = claim.to_string();
+            prop_assert!(text.bytes().all(|byte| {
+                byte.is_ascii_alphanumeric() || b"-._:/%".contains(&byte)
+            }), "{}", text);
+            prop_assert_eq!(parsed(&text).expect("its own text"), claim);
+        }
+
+        #[test]
+        fn no_text_makes_it_panic_and_each_claim_has_one(
+            text in prop_oneof![
+                any::<String>(),
+                "[0-9]{0,20}/[!-~]{0,60}/[!-~]{0,9}",
+                ("[0-9]{1,3}", "[!-~]{0,3}", ".{0,9}")
+                    .prop_map(|(fence, label, name)| format!("{fence}/{OWNER}{label}/{name}")),
+            ]
+        ) {
+            if let Ok(claim) = parsed(&text) {
+                prop_assert_eq!(claim.to_string(), text);
+            }
+        }
+    }
+}

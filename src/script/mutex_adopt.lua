@@ -1,0 +1,31 @@
+-- Gives a mutex that was detached a new owner, and so a new tenure. fence.lua comes before.
+--
+-- KEYS  1 lock  2 fence
+-- ARGV  1 owner  2 lease ms  3 fence memory ms  4 the owner that was detached  5 its last fence
+-- Reply fence                          granted
+--       {fence, 1}                     granted, and others wait
+--       -1 the key is gone  -2 another owner holds it
+-- Idempotent because the old owner is replaced: repeated, it finds the new one, and grants it again.
+local lock, owner, lease = KEYS[1], ARGV[1], ARGV[2]
+local value = redis.call('GET', lock)
+if not value then return -1 end
+local mark = string.sub(value, -1) == '!' and '!' or ''
+local had = value == owner .. mark
+if not had then
+  if value ~= ARGV[4] .. mark then return -2 end
+  -- By call, so that a key of another type ends this before anything is written.
+  redis.call('GET', KEYS[2])
+  -- While the old owner holds it, nobody else is given a fence: what was reserved past its last one never was used, and
+  -- where the record was forgotten, the claim has it.
+  local kept = redis.pcall('SET', KEYS[2], ARGV[5], 'KEEPTTL')
+  if kept.err then return kept end
+end
+local fence = next_fences(KEYS[2], '1', ARGV[3])
+if type(fence) == 'table' then return fence end
+if not had then
+  redis.call('SET', lock, owner .. mark, 'PX', lease)
+elseif redis.call('PTTL', lock) < tonumber(lease) then
+  redis.call('PEXPIRE', lock, lease)
+end
+if mark == '' then return fence end
+return {fence, 1}

@@ -1,0 +1,422 @@
+//! Locks that go from one guard to another: detached here, adopted there.
+
+use std::sync::Barrier;
+use std::thread;
+
+use leasehold::{Claim, Error, LeaseState, LockGuard, LockManager, Lost, LostCause};
+
+use crate::support::{
+    Child, PATIENCE, Server, build, fence_of, hasty, locking, locking_asleep, lost, manager, ms,
+    name, patient, secs, shared, task, wait_until,
+};
+
+const LONG: std::time::Duration = secs(600);
+
+/// Adopts a claim that is no longer good.
+#[track_caller]
+fn too_late(locks: &LockManager, claim: &Claim) -> Lost {
+    let lost = lost(locks.adopt(claim));
+    assert_eq!((&*lost.name, lost.fence), (claim.name(), claim.fence()));
+    lost
+}
+
+#[test]
+fn smoke() {
+    let raw = shared();
+    let name = name("smoke");
+    let [one, other] = [(); 2].map(|()| manager(raw.url()));
+    let guard = one.lock(&name).expect("it is free");
+    let (fence, owner) = (guard.fence(), guard.owner().to_owned());
+    let told = guard.on_lost();
+    let claim = guard.detach();
+    assert_eq!((claim.name(), claim.fence()), (&*name, fence));
+    assert!(told.recv_timeout(PATIENCE).is_err(), "a healthy end");
+    assert_eq!(raw.get(&name), Some(owner));
+    assert!(one.try_lock(&name).expect("it is asked").is_none());
+
+    let guard = other.adopt(&claim).expect("nobody has it");
+    assert!(guard.fence() > fence);
+    assert_eq!(raw.get(&name).as_deref(), Some(guard.owner()));
+    assert_eq!((guard.name(), guard.state()), (&*name, LeaseState::Held));
+    for locks in [&one, &other] {
+        assert_eq!(too_late(locks, &claim).cause, LostCause::Taken);
+        assert!(locks.try_lock(&name).expect("it is asked").is_none());
+    }
+    guard.release().expect("it was held all the while");
+    for locks in [&one, &other] {
+        assert_eq!(too_late(locks, &claim).cause, LostCause::Removed);
+    }
+    drop(one.try_lock(&name).expect("asked").expect("it is free"));
+}
+
+#[test]
+fn the_same_manager_may_adopt_it() {
+    let raw = shared();
+    let name = name("itself");
+    let locks = manager(raw.url());
+    let mut fence = 0;
+    let mut guard = locks.lock(&name).expect("it is free");
+    for _ in 0..5 {
+        assert!(guard.fence() > fence);
+        fence = guard.fence();
+        guard = locks.adopt(&guard.detach()).expect("nobody has it");
+    }
+    guard.release().expect("it was held all the while");
+    assert!(!raw.exists(&name));
+}
+
+#[test]
+fn an_adopted_lock_is_renewed_and_a_detached_one_is_not() {
+    let raw = shared();
+    let name = name("renewed");
+    let locks = build(patient(raw.url()).lease(secs(3)));
+    let guard = locks.lock(&name).expect("it is free");
+    raw.wait_until_renewed(&name, 1);
+    let guard = locks.adopt(&guard.detach()).expect("nobody has it");
+    raw.wait_until_renewed(&name, 2);
+    guard.check().expect("it is held");
+    let claim = guard.detach();
+    wait_until("its lease ends", || !raw.exists(&name));
+    assert_eq!(too_late(&locks, &claim).cause, LostCause::Removed);
+}
+
+#[test]
+fn a_detached_lock_has_a_full_lease_if_it_is_one_that_is_renewed() {
+    let raw = shared();
+    let locks = build(patient(raw.url()).lease(LONG));
+    for renew in [true, false] {
+        let name = name("full");
+        let guard = locks.mutex(&name).renew(renew).lock();
+        let guard = guard.expect("it is free");
+        // As if most of it were over.
+        let () = raw.ask(&["PEXPIRE", &name, "60000"]);
+        let claim = guard.detach();
+        assert_eq!(raw.ttl(&name).is_some_and(|ttl| ttl > secs(60)), renew);
+        drop(locks.adopt(&claim).expect("nobody has it"));
+    }
+    // What it was extended to is not shortened.
+    let name = name("extended");
+    let guard = locks.lock(&name).expect("it is free");
+    guard.extend(LONG * 2).expect("it is held");
+    let claim = guard.detach();
+    assert!(raw.ttl(&name).is_some_and(|ttl| ttl > LONG));
+    // But that was for the guard which asked for it, and its claim.
+    let guard = locks.adopt(&claim).expect("nobody has it");
+    assert!(raw.ttl(&name).is_some_and(|ttl| ttl <= LONG));
+    drop(guard);
+}
+
+#[test]
+fn a_silent_server_keeps_nobody_from_detaching() {
+    let server = Server::start();
+    let locks = build(hasty(&server.url()));
+    let guard = locks.lock("n").expect("it is free");
+    server.pause();
+    let claim = guard.detach();
+    server.resume();
+    let guard = manager(&server.url()).adopt(&claim);
+    guard
+        .expect("nobody has it")
+        .release()
+        .expect("it was held");
+}
+
+#[test]
+fn an_adoption_whose_answer_was_lost_is_repeated() {
+    let server = Server::start();
+    let locks = build(hasty(&server.url()));
+    let other = manager(&server.url());
+    let raw = server.raw();
+    // So that the server knows the script.
+    let claim = locks.lock("n").expect("it is free").detach();
+    let claim = locks.adopt(&claim).expect("nobody has it").detach();
+    server.pause();
+    let error = locks.adopt(&claim).map(drop);
+    assert!(matches!(error, Err(Error::Unavailable { .. })), "{error:?}");
+    server.resume();
+    wait_until("it is carried out", || {
+        raw.get("n").is_some_and(|owner| owner != claim.owner())
+    });
+    assert_eq!(too_late(&other, &claim).cause, LostCause::Taken);
+    let guard = locks.adopt(&claim).expect("it has it already");
+    assert!(guard.fence() > claim.fence());
+    too_late(&locks, &claim);
+    guard.release().expect("it was held all the while");
+    too_late(&locks, &claim);
+    assert!(!raw.exists("n"));
+}
+
+#[test]
+fn a_lost_guard_gives_a_claim_that_is_lost() {
+    let raw = shared();
+    let locks = manager(raw.url());
+    let short = |name: &str| locks.mutex(name).lease(ms(300)).renew(false);
+
+    // The key is there still, since somebody has lengthened its life.
+    let kept = name("kept");
+    let guard = locks.mutex(&kept).lease(secs(3)).renew(false).lock();
+    let guard = guard.expect("it is free");
+    let () = raw.ask(&["PEXPIRE", &kept, "600000"]);
+    wait_until("it is lost", || guard.state() == LeaseState::Lost);
+    too_late(&locks, &guard.detach());
+
+    let expired = name("expired");
+    let guard = short(&expired).lock().expect("it is free");
+    wait_until("it is lost", || guard.state() == LeaseState::Lost);
+    too_late(&locks, &guard.detach());
+
+    // Nobody has noticed, but the renewal does.
+    let deleted = name("deleted");
+    let guard = locks.lock(&deleted).expect("it is free");
+    let () = raw.ask(&["DEL", &deleted]);
+    too_late(&locks, &guard.detach());
+
+    // Nobody has noticed, and nobody asks.
+    let taken = name("taken");
+    let guard = locks.mutex(&taken).lease(LONG).renew(false).lock();
+    let guard = guard.expect("it is free");
+    let () = raw.ask(&["DEL", &taken]);
+    let next = manager(raw.url()).lock(&taken).expect("it is free");
+    assert_eq!(too_late(&locks, &guard.detach()).cause, LostCause::Taken);
+    next.release().expect("it was held all the while");
+
+    let exceeded = name("exceeded");
+    let guard = locks.mutex(&exceeded).max_hold(Some(ms(300))).lock();
+    let guard = guard.expect("it is free");
+    wait_until("it is lost", || guard.state() == LeaseState::Lost);
+    too_late(&locks, &guard.detach());
+
+    let broken = name("broken");
+    let claim = locks.lock(&broken).expect("it is free").detach();
+    let done = manager(raw.url()).force_release(&broken, claim.owner());
+    assert!(done.expect("it is asked"));
+    assert_eq!(too_late(&locks, &claim).cause, LostCause::Removed);
+}
+
+#[test]
+fn of_all_who_adopt_a_claim_one_has_it() {
+    let raw = shared();
+    let managers = [(); 3].map(|()| manager(raw.url()));
+    for _ in 0..50 {
+        let name = name("race");
+        let claim = managers[0].lock(&name).expect("it is free").detach();
+        let start = Barrier::new(9);
+        let held: Vec<_> = thread::scope(|scope| {
+            let threads: Vec<_> = managers
+                .iter()
+                .cycle()
+                .take(9)
+                .map(|locks| {
+                    scope.spawn(|| {
+                        start.wait();
+                        match locks.adopt(&claim) {
+                            Ok(guard) => Some(guard),
+                            Err(Error::Lost(_)) => None,
+                            Err(error) => panic!("{error}"),
+                        }
+                    })
+                })
+                .collect();
+            let held = threads.into_iter().map(|thread| thread.join());
+            held.filter_map(|held| held.expect("no panic")).collect()
+        });
+        let [guard] = <[LockGuard; 1]>::try_from(held).expect("one has it");
+        guard.release().expect("it was held all the while");
+        assert!(!raw.exists(&name));
+    }
+}
+
+#[test]
+fn the_threads_behind_a_detached_lock_ask_for_it_and_keep_their_order() {
+    let raw = shared();
+    let name = name("behind");
+    let [one, other, adopter] = [(); 3].map(|()| manager(raw.url()));
+    let guard = one.lock(&name).expect("it is free");
+    let here = locking_asleep(&one.mutex(&name));
+    let later = locking_asleep(&one.mutex(&name));
+    let elsewhere = locking(&other.mutex(&name));
+    raw.wait_until_queued(&name, 1);
+    let claim = guard.detach();
+    raw.wait_until_queued(&name, 2);
+    let mut fence = claim.fence();
+    let guard = adopter.adopt(&claim).expect("nobody has it");
+    for guard in [task(|| Ok(guard)), elsewhere, here, later] {
+        let guard = guard.end().expect("it comes free");
+        assert!(guard.fence() > fence);
+        fence = guard.fence();
+        guard.release().expect("it was held all the while");
+    }
+    assert!(!raw.exists(&name));
+}
+
+#[test]
+fn a_lock_is_adopted_where_threads_wait_for_it() {
+    let raw = shared();
+    let name = name("waited-for");
+    let [one, other] = [(); 2].map(|()| build(patient(raw.url()).quantum(LONG)));
+    let claim = one.lock(&name).expect("it is free").detach();
+    // One of this process asks Redis; others stand behind it, and one elsewhere.
+    let here = locking(&other.mutex(&name));
+    raw.wait_until_queued(&name, 1);
+    let elsewhere = locking(&one.mutex(&name));
+    raw.wait_until_queued(&name, 2);
+    let later = locking_asleep(&other.mutex(&name));
+    let mut fence = claim.fence();
+    let guard = other.adopt(&claim).expect("nobody has it");
+    let tried = other.try_lock(&name).expect("it is known");
+    assert!(tried.is_none());
+    // Not to the thread behind the one that asks, however long the quantum is.
+    for guard in [task(|| Ok(guard)), here] {
+        let guard = guard.end().expect("it comes free");
+        assert!(guard.fence() > fence);
+        fence = guard.fence();
+        guard.release().expect("it was held all the while");
+    }
+    for guard in [later, elsewhere] {
+        let guard = guard.end().expect("it comes free");
+        assert!(guard.fence() > fence);
+        guard.release().expect("it was held all the while");
+    }
+    assert!(!raw.exists(&name));
+}
+
+#[test]
+fn an_adopted_lock_is_passed_on_in_its_process() {
+    let raw = shared();
+    let name = name("passed-on");
+    let locks = build(patient(raw.url()).quantum(LONG));
+    let claim = locks.lock(&name).expect("it is free").detach();
+    let guard = locks.adopt(&claim).expect("nobody has it");
+    let behind = [(); 3].map(|()| locking_asleep(&locks.mutex(&name)));
+    let mut fence = guard.fence();
+    guard.release().expect("it was held all the while");
+    let mut owners = Vec::new();
+    for guard in behind {
+        let guard = guard.end().expect("it comes free");
+        assert!(guard.fence() > fence);
+        fence = guard.fence();
+        owners.push(guard.owner().to_owned());
+        guard.release().expect("it was held all the while");
+    }
+    owners.dedup();
+    assert_eq!(owners.len(), 1, "asked for anew");
+}
+
+#[test]
+fn a_wait_that_ends_beside_an_adopted_lock_leaves_nobody_behind() {
+    let raw = shared();
+    let name = name("gives-up");
+    let locks = manager(raw.url());
+    let claim = manager(raw.url()).lock(&name).expect("it is free").detach();
+    let mutex = locks.mutex(&name);
+    let asks = task(move || mutex.try_lock_for(secs(2)));
+    raw.wait_until_queued(&name, 1);
+    let behind = locking_asleep(&locks.mutex(&name));
+    let guard = locks.adopt(&claim).expect("nobody has it");
+    crate::support::gave_up(asks);
+    guard.release().expect("it was held all the while");
+    let next = behind.end().expect("it comes free");
+    assert!(next.fence() > claim.fence());
+}
+
+#[test]
+fn no_fence_that_was_only_reserved_counts() {
+    let raw = shared();
+    let name = name("fences");
+    // A block of ten minutes' worth.
+    let locks = build(patient(raw.url()).quantum(LONG));
+    let guard = locks.lock(&name).expect("it is free");
+    let other = manager(raw.url());
+    let waiting = [(); 2].map(|()| locking_asleep(&locks.mutex(&name)));
+    drop(guard);
+    let [first, second] = waiting;
+    drop(first.end().expect("it comes free"));
+    let claim = second.end().expect("it comes free").detach();
+    let kept: u64 = raw.ask(&["GET", &fence_of(&name)]);
+    assert!(kept > claim.fence() + 500_000_000, "a block was reserved");
+    let guard = other.adopt(&claim).expect("nobody has it");
+    let (seconds, micros): (u64, u64) = raw.ask(&["TIME"]);
+    assert!(guard.fence() > claim.fence());
+    assert!(
+        guard.fence() <= seconds * 1_000_000 + micros,
+        "ahead of time"
+    );
+    // Where the record is forgotten, the claim has it.
+    let ahead = guard.fence() + 500_000_000;
+    let claim = guard.detach();
+    let () = raw.ask(&["DEL", &fence_of(&name)]);
+    let text = claim.to_string();
+    let (_, rest) = text.split_once('/').expect("a fence first");
+    let claim: Claim = format!("{ahead}/{rest}").parse().expect("a claim");
+    let guard = other.adopt(&claim).expect("nobody has it");
+    assert_eq!(guard.fence(), ahead + 1);
+    drop(guard);
+    assert!(raw.ttl(&fence_of(&name)).is_some(), "it stays for ever");
+}
+
+#[test]
+fn claims_go_from_process_to_process() {
+    let raw = shared();
+    let name = name("pass the baton/ü");
+    let locks = build(patient(raw.url()).lease(secs(5)));
+    let claim = locks.lock(&name).expect("it is free").detach();
+    let mut heir = Child::start_with(raw.url(), "", Some(&claim));
+    // By its environment.
+    let answer = heir.ask("adopt it");
+    let fence = answer.strip_prefix("locked ").map(str::parse);
+    let Some(Ok(fence)) = fence else {
+        panic!("not adopted: {answer}");
+    };
+    assert!(claim.fence() < fence);
+    assert_eq!(heir.ask("state it"), "Held");
+    too_late(&locks, &claim);
+    assert!(locks.try_lock(&name).expect("it is asked").is_none());
+    // And as a word.
+    let text = heir.ask("detach it");
+    heir.kill();
+    let mut last = Child::start(raw.url(), "");
+    let answer = last.ask(format_args!("adopt it {text}"));
+    assert!(answer.starts_with("locked "), "{answer}");
+    let waiting = locking(&locks.mutex(&name));
+    raw.wait_until_queued(&name, 1);
+    assert_eq!(last.ask("release it"), "released");
+    assert!(waiting.end().expect("it comes free").fence() > fence);
+    let answer = last.ask(format_args!("adopt it {text}"));
+    assert!(answer.starts_with("Lost("), "{answer}");
+}
+
+#[test]
+fn what_cannot_be_adopted_is_refused_before_anything_is_sent() {
+    let raw = shared();
+    let name = name("refused");
+    let locks = manager(raw.url());
+    let claim = locks.lock(&name).expect("it is free").detach();
+    // The prefix is the manager's, and so the key is another.
+    too_late(&build(patient(raw.url()).prefix("p:")), &claim);
+    let unfit = build(patient(raw.url()).prefix("}"));
+    let error = unfit.adopt(&claim);
+    assert!(matches!(error, Err(Error::InvalidName { .. })), "{error:?}");
+    let closed = manager(raw.url());
+    assert!(closed.close(PATIENCE));
+    assert!(matches!(closed.adopt(&claim), Err(Error::Closed)));
+    // A key of another type.
+    let () = raw.ask(&["DEL", &name]);
+    let () = raw.ask(&["RPUSH", &name, "x"]);
+    let error = locks.adopt(&claim);
+    assert!(matches!(error, Err(Error::WrongType { .. })), "{error:?}");
+}
+
+#[test]
+fn a_fence_of_another_type_leaves_the_claim_as_it_is() {
+    let raw = shared();
+    let name = name("wrong-fence");
+    let locks = manager(raw.url());
+    let claim = locks.lock(&name).expect("it is free").detach();
+    let () = raw.ask(&["DEL", &fence_of(&name)]);
+    let () = raw.ask(&["RPUSH", &fence_of(&name), "x"]);
+    let error = locks.adopt(&claim);
+    assert!(matches!(error, Err(Error::WrongType { .. })), "{error:?}");
+    assert_eq!(raw.get(&name).as_deref(), Some(claim.owner()));
+    let () = raw.ask(&["DEL", &fence_of(&name)]);
+    drop(locks.adopt(&claim).expect("nobody has it"));
+}
