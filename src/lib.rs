@@ -27,6 +27,10 @@
 //!   several names at once; and [`RateLimiter`], which is no lock but waits in turn like one.
 //! * A [`LockGuard`] derefs to its [`Lease`]: [`fence`], [`remaining`], [`state`], [`check`], [`on_lost`],
 //!   [`extend`].
+//! * [`LockGuard::detach`] makes of a guard a [`Claim`], which is text where it has to be, and [`LockManager::adopt`] makes
+//!   of that a guard again: on another thread, in another process.
+//! * For operators: [`LockManager::inspect`] and [`LockManager::list`] show who holds which lock and how many wait, and
+//!   [`LockManager::force_release`] takes one from a holder that hangs.
 //! * [`Builder`] has the settings: the pool, time limits, prefix, and how long a process may keep a lock to its
 //!   own threads while others wait.
 //! * Every fault is an [`Error`] of its own kind; "could not ask" is never mistaken for "is held".
@@ -60,7 +64,7 @@
 //!
 //! Exclusion where the server forgets or misjudges time: past a failover or restart that lost the key, the
 //! eviction of keys (`maxmemory-policy allkeys-…`), a jump of the server's clock, a virtual machine that was
-//! stopped with the process inside. A lease cannot do that, whoever implements it. For those cases there is the
+//! stopped with the process inside, an operator's [`force_release`](LockManager::force_release). A lease cannot do that, whoever implements it. For those cases there is the
 //! [`fence`]: have whatever the lock protects refuse a number smaller than the largest it has seen.
 //!
 //! Also: there is no poisoning; a thread that locks a mutex it holds waits for itself; a foreign client that
@@ -81,8 +85,8 @@
 //! A user of an access control list needs the commands `EVAL`, `EVALSHA`, `PING`, `SUBSCRIBE` and, inside of
 //! scripts, `GET SET DEL APPEND PTTL PEXPIRE TIME HSET HGET HDEL ZADD ZREM ZCARD ZSCORE ZRANGE PUBLISH`, for
 //! reader-writer locks and semaphores also `EXISTS HLEN ZRANGEBYSCORE PEXPIREAT PUBSUB|NUMSUB`, for rate limiters
-//! `LINDEX LLEN LRANGE LPOP LSET LTRIM RPUSH`; the keys above, and the channels `leasehold:*`. Without the channels
-//! waits poll.
+//! `LINDEX LLEN LRANGE LPOP LSET LTRIM RPUSH`, for operators `SCAN` and `TYPE STRLEN GETRANGE EXISTS
+//! ZRANGEBYSCORE`; the keys above, and the channels `leasehold:*`. Without the channels waits poll.
 //!
 //! # Forking
 //!

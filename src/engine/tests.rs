@@ -532,16 +532,16 @@ fn claim() -> Claim {
     Claim::new("name".into(), DETACHED.into(), 7)
 }
 
-fn granted() -> Result<Reply, Failure> {
-    Ok(Reply::Granted {
+fn granted() -> Reply {
+    Reply::Granted {
         fence: 8,
         rest: Vec::new(),
         contended: false,
-    })
+    }
 }
 
-fn taken() -> Result<Reply, Failure> {
-    Ok(Reply::NotOwner(crate::script::Gone::Taken))
+fn taken() -> Reply {
+    Reply::NotOwner(crate::script::Gone::Taken)
 }
 
 #[test]
@@ -549,9 +549,9 @@ fn an_adoption_without_an_answer_is_carried_on_by_the_next_call_and_by_no_other(
     let (asked, pool) = adopting([
         Err(unavailable()),
         Err(unavailable()),
-        granted(),
-        taken(),
-        taken(),
+        Ok(granted()),
+        Ok(taken()),
+        Ok(taken()),
     ]);
     let engine = Fake::new(pool, generous()).engine(LONG, Arc::new(SystemClock));
     for _ in 0..2 {
@@ -585,7 +585,7 @@ fn an_adoption_without_an_answer_is_carried_on_by_the_next_call_and_by_no_other(
 #[test]
 fn an_adoption_that_was_refused_leaves_nothing_to_carry_on() {
     let refused = Failure::plain(FailureKind::Denied, false, "no");
-    let (asked, pool) = adopting([Err(refused), granted()]);
+    let (asked, pool) = adopting([Err(refused), Ok(granted())]);
     let engine = Fake::new(pool, generous()).engine(LONG, Arc::new(SystemClock));
     let error = engine.adopt(&claim()).map(drop);
     assert!(matches!(error, Err(Error::Denied { .. })), "{error:?}");
@@ -597,7 +597,7 @@ fn an_adoption_that_was_refused_leaves_nothing_to_carry_on() {
 #[test]
 fn an_adoption_that_is_granted_too_late_is_asked_for_again() {
     let clock = Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)));
-    let (asked, mut pool) = adopting([granted(), granted()]);
+    let (asked, mut pool) = adopting([Ok(granted()), Ok(granted())]);
     let late = Arc::clone(&clock);
     let mut is_first = true;
     let pool = move |call: &Call<'_>| {
@@ -643,8 +643,8 @@ fn of_several_adoptions_without_an_answer_each_is_asked_about() {
         assert!(SystemClock.now().since(started) < PATIENCE, "not kept");
         thread::yield_now();
     }
-    answers.send(taken()).expect("it waits");
-    answers.send(granted()).expect("it waits");
+    answers.send(Ok(taken())).expect("it waits");
+    answers.send(Ok(granted())).expect("it waits");
     let guard = ask().join().expect("no panic").expect("granted");
     let again = [(); 2].map(|()| asked.recv_timeout(PATIENCE).expect("asked"));
     assert!(again.iter().all(|owner| owners.contains(owner)) && again[0] != again[1]);

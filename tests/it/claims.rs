@@ -1,7 +1,7 @@
 //! Locks that go from one guard to another: detached here, adopted there.
 
 use std::sync::Barrier;
-use std::thread;
+use std::thread::{self, ScopedJoinHandle};
 
 use leasehold::{Claim, Error, LeaseState, LockGuard, LockManager, Lost, LostCause};
 
@@ -217,7 +217,7 @@ fn of_all_who_adopt_a_claim_one_has_it() {
                     })
                 })
                 .collect();
-            let held = threads.into_iter().map(|thread| thread.join());
+            let held = threads.into_iter().map(ScopedJoinHandle::join);
             held.filter_map(|held| held.expect("no panic")).collect()
         });
         let [guard] = <[LockGuard; 1]>::try_from(held).expect("one has it");

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
 use redis::Value;
 
 use super::{CLAIM, Check, LEASE, LIFE, Redis, owner, run};
@@ -11,6 +12,8 @@ use super::{CLAIM, Check, LEASE, LIFE, Redis, owner, run};
 const ALL: u64 = 4_294_967_295;
 
 const SHARE_RELEASE: &str = script!("queue.lua", "share.lua", "share_release.lua");
+const FORCE_RELEASE: &str = script!("queue.lua", "share.lua", "force_release.lua");
+const INSPECT: &str = script!("inspect.lua");
 const SHARE_ACQUIRE: &str = script!("fence.lua", "queue.lua", "share.lua", "share_acquire.lua");
 
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +22,8 @@ enum Act {
     Acquire(usize, bool),
     Release(usize),
     Cancel(usize),
+    /// Somebody breaks its hold.
+    Break(usize),
     Renew(usize),
     /// The lease of a holder runs out unnoticed.
     Lapse(usize),
@@ -36,6 +41,7 @@ fn act() -> impl Strategy<Value = Act> {
         8 => (who(), prop::bool::weighted(0.8)).prop_map(|(who, waits)| Act::Acquire(who, waits)),
         4 => who().prop_map(Act::Release),
         1 => who().prop_map(Act::Cancel),
+        1 => who().prop_map(Act::Break),
         1 => who().prop_map(Act::Renew),
         1 => who().prop_map(Act::Lapse),
         1 => (who(), any::<bool>()).prop_map(|(who, dead)| Act::Tire(who, dead)),
@@ -214,6 +220,19 @@ fn shares(redis: &mut Redis, of: u64, units: [u64; OWNERS], history: &[Act]) -> 
                 );
                 prop_assert_eq!(reply, Value::Int(i64::from(dropped)), "step {}", step);
             }
+            Act::Break(who) => {
+                let mut dropped = false;
+                // What nobody holds is nobody's to break, and left as it is.
+                if !model.held.is_empty() {
+                    let (lapsed, mut wrote) = model.prune();
+                    dropped = model.drop(who, &mut wrote);
+                    model.advance(None, lapsed, wrote);
+                }
+                model.blocks.remove(&who);
+                let args = [&owner(who), "broken", &LIFE.to_string(), "0"];
+                let reply = redis.eval(FORCE_RELEASE, &[NAME], &args);
+                prop_assert_eq!(reply, Value::Int(i64::from(dropped)), "step {}", step);
+            }
             Act::Renew(who) => {
                 let reply = renew(redis, who, units[who]);
                 let holds = model.held.contains(&who) && !model.run_out.contains(&who);
@@ -323,10 +342,33 @@ fn granted(model: &mut Shares, who: usize, reply: &Value) -> Check {
     Ok(())
 }
 
+/// Who is shown to hold so much, and how many to wait.
+fn inspect(redis: &mut Redis) -> Result<(BTreeSet<(String, u64)>, usize), TestCaseError> {
+    type Shown = (u64, Option<String>, usize, Vec<(String, u64, u64)>);
+    let reply = redis.eval(INSPECT, &[NAME], &["named"]);
+    let [shown]: [Option<Shown>; 1] = redis::from_redis_value(reply).expect("of this form");
+    let Some((_, _, waiting, holders)) = shown else {
+        return Ok(Default::default());
+    };
+    let all = holders.len();
+    let holders: BTreeSet<_> = holders
+        .into_iter()
+        .map(|(owner, _, units)| (owner, units))
+        .collect();
+    prop_assert_eq!(holders.len(), all, "somebody is shown twice");
+    Ok((holders, waiting))
+}
+
 fn agrees(redis: &mut Redis, model: &Shares, step: usize) -> Check {
     prop_assert!(model.used() <= model.of, "step {}: too many", step);
     let waiting: Vec<_> = model.waiting.iter().map(|(who, _)| owner(*who)).collect();
     prop_assert_eq!(redis.queue(NAME), waiting, "step {}: who waits", step);
+    let seen = inspect(redis)?;
+    let holding = model.held.difference(&model.run_out);
+    let holding: BTreeSet<_> = holding
+        .map(|who| (owner(*who), model.units[*who]))
+        .collect();
+    prop_assert_eq!(seen, (holding, model.waiting.len()), "step {}", step);
     let mut all: BTreeMap<String, i64> = redis.ask(&["ZRANGE", NAME, "0", "-1", "WITHSCORES"]);
     if model.held.is_empty() {
         prop_assert!(all.is_empty(), "step {}: {:?}", step, all);
