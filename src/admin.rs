@@ -261,3 +261,78 @@ impl Shown {
         self.names.insert(self.hashers.each_ref().map(of))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SystemClock;
+    use crate::config::Settings;
+    use crate::error::Failure;
+    use crate::random::SystemChance;
+    use crate::script::{Call, Reply};
+    use crate::store::{Answer, Heard, Limits, Line, Store};
+    use crate::sync::{AtomicU64, Ordering};
+
+    /// A server that comes to some keys again, as one may whose table shrinks, and counts how often it is asked.
+    #[derive(Default)]
+    struct Repeating(AtomicU64);
+
+    impl Store for Repeating {
+        fn call(&self, call: &Call<'_>, _: Limits) -> std::result::Result<Answer, Failure> {
+            let reply = match call {
+                Call::Scan { .. } => {
+                    let (keys, next) = match self.0.fetch_add(1, Ordering::SeqCst) {
+                        0 => (&["a", "b", "a"][..], Some(Cursor::START)),
+                        1 => (&["{x}:lh:fence"][..], Some(Cursor::START)),
+                        _ => (&["b", "c"][..], None),
+                    };
+                    let keys = keys.iter().map(|key| key.as_bytes().to_vec()).collect();
+                    Reply::Page { keys, next }
+                }
+                Call::Inspect { keys, .. } => {
+                    let seen = Seen {
+                        of: None,
+                        fence: None,
+                        waiters: 1,
+                        holders: Vec::new(),
+                    };
+                    Reply::Inspected(keys.iter().map(|_| Some(seen.clone())).collect())
+                }
+                _ => unreachable!("a list asks for nothing else"),
+            };
+            Ok(Answer {
+                reply,
+                resent: false,
+            })
+        }
+
+        fn line(&self) -> Box<dyn Line> {
+            unreachable!("nothing is held")
+        }
+
+        fn listen(
+            &self,
+            _: &[&str],
+            _: &mut dyn FnMut(Heard<'_>) -> bool,
+        ) -> std::result::Result<(), Failure> {
+            unreachable!("nobody waits")
+        }
+    }
+
+    #[test]
+    fn a_list_asks_when_it_is_driven_and_shows_nothing_twice() {
+        let store = Arc::new(Repeating::default());
+        let engine = Engine::new(
+            Settings::default(),
+            Arc::clone(&store) as Arc<dyn Store>,
+            Arc::new(SystemClock),
+            Arc::new(SystemChance::new()),
+        );
+        let mut list = LockManager { engine }.list("*");
+        let mut next = || list.next().map(|lock| lock.expect("no error").name);
+        for (name, asked) in [(Some("a"), 1), (Some("b"), 1), (Some("c"), 3), (None, 3)] {
+            assert_eq!(next().as_deref(), name);
+            assert_eq!(store.0.load(Ordering::SeqCst), asked);
+        }
+    }
+}

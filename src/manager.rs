@@ -164,7 +164,8 @@ impl LockManager {
     }
 
     /// Takes over a lock that was [detached](LockGuard::detach), in this process or another, with this manager's
-    /// settings, which must have the same prefix. It blocks for one request.
+    /// settings, which must have the same prefix. Its lease begins anew; what it was extended to before was for the claim.
+    /// It blocks for one request.
     ///
     /// # Guarantees
     ///

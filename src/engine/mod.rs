@@ -17,7 +17,7 @@
 //! | --- | --- | --- | --- |
 //! | `leasehold-renewal` | renews every lease; repeats endings; on a connection of its own | runs user code | from the first tenure until there was none, and no ending, for a while |
 //! | `leasehold-watch` | ends leases at their deadlines, fires `on_lost` | does I/O | the same |
-//! | `leasehold-wakeup-0` | hears messages, wakes delegates; on a connection of its own | calls scripts | from the first wait until the engine goes |
+//! | `leasehold-wakeup-0` | hears messages, wakes delegates, hastens renewals of what an operator broke; on a connection of its own | calls scripts | from the first wait until the engine goes |
 //!
 //! # Lock order
 //!
