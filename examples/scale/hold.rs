@@ -1,5 +1,8 @@
 //! One run: takes, holds and releases the locks, and measures.
 
+// Counts become rates here, far below what an `f64` cannot hold.
+#![allow(clippy::cast_precision_loss)]
+
 use std::error::Error;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,11 +18,11 @@ pub fn run(options: &Options) -> Result<Report, Box<dyn Error>> {
         .lease(options.lease)
         .prefix(format!("scale:{}:", std::process::id()))
         .build()?;
-    let mut server = Server::connect(&options.url)?;
+    let mut info = Server::connect(&options.url)?;
     // What the first lock needs is no part of what each costs: threads, buffers, a connection.
     drop(locks.lock("first")?);
     let before = memory()?;
-    let others = server.served()?.connections;
+    let others = info.served()?.connections.saturating_sub(1);
 
     let begun = Instant::now();
     let mut guards = take(&locks, options)?;
@@ -30,13 +33,12 @@ pub fn run(options: &Options) -> Result<Report, Box<dyn Error>> {
     );
     let held = memory()?;
 
-    let (cpu_before, served_before) = (cpu()?, server.served()?);
+    let (spent, served) = (cpu()?, info.served()?);
     let begun = Instant::now();
     while begun.elapsed() < options.time {
         // To be seen to be alive is all that a person wants meanwhile.
-        thread::sleep(
-            Duration::from_secs(10).min(options.time - begun.elapsed().min(options.time)),
-        );
+        let left = options.time.saturating_sub(begun.elapsed());
+        thread::sleep(left.min(Duration::from_secs(10)));
         let lost = guards.iter().filter(|guard| guard.check().is_err()).count();
         say(
             options,
@@ -44,22 +46,21 @@ pub fn run(options: &Options) -> Result<Report, Box<dyn Error>> {
         );
     }
     let time = begun.elapsed().as_secs_f64();
-    let (cpu, served) = (cpu()? - cpu_before, server.served()?);
+    let spent = cpu()?.saturating_sub(spent).as_secs_f64();
+    let served = info.served()?.since(&served);
     let lost = guards.iter().filter(|guard| guard.check().is_err()).count();
     let peak = held.max(memory()?);
 
-    let commands = served.commands - served_before.commands;
     let report = Report {
         leases: guards.len(),
         seconds: time,
         taken_per_second: guards.len() as f64 / taking.as_secs_f64(),
-        client_cpu_percent: 100.0 * cpu.as_secs_f64() / time,
-        server_cpu_percent: 100.0 * (served.cpu - served_before.cpu).as_secs_f64() / time,
+        client_cpu_percent: 100.0 * spent / time,
+        server_cpu_percent: 100.0 * served.cpu.as_secs_f64() / time,
         memory_per_lease: peak.saturating_sub(before) / guards.len(),
         memory: peak,
-        commands_per_second: commands as f64 / time,
-        // Those that this program has left of its own, beside whoever was there before it.
-        connections: served.connections.saturating_sub(others.saturating_sub(1)),
+        commands_per_second: served.commands as f64 / time,
+        connections: served.connections.saturating_sub(others),
         lost,
     };
     release(&mut guards, options.threads);

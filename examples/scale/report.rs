@@ -1,5 +1,8 @@
 //! What came of a run.
 
+// For people: nobody counts leases beyond what an `f64` can hold.
+#![allow(clippy::cast_precision_loss)]
+
 use serde_json::{Value, json};
 
 pub struct Report {

@@ -19,7 +19,9 @@ pub fn cpu() -> Result<Duration, Box<dyn Error>> {
         .filter_map(|ticks| ticks.parse::<f64>().ok())
         .sum();
     let per_second = rustix::param::clock_ticks_per_second();
-    Ok(Duration::from_secs_f64(ticks / per_second as f64))
+    Ok(Duration::from_secs_f64(
+        ticks / f64::from(u32::try_from(per_second)?),
+    ))
 }
 
 /// The memory of this process that is in use, in bytes.
@@ -27,6 +29,17 @@ pub fn memory() -> Result<usize, Box<dyn Error>> {
     let statm = fs::read_to_string("/proc/self/statm")?;
     let pages: usize = statm.split(' ').nth(1).ok_or("no statm")?.parse()?;
     Ok(pages * rustix::param::page_size())
+}
+
+impl Served {
+    /// What it has done since then.
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            cpu: self.cpu.saturating_sub(earlier.cpu),
+            commands: self.commands - earlier.commands,
+            connections: self.connections,
+        }
+    }
 }
 
 /// A connection that asks the server about itself.
@@ -37,7 +50,7 @@ pub struct Served {
     pub cpu: Duration,
     /// Those that scripts run included.
     pub commands: u64,
-    /// Without the one that asks.
+    /// At this time, without the one that asks.
     pub connections: u64,
 }
 

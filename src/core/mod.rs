@@ -5,7 +5,8 @@
 //!
 //! * [`attempt`]: one process's way to a lock, from the first request to the grant;
 //! * [`ending`]: the way out, and the clean-up of what may have been left behind;
-//! * [`queue`]: the threads of this process that want one name, and the passing of a tenure between them;
+//! * [`queue`]: the threads of this process that want one name, and the passing of a tenure between them; [`line`]:
+//!   those of them that wait;
 //! * [`fence`]: the numbers that order guards;
 //! * [`lease`]: how long a tenure may be believed, and how it ends;
 //! * [`schedule`]: what is due when.
@@ -14,6 +15,7 @@ pub(crate) mod attempt;
 pub(crate) mod ending;
 pub(crate) mod fence;
 pub(crate) mod lease;
+mod line;
 #[cfg(test)]
 mod model;
 pub(crate) mod queue;

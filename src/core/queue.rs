@@ -34,13 +34,12 @@
 //! same is so for it. Nobody asks until the last tenure has ended; if the delegate gives up meanwhile, those behind it
 //! wait for that end.
 
-use std::collections::VecDeque;
-
 use smallvec::SmallVec;
 
 use crate::clock::Time;
 use crate::config::Terms;
 use crate::core::fence::Fences;
+use crate::core::line::Line;
 use crate::script::{GiveBack, Sharing};
 
 /// What a thread wants of a name.
@@ -145,82 +144,6 @@ pub(crate) struct Queue<W, T> {
     retired: bool,
 }
 
-/// Who waits, first come, first served; tickets rise from front to back. Most names never have anybody wait, so they
-/// have no line either.
-#[derive(Debug)]
-struct Line<W>(Option<Box<Waiters<W>>>);
-
-#[derive(Debug)]
-struct Waiters<W> {
-    line: VecDeque<Waiting<W>>,
-    next_ticket: u64,
-}
-
-impl<W> Line<W> {
-    fn is_empty(&self) -> bool {
-        self.0
-            .as_ref()
-            .is_none_or(|waiters| waiters.line.is_empty())
-    }
-
-    fn front(&self) -> Option<&Waiting<W>> {
-        self.0.as_ref()?.line.front()
-    }
-
-    fn pop_front(&mut self) -> Option<Waiting<W>> {
-        self.0.as_mut()?.line.pop_front()
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &Waiting<W>> {
-        self.0.iter().flat_map(|waiters| &waiters.line)
-    }
-
-    /// At the end. Returns the ticket.
-    fn push(&mut self, wants: Wants, waiter: W) -> u64 {
-        let waiters = self.0.get_or_insert_with(|| {
-            Box::new(Waiters {
-                line: VecDeque::new(),
-                next_ticket: 0,
-            })
-        });
-        let ticket = waiters.next_ticket;
-        waiters.next_ticket += 1;
-        waiters.line.push_back(Waiting {
-            ticket,
-            wants,
-            waiter,
-        });
-        ticket
-    }
-
-    fn remove(&mut self, ticket: u64) -> Option<Waiting<W>> {
-        let line = &mut self.0.as_mut()?.line;
-        let index = line.binary_search_by_key(&ticket, |w| w.ticket).ok()?;
-        line.remove(index)
-    }
-
-    /// Takes out all of whom `is_meant` says so.
-    fn take(&mut self, is_meant: impl Fn(&Waiting<W>) -> bool) -> Vec<W> {
-        if !self.iter().any(&is_meant) {
-            return Vec::new();
-        }
-        let Some(waiters) = &mut self.0 else {
-            return Vec::new();
-        };
-        let all = std::mem::take(&mut waiters.line);
-        let (taken, others): (VecDeque<_>, _) = all.into_iter().partition(is_meant);
-        waiters.line = others;
-        taken.into_iter().map(|w| w.waiter).collect()
-    }
-}
-
-#[derive(Debug)]
-struct Waiting<W> {
-    ticket: u64,
-    wants: Wants,
-    waiter: W,
-}
-
 /// What is known of a delegate's question.
 #[derive(Clone, Copy, Debug)]
 struct Asking {
@@ -271,7 +194,7 @@ impl<W, T: Tenancy> Queue<W, T> {
     pub(crate) fn new(sharing: Sharing) -> Self {
         Self {
             sharing,
-            waiting: Line(None),
+            waiting: Line::new(),
             asking: None,
             tenures: SmallVec::new(),
             ending: false,

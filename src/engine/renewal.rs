@@ -6,7 +6,8 @@
 //! | 2 | sends the batch in one request |
 //! | 3 | moves each confirmed lease to its next time; hands each lost one to the watch thread |
 //! | 4 | sends the endings that are due, until one fails |
-//! | 5 | sleeps until the next is due, a second at the most |
+//! | 5 | now and then has the pool close what nobody uses |
+//! | 6 | sleeps until the next is due, a second at the most |
 //!
 //! Since a lease or an ending is back in the timetable before anything is sent, neither an error nor a panic on the
 //! way can make the thread forget one. A lease is registered before its guard is handed out, and deregistered before
@@ -37,6 +38,8 @@ use endings::Job;
 
 /// How many keys, or a few more where a lease has several, go into one request: the server pauses about a millisecond for it.
 pub(super) const BATCH: usize = 200;
+/// How long a connection of the pool is kept that nobody uses: held locks need none.
+const IDLE: Duration = Duration::from_secs(15);
 /// After a failure: what else is due is tried next, but a server that is gone is not asked without a pause.
 const AFTER_FAILURE: Duration = Duration::from_millis(10);
 /// After a panic, so that one that comes again and again does not take a core.
@@ -139,6 +142,7 @@ impl Renewal {
 
     fn run(&self, engine: &Weak<Engine>) {
         let mut line: Option<Box<dyn Line>> = None;
+        let mut tidied: Option<Time> = None;
         loop {
             // Held only while there is work, so that the last handle and guard can end the engine.
             let Some(engine) = engine.upgrade() else {
@@ -156,6 +160,10 @@ impl Renewal {
                 line = None;
             }
             let now = engine.now();
+            if now.since(*tidied.get_or_insert(now)) >= IDLE {
+                tidied = Some(now);
+                engine.store.close_idle(IDLE);
+            }
             drop(engine);
             let mut state = self.state.lock();
             let next = state.next_due();

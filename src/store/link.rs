@@ -35,6 +35,8 @@ pub(crate) struct Route {
 pub(crate) struct Link {
     route: Route,
     open: Option<Open>,
+    /// When it was last called.
+    used: Instant,
 }
 
 /// What is left of the time for one call.
@@ -66,7 +68,18 @@ struct Open {
 
 impl Link {
     pub(crate) fn new(route: Route) -> Self {
-        Self { route, open: None }
+        Self {
+            route,
+            open: None,
+            used: Instant::now(),
+        }
+    }
+
+    /// Closes the connection if it has not been used for so long.
+    pub(crate) fn close_if_idle(&mut self, idle: Duration) {
+        if self.used.elapsed() >= idle {
+            self.open = None;
+        }
     }
 
     /// Carries out a call.
@@ -76,6 +89,7 @@ impl Link {
     /// allows.
     pub(crate) fn call(&mut self, call: &Call<'_>, limit: Duration) -> Result<Answer, Failure> {
         let budget = Budget::new(limit);
+        self.used = budget.started;
         let reused = self.open.is_some();
         let address = &Arc::clone(&self.route.server.address);
         let (value, resent) = match self.once(call, &budget) {

@@ -62,6 +62,9 @@ pub(crate) trait Store: Send + Sync {
     /// the pool cannot delay it. It connects on its first call.
     fn line(&self) -> Box<dyn Line>;
 
+    /// Closes the pooled connections that have not been used for so long.
+    fn close_idle(&self, _: Duration) {}
+
     /// Subscribes to the channels and reports what it hears until `hear` returns false.
     ///
     /// # Errors

@@ -44,6 +44,10 @@ impl Store for Node {
         Box::new(Link::new(self.route.clone()))
     }
 
+    fn close_idle(&self, idle: Duration) {
+        self.pool.close_idle(idle);
+    }
+
     fn listen(
         &self,
         channels: &[&str],

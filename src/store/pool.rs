@@ -60,6 +60,19 @@ impl Pool {
         Self { places }
     }
 
+    /// Closes the connections of the free links that have not been used for so long; they are opened again when they
+    /// are needed.
+    pub(crate) fn close_idle(&self, idle: Duration) {
+        // All are taken out before one goes back, or the same would come again and again.
+        let mut free = Vec::new();
+        while let Some(link) = self.places.try_get() {
+            free.push(link);
+        }
+        for link in &mut free {
+            link.close_if_idle(idle);
+        }
+    }
+
     /// Waits for a free link.
     ///
     /// # Errors

@@ -1,11 +1,15 @@
 //! Ways to a server, and what the types promise to programs.
 
+use std::sync::Barrier;
+use std::thread;
+use std::time::Instant;
+
 use leasehold::{
     Builder, Error, Lease, LockGuard, LockManager, Lost, MultiGuard, MultiLock, Mutex, Permit,
     RateLimiter, ReadGuard, ReentrantGuard, ReentrantMutex, RwLock, Semaphore, WriteGuard,
 };
 
-use crate::support::{Server, build, lost, manager, name, secs, shared};
+use crate::support::{Server, build, lost, manager, ms, name, secs, shared};
 
 #[test]
 fn everything_goes_between_threads() {
@@ -127,7 +131,7 @@ fn the_documented_access_list_is_enough_for_every_kind() {
         }),
     ];
     // Beside each other, so that they also wait, and are handed what they wait for.
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         for subject in &subjects {
             for locks in [&one, &other, &one, &other] {
                 scope.spawn(move || (0..20).for_each(|_| subject(locks)));
@@ -139,4 +143,35 @@ fn the_documented_access_list_is_enough_for_every_kind() {
     }
     let permit = one.semaphore("permits", 2).acquire().expect("free");
     permit.extend(secs(60)).expect("renewed");
+}
+
+/// Many threads at once open many connections; once all that they hold is renewed, one is enough.
+#[test]
+fn held_locks_need_one_connection() {
+    const THREADS: usize = 6;
+    let server = Server::start();
+    let (raw, locks) = (server.raw(), manager(&server.url()));
+    let together = Barrier::new(THREADS);
+    let guards: Vec<_> = thread::scope(|scope| {
+        let takers: Vec<_> = (0..THREADS)
+            .map(|taker| {
+                let (locks, together) = (&locks, &together);
+                scope.spawn(move || {
+                    together.wait();
+                    locks.lock(format!("n{taker}")).expect("free")
+                })
+            })
+            .collect();
+        let end = |taker: thread::ScopedJoinHandle<'_, LockGuard>| taker.join().expect("no panic");
+        takers.into_iter().map(end).collect()
+    });
+    let connections = || raw.ask::<String>(&["CLIENT", "LIST"]).lines().count() - 1;
+    assert!(connections() >= 1);
+    // Time itself is what is tested: a connection is kept for a quarter of a minute.
+    let begun = Instant::now();
+    while connections() > 1 {
+        assert!(begun.elapsed() < secs(120), "{} are left", connections());
+        thread::sleep(ms(200));
+    }
+    assert!(guards.iter().all(|guard| guard.check().is_ok()));
 }
