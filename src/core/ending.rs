@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(ending.replied(at(1), &Reply::Contended, false), Next::Send);
         assert!(matches!(ending.verb(), Verb::HandOver { .. }));
         assert!(!ending.is_settled());
-        assert_eq!(ending.replied(at(2), &Reply::Released, false), Next::Done);
+        assert_eq!(ending.replied(at(2), &Reply::HandedOver, false), Next::Done);
     }
 
     #[test]

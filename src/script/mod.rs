@@ -193,6 +193,8 @@ pub(crate) enum Reply {
         holder: Arc<str>,
     },
     Released,
+    /// Released, and given to who was first in the queue.
+    HandedOver,
     /// Not released: processes wait, so it must be handed over.
     Contended,
     /// Not released: this owner did not hold it any more.
@@ -389,6 +391,7 @@ fn released(value: &Value) -> Option<Reply> {
     match value {
         Value::Int(1) => Some(Reply::Released),
         Value::Int(2) => Some(Reply::Contended),
+        Value::Int(3) => Some(Reply::HandedOver),
         Value::Int(0) => Some(Reply::NotOwner(Gone::Removed)),
         Value::Int(-1) => Some(Reply::NotOwner(Gone::Taken)),
         _ => None,

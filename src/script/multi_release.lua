@@ -2,16 +2,17 @@
 --
 -- KEYS  for each: lock, fence, queue, waiters
 -- ARGV  1 owner  2 life of a waiter ms  3 heard
--- Reply 1 released  0 one of the keys was gone  -1 another owner holds one of them
+-- Reply 1 released  3 released, and one at least given to a waiter  0 one of the keys was gone  -1 another owner holds one of them
 -- Idempotent because it acts only on what this owner holds, and ends that.
 life, heard = ARGV[2], ARGV[3]
+local given = false
 
 local function release(i)
   queue, waiters = KEYS[i + 2], KEYS[i + 3]
   leave(ARGV[1])
   local value = redis.call('GET', KEYS[i])
   if value == ARGV[1] or value == ARGV[1] .. MARK then
-    hand_over(KEYS[i])
+    given = hand_over(KEYS[i]) or given
     return 1
   end
   if value then return -1 end
@@ -26,4 +27,4 @@ for i = 1, #KEYS, 4 do
   local ok, released = pcall(release, i)
   reply = math.min(reply, ok and released or -1)
 end
-return reply
+return reply == 1 and given and 3 or reply

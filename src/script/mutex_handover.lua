@@ -3,15 +3,14 @@
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
 -- ARGV  1 owner  2 last fence used  3 last of its block ('' where none is left)  4 life of a waiter ms
 --       5 heard  6 '1' where the owner may itself be in the queue (a cancel)
--- Reply 1 released  0 the key is gone  -1 another owner holds it
+-- Reply 1 released  3 released and given to a waiter  0 the key is gone  -1 another owner holds it
 -- Idempotent because it acts only while this owner holds the lock, and ends that.
 queue, waiters, life, heard = KEYS[3], KEYS[4], ARGV[4], ARGV[5]
 if ARGV[6] == '1' then leave(ARGV[1]) end
 local value = redis.call('GET', KEYS[1])
 if value == ARGV[1] or value == ARGV[1] .. MARK then
   give_back(KEYS[2], ARGV[2], ARGV[3])
-  hand_over(KEYS[1])
-  return 1
+  return hand_over(KEYS[1]) and 3 or 1
 end
 if value then return -1 end
 return 0

@@ -74,11 +74,11 @@ local function give(lock, owner, ttl)
   return not redis.pcall('SET', lock, value, 'PX', ttl).err
 end
 
--- Hands a mutex to the first waiter, for its claim window; frees it where there is none.
+-- Hands a mutex to the first waiter, for its claim window; frees it where there is none. Returns who has it now.
 local function hand_over(lock)
   local head, claim = next_waiter(nil, life)
-  if not head or not give(lock, head, claim) then redis.call('DEL', lock) end
-  return head
+  if head and give(lock, head, claim) then return head end
+  redis.call('DEL', lock)
 end
 
 -- Takes back the fences after `used`, unless somebody has gone further than `last` since.

@@ -10,6 +10,8 @@ local ALL = 4294967295
 local lock, of, used, now
 -- Whether leases have run out, and whether a writer's has ended.
 local lapsed, wrote = false, false
+-- Whether anything was given to a waiter.
+local given = false
 
 -- Ends a lease. False where there is none.
 local function drop(member)
@@ -69,6 +71,7 @@ local function advance(self, lease)
     if owner == self then return hold(owner, units, lease) end
     if math.abs(now - seen) > believed or not wake(owner, channel) then return end
     hold(owner, units, claim)
+    given = true
   end
   if wrote then
     for _, owner in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
