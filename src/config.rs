@@ -6,6 +6,7 @@ use redis::io::tcp::TcpSettings;
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
 use crate::error::{Error, Result};
+use crate::event::SharedListener;
 use crate::name::{MARK, MAX_LABEL, is_label};
 use crate::sync::Arc;
 
@@ -85,6 +86,8 @@ pub(crate) struct Settings {
     pub(crate) background_release: bool,
     pub(crate) replicas: u32,
     pub(crate) database: Option<i64>,
+    pub(crate) warn_after: Option<Duration>,
+    pub(crate) listener: Option<SharedListener>,
 }
 
 impl Default for Settings {
@@ -106,6 +109,8 @@ impl Default for Settings {
             background_release: false,
             replicas: 0,
             database: None,
+            warn_after: None,
+            listener: None,
         }
     }
 }
@@ -142,6 +147,9 @@ impl Settings {
         }
         if self.database.is_some_and(|number| number < 0) {
             return Err(Error::config("database", "it is negative"));
+        }
+        if self.warn_after == Some(Duration::ZERO) {
+            return Err(Error::config("warn_after", "it is zero"));
         }
         if self.prefix.len() > MAX_PREFIX {
             return Err(Error::config("prefix", "it is longer than 1,024 bytes"));
@@ -259,6 +267,10 @@ mod tests {
             (
                 settings(|s| s.fence_memory = Duration::ZERO),
                 "fence_memory",
+            ),
+            (
+                settings(|s| s.warn_after = Some(Duration::ZERO)),
+                "warn_after",
             ),
             (settings(|s| s.pool_size = 0), "pool_size"),
             (settings(|s| s.replicas = 1001), "replicas"),

@@ -33,6 +33,8 @@
 //!   [`LockManager::force_release`] takes one from a holder that hangs.
 //! * [`Builder`] has the settings: the pool, time limits, prefix, and how long a process may keep a lock to its
 //!   own threads while others wait.
+//! * For those who run it: [`LockManager::stats`] counts and measures, [`Builder::listener`] tells of each
+//!   [`Event`], [`Builder::warn_after`] warns of guards that are held for long.
 //! * Every fault is an [`Error`] of its own kind; "could not ask" is never mistaken for "is held".
 //!
 //! Thousands of threads may want one name: within a process the lock passes from thread to thread in memory,
@@ -121,12 +123,14 @@ mod config;
 mod core;
 mod engine;
 mod error;
+mod event;
 mod guard;
 mod lock;
 mod manager;
 mod name;
 mod random;
 mod script;
+mod stats;
 mod store;
 mod sync;
 
@@ -134,6 +138,7 @@ pub use admin::{Holder, Kind, LockInfo, Mode};
 pub use claim::Claim;
 pub use crossbeam_channel::Receiver;
 pub use error::{Error, Lost, LostCause, Result};
+pub use event::{Connection, Event, Listener};
 pub use guard::{
     Lease, LeaseState, LockGuard, MultiGuard, Permit, ReadGuard, ReentrantGuard, WriteGuard,
 };
@@ -144,3 +149,4 @@ pub use lock::reentrant::ReentrantMutex;
 pub use lock::rwlock::RwLock;
 pub use lock::semaphore::Semaphore;
 pub use manager::{Builder, LockManager};
+pub use stats::{Distribution, Stats};

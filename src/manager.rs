@@ -10,6 +10,7 @@ use crate::engine::Engine;
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
+use crate::event::{Listener, SharedListener};
 use crate::guard::{Lease, LockGuard};
 use crate::lock::Handle;
 use crate::lock::multi::MultiLock;
@@ -19,6 +20,7 @@ use crate::lock::reentrant::ReentrantMutex;
 use crate::lock::rwlock::RwLock;
 use crate::lock::semaphore::Semaphore;
 use crate::random::SystemChance;
+use crate::stats::Stats;
 use crate::store::node::Node;
 use crate::sync::Arc;
 
@@ -205,6 +207,23 @@ impl LockManager {
         Handle::new(Arc::clone(&self.engine), name)
     }
 
+    /// What this manager has done so far, over all its clones. It blocks for nothing and asks nobody; also once the
+    /// manager is closed, and in a forked child, which has the figures of the moment at which it was forked.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn main() -> leasehold::Result<()> {
+    /// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
+    /// let stats = locks.stats();
+    /// println!("{} held, {} lost so far", stats.held, stats.lost());
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.engine.stats()
+    }
+
     /// Ends all waits, of all clones, with [`Error::Closed`](crate::Error::Closed), as every later call, and
     /// waits for at most `wait` until the releases that are queued in the background have gone out. True if all
     /// did.
@@ -276,6 +295,47 @@ impl Builder {
     /// `None`, no limit.
     pub fn max_hold(mut self, limit: Option<Duration>) -> Self {
         self.settings.options.max_hold = limit;
+        self
+    }
+
+    /// After how long a guard that is still held is warned of, once: in the log, with the lock's name, owner and fence,
+    /// and as [`Event::HeldLong`](crate::Event::HeldLong). Nothing happens to the guard. Not zero. Defaults to `None`,
+    /// never.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn main() -> leasehold::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// let locks = leasehold::LockManager::single("redis://127.0.0.1/")
+    ///     .warn_after(Some(Duration::from_secs(60)))
+    ///     .build()?;
+    /// # let _ = locks;
+    /// # Ok(()) }
+    /// ```
+    pub fn warn_after(mut self, limit: Option<Duration>) -> Self {
+        self.settings.warn_after = limit;
+        self
+    }
+
+    /// Who is told of each [`Event`](crate::Event), on a thread of its own; of several the one given last. What it may
+    /// do is said at [`Listener`]. Defaults to nobody, and then costs nothing.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn main() -> leasehold::Result<()> {
+    /// use leasehold::Event;
+    ///
+    /// let locks = leasehold::LockManager::single("redis://127.0.0.1/")
+    ///     .listener(|event: &Event<'_>| println!("{event:?}"))
+    ///     .build()?;
+    /// # let _ = locks;
+    /// # Ok(()) }
+    /// ```
+    pub fn listener(mut self, listener: impl Listener) -> Self {
+        self.settings.listener = Some(SharedListener(Arc::new(listener)));
         self
     }
 

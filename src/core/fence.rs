@@ -49,6 +49,11 @@ impl Fences {
         Some(fence)
     }
 
+    /// The fence given last, once one was.
+    pub(crate) fn last(&self) -> u64 {
+        self.next - u64::from(!self.is_common)
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.left == 0
     }
@@ -56,7 +61,7 @@ impl Fences {
     /// None where nothing is left, or nothing was used: a fence is given with the block or not at all.
     pub(crate) fn give_back(&self) -> Option<GiveBack> {
         (!self.is_empty() && !self.is_common).then(|| GiveBack {
-            used: self.next - 1,
+            used: self.last(),
             last: self.next + u64::from(self.left) - 1,
         })
     }
@@ -82,6 +87,7 @@ mod tests {
     fn a_block_is_given_out_in_order_and_once() {
         let mut fences = Fences::new(7, 3);
         assert_eq!(fences.take(), Some(7));
+        assert_eq!(fences.last(), 7);
         assert_eq!(fences.give_back(), Some(GiveBack { used: 7, last: 9 }));
         assert_eq!(
             [fences.take(), fences.take(), fences.take()],
@@ -104,6 +110,7 @@ mod tests {
     fn readers_share_one_fence_and_give_none_back() {
         let mut fences = Fences::granted(Kind::Read, 7, 1);
         assert_eq!([fences.take(), fences.take()], [Some(7); 2]);
+        assert_eq!(fences.last(), 7);
         assert_eq!(fences.give_back(), None);
     }
 }

@@ -280,6 +280,13 @@ impl<W, T: Tenancy> Queue<W, T> {
         self.tenures.iter().map(|held| &held.tenure)
     }
 
+    /// The fence of those who sit in tenure `number`; none where that is over. Whoever sit in one together have the
+    /// same.
+    pub(crate) fn fence(&self, number: u64) -> Option<u64> {
+        let index = self.position(number)?;
+        Some(self.tenures[index].fences.last())
+    }
+
     /// The delegate was told that the lock is held, and stands in the queue in Redis, or not. Returns the threads that
     /// wait for no more than that.
     pub(crate) fn answered_held(&mut self, queued: bool) -> Vec<W> {

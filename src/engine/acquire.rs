@@ -10,6 +10,7 @@ use crate::core::fence::{self, Fences};
 use crate::core::lease::Standing;
 use crate::core::queue::{Arrival, Begun, Granted, Health, Queue, Turn, Wants};
 use crate::engine::Engine;
+use crate::engine::events::Notice;
 use crate::engine::holding::Holding;
 use crate::engine::names::{Entry, Last, Signal, Slot};
 use crate::engine::tenure::Tenure;
@@ -31,6 +32,41 @@ pub(crate) struct Request<'a> {
     pub(crate) until: Option<Time>,
 }
 
+/// A call on its way in, for the figures.
+struct Visit<'a> {
+    engine: &'a Engine,
+    arrived: Time,
+    /// Whether it has begun to wait.
+    waits: bool,
+}
+
+impl Visit<'_> {
+    /// It has to wait; called again, that is known. A try waits for an answer and not for the lock.
+    fn waits(&mut self, request: &Request<'_>, holder: impl FnOnce() -> Option<Arc<str>>) {
+        if request.until.is_none() || std::mem::replace(&mut self.waits, true) {
+            return;
+        }
+        self.engine.stats.contended.add(1);
+        self.engine
+            .events
+            .tell(|| Notice::Contended(request.target.name().into(), holder()));
+    }
+
+    /// It has its turn, `since` then.
+    fn begins(&self, turn: &Turn<Arc<Tenure>>, since: Time, asked: bool) {
+        let waited = since.since(self.arrived);
+        self.engine.begins(&turn.tenure, turn.fence, waited, asked);
+    }
+}
+
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        if self.waits {
+            self.engine.stats.waits_over.add(1);
+        }
+    }
+}
+
 /// What it gets, unless an error.
 pub(crate) enum Acquired<T = Holding> {
     Turn(T),
@@ -43,12 +79,28 @@ impl Engine {
     pub(crate) fn acquire(self: &Arc<Self>, request: &Request<'_>) -> Result<Acquired> {
         self.check_open()?;
         request.options.check()?;
+        let acquired = self.enter(request);
+        match (&acquired, request.until) {
+            (Ok(Acquired::Turn(_)), _) => {}
+            (Ok(Acquired::Busy(_)), None) => self.stats.tries_held.add(1),
+            (Ok(Acquired::Busy(_)), Some(_)) => self.stats.timed_out.add(1),
+            (Err(_), _) => self.stats.failed.add(1),
+        }
+        acquired
+    }
+
+    fn enter(self: &Arc<Self>, request: &Request<'_>) -> Result<Acquired> {
         let wants = Wants {
             units: request.units,
             terms: request.options.terms(),
             waits: request.until.is_some(),
         };
         let now = self.now();
+        let mut visit = Visit {
+            engine: self,
+            arrived: now,
+            waits: false,
+        };
         let mut slot = None;
         let (entry, arrival) = self
             .names
@@ -65,13 +117,19 @@ impl Engine {
                 (Arc::clone(entry), arrival)
             });
         match (arrival, slot) {
-            (Arrival::Queued(ticket), Some(slot)) => self.wait(request, &entry, ticket, &slot),
-            (Arrival::Turn(turn), _) => Ok(Acquired::Turn(self.turn(request, turn))),
+            (Arrival::Queued(ticket), Some(slot)) => {
+                visit.waits(request, || entry.lock().holder(&self.settings.label));
+                self.wait(request, &entry, ticket, &slot, &mut visit)
+            }
+            (Arrival::Turn(turn), _) => {
+                visit.begins(&turn, now, false);
+                Ok(Acquired::Turn(self.turn(request, turn, now)))
+            }
             (Arrival::Held, _) => Ok(self.busy(&entry)),
             (Arrival::Delegate | Arrival::Queued(_), _) => {
                 let label = &self.settings.label;
                 let attempt = Attempt::new(&*self.chance, label, request.units);
-                self.ask(request, &entry, Box::new(attempt))
+                self.ask(request, &entry, Box::new(attempt), &mut visit)
             }
         }
     }
@@ -83,8 +141,9 @@ impl Engine {
         entry: &Arc<Entry>,
         ticket: u64,
         slot: &Slot,
+        visit: &mut Visit<'_>,
     ) -> Result<Acquired> {
-        let arrived = self.now();
+        let arrived = visit.arrived;
         // A try waits for one answer, which takes no longer than a request.
         let until = request.until.unwrap_or(arrived + self.settings.io_timeout);
         // Whoever closes sets the flag before it looks into the queue: one of us sees the other.
@@ -131,7 +190,10 @@ impl Engine {
             until = Time::NEVER;
         };
         match signal {
-            Signal::Turn(turn) => Ok(Acquired::Turn(self.turn(request, turn))),
+            Signal::Turn(turn, since) => {
+                visit.begins(&turn, since, false);
+                Ok(Acquired::Turn(self.turn(request, turn, since)))
+            }
             Signal::Delegate(attempt) => {
                 let label = &self.settings.label;
                 let anew = || Attempt::after_waiting(&*self.chance, label, request.units);
@@ -143,7 +205,7 @@ impl Engine {
                     }
                     None => Box::new(anew()),
                 };
-                self.ask(request, entry, attempt)
+                self.ask(request, entry, attempt, visit)
             }
             Signal::Held => Ok(self.busy(entry)),
             Signal::Failed(failure) => Err(failure.into_error(Some(request.target.name()))),
@@ -157,6 +219,7 @@ impl Engine {
         request: &Request<'_>,
         entry: &Arc<Entry>,
         mut attempt: Box<Attempt>,
+        visit: &mut Visit<'_>,
     ) -> Result<Acquired> {
         let lease = request.options.terms().lease();
         self.settle_outgoing(request, entry, &mut attempt);
@@ -199,6 +262,7 @@ impl Engine {
                         Ok(answer) => {
                             if let Reply::Held { holder, .. } = &answer.reply {
                                 answered_held(entry, self.now(), holder, verb.queues());
+                                visit.waits(request, || Some(Arc::clone(holder)));
                             }
                             Input::Replied {
                                 sent,
@@ -228,8 +292,10 @@ impl Engine {
                     let label = &self.settings.label;
                     let anew = Attempt::after_waiting(&*self.chance, label, request.units);
                     self.clean_up_after(entry, std::mem::replace(&mut *attempt, anew), lease);
-                    match beside.take().and_then(|tenure| self.reopen(entry, &tenure)) {
-                        Some(turn) => return Ok(Acquired::Turn(self.turn(request, turn))),
+                    let now = self.now();
+                    let tenure = beside.take();
+                    match tenure.and_then(|tenure| self.reopen(entry, &tenure, now, visit)) {
+                        Some(turn) => return Ok(Acquired::Turn(self.turn(request, turn, now))),
                         // It has ended meanwhile.
                         None => Input::Go,
                     }
@@ -240,7 +306,7 @@ impl Engine {
         // A message that still comes for this owner finds nobody, and needs nobody.
         drop(waker);
         match outcome {
-            Outcome::Granted(grant) => self.granted(request, entry, grant),
+            Outcome::Granted(grant) => self.granted(request, entry, grant, visit),
             Outcome::Shared => unreachable!("the loop goes on with it"),
             Outcome::TimeOver(failure) => {
                 let next = entry.lock().queue.delegate_left();
@@ -332,6 +398,7 @@ impl Engine {
         request: &Request<'_>,
         entry: &Arc<Entry>,
         grant: Grant,
+        visit: &Visit<'_>,
     ) -> Result<Acquired> {
         let (terms, units) = (request.options.terms(), request.units);
         let tenure = match self.tenure(entry, terms, units, grant) {
@@ -345,10 +412,12 @@ impl Engine {
                 return Err(failure.into_error(Some(request.target.name())));
             }
         };
-        let turn = self.begin(entry, tenure, |queue, granted, now| {
+        let now = self.now();
+        let told = |turn: &Turn<_>| visit.begins(turn, now, true);
+        let turn = self.begin(entry, tenure, now, told, |queue, granted, now| {
             queue.granted(granted, now)
         });
-        Ok(Acquired::Turn(self.turn(request, turn)))
+        Ok(Acquired::Turn(self.turn(request, turn, now)))
     }
 
     /// A tenure of this process's that more threads could sit in if nobody else waits for the lock.
@@ -363,8 +432,13 @@ impl Engine {
     }
 
     /// Sits down in a tenure for which there is another quantum. None where it has ended.
-    fn reopen(self: &Arc<Self>, entry: &Arc<Entry>, tenure: &Tenure) -> Option<Turn<Arc<Tenure>>> {
-        let now = self.now();
+    fn reopen(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        tenure: &Tenure,
+        now: Time,
+        visit: &Visit<'_>,
+    ) -> Option<Turn<Arc<Tenure>>> {
         if tenure.health(now) == Health::Lost {
             return None;
         }
@@ -373,7 +447,8 @@ impl Engine {
             .lock()
             .queue
             .reopened(tenure.number, now, quantum_over)?;
-        Some(hand_out(begun))
+        visit.begins(&begun.turn, now, true);
+        Some(hand_out(begun, now))
     }
 
     /// The tenure of a grant, watched and renewed before anybody is told of it. Where the threads for that cannot
@@ -412,18 +487,20 @@ impl Engine {
         Ok((tenure, fences))
     }
 
-    /// Puts a tenure into its queue, by `how`, and hands out the turns in it. Returns the first.
+    /// Puts a tenure into its queue, by `how`, and hands out the turns in it. Returns the first, which is `told` before
+    /// the others have theirs.
     pub(super) fn begin(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
         (tenure, fences): (Arc<Tenure>, Fences),
+        now: Time,
+        told: impl FnOnce(&Turn<Arc<Tenure>>),
         how: impl FnOnce(
             &mut Queue<Arc<Slot>, Arc<Tenure>>,
             Granted<Arc<Tenure>>,
             Time,
         ) -> Begun<Arc<Slot>, Arc<Tenure>>,
     ) -> Turn<Arc<Tenure>> {
-        let now = self.now();
         let granted = Granted {
             tenure: Arc::clone(&tenure),
             units: tenure.units,
@@ -440,7 +517,8 @@ impl Engine {
             }
             begun
         };
-        let turn = hand_out(begun);
+        told(&begun.turn);
+        let turn = hand_out(begun, now);
         // Whoever found it lost before it was in the queue could not take it out.
         if let Standing::Lost(cause) = tenure.cell.standing(self.now()) {
             self.lost(&tenure, cause);
@@ -448,21 +526,22 @@ impl Engine {
         turn
     }
 
-    fn turn(self: &Arc<Self>, request: &Request<'_>, turn: Turn<Arc<Tenure>>) -> Holding {
-        Holding::new(
-            Arc::clone(self),
-            turn.tenure,
-            turn.fence,
-            request.options.max_hold,
-        )
+    fn turn(
+        self: &Arc<Self>,
+        request: &Request<'_>,
+        turn: Turn<Arc<Tenure>>,
+        since: Time,
+    ) -> Holding {
+        let max_hold = request.options.max_hold;
+        Holding::new(Arc::clone(self), turn, since, max_hold)
     }
 }
 
 /// Tells everybody but the first what is theirs.
-fn hand_out(begun: Begun<Arc<Slot>, Arc<Tenure>>) -> Turn<Arc<Tenure>> {
+fn hand_out(begun: Begun<Arc<Slot>, Arc<Tenure>>, now: Time) -> Turn<Arc<Tenure>> {
     let (first, rest) = begun.beside;
     for (slot, turn) in first.into_iter().chain(rest) {
-        slot.send(Signal::Turn(turn));
+        slot.send(Signal::Turn(turn, now));
     }
     for slot in begun.tried {
         slot.send(Signal::Held);

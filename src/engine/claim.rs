@@ -39,7 +39,7 @@ use crate::clock::Time;
 use crate::core::attempt::Grant;
 use crate::core::fence::Fences;
 use crate::core::lease::{Standing, valid_until};
-use crate::core::queue::Queue;
+use crate::core::queue::{Queue, Turn};
 use crate::engine::Engine;
 use crate::engine::holding::Holding;
 use crate::engine::names::Entry;
@@ -118,16 +118,18 @@ impl Engine {
         self.check_open()?;
         let key = LockKey::new(&self.settings.prefix, claim.name())?;
         let entry = self.names.pin(Kind::Mutex, &key.into());
+        let asked = self.now();
         let tenure = self.ask_to_adopt(&entry, claim);
-        let turn = tenure.map(|tenure| self.begin(&entry, tenure, Queue::given));
+        let now = self.now();
+        let turn = tenure.map(|tenure| {
+            let told = |turn: &Turn<Arc<Tenure>>| {
+                self.begins(&turn.tenure, turn.fence, now.since(asked), true);
+            };
+            self.begin(&entry, tenure, now, told, Queue::given)
+        });
         self.names.unpin(&entry);
-        let (turn, max_hold) = (turn?, self.settings.options.max_hold);
-        Ok(Holding::new(
-            Arc::clone(self),
-            turn.tenure,
-            turn.fence,
-            max_hold,
-        ))
+        let max_hold = self.settings.options.max_hold;
+        Ok(Holding::new(Arc::clone(self), turn?, now, max_hold))
     }
 
     fn ask_to_adopt(

@@ -7,10 +7,12 @@
 //! 4. Where the answer is lost, either owner may be left in Redis: both are released in the background, and the
 //!    caller has neither.
 
+use std::time::Duration;
+
 use crate::core::attempt::{Grant, Leftover};
 use crate::core::fence::Fences;
 use crate::core::lease::{Standing, valid_until};
-use crate::core::queue::Queue;
+use crate::core::queue::{Queue, Turn};
 use crate::engine::Engine;
 use crate::engine::holding::Holding;
 use crate::engine::names::Entry;
@@ -39,15 +41,21 @@ impl Holding {
         let engine = Arc::clone(&self.engine);
         let entry = engine.names.pin(Kind::Read, &writer.entry.target);
         let reader = engine.become_reader(writer, &entry, unused);
+        let now = engine.now();
         engine.release_over(&writer.entry);
         let turn = match reader {
-            Ok(Some(reader)) => Ok(engine.begin(&entry, reader, Queue::given)),
+            Ok(Some(reader)) => {
+                let told = |turn: &Turn<Arc<Tenure>>| {
+                    engine.begins(&turn.tenure, turn.fence, Duration::ZERO, true);
+                };
+                Ok(engine.begin(&entry, reader, now, told, Queue::given))
+            }
             Ok(None) => Err(Error::Lost(self.lost(LostCause::Removed))),
             Err(failure) => Err(failure.into_error(Some(self.name()))),
         };
         engine.names.unpin(&entry);
-        let (turn, max_hold) = (turn?, self.max_hold());
-        Ok(Self::new(engine, turn.tenure, turn.fence, max_hold))
+        let max_hold = self.max_hold();
+        Ok(Self::new(engine, turn?, now, max_hold))
     }
 }
 

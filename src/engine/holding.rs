@@ -7,7 +7,9 @@ use crossbeam_channel::{Receiver, Sender};
 use crate::clock::Time;
 use crate::config::MAX_LEASE;
 use crate::core::lease::{Standing, drift};
+use crate::core::queue::Turn;
 use crate::engine::Engine;
+use crate::engine::events::{Guard, Notice};
 use crate::engine::tenure::{LossListener, Tenure};
 use crate::error::{Error, Failure, FailureKind, Lost, LostCause, Result};
 use crate::script::{Call, Gone, Renewed, Reply};
@@ -22,8 +24,10 @@ pub(crate) struct Holding {
     /// Which of the tenure's names it speaks of.
     of: Of,
     fence: u64,
-    /// Where the guard may be held for so long only.
-    limit: Option<Arc<HoldLimit>>,
+    /// From when on the lock was the guard's.
+    since: Time,
+    /// Where there is a limit to how long it may be held.
+    limits: Option<Box<HoldLimits>>,
     /// Whether anybody was given a receiver.
     is_listened_to: AtomicBool,
     finished: bool,
@@ -36,11 +40,23 @@ enum Of {
     One(u32),
 }
 
-/// What the guard and the watch thread settle between them where there is a `max_hold`.
+#[derive(Default)]
+struct HoldLimits {
+    /// Where it is then ended.
+    max_hold: Option<Arc<HoldLimit>>,
+    /// Where it is then warned of.
+    warn_after: Option<Arc<HoldLimit>>,
+}
+
+/// What the guard and the watch thread settle between them where there is a `max_hold`, or a `warn_after`.
 pub(crate) struct HoldLimit {
     pub(crate) tenure: Arc<Tenure>,
     holding: u32,
-    max_hold: Duration,
+    fence: u64,
+    since: Time,
+    /// Whether it is a warning only.
+    warns: bool,
+    length: Duration,
     pub(crate) due: Time,
     /// Its place in the watch thread's timetable.
     pub(crate) place: AtomicU64,
@@ -63,15 +79,30 @@ impl HoldLimit {
         self.state.load(Ordering::Acquire) == EXCEEDED
     }
 
-    /// The time is over: the guard reads lost from here on, and its turn is ended for it.
-    pub(crate) fn exceed(&self, engine: &Arc<Engine>) {
+    /// The time is over. Called by the watch thread, once.
+    pub(crate) fn exceed(&self, engine: &Arc<Engine>, now: Time) {
         if !self.settle(EXCEEDED) {
             return;
         }
+        let held = now.since(self.since);
+        if self.warns {
+            engine.stats.held_long.add(1);
+            engine
+                .events
+                .warn(Guard::of(engine, &self.tenure, self.fence), held);
+        } else {
+            engine.stats.holds_lost.record(held);
+            self.end(engine, now);
+        }
+    }
+
+    /// The guard reads lost from here on, and its turn is ended for it.
+    fn end(&self, engine: &Arc<Engine>, now: Time) {
+        engine.count_loss(&self.tenure, self.fence, LostCause::MaxHold);
         for listener in self.tenure.withdraw(self.holding) {
             listener.tell(LostCause::MaxHold);
         }
-        if let Some(ending) = engine.finish(&self.tenure).1 {
+        if let Some(ending) = engine.finish(&self.tenure, now).1 {
             engine.leave_release(&self.tenure.entry, ending);
         }
     }
@@ -80,22 +111,34 @@ impl HoldLimit {
 impl Holding {
     pub(crate) fn new(
         engine: Arc<Engine>,
-        tenure: Arc<Tenure>,
-        fence: u64,
+        turn: Turn<Arc<Tenure>>,
+        since: Time,
         max_hold: Option<Duration>,
     ) -> Self {
+        let Turn { tenure, fence, .. } = turn;
         let number = tenure.holdings.fetch_add(1, Ordering::Relaxed);
-        let limit = max_hold.map(|max_hold| {
+        let watch = |length: Duration, warns| {
             let limit = Arc::new(HoldLimit {
                 tenure: Arc::clone(&tenure),
                 holding: number,
-                max_hold,
-                due: engine.now() + max_hold,
+                fence,
+                since,
+                warns,
+                length,
+                // Its thread may have been woken late, and has all of it.
+                due: engine.now() + length,
                 place: AtomicU64::new(0),
                 state: AtomicU8::new(OPEN),
             });
             engine.watch.register_hold(&limit);
             limit
+        };
+        let warn_after = engine.settings.warn_after;
+        let limits = (max_hold.is_some() || warn_after.is_some()).then(|| {
+            Box::new(HoldLimits {
+                max_hold: max_hold.map(|length| watch(length, false)),
+                warn_after: warn_after.map(|length| watch(length, true)),
+            })
         });
         Self {
             engine,
@@ -103,7 +146,8 @@ impl Holding {
             number,
             of: Of::All,
             fence,
-            limit,
+            since,
+            limits,
             is_listened_to: AtomicBool::new(false),
             finished: false,
         }
@@ -120,7 +164,13 @@ impl Holding {
             number: self.number,
             of: Of::One(index),
             fence,
-            limit: self.limit.clone(),
+            since: self.since,
+            limits: self.limit().map(|limit| {
+                Box::new(HoldLimits {
+                    max_hold: Some(Arc::clone(limit)),
+                    warn_after: None,
+                })
+            }),
             is_listened_to: AtomicBool::new(false),
             finished: true,
         })
@@ -134,7 +184,11 @@ impl Holding {
     }
 
     pub(super) fn max_hold(&self) -> Option<Duration> {
-        self.limit.as_ref().map(|limit| limit.max_hold)
+        self.limit().map(|limit| limit.length)
+    }
+
+    fn limit(&self) -> Option<&Arc<HoldLimit>> {
+        self.limits.as_ref()?.max_hold.as_ref()
     }
 
     pub(crate) fn units(&self) -> u32 {
@@ -155,7 +209,7 @@ impl Holding {
         if self.engine.is_forked() {
             return Err(self.lost(LostCause::Taken));
         }
-        if self.limit.as_ref().is_some_and(|limit| limit.is_exceeded()) {
+        if self.limit().is_some_and(|limit| limit.is_exceeded()) {
             return Err(self.lost(LostCause::MaxHold));
         }
         match self.tenure.cell.standing(self.engine.now()) {
@@ -223,19 +277,21 @@ impl Holding {
         let name = Some(self.name());
         let answer = self
             .engine
-            .store
-            .call(&Call::Renew(&renewals), limits)
+            .send(&Call::Renew(&renewals), limits)
             .map_err(|failure| failure.into_error(name))?;
         let Reply::Renewed(said) = answer.reply else {
             let words = "no answer to a renewal";
             return Err(Failure::plain(FailureKind::Protocol, true, words).into_error(name));
         };
         let now = self.engine.now();
-        if let Standing::Lost(_) = self.tenure.renewed(sent, now, lease, &said) {
-            self.engine.watch.hurry(&self.tenure);
-        } else if said.contains(&Renewed::Refused) {
-            let words = "it may not renew this lock";
-            return Err(Failure::plain(FailureKind::Denied, false, words).into_error(name));
+        match self.tenure.renewed(sent, now, lease, &said) {
+            Standing::Lost(_) => self.engine.watch.hurry(&self.tenure),
+            _ if said.contains(&Renewed::Refused) => {
+                let words = "it may not renew this lock";
+                return Err(Failure::plain(FailureKind::Denied, false, words).into_error(name));
+            }
+            Standing::Live(left) => self.engine.count_renewal(&self.tenure, left),
+            Standing::Ended => {}
         }
         self.standing().map(drop).map_err(Error::Lost)
     }
@@ -261,10 +317,14 @@ impl Holding {
         };
         match (standing, ended) {
             (Standing::Lost(cause), _) => Err(Error::Lost(self.lost(cause))),
-            (_, Ok(Some(gone))) => Err(Error::Lost(self.lost(match gone {
-                Gone::Removed => LostCause::Removed,
-                Gone::Taken => LostCause::Taken,
-            }))),
+            (_, Ok(Some(gone))) => {
+                let cause = match gone {
+                    Gone::Removed => LostCause::Removed,
+                    Gone::Taken => LostCause::Taken,
+                };
+                self.engine.count_loss(&self.tenure, self.fence, cause);
+                Err(Error::Lost(self.lost(cause)))
+            }
             (_, Ok(None)) => Ok(()),
             (_, Err(failure)) => Err(failure.into_error(Some(entry.target.name()))),
         }
@@ -274,7 +334,7 @@ impl Holding {
     /// listens.
     pub(super) fn conclude<T>(
         &mut self,
-        end: impl FnOnce(&Arc<Engine>, &Arc<Tenure>) -> (Standing, T),
+        end: impl FnOnce(&Arc<Engine>, &Arc<Tenure>, Time) -> (Standing, T),
     ) -> Result<(Standing, T)> {
         self.finished = true;
         if self.engine.is_forked() {
@@ -282,10 +342,16 @@ impl Holding {
             std::mem::forget(Arc::clone(&self.engine));
             return Err(Error::Closed);
         }
-        if let Some(limit) = &self.limit {
-            self.engine.watch.deregister_hold(limit);
-            if !limit.settle(FINISHED) {
-                return Err(Error::Lost(self.lost(LostCause::MaxHold)));
+        if let Some(limits) = &self.limits {
+            if let Some(warning) = &limits.warn_after {
+                self.engine.watch.deregister_hold(warning);
+                warning.settle(FINISHED);
+            }
+            if let Some(limit) = &limits.max_hold {
+                self.engine.watch.deregister_hold(limit);
+                if !limit.settle(FINISHED) {
+                    return Err(Error::Lost(self.lost(LostCause::MaxHold)));
+                }
             }
         }
         // Taken out before the turn passes on: what becomes of the tenure then is not this guard's loss.
@@ -294,7 +360,9 @@ impl Holding {
         } else {
             Vec::new()
         };
-        let (standing, ended) = end(&self.engine, &self.tenure);
+        let now = self.engine.now();
+        self.count_end(now);
+        let (standing, ended) = end(&self.engine, &self.tenure, now);
         for listener in listeners {
             match standing {
                 Standing::Lost(cause) => listener.tell(cause),
@@ -303,6 +371,19 @@ impl Holding {
             }
         }
         Ok((standing, ended))
+    }
+
+    /// Counts and tells the guard's end, before its turn passes on, and so before whoever comes next.
+    fn count_end(&self, now: Time) {
+        let (engine, held) = (&self.engine, now.since(self.since));
+        if let Standing::Live(_) = self.tenure.cell.standing(now) {
+            engine.stats.holds_released.record(held);
+            engine
+                .events
+                .tell(|| Notice::Released(Guard::of(engine, &self.tenure, self.fence), held));
+        } else {
+            engine.stats.holds_lost.record(held);
+        }
     }
 }
 

@@ -18,6 +18,7 @@
 //! | `leasehold-renewal` | renews every lease; repeats endings; on a connection of its own | runs user code | from the first tenure until there was none, and no ending, for a while |
 //! | `leasehold-watch` | ends leases at their deadlines, fires `on_lost` | does I/O | the same |
 //! | `leasehold-wakeup-0` | hears messages, wakes delegates, hastens renewals of what an operator broke; on a connection of its own | calls scripts | from the first wait until the engine goes |
+//! | `leasehold-events` | calls the listener, logs warnings | holds the engine | from the first event that anybody wants until the engine goes and all is told |
 //!
 //! # Lock order
 //!
@@ -26,11 +27,13 @@
 //! 1. a shard of the table of names;
 //! 2. the state of one name (its queue);
 //! 3. one of: the timetable of the renewal thread, that of the watch thread, the register of the listener, the
-//!    receivers of a tenure, a waiting thread's slot, the owners that claims were tried under.
+//!    receivers of a tenure, a waiting thread's slot, the owners that claims were tried under, the beginnings of the
+//!    events thread.
 
 pub(crate) mod acquire;
 pub(crate) mod claim;
 pub(crate) mod downgrade;
+pub(crate) mod events;
 pub(crate) mod holding;
 pub(crate) mod names;
 pub(crate) mod operators;
@@ -47,15 +50,18 @@ use std::time::Duration;
 
 use crate::clock::{Clock, Time};
 use crate::config::Settings;
-use crate::error::{Error, Failure, FailureKind, Result};
+use crate::error::{Error, Failure, FailureKind, Lost, LostCause, Result};
 use crate::random::Chance;
 use crate::script::{Call, Reply, Verb};
+use crate::stats::{Counters, Stats};
 use crate::store::{Answer, LEAST, Limits, Store};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, Weak};
 
 use claim::Tried;
+use events::{Events, Guard, Lease, Notice};
 use names::{Entry, Names};
 use renewal::Renewal;
+use tenure::Tenure;
 use wakeup::Wakeup;
 use watch::Watch;
 
@@ -70,6 +76,8 @@ pub(crate) struct Engine {
     watch: Arc<Watch>,
     wakeup: Arc<Wakeup>,
     tried: Tried,
+    events: Arc<Events>,
+    stats: Counters,
     closed: AtomicBool,
     /// The process that made it; in a forked child nothing here may be touched.
     pid: u32,
@@ -79,12 +87,15 @@ pub(crate) struct Engine {
 
 impl Engine {
     pub(crate) fn new(
-        settings: Settings,
+        mut settings: Settings,
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
         chance: Arc<dyn Chance>,
     ) -> Arc<Self> {
         let wakeup = Arc::new(Wakeup::new(chance.uuid()));
+        // It belongs to the events thread alone, which also drops it.
+        let listener = settings.listener.take();
+        let events = Arc::new(Events::new(listener, settings.warn_after.is_some()));
         Arc::new_cyclic(|me| Self {
             settings,
             store,
@@ -95,6 +106,8 @@ impl Engine {
             watch: Arc::new(Watch::new()),
             wakeup,
             tried: Tried::default(),
+            events,
+            stats: Counters::new(),
             closed: AtomicBool::new(false),
             pid: std::process::id(),
             next_tenure: AtomicU64::new(1),
@@ -131,8 +144,7 @@ impl Engine {
     /// One request without a lock: whether the server is there and lets us in.
     pub(crate) fn ping(&self) -> Result<()> {
         let answer = self
-            .store
-            .call(&Call::Ping, self.limits(None))
+            .send(&Call::Ping, self.limits(None))
             .map_err(|failure| failure.into_error(None))?;
         if answer.reply == Reply::Pong {
             return Ok(());
@@ -159,9 +171,73 @@ impl Engine {
         self.renewal.flush(self, until)
     }
 
+    /// Reads atomic words alone, so it is for a forked child too.
+    pub(crate) fn stats(&self) -> Stats {
+        self.stats.load(self.events.dropped())
+    }
+
     fn call(&self, entry: &Entry, verb: &Verb, limits: Limits) -> Result<Answer, Failure> {
         let (kind, target) = (entry.kind, &entry.target);
-        self.store.call(&Call::Lock { kind, target, verb }, limits)
+        let answer = self.send(&Call::Lock { kind, target, verb }, limits)?;
+        self.look_for_hand_over(entry, verb, &answer.reply);
+        Ok(answer)
+    }
+
+    /// Sends a request on a pooled connection.
+    fn send(&self, call: &Call<'_>, limits: Limits) -> Result<Answer, Failure> {
+        self.stats.requests.add(1);
+        self.store.call(call, limits)
+    }
+
+    /// A guard begins, `asked` for from Redis or not. Told before anybody acts on it, so that no end of it, and no guard
+    /// after it, is told first.
+    fn begins(&self, tenure: &Tenure, fence: u64, waited: Duration, asked: bool) {
+        let waits = if asked {
+            &self.stats.waits_asked
+        } else {
+            &self.stats.waits_passed_on
+        };
+        waits.record(waited);
+        self.events.tell(|| {
+            let guard = Guard::of(self, tenure, fence);
+            if asked {
+                Notice::Acquired(guard, waited)
+            } else {
+                Notice::PassedOn(guard, waited)
+            }
+        });
+    }
+
+    /// The server has confirmed a lease, which lasts for so much longer.
+    fn count_renewal(&self, tenure: &Tenure, left: Duration) {
+        self.stats.renewed.add(1);
+        self.events
+            .tell(|| Notice::Renewed(Lease::of(self, tenure), left));
+    }
+
+    /// Something was lost: by a tenure, or at `max_hold` by one guard.
+    fn count_loss(&self, tenure: &Tenure, fence: u64, cause: LostCause) {
+        self.stats.lost(cause).add(1);
+        self.events.tell(|| {
+            let Lease { name, owner } = Lease::of(self, tenure);
+            Notice::Lost(Lost { name, fence, cause }, owner)
+        });
+    }
+
+    /// Whether the answer to a request that may give the lock away is that it did.
+    fn look_for_hand_over(&self, entry: &Entry, verb: &Verb, reply: &Reply) {
+        let owner = match (verb, reply) {
+            (Verb::TakeOver { from, .. }, Reply::Held { .. }) => from,
+            (verb, Reply::HandedOver) => verb.owner(),
+            _ => return,
+        };
+        self.stats.handed_over.add(1);
+        self.events.tell(|| {
+            Notice::HandedOver(Lease {
+                name: entry.target.name().into(),
+                owner: Arc::clone(owner),
+            })
+        });
     }
 
     /// The limits of a request for a wait until `until`; none where it is only a try.
@@ -193,6 +269,7 @@ impl Drop for Engine {
         if self.is_forked() {
             // Dropping the pool would take mutexes that no thread of this process will ever unlock.
             std::mem::forget(Arc::clone(&self.store));
+            std::mem::forget(Arc::clone(&self.events));
             return;
         }
         self.renewal.stop();

@@ -136,8 +136,8 @@ pub(crate) struct Slot {
 
 /// What a parked thread is told.
 pub(crate) enum Signal {
-    /// It is its turn.
-    Turn(Turn<Arc<Tenure>>),
+    /// It is its turn, from this time on.
+    Turn(Turn<Arc<Tenure>>, Time),
     /// It is the delegate now, and carries on this attempt or begins one.
     Delegate(Option<Box<Attempt>>),
     /// The answer that it waited for: held.

@@ -15,8 +15,7 @@ impl Engine {
     pub(crate) fn pass(self: &Arc<Self>, key: &LockKey, pass: Pass) -> Result<Option<Duration>> {
         self.check_open()?;
         let answer = self
-            .store
-            .call(&Call::Pass { key, pass }, self.limits(None))
+            .send(&Call::Pass { key, pass }, self.limits(None))
             .map_err(|failure| failure.into_error(Some(key.name())))?;
         match answer.reply {
             Reply::Passed(wait) if wait.is_zero() => Ok(None),

@@ -28,9 +28,12 @@ use crate::core::schedule::{
     Place, Schedule, Shift, gathered_within, renewal_due, renewal_limit, retry_after,
 };
 use crate::engine::Engine;
+use crate::engine::events::Notice;
 use crate::engine::tenure::Tenure;
-use crate::error::Failure;
+use crate::error::{Failure, FailureKind};
+use crate::event::Connection;
 use crate::script::{Call, Renewal as Lease, Renewed, Reply};
+use crate::stats::Recorder;
 use crate::store::Line;
 use crate::sync::{Arc, Condvar, Mutex, Ordering, Weak, thread};
 
@@ -151,7 +154,7 @@ impl Renewal {
             let round = catch_unwind(AssertUnwindSafe(|| {
                 let line = line.get_or_insert_with(|| engine.store.line());
                 let renewed = self.renew_due(&engine, &mut **line);
-                let ended = self.end_due(&*engine.clock, &mut **line);
+                let ended = self.end_due(&engine, &mut **line);
                 renewed && ended
             }));
             if round.is_err() {
@@ -183,16 +186,17 @@ impl Renewal {
     /// Renews what is due, batch by batch, until a request fails. False where one did.
     fn renew_due(&self, engine: &Engine, line: &mut dyn Line) -> bool {
         loop {
-            let batch = self.state.lock().take_due(engine.now());
+            let lags = &engine.stats.renewal_lags;
+            let batch = self.state.lock().take_due(engine.now(), lags);
             if batch.is_empty() {
                 return true;
             }
-            if let Err(why) = self.renew(engine, line, &batch) {
+            if let Err(failure) = self.renew(engine, line, &batch) {
                 // They are in the timetable at their retry times.
-                self.failed(&why);
+                self.failed(engine, failure);
                 return false;
             }
-            self.reached();
+            self.reached(engine);
         }
     }
 
@@ -203,7 +207,7 @@ impl Renewal {
         engine: &Engine,
         line: &mut dyn Line,
         batch: &[Arc<Tenure>],
-    ) -> Result<(), String> {
+    ) -> Result<(), Failure> {
         let leases: Vec<Lease> = batch
             .iter()
             .flat_map(|tenure| engine.renewals(tenure, tenure.renewed_for()))
@@ -212,17 +216,19 @@ impl Renewal {
         let shortest = batch.iter().map(|tenure| tenure.terms.lease()).min();
         let limit = renewal_limit(shortest.unwrap_or_default());
         let sent = engine.now();
-        let said = match line.call(&Call::Renew(&leases), limit) {
-            Ok(answer) => match answer.reply {
-                Reply::Renewed(said) => said,
-                _ => return Err("an answer to another question".into()),
-            },
+        engine.stats.requests.add(1);
+        let answer = line.call(&Call::Renew(&leases), limit);
+        let said = match answer.and_then(|answer| said(answer.reply)) {
+            Ok(said) => said,
             Err(failure) if !failure.unknown && !failure.passes() && batch.len() > 1 => {
                 let (first, second) = batch.split_at(batch.len() / 2);
                 let first = self.renew(engine, line, first);
                 return self.renew(engine, line, second).and(first);
             }
-            Err(failure) => return Err(reason(&failure)),
+            Err(failure) => {
+                engine.stats.renewals_failed.add(batch.len() as u64);
+                return Err(failure);
+            }
         };
         let mut said = &said[..];
         for tenure in batch {
@@ -230,8 +236,11 @@ impl Renewal {
             (of_this, said) = said.split_at(tenure.keys().len());
             let lease = tenure.renewed_for();
             match tenure.renewed(sent, engine.now(), lease, of_this) {
-                Standing::Live(_) if of_this.contains(&Renewed::Refused) => {}
-                Standing::Live(_) => {
+                Standing::Live(_) if of_this.contains(&Renewed::Refused) => {
+                    engine.stats.renewals_failed.add(1);
+                }
+                Standing::Live(left) => {
+                    engine.count_renewal(tenure, left);
                     let due = renewal_due(sent, lease, engine.chance.bits());
                     self.put_off(tenure, due);
                 }
@@ -259,19 +268,34 @@ impl Renewal {
         }
     }
 
-    fn failed(&self, why: &str) {
+    fn failed(&self, engine: &Engine, failure: Failure) {
         let was_failing = std::mem::replace(&mut self.state.lock().failing, true);
         if !was_failing {
+            let why = &failure.cause;
             log::warn!("leases cannot be renewed or released now, retrying: {why}");
+            engine
+                .events
+                .tell(|| Notice::Unreachable(Connection::Renewal, failure.into_error(None)));
         }
     }
 
-    fn reached(&self) {
+    fn reached(&self, engine: &Engine) {
         let was_failing = std::mem::replace(&mut self.state.lock().failing, false);
         if was_failing {
             log::info!("leases are renewed and released again");
+            engine
+                .events
+                .tell(|| Notice::Recovered(Connection::Renewal));
         }
     }
+}
+
+fn said(reply: Reply) -> Result<Vec<Renewed>, Failure> {
+    if let Reply::Renewed(said) = reply {
+        return Ok(said);
+    }
+    let words = "an answer to another question";
+    Err(Failure::plain(FailureKind::Protocol, true, words))
 }
 
 impl State {
@@ -295,7 +319,7 @@ impl State {
     }
 
     /// The leases that are due, or will be soon, up to a batch, each put back at its retry time.
-    fn take_due(&mut self, now: Time) -> Vec<Arc<Tenure>> {
+    fn take_due(&mut self, now: Time, lags: &Recorder) -> Vec<Arc<Tenure>> {
         let (mut batch, mut keys) = (Vec::new(), 0);
         while keys < BATCH
             && let Some((due, tenure)) = self.leases.first()
@@ -304,6 +328,7 @@ impl State {
         {
             // One that has run out is not renewed: its key would only keep the others waiting.
             if let Standing::Live(_) = tenure.cell.standing(now) {
+                lags.record(now.since(due));
                 keys += tenure.keys().len();
                 batch.push(tenure);
             }
@@ -314,8 +339,4 @@ impl State {
         }
         batch
     }
-}
-
-fn reason(failure: &Failure) -> String {
-    failure.cause.to_string()
 }

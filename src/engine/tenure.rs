@@ -311,11 +311,18 @@ impl Engine {
     }
 
     /// Ends one turn of a tenure. Returns what the lease was, and what is to be sent to Redis, if anything.
-    pub(crate) fn finish(self: &Arc<Self>, tenure: &Arc<Tenure>) -> (Standing, Option<Ending>) {
-        let now = self.now();
-        let (standing, finish) = {
+    pub(crate) fn finish(
+        self: &Arc<Self>,
+        tenure: &Arc<Tenure>,
+        now: Time,
+    ) -> (Standing, Option<Ending>) {
+        let (standing, finish, fence) = {
             let mut state = tenure.entry.lock();
             let health = tenure.health(now);
+            let fence = match health {
+                Health::Lost => state.queue.fence(tenure.number),
+                Health::Good | Health::Poor => None,
+            };
             let finish = state.queue.finish(tenure.number, now, health);
             let standing = match finish {
                 Finish::Passed(..) => tenure.cell.standing(now),
@@ -326,12 +333,12 @@ impl Engine {
                 // Until the next thread has asked.
                 state.note_last(Last::Held(self.owner_of(tenure)));
             }
-            (standing, finish)
+            (standing, finish, fence)
         };
         match finish {
             Finish::Passed((first, rest)) => {
                 for (slot, turn) in first.into_iter().chain(rest) {
-                    slot.send(Signal::Turn(turn));
+                    slot.send(Signal::Turn(turn, now));
                 }
                 (standing, None)
             }
@@ -348,6 +355,7 @@ impl Engine {
                 (standing, Some(self.ending(tenure, give_back, now)))
             }
             Finish::Lost(next) => {
+                self.found_lost(tenure, standing, fence);
                 self.hand_on(&tenure.entry, next);
                 self.after_loss(tenure, standing);
                 (standing, None)
@@ -360,17 +368,21 @@ impl Engine {
     }
 
     /// Ends the last turn of a tenure, and the tenure with it, here and not in Redis.
-    pub(super) fn end_here(self: &Arc<Self>, tenure: &Arc<Tenure>) -> (Standing, EndedHere) {
-        let now = self.now();
-        let (standing, finish) = {
+    pub(super) fn end_here(
+        self: &Arc<Self>,
+        tenure: &Arc<Tenure>,
+        now: Time,
+    ) -> (Standing, EndedHere) {
+        let (standing, finish, fence) = {
             let mut state = tenure.entry.lock();
             // It is not passed on, however good it is.
             let health = match tenure.health(now) {
                 Health::Lost => Health::Lost,
                 Health::Good | Health::Poor => Health::Poor,
             };
+            let fence = state.queue.fence(tenure.number);
             let finish = state.queue.finish(tenure.number, now, health);
-            (tenure.cell.end(now), finish)
+            (tenure.cell.end(now), finish, fence)
         };
         match finish {
             Finish::TakeOver(next, give_back) => {
@@ -384,6 +396,7 @@ impl Engine {
                 (standing, EndedHere::Now(give_back))
             }
             Finish::Lost(next) => {
+                self.found_lost(tenure, standing, fence);
                 self.hand_on(&tenure.entry, next);
                 self.after_loss(tenure, standing);
                 (standing, EndedHere::WasOver)
@@ -397,10 +410,22 @@ impl Engine {
 
     /// The lease was lost: whoever waits behind it may ask, and whoever wants to know is told.
     pub(crate) fn lost(&self, tenure: &Arc<Tenure>, cause: LostCause) {
-        let next = tenure.entry.lock().queue.lost(tenure.number);
+        let (fence, next) = {
+            let queue = &mut tenure.entry.lock().queue;
+            (queue.fence(tenure.number), queue.lost(tenure.number))
+        };
+        self.found_lost(tenure, Standing::Lost(cause), fence);
         self.hand_on(&tenure.entry, next);
         self.renewal.deregister(tenure);
         tenure.announce(cause);
+    }
+
+    /// Counts and tells a loss, where this has taken the tenure out of its queue, in which its guards had this fence:
+    /// so it is once.
+    pub(super) fn found_lost(&self, tenure: &Tenure, standing: Standing, fence: Option<u64>) {
+        if let (Standing::Lost(cause), Some(fence)) = (standing, fence) {
+            self.count_loss(tenure, fence, cause);
+        }
     }
 
     /// The guard of a lost tenure is gone too, so nothing relies any more on what may be left of it in Redis.
@@ -462,6 +487,7 @@ impl Engine {
             let next = match self.call(entry, ending.verb(), limits) {
                 Ok(answer) => ending.replied(self.now(), &answer.reply, answer.resent),
                 Err(failure) => {
+                    self.stats.endings_repeated.add(1);
                     ending.failed(self.now(), &*self.chance);
                     self.renewal.end(self, entry, ending);
                     return Err(failure);
@@ -470,6 +496,7 @@ impl Engine {
             match next {
                 Next::Send => {}
                 Next::Later(_) => {
+                    self.stats.endings_repeated.add(1);
                     let gone = ending.gone();
                     self.renewal.end(self, entry, ending);
                     return Ok(gone);

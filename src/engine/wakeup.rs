@@ -23,7 +23,9 @@ use std::time::Duration;
 
 use crate::core::attempt::Hearing;
 use crate::engine::Engine;
+use crate::engine::events::Notice;
 use crate::error::{Failure, FailureKind};
+use crate::event::Connection;
 use crate::name::{BROKEN, CHANNEL_PREFIX};
 use crate::store::Heard;
 use crate::sync::{Arc, AtomicBool, AtomicU8, Condvar, Mutex, Ordering, Thread, Weak, thread};
@@ -101,10 +103,16 @@ impl Wakeup {
             return;
         }
         let (wakeup, store) = (Arc::clone(self), Arc::clone(&engine.store));
-        let (chance, engine) = (Arc::clone(&engine.chance), engine.me.clone());
+        let (chance, engine_of) = (Arc::clone(&engine.chance), engine.me.clone());
+        let events = Arc::downgrade(&engine.events);
+        let tell = move |notice| {
+            if let Some(events) = events.upgrade() {
+                events.tell(|| notice);
+            }
+        };
         let started = thread::Builder::new()
             .name("leasehold-wakeup-0".into())
-            .spawn(move || wakeup.run(&*store, &*chance, &engine));
+            .spawn(move || wakeup.run(&*store, &*chance, &engine_of, &tell));
         match started {
             Ok(_) => register.running = true,
             // The waits go on by polling, and the next one tries again.
@@ -167,8 +175,10 @@ impl Wakeup {
         store: &dyn crate::store::Store,
         chance: &dyn crate::random::Chance,
         engine: &Weak<Engine>,
+        tell: &dyn Fn(Notice),
     ) {
         let mut pause = FIRST_PAUSE;
+        let mut failing = false;
         let mut said_denied = false;
         loop {
             let mut hear = |heard: Heard<'_>| {
@@ -177,6 +187,9 @@ impl Wakeup {
                         self.hearing.store(READY, Ordering::SeqCst);
                         pause = FIRST_PAUSE;
                         said_denied = false;
+                        if std::mem::take(&mut failing) {
+                            tell(Notice::Recovered(Connection::Wakeup));
+                        }
                         // Whoever was handed a lock meanwhile was told in vain.
                         self.wake_all();
                     }
@@ -217,6 +230,10 @@ impl Wakeup {
                 Err(failure) => {
                     self.hearing.store(NOT_YET, Ordering::SeqCst);
                     log::debug!("the listener starts again: {}", failure.cause);
+                    if !std::mem::replace(&mut failing, true) {
+                        let error = failure.into_error(None);
+                        tell(Notice::Unreachable(Connection::Wakeup, error));
+                    }
                     let wait = crate::random::jittered(chance, pause);
                     pause = (pause * 2).min(LONGEST_PAUSE);
                     wait
@@ -323,7 +340,7 @@ mod tests {
             wakeup.stop();
             Ok(())
         });
-        wakeup.run(&store, &SystemChance::new(), &Weak::new());
+        wakeup.run(&store, &SystemChance::new(), &Weak::new(), &|_| {});
         let (none, all) = ([false; 2], [true; 2]);
         assert_eq!(*seen.lock(), [all, none, [false, true], none, none, all]);
         assert_eq!(wakeup.hearing(), Hearing::NotYet, "it has stopped");

@@ -2,16 +2,18 @@
 //!
 //! It does no I/O and runs no user code, so nothing can delay it: not a dead network, not a stuck renewal, not
 //! a full pool. One timetable holds every lease at its deadline. A lease whose deadline has moved since is put
-//! back at the new one, whenever the thread is awake shortly before; one that has passed is settled as lost, whoever waits behind it may ask, and whoever
-//! wants to know is told.
+//! back at the new one, whenever the thread is awake shortly before; one that has passed is settled as lost, whoever
+//! waits behind it may ask, and whoever wants to know is told. Where there is a listener, a lease that is renewed is
+//! looked at when its renewal would be overdue too, be the renewal thread stuck or not.
 //!
 //! The thread starts with the first lease, sleeps for at most a second at a time (so that it notices a resume
 //! from suspend), and ends when it has had nothing to watch for a while.
 
 use crate::clock::Time;
 use crate::core::lease::Standing;
-use crate::core::schedule::{Numbered, Schedule, Shift};
+use crate::core::schedule::{Numbered, Schedule, Shift, at_risk_below};
 use crate::engine::Engine;
+use crate::engine::events::{Lease, Notice};
 use crate::engine::holding::HoldLimit;
 use crate::engine::tenure::Tenure;
 use crate::sync::{Arc, AtomicU64, Condvar, Mutex, Ordering, Weak, thread};
@@ -78,8 +80,9 @@ impl Watch {
             self.spawn(engine)?;
             state.shift.started();
         }
-        state.put(tenure, deadline);
-        self.wake_for(&mut state, deadline);
+        let look = risk_of(engine, tenure, deadline).unwrap_or(deadline);
+        state.put(tenure, look);
+        self.wake_for(&mut state, look);
         Ok(())
     }
 
@@ -97,7 +100,7 @@ impl Watch {
         }
     }
 
-    /// Watches a guard's `max_hold`. Its lease is watched already, so the thread runs.
+    /// Watches a guard's `max_hold`, or its `warn_after`. Its lease is watched already, so the thread runs.
     pub(crate) fn register_hold(&self, limit: &Arc<HoldLimit>) {
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         limit.place.store(number, Ordering::Relaxed);
@@ -143,7 +146,7 @@ impl Watch {
             // Nothing below is known to panic; if something does, the leases are still in the timetable.
             let round = || {
                 self.settle_due(&engine);
-                self.look_ahead(engine.now());
+                self.look_ahead(&engine);
             };
             if catch_unwind(AssertUnwindSafe(round)).is_err() {
                 log::error!("the watch thread panicked and goes on");
@@ -160,14 +163,15 @@ impl Watch {
     }
 
     /// Puts back what would wake the thread soon for nothing: the deadlines of renewed leases have moved on.
-    fn look_ahead(&self, now: Time) {
+    fn look_ahead(&self, engine: &Engine) {
+        let until = engine.now() + LOOKS_AHEAD;
         let mut more = true;
         while more {
             let mut state = self.state.lock();
-            let moved = state.moved_on(now + LOOKS_AHEAD);
-            for (tenure, deadline) in &moved {
+            let moved = state.moved_on(engine, until);
+            for (tenure, look) in &moved {
                 if state.take(tenure) {
-                    state.put(tenure, *deadline);
+                    state.put(tenure, *look);
                 }
             }
             more = moved.len() == AT_A_TIME;
@@ -182,7 +186,7 @@ impl Watch {
             let due = self.state.lock().deadlines.pop_due(now);
             match due {
                 None => return,
-                Some(Watched::Hold(limit)) => limit.exceed(engine),
+                Some(Watched::Hold(limit)) => limit.exceed(engine, now),
                 Some(Watched::Lease(tenure)) => self.settle(engine, &tenure, now),
             }
         }
@@ -196,7 +200,17 @@ impl Watch {
                 Standing::Lost(cause) => return engine.lost(tenure, cause),
                 // Where it was ended or lost meanwhile, nobody found it in the timetable: look again.
                 Standing::Live(left) => {
-                    if self.put_back(tenure, now + left) {
+                    let deadline = now + left;
+                    let risk = risk_of(engine, tenure, deadline);
+                    if let Some(risk) = risk.filter(|risk| now < *risk) {
+                        if self.put_back(tenure, risk) {
+                            return;
+                        }
+                    } else if self.put_back(tenure, deadline) {
+                        if risk.is_some() {
+                            let events = &engine.events;
+                            events.tell(|| Notice::AtRisk(Lease::of(engine, tenure), left));
+                        }
                         return;
                     }
                 }
@@ -204,29 +218,36 @@ impl Watch {
         }
     }
 
-    /// False where the lease is over: whoever ends one sets it first and looks for its place second.
-    fn put_back(&self, tenure: &Arc<Tenure>, deadline: Time) -> bool {
+    /// Looks at it again at that time. False where the lease is over: whoever ends one sets it first and looks for its place second.
+    fn put_back(&self, tenure: &Arc<Tenure>, look: Time) -> bool {
         let mut state = self.state.lock();
         let is_live = tenure.cell.deadline().is_some();
         if is_live {
-            state.put(tenure, deadline);
+            state.put(tenure, look);
         }
         is_live
     }
+}
+
+/// When a lease with this deadline will be at risk, where anybody wants to know.
+fn risk_of(engine: &Engine, tenure: &Tenure, deadline: Time) -> Option<Time> {
+    let is_wanted = tenure.terms.renew && engine.events.is_wanted();
+    is_wanted.then(|| deadline - at_risk_below(tenure.terms.lease()))
 }
 
 /// Tells the numbers of holds from those of tenures, which count from 1.
 const HOLDS: u64 = 1 << 63;
 
 impl State {
-    /// The leases that stand before `until` and whose deadlines do not: some of them, where they are many.
-    fn moved_on(&self, until: Time) -> Vec<(Arc<Tenure>, Time)> {
+    /// The leases that stand before `until` and need not be looked at before then: some of them, where they are many.
+    fn moved_on(&self, engine: &Engine, until: Time) -> Vec<(Arc<Tenure>, Time)> {
         let moved = self.deadlines.due_by(until).filter_map(|watched| {
             let Watched::Lease(tenure) = watched else {
                 return None;
             };
             let deadline = tenure.cell.deadline()?;
-            (deadline > until).then(|| (Arc::clone(tenure), deadline))
+            let look = risk_of(engine, tenure, deadline).unwrap_or(deadline);
+            (look > until).then(|| (Arc::clone(tenure), look))
         });
         moved.take(AT_A_TIME).collect()
     }

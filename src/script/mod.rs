@@ -114,7 +114,6 @@ pub(crate) enum Verb {
 
 impl Verb {
     /// The owner that it is about.
-    #[cfg(test)]
     pub(crate) fn owner(&self) -> &Arc<str> {
         match self {
             Self::Acquire { ask, .. } | Self::TakeOver { ask, .. } => &ask.owner,

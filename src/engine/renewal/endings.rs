@@ -13,8 +13,8 @@
 
 use std::time::Duration;
 
-use super::{AFTER_PANIC, BATCH, Renewal, State, reason};
-use crate::clock::{Clock, Time};
+use super::{AFTER_PANIC, BATCH, Renewal, State};
+use crate::clock::Time;
 use crate::core::ending::{Ending, Next};
 use crate::core::schedule::{Numbered, Place};
 use crate::engine::Engine;
@@ -36,7 +36,7 @@ pub(super) struct Job {
     /// Tells it from the others in the timetable.
     number: u64,
     /// Keeps the engine until it is done.
-    engine: Arc<Engine>,
+    _engine: Arc<Engine>,
     entry: Arc<Entry>,
     ending: Ending,
     /// The place that a release has until its first request is over.
@@ -87,7 +87,7 @@ impl Renewal {
         let now = engine.now();
         let mut job = Job {
             number: 0,
-            engine: strong,
+            _engine: strong,
             entry: Arc::clone(entry),
             ending,
             left_here,
@@ -155,9 +155,9 @@ impl Renewal {
     }
 
     /// Sends the endings that are due, until one fails. False where one did.
-    pub(super) fn end_due(&self, clock: &dyn Clock, line: &mut dyn Line) -> bool {
+    pub(super) fn end_due(&self, engine: &Engine, line: &mut dyn Line) -> bool {
         for _ in 0..ENDINGS_IN_A_ROW {
-            let now = clock.now();
+            let now = engine.now();
             let (begun, limit) = {
                 let mut state = self.state.lock();
                 let begun = state.begin_jobs(now);
@@ -171,40 +171,49 @@ impl Renewal {
             if begun.is_empty() {
                 return true;
             }
-            let answers = send(line, &begun, limit);
-            let mut trouble = None;
+            let answers = send(engine, line, &begun, limit);
+            let mut failure = None;
             for (begun, answer) in begun.iter().zip(answers) {
-                trouble = self.answered(clock, begun, answer).or(trouble);
+                failure = self.answered(engine, begun, answer).err().or(failure);
             }
-            if let Some(why) = trouble {
-                self.failed(&why);
+            if let Some(failure) = failure {
+                self.failed(engine, failure);
                 return false;
             }
-            self.reached();
+            self.reached(engine);
         }
         true
     }
 
-    /// Takes in what was answered to an ending. Returns why it failed, where it did.
+    /// Takes in what was answered to an ending.
+    ///
+    /// # Errors
+    ///
+    /// What kept it from being answered.
     fn answered(
         &self,
-        clock: &dyn Clock,
+        engine: &Engine,
         begun: &Begun,
         answer: Result<Answer, Failure>,
-    ) -> Option<String> {
-        let mut job = self.state.lock().endings.remove(begun.place)?;
-        let engine = Arc::clone(&job.engine);
-        let now = clock.now();
-        let was_settled = job.ending.is_settled();
-        let (next, trouble) = match answer {
-            Ok(answer) => (job.ending.replied(now, &answer.reply, answer.resent), None),
-            Err(failure) => {
-                let next = job.ending.failed(now, &*engine.chance);
-                (next, Some(reason(&failure)))
-            }
+    ) -> Result<(), Failure> {
+        let Some(mut job) = self.state.lock().endings.remove(begun.place) else {
+            return Ok(());
         };
+        let now = engine.now();
+        let was_settled = job.ending.is_settled();
+        let (next, result) = match answer {
+            Ok(answer) => {
+                engine.look_for_hand_over(&begun.entry, &begun.verb, &answer.reply);
+                let next = job.ending.replied(now, &answer.reply, answer.resent);
+                (next, Ok(()))
+            }
+            Err(failure) => (job.ending.failed(now, &*engine.chance), Err(failure)),
+        };
+        if let Next::Later(_) = next {
+            engine.stats.endings_repeated.add(1);
+        }
         if next != Next::Send {
-            self.first_is_over(&engine, &begun.entry, job.left_here.take());
+            self.first_is_over(engine, &begun.entry, job.left_here.take());
         }
         // Given up on counts as settled too: Redis has dropped the key by itself.
         let is_settled = job.ending.is_settled() || next == Next::Done;
@@ -221,7 +230,7 @@ impl Renewal {
             state.unsettled -= 1;
             self.changed.notify_all();
         }
-        trouble
+        result
     }
 }
 
@@ -284,7 +293,13 @@ fn is_plain(entry: &Entry, verb: &Verb) -> bool {
 }
 
 /// Sends endings: one, or several plain releases by one request. Returns an answer to each.
-fn send(line: &mut dyn Line, begun: &[Begun], limit: Duration) -> Vec<Result<Answer, Failure>> {
+fn send(
+    engine: &Engine,
+    line: &mut dyn Line,
+    begun: &[Begun],
+    limit: Duration,
+) -> Vec<Result<Answer, Failure>> {
+    engine.stats.requests.add(1);
     if let [only] = begun {
         let call = Call::Lock {
             kind: only.entry.kind,
@@ -326,8 +341,8 @@ fn send(line: &mut dyn Line, begun: &[Begun], limit: Duration) -> Vec<Result<Ans
         // key must not cost the others.
         Err(failure) if !failure.unknown && !failure.passes() => {
             let (first, second) = begun.split_at(begun.len() / 2);
-            let mut answers = send(line, first, limit);
-            answers.extend(send(line, second, limit));
+            let mut answers = send(engine, line, first, limit);
+            answers.extend(send(engine, line, second, limit));
             answers
         }
         Err(failure) => vec![Err(failure); begun.len()],

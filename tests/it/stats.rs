@@ -1,0 +1,194 @@
+//! That a manager's figures are what was done with it.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use leasehold::{Distribution, Error, LockManager};
+
+use crate::support::{
+    Server, build, hasty, locking_asleep, lost, manager, ms, name, patient, secs, shared,
+    unused_url, wait_in_vain, wait_until,
+};
+
+/// What a distribution may add to a length: its precision.
+fn nearly(length: Duration) -> Duration {
+    length + length / 32 + Duration::from_nanos(1)
+}
+
+#[test]
+fn the_sums_are_what_the_threads_did() {
+    const THREADS: u64 = 8;
+    const TURNS: u64 = 50;
+    let redis = shared();
+    let name = name("sums");
+    let locks = manager(redis.url());
+    let before = redis.commands();
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                let semaphore = locks.semaphore(format!("{name}:s"), 3);
+                let rwlock = locks.rwlock(format!("{name}:rw"));
+                for _ in 0..TURNS {
+                    drop(locks.lock(&name).expect("it comes free"));
+                    drop(semaphore.acquire().expect("it comes free"));
+                    drop(rwlock.read().expect("it is free"));
+                }
+            });
+        }
+    });
+    let stats = locks.stats();
+    let guards = THREADS * TURNS * 3;
+    assert_eq!(stats.acquired + stats.passed_on, guards);
+    assert_eq!(stats.released, guards);
+    assert_eq!((stats.waits.count(), stats.holds.count()), (guards, guards));
+    assert_eq!((stats.held, stats.waiting), (0, 0));
+    assert!(stats.passed_on > 0, "threads share what their process has");
+    let none = [
+        stats.tries_held,
+        stats.timed_out,
+        stats.failed,
+        stats.lost(),
+        stats.held_long,
+        stats.events_dropped,
+    ];
+    assert_eq!(none, [0; 6]);
+    // A guard of Redis's is a request at the least; and no request is none to the server.
+    assert!(stats.requests >= stats.acquired);
+    assert!(stats.requests <= redis.commands() - before);
+}
+
+#[test]
+fn every_outcome_is_counted_as_what_it_was() {
+    let redis = shared();
+    let name = name("outcomes");
+    let (locks, other) = (manager(redis.url()), manager(redis.url()));
+    let theirs = other.lock(&name).expect("it is free");
+    assert!(locks.try_lock(&name).expect("it is asked").is_none());
+    let stats = locks.stats();
+    assert_eq!((stats.tries_held, stats.contended), (1, 0), "no wait");
+    wait_in_vain(|| locks.try_lock_for(&name, ms(50)));
+    let stats = locks.stats();
+    assert_eq!(stats.timed_out, 1);
+    assert_eq!(stats.contended, stats.timed_out + stats.failed);
+    drop(theirs);
+    drop(locks.lock(&name).expect("it comes free"));
+    let stats = locks.stats();
+    assert_eq!((stats.acquired, stats.released), (1, 1));
+
+    let nowhere = hasty(&unused_url()).build_unchecked();
+    let nowhere = nowhere.expect("the settings are good");
+    assert!(matches!(nowhere.lock("n"), Err(Error::Unavailable { .. })));
+    assert!(matches!(nowhere.lock(""), Err(Error::InvalidName { .. })));
+    let stats = nowhere.stats();
+    // A bad name is no call for a lock.
+    assert_eq!((stats.failed, stats.acquired), (1, 0));
+}
+
+#[test]
+fn what_is_held_and_waits_now_is_known() {
+    let redis = shared();
+    let name = name("now");
+    let locks = manager(redis.url());
+    let guard = locks.lock(&name).expect("it is free");
+    let waiting: Vec<_> = (0..3)
+        .map(|_| locking_asleep(&locks.mutex(&name)))
+        .collect();
+    let stats = locks.stats();
+    assert_eq!((stats.held, stats.waiting, stats.contended), (1, 3, 3));
+    drop(guard);
+    for task in waiting {
+        drop(task.end().expect("it comes free"));
+    }
+    let stats = locks.stats();
+    assert_eq!((stats.held, stats.waiting, stats.contended), (0, 0, 3));
+}
+
+#[test]
+fn distributions_bracket_what_was_measured() {
+    let redis = shared();
+    let name = name("brackets");
+    let locks = build(patient(redis.url()).quantum(secs(60)));
+    let outer = Instant::now();
+    let guard = locks.lock(&name).expect("it is free");
+    let inner = Instant::now();
+    let waiting = locking_asleep(&locks.mutex(&name));
+    let asleep = Instant::now();
+    // Time itself is what is measured.
+    thread::sleep(ms(50));
+    let (held, waited) = (inner.elapsed(), asleep.elapsed());
+    drop(guard);
+    drop(waiting.end().expect("it comes free"));
+    let most = outer.elapsed();
+    let stats = locks.stats();
+    let check = |lengths: &Distribution, least: Duration| {
+        assert_eq!(lengths.count(), 2);
+        assert!(
+            least <= lengths.max() && lengths.max() <= most,
+            "{lengths:?}"
+        );
+        let all = [
+            lengths.min(),
+            lengths.quantile(0.0),
+            lengths.quantile(0.5),
+            lengths.quantile(0.99),
+            lengths.max(),
+        ];
+        assert!(all.is_sorted(), "{all:?}");
+        assert!(lengths.quantile(0.5) <= nearly(lengths.min()));
+        assert_eq!(lengths.quantile(1.0), lengths.max());
+        assert!(lengths.min() <= lengths.mean() && lengths.mean() <= lengths.max());
+    };
+    check(&stats.waits, waited);
+    check(&stats.holds, held);
+}
+
+#[test]
+fn renewals_are_counted_and_how_late_they_went_out() {
+    let redis = shared();
+    let name = name("renewed");
+    let locks = manager(redis.url());
+    let guard = locks.mutex(&name).lease(secs(5)).lock();
+    let guard = guard.expect("it is free");
+    wait_until("it is renewed", || locks.stats().renewed > 0);
+    let stats = locks.stats();
+    assert!(stats.renewal_lags.count() > 0);
+    assert!(stats.renewal_lags.min() < secs(5), "{stats:?}");
+    let renewed = locks.stats().renewed;
+    guard.extend(secs(60)).expect("it is held");
+    assert!(locks.stats().renewed > renewed, "an extension is one");
+}
+
+#[test]
+fn what_fails_is_counted_until_it_comes_through() {
+    let server = Server::start();
+    let locks = build(hasty(&server.url()));
+    let long = locks.lock("long").expect("it is free");
+    let short = locks.mutex("short").lease(secs(3));
+    let short = short.lock().expect("it is free");
+    server.pause();
+    wait_until("a renewal fails", || locks.stats().renewals_failed > 0);
+    // The server does not answer, so it is repeated.
+    assert!(matches!(long.release(), Err(Error::Unavailable { .. })));
+    let repeated = locks.stats().endings_repeated;
+    assert!(repeated >= 1);
+    wait_until("it is lost", || locks.stats().lost_expired == 1);
+    lost(short.release());
+    let stats = locks.stats();
+    // The one was held when it ended, as far as anybody knew; the other was not.
+    assert_eq!((stats.released, stats.holds.count(), stats.held), (1, 2, 0));
+    server.resume();
+    assert!(locks.close(crate::support::PATIENCE));
+    // Closed, it goes on telling.
+    assert!(matches!(locks.lock("n"), Err(Error::Closed)));
+    assert_eq!(locks.stats().acquired, 2);
+}
+
+#[test]
+fn each_manager_counts_for_itself_and_its_clones() {
+    let redis = shared();
+    let name = name("clones");
+    let (locks, other) = (manager(redis.url()), manager(redis.url()));
+    let clone: LockManager = locks.clone();
+    drop(clone.lock(&name).expect("it is free"));
+    assert_eq!((locks.stats().acquired, other.stats().acquired), (1, 0));
+}
