@@ -1,0 +1,286 @@
+//! What the decisions cost: the pure core, without a clock, thread, lock or socket.
+//!
+//! The core is nobody's to use, so it is not exported for the sake of this. A file uses lower floors only
+//! (`ARCHITECTURE.md`), so the first four can be compiled a second time, as a part of this program: that they can is
+//! itself a proof that nothing above them is needed.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+
+macro_rules! floors {
+    ($($path:literal $module:ident)*) => {
+        $(
+            #[allow(dead_code, unused_imports, reason = "the library uses all of it, this a part")]
+            #[path = $path]
+            mod $module;
+        )*
+    };
+}
+
+floors! {
+    "../src/clock.rs" clock
+    "../src/error.rs" error
+    "../src/name.rs" name
+    "../src/random.rs" random
+    "../src/sync.rs" sync
+    "../src/config.rs" config
+    "../src/script/mod.rs" script
+    "../src/core/mod.rs" core
+}
+
+use crate::clock::Time;
+use crate::config::Terms;
+use crate::core::attempt::{Attempt, Hearing, Input, Leftover, Outcome, Step, Surroundings};
+use crate::core::ending::Ending;
+use crate::core::fence::{Fences, block};
+use crate::core::lease::{LeaseCell, valid_until};
+use crate::core::queue::{Arrival, Finish, Granted, Health, Queue, Wants};
+use crate::core::schedule::{Schedule, renewal_due};
+use crate::name::{LockKey, Target};
+use crate::random::{Chance, SystemChance, owner};
+use crate::script::{Ask, By, Call, Kind, Renewal, Reply, Verb, Wire};
+use crate::sync::Arc;
+
+const TERMS: Terms = Terms {
+    lease: Duration::from_secs(30),
+    renew: true,
+};
+const QUANTUM: Duration = Duration::from_millis(50);
+const NOW: Time = Time::from_nanos(1_000_000_000);
+const LABEL: &str = "host:4711";
+
+/// Chance that costs nothing.
+struct Fixed;
+
+impl Chance for Fixed {
+    fn uuid(&self) -> uuid::Uuid {
+        uuid::Uuid::from_u128(7)
+    }
+
+    fn bits(&self) -> u64 {
+        7 << 48
+    }
+}
+
+fn wants() -> Wants {
+    Wants {
+        units: 1,
+        terms: TERMS,
+        waits: true,
+    }
+}
+
+fn grant(fences: u64) -> Granted<()> {
+    Granted {
+        number: 1,
+        tenure: (),
+        units: 1,
+        terms: TERMS,
+        fences: Fences::new(1, fences),
+        quantum_over: NOW + QUANTUM,
+    }
+}
+
+/// A mutex's queue, in which the first thread holds the lock and so many wait.
+fn held(waiting: u64) -> Queue<u64, ()> {
+    let mut queue = Queue::new(Kind::Mutex.sharing());
+    let Arrival::Delegate = queue.arrive(wants(), NOW, |()| Health::Good, || 0) else {
+        unreachable!("nobody was before it");
+    };
+    queue.granted(grant(u64::MAX / 2), NOW);
+    for waiter in 1..=waiting {
+        queue.arrive(wants(), NOW, |()| Health::Good, || waiter);
+    }
+    queue
+}
+
+fn queues(bench: &mut Criterion) {
+    bench.bench_function("queue/alone: arrive, granted, finish, ended", |bench| {
+        let mut queue = Queue::<u64, ()>::new(Kind::Mutex.sharing());
+        bench.iter(|| {
+            black_box(queue.arrive(wants(), NOW, |()| Health::Good, || 0));
+            black_box(queue.granted(grant(1), NOW));
+            black_box(queue.finish(1, NOW, Health::Good));
+            queue.ended()
+        });
+    });
+    for waiting in [1, 1_000] {
+        let name = format!("queue/{waiting} waiting: finish, arrive");
+        bench.bench_function(&name, |bench| {
+            let mut queue = held(waiting);
+            bench.iter(|| {
+                let Finish::Passed((Some((waiter, _)), _)) = queue.finish(1, NOW, Health::Good)
+                else {
+                    unreachable!("there are fences for years");
+                };
+                queue.arrive(wants(), NOW, |()| Health::Good, || waiter)
+            });
+        });
+    }
+    bench.bench_function("queue/1000 readers: arrive, finish", |bench| {
+        let mut queue = Queue::<u64, ()>::new(Kind::Read.sharing());
+        queue.arrive(wants(), NOW, |()| Health::Good, || 0);
+        let granted = Granted {
+            fences: Fences::granted(Kind::Read, 1, block(Kind::Read, QUANTUM)),
+            ..grant(1)
+        };
+        queue.granted(granted, NOW);
+        for _ in 1..1_000 {
+            queue.arrive(wants(), NOW, |()| Health::Good, || 0);
+        }
+        bench.iter(|| {
+            black_box(queue.arrive(wants(), NOW, |()| Health::Good, || 0));
+            queue.finish(1, NOW, Health::Good)
+        });
+    });
+}
+
+fn attempts(bench: &mut Criterion) {
+    let around = Surroundings {
+        now: NOW,
+        terms: TERMS,
+        until: Some(Time::NEVER),
+        hearing: Hearing::NotYet,
+        block: block(Kind::Mutex, QUANTUM),
+        beside: None,
+        of: 1,
+        crowded: false,
+        outage_limit: Duration::from_mins(1),
+        label: LABEL,
+        chance: &Fixed,
+    };
+    bench.bench_function("attempt: ask, granted", |bench| {
+        bench.iter(|| {
+            let mut attempt = Attempt::new(&Fixed, LABEL, 1);
+            let Step::Send(_) = attempt.step(Input::Go, &around) else {
+                unreachable!("the first step is to ask");
+            };
+            let granted = Input::Replied {
+                sent: NOW,
+                reply: Reply::Granted {
+                    fence: 7,
+                    rest: Vec::new(),
+                    contended: false,
+                },
+                resent: false,
+            };
+            let Step::Done(Outcome::Granted(grant)) = attempt.step(granted, &around) else {
+                unreachable!("it was granted");
+            };
+            grant
+        });
+    });
+    let leftover = Leftover {
+        owner: owner(&Fixed, LABEL),
+        units: 1,
+        doubt: None,
+    };
+    bench.bench_function("ending: released", |bench| {
+        bench.iter(|| {
+            let mut ending = Ending::of_tenure(leftover.clone(), false, None, NOW, TERMS.lease);
+            ending.replied(NOW, &Reply::Released, false)
+        });
+    });
+    let chance = SystemChance::new();
+    bench.bench_function("owner, by the system's generator", |bench| {
+        bench.iter(|| owner(&chance, LABEL));
+    });
+}
+
+fn leases(bench: &mut Criterion) {
+    let cell = LeaseCell::new(valid_until(NOW, TERMS.lease));
+    bench.bench_function("lease: standing", |bench| {
+        bench.iter(|| black_box(&cell).standing(NOW));
+    });
+    bench.bench_function("lease: renew", |bench| {
+        let (cell, mut sent) = (LeaseCell::new(valid_until(NOW, TERMS.lease)), NOW);
+        bench.iter(|| {
+            sent = sent + Duration::from_millis(1);
+            cell.renew(sent, valid_until(sent, TERMS.lease))
+        });
+    });
+    for leases in [1_000, 100_000] {
+        let name = format!("schedule/{leases}: the earliest is put back");
+        bench.bench_function(&name, |bench| {
+            let mut schedule = Schedule::default();
+            for number in 0..leases {
+                schedule.insert((Time::from_nanos(number), number), number);
+            }
+            let mut jitter = 0_u64;
+            bench.iter(|| {
+                let ((time, number), thing) = schedule
+                    .pop_due(Time::NEVER)
+                    .expect("it is put back each time");
+                jitter = jitter.wrapping_add(0x9e37_79b9_7f4a_7c15);
+                schedule.insert((renewal_due(time, TERMS.lease, jitter), number), thing);
+            });
+        });
+    }
+}
+
+fn calls(bench: &mut Criterion) {
+    let wire = Wire::new(Duration::from_mins(10), Duration::from_secs(1));
+    let key = LockKey::new("", "orders:42").expect("a name");
+    let target = Target::from(key.clone());
+    let owner = owner(&Fixed, LABEL);
+    bench.bench_function("target of a name", |bench| {
+        bench.iter(|| LockKey::new("", black_box("orders:42")).map(Target::from));
+    });
+    let ask = Ask {
+        owner: Arc::clone(&owner),
+        units: 1,
+        lease: TERMS.lease,
+        fences: 1,
+        beside: None,
+        channel: None,
+    };
+    let verbs = [
+        ("acquire", Verb::Acquire { ask, at_once: true }),
+        (
+            "release",
+            Verb::Release {
+                owner: Arc::clone(&owner),
+                units: 1,
+            },
+        ),
+    ];
+    for (name, verb) in &verbs {
+        let call = Call::Lock {
+            kind: Kind::Mutex,
+            target: &target,
+            verb,
+        };
+        bench.bench_function(&format!("command/{name}: made and packed"), |bench| {
+            bench.iter(|| call.command(By::Digest, &wire).get_packed_command());
+        });
+    }
+    let batch: Vec<_> = (0..200)
+        .map(|number| Renewal {
+            kind: Kind::Mutex,
+            key: LockKey::new("", &format!("orders:{number}")).expect("a name"),
+            owner: Arc::clone(&owner),
+            units: 1,
+            lease: TERMS.lease,
+        })
+        .collect();
+    bench.bench_function("command/renewal of 200: made and packed", |bench| {
+        bench.iter(|| {
+            Call::Renew(&batch)
+                .command(By::Digest, &wire)
+                .get_packed_command()
+        });
+    });
+    bench.bench_function("reply/renewal of 200", |bench| {
+        let value = redis::Value::Array(vec![redis::Value::Int(1); batch.len()]);
+        bench.iter_batched(
+            || value.clone(),
+            |value| Call::Renew(&batch).reply(value),
+            BatchSize::SmallInput,
+        );
+    });
+}
+
+criterion_group!(core_benches, queues, attempts, leases, calls);
+criterion_main!(core_benches);

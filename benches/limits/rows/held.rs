@@ -1,0 +1,221 @@
+//! Leases that are held and nothing else.
+//!
+//! Each side is a process that holds them all, with a server of its own, and both hold at the same time: what takes a
+//! minute and a half is so measured in the same weather. A round is a third of a lease, in which each lease is due once.
+//! In each, the time that each process has spent on a core is compared; what it spent on taking the leases is not in it.
+
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use leasehold::{LeaseState, LockGuard, LockManager};
+use redis::{Connection, ConnectionLike, Value};
+use rustix::time::{ClockId, clock_gettime};
+use uuid::Uuid;
+
+use crate::Result;
+use crate::bare;
+use crate::fleet::{Answer, Fleet, Job, Side};
+use crate::row::{Bench, Measured, Must, Round};
+use crate::server::Server;
+use crate::team::Team;
+
+const LEASES: usize = 100_000;
+const LEASE: Duration = Duration::from_secs(30);
+/// A client CPU of five hundredths of a core.
+const MOST_PERCENT: f64 = 5.0;
+const MOST_BYTES: f64 = 512.0;
+/// How many keys the bare loop renews at a time.
+const PIPELINE: usize = 1_000;
+const RENEW: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
+     return redis.call('PEXPIRE', KEYS[1], ARGV[2]) else return 0 end";
+/// Threads that take the leases, so that all are held before the first is due.
+const TAKERS: usize = 8;
+
+pub fn measure(bench: &Bench) -> Result<Measured> {
+    let lease = bench.time(LEASE);
+    let bare_server = Server::start(bench.cores)?;
+    let start = |side, url: &str| {
+        let job = Job {
+            work: bench.work.to_owned(),
+            side,
+            url: url.to_owned(),
+            name: bench.work.to_owned(),
+            // As many a second, so that a quick run sees the same load.
+            count: bench.count(LEASES) as u64,
+            ms: lease.as_millis() as u64,
+        };
+        Fleet::start(&job, 1)
+    };
+    let mut bare = start(Side::Limit, bare_server.url())?;
+    let mut ours = start(Side::Ours, bench.url())?;
+    let mut ours_observer = bench.server.observer()?;
+    let mut bare_observer = bare_server.observer()?;
+
+    let window = lease / 3;
+    let mut before = [cpu(&mut ours)?, cpu(&mut bare)?];
+    let servers = [ours_observer.cpu()?, bare_observer.cpu()?];
+    let began = Instant::now();
+    let mut rounds = Vec::new();
+    for round in 1..=bench.rounds {
+        thread::sleep((window * round).saturating_sub(began.elapsed()));
+        let now = [cpu(&mut ours)?, cpu(&mut bare)?];
+        rounds.push(Round {
+            ours: percent(now[0].saturating_sub(before[0]), window),
+            limit: percent(now[1].saturating_sub(before[1]), window),
+        });
+        before = now;
+    }
+    let time = began.elapsed();
+    let ours_server = percent(ours_observer.cpu()?.saturating_sub(servers[0]), time);
+    let bare_server = percent(bare_observer.cpu()?.saturating_sub(servers[1]), time);
+    // The connections that took the leases have been idle since.
+    let connections = ours_observer.connections(time.as_secs().saturating_sub(1))?;
+    let [lost, bytes] = check(&mut ours)?;
+    let [bare_lost, _] = check(&mut bare)?;
+    if bare_lost > 0 {
+        return Err("the bare loop has lost some, so it is no limit".into());
+    }
+    let measured = Measured::new(rounds);
+    let client = measured.ours();
+    Ok(measured
+        .bounded(
+            "client_percent_of_a_core",
+            client,
+            Must::AtMost(MOST_PERCENT),
+        )
+        .bounded("connections", connections as f64, Must::AtMost(1.0))
+        .bounded("lost", lost as f64, Must::AtMost(0.0))
+        .bounded("bytes_per_lease", bytes as f64, Must::AtMost(MOST_BYTES))
+        .beside("seconds", time.as_secs_f64())
+        .beside("server_percent_of_a_core", ours_server)
+        .beside("limit_server_percent_of_a_core", bare_server))
+}
+
+fn percent(part: Duration, whole: Duration) -> f64 {
+    100.0 * part.as_secs_f64() / whole.as_secs_f64()
+}
+
+/// What a process has spent on a core.
+fn cpu(process: &mut Fleet) -> Result<Duration> {
+    match process.ask_one("cpu")?.as_slice() {
+        &[ns] => Ok(Duration::from_nanos(ns)),
+        other => Err(format!("no time: {other:?}").into()),
+    }
+}
+
+/// How many leases a process has lost, and the memory that each takes.
+fn check(process: &mut Fleet) -> Result<[u64; 2]> {
+    let numbers = process.ask_one("check")?;
+    Ok(numbers
+        .try_into()
+        .map_err(|other| format!("not two numbers: {other:?}"))?)
+}
+
+/// How many leases are lost, and the memory that each takes.
+type Check = Box<dyn FnMut() -> Result<Vec<u64>>>;
+
+/// A process's end.
+pub fn serve(job: &Job) -> Result<Answer> {
+    let mut check = match job.side {
+        Side::Ours => serve_ours(job)?,
+        Side::Limit => serve_bare(job)?,
+    };
+    Ok(Box::new(move |question| match question {
+        "cpu" => {
+            let used = clock_gettime(ClockId::ProcessCPUTime);
+            Ok(vec![
+                used.tv_sec.unsigned_abs() * 1_000_000_000 + used.tv_nsec.unsigned_abs(),
+            ])
+        }
+        _ => check(),
+    }))
+}
+
+fn serve_ours(job: &Job) -> Result<Check> {
+    let lease = Duration::from_millis(job.ms);
+    let locks = LockManager::single(&job.url).lease(lease).build()?;
+    // What a manager has for its first lease it does not have again for the next.
+    let first = locks.lock(format!("{}:first", job.name))?;
+    let without = memory()?;
+    let (count, name) = (job.count as usize, job.name.clone());
+    let team = Team::ready(TAKERS, move |taker| {
+        let (locks, name) = (locks.clone(), name.clone());
+        Ok(move |_| {
+            let mine = (taker..count).step_by(TAKERS);
+            let guards = mine.map(|number| locks.lock(format!("{name}:{number}")));
+            Ok(guards.collect::<leasehold::Result<Vec<_>>>()?)
+        })
+    })?;
+    team.open();
+    let mut guards = team.join()?;
+    guards.push(vec![first]);
+    Ok(Box::new(move || {
+        let each = memory()?.saturating_sub(without) / count as u64;
+        let is_lost = |guard: &&LockGuard| guard.state() == LeaseState::Lost;
+        let lost = guards.iter().flatten().filter(is_lost).count();
+        Ok(vec![lost as u64, each])
+    }))
+}
+
+/// The memory that this process has of the machine's.
+fn memory() -> Result<u64> {
+    let statistics = fs::read_to_string("/proc/self/status")?;
+    let line = statistics
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    Ok(kib.ok_or("the system does not say how much memory this process has")? * 1024)
+}
+
+fn serve_bare(job: &Job) -> Result<Check> {
+    let mut connection = bare::connect(&job.url)?;
+    let owner = Uuid::new_v4().to_string();
+    let renew = bare::load(&mut connection, RENEW, 1)?;
+    let names: Vec<_> = (0..job.count)
+        .map(|number| format!("{}:{number}", job.name))
+        .collect();
+    let mut pipelines = Vec::new();
+    for names in names.chunks(PIPELINE) {
+        let (mut take, mut again) = (redis::pipe(), redis::pipe());
+        for name in names {
+            take.cmd("SET")
+                .arg(name)
+                .arg(&owner)
+                .arg("NX")
+                .arg("PX")
+                .arg(job.ms);
+            again
+                .add_command(renew.clone())
+                .arg(name)
+                .arg(&owner)
+                .arg(job.ms);
+        }
+        take.exec(&mut connection)?;
+        pipelines.push((again.get_packed_pipeline(), names.len()));
+    }
+    let lease = Duration::from_millis(job.ms);
+    let renewing = thread::spawn(move || renew_for_ever(&mut connection, &pipelines, lease));
+    Ok(Box::new(move || {
+        Ok(vec![u64::from(renewing.is_finished()), 0])
+    }))
+}
+
+/// The limit: pipelines one after the other, all of them within a third of a lease. It ends with the first error, or
+/// the first key that it finds lost.
+fn renew_for_ever(
+    connection: &mut Connection,
+    pipelines: &[(Vec<u8>, usize)],
+    lease: Duration,
+) -> Result<()> {
+    let pause = lease / 3 / u32::try_from(pipelines.len())?;
+    let began = Instant::now();
+    for (turn, (pipeline, keys)) in (1..).zip(pipelines.iter().cycle()) {
+        thread::sleep((pause * turn).saturating_sub(began.elapsed()));
+        let replies = connection.req_packed_commands(pipeline, 0, *keys)?;
+        if replies.iter().any(|reply| *reply != Value::Int(1)) {
+            return Err("a key is lost".into());
+        }
+    }
+    Ok(())
+}

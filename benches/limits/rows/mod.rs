@@ -1,0 +1,192 @@
+//! The rows, in the order of the table.
+
+mod handover;
+mod held;
+mod kinds;
+mod polled;
+mod processes;
+mod threads;
+mod uncontended;
+
+use crate::Result;
+use crate::cores::Cores;
+use crate::fleet::{self, Job};
+use crate::options::Options;
+use crate::report;
+use crate::row::Must::{AtLeast, AtMost};
+use crate::row::{Bench, Row};
+use crate::server::Server;
+
+/// Quick rounds are cheap.
+const MANY: u32 = 15;
+const SOME: u32 = 9;
+const QUICK: u32 = 3;
+
+const ROWS: &[Row] = &[
+    Row {
+        work: "uncontended",
+        limit: "SET NX PX and a compare-and-delete by EVALSHA, on one connection",
+        unit: "pairs/s",
+        must: AtLeast(0.85),
+        rounds: MANY,
+        measure: |bench| uncontended::pairs(bench, false, |builder| builder),
+    },
+    Row {
+        work: "parallel_8",
+        limit: "8 bare connections, each with its own name",
+        unit: "pairs/s",
+        must: AtLeast(0.9),
+        rounds: MANY,
+        measure: uncontended::parallel,
+    },
+    Row {
+        work: "threads_1000",
+        limit: "a fair queue of parked threads in this process, no lease at all",
+        unit: "guards/s",
+        must: AtLeast(0.7),
+        rounds: SOME,
+        measure: threads::measure,
+    },
+    Row {
+        work: "processes_4x8",
+        limit: "a token in a list, BLPOP and RPUSH, a connection a thread",
+        unit: "guards/s",
+        must: AtLeast(3.0),
+        rounds: SOME,
+        measure: processes::mutex,
+    },
+    Row {
+        work: "handover_p50",
+        limit: "a token in a list, BLPOP and RPUSH",
+        unit: "µs",
+        must: AtMost(1.0),
+        rounds: SOME,
+        measure: |bench| handover::measure(bench, 0.5),
+    },
+    Row {
+        work: "handover_p99",
+        limit: "a token in a list, BLPOP and RPUSH",
+        unit: "µs",
+        must: AtMost(1.0),
+        rounds: SOME,
+        measure: |bench| handover::measure(bench, 0.99),
+    },
+    Row {
+        work: "held_100k",
+        limit: "a loop that renews by EVALSHA in pipelines of 1,000, each key after a third of its lease",
+        unit: "% of a core",
+        must: AtMost(2.0),
+        rounds: SOME,
+        measure: held::measure,
+    },
+    Row {
+        work: "reentrant_inner",
+        limit: "100 ns",
+        unit: "ns",
+        must: AtMost(1.0),
+        rounds: MANY,
+        measure: kinds::reentrant_inner,
+    },
+    Row {
+        work: "rwlock_readers",
+        limit: "64 threads with a connection each, GET",
+        unit: "reads/s",
+        must: AtLeast(20.0),
+        rounds: MANY,
+        measure: kinds::rwlock_readers,
+    },
+    Row {
+        work: "rwlock_mixed",
+        limit: "6 quanta for the longest wait of a writer",
+        unit: "ms",
+        must: AtMost(1.0),
+        rounds: SOME,
+        measure: processes::rwlock,
+    },
+    Row {
+        work: "semaphore",
+        limit: "8 tokens in a list, BLPOP and RPUSH, a connection a thread",
+        unit: "permits/s",
+        must: AtLeast(5.0),
+        rounds: MANY,
+        measure: kinds::semaphore,
+    },
+    Row {
+        work: "multi_3",
+        limit: "three bare pairs in a row",
+        unit: "sets/s",
+        must: AtLeast(1.5),
+        rounds: MANY,
+        measure: kinds::multi_3,
+    },
+    Row {
+        work: "rate_limiter",
+        limit: "the same script by EVALSHA on one bare connection",
+        unit: "admissions/s",
+        must: AtLeast(0.8),
+        rounds: MANY,
+        measure: kinds::rate_limiter,
+    },
+];
+
+/// Measures the rows that were asked for, and prints each as it is done.
+pub fn measure(options: &Options) -> Result<()> {
+    if options.list {
+        for row in ROWS {
+            println!("{}", row.work);
+        }
+        return Ok(());
+    }
+    let is_wanted = |row: &&Row| options.only.as_deref().is_none_or(|only| row.work == only);
+    let wanted: Vec<_> = ROWS.iter().filter(is_wanted).collect();
+    if wanted.is_empty() {
+        return Err("there is no such row; --list names them".into());
+    }
+    let cores = Cores::new(options.placement)?;
+    if !options.json {
+        report::head(&cores.describe());
+    }
+    let mut failed = 0;
+    for row in wanted {
+        if let Err(error) = measure_row(row, &cores, options) {
+            failed += 1;
+            eprintln!("{}: {error}", row.work);
+        }
+    }
+    if failed > 0 {
+        return Err(format!("{failed} rows could not be measured").into());
+    }
+    Ok(())
+}
+
+fn measure_row(row: &Row, cores: &Cores, options: &Options) -> Result<()> {
+    // Each row's own, so that none finds what another has left behind.
+    let server = Server::start(cores)?;
+    let rounds = if options.quick { QUICK } else { row.rounds };
+    let bench = Bench {
+        work: row.work,
+        server: &server,
+        cores,
+        rounds: options.rounds.unwrap_or(rounds),
+        quick: options.quick,
+    };
+    let measured = (row.measure)(&bench)?;
+    if options.json {
+        report::json_row(row, &measured);
+    } else {
+        report::table_row(row, &measured);
+    }
+    Ok(())
+}
+
+/// What a child process does.
+pub fn serve(job: &Job) -> Result<()> {
+    let answer = match job.work.as_str() {
+        "processes_4x8" => processes::serve_mutex(job)?,
+        "rwlock_mixed" => processes::serve_rwlock(job)?,
+        "handover_p50" | "handover_p99" => handover::serve(job)?,
+        "held_100k" => held::serve(job)?,
+        other => return Err(format!("no row {other:?} has processes").into()),
+    };
+    fleet::serve(answer)
+}

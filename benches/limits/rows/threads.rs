@@ -1,0 +1,140 @@
+//! A thousand threads of one process after one name.
+//!
+//! All of them wait before the clock starts, behind a guard of the main thread's, and each queues again as soon as its
+//! turn is over. So every turn but the last thousand is handed from one thread to another that waits. Left to
+//! themselves, the threads would come one by one, and find the lock free.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use leasehold::LockManager;
+
+use crate::Result;
+use crate::row::{Bench, Measured, Must};
+use crate::team::{Team, per_second};
+
+const THREADS: usize = 1_000;
+const GUARDS: usize = 50;
+/// From the last thread's beginning to wait until it does, and its processor has turned to something else. Nothing
+/// tells that of either side, so it is time, and plenty.
+const SETTLE: Duration = Duration::from_millis(300);
+
+pub fn measure(bench: &Bench) -> Result<Measured> {
+    let each = bench.count(GUARDS);
+    let guards = (THREADS * each) as u64;
+    let mut observer = bench.server.observer()?;
+    let (mut commands, mut counted) = (0, 0);
+    let ours = |round| {
+        let mutex = LockManager::connect(bench.url())?.mutex(bench.name(round));
+        let (first, theirs) = (mutex.clone(), mutex);
+        let arrived = Arc::new(AtomicUsize::new(0));
+        let all = Arc::clone(&arrived);
+        let team = Team::ready(THREADS, move |_| {
+            let (mutex, arrived) = (theirs.clone(), Arc::clone(&all));
+            Ok(move |_| {
+                arrived.fetch_add(1, Ordering::Relaxed);
+                (0..each).try_for_each(|_| Ok(mutex.lock()?.release()?))
+            })
+        })?;
+        let guard = first.lock()?;
+        settle(&team, &arrived);
+        let before = observer.commands()?;
+        let start = Instant::now();
+        guard.release()?;
+        team.join()?;
+        let time = start.elapsed();
+        commands += observer.commands()? - before;
+        counted += guards;
+        Ok(per_second(guards, time))
+    };
+    let limit = |_| {
+        let queue = Arc::new(Queue::default());
+        let theirs = Arc::clone(&queue);
+        let arrived = Arc::new(AtomicUsize::new(0));
+        let all = Arc::clone(&arrived);
+        let team = Team::ready(THREADS, move |_| {
+            let (queue, arrived) = (Arc::clone(&theirs), Arc::clone(&all));
+            Ok(move |_| {
+                let waiter = Waiter::here();
+                arrived.fetch_add(1, Ordering::Relaxed);
+                for _ in 0..each {
+                    queue.lock(&waiter);
+                    queue.unlock();
+                }
+                Ok(())
+            })
+        })?;
+        queue.lock(&Waiter::here());
+        settle(&team, &arrived);
+        let start = Instant::now();
+        queue.unlock();
+        team.join()?;
+        Ok(per_second(guards, start.elapsed()))
+    };
+    let rounds = bench.interleave(ours, limit)?;
+    let each = commands as f64 / counted as f64;
+    Ok(Measured::new(rounds).bounded("commands_per_guard", each, Must::AtMost(0.1)))
+}
+
+/// Lets the threads go, and waits until all of them wait for the lock.
+fn settle(team: &Team<()>, arrived: &AtomicUsize) {
+    team.open();
+    while arrived.load(Ordering::Relaxed) < THREADS {
+        thread::sleep(Duration::from_millis(1));
+    }
+    thread::sleep(SETTLE);
+}
+
+/// The limit: a lock that is handed over directly, first come, first served.
+#[derive(Default)]
+struct Queue(Mutex<Turns>);
+
+#[derive(Default)]
+struct Turns {
+    is_held: bool,
+    waiting: VecDeque<Arc<Waiter>>,
+}
+
+/// A thread's own, used again for each of its waits.
+struct Waiter {
+    thread: Thread,
+    has_turn: AtomicBool,
+}
+
+impl Waiter {
+    fn here() -> Arc<Self> {
+        Arc::new(Self {
+            thread: thread::current(),
+            has_turn: AtomicBool::new(false),
+        })
+    }
+}
+
+impl Queue {
+    fn lock(&self, waiter: &Arc<Waiter>) {
+        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !turns.is_held {
+            turns.is_held = true;
+            return;
+        }
+        turns.waiting.push_back(Arc::clone(waiter));
+        drop(turns);
+        while !waiter.has_turn.swap(false, Ordering::Acquire) {
+            thread::park();
+        }
+    }
+
+    fn unlock(&self) {
+        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = turns.waiting.pop_front();
+        turns.is_held = next.is_some();
+        drop(turns);
+        if let Some(next) = next {
+            next.has_turn.store(true, Ordering::Release);
+            next.thread.unpark();
+        }
+    }
+}
