@@ -9,7 +9,8 @@
 //! * both sides are bound to the same cores ([`cores`]), use the same server, started for the row, and check all that
 //!   is answered;
 //! * connections, threads, processes and names are made before the clock starts, on both sides;
-//! * commands are counted by the server, those inside of scripts included.
+//! * commands are counted by the server, those inside of scripts included;
+//! * each row says what others used of the machine meanwhile ([`others`]).
 //!
 //! The rows stand in [`rows`], in the order of the table; [`options::HELP`] has the command line.
 
@@ -22,6 +23,7 @@ mod bare;
 mod cores;
 mod fleet;
 mod options;
+mod others;
 mod report;
 mod row;
 mod rows;

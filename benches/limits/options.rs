@@ -28,7 +28,8 @@ It starts servers of its own (redis-server must be in PATH) and stops them; REDI
 A line of JSON has work, ours, limit, ratio, must, met, commands_per_guard where it applies, and further
 figures of its row. `ours` and `limit` are medians in the row's `unit`; `ratio` is the median of the rounds'
 ratios, and `ratio_quartiles` are what half of them lie between; `must` is what the ratio is to reach, as
-`bound` says: at least or at most. `met` is true if that and the row's further bounds hold.
+`bound` says: at least or at most. `met` is true if that and the row's further bounds hold. What others used
+of the machine meanwhile is `others_percent_of_a_core`; on a busy machine the figures are worth little.
 
 Exit status: 0 if everything was measured, met or not; 1 if something could not be; 2 for a command line that
 makes no sense.

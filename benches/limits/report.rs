@@ -1,16 +1,16 @@
 //! What is printed: a table, or JSON by the line.
 
-use std::fs;
-
 use serde_json::{Map, Value, json};
 
 use crate::row::{Measured, Must, Row};
 
 const WIDTH: usize = 24;
+/// What others may use of a core before the table speaks of it: the system's own work on our packets counts as theirs.
+const QUIET: f64 = 15.0;
 
 /// Prints what comes before the table.
 pub fn head(cores: &str) {
-    println!("{cores}; load average {}", load());
+    println!("{cores}");
     println!(
         "The ratio is the median of the rounds' ratios; half of them lie within the brackets.\n"
     );
@@ -21,7 +21,7 @@ pub fn head(cores: &str) {
 }
 
 /// Prints a row of the table, and its further figures below it.
-pub fn table_row(row: &Row, measured: &Measured) {
+pub fn table_row(row: &Row, measured: &Measured, others: Option<f64>) {
     let [low, ratio, high] = measured.ratios();
     println!(
         "{:WIDTH$} {:>10} {:>10}  {:<15} {:>22}  {:>8}  {}",
@@ -38,6 +38,12 @@ pub fn table_row(row: &Row, measured: &Measured) {
         },
     );
     println!("{:WIDTH$}   limit: {}", "", row.limit);
+    if let Some(others) = others.filter(|others| *others > QUIET) {
+        println!(
+            "{:WIDTH$}   NOISE: others used {others:.0} % of a core meanwhile",
+            ""
+        );
+    }
     for figure in &measured.figures {
         let bound = figure.must.map_or(String::new(), |bound| {
             let word = if bound.is_met(figure.value) {
@@ -57,7 +63,7 @@ pub fn table_row(row: &Row, measured: &Measured) {
 }
 
 /// Prints a row as a line of JSON.
-pub fn json_row(row: &Row, measured: &Measured) {
+pub fn json_row(row: &Row, measured: &Measured, others: Option<f64>) {
     let [low, ratio, high] = measured.ratios();
     let mut line = Map::new();
     let mut put = |name: &str, value| line.insert(name.to_owned(), value);
@@ -75,6 +81,10 @@ pub fn json_row(row: &Row, measured: &Measured) {
     put("bound", json!(bound));
     put("met", json!(measured.meets(row.must)));
     put("rounds", json!(measured.rounds.len()));
+    put(
+        "others_percent_of_a_core",
+        others.map_or(Value::Null, number),
+    );
     for figure in &measured.figures {
         put(figure.name, number(figure.value));
     }
@@ -100,10 +110,4 @@ fn short(value: f64) -> String {
         size if size >= 1.0 => format!("{value:.2}"),
         _ => format!("{value:.4}"),
     }
-}
-
-/// What else the machine is busy with.
-fn load() -> String {
-    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text.split(' ').next().unwrap_or("unknown").to_owned()
 }

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use crate::Result;
 use crate::cores::Cores;
-use crate::server::Server;
+use crate::server::{Server, Tally};
+
+const COMMANDS_PER_GUARD: &str = "commands_per_guard";
 
 /// One piece of work, and what it is to reach.
 pub struct Row {
@@ -73,6 +75,11 @@ impl Bench<'_> {
         self.server.url()
     }
 
+    /// A name for the limit's side of a round.
+    pub fn bare_name(&self, round: u32) -> String {
+        format!("bare:{}:{round}", self.work)
+    }
+
     /// How long something is done for.
     pub fn time(&self, full: Duration) -> Duration {
         if self.quick { full / 5 } else { full }
@@ -132,6 +139,17 @@ impl Measured {
         let must = None;
         self.figures.push(Figure { name, value, must });
         self
+    }
+
+    /// Adds how many commands the server ran for each guard, where there is no bound on it.
+    pub fn counted(self, tally: &Tally) -> Self {
+        self.beside(COMMANDS_PER_GUARD, tally.commands_per_guard())
+    }
+
+    /// Adds how many commands the server ran for each guard.
+    pub fn counted_to(self, tally: &Tally, most: f64) -> Self {
+        let each = tally.commands_per_guard();
+        self.bounded(COMMANDS_PER_GUARD, each, Must::AtMost(most))
     }
 
     pub fn ours(&self) -> f64 {

@@ -86,12 +86,42 @@ impl Server {
     pub fn observer(&self) -> Result<Observer> {
         Ok(Observer(bare::connect(&self.url)?))
     }
+
+    pub fn tally(&self) -> Result<Tally> {
+        Ok(Tally {
+            observer: self.observer()?,
+            commands: 0,
+            guards: 0,
+        })
+    }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         drop(self.keeper.stdin.take());
         self.keeper.wait().ok();
+    }
+}
+
+/// The commands that the server runs for so many guards, or what stands for a guard.
+pub struct Tally {
+    observer: Observer,
+    commands: u64,
+    guards: u64,
+}
+
+impl Tally {
+    /// Counts the commands while `work` is done, which brings so many guards, and returns what it measured.
+    pub fn count(&mut self, work: impl FnOnce() -> Result<(u64, f64)>) -> Result<f64> {
+        let before = self.observer.commands()?;
+        let (guards, measured) = work()?;
+        self.commands += self.observer.commands()? - before;
+        self.guards += guards;
+        Ok(measured)
+    }
+
+    pub fn commands_per_guard(&self) -> f64 {
+        self.commands as f64 / self.guards as f64
     }
 }
 

@@ -43,7 +43,7 @@ pub fn measure(bench: &Bench, part: f64) -> Result<Measured> {
     let mut observer = bench.server.observer()?;
     let ours = |round| latency(Side::Ours, bench.name(round));
     let limit = |round| {
-        let name = format!("bare:{}", bench.name(round));
+        let name = bench.bare_name(round);
         observer.ask::<u32>(&bare::put(&name, 1))?;
         latency(Side::Limit, name)
     };

@@ -9,7 +9,7 @@ use redis::Value;
 
 use crate::Result;
 use crate::bare::{self, Pairs, Token};
-use crate::row::{Bench, Measured, Must, median};
+use crate::row::{Bench, Measured, median};
 use crate::team::{Team, per_second, turns};
 
 const THREADS: usize = 64;
@@ -20,22 +20,22 @@ const INNER_NS: f64 = 100.0;
 /// A thread locks again what it holds.
 pub fn reentrant_inner(bench: &Bench) -> Result<Measured> {
     let turns = bench.count(1_000_000);
-    let mut observer = bench.server.observer()?;
+    let mut tally = bench.server.tally()?;
     let locks = LockManager::connect(bench.url())?;
-    let (mut commands, mut std_mutex) = (0, Vec::new());
+    let mut std_mutex = Vec::new();
     let ours = |round| {
         let mutex = locks.reentrant_mutex(bench.name(round));
         // Fresh, so that no renewal is due before the round is over.
         let outer = mutex.lock()?;
-        let before = observer.commands()?;
-        let start = Instant::now();
-        for _ in 0..turns {
-            black_box(mutex.lock()?).release()?;
-        }
-        let time = start.elapsed();
-        commands += observer.commands()? - before;
+        let each = tally.count(|| {
+            let start = Instant::now();
+            for _ in 0..turns {
+                black_box(mutex.lock()?).release()?;
+            }
+            Ok((turns as u64, ns_each(start.elapsed(), turns)))
+        })?;
         outer.release()?;
-        Ok(ns_each(time, turns))
+        Ok(each)
     };
     // The limit is a number; the nearest thing that a thread could do without us is shown beside it.
     let limit = |_| {
@@ -50,9 +50,8 @@ pub fn reentrant_inner(bench: &Bench) -> Result<Measured> {
         Ok(INNER_NS)
     };
     let rounds = bench.interleave(ours, limit)?;
-    let each = commands as f64 / (turns * (rounds.len() + 1)) as f64;
     Ok(Measured::new(rounds)
-        .bounded("commands_per_guard", each, Must::AtMost(0.0))
+        .counted_to(&tally, 0.0)
         .beside("std_mutex_ns", median(std_mutex)))
 }
 
@@ -63,27 +62,19 @@ fn ns_each(time: Duration, turns: usize) -> f64 {
 /// The threads of one process read.
 pub fn rwlock_readers(bench: &Bench) -> Result<Measured> {
     let time = bench.time(TIME);
-    let mut observer = bench.server.observer()?;
-    let (mut commands, mut reads) = (0, 0);
+    let mut tally = bench.server.tally()?;
     let ours = |round| {
         let rwlock = LockManager::connect(bench.url())?.rwlock(bench.name(round));
-        // Its connection is made before the clock starts.
-        rwlock.read()?.release()?;
         let team = Team::ready(THREADS, move |_| {
             let rwlock = rwlock.clone();
+            // The pool's connections are made before the clock starts.
+            rwlock.read()?.release()?;
             Ok(move |start| turns(start, time, || Ok(rwlock.read()?.release()?)))
         })?;
-        let before = observer.commands()?;
-        let (done, rate) = team.run()?;
-        commands += observer.commands()? - before;
-        reads += done;
-        Ok(rate)
+        tally.count(|| team.run())
     };
     let limit = |round| {
-        let (url, name) = (
-            bench.url().to_owned(),
-            format!("bare:{}", bench.name(round)),
-        );
+        let (url, name) = (bench.url().to_owned(), bench.bare_name(round));
         let mut first = bare::connect(&url)?;
         redis::cmd("SET").arg(&name).arg("value").exec(&mut first)?;
         let team = Team::ready(THREADS, move |_| {
@@ -95,37 +86,25 @@ pub fn rwlock_readers(bench: &Bench) -> Result<Measured> {
         Ok(team.run()?.1)
     };
     let rounds = bench.interleave(ours, limit)?;
-    Ok(Measured::new(rounds).bounded(
-        "commands_per_guard",
-        commands as f64 / reads as f64,
-        Must::AtMost(0.01),
-    ))
+    Ok(Measured::new(rounds).counted_to(&tally, 0.01))
 }
 
 /// The threads of one process after a few permits.
 pub fn semaphore(bench: &Bench) -> Result<Measured> {
     let time = bench.time(TIME);
-    let mut observer = bench.server.observer()?;
+    let mut tally = bench.server.tally()?;
     let mut tokens = bench.server.observer()?;
-    let (mut commands, mut permits) = (0, 0);
     let ours = |round| {
         let semaphore = LockManager::connect(bench.url())?.semaphore(bench.name(round), PERMITS);
-        semaphore.acquire()?.release()?;
         let team = Team::ready(THREADS, move |_| {
             let semaphore = semaphore.clone();
+            semaphore.acquire()?.release()?;
             Ok(move |start| turns(start, time, || Ok(semaphore.acquire()?.release()?)))
         })?;
-        let before = observer.commands()?;
-        let (done, rate) = team.run()?;
-        commands += observer.commands()? - before;
-        permits += done;
-        Ok(rate)
+        tally.count(|| team.run())
     };
     let limit = |round| {
-        let (url, name) = (
-            bench.url().to_owned(),
-            format!("bare:{}", bench.name(round)),
-        );
+        let (url, name) = (bench.url().to_owned(), bench.bare_name(round));
         tokens.ask::<u32>(&bare::put(&name, PERMITS as usize))?;
         let team = Team::ready(THREADS, move |_| {
             let mut token = Token::new(&url, &name)?;
@@ -139,26 +118,24 @@ pub fn semaphore(bench: &Bench) -> Result<Measured> {
         Ok(team.run()?.1)
     };
     let rounds = bench.interleave(ours, limit)?;
-    Ok(Measured::new(rounds).beside("commands_per_guard", commands as f64 / permits as f64))
+    Ok(Measured::new(rounds).counted(&tally))
 }
 
 /// One thread takes three names at once.
 pub fn multi_3(bench: &Bench) -> Result<Measured> {
     let sets = bench.count(3_000);
-    let mut observer = bench.server.observer()?;
-    let mut commands = 0;
+    let mut tally = bench.server.tally()?;
     let names = |round| [0, 1, 2].map(|i| format!("{}:{i}", bench.name(round)));
     let ours = |round| {
         let multi = LockManager::connect(bench.url())?.multi(names(round));
         multi.lock()?.release()?;
-        let before = observer.commands()?;
-        let start = Instant::now();
-        for _ in 0..sets {
-            multi.lock()?.release()?;
-        }
-        let time = start.elapsed();
-        commands += observer.commands()? - before;
-        Ok(per_second(sets as u64, time))
+        tally.count(|| {
+            let start = Instant::now();
+            for _ in 0..sets {
+                multi.lock()?.release()?;
+            }
+            Ok((sets as u64, per_second(sets as u64, start.elapsed())))
+        })
     };
     let limit = |round| {
         let mut bare = Pairs::new(
@@ -175,8 +152,7 @@ pub fn multi_3(bench: &Bench) -> Result<Measured> {
         Ok(per_second(sets as u64, start.elapsed()))
     };
     let rounds = bench.interleave(ours, limit)?;
-    let guards = sets * (rounds.len() + 1);
-    Ok(Measured::new(rounds).beside("commands_per_guard", commands as f64 / guards as f64))
+    Ok(Measured::new(rounds).counted(&tally))
 }
 
 /// One thread is let past, by a limiter that lets everybody past.
@@ -185,28 +161,26 @@ pub fn rate_limiter(bench: &Bench) -> Result<Measured> {
     const PLACES: u32 = 200;
     const PER: Duration = Duration::from_millis(1);
     let passes = bench.count(12_000);
-    let mut observer = bench.server.observer()?;
-    let mut commands = 0;
+    let mut tally = bench.server.tally()?;
     let ours = |round| {
         let limiter =
             LockManager::connect(bench.url())?.rate_limiter(bench.name(round), PLACES, PER);
         limiter.acquire()?;
-        let before = observer.commands()?;
-        let start = Instant::now();
-        for _ in 0..passes {
-            if limiter.try_acquire()? != Admission::Admitted {
-                return Err("there were not enough places".into());
+        tally.count(|| {
+            let start = Instant::now();
+            for _ in 0..passes {
+                if limiter.try_acquire()? != Admission::Admitted {
+                    return Err("there were not enough places".into());
+                }
             }
-        }
-        let time = start.elapsed();
-        commands += observer.commands()? - before;
-        Ok(per_second(passes as u64, time))
+            Ok((passes as u64, per_second(passes as u64, start.elapsed())))
+        })
     };
     let limit = |round| {
         let mut connection = bare::connect(bench.url())?;
         let script = include_str!("../../../src/script/rate_pass.lua");
         let mut pass = bare::load(&mut connection, script, 1)?;
-        pass.arg(format!("bare:{}", bench.name(round)));
+        pass.arg(bench.bare_name(round));
         let pass = pass
             .arg(PLACES)
             .arg(PER.as_micros() as u64)
@@ -221,6 +195,5 @@ pub fn rate_limiter(bench: &Bench) -> Result<Measured> {
         Ok(per_second(passes as u64, start.elapsed()))
     };
     let rounds = bench.interleave(ours, limit)?;
-    let guards = passes * (rounds.len() + 1);
-    Ok(Measured::new(rounds).beside("commands_per_guard", commands as f64 / guards as f64))
+    Ok(Measured::new(rounds).counted(&tally))
 }

@@ -12,6 +12,7 @@ use crate::Result;
 use crate::cores::Cores;
 use crate::fleet::{self, Job};
 use crate::options::Options;
+use crate::others::Watch;
 use crate::report;
 use crate::row::Must::{AtLeast, AtMost};
 use crate::row::{Bench, Row};
@@ -160,6 +161,7 @@ pub fn measure(options: &Options) -> Result<()> {
 }
 
 fn measure_row(row: &Row, cores: &Cores, options: &Options) -> Result<()> {
+    let watch = Watch::start();
     // Each row's own, so that none finds what another has left behind.
     let server = Server::start(cores)?;
     let rounds = if options.quick { QUICK } else { row.rounds };
@@ -171,10 +173,12 @@ fn measure_row(row: &Row, cores: &Cores, options: &Options) -> Result<()> {
         quick: options.quick,
     };
     let measured = (row.measure)(&bench)?;
+    drop(server);
+    let others = watch.and_then(|watch| watch.percent());
     if options.json {
-        report::json_row(row, &measured);
+        report::json_row(row, &measured, others);
     } else {
-        report::table_row(row, &measured);
+        report::table_row(row, &measured, others);
     }
     Ok(())
 }

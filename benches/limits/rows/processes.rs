@@ -7,7 +7,7 @@ use leasehold::LockManager;
 use crate::Result;
 use crate::bare::{self, Token};
 use crate::fleet::{Answer, Fleet, Job, Side};
-use crate::row::{Bench, Measured, Must, median};
+use crate::row::{Bench, Measured, Must, Round, median};
 use crate::team::{Team, per_second};
 
 use super::polled::{Draw, Polled};
@@ -22,7 +22,6 @@ const WRITES: u64 = 5;
 
 /// What one round of one side came to.
 struct Run {
-    guards: u64,
     per_second: f64,
     longest_wait_ms: f64,
     /// What the least and the most served process got, of the mean.
@@ -30,94 +29,87 @@ struct Run {
     most: f64,
 }
 
+/// All rounds of one side.
+#[derive(Default)]
+struct Runs(Vec<Run>);
+
+impl Runs {
+    /// The median of a figure, without the round that warmed up.
+    fn median(&self, figure: fn(&Run) -> f64) -> f64 {
+        median(self.0.iter().skip(1).map(figure))
+    }
+
+    fn longest_wait_ms(&self) -> f64 {
+        let waits = self.0.iter().map(|run| run.longest_wait_ms);
+        waits.fold(0.0, f64::max)
+    }
+}
+
 pub fn mutex(bench: &Bench) -> Result<Measured> {
+    let (mut ours, mut bare) = (Runs::default(), Runs::default());
+    let mut tally = bench.server.tally()?;
     let mut observer = bench.server.observer()?;
-    let mut tokens = bench.server.observer()?;
-    let (mut runs, mut bare) = (Vec::new(), Vec::new());
-    let (mut commands, mut guards) = (0, 0);
-    let ours = |round| {
-        let before = observer.commands()?;
-        let run = run(bench, Side::Ours, bench.name(round))?;
-        commands += observer.commands()? - before;
-        guards += run.guards;
-        runs.push(run);
-        Ok(runs[runs.len() - 1].per_second)
-    };
-    let limit = |round| {
-        let name = format!("bare:{}", bench.name(round));
-        tokens.ask::<u32>(&bare::put(&name, 1))?;
-        bare.push(run(bench, Side::Limit, name)?);
-        Ok(bare[bare.len() - 1].per_second)
-    };
-    let rounds = bench.interleave(ours, limit)?;
-    let each = commands as f64 / guards as f64;
-    let wait = of(&runs, |run| run.longest_wait_ms);
+    let rounds = bench.interleave(
+        |round| tally.count(|| run(bench, Side::Ours, round, &mut ours)),
+        |round| {
+            observer.ask::<u32>(&bare::put(&bench.bare_name(round), 1))?;
+            Ok(run(bench, Side::Limit, round, &mut bare)?.1)
+        },
+    )?;
+    let (least, most) = (ours.median(|run| run.least), ours.median(|run| run.most));
+    let wait = ours.median(|run| run.longest_wait_ms);
     Ok(Measured::new(rounds)
-        .bounded("commands_per_guard", each, Must::AtMost(0.1))
-        .bounded(
-            "least_process",
-            of(&runs, |run| run.least),
-            Must::AtLeast(0.8),
-        )
-        .bounded("most_process", of(&runs, |run| run.most), Must::AtMost(1.2))
+        .counted_to(&tally, 0.1)
+        .bounded("least_process", least, Must::AtLeast(0.8))
+        .bounded("most_process", most, Must::AtMost(1.2))
         .bounded("longest_wait_ms", wait, Must::AtMost(LONGEST_WAIT_MS))
-        .beside("longest_wait_ms_of_all_rounds", longest(&runs))
+        .beside("longest_wait_ms_of_all_rounds", ours.longest_wait_ms())
         .beside(
             "limit_longest_wait_ms",
-            of(&bare, |run| run.longest_wait_ms),
+            bare.median(|run| run.longest_wait_ms),
         ))
 }
 
+/// What is to be reached is a wait. Beside it stands what a lock that is polled does in its turn.
 pub fn rwlock(bench: &Bench) -> Result<Measured> {
-    let (mut runs, mut bare) = (Vec::new(), Vec::new());
-    let ours = |round| {
-        runs.push(run(bench, Side::Ours, bench.name(round))?);
-        Ok(runs[runs.len() - 1].longest_wait_ms)
-    };
-    // A reader-writer lock that is polled: it has no say in what is to be reached, and shows what that is worth.
-    let polled = |round| {
-        bare.push(run(
-            bench,
-            Side::Limit,
-            format!("bare:{}", bench.name(round)),
-        )?);
-        Ok(LONGEST_WAIT_MS)
-    };
-    let rounds = bench.interleave(ours, polled)?;
-    Ok(Measured::new(rounds)
-        .bounded(
-            "least_process",
-            of(&runs, |run| run.least),
-            Must::AtLeast(0.8),
-        )
-        .beside("longest_wait_ms_of_all_rounds", longest(&runs))
-        .beside("guards_per_second", of(&runs, |run| run.per_second))
+    let (mut ours, mut polled) = (Runs::default(), Runs::default());
+    let mut tally = bench.server.tally()?;
+    bench.interleave(
+        |round| tally.count(|| run(bench, Side::Ours, round, &mut ours)),
+        |round| Ok(run(bench, Side::Limit, round, &mut polled)?.1),
+    )?;
+    let rounds = ours.0.iter().skip(1).map(|run| Round {
+        ours: run.longest_wait_ms,
+        limit: LONGEST_WAIT_MS,
+    });
+    let least = ours.median(|run| run.least);
+    Ok(Measured::new(rounds.collect())
+        .bounded("least_process", least, Must::AtLeast(0.8))
+        .counted(&tally)
+        .beside("longest_wait_ms_of_all_rounds", ours.longest_wait_ms())
+        .beside("guards_per_second", ours.median(|run| run.per_second))
         .beside(
             "polled_longest_wait_ms",
-            of(&bare, |run| run.longest_wait_ms),
+            polled.median(|run| run.longest_wait_ms),
         )
-        .beside("polled_least_process", of(&bare, |run| run.least))
-        .beside("polled_guards_per_second", of(&bare, |run| run.per_second)))
+        .beside("polled_least_process", polled.median(|run| run.least))
+        .beside(
+            "polled_guards_per_second",
+            polled.median(|run| run.per_second),
+        ))
 }
 
-/// The median of a figure, without the round that warmed up.
-fn of(runs: &[Run], figure: fn(&Run) -> f64) -> f64 {
-    median(runs.iter().skip(1).map(figure))
-}
-
-fn longest(runs: &[Run]) -> f64 {
-    runs.iter()
-        .map(|run| run.longest_wait_ms)
-        .fold(0.0, f64::max)
-}
-
-fn run(bench: &Bench, side: Side, name: String) -> Result<Run> {
+/// One round of one side; returns how many guards there were, and how many in a second.
+fn run(bench: &Bench, side: Side, round: u32, runs: &mut Runs) -> Result<(u64, f64)> {
     let time = bench.time(TIME);
     let job = Job {
         work: bench.work.to_owned(),
         side,
         url: bench.url().to_owned(),
-        name,
+        name: match side {
+            Side::Ours => bench.name(round),
+            Side::Limit => bench.bare_name(round),
+        },
         count: THREADS as u64,
         ms: time.as_millis() as u64,
     };
@@ -125,18 +117,16 @@ fn run(bench: &Bench, side: Side, name: String) -> Result<Run> {
     let guards: u64 = shares.iter().map(|share| share[0]).sum();
     let mean = guards as f64 / PROCESSES as f64;
     let of_mean = || shares.iter().map(|share| share[0] as f64 / mean);
-    let longest_wait_us = shares
-        .iter()
-        .map(|share| share[1])
-        .max()
-        .unwrap_or_default();
-    Ok(Run {
-        guards,
+    let longest_wait_us = shares.iter().map(|share| share[1]).max();
+    let run = Run {
         per_second: per_second(guards, time),
-        longest_wait_ms: longest_wait_us as f64 / 1_000.0,
+        longest_wait_ms: longest_wait_us.unwrap_or_default() as f64 / 1_000.0,
         least: of_mean().fold(f64::INFINITY, f64::min),
         most: of_mean().fold(0.0, f64::max),
-    })
+    };
+    let rate = run.per_second;
+    runs.0.push(run);
+    Ok((guards, rate))
 }
 
 /// One thread's turn, as a writer or not: it takes and gives back, and returns how long it waited.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use leasehold::LockManager;
 
 use crate::Result;
-use crate::row::{Bench, Measured, Must};
+use crate::row::{Bench, Measured};
 use crate::team::{Team, per_second};
 
 const THREADS: usize = 1_000;
@@ -25,8 +25,7 @@ const SETTLE: Duration = Duration::from_millis(300);
 pub fn measure(bench: &Bench) -> Result<Measured> {
     let each = bench.count(GUARDS);
     let guards = (THREADS * each) as u64;
-    let mut observer = bench.server.observer()?;
-    let (mut commands, mut counted) = (0, 0);
+    let mut tally = bench.server.tally()?;
     let ours = |round| {
         let mutex = LockManager::connect(bench.url())?.mutex(bench.name(round));
         let (first, theirs) = (mutex.clone(), mutex);
@@ -41,14 +40,12 @@ pub fn measure(bench: &Bench) -> Result<Measured> {
         })?;
         let guard = first.lock()?;
         settle(&team, &arrived);
-        let before = observer.commands()?;
-        let start = Instant::now();
-        guard.release()?;
-        team.join()?;
-        let time = start.elapsed();
-        commands += observer.commands()? - before;
-        counted += guards;
-        Ok(per_second(guards, time))
+        tally.count(|| {
+            let start = Instant::now();
+            guard.release()?;
+            team.join()?;
+            Ok((guards, per_second(guards, start.elapsed())))
+        })
     };
     let limit = |_| {
         let queue = Arc::new(Queue::default());
@@ -75,8 +72,7 @@ pub fn measure(bench: &Bench) -> Result<Measured> {
         Ok(per_second(guards, start.elapsed()))
     };
     let rounds = bench.interleave(ours, limit)?;
-    let each = commands as f64 / counted as f64;
-    Ok(Measured::new(rounds).bounded("commands_per_guard", each, Must::AtMost(0.1)))
+    Ok(Measured::new(rounds).counted_to(&tally, 0.1))
 }
 
 /// Lets the threads go, and waits until all of them wait for the lock.

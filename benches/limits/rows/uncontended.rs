@@ -15,28 +15,26 @@ const THREADS: usize = 8;
 
 /// One thread locks and releases, one name or a new one each time. What a manager sends later is part of the time.
 pub fn pairs(bench: &Bench, renames: bool, settings: fn(Builder) -> Builder) -> Result<Measured> {
-    let pairs = bench.count(6_000);
+    let pairs = bench.count(4_000);
     let names = |round| {
         let names = if renames { pairs } else { 1 };
         (0..names).map(move |i| format!("{}:{i}", bench.name(round)))
     };
-    let mut observer = bench.server.observer()?;
-    let mut commands = 0;
+    let mut tally = bench.server.tally()?;
     let ours = |round| {
         let locks = settings(LockManager::single(bench.url())).build()?;
         drop(locks.lock("warm-up")?);
         let mutexes: Vec<_> = names(round).map(|name| locks.mutex(name)).collect();
-        let before = observer.commands()?;
-        let start = Instant::now();
-        for pair in 0..pairs {
-            drop(mutexes[pair % mutexes.len()].lock()?);
-        }
-        if !locks.close(FLUSH) {
-            return Err("a release did not get through".into());
-        }
-        let time = start.elapsed();
-        commands += observer.commands()? - before;
-        Ok(per_second(pairs as u64, time))
+        tally.count(|| {
+            let start = Instant::now();
+            for pair in 0..pairs {
+                drop(mutexes[pair % mutexes.len()].lock()?);
+            }
+            if !locks.close(FLUSH) {
+                return Err("a release did not get through".into());
+            }
+            Ok((pairs as u64, per_second(pairs as u64, start.elapsed())))
+        })
     };
     let limit = |round| {
         let names: Vec<_> = names(round).map(|name| format!("bare:{name}")).collect();
@@ -49,13 +47,13 @@ pub fn pairs(bench: &Bench, renames: bool, settings: fn(Builder) -> Builder) -> 
         Ok(per_second(pairs as u64, start.elapsed()))
     };
     let rounds = bench.interleave(ours, limit)?;
-    let guards = (rounds.len() as u64 + 1) * pairs as u64;
-    Ok(Measured::new(rounds).beside("commands_per_guard", commands as f64 / guards as f64))
+    Ok(Measured::new(rounds).counted(&tally))
 }
 
 /// Several threads, each with a name of its own.
 pub fn parallel(bench: &Bench) -> Result<Measured> {
     let time = bench.time(Duration::from_millis(400));
+    let mut tally = bench.server.tally()?;
     let ours = |round| {
         let locks = LockManager::connect(bench.url())?;
         let name = bench.name(round);
@@ -65,16 +63,17 @@ pub fn parallel(bench: &Bench) -> Result<Measured> {
             mutex.lock()?.release()?;
             Ok(move |start| turns(start, time, || Ok(mutex.lock()?.release()?)))
         })?;
-        Ok(team.run()?.1)
+        tally.count(|| team.run())
     };
     let limit = |round| {
-        let (url, name) = (bench.url().to_owned(), bench.name(round));
+        let (url, name) = (bench.url().to_owned(), bench.bare_name(round));
         let team = Team::ready(THREADS, move |thread| {
-            let mut bare = Pairs::new(&url, &[format!("bare:{name}:{thread}")])?;
+            let mut bare = Pairs::new(&url, &[format!("{name}:{thread}")])?;
             bare.pair(0)?;
             Ok(move |start| turns(start, time, || bare.pair(0)))
         })?;
         Ok(team.run()?.1)
     };
-    Ok(Measured::new(bench.interleave(ours, limit)?))
+    let rounds = bench.interleave(ours, limit)?;
+    Ok(Measured::new(rounds).counted(&tally))
 }
