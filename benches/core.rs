@@ -26,6 +26,7 @@ floors! {
     "../src/random.rs" random
     "../src/sync.rs" sync
     "../src/config.rs" config
+    "../src/event.rs" event
     "../src/script/mod.rs" script
     "../src/core/mod.rs" core
 }
@@ -36,17 +37,14 @@ use crate::core::attempt::{Attempt, Hearing, Input, Leftover, Outcome, Step, Sur
 use crate::core::ending::Ending;
 use crate::core::fence::{Fences, block};
 use crate::core::lease::{LeaseCell, valid_until};
-use crate::core::queue::{Arrival, Finish, Granted, Health, Queue, Wants};
-use crate::core::schedule::{Schedule, renewal_due};
+use crate::core::queue::{Arrival, Finish, Granted, Health, Queue, Tenancy, Wants};
+use crate::core::schedule::{Numbered, Schedule, renewal_due};
 use crate::name::{LockKey, Target};
 use crate::random::{Chance, SystemChance, owner};
 use crate::script::{Ask, By, Call, Kind, Renewal, Reply, Verb, Wire};
 use crate::sync::Arc;
 
-const TERMS: Terms = Terms {
-    lease: Duration::from_secs(30),
-    renew: true,
-};
+const TERMS: Terms = Terms::new(Duration::from_secs(30), true);
 const QUANTUM: Duration = Duration::from_millis(50);
 const NOW: Time = Time::from_nanos(1_000_000_000);
 const LABEL: &str = "host:4711";
@@ -72,12 +70,33 @@ fn wants() -> Wants {
     }
 }
 
+/// There is only one.
+impl Tenancy for () {
+    fn number(&self) -> u64 {
+        1
+    }
+
+    fn terms(&self) -> Terms {
+        TERMS
+    }
+}
+
+/// A lease in a timetable.
+struct Due {
+    due: Time,
+    number: u64,
+}
+
+impl Numbered for Due {
+    fn number(&self) -> u64 {
+        self.number
+    }
+}
+
 fn grant(fences: u64) -> Granted<()> {
     Granted {
-        number: 1,
         tenure: (),
         units: 1,
-        terms: TERMS,
         fences: Fences::new(1, fences),
         quantum_over: NOW + QUANTUM,
     }
@@ -179,7 +198,7 @@ fn attempts(bench: &mut Criterion) {
     };
     bench.bench_function("ending: released", |bench| {
         bench.iter(|| {
-            let mut ending = Ending::of_tenure(leftover.clone(), false, None, NOW, TERMS.lease);
+            let mut ending = Ending::of_tenure(leftover.clone(), false, None, NOW, TERMS.lease());
             ending.replied(NOW, &Reply::Released, false)
         });
     });
@@ -190,15 +209,15 @@ fn attempts(bench: &mut Criterion) {
 }
 
 fn leases(bench: &mut Criterion) {
-    let cell = LeaseCell::new(valid_until(NOW, TERMS.lease));
+    let cell = LeaseCell::new(valid_until(NOW, TERMS.lease()));
     bench.bench_function("lease: standing", |bench| {
         bench.iter(|| black_box(&cell).standing(NOW));
     });
     bench.bench_function("lease: renew", |bench| {
-        let (cell, mut sent) = (LeaseCell::new(valid_until(NOW, TERMS.lease)), NOW);
+        let (cell, mut sent) = (LeaseCell::new(valid_until(NOW, TERMS.lease())), NOW);
         bench.iter(|| {
             sent = sent + Duration::from_millis(1);
-            cell.renew(sent, valid_until(sent, TERMS.lease))
+            cell.renew(sent, valid_until(sent, TERMS.lease()))
         });
     });
     for leases in [1_000, 100_000] {
@@ -206,15 +225,17 @@ fn leases(bench: &mut Criterion) {
         bench.bench_function(&name, |bench| {
             let mut schedule = Schedule::default();
             for number in 0..leases {
-                schedule.insert((Time::from_nanos(number), number), number);
+                let due = Time::from_nanos(number);
+                schedule.insert(due, Due { due, number });
             }
             let mut jitter = 0_u64;
             bench.iter(|| {
-                let ((time, number), thing) = schedule
+                let Due { due, number } = schedule
                     .pop_due(Time::NEVER)
                     .expect("it is put back each time");
                 jitter = jitter.wrapping_add(0x9e37_79b9_7f4a_7c15);
-                schedule.insert((renewal_due(time, TERMS.lease, jitter), number), thing);
+                let due = renewal_due(due, TERMS.lease(), jitter);
+                schedule.insert(due, Due { due, number });
             });
         });
     }
@@ -231,7 +252,7 @@ fn calls(bench: &mut Criterion) {
     let ask = Ask {
         owner: Arc::clone(&owner),
         units: 1,
-        lease: TERMS.lease,
+        lease: TERMS.lease(),
         fences: 1,
         beside: None,
         channel: None,
@@ -262,7 +283,7 @@ fn calls(bench: &mut Criterion) {
             key: LockKey::new("", &format!("orders:{number}")).expect("a name"),
             owner: Arc::clone(&owner),
             units: 1,
-            lease: TERMS.lease,
+            lease: TERMS.lease(),
         })
         .collect();
     bench.bench_function("command/renewal of 200: made and packed", |bench| {

@@ -33,6 +33,16 @@ const ROWS: &[Row] = &[
         measure: |bench| uncontended::pairs(bench, false, |builder| builder),
     },
     Row {
+        work: "uncontended_background",
+        limit: "the bare pair, a new name each time",
+        unit: "pairs/s",
+        must: AtLeast(1.4),
+        rounds: MANY,
+        measure: |bench| {
+            uncontended::pairs(bench, true, |builder| builder.background_release(true))
+        },
+    },
+    Row {
         work: "parallel_8",
         limit: "8 bare connections, each with its own name",
         unit: "pairs/s",
