@@ -92,7 +92,8 @@
 //!
 //! # Forking
 //!
-//! In a forked child every guard reads lost, every call is [`Closed`](Error::Closed), and a drop touches nothing.
+//! In a forked child every guard reads lost, every call is [`Closed`](Error::Closed), and a drop touches nothing. A
+//! child is one of `fork(2)`, whoever calls it; a bare `clone(2)` system call past the C library is not noticed.
 //!
 //! # Features
 //!
@@ -128,6 +129,7 @@ mod guard;
 mod lock;
 mod manager;
 mod name;
+mod process;
 mod random;
 mod script;
 mod stats;

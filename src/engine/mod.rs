@@ -51,6 +51,7 @@ use std::time::Duration;
 use crate::clock::{Clock, Time};
 use crate::config::Settings;
 use crate::error::{Error, Failure, FailureKind, Lost, LostCause, Result};
+use crate::process::Origin;
 use crate::random::Chance;
 use crate::script::{Call, Reply, Verb};
 use crate::stats::{Counters, Stats};
@@ -80,7 +81,7 @@ pub(crate) struct Engine {
     stats: Counters,
     closed: AtomicBool,
     /// The process that made it; in a forked child nothing here may be touched.
-    pid: u32,
+    origin: Origin,
     next_tenure: AtomicU64,
     me: Weak<Engine>,
 }
@@ -109,7 +110,7 @@ impl Engine {
             events,
             stats: Counters::new(),
             closed: AtomicBool::new(false),
-            pid: std::process::id(),
+            origin: Origin::here(),
             next_tenure: AtomicU64::new(1),
             me: me.clone(),
         })
@@ -122,7 +123,7 @@ impl Engine {
     /// Whether this is a forked child, where mutexes may be locked for ever and connections are shared with
     /// the parent. Asked before anything else is touched.
     pub(crate) fn is_forked(&self) -> bool {
-        std::process::id() != self.pid
+        self.origin.is_left()
     }
 
     pub(crate) fn is_closed(&self) -> bool {
