@@ -277,11 +277,16 @@ fn calls(bench: &mut Criterion) {
             bench.iter(|| call.command(By::Digest, &wire).get_packed_command());
         });
     }
-    let batch: Vec<_> = (0..200)
-        .map(|number| Renewal {
+    let names = (0..200).map(|number| format!("orders:{number}"));
+    let keys: Vec<_> = names
+        .map(|name| LockKey::new("", &name).expect("a name"))
+        .collect();
+    let batch: Vec<_> = keys
+        .iter()
+        .map(|key| Renewal {
             kind: Kind::Mutex,
-            key: LockKey::new("", &format!("orders:{number}")).expect("a name"),
-            owner: Arc::clone(&owner),
+            key,
+            owner: owner.to_string(),
             units: 1,
             lease: TERMS.lease(),
         })

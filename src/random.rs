@@ -101,10 +101,10 @@ impl Owner {
     }
 
     /// As it stands in Redis. `label` is the one it was made with.
-    pub(crate) fn text(&self, label: &str) -> Arc<str> {
+    pub(crate) fn text(&self, label: &str) -> String {
         match self.text.get() {
-            Some(text) => text.as_str().into(),
-            None => written(self.unique, label).into(),
+            Some(text) => text.clone(),
+            None => written(self.unique, label),
         }
     }
 
@@ -141,9 +141,9 @@ mod tests {
             ("", "l"),
         ] {
             let kept = Owner::new(text, label);
-            assert_eq!(&*kept.text(label), text);
+            assert_eq!(kept.text(label), text);
             assert_eq!(kept.shown(label), text);
-            assert_eq!(&*kept.text(label), text);
+            assert_eq!(kept.text(label), text);
         }
     }
 

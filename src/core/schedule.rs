@@ -233,11 +233,11 @@ impl Shift {
 }
 
 /// When a lease that was confirmed by a request sent at `sent` is renewed: after a third of it, so that two
-/// more chances remain, and up to a twelfth earlier, so that leases taken together drift apart.
+/// more chances remain, and up to a 24th of it earlier, so that leases taken together drift apart.
 pub(crate) fn renewal_due(sent: Time, lease: Duration, jitter: u64) -> Time {
     let (most, jitter) = (lease / 3, (jitter >> 48) as u32);
     // The top 16 bits are a fraction in 65,536ths.
-    sent + most.saturating_sub(most / 4 * jitter / 65_536)
+    sent + most.saturating_sub(most / 8 * jitter / 65_536)
 }
 
 /// How long after a failure a lease is tried again: often enough for a few more tries in what remains, and

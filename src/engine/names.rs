@@ -301,7 +301,7 @@ impl State {
     /// Who holds the lock, as far as this process knows. `label` is this process's.
     pub(crate) fn holder(&self, label: &str) -> Option<Arc<str>> {
         match (self.queue.tenure(), self.last()) {
-            (Some(tenure), _) => Some(tenure.owner.text(label)),
+            (Some(tenure), _) => Some(tenure.owner.text(label).into()),
             (None, Last::Held(holder)) => Some(Arc::clone(holder)),
             (None, _) => None,
         }

@@ -2,15 +2,15 @@
 //!
 //! | step | does |
 //! | --- | --- |
-//! | 1 | takes what is due, or will be soon, out of the timetable, up to a batch, and puts each lease back at its retry time |
+//! | 1 | takes what is due, or will be soon, out of the timetable, up to a batch, and notes that it is in flight |
 //! | 2 | sends the batch in one request |
-//! | 3 | moves each confirmed lease to its next time; hands each lost one to the watch thread |
+//! | 3 | puts each confirmed lease to its next time, each other one to its retry time; hands each lost one to the watch thread |
 //! | 4 | sends the endings that are due, until one fails |
 //! | 5 | now and then has the pool close what nobody uses |
 //! | 6 | sleeps until the next is due, a second at the most |
 //!
-//! Since a lease or an ending is back in the timetable before anything is sent, neither an error nor a panic on the
-//! way can make the thread forget one. A lease is registered before its guard is handed out, and deregistered before
+//! A lease that is in flight is noted as such, and an ending stays in the timetable, before anything is sent: so
+//! neither an error nor a panic on the way can make the thread forget one. A lease is registered before its guard is handed out, and deregistered before
 //! its release is sent.
 //!
 //! The thread starts with the first lease or ending, and ends when there has been neither for a while. An
@@ -41,6 +41,10 @@ use endings::Job;
 
 /// How many keys, or a few more where a lease has several, go into one request: the server pauses about a millisecond for it.
 pub(super) const BATCH: usize = 200;
+/// How many leases are put back with the mutex held: whoever wants it waits for so long.
+const AT_A_TIME: usize = 50;
+/// The place of a lease that is in flight.
+const IN_FLIGHT: u64 = 0;
 /// How long a connection of the pool is kept that nobody uses: held locks need none.
 const IDLE: Duration = Duration::from_secs(15);
 /// After a failure: what else is due is tried next, but a server that is gone is not asked without a pause.
@@ -58,6 +62,8 @@ pub(crate) struct Renewal {
 #[derive(Default)]
 struct State {
     leases: Schedule<Arc<Tenure>>,
+    /// Those whose renewal is under way, and which so have no place; and since when.
+    in_flight: Option<(Time, Arc<[Arc<Tenure>]>)>,
     endings: Schedule<Job>,
     shift: Shift,
     next_job: u64,
@@ -110,7 +116,6 @@ impl Renewal {
         state.take(tenure);
         // Whoever ends a lease sets it first and looks for its place second.
         if tenure.cell.deadline().is_some() {
-            tenure.is_hastened.store(true, Ordering::Relaxed);
             state.put(tenure, now);
             self.wake_for(&mut state, now);
         }
@@ -161,6 +166,7 @@ impl Renewal {
                 log::error!("the renewal thread panicked and goes on with all its leases");
                 // The connection may be in the middle of something.
                 line = None;
+                self.state.lock().land();
             }
             let now = engine.now();
             if now.since(*tidied.get_or_insert(now)) >= IDLE {
@@ -187,12 +193,12 @@ impl Renewal {
     fn renew_due(&self, engine: &Engine, line: &mut dyn Line) -> bool {
         loop {
             let lags = &engine.stats.renewal_lags;
-            let batch = self.state.lock().take_due(engine.now(), lags);
-            if batch.is_empty() {
+            let Some(batch) = self.state.lock().take_due(engine.now(), lags) else {
                 return true;
-            }
-            if let Err(failure) = self.renew(engine, line, &batch) {
-                // They are in the timetable at their retry times.
+            };
+            let renewed = self.renew(engine, line, &batch);
+            self.state.lock().in_flight = None;
+            if let Err(failure) = renewed {
                 self.failed(engine, failure);
                 return false;
             }
@@ -226,45 +232,65 @@ impl Renewal {
                 return self.renew(engine, line, second).and(first);
             }
             Err(failure) => {
-                engine.stats.renewals_failed.add(batch.len() as u64);
+                self.not_confirmed(engine, batch);
                 return Err(failure);
             }
         };
-        let mut said = &said[..];
-        for tenure in batch {
-            let of_this;
-            (of_this, said) = said.split_at(tenure.keys().len());
-            let lease = tenure.renewed_for();
-            match tenure.renewed(sent, engine.now(), lease, of_this) {
-                Standing::Live(_) if of_this.contains(&Renewed::Refused) => {
-                    engine.stats.renewals_failed.add(1);
-                }
-                Standing::Live(left) => {
-                    engine.count_renewal(tenure, left);
-                    let due = renewal_due(sent, lease, engine.chance.bits());
-                    self.put_off(tenure, due);
-                }
-                Standing::Ended => {}
-                Standing::Lost(_) => {
-                    self.deregister(tenure);
-                    engine.watch.hurry(tenure);
-                }
+        let (now, mut said) = (engine.now(), &said[..]);
+        for part in batch.chunks(AT_A_TIME) {
+            let confirmed: Vec<_> = part
+                .iter()
+                .filter_map(|tenure| {
+                    let of_this;
+                    (of_this, said) = said.split_at(tenure.keys().len());
+                    let due = self.confirmed(engine, tenure, sent, now, of_this)?;
+                    Some((tenure, due))
+                })
+                .collect();
+            let mut state = self.state.lock();
+            for (tenure, due) in confirmed {
+                state.put_back(tenure, due);
             }
         }
         Ok(())
     }
 
-    /// Moves a lease from its retry time to its next one, if it has one, unless its guard has ended it meanwhile: that
-    /// sets the lease first and takes the place out second. One that was hastened after this renewal was sent stays
-    /// where it is: the answer may be older than what is said of it.
-    fn put_off(&self, tenure: &Arc<Tenure>, due: Time) {
-        let mut state = self.state.lock();
-        if tenure.is_hastened.load(Ordering::Relaxed) {
-            return;
+    /// Takes in what was said of one lease. Returns when it is to be renewed again.
+    fn confirmed(
+        &self,
+        engine: &Engine,
+        tenure: &Arc<Tenure>,
+        sent: Time,
+        now: Time,
+        said: &[Renewed],
+    ) -> Option<Time> {
+        let lease = tenure.renewed_for();
+        match tenure.renewed(sent, now, lease, said) {
+            Standing::Live(_) if said.contains(&Renewed::Refused) => {
+                engine.stats.renewals_failed.add(1);
+                Some(now + retry_after(tenure.terms.lease()))
+            }
+            Standing::Live(left) => {
+                engine.count_renewal(tenure, left);
+                let due = renewal_due(sent, lease, engine.chance.bits());
+                tenure.terms.renew.then_some(due)
+            }
+            Standing::Ended => None,
+            Standing::Lost(_) => {
+                self.deregister(tenure);
+                engine.watch.hurry(tenure);
+                None
+            }
         }
-        state.take(tenure);
-        if tenure.terms.renew && tenure.cell.deadline().is_some() {
-            state.put(tenure, due);
+    }
+
+    /// Nothing is known of what became of these: they are tried again.
+    fn not_confirmed(&self, engine: &Engine, batch: &[Arc<Tenure>]) {
+        engine.stats.renewals_failed.add(batch.len() as u64);
+        let now = engine.now();
+        let mut state = self.state.lock();
+        for tenure in batch {
+            state.put_back(tenure, now + retry_after(tenure.terms.lease()));
         }
     }
 
@@ -318,8 +344,18 @@ impl State {
         self.leases.remove((due, tenure.number));
     }
 
-    /// The leases that are due, or will be soon, up to a batch, each put back at its retry time.
-    fn take_due(&mut self, now: Time, lags: &Recorder) -> Vec<Arc<Tenure>> {
+    /// Puts a lease that was in flight into its next place, unless its guard has ended it meanwhile: that sets the
+    /// lease first and looks for its place second. One that was hastened after its renewal was sent has its place: the
+    /// answer may be older than what is said of it.
+    fn put_back(&mut self, tenure: &Arc<Tenure>, due: Time) {
+        let is_in_flight = tenure.renewal_place.load(Ordering::Relaxed) == IN_FLIGHT;
+        if is_in_flight && tenure.cell.deadline().is_some() {
+            self.put(tenure, due);
+        }
+    }
+
+    /// The leases that are due, or will be soon, up to a batch. They are in flight from here on.
+    fn take_due(&mut self, now: Time, lags: &Recorder) -> Option<Arc<[Arc<Tenure>]>> {
         let (mut batch, mut keys) = (Vec::new(), 0);
         while keys < BATCH
             && let Some((due, tenure)) = self.leases.first()
@@ -330,13 +366,25 @@ impl State {
             if let Standing::Live(_) = tenure.cell.standing(now) {
                 lags.record(now.since(due));
                 keys += tenure.keys().len();
+                tenure.renewal_place.store(IN_FLIGHT, Ordering::Relaxed);
                 batch.push(tenure);
             }
         }
-        for tenure in &batch {
-            tenure.is_hastened.store(false, Ordering::Relaxed);
-            self.put(tenure, now + retry_after(tenure.terms.lease()));
+        if batch.is_empty() {
+            return None;
         }
-        batch
+        let batch: Arc<[_]> = batch.into();
+        self.in_flight = Some((now, Arc::clone(&batch)));
+        Some(batch)
+    }
+
+    /// After a panic: nothing is known of what was in flight.
+    fn land(&mut self) {
+        let Some((since, batch)) = self.in_flight.take() else {
+            return;
+        };
+        for tenure in &*batch {
+            self.put_back(tenure, since + retry_after(tenure.terms.lease()));
+        }
     }
 }

@@ -42,8 +42,6 @@ pub(crate) struct Tenure {
     /// Its places in the timetables, each changed only under that timetable's mutex.
     pub(crate) renewal_place: AtomicU64,
     pub(crate) watch_place: AtomicU64,
-    /// Whether its renewal was hastened since the last one was sent. Changed only under the timetable's mutex.
-    pub(super) is_hastened: AtomicBool,
     /// Whether what may be left of it in Redis after its loss is being released.
     is_cleaned_up: AtomicBool,
     /// Numbers its holdings.
@@ -127,7 +125,6 @@ impl Tenure {
             contended: AtomicBool::new(grant.contended),
             renewal_place: AtomicU64::new(0),
             watch_place: AtomicU64::new(0),
-            is_hastened: AtomicBool::new(false),
             is_cleaned_up: AtomicBool::new(false),
             holdings: AtomicU32::new(0),
             is_extended: AtomicBool::new(false),
@@ -275,20 +272,20 @@ impl Tenure {
 impl Engine {
     /// The owner of a tenure, as it stands in Redis.
     pub(super) fn owner_of(&self, tenure: &Tenure) -> Arc<str> {
-        tenure.owner.text(&self.settings.label)
+        tenure.owner.text(&self.settings.label).into()
     }
 
     /// What to ask for so that a tenure lasts for `lease` from then on: one renewal for each of its keys.
     pub(super) fn renewals<'a>(
-        &self,
+        &'a self,
         tenure: &'a Tenure,
         lease: Duration,
-    ) -> impl Iterator<Item = Renewal> + use<'a> {
-        let owner = self.owner_of(tenure);
+    ) -> impl Iterator<Item = Renewal<'a>> + use<'a> {
+        let label: &'a str = &self.settings.label;
         tenure.keys().iter().map(move |key| Renewal {
             kind: tenure.entry.kind,
-            key: key.clone(),
-            owner: Arc::clone(&owner),
+            key,
+            owner: tenure.owner.text(label),
             units: tenure.units,
             lease,
         })

@@ -47,7 +47,7 @@ pub(crate) enum Call<'a> {
         verb: &'a Verb,
     },
     /// The renewal of many leases.
-    Renew(&'a [Renewal]),
+    Renew(&'a [Renewal<'a>]),
     /// The release of many mutexes that nobody is known to wait for.
     Release(&'a [PlainRelease<'a>]),
     /// To be let past a rate limiter.
@@ -158,10 +158,10 @@ pub(crate) struct GiveBack {
 
 /// One lease to renew.
 #[derive(Clone, Debug)]
-pub(crate) struct Renewal {
+pub(crate) struct Renewal<'a> {
     pub(crate) kind: Kind,
-    pub(crate) key: LockKey,
-    pub(crate) owner: Arc<str>,
+    pub(crate) key: &'a LockKey,
+    pub(crate) owner: String,
     pub(crate) units: u32,
     pub(crate) lease: Duration,
 }
@@ -290,7 +290,7 @@ impl Call<'_> {
                         Kind::Mutex | Kind::Multi => 0,
                         Kind::Read | Kind::Write | Kind::Semaphore { .. } => renewal.units,
                     };
-                    let owner = &*renewal.owner;
+                    let owner = renewal.owner.as_str();
                     command.arg(owner).arg(ms(renewal.lease)).arg(shares);
                 }
                 command
@@ -485,10 +485,11 @@ mod tests {
             }
         };
         let owner: Arc<str> = "lh1:u:l".into();
+        let key = target("n").first().clone();
         let renewal = Renewal {
             kind: Kind::Mutex,
-            key: target("n").first().clone(),
-            owner: Arc::clone(&owner),
+            key: &key,
+            owner: owner.to_string(),
             units: 1,
             lease: Duration::from_secs(1),
         };
