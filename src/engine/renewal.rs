@@ -237,13 +237,21 @@ impl Renewal {
             }
         };
         let (now, mut said) = (engine.now(), &said[..]);
+        // One for all of them: what is renewed together stays together, and batches drift apart.
+        let jitter = engine.chance.bits();
         for part in batch.chunks(AT_A_TIME) {
             let confirmed: Vec<_> = part
                 .iter()
                 .filter_map(|tenure| {
                     let of_this;
                     (of_this, said) = said.split_at(tenure.keys().len());
-                    let due = self.confirmed(engine, tenure, sent, now, of_this)?;
+                    let is_confirmed = self.confirmed(engine, tenure, sent, now, of_this)?;
+                    let lease = tenure.terms.lease();
+                    let due = if is_confirmed {
+                        renewal_due(sent, lease, jitter)
+                    } else {
+                        now + retry_after(lease)
+                    };
                     Some((tenure, due))
                 })
                 .collect();
@@ -255,7 +263,8 @@ impl Renewal {
         Ok(())
     }
 
-    /// Takes in what was said of one lease. Returns when it is to be renewed again.
+    /// Takes in what was said of one lease: whether it is confirmed, or tried again; none where it is not renewed any
+    /// more.
     fn confirmed(
         &self,
         engine: &Engine,
@@ -263,17 +272,15 @@ impl Renewal {
         sent: Time,
         now: Time,
         said: &[Renewed],
-    ) -> Option<Time> {
-        let lease = tenure.renewed_for();
-        match tenure.renewed(sent, now, lease, said) {
+    ) -> Option<bool> {
+        match tenure.renewed(sent, now, tenure.renewed_for(), said) {
             Standing::Live(_) if said.contains(&Renewed::Refused) => {
                 engine.stats.renewals_failed.add(1);
-                Some(now + retry_after(tenure.terms.lease()))
+                Some(false)
             }
             Standing::Live(left) => {
                 engine.count_renewal(tenure, left);
-                let due = renewal_due(sent, lease, engine.chance.bits());
-                tenure.terms.renew.then_some(due)
+                tenure.terms.renew.then_some(true)
             }
             Standing::Ended => None,
             Standing::Lost(_) => {
