@@ -16,7 +16,7 @@ use crate::engine::Engine;
 use crate::engine::events::{Lease, Notice};
 use crate::engine::holding::HoldLimit;
 use crate::engine::tenure::Tenure;
-use crate::sync::{Arc, AtomicU64, Condvar, Mutex, Ordering, Weak, thread};
+use crate::sync::{Arc, Condvar, Mutex, Ordering, Weak, thread};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -28,28 +28,21 @@ const AT_A_TIME: usize = 100;
 pub(crate) struct Watch {
     state: Mutex<State>,
     changed: Condvar,
-    /// Numbers for what has none of its own.
-    next_number: AtomicU64,
 }
 
 /// Guarded by the watch's mutex.
 #[derive(Default)]
 struct State {
-    deadlines: Schedule<Watched>,
+    /// In a timetable of their own, which so has no room for anything else: they are many.
+    leases: Schedule<Arc<Tenure>>,
+    holds: Schedule<Arc<HoldLimit>>,
+    next_hold: u64,
     shift: Shift,
 }
 
-enum Watched {
-    Lease(Arc<Tenure>),
-    Hold(Arc<HoldLimit>),
-}
-
-impl Numbered for Watched {
+impl Numbered for Arc<HoldLimit> {
     fn number(&self) -> u64 {
-        match self {
-            Self::Lease(tenure) => tenure.number,
-            Self::Hold(limit) => HOLDS | limit.place.load(Ordering::Relaxed),
-        }
+        self.place.load(Ordering::Relaxed)
     }
 }
 
@@ -58,7 +51,6 @@ impl Watch {
         Self {
             state: Mutex::default(),
             changed: Condvar::new(),
-            next_number: AtomicU64::new(0),
         }
     }
 
@@ -102,20 +94,16 @@ impl Watch {
 
     /// Watches a guard's `max_hold`, or its `warn_after`. Its lease is watched already, so the thread runs.
     pub(crate) fn register_hold(&self, limit: &Arc<HoldLimit>) {
-        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
-        limit.place.store(number, Ordering::Relaxed);
         let mut state = self.state.lock();
-        let watched = Watched::Hold(Arc::clone(limit));
-        state.deadlines.insert(limit.due, watched);
+        limit.place.store(state.next_hold, Ordering::Relaxed);
+        state.next_hold += 1;
+        state.holds.insert(limit.due, Arc::clone(limit));
         self.wake_for(&mut state, limit.due);
     }
 
     pub(crate) fn deregister_hold(&self, limit: &HoldLimit) {
         let number = limit.place.load(Ordering::Relaxed);
-        self.state
-            .lock()
-            .deadlines
-            .remove((limit.due, HOLDS | number));
+        self.state.lock().holds.remove((limit.due, number));
     }
 
     pub(crate) fn stop(&self) {
@@ -154,7 +142,7 @@ impl Watch {
             let now = engine.now();
             drop(engine);
             let mut state = self.state.lock();
-            let next = state.deadlines.next();
+            let next = state.next_due();
             let Some(sleep) = state.shift.rest(now, next) else {
                 return;
             };
@@ -183,11 +171,18 @@ impl Watch {
         loop {
             let now = engine.now();
             // The mutex is let go before anything is settled.
-            let due = self.state.lock().deadlines.pop_due(now);
-            match due {
-                None => return,
-                Some(Watched::Hold(limit)) => limit.exceed(engine, now),
-                Some(Watched::Lease(tenure)) => self.settle(engine, &tenure, now),
+            let (lease, hold) = {
+                let mut state = self.state.lock();
+                (state.leases.pop_due(now), state.holds.pop_due(now))
+            };
+            if lease.is_none() && hold.is_none() {
+                return;
+            }
+            if let Some(limit) = hold {
+                limit.exceed(engine, now);
+            }
+            if let Some(tenure) = lease {
+                self.settle(engine, &tenure, now);
             }
         }
     }
@@ -235,16 +230,17 @@ fn risk_of(engine: &Engine, tenure: &Tenure, deadline: Time) -> Option<Time> {
     is_wanted.then(|| deadline - at_risk_below(tenure.terms.lease()))
 }
 
-/// Tells the numbers of holds from those of tenures, which count from 1.
-const HOLDS: u64 = 1 << 63;
-
 impl State {
+    fn next_due(&self) -> Option<Time> {
+        [self.leases.next(), self.holds.next()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
     /// The leases that stand before `until` and need not be looked at before then: some of them, where they are many.
     fn moved_on(&self, engine: &Engine, until: Time) -> Vec<(Arc<Tenure>, Time)> {
-        let moved = self.deadlines.due_by(until).filter_map(|watched| {
-            let Watched::Lease(tenure) = watched else {
-                return None;
-            };
+        let moved = self.leases.due_by(until).filter_map(|tenure| {
             let deadline = tenure.cell.deadline()?;
             let look = risk_of(engine, tenure, deadline).unwrap_or(deadline);
             (look > until).then(|| (Arc::clone(tenure), look))
@@ -254,12 +250,11 @@ impl State {
 
     fn put(&mut self, tenure: &Arc<Tenure>, at: Time) {
         tenure.watch_place.store(at.as_nanos(), Ordering::Relaxed);
-        let watched = Watched::Lease(Arc::clone(tenure));
-        self.deadlines.insert(at, watched);
+        self.leases.insert(at, Arc::clone(tenure));
     }
 
     fn take(&mut self, tenure: &Tenure) -> bool {
         let at = Time::from_nanos(tenure.watch_place.load(Ordering::Relaxed));
-        self.deadlines.remove((at, tenure.number)).is_some()
+        self.leases.remove((at, tenure.number)).is_some()
     }
 }
