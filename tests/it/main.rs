@@ -7,6 +7,7 @@ mod connect;
 mod contract;
 mod events;
 mod examples;
+mod fork;
 mod multi;
 mod mutex;
 mod mutex_faults;
