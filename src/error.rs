@@ -300,6 +300,11 @@ impl Failure {
         )
     }
 
+    /// Whether it says something of the server, or of the way there, and not only of what was asked.
+    pub(crate) fn is_of_the_connection(&self) -> bool {
+        self.unknown || self.passes()
+    }
+
     pub(crate) fn into_error(self, name: Option<&str>) -> Error {
         let (name, cause) = (name.map(Arc::from), self.cause);
         match self.kind {

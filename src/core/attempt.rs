@@ -218,19 +218,20 @@ impl Attempt {
     ) -> Self {
         Self {
             answered: true,
-            waits: true,
-            ..Self::take_back(chance, label, from, give_back)
+            ..Self::take_back(chance, label, from, give_back, true)
         }
     }
 
-    /// The same where its release has not been sent: nobody has waited for it.
+    /// The same where its release has not been sent: nobody has been told of it. `waits`: a wait has begun.
     pub(crate) fn take_back(
         chance: &dyn Chance,
         label: &str,
         from: Leftover,
         give_back: Option<GiveBack>,
+        waits: bool,
     ) -> Self {
         Self {
+            waits,
             state: State::TakeOver {
                 from: from.owner,
                 doubt: from.doubt,
@@ -238,6 +239,11 @@ impl Attempt {
             },
             ..Self::new(chance, label, from.units)
         }
+    }
+
+    /// Whether a failure is waited out.
+    pub(crate) fn waits(&self) -> bool {
+        self.waits
     }
 
     /// Whether it has done nothing yet, so that another may take its place.

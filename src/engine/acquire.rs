@@ -222,6 +222,7 @@ impl Engine {
         visit: &mut Visit<'_>,
     ) -> Result<Acquired> {
         let lease = request.options.terms().lease();
+        let _asking = self.asking();
         self.settle_outgoing(request, entry, &mut attempt);
         let mut waker: Option<Waker> = None;
         let mut input = Input::Go;
@@ -334,21 +335,23 @@ impl Engine {
         entry: &Arc<Entry>,
         attempt: &mut Attempt,
     ) {
-        let outgoing = entry.lock().outgoing().to_vec();
-        for place in outgoing {
-            let Some(ending) = self.renewal.take_back(self, place) else {
+        let keys = entry.target.keys();
+        for place in self.renewal.left_here(keys) {
+            let Some((left, ending)) = self.renewal.take_back(place) else {
                 // No longer than a request takes: a renewal thread that is stuck is not to hold up who asks.
                 let limit = self.now() + self.settings.io_timeout;
                 let until = request.until.map_or(limit, |until| until.min(limit));
-                self.renewal.wait_until_sent(self, place, until);
+                self.renewal.wait_until_sent(self, keys, place, until);
                 continue;
             };
-            if entry.kind.sharing().several || !attempt.is_new() {
-                // What fails of it goes on in the background.
-                self.send_ending(entry, ending).ok();
-            } else {
+            let is_the_same = left.is_of(entry) && !entry.kind.sharing().several;
+            if is_the_same && attempt.is_new() {
                 let (from, unused) = ending.unsent();
-                *attempt = Attempt::take_back(&*self.chance, &self.settings.label, from, unused);
+                let (label, waits) = (&self.settings.label, attempt.waits());
+                *attempt = Attempt::take_back(&*self.chance, label, from, unused, waits);
+            } else {
+                // What fails of it goes on in the background.
+                self.send_ending(&left, ending).ok();
             }
         }
     }

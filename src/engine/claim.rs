@@ -189,7 +189,7 @@ impl Engine {
         };
         let (key, sent) = (entry.target.first(), self.now());
         let call = Call::Adopt { key, adopt: &adopt };
-        let answer = self.store.call(&call, self.limits(None));
+        let answer = self.send(&call, self.limits(None));
         let failure = match answer.map(|answer| answer.reply) {
             Ok(Reply::Granted {
                 fence, contended, ..

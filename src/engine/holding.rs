@@ -54,8 +54,9 @@ pub(crate) struct HoldLimit {
     holding: u32,
     fence: u64,
     since: Time,
-    /// Whether it is a warning only.
+    /// Whether it is a warning only, and with what limit beside it.
     warns: bool,
+    beside: Option<Arc<HoldLimit>>,
     length: Duration,
     pub(crate) due: Time,
     /// Its place in the watch thread's timetable.
@@ -86,6 +87,15 @@ impl HoldLimit {
         }
         let held = now.since(self.since);
         if self.warns {
+            // Of a guard that is none any more there is nothing to say.
+            let is_over = self
+                .beside
+                .as_ref()
+                .is_some_and(|limit| limit.is_exceeded());
+            let is_live = matches!(self.tenure.cell.standing(now), Standing::Live(_));
+            if is_over || !is_live {
+                return;
+            }
             engine.stats.held_long.add(1);
             engine
                 .events
@@ -117,13 +127,14 @@ impl Holding {
     ) -> Self {
         let Turn { tenure, fence, .. } = turn;
         let number = tenure.holdings.fetch_add(1, Ordering::Relaxed);
-        let watch = |length: Duration, warns| {
+        let watch = |length: Duration, warns, beside| {
             let limit = Arc::new(HoldLimit {
                 tenure: Arc::clone(&tenure),
                 holding: number,
                 fence,
                 since,
                 warns,
+                beside,
                 length,
                 // Its thread may have been woken late, and has all of it.
                 due: engine.now() + length,
@@ -135,9 +146,10 @@ impl Holding {
         };
         let warn_after = engine.settings.warn_after;
         let limits = (max_hold.is_some() || warn_after.is_some()).then(|| {
+            let max_hold = max_hold.map(|length| watch(length, false, None));
             Box::new(HoldLimits {
-                max_hold: max_hold.map(|length| watch(length, false)),
-                warn_after: warn_after.map(|length| watch(length, true)),
+                warn_after: warn_after.map(|length| watch(length, true, max_hold.clone())),
+                max_hold,
             })
         });
         Self {

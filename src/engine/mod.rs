@@ -80,6 +80,8 @@ pub(crate) struct Engine {
     events: Arc<Events>,
     stats: Counters,
     closed: AtomicBool,
+    /// How many threads ask Redis, or wait to.
+    asking: AtomicU64,
     /// The process that made it; in a forked child nothing here may be touched.
     origin: Origin,
     next_tenure: AtomicU64,
@@ -110,6 +112,7 @@ impl Engine {
             events,
             stats: Counters::new(),
             closed: AtomicBool::new(false),
+            asking: AtomicU64::new(0),
             origin: Origin::here(),
             next_tenure: AtomicU64::new(1),
             me: me.clone(),
@@ -152,6 +155,16 @@ impl Engine {
         }
         let words = "no answer to a PING";
         Err(Failure::plain(FailureKind::Protocol, false, words).into_error(None))
+    }
+
+    /// Counts the caller among those who ask, until what is returned is dropped.
+    fn asking(&self) -> Asking<'_> {
+        self.asking.fetch_add(1, Ordering::SeqCst);
+        Asking(self)
+    }
+
+    fn is_asking(&self) -> bool {
+        self.asking.load(Ordering::SeqCst) > 0
     }
 
     /// Ends all waits with [`Error::Closed`], then waits for queued releases to go out. True if they all did.
@@ -261,6 +274,19 @@ impl Engine {
                     whole: left,
                 }
             }
+        }
+    }
+}
+
+/// One who asks.
+struct Asking<'a>(&'a Engine);
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.asking.fetch_sub(1, Ordering::SeqCst);
+        // Whoever closes sets the flag before it looks for those who ask: one of us sees the other.
+        if self.0.is_closed() {
+            self.0.renewal.look_again();
         }
     }
 }

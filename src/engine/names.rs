@@ -10,7 +10,6 @@ use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use crate::clock::Time;
 use crate::core::attempt::Attempt;
 use crate::core::queue::{Queue, Turn};
-use crate::core::schedule::Place;
 use crate::engine::tenure::Tenure;
 use crate::error::Failure;
 use crate::name::Target;
@@ -94,7 +93,7 @@ pub(crate) struct Entry {
 /// Guarded by the entry's mutex.
 pub(crate) struct State {
     pub(crate) queue: Queue<Arc<Slot>, Arc<Tenure>>,
-    /// What a name has only while somebody asks, waits, or releases in the background: most are just held.
+    /// What a name has only while somebody asks or waits: most are just held.
     aside: Option<Box<Aside>>,
 }
 
@@ -114,8 +113,6 @@ struct Aside {
     last: Last,
     /// When and by whom it was last said to be held.
     last_held: Option<(Time, Arc<str>)>,
-    /// The places of its releases that guards left to the renewal thread, until their first request is over.
-    outgoing: Vec<Place>,
     /// How many keep the entry in the table for what they are about to do with it.
     pins: u32,
 }
@@ -123,7 +120,7 @@ struct Aside {
 impl Aside {
     /// Whether the entry must stay for it.
     fn is_kept(&self) -> bool {
-        !self.outgoing.is_empty() || self.pins > 0
+        self.pins > 0
     }
 }
 
@@ -237,6 +234,11 @@ impl Entry {
         (self.kind, self.target.id())
     }
 
+    /// Whether it is the same lock.
+    pub(crate) fn is_of(&self, other: &Entry) -> bool {
+        self.id() == other.id()
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
@@ -270,21 +272,6 @@ impl State {
         let aside = self.aside.get_or_insert_default();
         aside.last = Last::Held(Arc::clone(holder));
         aside.last_held = Some((now, Arc::clone(holder)));
-    }
-
-    /// The places of its releases that guards left to the renewal thread, until their first request is over.
-    pub(crate) fn outgoing(&self) -> &[Place] {
-        self.aside.as_ref().map_or(&[], |aside| &aside.outgoing)
-    }
-
-    pub(crate) fn note_outgoing(&mut self, place: Place) {
-        self.aside.get_or_insert_default().outgoing.push(place);
-    }
-
-    pub(crate) fn forget_outgoing(&mut self, place: Place) {
-        if let Some(aside) = &mut self.aside {
-            aside.outgoing.retain(|outgoing| *outgoing != place);
-        }
     }
 
     /// It was granted and nobody waits, so all that was said of it is old.

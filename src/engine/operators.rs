@@ -94,7 +94,7 @@ impl Engine {
 
     fn ask_of(&self, call: &Call<'_>, name: Option<&str>) -> Result<Reply> {
         self.check_open()?;
-        let answer = self.store.call(call, self.limits(None));
+        let answer = self.send(call, self.limits(None));
         Ok(answer.map_err(|failure| failure.into_error(name))?.reply)
     }
 }

@@ -18,9 +18,11 @@
 
 mod endings;
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
+
+use smallvec::SmallVec;
 
 use crate::clock::Time;
 use crate::core::lease::Standing;
@@ -32,6 +34,7 @@ use crate::engine::events::Notice;
 use crate::engine::tenure::Tenure;
 use crate::error::{Failure, FailureKind};
 use crate::event::Connection;
+use crate::name::LockKey;
 use crate::script::{Call, Renewal as Lease, Renewed, Reply};
 use crate::stats::Recorder;
 use crate::store::Line;
@@ -69,8 +72,9 @@ struct State {
     next_job: u64,
     /// How many endings the server has not answered yet.
     unsettled: usize,
-    /// The first places of the releases that guards left to this thread, until their first request is over.
-    left_here: HashSet<Place>,
+    /// By their keys the first places of the releases that guards left to this thread, until their first request is
+    /// over.
+    left_here: HashMap<LockKey, SmallVec<[Place; 1]>>,
     /// Whether the server was out of reach the last time, so that it is said once.
     failing: bool,
 }
@@ -198,11 +202,14 @@ impl Renewal {
             };
             let renewed = self.renew(engine, line, &batch);
             self.state.lock().in_flight = None;
-            if let Err(failure) = renewed {
-                self.failed(engine, failure);
-                return false;
+            match renewed {
+                Err(failure) if failure.is_of_the_connection() => {
+                    self.failed(engine, failure);
+                    return false;
+                }
+                // The server answers; what it refuses is tried again by itself.
+                Err(_) | Ok(()) => self.reached(engine),
             }
-            self.reached(engine);
         }
     }
 
@@ -278,10 +285,10 @@ impl Renewal {
                 engine.stats.renewals_failed.add(1);
                 Some(false)
             }
-            Standing::Live(left) => {
+            Standing::Live(left) => tenure.terms.renew.then(|| {
                 engine.count_renewal(tenure, left);
-                tenure.terms.renew.then_some(true)
-            }
+                true
+            }),
             Standing::Ended => None,
             Standing::Lost(_) => {
                 self.deregister(tenure);

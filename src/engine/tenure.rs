@@ -18,7 +18,7 @@ use crate::core::attempt::{Attempt, Grant, Leftover};
 use crate::core::ending::{Ending, Next};
 use crate::core::lease::{LeaseCell, Standing, valid_until};
 use crate::core::queue::{Finish, Health, Tenancy};
-use crate::core::schedule::{Numbered, Place, at_risk_below};
+use crate::core::schedule::{Numbered, at_risk_below};
 use crate::engine::Engine;
 use crate::engine::names::{Entry, Last, Signal};
 use crate::error::{Failure, Lost, LostCause};
@@ -513,18 +513,8 @@ impl Engine {
     /// asks for the name next.
     pub(crate) fn leave_release(&self, entry: &Arc<Entry>, ending: Ending) {
         let place = self.renewal.reserve(self.now(), entry, &ending);
-        let next = {
-            let mut state = entry.lock();
-            state.note_outgoing(place);
-            state.queue.ended()
-        };
-        self.hand_on(entry, next);
+        // From here on whoever asks finds the place.
+        self.release_over(entry);
         self.renewal.leave(self, entry, ending, place);
-    }
-
-    /// The first request of a release that was left to the renewal thread is over.
-    pub(crate) fn sent(&self, entry: &Arc<Entry>, place: Place) {
-        entry.lock().forget_outgoing(place);
-        self.names.retire(entry);
     }
 }

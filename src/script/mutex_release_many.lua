@@ -2,7 +2,7 @@
 --
 -- KEYS  the locks (alone, as in mutex_release.lua)
 -- ARGV  for each lock its owner
--- Reply for each lock as in mutex_release.lua, or -2 not allowed to, or a key of another type
+-- Reply for each lock as in mutex_release.lua, or -2 not allowed to
 -- Idempotent because it only ever deletes this owner's keys.
 local reply = {}
 for i, key in ipairs(KEYS) do
@@ -17,6 +17,7 @@ for i, key in ipairs(KEYS) do
   else
     reply[i] = -1
   end
-  if type(value) == 'table' or type(reply[i]) == 'table' then reply[i] = -2 end
+  local failed = type(value) == 'table' and value or type(reply[i]) == 'table' and reply[i]
+  if failed and not string.find(failed.err, 'WRONGTYPE', 1, true) then reply[i] = -2 end
 end
 return reply

@@ -68,7 +68,8 @@ impl Pool {
         while let Some(link) = self.places.try_get() {
             free.push(link);
         }
-        for link in &mut free {
+        // The one that was used last goes back last, since the pool gives out first what came back last.
+        while let Some(mut link) = free.pop() {
             link.close_if_idle(idle);
         }
     }

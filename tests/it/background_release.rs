@@ -50,6 +50,44 @@ fn what_was_released_here_is_free_for_every_kind() {
     }
 }
 
+/// So it is for another kind of lock over the same key.
+#[test]
+fn what_was_released_here_is_free_for_another_kind() {
+    let raw = shared();
+    let (locks, base) = (background(raw.url()), name("background"));
+    let names = |round: u32| ["a", "b"].map(|end| format!("{base}:{round}:{end}"));
+    for round in 0..100 {
+        let [a, b] = names(round);
+        let rwlock = locks.rwlock(&a);
+        drop(rwlock.try_write().expect("asked").expect("free"));
+        drop(
+            rwlock
+                .try_read()
+                .expect("asked")
+                .expect("the writer is gone"),
+        );
+        drop(
+            rwlock
+                .try_write()
+                .expect("asked")
+                .expect("the reader is gone"),
+        );
+        let semaphore = |permits| locks.semaphore(&a, permits).try_acquire();
+        drop(semaphore(3).expect("asked").expect("the writer is gone"));
+        drop(semaphore(5).expect("asked").expect("the permit is back"));
+        let set = locks.multi([&a, &b]);
+        drop(
+            locks
+                .try_lock(&a)
+                .expect("asked")
+                .expect("the permit is back"),
+        );
+        drop(set.try_lock().expect("asked").expect("the mutex is free"));
+        drop(locks.try_lock(&b).expect("asked").expect("the set is free"));
+    }
+    assert!(locks.close(PATIENCE));
+}
+
 /// Two managers, which are to a lock what processes are, with threads that take the same few names in turn.
 #[test]
 fn nothing_is_lost_between_processes_that_release_in_the_background() {

@@ -5,10 +5,11 @@
 //!
 //! | state | event | what follows |
 //! | --- | --- | --- |
-//! | its place is reserved and noted with the name | | whoever asks for the name from here on finds it |
+//! | its place is reserved and noted with its keys | | whoever asks for one of them from here on finds it, as whatever kind of lock |
 //! | waits for its time | its millisecond is over, at once where somebody is known to wait | it is sent, with others in one request |
-//! | waits for its time | a thread of this process asks for the name | that thread takes it back, and ends the old tenure with its own request |
-//! | on its way | a thread of this process asks for the name | it waits until the first request is over |
+//! | waits for its time | a thread of this process asks for the same lock | that thread takes it back, and ends the old tenure with its own request |
+//! | waits for its time | a thread asks for a lock of another kind, or for one that has room for several | that thread takes it back and sends it, and then asks |
+//! | on its way | a thread of this process asks for one of its keys | it waits until the first request is over |
 //! | answered, or failed once | | the place is given up; what failed is repeated as any other ending is |
 
 use std::time::Duration;
@@ -20,6 +21,7 @@ use crate::core::schedule::{Numbered, Place};
 use crate::engine::Engine;
 use crate::engine::names::Entry;
 use crate::error::{Failure, FailureKind};
+use crate::name::LockKey;
 use crate::script::{Call, Kind, PlainRelease, Reply, Verb};
 use crate::store::{Answer, LEAST, Line};
 use crate::sync::Arc;
@@ -59,7 +61,10 @@ impl Renewal {
         };
         let mut state = self.state.lock();
         let place = state.new_place(due);
-        state.left_here.insert(place);
+        for key in entry.target.keys() {
+            let places = state.left_here.entry(key.clone()).or_default();
+            places.push(place);
+        }
         place
     }
 
@@ -99,7 +104,7 @@ impl Renewal {
                 "lock {:?}: not released before its lease is over: no thread: {error}",
                 entry.target.name()
             );
-            self.first_is_over(engine, entry, left_here);
+            self.first_is_over(entry, left_here);
             return;
         }
         state.unsettled += usize::from(!job.ending.is_settled());
@@ -109,24 +114,45 @@ impl Renewal {
         self.wake_for(&mut state, due);
     }
 
+    /// The releases of any kind that guards left here and that concern one of these keys.
+    pub(crate) fn left_here(&self, keys: &[LockKey]) -> Vec<Place> {
+        let state = self.state.lock();
+        if state.left_here.is_empty() {
+            return Vec::new();
+        }
+        let places = keys.iter().filter_map(|key| state.left_here.get(key));
+        places.flatten().copied().collect()
+    }
+
     /// Takes a release out again that was left here and is not on its way yet.
-    pub(crate) fn take_back(&self, engine: &Engine, place: Place) -> Option<Ending> {
+    pub(crate) fn take_back(&self, place: Place) -> Option<(Arc<Entry>, Ending)> {
         let job = {
             let mut state = self.state.lock();
             let job = state.endings.remove(place)?;
             state.unsettled -= 1;
             job
         };
-        self.first_is_over(engine, &job.entry, job.left_here);
-        Some(job.ending)
+        self.first_is_over(&job.entry, job.left_here);
+        Some((job.entry, job.ending))
     }
 
-    /// Waits until the first request of a release that was left here is over, at most until `until`.
-    pub(crate) fn wait_until_sent(&self, engine: &Engine, place: Place, until: Time) {
+    /// Waits until the first request of a release that was left here is over, at most until `until`, or until the
+    /// manager is closed.
+    pub(crate) fn wait_until_sent(
+        &self,
+        engine: &Engine,
+        keys: &[LockKey],
+        place: Place,
+        until: Time,
+    ) {
         let mut state = self.state.lock();
-        while state.left_here.contains(&place) {
+        let is_left = |state: &State, key| {
+            let places = state.left_here.get(key);
+            places.is_some_and(|places| places.contains(&place))
+        };
+        while keys.iter().any(|key| is_left(&state, key)) {
             let left = until.since(engine.now());
-            if left.is_zero() {
+            if left.is_zero() || engine.is_closed() {
                 return;
             }
             state = self.changed.wait_for(state, left.min(LONGEST_WAIT));
@@ -134,17 +160,33 @@ impl Renewal {
     }
 
     /// The first request of a release that was left here is over, or was not needed.
-    fn first_is_over(&self, engine: &Engine, entry: &Arc<Entry>, place: Option<Place>) {
+    fn first_is_over(&self, entry: &Entry, place: Option<Place>) {
         let Some(place) = place else { return };
-        self.state.lock().left_here.remove(&place);
+        let mut state = self.state.lock();
+        for key in entry.target.keys() {
+            if let Some(places) = state.left_here.get_mut(key) {
+                places.retain(|other| *other != place);
+                if places.is_empty() {
+                    state.left_here.remove(key);
+                }
+            }
+        }
         self.changed.notify_all();
-        engine.sent(entry, place);
     }
 
-    /// Waits until every queued ending was answered once, at most until `until`. True if they were.
+    /// Somebody who waits for something here is to look again.
+    pub(crate) fn look_again(&self) {
+        // Whoever has looked and does not sleep yet holds the mutex.
+        drop(self.state.lock());
+        self.changed.notify_all();
+    }
+
+    /// Waits until nobody asks any more, who may have something to release after all, and every queued ending was
+    /// answered once; at most until `until`. True if all that is so.
     pub(crate) fn flush(&self, engine: &Engine, until: Time) -> bool {
+        self.look_again();
         let mut state = self.state.lock();
-        while state.unsettled > 0 {
+        while state.unsettled > 0 || engine.is_asking() {
             let left = until.since(engine.now());
             if left.is_zero() {
                 return false;
@@ -176,11 +218,14 @@ impl Renewal {
             for (begun, answer) in begun.iter().zip(answers) {
                 failure = self.answered(engine, begun, answer).err().or(failure);
             }
-            if let Some(failure) = failure {
-                self.failed(engine, failure);
-                return false;
+            match failure {
+                Some(failure) if failure.is_of_the_connection() => {
+                    self.failed(engine, failure);
+                    return false;
+                }
+                // The server answers; what it refuses is repeated by itself.
+                Some(_) | None => self.reached(engine),
             }
-            self.reached(engine);
         }
         true
     }
@@ -213,7 +258,7 @@ impl Renewal {
             engine.stats.endings_repeated.add(1);
         }
         if next != Next::Send {
-            self.first_is_over(engine, &begun.entry, job.left_here.take());
+            self.first_is_over(&begun.entry, job.left_here.take());
         }
         // Given up on counts as settled too: Redis has dropped the key by itself.
         let is_settled = job.ending.is_settled() || next == Next::Done;

@@ -37,13 +37,6 @@ fn a_release_that_was_not_sent_is_taken_back_by_who_asks_next() {
     let first = lock(&engine);
     let (old, fence) = (first.owner().to_owned(), first.fence());
     first.release().expect("nobody says otherwise");
-    assert!(
-        engine
-            .names
-            .all()
-            .iter()
-            .any(|entry| entry.lock().outgoing().len() == 1)
-    );
     let second = mutex(Arc::clone(&engine), "name")
         .try_lock()
         .expect("asked");
@@ -266,4 +259,42 @@ fn wait_for(mut condition: impl FnMut() -> bool) {
         );
         thread::yield_now();
     }
+}
+
+/// A release that was taken back is not out before the request that goes in its place has been answered.
+#[test]
+fn a_manager_is_not_closed_while_a_thread_still_asks() {
+    let clock = still();
+    let (keep, mut held) = stuck();
+    let (arrived, arrivals) = mpsc::channel();
+    let mut granted = generous();
+    let pool = move |call: &Call<'_>| match call {
+        Call::Lock {
+            verb: Verb::TakeOver { .. },
+            ..
+        } => {
+            arrived.send(()).ok();
+            held(call)
+        }
+        call => granted(call),
+    };
+    let engine = background(Fake::new(pool, generous()), &clock);
+    drop(lock(&engine));
+    let next = {
+        let engine = Arc::clone(&engine);
+        thread::spawn(move || mutex(engine, "name").lock().map(drop))
+    };
+    arrivals.recv_timeout(PATIENCE).expect("it is taken back");
+    let closer = {
+        let engine = Arc::clone(&engine);
+        thread::spawn(move || engine.close(LATER))
+    };
+    wait_for(|| {
+        clock.advance(LATER);
+        closer.is_finished()
+    });
+    assert!(!closer.join().expect("no panic"));
+    drop(keep);
+    next.join().expect("no panic").expect_err("closed");
+    assert!(engine.close(PATIENCE), "what it left behind goes out");
 }
