@@ -152,8 +152,9 @@ impl LockManager {
     /// else. A lock that is held all the while is shown, and once; one that comes or goes meanwhile may be. What is
     /// remembered meanwhile is 16 bytes for each lock that was shown. An error is the last thing that it gives.
     ///
-    /// The user's own keys are never shown. A lock of another client's, which is a string like any other, is shown where
-    /// this crate has held the same lock within [`fence_memory`](crate::Builder::fence_memory), or waits for it.
+    /// The user's own keys are not shown, with one exception: a string of at most 1,024 bytes whose name was this crate's
+    /// lock within [`fence_memory`](crate::Builder::fence_memory), or is waited for as one, is taken for another client's
+    /// lock, and its value for the owner. So no secret belongs under the name of a lock.
     ///
     /// # Errors
     ///
@@ -192,7 +193,8 @@ impl LockManager {
     ///
     /// **The lock excludes nobody from what the broken holder still does.** Until it learns of it, its guards read held.
     /// A process in which any thread has ever waited for a lock learns of it by a message, within milliseconds; any
-    /// other with the next renewal of the lease, a third of its length. A guard then reads lost, as
+    /// other with the next renewal of the lease, a third of its length, or at its deadline where it is not renewed. A
+    /// guard then reads lost, as
     /// [`Removed`](LostCause::Removed) or [`Taken`](LostCause::Taken), and its [`on_lost`](crate::Lease::on_lost)
     /// fires. What the lock protects is to be guarded by the [`fence`](crate::Lease::fence): those after it are larger.
     ///

@@ -137,7 +137,7 @@ pub enum Connection {
 ///
 /// # Guarantees
 ///
-/// Events come one after the other, in order, on a thread that does nothing else, `leasehold-events`. Whatever a
+/// Events come one after the other, those of one guard in order, on a thread that does nothing else, `leasehold-events`. Whatever a
 /// listener does, be it that it panics, blocks for ever or locks something, no lock, lease or wait of the manager waits
 /// for it. Up to 4,096 events wait for a listener that is slow; further ones are dropped, and counted in
 /// [`Stats::events_dropped`](crate::Stats::events_dropped). A panic is caught, and the first one logged.

@@ -93,7 +93,8 @@
 //! # Forking
 //!
 //! In a forked child every guard reads lost, every call is [`Closed`](Error::Closed), and a drop touches nothing. A
-//! child is one of `fork(2)`, whoever calls it; a bare `clone(2)` system call past the C library is not noticed.
+//! child is one of `fork(2)`, whoever calls it; a child of `_Fork(3)`, or of a bare `clone(2)` system call past the C
+//! library, is not noticed.
 //!
 //! # Features
 //!

@@ -2,7 +2,7 @@
 //!
 //! Every lock and every release asks, so it must cost next to nothing; `getpid(2)` is a system call, and took longer
 //! than all the rest of a turn that is passed in memory. So the C library counts forks for us (`pthread_atfork(3)`).
-//! It does so for `fork(2)` as programs call it, and not for a bare `clone(2)` system call past it.
+//! It does so for `fork(2)` as programs call it, and not for `_Fork(3)` or a bare `clone(2)` system call past it.
 
 use forkguard::atfork::Guard;
 
