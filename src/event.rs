@@ -137,9 +137,12 @@ pub enum Connection {
 ///
 /// # Guarantees
 ///
-/// Events come one after the other, those of one guard in order, on a thread that does nothing else, `leasehold-events`. Whatever a
-/// listener does, be it that it panics, blocks for ever or locks something, no lock, lease or wait of the manager waits
-/// for it. Up to 4,096 events wait for a listener that is slow; further ones are dropped, and counted in
+/// Events come one after the other on a thread that does nothing else, `leasehold-events`: a guard's beginning before
+/// its end, and both before those of who has the lock after it. What is said of a lease meanwhile, that it was renewed or
+/// is at risk, may come a moment after the end that it did not know of.
+///
+/// Whatever a listener does, be it that it panics, blocks for ever or locks something, no lock, lease or wait of the
+/// manager waits for it. Up to 4,096 events wait for a listener that is slow; further ones are dropped, and counted in
 /// [`Stats::events_dropped`](crate::Stats::events_dropped). A panic is caught, and the first one logged.
 ///
 /// What has happened before the last handle and guard of the manager were dropped is still told; the thread ends after

@@ -352,6 +352,24 @@ impl Builder {
     /// lease was lost here, not what the server would have said. A thread of this process that asks for the name first
     /// takes an unsent release back, and asks for the lock in the same request. A program that ends right after a
     /// release calls [`close`](LockManager::close) first, or the lock stays until its lease is over. Defaults to `false`.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn main() -> leasehold::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// let locks = leasehold::LockManager::single("redis://127.0.0.1/")
+    ///     .background_release(true)
+    ///     .build()?;
+    /// for order in ["orders:41", "orders:42"] {
+    ///     let guard = locks.lock(order)?;
+    ///     // … the work …
+    ///     drop(guard); // returns at once
+    /// }
+    /// assert!(locks.close(Duration::from_secs(1)), "some orders stay locked until their leases are over");
+    /// # Ok(()) }
+    /// ```
     pub fn background_release(mut self, on: bool) -> Self {
         self.settings.background_release = on;
         self
@@ -367,6 +385,23 @@ impl Builder {
     /// is decided elsewhere. It costs one more round trip for each acquire, and one for each batch of renewals.
     ///
     /// [`WAIT`]: https://redis.io/docs/latest/commands/wait/
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn main() -> leasehold::Result<()> {
+    /// use leasehold::{Error, LockManager};
+    ///
+    /// let locks = LockManager::single("redis://127.0.0.1/").replicas(1).build()?;
+    /// match locks.lock("payout") {
+    ///     Ok(guard) => println!("a replica has it too: {}", guard.owner()),
+    ///     Err(Error::NotReplicated { wanted, confirmed, .. }) => {
+    ///         println!("{confirmed} of {wanted} replicas: better not now");
+    ///     }
+    ///     Err(error) => return Err(error),
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn replicas(mut self, replicas: u32) -> Self {
         self.settings.replicas = replicas;
         self
