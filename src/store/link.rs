@@ -75,6 +75,12 @@ impl Link {
         }
     }
 
+    /// Tells it from others that were made at other moments.
+    #[cfg(test)]
+    pub(super) fn used(&self) -> Instant {
+        self.used
+    }
+
     /// Closes the connection if it has not been used for so long.
     pub(crate) fn close_if_idle(&mut self, idle: Duration) {
         if self.used.elapsed() >= idle {

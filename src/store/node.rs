@@ -18,17 +18,22 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn new(server: Server, settings: &Settings) -> Self {
-        let route = Route {
-            server: Arc::new(server),
-            wire: Arc::new(Wire::new(settings.fence_memory, settings.io_timeout)),
-            connect_timeout: settings.connect_timeout,
-            io_timeout: settings.io_timeout,
-            replicas: settings.replicas,
-        };
+        let route = route(server, settings);
         Self {
             pool: Pool::new(route.clone(), settings.pool_size),
             route,
         }
+    }
+}
+
+/// The way to a server.
+pub(super) fn route(server: Server, settings: &Settings) -> Route {
+    Route {
+        server: Arc::new(server),
+        wire: Arc::new(Wire::new(settings.fence_memory, settings.io_timeout)),
+        connect_timeout: settings.connect_timeout,
+        io_timeout: settings.io_timeout,
+        replicas: settings.replicas,
     }
 }
 

@@ -89,3 +89,32 @@ impl Pool {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Server, Settings};
+    use crate::store::node::route;
+
+    /// The one that was given back last is the one that is surely open.
+    #[test]
+    fn closing_the_idle_ones_keeps_the_order_in_which_they_are_given_out() {
+        let server = Server::parse("redis://127.0.0.1:1/", None).expect("a URL");
+        let pool = Pool::new(route(server, &Settings::default()), 3);
+        let soon = Duration::from_secs(20);
+        let all: Vec<_> = (0..3)
+            .map(|_| pool.link(soon).expect("it is free"))
+            .collect();
+        let mut order: Vec<_> = all.iter().map(|link| link.used()).collect();
+        order.reverse();
+        for link in all {
+            drop(link);
+        }
+        pool.close_idle(Duration::ZERO);
+        let again: Vec<_> = (0..3)
+            .map(|_| pool.link(soon).expect("it is free"))
+            .collect();
+        let again: Vec<_> = again.iter().map(|link| link.used()).collect();
+        assert_eq!(again, order);
+    }
+}
