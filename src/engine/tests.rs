@@ -1,13 +1,13 @@
 //! The shell against a store of the test's own: what no real server can be made to do on time.
 
 mod background;
+mod claims;
 
 use std::collections::VecDeque;
 use std::sync::mpsc;
 use std::time::Duration;
 
 use super::Engine;
-use crate::claim::Claim;
 use crate::clock::manual::ManualClock;
 use crate::clock::{Clock, SystemClock, Time};
 use crate::config::Settings;
@@ -504,175 +504,6 @@ fn a_try_during_an_outage_is_an_error_though_the_lock_was_held_before() {
         waiting.join().expect("no panic"),
         Err(Error::Denied { .. })
     ));
-}
-
-const DETACHED: &str = "lh1:00000000-0000-4000-8000-000000000000:x";
-
-/// A pool that answers adoptions as it is told, and says under which owners they were asked for.
-fn adopting(
-    answers: impl IntoIterator<Item = Result<Reply, Failure>>,
-) -> (
-    mpsc::Receiver<Arc<str>>,
-    impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send,
-) {
-    let (asks, asked) = mpsc::channel();
-    let mut answers: VecDeque<_> = answers.into_iter().collect();
-    let pool = move |call: &Call<'_>| match call {
-        Call::Adopt { adopt, .. } => {
-            assert_eq!((&*adopt.from, adopt.last), (DETACHED, 7));
-            asks.send(Arc::clone(&adopt.owner)).ok();
-            answers.pop_front().expect("an answer")
-        }
-        call => generous()(call),
-    };
-    (asked, pool)
-}
-
-fn claim() -> Claim {
-    Claim::new("name".into(), DETACHED.into(), 7)
-}
-
-fn granted() -> Reply {
-    Reply::Granted {
-        fence: 8,
-        rest: Vec::new(),
-        contended: false,
-    }
-}
-
-fn taken() -> Reply {
-    Reply::NotOwner(crate::script::Gone::Taken)
-}
-
-#[test]
-fn an_adoption_without_an_answer_is_carried_on_by_the_next_call_and_by_no_other() {
-    let (asked, pool) = adopting([
-        Err(unavailable()),
-        Err(unavailable()),
-        Ok(granted()),
-        Ok(taken()),
-        Ok(taken()),
-    ]);
-    let engine = Fake::new(pool, generous()).engine(LONG, Arc::new(SystemClock));
-    for _ in 0..2 {
-        let error = engine.adopt(&claim()).map(drop);
-        assert!(matches!(error, Err(Error::Unavailable { .. })), "{error:?}");
-    }
-    let guard = LockGuard::new(engine.adopt(&claim()).expect("granted"));
-    assert!(matches!(
-        mutex(Arc::clone(&engine), "name").try_lock(),
-        Ok(None)
-    ));
-    let owners: Vec<_> = asked.try_iter().collect();
-    assert!(owners.iter().all(|owner| **owner == *guard.owner()));
-    assert_eq!(owners.len(), 3);
-    // While the guard lives, and after it.
-    let mut others = vec![guard.owner().to_owned()];
-    let mut guard = Some(guard);
-    for _ in 0..2 {
-        let error = engine.adopt(&claim()).map(drop);
-        assert!(
-            matches!(&error, Err(Error::Lost(lost)) if lost.cause == LostCause::Taken && lost.fence == 7),
-            "{error:?}"
-        );
-        let owner = asked.try_recv().expect("it was asked");
-        assert!(!others.contains(&owner.to_string()), "used again");
-        others.push(owner.to_string());
-        drop(guard.take());
-    }
-}
-
-#[test]
-fn an_adoption_that_was_refused_leaves_nothing_to_carry_on() {
-    let refused = Failure::plain(FailureKind::Denied, false, "no");
-    let (asked, pool) = adopting([Err(refused), Ok(granted())]);
-    let engine = Fake::new(pool, generous()).engine(LONG, Arc::new(SystemClock));
-    let error = engine.adopt(&claim()).map(drop);
-    assert!(matches!(error, Err(Error::Denied { .. })), "{error:?}");
-    drop(engine.adopt(&claim()).expect("granted"));
-    let owners: Vec<_> = asked.try_iter().collect();
-    assert_ne!(owners[0], owners[1]);
-}
-
-#[test]
-fn an_adoption_that_is_granted_too_late_is_asked_for_again() {
-    let clock = Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)));
-    let (asked, mut pool) = adopting([Ok(granted()), Ok(granted())]);
-    let late = Arc::clone(&clock);
-    let mut is_first = true;
-    let pool = move |call: &Call<'_>| {
-        if std::mem::take(&mut is_first) {
-            late.advance(SHORT);
-        }
-        pool(call)
-    };
-    let engine = Fake::new(pool, generous()).engine(SHORT, clock);
-    let error = engine.adopt(&claim()).map(drop);
-    assert!(matches!(error, Err(Error::Unavailable { .. })), "{error:?}");
-    drop(engine.adopt(&claim()).expect("granted"));
-    let owners: Vec<_> = asked.try_iter().collect();
-    assert_eq!(owners[0], owners[1]);
-}
-
-/// Two calls at a time, neither of which has an answer: either may have been carried out.
-#[test]
-fn of_several_adoptions_without_an_answer_each_is_asked_about() {
-    let (asks, asked) = mpsc::channel();
-    let (answers, next) = mpsc::channel();
-    let next = Arc::new(Mutex::new(next));
-    let store = Concurrent(move |owner: &Arc<str>| {
-        asks.send(Arc::clone(owner)).ok();
-        let next = next.lock();
-        next.recv_timeout(PATIENCE).expect("an answer")
-    });
-    let engine = engine(store, LONG, Arc::new(SystemClock));
-    let ask = || {
-        let engine = Arc::clone(&engine);
-        thread::spawn(move || engine.adopt(&claim()).map(LockGuard::new))
-    };
-    let both = [ask(), ask()];
-    let owners = [(); 2].map(|()| asked.recv_timeout(PATIENCE).expect("asked"));
-    assert_ne!(owners[0], owners[1]);
-    for thread in both {
-        answers.send(Err(unavailable())).expect("it waits");
-        drop(thread);
-    }
-    // Until both are known of.
-    let started = SystemClock.now();
-    while engine.tried.count(DETACHED) < 2 {
-        assert!(SystemClock.now().since(started) < PATIENCE, "not kept");
-        thread::yield_now();
-    }
-    answers.send(Ok(taken())).expect("it waits");
-    answers.send(Ok(granted())).expect("it waits");
-    let guard = ask().join().expect("no panic").expect("granted");
-    let again = [(); 2].map(|()| asked.recv_timeout(PATIENCE).expect("asked"));
-    assert!(again.iter().all(|owner| owners.contains(owner)) && again[0] != again[1]);
-    assert_eq!(*again[1], *guard.owner());
-    assert_eq!(engine.tried.count(DETACHED), 0);
-}
-
-/// A store that answers several adoptions at a time.
-struct Concurrent<F>(F);
-
-impl<F> Store for Concurrent<F>
-where
-    F: Fn(&Arc<str>) -> Result<Reply, Failure> + Send + Sync,
-{
-    fn call(&self, call: &Call<'_>, _: Limits) -> Result<Answer, Failure> {
-        answer(match call {
-            Call::Adopt { adopt, .. } => (self.0)(&adopt.owner),
-            call => generous()(call),
-        })
-    }
-
-    fn line(&self) -> Box<dyn Line> {
-        Box::new(Fake::new(generous(), generous()))
-    }
-
-    fn listen(&self, _: &[&str], _: &mut dyn FnMut(Heard<'_>) -> bool) -> Result<(), Failure> {
-        Err(unavailable())
-    }
 }
 
 #[test]

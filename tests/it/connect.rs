@@ -167,10 +167,10 @@ fn held_locks_need_one_connection() {
     });
     let connections = || raw.ask::<String>(&["CLIENT", "LIST"]).lines().count() - 1;
     assert!(connections() >= 1);
-    // Time itself is what is tested: a connection is kept for a quarter of a minute.
     let begun = Instant::now();
     while connections() > 1 {
         assert!(begun.elapsed() < secs(120), "{} are left", connections());
+        // Time itself is what is tested: a connection is kept for a quarter of a minute, so nobody need look often.
         thread::sleep(ms(200));
     }
     assert!(guards.iter().all(|guard| guard.check().is_ok()));

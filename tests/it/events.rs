@@ -252,7 +252,7 @@ fn a_quantum_that_is_over_hands_over() {
     let theirs = locking_asleep(&other.mutex(&name));
     redis.wait_until_queued(&name, 1);
     let ours = locking_asleep(&one.mutex(&name));
-    // The quantum is a time.
+    // Time itself is what is tested: the quantum, a millisecond of it, has to be over.
     thread::sleep(ms(2));
     first.release().expect("it was held all the while");
     let theirs = theirs.end().expect("it comes free");

@@ -113,7 +113,7 @@ fn distributions_bracket_what_was_measured() {
     let inner = Instant::now();
     let waiting = locking_asleep(&locks.mutex(&name));
     let asleep = Instant::now();
-    // Time itself is what is measured.
+    // Time itself is what is tested: these are the lengths that the distributions are to show.
     thread::sleep(ms(50));
     let (held, waited) = (inner.elapsed(), asleep.elapsed());
     drop(guard);
