@@ -293,6 +293,18 @@ impl Failure {
         }
     }
 
+    /// An answer that makes no sense; what was asked may have been carried out.
+    pub(crate) fn another_question() -> Self {
+        let words = "an answer to another question";
+        Self::plain(FailureKind::Protocol, true, words)
+    }
+
+    /// A grant whose validity was over when it came.
+    pub(crate) fn too_late() -> Self {
+        let words = "the lock was granted too late to be believed";
+        Self::plain(FailureKind::Unavailable, true, words)
+    }
+
     pub(crate) fn passes(&self) -> bool {
         matches!(
             self.kind,

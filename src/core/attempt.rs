@@ -368,9 +368,7 @@ impl Attempt {
                 if around.now >= deadline {
                     self.doubt.get_or_insert(sent + around.terms.lease());
                     self.renamed(around);
-                    let words = "the lock was granted too late to be believed";
-                    let late = Failure::plain(FailureKind::Unavailable, false, words);
-                    return self.setback(late, around);
+                    return self.setback(Failure::too_late(), around);
                 }
                 self.queued = false;
                 Step::Done(Outcome::Granted(Grant {
@@ -415,11 +413,7 @@ impl Attempt {
                 let words = "others use it with other permits";
                 self.failed(sent, Failure::plain(kind, false, words), around)
             }
-            _ => {
-                let words = "an answer to another question";
-                let failure = Failure::plain(FailureKind::Protocol, true, words);
-                self.failed(sent, failure, around)
-            }
+            _ => self.failed(sent, Failure::another_question(), around),
         }
     }
 
@@ -858,6 +852,24 @@ mod tests {
         scene.now = scene.now + Duration::from_secs(1);
         assert!(matches!(scene.send(Input::Woken), Verb::TakeOver { .. }));
         assert_eq!(scene.attempt.abandon()[0].owner, from);
+    }
+
+    #[test]
+    fn who_takes_a_release_back_keeps_the_patience_of_its_wait() {
+        for waits in [false, true] {
+            let mut scene = Scene::waiting();
+            let from = Leftover {
+                owner: "lh1:mine:l".into(),
+                units: 1,
+                doubt: None,
+            };
+            scene.attempt = Attempt::take_back(&scene.chance, "l", from.clone(), None, waits);
+            scene.send(Input::Go);
+            let step = scene.failed(FailureKind::Unavailable, false);
+            assert_eq!(matches!(step, Step::Sleep(_)), waits, "{step:?}");
+            // Not taken over, it is still to be released.
+            assert_eq!(scene.attempt.abandon()[0], from);
+        }
     }
 
     #[test]

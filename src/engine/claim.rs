@@ -44,7 +44,7 @@ use crate::engine::Engine;
 use crate::engine::holding::Holding;
 use crate::engine::names::Entry;
 use crate::engine::tenure::{EndedHere, Tenure};
-use crate::error::{Error, Failure, FailureKind, Lost, LostCause, Result};
+use crate::error::{Error, Failure, Lost, LostCause, Result};
 use crate::name::LockKey;
 use crate::random::owner;
 use crate::script::{Adopt, Call, Gone, Kind, Reply};
@@ -207,11 +207,8 @@ impl Engine {
                 }));
             }
             Ok(Reply::NotOwner(gone)) => return Ok(Err(gone)),
-            Ok(Reply::Granted { .. }) => {
-                let words = "the lock was granted too late to be believed";
-                Failure::plain(FailureKind::Unavailable, true, words)
-            }
-            Ok(_) => Failure::plain(FailureKind::Protocol, true, "an answer to another question"),
+            Ok(Reply::Granted { .. }) => Failure::too_late(),
+            Ok(_) => Failure::another_question(),
             Err(failure) => failure,
         };
         if failure.unknown {

@@ -17,7 +17,7 @@ use crate::engine::Engine;
 use crate::engine::holding::Holding;
 use crate::engine::names::Entry;
 use crate::engine::tenure::{EndedHere, Tenure};
-use crate::error::{Error, Failure, FailureKind, LostCause, Result};
+use crate::error::{Error, Failure, LostCause, Result};
 use crate::random::owner;
 use crate::script::{Ask, GiveBack, Kind, Reply, Verb};
 use crate::sync::Arc;
@@ -106,11 +106,8 @@ impl Engine {
                     self.clean_up_doubt(writer);
                     return Ok(None);
                 }
-                Reply::Granted { .. } => {
-                    let words = "the lock was granted too late to be believed";
-                    Failure::plain(FailureKind::Unavailable, true, words)
-                }
-                _ => Failure::plain(FailureKind::Protocol, true, "an answer to another question"),
+                Reply::Granted { .. } => Failure::too_late(),
+                _ => Failure::another_question(),
             },
             Err(failure) => failure,
         };

@@ -12,7 +12,7 @@ use crate::engine::Engine;
 use crate::engine::events::{Guard, Notice};
 use crate::engine::tenure::{LossListener, Tenure};
 use crate::error::{Error, Failure, FailureKind, Lost, LostCause, Result};
-use crate::script::{Call, Gone, Renewed, Reply};
+use crate::script::{Call, Gone, Renewed};
 use crate::sync::{Arc, AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 /// A guard's turn in a tenure, while it lasts. Dropping it ends it.
@@ -287,14 +287,11 @@ impl Holding {
         let sent = self.engine.now();
         let limits = self.engine.limits(Some(sent + left));
         let name = Some(self.name());
-        let answer = self
+        let said = self
             .engine
             .send(&Call::Renew(&renewals), limits)
+            .and_then(|answer| answer.reply.renewed())
             .map_err(|failure| failure.into_error(name))?;
-        let Reply::Renewed(said) = answer.reply else {
-            let words = "no answer to a renewal";
-            return Err(Failure::plain(FailureKind::Protocol, true, words).into_error(name));
-        };
         let now = self.engine.now();
         match self.tenure.renewed(sent, now, lease, &said) {
             Standing::Lost(_) => self.engine.watch.hurry(&self.tenure),

@@ -10,7 +10,7 @@
 //! brings the same answer. A lease that is not renewed is asked about too, by a renewal that lengthens nothing.
 
 use crate::engine::Engine;
-use crate::error::{Error, Failure, FailureKind, Result};
+use crate::error::{Failure, Result};
 use crate::name::{self, LockKey};
 use crate::random::Owner;
 use crate::script::{Call, Cursor, Reply, Seen};
@@ -27,14 +27,14 @@ impl Engine {
         };
         match self.ask_of(&call, Some(key.name()))? {
             Reply::Inspected(mut seen) => Ok(seen.pop().flatten()),
-            _ => Err(another_question(Some(key.name()))),
+            _ => Err(Failure::another_question().into_error(Some(key.name()))),
         }
     }
 
     /// The locks on one page of the keys that `pattern` matches.
     pub(crate) fn page(&self, from: Cursor, pattern: &str) -> Result<Page> {
         let Reply::Page { keys, next } = self.ask_of(&Call::Scan { from, pattern }, None)? else {
-            return Err(another_question(None));
+            return Err(Failure::another_question().into_error(None));
         };
         let prefix = &self.settings.prefix;
         let lock = |key: &Vec<u8>| {
@@ -51,7 +51,7 @@ impl Engine {
             named: false,
         };
         let Reply::Inspected(seen) = self.ask_of(&call, None)? else {
-            return Err(another_question(None));
+            return Err(Failure::another_question().into_error(None));
         };
         let locks = keys.into_iter().zip(seen);
         let locks = locks.filter_map(|(key, seen)| Some((key, seen?)));
@@ -67,7 +67,7 @@ impl Engine {
                 Ok(true)
             }
             Reply::NotOwner(_) => Ok(false),
-            _ => Err(another_question(Some(key.name()))),
+            _ => Err(Failure::another_question().into_error(Some(key.name()))),
         }
     }
 
@@ -97,9 +97,4 @@ impl Engine {
         let answer = self.send(call, self.limits(None));
         Ok(answer.map_err(|failure| failure.into_error(name))?.reply)
     }
-}
-
-fn another_question(name: Option<&str>) -> Error {
-    let words = "an answer to another question";
-    Failure::plain(FailureKind::Protocol, true, words).into_error(name)
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::engine::Engine;
-use crate::error::{Error, Failure, FailureKind, Result};
+use crate::error::{Error, Failure, Result};
 use crate::name::LockKey;
 use crate::random::owner;
 use crate::script::{Call, Pass, Reply};
@@ -21,11 +21,7 @@ impl Engine {
             Reply::Passed(wait) if wait.is_zero() => Ok(None),
             Reply::Passed(wait) => self.sleep(wait).map(|()| None),
             Reply::NotPassed(wait) => Ok(Some(wait)),
-            _ => {
-                let words = "an answer to another question";
-                let failure = Failure::plain(FailureKind::Protocol, true, words);
-                Err(failure.into_error(Some(key.name())))
-            }
+            _ => Err(Failure::another_question().into_error(Some(key.name()))),
         }
     }
 

@@ -32,10 +32,10 @@ use crate::core::schedule::{
 use crate::engine::Engine;
 use crate::engine::events::Notice;
 use crate::engine::tenure::Tenure;
-use crate::error::{Failure, FailureKind};
+use crate::error::Failure;
 use crate::event::Connection;
 use crate::name::LockKey;
-use crate::script::{Call, Renewal as Lease, Renewed, Reply};
+use crate::script::{Call, Renewal as Lease, Renewed};
 use crate::stats::Recorder;
 use crate::store::Line;
 use crate::sync::{Arc, Condvar, Mutex, Ordering, Weak, thread};
@@ -231,7 +231,7 @@ impl Renewal {
         let sent = engine.now();
         engine.stats.requests.add(1);
         let answer = line.call(&Call::Renew(&leases), limit);
-        let said = match answer.and_then(|answer| said(answer.reply)) {
+        let said = match answer.and_then(|answer| answer.reply.renewed()) {
             Ok(said) => said,
             Err(failure) if !failure.unknown && !failure.passes() && batch.len() > 1 => {
                 let (first, second) = batch.split_at(batch.len() / 2);
@@ -328,14 +328,6 @@ impl Renewal {
                 .tell(|| Notice::Recovered(Connection::Renewal));
         }
     }
-}
-
-fn said(reply: Reply) -> Result<Vec<Renewed>, Failure> {
-    if let Reply::Renewed(said) = reply {
-        return Ok(said);
-    }
-    let words = "an answer to another question";
-    Err(Failure::plain(FailureKind::Protocol, true, words))
 }
 
 impl State {

@@ -2,6 +2,7 @@
 
 mod background;
 mod claims;
+mod told;
 
 use std::collections::VecDeque;
 use std::sync::mpsc;

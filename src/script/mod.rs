@@ -217,6 +217,14 @@ pub(crate) enum Reply {
 }
 
 impl Reply {
+    /// What is said of each lease, where this is the answer to a renewal.
+    pub(crate) fn renewed(self) -> Result<Vec<Renewed>, Failure> {
+        match self {
+            Self::Renewed(said) => Ok(said),
+            _ => Err(Failure::another_question()),
+        }
+    }
+
     /// Whether somebody relies on what was written for it.
     pub(crate) fn is_gain(&self) -> bool {
         match self {

@@ -208,9 +208,9 @@ impl Link {
             return Ok(());
         }
         let mut inbox = open.connection.as_pubsub();
+        inbox.set_read_timeout(Some(SILENCE)).map_err(broken)?;
         let mut silences = 0;
         loop {
-            inbox.set_read_timeout(Some(SILENCE)).map_err(broken)?;
             let go_on = match inbox.get_message() {
                 Ok(message) => {
                     silences = 0;
@@ -234,6 +234,7 @@ impl Link {
                     .set_read_timeout(Some(route.io_timeout))
                     .map_err(broken)?;
                 inbox.ping::<Value>().map_err(broken)?;
+                inbox.set_read_timeout(Some(SILENCE)).map_err(broken)?;
             }
         }
     }

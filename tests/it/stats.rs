@@ -85,6 +85,32 @@ fn every_outcome_is_counted_as_what_it_was() {
 }
 
 #[test]
+fn what_operators_ask_for_is_counted_too() {
+    let redis = shared();
+    let name = name("asked");
+    let locks = manager(redis.url());
+    let requests = || locks.stats().requests;
+    let mut before = requests();
+    let mut asked = |what: &str, least: u64| {
+        let now = requests();
+        assert!(now >= before + least, "{what}: {before} before, {now} now");
+        before = now;
+    };
+    locks.inspect(&name).expect("it is asked");
+    asked("inspect", 1);
+    assert_eq!(locks.list(&name).count(), 0);
+    asked("list", 1);
+    let claim = locks.lock(&name).expect("it is free").detach();
+    asked("lock", 1);
+    let guard = locks.adopt(&claim).expect("it is held");
+    asked("adopt", 1);
+    locks
+        .force_release(&name, guard.owner())
+        .expect("it is asked");
+    asked("force_release", 1);
+}
+
+#[test]
 fn what_is_held_and_waits_now_is_known() {
     let redis = shared();
     let name = name("now");

@@ -377,11 +377,7 @@ fn send(
                 Ok(Answer { reply, resent })
             })
             .collect(),
-        Ok(_) => {
-            let words = "an answer to another question";
-            let failure = Failure::plain(FailureKind::Protocol, true, words);
-            vec![Err(failure); begun.len()]
-        }
+        Ok(_) => vec![Err(Failure::another_question()); begun.len()],
         // Where the server refuses it because of a key in it that this user may not touch, it goes in halves: one bad
         // key must not cost the others.
         Err(failure) if !failure.unknown && !failure.passes() => {
