@@ -5,6 +5,7 @@ mod closures;
 mod crashes;
 mod exclusion;
 mod faults;
+mod links;
 mod loss;
 mod refusals;
 mod traces;
@@ -126,6 +127,12 @@ behaviours! {
         faults {
             a_wait_survives_the_servers_restart,
             a_release_that_fails_is_repeated,
+        }
+        links {
+            an_acquire_whose_answer_was_lost_leaves_no_orphan,
+            a_release_whose_answer_was_lost_frees_it,
+            a_dead_link_costs_it_at_the_deadline_and_for_good,
+            a_wait_outlives_the_faults_of_its_link,
         }
         refusals {
             a_key_of_another_type_is_the_wrong_type,

@@ -8,6 +8,7 @@ mod contract;
 mod events;
 mod examples;
 mod fork;
+mod links;
 mod multi;
 mod mutex;
 mod mutex_faults;

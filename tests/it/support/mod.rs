@@ -2,6 +2,7 @@
 
 mod child;
 mod keeper;
+mod proxy;
 mod raw;
 mod server;
 mod subject;
@@ -16,6 +17,7 @@ use leasehold::{Builder, Error, LockManager, Lost};
 
 pub(crate) use child::{Child, add, add_under, added};
 pub(crate) use keeper::count;
+pub(crate) use proxy::{Fault, Proxy, Role};
 pub(crate) use raw::{Raw, companions_of, fence_of};
 pub(crate) use server::{Server, shared, unused_url};
 pub(crate) use subject::{Guard, Kind, Subject};

@@ -1,0 +1,110 @@
+//! A link that loses what is sent over it. For what each connection does under each fault see the links of the mutex.
+
+use std::time::Duration;
+
+use leasehold::{Error, LeaseState, LockManager, LostCause};
+
+use crate::support::{
+    Fault, Kind, PATIENCE, Proxy, Role, Server, build, lost, manager, secs, wait_until,
+};
+
+/// Far longer than these tests take: it is not the end of a lease that frees the lock.
+const LONG: Duration = secs(600);
+
+/// A manager behind a proxy, and one beside it.
+fn managers() -> (Server, Proxy, LockManager, LockManager) {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = build(LockManager::single(&proxy.url()).io_timeout(secs(1)));
+    let other = manager(&server.url());
+    (server, proxy, locks, other)
+}
+
+/// A server that does not know a script asks for it, and that question would be lost too.
+fn make_known(kind: Kind, locks: &LockManager) {
+    let guard = kind.of(locks, "first").lock().expect("it is free");
+    guard.release().expect("it was held all the while");
+}
+
+pub(super) fn an_acquire_whose_answer_was_lost_leaves_no_orphan(kind: Kind) {
+    let (_server, proxy, locks, other) = managers();
+    make_known(kind, &other);
+    proxy.strike_all(Fault::LoseAnswers);
+    let tried = kind.of(&locks, "n").lease(LONG).try_lock();
+    assert!(matches!(tried, Err(Error::Unavailable { .. })), "{tried:?}");
+    // It was granted: that answer is what was lost.
+    proxy.wait_until_struck(Role::Pool);
+    proxy.heal();
+    let next = kind.rival().of(&other, "n").try_lock_for(PATIENCE);
+    let next = next.expect("it is asked").expect("there is no orphan");
+    assert!(locks.close(PATIENCE), "something is left to send");
+    next.release().expect("it was held all the while");
+}
+
+pub(super) fn a_release_whose_answer_was_lost_frees_it(kind: Kind) {
+    let (server, proxy, locks, other) = managers();
+    let redis = server.raw();
+    make_known(kind, &other);
+    let guard = kind.of(&locks, "n").lease(LONG).lock();
+    let guard = guard.expect("it is free");
+    proxy.strike_all(Fault::LoseAnswers);
+    let released = guard.release();
+    assert!(
+        matches!(released, Err(Error::Unavailable { .. })),
+        "{released:?}"
+    );
+    let is_free = || kind.keys("n").iter().all(|key| !redis.exists(key));
+    assert!(is_free(), "it was not carried out");
+    let next = kind.rival().of(&other, "n").lease(LONG).lock();
+    let next = next.expect("it is free");
+    proxy.heal();
+    assert!(locks.close(PATIENCE), "something is left to send");
+    // Repeated until it was answered, the release has not touched who came next.
+    next.release().expect("it was held all the while");
+    assert!(is_free());
+}
+
+pub(super) fn a_dead_link_costs_it_at_the_deadline_and_for_good(kind: Kind) {
+    let (_server, proxy, locks, other) = managers();
+    let guard = kind.of(&locks, "n").lease(secs(3)).lock();
+    let guard = guard.expect("it is free");
+    let losses = guard.on_lost();
+    proxy.strike_all(Fault::HalfOpen);
+    let loss = losses.recv_timeout(PATIENCE).expect("it is told");
+    assert_eq!(loss.cause, LostCause::Expired);
+    assert_eq!(guard.lease().state(), LeaseState::Lost);
+    // The others need no word of it.
+    let next = kind.rival().of(&other, "n").try_lock_for(PATIENCE);
+    let next = next.expect("it is asked").expect("its lease is over");
+    proxy.heal();
+    assert_eq!(lost(guard.release()), loss);
+    assert!(locks.close(PATIENCE), "something is left to send");
+    next.release().expect("it was held all the while");
+}
+
+pub(super) fn a_wait_outlives_the_faults_of_its_link(kind: Kind) {
+    let (server, proxy, locks, other) = managers();
+    let redis = server.raw();
+    let holder = kind.rival().of(&other, "n").lease(LONG).hold();
+    let waiter = kind.of(&locks, "n").lease(LONG).locking();
+    for fault in [Fault::Reset, Fault::HalfOpen, Fault::LoseAnswers] {
+        redis.wait_until_queued("n", 1);
+        proxy.strike_all(fault);
+        // The next poll and the listener.
+        proxy.wait_until_struck(Role::Pool);
+        assert!(waiter.waits(), "{fault:?} ended it");
+        proxy.heal();
+        wait_until("it polls again", || {
+            // None where its place was forgotten meanwhile.
+            let queue = redis.queue("n");
+            queue.first().is_some_and(|owner| {
+                redis.wait_until_polled("n", owner);
+                true
+            })
+        });
+    }
+    assert!(waiter.waits());
+    holder.release();
+    waiter.locked();
+    waiter.release();
+}
