@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use leasehold::{Error, LeaseState, LockGuard, LockManager, LostCause};
 
 use crate::support::{
-    Fault, PATIENCE, Proxy, Raw, Role, SLACK, Server, build, locking, lost, manager, ms, secs,
-    task, wait_until,
+    Fault, PATIENCE, Proxy, Raw, Role, SLACK, Server, build, gave_up, locking, lost, manager, ms,
+    secs, task, wait_until,
 };
 
 /// Far longer than a test takes: no lease ends by itself, but the ones that are to.
@@ -120,6 +120,32 @@ fn queued(role: Role, fault: Fault) {
     }
     scene.proxy.heal();
     guard.release().expect("it was held all the while");
+    scene.end();
+}
+
+/// A wait ends at its deadline, and takes its place in the queue with it.
+fn giving_up(role: Role, fault: Fault) {
+    let scene = Scene::new();
+    let holder = scene.other.mutex("n").lease(LONG).lock();
+    let holder = holder.expect("it is free");
+    let (mutex, wait) = (scene.locks.mutex("n").lease(LONG), secs(2));
+    let begun = Instant::now();
+    let waiting = task(move || {
+        let result = mutex.try_lock_for(wait);
+        assert!(begun.elapsed() >= wait, "it gave up too early: {result:?}");
+        result
+    });
+    scene.redis.wait_until_queued("n", 1);
+    scene.proxy.strike(role, fault);
+    // Whether the last answer was "held", or there was none.
+    gave_up(waiting);
+    assert!(begun.elapsed() < wait + CALL + SLACK);
+    // While the fault lasts, unless it keeps the renewal thread from it.
+    if role == Role::Renewal {
+        scene.proxy.heal();
+    }
+    scene.redis.wait_until_queued("n", 0);
+    holder.release().expect("it was held all the while");
     scene.end();
 }
 
@@ -260,4 +286,4 @@ macro_rules! faults {
     )*};
 }
 
-phases! { asking queued held releasing }
+phases! { asking queued giving_up held releasing }
