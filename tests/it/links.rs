@@ -13,10 +13,10 @@ use crate::support::{
 
 /// Far longer than a test takes: no lease ends by itself, but the ones that are to.
 const LONG: Duration = secs(600);
-/// How long a request may take.
-const IO: Duration = secs(1);
+/// How long a request may take: longer than a busy machine stalls.
+const IO: Duration = secs(2);
 /// A call is one request, on a connection that may have to be opened first and whose request may have to be sent again.
-const CALL: Duration = secs(4);
+const CALL: Duration = secs(8);
 
 /// A manager behind a proxy, another beside it, and the server of both.
 struct Scene {
@@ -54,6 +54,13 @@ impl Scene {
 
     fn lock(&self, lease: Duration) -> leasehold::Result<LockGuard> {
         self.locks.mutex("n").lease(lease).lock()
+    }
+
+    /// Waits until a call of the manager's knows that it has to wait: until then its failure would be returned at once.
+    fn wait_until_it_waits(&self) {
+        self.redis.wait_until_queued("n", 1);
+        // The other one was for the first lock.
+        wait_until("it is told so", || self.locks.stats().contended == 2);
     }
 
     /// All is as it was before, once the link is.
@@ -103,7 +110,7 @@ fn queued(role: Role, fault: Fault) {
     let holder = scene.other.mutex("n").lease(LONG).lock();
     let holder = holder.expect("it is free");
     let waiter = locking(&scene.locks.mutex("n").lease(LONG));
-    scene.redis.wait_until_queued("n", 1);
+    scene.wait_until_it_waits();
     scene.proxy.strike(role, fault);
     if role == Role::Pool {
         // By the waiter's poll. What strikes the listener is the message that it is not to hear.
@@ -135,7 +142,7 @@ fn giving_up(role: Role, fault: Fault) {
         assert!(begun.elapsed() >= wait, "it gave up too early: {result:?}");
         result
     });
-    scene.redis.wait_until_queued("n", 1);
+    scene.wait_until_it_waits();
     scene.proxy.strike(role, fault);
     // Whether the last answer was "held", or there was none.
     gave_up(waiting);

@@ -17,6 +17,7 @@ mod mutex_loss;
 mod mutex_processes;
 mod operators;
 mod rate_limiter;
+mod record;
 mod reentrant;
 mod replicas;
 mod rules;

@@ -15,7 +15,7 @@ const LONG: Duration = secs(600);
 fn managers() -> (Server, Proxy, LockManager, LockManager) {
     let server = Server::start();
     let proxy = Proxy::to(&server);
-    let locks = build(LockManager::single(&proxy.url()).io_timeout(secs(1)));
+    let locks = build(LockManager::single(&proxy.url()).io_timeout(secs(2)));
     let other = manager(&server.url());
     (server, proxy, locks, other)
 }
@@ -87,6 +87,8 @@ pub(super) fn a_wait_outlives_the_faults_of_its_link(kind: Kind) {
     let redis = server.raw();
     let holder = kind.rival().of(&other, "n").lease(LONG).hold();
     let waiter = kind.of(&locks, "n").lease(LONG).locking();
+    // Until then its failure would be returned at once.
+    wait_until("it is told to wait", || locks.stats().contended == 1);
     for fault in [Fault::Reset, Fault::HalfOpen, Fault::LoseAnswers] {
         redis.wait_until_queued("n", 1);
         proxy.strike_all(fault);

@@ -1,0 +1,89 @@
+//! That docs/FAULTS.md, the record of the faults, names tests that there are, and at least one for each fault.
+
+use std::collections::HashSet;
+use std::env;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// The cells of the rows of all tables in a page, but for their heads.
+fn rows(page: &str) -> Vec<Vec<&str>> {
+    let mut rows = Vec::new();
+    let mut lines = page.lines().peekable();
+    while let Some(line) = lines.next() {
+        let is_head = lines.peek().is_some_and(|next| next.starts_with("| ---"));
+        if line.starts_with("| ") && !line.starts_with("| ---") && !is_head {
+            rows.push(line.trim_matches('|').split(" | ").map(str::trim).collect());
+        }
+    }
+    rows
+}
+
+/// What stands between backticks.
+fn quoted(cell: &str) -> impl Iterator<Item = &str> {
+    cell.split('`').skip(1).step_by(2)
+}
+
+/// The names of this binary's tests, the ones that are only run when asked for included.
+fn tests() -> HashSet<String> {
+    let listing = Command::new(env::current_exe().expect("this binary"))
+        .args(["--list", "--format=terse"])
+        .output()
+        .expect("this binary runs");
+    let listing = String::from_utf8(listing.stdout).expect("names of tests");
+    let names = listing
+        .lines()
+        .filter_map(|line| line.strip_suffix(": test"));
+    names.map(str::to_owned).collect()
+}
+
+/// All Rust under a directory of the project, as one text.
+fn code(directory: &Path) -> String {
+    let mut text = String::new();
+    for entry in fs::read_dir(directory).expect("it is there") {
+        let path = entry.expect("it can be read").path();
+        if path.is_dir() {
+            text += &code(&path);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            text += &fs::read_to_string(&path).expect("it is text");
+        }
+    }
+    text
+}
+
+/// Whether there is such a test. `*` stands for one part of its path, or several; the unit tests' begin with `crate::`.
+fn is_there(test: &str, tests: &HashSet<String>, units: &str) -> bool {
+    if let Some(unit) = test.strip_prefix("crate::") {
+        let name = unit.rsplit("::").next().unwrap_or_default();
+        return units.contains(&format!("fn {name}("));
+    }
+    match test.split_once('*') {
+        None => tests.contains(test),
+        Some((head, tail)) => tests
+            .iter()
+            .any(|name| name.starts_with(head) && name.ends_with(tail)),
+    }
+}
+
+#[test]
+fn every_fault_has_a_test_that_there_is() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("docs/FAULTS.md")).expect("the record");
+    let (tests, units) = (tests(), code(&root.join("src")));
+    // It can tell.
+    assert!(is_there("record::every_*_that_there_is", &tests, &units));
+    assert!(!is_there("record::another", &tests, &units));
+    assert!(!is_there("crate::record::another", &tests, &units));
+
+    let rows = rows(&page);
+    assert!(rows.len() > 50, "{} rows", rows.len());
+    for row in rows {
+        let [fault, _, _, named] = &row[..] else {
+            panic!("a row is a fault, how it is made, what happens, and its tests: {row:?}");
+        };
+        assert!(quoted(named).next().is_some(), "no test of {fault}");
+        for test in quoted(named) {
+            assert!(is_there(test, &tests, &units), "{fault}: no test {test}");
+        }
+    }
+}
