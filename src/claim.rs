@@ -7,7 +7,7 @@ use std::str::FromStr;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 use crate::error::{Error, Result};
-use crate::name;
+use crate::name::{self, LARGEST_FENCE};
 use crate::sync::Arc;
 
 /// What stands as itself in a claim's text. All else is percent-encoded (RFC 3986), so that nothing in it means
@@ -17,9 +17,6 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'.')
     .remove(b'_')
     .remove(b':');
-
-/// Beyond it a script's numbers are no longer exact. As microseconds it is reached in the year 2255.
-const LARGEST_FENCE: u64 = (1 << 53) - 1;
 
 /// A lock that is held by no guard, on its way from [`LockGuard::detach`](crate::LockGuard::detach) to
 /// [`LockManager::adopt`](crate::LockManager::adopt): to another thread, or as text to another process.

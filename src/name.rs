@@ -24,6 +24,9 @@ use crate::sync::Arc;
 /// The longest name, in bytes of UTF-8.
 pub(crate) const MAX_NAME: usize = 1024;
 
+/// Beyond it a script's numbers are no longer exact. As microseconds it is reached in the year 2255.
+pub(crate) const LARGEST_FENCE: u64 = (1 << 53) - 1;
+
 /// How every owner written by this crate begins; the version is that of the wire format.
 pub(crate) const OWNER_PREFIX: &str = "lh1:";
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::error::{Failure, FailureKind};
-use crate::name::{LockKey, Target};
+use crate::name::{LARGEST_FENCE, LockKey, Target};
 use crate::sync::Arc;
 
 pub(crate) use kind::{ALL, Kind, Sharing};
@@ -333,14 +333,14 @@ impl Call<'_> {
                 })
                 .collect::<Option<_>>()
                 .map(Reply::Each),
-            (Call::Pass { .. }, value) => rate::reply(&value),
-            (Call::Adopt { .. }, value) => grant(&value),
+            (Call::Pass { pass, .. }, value) => rate::reply(pass, &value),
+            (Call::Adopt { .. }, value) => grant(1, &value),
             (Call::Inspect { keys, .. }, value) => operators::inspected(keys.len(), value),
             (Call::Scan { .. }, value) => operators::page(value),
             (Call::ForceRelease { .. }, Value::Int(1)) => Some(Reply::Released),
             (Call::ForceRelease { .. }, Value::Int(0)) => Some(Reply::NotOwner(Gone::Removed)),
-            (Call::Lock { verb, .. }, value) => match verb {
-                Verb::Acquire { .. } | Verb::TakeOver { .. } => grant(&value),
+            (Call::Lock { verb, target, .. }, value) => match verb {
+                Verb::Acquire { .. } | Verb::TakeOver { .. } => grant(target.keys().len(), &value),
                 Verb::Release { .. } | Verb::HandOver { .. } | Verb::Cancel { .. } => {
                     released(&value)
                 }
@@ -359,12 +359,19 @@ fn ms(length: Duration) -> u64 {
     u64::try_from(length.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-fn grant(value: &Value) -> Option<Reply> {
+/// Reads the answer to who asks for a lock of so many names, each of which has a fence.
+fn grant(names: usize, value: &Value) -> Option<Reply> {
     let fence_of = |value: &Value| match value {
-        Value::Int(fence) => u64::try_from(*fence).ok().filter(|fence| *fence > 0),
+        Value::Int(fence) => u64::try_from(*fence)
+            .ok()
+            // A larger one was not counted exactly: the one after it could be the same.
+            .filter(|fence| (1..=LARGEST_FENCE).contains(fence)),
         _ => None,
     };
     let granted = |first: &Value, rest: &[Value], contended: i64| {
+        if rest.len() + 1 != names {
+            return None;
+        }
         Some(Reply::Granted {
             fence: fence_of(first)?,
             rest: rest.iter().map(fence_of).collect::<Option<_>>()?,
@@ -527,6 +534,11 @@ mod tests {
             Value::Array(vec![]),
             Value::Array(vec![Value::Int(5), Value::Int(3)]),
             Value::Array(vec![Value::Int(0), Value::Int(1), Value::Int(1)]),
+            // Beyond what a script counts exactly.
+            Value::Int(1 << 53),
+            Value::Int(i64::MAX),
+            // The fences of two names.
+            Value::Array([5, 6, 0].map(Value::Int).into()),
         ] {
             let failure = call.reply(value.clone()).expect_err("no grant");
             assert_eq!(failure.kind, FailureKind::Protocol, "{value:?}");
@@ -541,6 +553,19 @@ mod tests {
             verb: &release,
         };
         assert!(call.reply(Value::Int(7)).is_err());
+        // To each name its fence.
+        let keys = ["a", "b"].map(|name| LockKey::new("", name).expect("a name"));
+        let target = Target::all(keys.into()).expect("two names");
+        let call = Call::Lock {
+            kind: Kind::Multi,
+            target: &target,
+            verb: &verb,
+        };
+        for (fences, is_one_each) in [(&[5][..], false), (&[5, 6], true), (&[5, 6, 7], false)] {
+            let parts = fences.iter().chain(&[0]).copied().map(Value::Int);
+            let reply = call.reply(Value::Array(parts.collect()));
+            assert_eq!(reply.is_ok(), is_one_each, "{fences:?}");
+        }
         assert!(
             Call::Renew(&[])
                 .reply(Value::Array(vec![Value::Int(1)]))

@@ -18,16 +18,19 @@ pub(super) fn command(key: &LockKey, pass: &Pass, by: By) -> redis::Cmd {
     command
 }
 
-pub(super) fn reply(value: &Value) -> Option<Reply> {
+/// Nobody is let past after a longer wait than is worth it: it would have to be waited out.
+pub(super) fn reply(pass: &Pass, value: &Value) -> Option<Reply> {
     let Value::Array(parts) = value else {
         return None;
     };
     let [Value::Int(passed), Value::Int(wait)] = parts.as_slice() else {
         return None;
     };
-    let wait = Duration::from_micros(u64::try_from(*wait).ok()?);
+    let wait = u64::try_from(*wait).ok()?;
+    let is_worth_it = wait <= us(pass.patience);
+    let wait = Duration::from_micros(wait);
     match passed {
-        1 => Some(Reply::Passed(wait)),
+        1 if is_worth_it => Some(Reply::Passed(wait)),
         0 => Some(Reply::NotPassed(wait)),
         _ => None,
     }
@@ -37,4 +40,29 @@ pub(super) fn reply(value: &Value) -> Option<Reply> {
 fn us(length: Duration) -> u64 {
     const MOST: u64 = 1 << 52;
     u64::try_from(length.as_nanos().div_ceil(1_000)).map_or(MOST, |us| us.min(MOST))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_let_past_after_more_than_was_worth_it() {
+        let pass = |patience| Pass {
+            permits: 1,
+            per: Duration::from_secs(1),
+            patience,
+        };
+        let said = |passed, us| Value::Array(vec![Value::Int(passed), Value::Int(us)]);
+        let ms = Duration::from_millis(1);
+        assert_eq!(reply(&pass(ms), &said(1, 1000)), Some(Reply::Passed(ms)));
+        assert_eq!(reply(&pass(ms), &said(1, 1001)), None);
+        assert_eq!(reply(&pass(Duration::ZERO), &said(1, i64::MAX)), None);
+        assert_eq!(reply(&pass(ms), &said(1, -1)), None);
+        let long = Duration::from_micros(i64::MAX.unsigned_abs());
+        assert_eq!(
+            reply(&pass(ms), &said(0, i64::MAX)),
+            Some(Reply::NotPassed(long))
+        );
+    }
 }
