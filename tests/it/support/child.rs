@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::env;
 use std::fmt::Display;
+use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{self, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -137,6 +138,19 @@ impl Child {
         self.end();
     }
 
+    /// The most memory that it has had so far, in bytes.
+    #[track_caller]
+    pub(crate) fn peak_memory(&self) -> u64 {
+        let status = format!("/proc/{}/status", self.process.id());
+        let status = fs::read_to_string(status).expect("the child is there");
+        let peak = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:"))
+            .and_then(|peak| peak.trim().strip_suffix(" kB"));
+        let peak: u64 = peak.and_then(|peak| peak.parse().ok()).expect("its peak");
+        peak * 1024
+    }
+
     fn signal(&self, signal: Signal) {
         threads::signal(Pid::from_child(&self.process), signal);
     }
@@ -190,6 +204,7 @@ fn manager(url: &str, settings: &str) -> LockManager {
         let number = || value.parse().expect("a number");
         builder = match key {
             "lease_ms" => builder.lease(ms(number())),
+            "io_timeout_ms" => builder.io_timeout(ms(number())),
             "replicas" => builder.replicas(value.parse().expect("a number")),
             "label" => builder.label(value),
             _ => panic!("no such setting: {key}"),

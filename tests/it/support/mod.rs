@@ -1,6 +1,7 @@
 //! What the tests stand on: real servers, processes that can be killed, and waiting for conditions.
 
 mod child;
+mod hostile;
 mod keeper;
 mod proxy;
 mod raw;
@@ -16,6 +17,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use leasehold::{Builder, Error, LockManager, Lost};
 
 pub(crate) use child::{Child, add, add_under, added};
+pub(crate) use hostile::{
+    Answer, Hostile, IO, Words, at_last, impatient, in_time, is_script, to_scripts,
+};
 pub(crate) use keeper::count;
 pub(crate) use proxy::{Fault, Proxy, Role};
 pub(crate) use raw::{Raw, companions_of, fence_of};

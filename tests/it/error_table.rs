@@ -1,0 +1,319 @@
+//! What each answer of a server becomes, row by row of the table in the documentation of [`Error`].
+
+use std::collections::HashSet;
+use std::thread;
+
+use leasehold::{Error, LockManager};
+
+use crate::support::{
+    Answer, Hostile, Server, Words, at_last, build, impatient, in_time, locking, locking_asleep,
+    manager, name, secs, to_scripts, wait_until,
+};
+
+/// A server's answer, its error, and whether a wait that has begun goes on.
+type Row = (&'static str, Becomes, bool);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Becomes {
+    Unavailable,
+    Denied,
+    WrongType,
+    Protocol,
+}
+
+use Becomes::{Denied, Protocol, Unavailable, WrongType};
+
+/// By its first word a row is found in the documentation.
+const ROWS: [Row; 21] = [
+    ("NOAUTH Authentication required.", Denied, false),
+    (
+        "WRONGPASS invalid username-password pair or user is disabled.",
+        Denied,
+        false,
+    ),
+    (
+        "NOPERM this user has no permissions to run the 'evalsha' command",
+        Denied,
+        false,
+    ),
+    (
+        "WRONGTYPE Operation against a key holding the wrong kind of value",
+        WrongType,
+        false,
+    ),
+    (
+        "LOADING Redis is loading the dataset in memory",
+        Unavailable,
+        true,
+    ),
+    ("BUSY Redis is busy running a script.", Unavailable, true),
+    (
+        "READONLY You can't write against a read only replica.",
+        Unavailable,
+        true,
+    ),
+    (
+        "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to",
+        Unavailable,
+        true,
+    ),
+    (
+        "OOM command not allowed when used memory > 'maxmemory'.",
+        Unavailable,
+        true,
+    ),
+    (
+        "NOREPLICAS Not enough good replicas to write.",
+        Unavailable,
+        true,
+    ),
+    ("MASTERDOWN Link with MASTER is down", Unavailable, true),
+    ("CLUSTERDOWN The cluster is down", Unavailable, true),
+    (
+        "TRYAGAIN Multiple keys request during rehashing of slot",
+        Unavailable,
+        true,
+    ),
+    ("ERR max number of clients reached", Unavailable, true),
+    // As servers before 7.0 say what a command in a script was answered with.
+    (
+        "ERR Error running script (call to f_1): @user_script:1: -OOM command not allowed",
+        Unavailable,
+        true,
+    ),
+    (
+        "ERR Error running script (call to f_1): @user_script:1: WRONGTYPE Operation",
+        WrongType,
+        false,
+    ),
+    // As a stranger is told whose request has many words.
+    (
+        "ERR Protocol error: unauthenticated multibulk length",
+        Denied,
+        false,
+    ),
+    (
+        "ERR unknown command 'EVALSHA', with args beginning with: 'OOM'",
+        Protocol,
+        false,
+    ),
+    ("NOSCRIPT No matching script.", Protocol, false),
+    ("MOVED 1234 127.0.0.1:7001", Protocol, false),
+    ("WHATEVER it may be", Protocol, false),
+];
+
+fn became(error: &Error) -> Becomes {
+    match error {
+        Error::Unavailable { .. } => Unavailable,
+        Error::Denied { .. } => Denied,
+        Error::WrongType { .. } => WrongType,
+        Error::Protocol { .. } => Protocol,
+        other => panic!("none of the table's: {other:?}"),
+    }
+}
+
+fn line(text: &str) -> Answer {
+    Answer::Say(format!("-{text}\r\n").into_bytes())
+}
+
+/// What is no line of a server's: whether a wait goes on, and how it is answered.
+fn faults() -> [(&'static str, Becomes, bool, Answer); 5] {
+    [
+        ("resets it", Unavailable, true, Answer::Close(Vec::new())),
+        (
+            "half",
+            Unavailable,
+            true,
+            Answer::Close(b"$5\r\nab".to_vec()),
+        ),
+        ("in time", Unavailable, true, Answer::Say(Vec::new())),
+        (
+            "garbage",
+            Protocol,
+            false,
+            Answer::Say(b"garbage\r\n".to_vec()),
+        ),
+        (
+            "no answer to it",
+            Protocol,
+            false,
+            Answer::Say(b"+OK\r\n".to_vec()),
+        ),
+    ]
+}
+
+type Answered = (String, Becomes, bool, Answer);
+
+fn all() -> Vec<Answered> {
+    let rows = ROWS.map(|(text, error, goes_on)| (text.to_owned(), error, goes_on, line(text)));
+    let faults = faults().map(|(what, error, on, answer)| (what.to_owned(), error, on, answer));
+    rows.into_iter().chain(faults).collect()
+}
+
+/// The first request of a call is not retried, however long the call would wait.
+#[test]
+fn the_first_answer_is_the_error_at_once() {
+    let server = Server::start();
+    let hostile = Hostile::before(&server);
+    let locks = build(impatient(&hostile.url()));
+    for (text, expected, _, answer) in all() {
+        hostile.answers(to_scripts(answer));
+        let lock = locks.mutex("n");
+        let outcomes = in_time(move || {
+            let waits = [
+                lock.lock().map(drop),
+                lock.try_lock_for(secs(600)).map(drop),
+            ];
+            let tries = [lock.try_lock().map(drop), lock.with(secs(600), |_| ())];
+            [waits, tries].concat()
+        });
+        for outcome in outcomes {
+            let error = outcome.expect_err(&text);
+            assert_eq!(became(&error), expected, "{text}: {error:?}");
+            assert_eq!(error.is_retryable(), expected == Unavailable);
+            assert!(error.to_string().starts_with("lock \"n\": "), "{error}");
+        }
+    }
+    hostile.behaves();
+    drop(at_last(|| locks.lock("n")));
+}
+
+/// A wait that has begun goes on, or ends; for the thread that asks and for one behind it.
+#[test]
+fn a_wait_that_has_begun_goes_on_or_ends() {
+    let server = Server::start();
+    let rows = all();
+    // A few at a time, or their first requests would come late.
+    for some in rows.chunks(6) {
+        thread::scope(|scope| {
+            for row in some {
+                scope.spawn(|| goes_on_or_ends(&server, row));
+            }
+        });
+    }
+}
+
+fn goes_on_or_ends(server: &Server, (text, expected, goes_on, answer): &Answered) {
+    let hostile = Hostile::before(server);
+    let locks = build(impatient(&hostile.url()).io_timeout(secs(2)));
+    let name = name("row");
+    let guard = manager(&server.url()).lock(&name).expect("it is free");
+    let fence = guard.fence();
+    let asks = locking(&locks.mutex(&name));
+    server.raw().wait_until_queued(&name, 1);
+    let behind = locking_asleep(&locks.mutex(&name));
+    let before = hostile.answered();
+    hostile.answers(to_scripts(answer.clone()));
+    if *goes_on {
+        wait_until("it asks again and again", || {
+            hostile.answered() > before + 2
+        });
+        hostile.behaves();
+        guard.release().expect("it was held all the while");
+    }
+    for waiting in [asks, behind] {
+        match waiting.end() {
+            Ok(next) if *goes_on => assert!(next.fence() > fence, "{text}"),
+            Err(error) if !*goes_on => assert_eq!(became(&error), *expected, "{text}"),
+            outcome => panic!("{text}: {outcome:?}"),
+        }
+    }
+}
+
+/// As a server says at once to one client too many, and closes.
+#[test]
+fn a_server_with_too_many_clients_is_unavailable() {
+    let server = Server::start();
+    let hostile = Hostile::before(&server);
+    let (locks, holder) = (build(impatient(&hostile.url())), manager(&server.url()));
+    let guard = holder.lock("n").expect("it is free");
+    let waiting = locking(&locks.mutex("n"));
+    server.raw().wait_until_queued("n", 1);
+    hostile.answers(|words: &Words| {
+        Answer::Close(match words {
+            [] => b"-ERR max number of clients reached\r\n".to_vec(),
+            _ => Vec::new(),
+        })
+    });
+    let (first, before) = (locks.mutex("other"), hostile.answered());
+    for outcome in in_time(move || [first.lock().map(drop), first.try_lock().map(drop)]) {
+        assert!(
+            matches!(outcome, Err(Error::Unavailable { .. })),
+            "{outcome:?}"
+        );
+    }
+    guard.release().expect("it was held all the while");
+    wait_until("the wait goes on", || hostile.answered() > before + 6);
+    hostile.behaves();
+    drop(waiting.end().expect("it comes free"));
+}
+
+/// What the server says of the password is the error, of every way to log in.
+#[test]
+fn who_cannot_log_in_is_told_why() {
+    let server = Server::start();
+    let hostile = Hostile::before(&server);
+    let url = hostile.url().replace("//", "//user:s3cret@") + "3";
+    for (text, expected, _) in ROWS {
+        for refused in ["AUTH", "SELECT"] {
+            hostile.answers(move |words| match words {
+                [verb, ..] if verb == refused.as_bytes() => line(text),
+                [verb, ..] if verb == b"AUTH" => Answer::Say(b"+OK\r\n".to_vec()),
+                _ => Answer::Pass,
+            });
+            let built = LockManager::single(&url).connect_timeout(secs(10));
+            let error = built.build().expect_err(text);
+            assert_eq!(became(&error), expected, "{refused}: {text}: {error:?}");
+            let shown = format!("{error} {error:?}");
+            assert!(!shown.contains("s3cret"), "{shown}");
+        }
+    }
+}
+
+/// The table that users read says the same.
+#[test]
+fn the_documented_table_is_this_one() {
+    let page = include_str!("../../src/error.rs");
+    let documented: Vec<(&str, &str, bool)> = page
+        .lines()
+        .filter_map(|line| {
+            let cells: Vec<_> = line.strip_prefix("/// | ")?.split(" | ").collect();
+            let &[server, error, wait] = &cells[..] else {
+                return None;
+            };
+            let error = error.split_once("](Error::")?.1.strip_suffix(')')?;
+            Some((server, error, wait.starts_with("goes on")))
+        })
+        .collect();
+    assert!(documented.len() >= 7, "{documented:?}");
+    let words = |text: &'static str| match text.split_once(' ') {
+        // Said in words, and found by these.
+        Some(("ERR", "max number of clients reached")) => "`maxclients`",
+        Some((code, _)) => code,
+        None => text,
+    };
+    let spoken = [
+        ("refuses the connection", Unavailable, true),
+        ("resets it", Unavailable, true),
+        ("does not answer in time", Unavailable, true),
+        ("no answer to what was asked", Protocol, false),
+    ];
+    let rows = ROWS.map(|(text, error, goes_on)| (words(text), error, goes_on));
+    let mut found = HashSet::new();
+    for (what, error, goes_on) in rows.into_iter().chain(spoken) {
+        if ["ERR", "WHATEVER", "NOSCRIPT", "MOVED"].contains(&what) {
+            continue;
+        }
+        let row = documented.iter().find(|(server, ..)| server.contains(what));
+        let row = row.unwrap_or_else(|| panic!("{what} is not documented"));
+        assert_eq!((row.1, row.2), (&*format!("{error:?}"), goes_on), "{what}");
+        found.insert(what);
+    }
+    // And each code that it names is tested here.
+    for (server, ..) in documented {
+        for code in server.split('`').skip(1).step_by(2) {
+            let is_one = code.chars().all(|c| c.is_ascii_uppercase());
+            assert!(!is_one || found.contains(code), "{code} is not tested");
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! A server that answers wrongly, in part, without end, or not at all.
+
+use std::fmt::Debug;
+use std::thread;
+use std::time::Instant;
+
+use leasehold::{Claim, Error, LeaseState, LockManager, LostCause, Result};
+
+use crate::support::{
+    Answer, Child, Hostile, IO, Kind, PATIENCE, SLACK, Server, Words, at_last, build, impatient,
+    in_time, is_script, locking, lost, manager, name, secs, to_scripts, wait_until,
+};
+
+const ALL: [Kind; 9] = [
+    Kind::Mutex,
+    Kind::Reentrant,
+    Kind::Reader,
+    Kind::Writer,
+    Kind::OnlyPermit,
+    Kind::Permit,
+    Kind::Permits,
+    Kind::AllPermits,
+    Kind::Multi,
+];
+
+fn is_listening(words: &Words) -> bool {
+    words.first().is_some_and(|verb| verb == b"SUBSCRIBE")
+}
+
+/// Answers to a script that are no answers to it, whatever it is.
+fn nonsense() -> Vec<Vec<u8>> {
+    let fixed: [&[u8]; 41] = [
+        b"hello\r\n",
+        b"\r\n",
+        b"\0\0\0\0\r\n",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\r\n",
+        b"+OK\r\n",
+        b"+\r\n",
+        b"+\xff\xfe\r\n",
+        b"$-1\r\n",
+        b"$-2\r\n",
+        b"$2\r\nabc\r\n",
+        b"$1\r\n1\r\n",
+        b"$x\r\n",
+        b":\r\n",
+        b":x\r\n",
+        b":-5\r\n",
+        b":9223372036854775807\r\n",
+        b":9223372036854775808\r\n",
+        b":-9223372036854775808\r\n",
+        b":9007199254740992\r\n",
+        b"*0\r\n",
+        b"*-1\r\n",
+        b"*x\r\n",
+        b"*9223372036854775808\r\n",
+        b"*1\r\n:1\r\n",
+        b"*2\r\n:-7\r\n:1\r\n",
+        b"*2\r\n:5\r\n:3\r\n",
+        b"*2\r\n:9223372036854775807\r\n:1\r\n",
+        b"*2\r\n:-2\r\n:-1\r\n",
+        b"*3\r\n:0\r\n:1\r\n:1\r\n",
+        b"*3\r\n:0\r\n$1\r\n1\r\n$1\r\no\r\n",
+        b"*6\r\n:5\r\n:6\r\n:7\r\n:8\r\n:9\r\n:0\r\n",
+        b"_\r\n",
+        b"#t\r\n",
+        b",1.5\r\n",
+        b"(12345678901234567890\r\n",
+        b"=7\r\ntxt:abc\r\n",
+        b"%1\r\n+a\r\n:1\r\n",
+        b"~1\r\n:1\r\n",
+        b"|1\r\n+a\r\n:1\r\n:5\r\n",
+        b"-\r\n",
+    ];
+    let mut all: Vec<_> = fixed.map(<[u8]>::to_vec).into();
+    // Deeper than anything that is read, and than any stack would bear.
+    all.push(b"*1\r\n".repeat(100_000));
+    all.push([&b"*1\r\n".repeat(99)[..], b":1\r\n"].concat());
+    all.push(b">1\r\n+x\r\n".repeat(3));
+    all.push([&b"-ERR "[..], &b"long ".repeat(1 << 21), b"\r\n"].concat());
+    all.push(b"-ERR a line\nbroken\rtwice\r\n".to_vec());
+    all.push(b"!21\r\nSYNTAX a\r\nsplit line\r\n".to_vec());
+    all
+}
+
+#[test]
+fn what_makes_no_sense_is_an_error_in_time_to_every_kind() {
+    let server = Server::start();
+    let hostile = Hostile::before(&server);
+    let locks = build(impatient(&hostile.url()));
+    for bytes in nonsense() {
+        hostile.answers(to_scripts(Answer::Say(bytes.clone())));
+        for kind in ALL {
+            let lock = kind.of(&locks, "n");
+            let outcome = in_time(move || lock.try_lock().map(drop));
+            refused(outcome, &bytes, kind);
+        }
+    }
+    hostile.behaves();
+    for kind in ALL {
+        let lock = kind.of(&locks, &format!("after:{}", kind.name()));
+        drop(at_last(|| lock.lock()));
+    }
+}
+
+/// That it is an error, and one whose text is fit for a log.
+#[track_caller]
+fn refused<T: Debug>(outcome: Result<T>, answer: &[u8], what: impl Debug) {
+    let shown = String::from_utf8_lossy(&answer[..answer.len().min(40)]);
+    let error = outcome.expect_err(&shown);
+    assert!(
+        matches!(error, Error::Protocol { .. } | Error::Unavailable { .. }),
+        "{shown:?}, {what:?}: {error:?}"
+    );
+    let text = format!("{error} {error:?}");
+    assert!(text.len() < 2000, "{shown:?}: {} bytes", text.len());
+    assert!(!text.contains(char::is_control), "{text:?}");
+}
+
+#[test]
+fn what_makes_no_sense_is_an_error_in_time_to_every_other_call() {
+    const OWNER: &str = "lh1:67e55044-10b1-426f-9247-bb680e5fe0c8:h:1";
+    let server = Server::start();
+    let hostile = Hostile::before(&server);
+    let locks = build(impatient(&hostile.url()));
+    let claim: Claim = format!("1/{OWNER}/n").parse().expect("a claim");
+    let calls: [Call; 5] = [
+        ("inspect", |locks, _| locks.inspect("n").map(drop)),
+        ("force_release", |locks, _| {
+            locks.force_release("n", OWNER).map(drop)
+        }),
+        ("adopt", |locks, claim| locks.adopt(claim).map(drop)),
+        ("rate limiter", |locks, _| {
+            locks.rate_limiter("n", 1, secs(1)).try_acquire().map(drop)
+        }),
+        ("list", |locks, _| {
+            locks.list("*").collect::<Result<Vec<_>>>().map(drop)
+        }),
+    ];
+    for bytes in nonsense() {
+        let answer = Answer::Say(bytes.clone());
+        hostile.answers(move |words| {
+            if is_script(words) || words.first().is_some_and(|verb| verb == b"SCAN") {
+                answer.clone()
+            } else {
+                Answer::Pass
+            }
+        });
+        for (what, call) in calls {
+            let (locks, claim) = (locks.clone(), claim.clone());
+            refused(in_time(move || call(&locks, &claim)), &bytes, what);
+        }
+        let built = impatient(&hostile.url());
+        let answer = Answer::Say(bytes.clone());
+        hostile.answers(move |words| {
+            if words.is_empty() {
+                Answer::Pass
+            } else {
+                answer.clone()
+            }
+        });
+        // A PING is answered by any text.
+        if !bytes.starts_with(b"+") && !bytes.starts_with(b"$1") {
+            refused(in_time(move || built.build().map(drop)), &bytes, "build");
+        }
+    }
+    // To be let past at last, in three hundred thousand years.
+    let answer = b"*2\r\n:1\r\n:9223372036854775807\r\n";
+    hostile.answers(to_scripts(Answer::Say(answer.to_vec())));
+    let (locks, limited) = (locks.clone(), locks);
+    refused(
+        in_time(move || limited.rate_limiter("n", 1, secs(1)).try_acquire()),
+        answer,
+        "late",
+    );
+    hostile.behaves();
+    assert_eq!(at_last(|| locks.inspect("n")), None);
+}
+
+type Call = (&'static str, fn(&LockManager, &Claim) -> Result<()>);
+
+#[test]
+fn half_an_answer_is_an_error_in_time() {
+    let server = Server::start();
+    let halves: [&[u8]; 8] = [
+        b"",
+        b":",
+        b":17000000",
+        b"$2147483647\r\nabc",
+        b"$9223372036854775807\r\n",
+        b"*1000000000\r\n:1\r\n",
+        b"*9223372036854775807\r\n",
+        b"*2\r\n*2147483647\r\n*2147483647\r\n%2147483647\r\n",
+    ];
+    thread::scope(|scope| {
+        for half in halves {
+            for answer in [Answer::Say(half.to_vec()), Answer::Close(half.to_vec())] {
+                let server = &server;
+                scope.spawn(move || {
+                    let hostile = Hostile::before(server);
+                    let locks = build(impatient(&hostile.url()));
+                    hostile.answers(to_scripts(answer));
+                    let lock = locks.mutex("n");
+                    refused(in_time(move || lock.try_lock().map(drop)), half, "half");
+                    hostile.behaves();
+                    drop(at_last(|| locks.lock("n")));
+                });
+            }
+        }
+    });
+}
+
+/// A piece at a time, so that the time between two is short; in all, for ever.
+fn endless() -> Vec<Answer> {
+    let mut all = Vec::new();
+    for (first, then) in [
+        (&b"$2147483647\r\n"[..], &b"x"[..]),
+        (b"*1000000000\r\n", b":1\r\n"),
+        (b"%1000000000\r\n", b"$1\r\na\r\n"),
+        (b"+", b"x"),
+        (b"-ERR ", b"x"),
+        // Nobody has asked for these.
+        (b"", b">1\r\n+x\r\n"),
+        (b"", b"|1\r\n+a\r\n:1\r\n"),
+    ] {
+        all.push(Answer::Flood(first.to_vec(), then.repeat(1 << 14)));
+        all.push(Answer::Drip(first.to_vec(), then.to_vec()));
+    }
+    all
+}
+
+/// By a process of its own, whose memory is nobody else's.
+#[test]
+fn an_answer_without_an_end_is_an_error_in_time_and_takes_no_memory() {
+    const MOST: u64 = 400 << 20;
+    let server = Server::start();
+    let hostile = Hostile::before(&server);
+    let mut child = Child::start(&hostile.url(), "io_timeout_ms=800");
+    for answer in endless() {
+        let begun = Instant::now();
+        hostile.answers(to_scripts(answer.clone()));
+        let said = child.ask("try n 100");
+        let is_error = said.starts_with("Unavailable") || said.starts_with("Protocol");
+        assert!(is_error, "{answer:.100?}: {said}");
+        assert!(begun.elapsed() < 4 * IO + SLACK, "{answer:.100?}");
+        let peak = child.peak_memory();
+        assert!(peak < MOST, "{answer:.100?}: {} MiB", peak >> 20);
+    }
+    hostile.behaves();
+    assert!(child.lock("n") > 0);
+}
+
+#[test]
+fn a_guard_is_lost_at_its_deadline_whatever_its_renewals_are_answered() {
+    let server = Server::start();
+    let answers = endless()
+        .into_iter()
+        .filter(|answer| matches!(answer, Answer::Drip(..)))
+        .chain(nonsense().into_iter().step_by(5).map(Answer::Say))
+        .chain([Answer::Say(Vec::new()), Answer::Close(Vec::new())]);
+    thread::scope(|scope| {
+        for answer in answers {
+            let server = &server;
+            scope.spawn(move || {
+                let hostile = Hostile::before(server);
+                let locks = build(impatient(&hostile.url()).lease(secs(2)));
+                let name = name("renewed");
+                let guard = at_last(|| locks.lock(&name));
+                let told = guard.on_lost();
+                let begun = Instant::now();
+                hostile.answers(to_scripts(answer.clone()));
+                let cause = told.recv_timeout(PATIENCE).expect("it is lost").cause;
+                // Time itself is what is tested: a lease is none for longer than it is.
+                assert!(begun.elapsed() < secs(2) + SLACK, "{answer:.100?}");
+                assert_eq!(cause, LostCause::Expired, "{answer:.100?}");
+                assert_eq!(guard.state(), LeaseState::Lost);
+                assert!(guard.remaining().is_zero());
+                hostile.behaves();
+                assert_eq!(lost(guard.release()).cause, LostCause::Expired);
+                drop(at_last(|| locks.lock(&name)));
+            });
+        }
+    });
+}
+
+/// The right answer to a SUBSCRIBE, and more.
+fn confirmed(words: &Words, more: &[u8]) -> Vec<u8> {
+    let mut said = Vec::new();
+    for (channel, count) in words[1..].iter().zip(1..) {
+        said.extend_from_slice(
+            format!("*3\r\n$9\r\nsubscribe\r\n${}\r\n", channel.len()).as_bytes(),
+        );
+        said.extend_from_slice(channel);
+        said.extend_from_slice(format!("\r\n:{count}\r\n").as_bytes());
+    }
+    said.extend_from_slice(more);
+    said
+}
+
+fn message(channel: &[u8], payload: &[u8]) -> Vec<u8> {
+    let mut said = b"*3\r\n$7\r\nmessage\r\n".to_vec();
+    for part in [channel, payload] {
+        said.extend_from_slice(format!("${}\r\n", part.len()).as_bytes());
+        said.extend_from_slice(part);
+        said.extend_from_slice(b"\r\n");
+    }
+    said
+}
+
+/// Whatever a listener hears, its process waits on by polling, and its thread ends with the manager.
+#[test]
+fn a_wait_goes_on_whatever_its_listener_hears() {
+    let server = Server::start();
+    let mut pieces: Vec<Vec<u8>> = nonsense().into_iter().step_by(4).collect();
+    pieces.extend([
+        b"".to_vec(),
+        b":1\r\n".to_vec(),
+        b"*1\r\n$7\r\nmessage\r\n".to_vec(),
+        b"*2\r\n$7\r\nmessage\r\n$1\r\nc\r\n".to_vec(),
+        b"*3\r\n$7\r\nmessage\r\n:1\r\n:2\r\n".to_vec(),
+        b"*4\r\n$8\r\npmessage\r\n$1\r\n*\r\n$1\r\nc\r\n$1\r\nx\r\n".to_vec(),
+        message(
+            b"leasehold:broken",
+            b"lh1:67e55044-10b1-426f-9247-bb680e5fe0c8:l",
+        ),
+        message(b"leasehold:broken", b"\xff\xff"),
+        message(b"leasehold:broken", b""),
+        message(b"\xff", b"\0"),
+        message(b"", &vec![b'x'; 1 << 20]),
+    ]);
+    thread::scope(|scope| {
+        for piece in pieces {
+            for is_confirmed in [false, true] {
+                let (server, piece) = (&server, piece.clone());
+                scope.spawn(move || {
+                    let hostile = Hostile::before(server);
+                    let shown = String::from_utf8_lossy(&piece[..piece.len().min(60)]).into_owned();
+                    hostile.answers(move |words| {
+                        if !is_listening(words) {
+                            Answer::Pass
+                        } else if is_confirmed {
+                            Answer::Drip(confirmed(words, &piece), piece.clone())
+                        } else {
+                            Answer::Drip(piece.clone(), piece.clone())
+                        }
+                    });
+                    let locks = build(impatient(&hostile.url()).label("l").lease(secs(60)));
+                    let holder = manager(&server.url());
+                    let name = name("heard");
+                    let guard = holder.lock(&name).expect("it is free");
+                    let kept = at_last(|| locks.lock(format!("{name}:kept")));
+                    let waiting = locking(&locks.mutex(&name));
+                    wait_until("it is heard", || hostile.answered() > 0);
+                    guard.release().expect("it was held all the while");
+                    let guard = waiting
+                        .end()
+                        .unwrap_or_else(|error| panic!("{shown:?}: {error}"));
+                    assert_eq!(guard.state(), LeaseState::Held);
+                    kept.check().expect("no message is believed");
+                });
+            }
+        }
+    });
+}
+
+#[test]
+fn the_listener_ends_with_its_manager_whatever_it_hears() {
+    let server = Server::start();
+    thread::scope(|scope| {
+        for piece in [&b":1\r\n"[..], b">1\r\n+x\r\n", b"*3\r\n", b"+x", b""] {
+            let server = &server;
+            scope.spawn(move || {
+                let hostile = Hostile::before(server);
+                let mut child = Child::start(&hostile.url(), "io_timeout_ms=800");
+                hostile.answers(move |words| {
+                    if is_listening(words) {
+                        Answer::Drip(confirmed(words, piece), piece.to_vec())
+                    } else {
+                        Answer::Pass
+                    }
+                });
+                let name = name("ends");
+                let guard = manager(&server.url()).lock(&name).expect("it is free");
+                child.say(format_args!("lock {name}"));
+                wait_until("it is heard", || hostile.answered() > 0);
+                guard.release().expect("it was held all the while");
+                child.locked();
+                let threads = child.ask("drop");
+                assert!(threads.ends_with("-> []"), "{piece:?}: {threads}");
+            });
+        }
+    });
+}
