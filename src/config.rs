@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use redis::io::tcp::TcpSettings;
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
 use crate::error::{Error, Result};
@@ -205,16 +204,17 @@ impl Server {
         {
             return Err(Error::config("url", "it names no host or no port"));
         }
+        if let ConnectionAddr::TcpTls { insecure: true, .. } = info.addr() {
+            let reason = "whoever answers would be trusted, which is not supported";
+            return Err(Error::config("url", reason));
+        }
         let address = info.addr().to_string().into();
-        // Two more commands on every new connection would count in its time limit, and tell nobody much.
-        let mut login: RedisConnectionInfo = info.redis_settings().clone().set_skip_set_lib_name();
+        let mut login: RedisConnectionInfo = info.redis_settings().clone();
         if let Some(number) = database {
             login = login.set_db(number);
         }
-        // Requests are small and wait for their answers: nothing is gained by holding packets back.
-        let tcp = TcpSettings::default().set_nodelay(true);
         Ok(Self {
-            info: info.set_redis_settings(login).set_tcp_settings(tcp),
+            info: info.set_redis_settings(login),
             address,
         })
     }
@@ -291,10 +291,17 @@ mod tests {
         assert_eq!(&*server.address, "example.org:7000");
         assert_eq!(server.info.redis_settings().db(), 3);
         assert_eq!(server.info.redis_settings().password(), Some("s3cr:t"));
-        assert!(server.info.tcp_settings().nodelay());
         let server = Server::parse("redis://h/3", Some(5)).expect("a URL");
         assert_eq!(server.info.redis_settings().db(), 5);
         assert!(Server::parse("unix:///run/redis.sock?db=2", None).is_ok());
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn tls_trusts_nobody_who_is_not_trusted() {
+        assert!(Server::parse("rediss://h/", None).is_ok());
+        let error = Server::parse("rediss://h/#insecure", None).expect_err("insecure");
+        assert!(error.to_string().starts_with("url "), "{error}");
     }
 
     #[test]

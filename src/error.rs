@@ -275,16 +275,7 @@ pub(crate) enum FailureKind {
 }
 
 impl Failure {
-    /// A failure of which it is certain that the server has done nothing.
-    pub(crate) fn certain(kind: FailureKind, cause: Cause) -> Self {
-        Self {
-            kind,
-            unknown: false,
-            cause,
-        }
-    }
-
-    /// A failure in plain words, where no library's error tells more.
+    /// A failure in plain words.
     pub(crate) fn plain(kind: FailureKind, unknown: bool, words: impl Into<String>) -> Self {
         Self {
             kind,
@@ -336,6 +327,24 @@ impl Failure {
             FailureKind::Protocol => Error::Protocol { name, cause },
         }
     }
+}
+
+/// A text of somebody else's, fit for a message: without what would break the line, and cut where it is over-long.
+pub(crate) fn on_a_line(text: &str) -> String {
+    const SHOWN: usize = 500;
+    let mut line = String::new();
+    for c in text.trim().chars() {
+        if line.len() >= SHOWN {
+            line.push('…');
+            break;
+        }
+        if c.is_control() {
+            line.extend(c.escape_default());
+        } else {
+            line.push(c);
+        }
+    }
+    line
 }
 
 #[derive(Debug)]

@@ -2,16 +2,18 @@
 //!
 //! After an error of input or output nothing more is sent on a connection: a reply that was given up on could
 //! be read as the answer to the next request, and a request that was written in part has put the two sides out
-//! of step. What the redis crate calls open says nothing about either.
+//! of step.
 
 use std::fmt;
+use std::io;
 use std::time::{Duration, Instant};
 
-use redis::{Connection, ConnectionLike, RedisConnectionInfo, RedisError, Value};
+use redis::Value;
 
 use crate::config::Server;
-use crate::error::{Failure, FailureKind};
+use crate::error::{Failure, FailureKind, on_a_line};
 use crate::script::{By, Call, Wire};
+use crate::store::socket::{Fault, Socket};
 use crate::store::{Answer, Heard};
 use crate::sync::Arc;
 
@@ -34,7 +36,7 @@ pub(crate) struct Route {
 /// A connection, or the means to make one.
 pub(crate) struct Link {
     route: Route,
-    open: Option<Open>,
+    open: Option<Socket>,
     /// When it was last called.
     used: Instant,
 }
@@ -58,12 +60,6 @@ impl Budget {
         let left = self.whole.saturating_sub(self.started.elapsed());
         limit.min(left).max(Duration::from_millis(1))
     }
-}
-
-struct Open {
-    connection: Connection,
-    /// The time limit that is set on the socket.
-    limit: Duration,
 }
 
 impl Link {
@@ -133,7 +129,7 @@ impl Link {
         let patience = (limit * 3 / 4).max(Duration::from_millis(1));
         let mut wait = redis::cmd("WAIT");
         wait.arg(wanted).arg(patience.as_millis() as u64);
-        let confirmed = match open.request(&wait, limit) {
+        let confirmed = match open.request(&wait, limit).map_err(Trouble::of) {
             Ok(Value::Int(count)) => u32::try_from(count).unwrap_or(0),
             Ok(Value::ServerError(error)) => {
                 return Err(Failure {
@@ -167,11 +163,17 @@ impl Link {
             None => connect(&self.route, budget).map_err(Trouble::Certain)?,
         };
         let (wire, io_timeout) = (&self.route.wire, self.route.io_timeout);
-        let mut value = open.request(&call.command(By::Digest, wire), budget.left(io_timeout))?;
+        let command = call.command(By::Digest, wire);
+        let mut value = open
+            .request(&command, budget.left(io_timeout))
+            .map_err(Trouble::of)?;
         if let Value::ServerError(error) = &value
             && error.code() == "NOSCRIPT"
         {
-            value = open.request(&call.command(By::Text, wire), budget.left(io_timeout))?;
+            let command = call.command(By::Text, wire);
+            value = open
+                .request(&command, budget.left(io_timeout))
+                .map_err(Trouble::of)?;
         }
         if let Value::ServerError(error) = value {
             let moved = says(&error, &["READONLY"]);
@@ -194,67 +196,90 @@ impl Link {
         hear: &mut dyn FnMut(Heard<'_>) -> bool,
     ) -> Result<(), Failure> {
         let mut open = connect(route, &Budget::new(Duration::MAX))?;
-        let broken = |error| broken(&route.server.address, error);
+        let broken = |fault| broken(&route.server.address, fault);
+        let late = || broken(Fault::Io(io::ErrorKind::TimedOut.into()));
         let subscribe = redis::cmd("SUBSCRIBE").arg(channels).to_owned();
-        // By hand, because the redis crate takes a refusal for a confirmation. The first channel's answer stands for
-        // all: an access list is asked about them together, and the inbox passes over the further confirmations.
-        if let Value::ServerError(error) = open
-            .request(&subscribe, route.io_timeout)
-            .map_err(|trouble| trouble.into_failure(&route.server.address))?
-        {
-            return Err(refusal(error));
+        open.send(&subscribe, route.io_timeout).map_err(broken)?;
+        // The first channel's answer stands for all: an access list is asked about them together, and the further
+        // confirmations are passed over.
+        let said = open.next(route.io_timeout).map_err(broken)?;
+        if !matches!(Said::of(said.ok_or_else(late)?)?, Said::Confirmation) {
+            return Err(nonsense());
         }
         if !hear(Heard::Subscribed) {
             return Ok(());
         }
-        let mut inbox = open.connection.as_pubsub();
-        inbox.set_read_timeout(Some(SILENCE)).map_err(broken)?;
         let mut silences = 0;
         loop {
-            let go_on = match inbox.get_message() {
-                Ok(message) => {
-                    silences = 0;
-                    hear(Heard::Message {
-                        channel: message.get_channel_name(),
-                        payload: message.get_payload_bytes(),
-                    })
-                }
-                Err(error) if error.is_timeout() => {
-                    silences += 1;
-                    hear(Heard::Silence)
-                }
-                Err(error) => return Err(broken(error)),
+            let said = open.next(SILENCE).map_err(broken)?;
+            silences = if said.is_some() { 0 } else { silences + 1 };
+            let go_on = match said.map(Said::of).transpose()? {
+                Some(Said::Message { channel, payload }) => hear(Heard::Message {
+                    channel: &String::from_utf8_lossy(&channel),
+                    payload: &payload,
+                }),
+                Some(Said::Confirmation | Said::Pong) | None => hear(Heard::Silence),
             };
             if !go_on {
                 return Ok(());
             }
             if silences == SILENCES_TO_PING {
-                silences = 0;
-                inbox
-                    .set_read_timeout(Some(route.io_timeout))
+                open.send(&redis::cmd("PING"), route.io_timeout)
                     .map_err(broken)?;
-                inbox.ping::<Value>().map_err(broken)?;
-                inbox.set_read_timeout(Some(SILENCE)).map_err(broken)?;
+            } else if silences > SILENCES_TO_PING
+                && SILENCE * (silences - SILENCES_TO_PING) >= route.io_timeout
+            {
+                return Err(late());
             }
         }
     }
 }
 
-impl Open {
-    /// Sends a command and reads its answer; an error drops the connection with `self` in the caller.
-    fn request(&mut self, command: &redis::Cmd, io: Duration) -> Result<Value, Trouble> {
-        if self.limit != io {
-            self.set_limit(io).map_err(Trouble::of)?;
-        }
-        self.connection.req_command(command).map_err(Trouble::of)
-    }
+/// What a server says to who listens.
+enum Said {
+    Message {
+        channel: Vec<u8>,
+        payload: Vec<u8>,
+    },
+    /// That a channel is listened to.
+    Confirmation,
+    Pong,
+}
 
-    fn set_limit(&mut self, limit: Duration) -> Result<(), RedisError> {
-        self.connection.set_read_timeout(Some(limit))?;
-        self.connection.set_write_timeout(Some(limit))?;
-        self.limit = limit;
-        Ok(())
+impl Said {
+    /// # Errors
+    ///
+    /// What the server refuses; or that it says something else, so that nothing on this connection can be trusted.
+    fn of(value: Value) -> Result<Self, Failure> {
+        let parts = match value {
+            Value::Array(parts) => parts,
+            Value::ServerError(error) => return Err(refusal(error)),
+            _ => return Err(nonsense()),
+        };
+        let mut parts = parts.into_iter();
+        let Some(Value::BulkString(what)) = parts.next() else {
+            return Err(nonsense());
+        };
+        match (what.as_slice(), parts.next(), parts.next(), parts.next()) {
+            (
+                b"message",
+                Some(Value::BulkString(channel)),
+                Some(Value::BulkString(payload)),
+                None,
+            ) => Ok(Self::Message { channel, payload }),
+            (b"subscribe", Some(Value::BulkString(_)), Some(Value::Int(_)), None) => {
+                Ok(Self::Confirmation)
+            }
+            (b"pong", Some(Value::BulkString(_)), None, None) => Ok(Self::Pong),
+            _ => Err(nonsense()),
+        }
     }
+}
+
+/// What is no part of listening.
+fn nonsense() -> Failure {
+    let words = "what it says is none of what is said to who listens";
+    Failure::plain(FailureKind::Protocol, false, words)
 }
 
 /// What may go wrong with one request.
@@ -262,42 +287,49 @@ enum Trouble {
     /// The server has certainly not carried it out.
     Certain(Failure),
     /// The connection was closed by the other side.
-    Closed(RedisError),
+    Closed(io::Error),
     /// Anything else on the way; whether it was carried out is unknown.
-    Broken(RedisError),
+    Broken(Fault),
 }
 
 impl Trouble {
-    fn of(error: RedisError) -> Self {
-        if error.is_connection_dropped() {
-            Self::Closed(error)
-        } else {
-            Self::Broken(error)
+    fn of(fault: Fault) -> Self {
+        const CLOSED: [io::ErrorKind; 5] = [
+            io::ErrorKind::BrokenPipe,
+            io::ErrorKind::ConnectionReset,
+            io::ErrorKind::ConnectionAborted,
+            io::ErrorKind::NotConnected,
+            io::ErrorKind::UnexpectedEof,
+        ];
+        match fault {
+            Fault::Io(error) if CLOSED.contains(&error.kind()) => Self::Closed(error),
+            fault => Self::Broken(fault),
         }
     }
 
     fn into_failure(self, address: &Arc<str>) -> Failure {
         match self {
             Self::Certain(failure) => failure,
-            Self::Closed(error) | Self::Broken(error) => broken(address, error),
+            Self::Closed(error) => broken(address, Fault::Io(error)),
+            Self::Broken(fault) => broken(address, fault),
         }
     }
 }
 
-fn broken(address: &Arc<str>, error: RedisError) -> Failure {
-    // What cannot be parsed is no server of ours; everything else may pass.
-    let kind = if error.is_io_error() {
-        FailureKind::Unavailable
-    } else {
-        FailureKind::Protocol
-    };
-    Failure {
-        kind,
-        unknown: true,
-        cause: Arc::new(At {
-            address: Arc::clone(address),
-            error,
-        }),
+fn broken(address: &Arc<str>, fault: Fault) -> Failure {
+    match fault {
+        Fault::Io(error) => Failure {
+            kind: FailureKind::Unavailable,
+            unknown: true,
+            cause: Arc::new(At {
+                address: Arc::clone(address),
+                error,
+            }),
+        },
+        // What cannot be read is no server of ours; everything else may pass.
+        Fault::Malformed(what) => {
+            Failure::plain(FailureKind::Protocol, true, format!("{address}: {what}"))
+        }
     }
 }
 
@@ -305,7 +337,7 @@ fn broken(address: &Arc<str>, error: RedisError) -> Failure {
 #[derive(Debug)]
 struct At {
     address: Arc<str>,
-    error: RedisError,
+    error: io::Error,
 }
 
 impl fmt::Display for At {
@@ -349,7 +381,8 @@ fn refusal(error: redis::ServerError) -> Failure {
     } else {
         FailureKind::Protocol
     };
-    Failure::certain(kind, Arc::new(RedisError::from(error)))
+    let words = on_a_line(&redis::RedisError::from(error).to_string());
+    Failure::plain(kind, false, words)
 }
 
 /// Whether an error is one of these.
@@ -366,28 +399,24 @@ fn says(error: &redis::ServerError, codes: &[&str]) -> bool {
 }
 
 /// Connects and logs in. Whatever fails here, nothing was asked of the server yet.
-fn connect(route: &Route, budget: &Budget) -> Result<Open, Failure> {
+fn connect(route: &Route, budget: &Budget) -> Result<Socket, Failure> {
     let certain = |failure: Failure| Failure {
         unknown: false,
         ..failure
     };
     let address = &route.server.address;
     let login = route.server.info.redis_settings();
-    // Without its credentials: the redis crate would hide what the server says of them.
-    let bare = RedisConnectionInfo::default().set_skip_set_lib_name();
-    let info = route.server.info.clone().set_redis_settings(bare);
-    let connection = redis::Client::open(info)
-        .and_then(|client| client.get_connection_with_timeout(budget.left(route.connect_timeout)))
-        .map_err(|error| certain(broken(address, error)))?;
-    let mut open = Open {
-        connection,
-        limit: Duration::ZERO,
-    };
+    let mut open = Socket::connect(route.server.info.addr(), budget.left(route.connect_timeout))
+        .map_err(|error| certain(broken(address, Fault::Io(error))))?;
     let mut say = |command: &redis::Cmd| match open.request(command, budget.left(route.io_timeout))
     {
+        Ok(Value::Okay) => Ok(()),
         Ok(Value::ServerError(error)) => Err(refusal(error)),
-        Ok(_) => Ok(()),
-        Err(trouble) => Err(certain(trouble.into_failure(address))),
+        Ok(_) => {
+            let words = "an answer of a form that was not asked for";
+            Err(Failure::plain(FailureKind::Protocol, false, words))
+        }
+        Err(fault) => Err(certain(broken(address, fault))),
     };
     if let Some(password) = login.password() {
         let mut auth = redis::cmd("AUTH");

@@ -4,9 +4,11 @@
 //! over them. The floors above know the store by this trait only, so a store of another topology, or of a
 //! test, takes the place of the real one.
 
+mod answer;
 pub(crate) mod link;
 pub(crate) mod node;
 pub(crate) mod pool;
+mod socket;
 
 use std::time::Duration;
 
@@ -44,7 +46,7 @@ pub(crate) enum Heard<'a> {
         channel: &'a str,
         payload: &'a [u8],
     },
-    /// Nothing, for about a second.
+    /// Nothing that is a message, for about a second or until now.
     Silence,
 }
 

@@ -1,0 +1,279 @@
+//! A socket to a server, on which every answer has an end in time.
+//!
+//! The redis crate's own connection has none: its time limit counts from one piece of an answer to the next, so that a
+//! server that says a byte now and then keeps a thread for as long as it likes; and at its end, one that listened waits
+//! for the answer to an UNSUBSCRIBE. Here the limit is for all of a request and its answer. See [`super::answer`] for the
+//! limits of what is answered.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use redis::{Cmd, ConnectionAddr, Value};
+
+use crate::store::answer::{Malformed, Reader};
+
+/// A limit on the socket that is so much too long is as good.
+const AS_GOOD: Duration = Duration::from_millis(1);
+
+pub(super) struct Socket {
+    stream: Stream,
+    answers: Reader,
+    /// Room for a request.
+    packed: Vec<u8>,
+}
+
+/// What went wrong. Nothing more can be asked after it.
+#[derive(Debug)]
+pub(super) enum Fault {
+    Io(io::Error),
+    /// What came is no answer.
+    Malformed(Malformed),
+}
+
+enum Stream {
+    Plain(Limited),
+    #[cfg(feature = "tls")]
+    Tls(Box<rustls::StreamOwned<rustls::ClientConnection, Limited>>),
+}
+
+/// What bytes go through, and for how long.
+struct Limited {
+    os: Os,
+    until: Instant,
+    /// The time limit that is set on the socket; none where there is none.
+    set: Option<Duration>,
+}
+
+enum Os {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Socket {
+    /// Connects, to each of the addresses that a name stands for within `limit`.
+    pub(super) fn connect(address: &ConnectionAddr, limit: Duration) -> io::Result<Self> {
+        let plain = |os| Stream::Plain(Limited::new(os));
+        let stream = match address {
+            ConnectionAddr::Tcp(host, port) => plain(dial(host, *port, limit)?),
+            ConnectionAddr::Unix(path) => plain(Os::Unix(UnixStream::connect(path)?)),
+            #[cfg(feature = "tls")]
+            ConnectionAddr::TcpTls { host, port, .. } => {
+                let client = tls(host)?;
+                let os = Limited::new(dial(host, *port, limit)?);
+                Stream::Tls(Box::new(rustls::StreamOwned::new(client, os)))
+            }
+            _ => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        Ok(Self {
+            stream,
+            answers: Reader::new(),
+            packed: Vec::new(),
+        })
+    }
+
+    /// Sends a command and reads its answer, both within `limit`.
+    pub(super) fn request(&mut self, command: &Cmd, limit: Duration) -> Result<Value, Fault> {
+        self.send(command, limit)?;
+        let value = self.answer()?;
+        if self.answers.is_empty() {
+            Ok(value)
+        } else {
+            Err(Fault::Malformed("more answers than one"))
+        }
+    }
+
+    /// Sends a command whose answer comes among the [`next`](Self::next) things that are said.
+    pub(super) fn send(&mut self, command: &Cmd, limit: Duration) -> Result<(), Fault> {
+        self.stream.limited().begin(limit);
+        self.packed.clear();
+        command.write_packed_command(&mut self.packed);
+        let sent = self.stream.write_all(&self.packed);
+        sent.and_then(|()| self.stream.flush()).map_err(Fault::Io)
+    }
+
+    /// What the server says next by itself; none where that is not all there within `limit`. What has come of it by
+    /// then is kept.
+    pub(super) fn next(&mut self, limit: Duration) -> Result<Option<Value>, Fault> {
+        self.stream.limited().begin(limit);
+        match self.answer() {
+            Ok(value) => Ok(Some(value)),
+            Err(Fault::Io(error)) if is_timeout(&error) => Ok(None),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    fn answer(&mut self) -> Result<Value, Fault> {
+        loop {
+            if let Some(value) = self.answers.next().map_err(Fault::Malformed)? {
+                return Ok(value);
+            }
+            let room = self.answers.room().map_err(Fault::Malformed)?;
+            match self.stream.read(room) {
+                Ok(0) => return Err(Fault::Io(io::ErrorKind::UnexpectedEof.into())),
+                Ok(count) => self.answers.came(count),
+                Err(error) => return Err(Fault::Io(error)),
+            }
+        }
+    }
+}
+
+/// Systems differ in what they call it.
+fn is_timeout(error: &io::Error) -> bool {
+    let kinds = [io::ErrorKind::TimedOut, io::ErrorKind::WouldBlock];
+    kinds.contains(&error.kind())
+}
+
+impl Stream {
+    fn limited(&mut self) -> &mut Limited {
+        match self {
+            Self::Plain(limited) => limited,
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => &mut stream.sock,
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(limited) => limited.read(to),
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => stream.read(to),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(limited) => limited.write(from),
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => stream.write(from),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(limited) => limited.flush(),
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => stream.flush(),
+        }
+    }
+}
+
+impl Limited {
+    fn new(os: Os) -> Self {
+        Self {
+            os,
+            until: Instant::now(),
+            set: None,
+        }
+    }
+
+    /// All that follows ends within `limit`.
+    fn begin(&mut self, limit: Duration) {
+        // Settings keep it at an hour at the most.
+        self.until = Instant::now() + limit;
+    }
+
+    /// Sets what is left of the time on the socket, before it is waited for. Most requests are sent and answered in one
+    /// piece each, and have the same limit: what is set is then right to the millisecond, and is not set again.
+    fn limit(&mut self) -> io::Result<()> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let is_right = |set: Duration| set >= left && set - left <= AS_GOOD;
+        if !self.set.is_some_and(is_right) {
+            self.os.set_limit(left)?;
+            self.set = Some(left);
+        }
+        Ok(())
+    }
+
+    /// Does it until it is done or has failed: where a signal is handled meanwhile, it is begun again.
+    fn go<T>(&mut self, mut work: impl FnMut(&mut Os) -> io::Result<T>) -> io::Result<T> {
+        loop {
+            self.limit()?;
+            match work(&mut self.os) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                done => return done,
+            }
+        }
+    }
+}
+
+impl Read for Limited {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        self.go(|os| match os {
+            Os::Tcp(stream) => stream.read(to),
+            Os::Unix(stream) => stream.read(to),
+        })
+    }
+}
+
+impl Write for Limited {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        self.go(|os| match os {
+            Os::Tcp(stream) => stream.write(from),
+            Os::Unix(stream) => stream.write(from),
+        })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Os {
+    fn set_limit(&self, limit: Duration) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => {
+                stream.set_read_timeout(Some(limit))?;
+                stream.set_write_timeout(Some(limit))
+            }
+            Self::Unix(stream) => {
+                stream.set_read_timeout(Some(limit))?;
+                stream.set_write_timeout(Some(limit))
+            }
+        }
+    }
+}
+
+/// Tries the addresses that a name stands for, one after the other.
+fn dial(host: &str, port: u16, limit: Duration) -> io::Result<Os> {
+    let mut last = None;
+    for address in (host, port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, limit) {
+            Ok(stream) => {
+                // Requests are small and wait for their answers: nothing is gained by holding packets back.
+                stream.set_nodelay(true)?;
+                return Ok(Os::Tcp(stream));
+            }
+            Err(error) => last = Some(error),
+        }
+    }
+    let nowhere = || io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    Err(last.unwrap_or_else(nowhere))
+}
+
+/// The client's side of TLS, which trusts whom the system trusts.
+#[cfg(feature = "tls")]
+fn tls(host: &str) -> io::Result<rustls::ClientConnection> {
+    let mut trusted = rustls::RootCertStore::empty();
+    let mut found = rustls_native_certs::load_native_certs();
+    if let Some(error) = found.errors.pop() {
+        return Err(io::Error::other(error));
+    }
+    for certificate in found.certs {
+        trusted.add(certificate).map_err(io::Error::other)?;
+    }
+    let config = rustls::ClientConfig::builder()
+        .with_root_certificates(trusted)
+        .with_no_client_auth();
+    let host =
+        rustls::pki_types::ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+    rustls::ClientConnection::new(config.into(), host).map_err(io::Error::other)
+}
