@@ -328,7 +328,8 @@ fn broken(address: &Arc<str>, fault: Fault) -> Failure {
         },
         // What cannot be read is no server of ours; everything else may pass.
         Fault::Malformed(what) => {
-            Failure::plain(FailureKind::Protocol, true, format!("{address}: {what}"))
+            let words = format!("{address}: {}", on_a_line(&what));
+            Failure::plain(FailureKind::Protocol, true, words)
         }
     }
 }

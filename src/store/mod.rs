@@ -4,7 +4,6 @@
 //! over them. The floors above know the store by this trait only, so a store of another topology, or of a
 //! test, takes the place of the real one.
 
-mod answer;
 pub(crate) mod link;
 pub(crate) mod node;
 pub(crate) mod pool;

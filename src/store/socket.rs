@@ -2,24 +2,28 @@
 //!
 //! The redis crate's own connection has none: its time limit counts from one piece of an answer to the next, so that a
 //! server that says a byte now and then keeps a thread for as long as it likes; and at its end, one that listened waits
-//! for the answer to an UNSUBSCRIBE. Here the limit is for all of a request and its answer. See [`super::answer`] for the
-//! limits of what is answered.
+//! for the answer to an UNSUBSCRIBE. Here the limit is for all of a request and its answer, and an answer has a greatest
+//! length, so that no server, nor what was taken for one, makes this process run out of memory. What bytes mean is the
+//! redis crate's to say.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use redis::{Cmd, ConnectionAddr, Value};
+use redis::{Cmd, ConnectionAddr, Parser, Value};
 
-use crate::store::answer::{Malformed, Reader};
-
+/// The longest answer, in bytes. A page of 200 locks is some 50,000. What is read of an answer takes up to some twenty
+/// times as much memory, where it is made of the smallest pieces.
+const LONGEST: usize = 8 << 20;
 /// A limit on the socket that is so much too long is as good.
 const AS_GOOD: Duration = Duration::from_millis(1);
 
 pub(super) struct Socket {
     stream: Stream,
-    answers: Reader,
+    parser: Parser,
+    /// How many bytes may still come of the answer under way.
+    left: usize,
     /// Room for a request.
     packed: Vec<u8>,
 }
@@ -28,8 +32,8 @@ pub(super) struct Socket {
 #[derive(Debug)]
 pub(super) enum Fault {
     Io(io::Error),
-    /// What came is no answer.
-    Malformed(Malformed),
+    /// What came is no answer, for this reason.
+    Malformed(String),
 }
 
 enum Stream {
@@ -68,7 +72,8 @@ impl Socket {
         };
         Ok(Self {
             stream,
-            answers: Reader::new(),
+            parser: Parser::new(),
+            left: LONGEST,
             packed: Vec::new(),
         })
     }
@@ -76,12 +81,7 @@ impl Socket {
     /// Sends a command and reads its answer, both within `limit`.
     pub(super) fn request(&mut self, command: &Cmd, limit: Duration) -> Result<Value, Fault> {
         self.send(command, limit)?;
-        let value = self.answer()?;
-        if self.answers.is_empty() {
-            Ok(value)
-        } else {
-            Err(Fault::Malformed("more answers than one"))
-        }
+        self.answer()
     }
 
     /// Sends a command whose answer comes among the [`next`](Self::next) things that are said.
@@ -105,17 +105,44 @@ impl Socket {
     }
 
     fn answer(&mut self) -> Result<Value, Fault> {
-        loop {
-            if let Some(value) = self.answers.next().map_err(Fault::Malformed)? {
-                return Ok(value);
+        let mut source = Source {
+            stream: &mut self.stream,
+            left: &mut self.left,
+            failed: None,
+        };
+        match (self.parser.parse_value(&mut source), source.failed) {
+            (Ok(value), _) => {
+                self.left = LONGEST;
+                Ok(value)
             }
-            let room = self.answers.room().map_err(Fault::Malformed)?;
-            match self.stream.read(room) {
-                Ok(0) => return Err(Fault::Io(io::ErrorKind::UnexpectedEof.into())),
-                Ok(count) => self.answers.came(count),
-                Err(error) => return Err(Fault::Io(error)),
-            }
+            (Err(_), Some(fault)) => Err(fault),
+            (Err(error), None) => Err(Fault::Malformed(error.to_string())),
         }
+    }
+}
+
+/// Where an answer comes from. It keeps what went wrong there, of which the parser tells less.
+struct Source<'a> {
+    stream: &'a mut Stream,
+    left: &'a mut usize,
+    failed: Option<Fault>,
+}
+
+impl Read for Source<'_> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let fault = match self.stream.read(to) {
+            Ok(0) if !to.is_empty() => Fault::Io(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) if count > *self.left => {
+                Fault::Malformed("an answer of more than 8 MiB".to_owned())
+            }
+            Ok(count) => {
+                *self.left -= count;
+                return Ok(count);
+            }
+            Err(error) => Fault::Io(error),
+        };
+        self.failed = Some(fault);
+        Err(io::ErrorKind::Other.into())
     }
 }
 
@@ -185,7 +212,7 @@ impl Limited {
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        let is_right = |set: Duration| set >= left && set - left <= AS_GOOD;
+        let is_right = |set: Duration| set >= left && set.saturating_sub(left) <= AS_GOOD;
         if !self.set.is_some_and(is_right) {
             self.os.set_limit(left)?;
             self.set = Some(left);
