@@ -2,6 +2,7 @@
 //! tests that only want to lock something.
 
 mod background_release;
+mod bad_input;
 mod claims;
 mod connect;
 mod contract;

@@ -15,7 +15,7 @@ fn floor(module: &str) -> Option<u32> {
         "guard" => 7,
         "lock" => 8,
         "manager" | "admin" => 9,
-        "lib" => 10,
+        "lib" | "fuzzing" => 10,
         _ => return None,
     })
 }

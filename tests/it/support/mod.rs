@@ -65,19 +65,29 @@ pub(crate) fn name(what: &str) -> String {
     )
 }
 
-/// Names that no lock can have, one for each reason.
-pub(crate) fn unfit_names() -> [String; 7] {
-    let longer = "x".repeat(1025);
-    [
+/// Names that no lock can have: empty or over-long, with braces that keep their companions out of their slot, or ending as
+/// companions do.
+pub(crate) fn unfit_names() -> Vec<String> {
+    let long = ["x".repeat(1025), "é".repeat(512) + "x", "😀".repeat(257)];
+    let short = [
         "",
-        &longer,
+        "}",
+        "{}",
         "a}b",
+        "a}",
         "}x",
         "{}x",
+        "{}{x}",
+        "a{}b}c",
         "x:lh:fence",
+        "x:lh:queue",
+        "x:lh:waiters",
+        ":lh:fence",
+        "x:lht:fence",
         "{x}:lht:queue",
-    ]
-    .map(str::to_owned)
+        "{x}:lh:waiters",
+    ];
+    long.into_iter().chain(short.map(str::to_owned)).collect()
 }
 
 /// Settings for requests that are given up on soon, and leases that no test lives to see the end of.

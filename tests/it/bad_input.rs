@@ -1,0 +1,522 @@
+//! What programs may pass in by mistake: it is refused before anything is sent, or it works as anything else does.
+//! That each kind refuses unfit names and options in each of its ways to lock is in `contract/refusals.rs`.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use leasehold::{Admission, Builder, Claim, Error, LockManager, Result};
+
+use crate::support::{
+    Kind, PATIENCE, Server, build, fence_of, lost, manager, ms, name, patient, secs, shared, task,
+    unfit_names, unused_url, wait_until,
+};
+
+const ALL: [Kind; 9] = [
+    Kind::Mutex,
+    Kind::Reentrant,
+    Kind::Reader,
+    Kind::Writer,
+    Kind::OnlyPermit,
+    Kind::Permit,
+    Kind::Permits,
+    Kind::AllPermits,
+    Kind::Multi,
+];
+
+const DAY: Duration = secs(24 * 60 * 60);
+const NANO: Duration = Duration::from_nanos(1);
+
+#[track_caller]
+fn is_config<T>(outcome: Result<T>, option: &str) {
+    match outcome.map(drop) {
+        Err(error @ Error::Config { .. }) => {
+            let text = error.to_string();
+            assert!(text.starts_with(option), "{option}: {text}");
+        }
+        other => panic!("{option}: {other:?}"),
+    }
+}
+
+#[test]
+fn odd_names_are_names_like_any_other() {
+    let server = Server::start();
+    let (here, elsewhere) = (manager(&server.url()), manager(&server.url()));
+    let onlooker = manager(&server.url());
+    let longest = ["x".repeat(1024), "é".repeat(512), "😀".repeat(256)];
+    let odd = [
+        "\0",
+        "a\nb\r\n",
+        " sp ace ",
+        "quo'te\"s\\",
+        "é😀\u{202e}",
+        "*",
+        "[a-z]?\\*",
+        "{",
+        "a{b",
+        "{a}",
+        "{a}b}c",
+        "{{a}}",
+        "x{a}y{",
+        "}{a}",
+        ":lh:fences",
+        "$1\r\n",
+        "-1",
+    ];
+    let names: Vec<_> = odd.map(str::to_owned).into_iter().chain(longest).collect();
+    for kind in ALL {
+        for name in &names {
+            // A set adds to it.
+            if kind == Kind::Multi && name.len() == 1024 {
+                continue;
+            }
+            let context = format!("{kind:?} {:?}", &name[..name.len().min(20)]);
+            let guard = kind.of(&here, name).lock().expect(&context);
+            let fence = guard.fence();
+            let waiting = kind.rival().of(&elsewhere, name).locking();
+            wait_until("it waits", || {
+                let info = onlooker.inspect(name).expect(&context);
+                info.is_some_and(|info| info.waiters == 1 && info.name == *name)
+            });
+            let listed = onlooker.list("*").filter_map(|info| Some(info.ok()?.name));
+            assert!(
+                listed.into_iter().any(|listed| listed == *name),
+                "{context}"
+            );
+            guard.release().expect(&context);
+            assert!(waiting.outcome().expect(&context) >= fence, "{context}");
+            let info = onlooker.inspect(name).expect(&context).expect(&context);
+            assert_eq!((info.waiters, info.holders.len()), (0, 1), "{context}");
+            waiting.release();
+            assert_eq!(onlooker.inspect(name).expect(&context), None, "{context}");
+        }
+    }
+}
+
+/// The server says itself that it was asked nothing.
+#[test]
+fn what_is_refused_sends_nothing() {
+    let server = Server::start();
+    let (raw, locks) = (server.raw(), manager(&server.url()));
+    let held = locks.mutex("held").lease(secs(600)).renew(false).lock();
+    let held = held.expect("it is free");
+    let before = raw.commands();
+    for name in unfit_names() {
+        for kind in ALL {
+            let lock = kind.of(&locks, &name);
+            for outcome in [
+                lock.lock().map(drop),
+                lock.try_lock().map(drop),
+                lock.try_lock_for(Duration::MAX).map(drop),
+                locks.inspect(&name).map(drop),
+                locks.force_release(&name, "owner").map(drop),
+                locks.rate_limiter(&name, 1, secs(1)).acquire(),
+                locks.with_lock(&name, Duration::MAX, |_| ()),
+            ] {
+                assert!(
+                    matches!(outcome, Err(Error::InvalidName { .. })),
+                    "{outcome:?}"
+                );
+            }
+        }
+    }
+    for lease in [
+        Duration::ZERO,
+        NANO,
+        ms(10) - NANO,
+        DAY + NANO,
+        Duration::MAX,
+    ] {
+        for kind in ALL {
+            is_config(kind.of(&locks, "n").lease(lease).lock(), "lease");
+        }
+    }
+    for lock in ALL.map(|kind| kind.of(&locks, "n").max_hold(Duration::ZERO)) {
+        is_config(lock.try_lock_for(Duration::MAX), "max_hold");
+    }
+    for wrong in [DAY + NANO, Duration::MAX] {
+        is_config(held.extend(wrong), "at_least");
+    }
+    held.extend(Duration::ZERO).expect("it is as long already");
+    is_config(locks.multi(["a", "a"]).lock(), "names");
+    is_config(locks.multi([""; 0]).try_lock_for(Duration::MAX), "names");
+    is_config(locks.semaphore("n", 0).acquire(), "permits");
+    is_config(
+        locks.semaphore("n", u32::MAX).acquire_many(u32::MAX),
+        "permits",
+    );
+    is_config(
+        locks
+            .semaphore("n", 2)
+            .try_acquire_many_for(3, Duration::MAX),
+        "n",
+    );
+    is_config(locks.rate_limiter("n", 0, secs(1)).acquire(), "permits");
+    for per in [Duration::ZERO, NANO, ms(1) - NANO, 366 * DAY, Duration::MAX] {
+        is_config(locks.rate_limiter("n", 1, per).try_acquire(), "per");
+    }
+    for text in ["", "1/2/3", "1/lh1:x:y/n"] {
+        is_config(text.parse::<Claim>(), "claim");
+    }
+    assert_eq!(raw.commands(), before);
+    held.release().expect("it was held all the while");
+    assert!(raw.commands() > before, "they are counted");
+}
+
+/// The shortest is a try, the longest has no end, and neither is busy meanwhile.
+#[test]
+fn a_wait_may_have_any_length() {
+    let server = Server::start();
+    let (raw, holder, locks) = (server.raw(), manager(&server.url()), manager(&server.url()));
+    let waits: Vec<_> = ALL
+        .iter()
+        .map(|&kind| {
+            let name = name(kind.name());
+            let lock = kind.of(&locks, &name);
+            for wait in [Duration::ZERO, NANO, Duration::MAX] {
+                assert!(lock.try_lock_for(wait).expect("it is asked").is_some());
+            }
+            let guard = kind.rival().of(&holder, &name).lock().expect("it is free");
+            assert!(lock.try_lock_for(Duration::ZERO).expect("asked").is_none());
+            // Its one request may go unanswered, as its time is over at once.
+            let shortest = lock.try_lock_for(NANO);
+            let is_not = matches!(shortest, Ok(None) | Err(Error::Unavailable { .. }));
+            assert!(is_not, "{shortest:?}");
+            let waiting = task(move || {
+                let guard = lock.try_lock_for(Duration::MAX);
+                guard.map(|guard| guard.map(|guard| guard.fence()))
+            });
+            raw.wait_until_queued(&name, 1);
+            (guard, waiting)
+        })
+        .collect();
+    // Time itself is what is tested: each polls about once a second, by some ten commands; one that is busy sends
+    // thousands.
+    let (before, begun) = (raw.commands(), Instant::now());
+    thread::sleep(secs(2));
+    let a_second = (raw.commands() - before) * 1000
+        / u64::try_from(begun.elapsed().as_millis()).expect("short");
+    assert!(
+        a_second < 100 * ALL.len() as u64,
+        "{a_second} commands a second"
+    );
+    for (guard, waiting) in waits {
+        guard.release().expect("it was held all the while");
+        assert!(waiting.end().expect("it comes free").is_some());
+    }
+}
+
+#[test]
+fn every_other_call_that_waits_bears_any_length_too() {
+    let server = Server::start();
+    let locks = manager(&server.url());
+    let (mutex, set) = (locks.mutex("n"), locks.multi(["a", "b"]));
+    let reentrant = locks.reentrant_mutex("n");
+    let now = Instant::now();
+    let far = now.checked_add(365 * 100 * DAY).expect("it can be said");
+    for until in [now, far] {
+        assert!(mutex.try_lock_until(until).expect("asked").is_some());
+        assert!(set.try_lock_until(until).expect("asked").is_some());
+        assert!(reentrant.try_lock_until(until).expect("asked").is_some());
+    }
+    for wait in [Duration::ZERO, Duration::MAX] {
+        mutex.with(wait, |_| ()).expect("it is free");
+        set.with(wait, |_| ()).expect("they are free");
+        reentrant.with(wait, |_| ()).expect("it is free");
+        locks.with_lock("n", wait, |_| ()).expect("it is free");
+        drop(
+            locks
+                .try_lock_for("n", wait)
+                .expect("asked")
+                .expect("it is free"),
+        );
+    }
+    let limiter = locks.rate_limiter("rate", 1, ms(100));
+    for _ in 0..3 {
+        let admission = limiter.try_acquire_for(Duration::MAX).expect("asked");
+        assert_eq!(admission, Admission::Admitted);
+    }
+    let admission = limiter.try_acquire_for(Duration::ZERO).expect("asked");
+    // On a busy machine its time may have come.
+    if let Admission::RetryAfter(wait) = admission {
+        assert!(wait <= ms(100), "{wait:?}");
+    }
+    let guard = locks.lock("n").expect("it is free");
+    let other = manager(&server.url());
+    assert!(matches!(
+        other.with_lock("n", Duration::ZERO, |_| ()),
+        Err(Error::Timeout { .. })
+    ));
+    guard.release().expect("it was held all the while");
+    assert!(task(move || locks.close(Duration::MAX)).end());
+    assert!(other.close(Duration::ZERO));
+}
+
+/// An option, how it is set, and what it may be.
+type Length = (
+    &'static str,
+    fn(Builder, Duration) -> Builder,
+    Duration,
+    Duration,
+);
+
+#[test]
+fn lengths_are_refused_or_work_at_their_ends() {
+    let server = Server::start();
+    let minute = secs(60);
+    let options: [Length; 8] = [
+        ("lease", Builder::lease, ms(10), DAY),
+        ("quantum", Builder::quantum, ms(1), 60 * minute),
+        (
+            "connect_timeout",
+            Builder::connect_timeout,
+            ms(1),
+            60 * minute,
+        ),
+        ("io_timeout", Builder::io_timeout, ms(1), 60 * minute),
+        ("outage_limit", Builder::outage_limit, ms(1), Duration::MAX),
+        ("fence_memory", Builder::fence_memory, secs(1), 366 * DAY),
+        (
+            "warn_after",
+            |builder, limit| builder.warn_after(Some(limit)),
+            NANO,
+            Duration::MAX,
+        ),
+        (
+            "max_hold",
+            |builder, limit| builder.max_hold(Some(limit)),
+            NANO,
+            Duration::MAX,
+        ),
+    ];
+    for (option, set, least, most) in options {
+        for length in [
+            Duration::ZERO,
+            NANO,
+            least - NANO,
+            most.saturating_add(NANO),
+            Duration::MAX,
+        ] {
+            let built = set(patient(&unused_url()), length).build_unchecked();
+            if (least..=most).contains(&length) {
+                built.expect(option);
+            } else {
+                is_config(built, option);
+            }
+        }
+        for length in [least, most] {
+            let locks = set(patient(&server.url()), length).build_unchecked();
+            let locks = locks.expect(option);
+            // A millisecond may well be too short, or a guard be lost at once.
+            let outcome = task(move || locks.with_lock(option, PATIENCE, |_| ())).end();
+            let is_fine = matches!(
+                outcome,
+                Ok(()) | Err(Error::Unavailable { .. } | Error::Lost(_))
+            );
+            assert!(is_fine, "{option} {length:?}: {outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn counts_are_refused_or_work_at_their_ends() {
+    let server = Server::start();
+    let builder = || patient(&server.url());
+    for size in [0, 1025, u32::MAX] {
+        is_config(builder().pool_size(size).build(), "pool_size");
+    }
+    for replicas in [1001, u32::MAX] {
+        is_config(builder().replicas(replicas).build(), "replicas");
+    }
+    for database in [-1, i64::MIN] {
+        is_config(builder().database(database).build(), "database");
+    }
+    for size in [1, 1024] {
+        drop(
+            build(builder().pool_size(size))
+                .lock("n")
+                .expect("it is free"),
+        );
+    }
+    // How many there are is known to the server alone.
+    for database in [16, i64::MAX] {
+        let built = builder().database(database).build().map(drop);
+        assert!(matches!(built, Err(Error::Protocol { .. })), "{built:?}");
+    }
+    drop(build(builder().database(15)).lock("n").expect("it is free"));
+}
+
+#[test]
+fn prefixes_are_refused_or_part_of_the_key() {
+    let raw = shared();
+    for long in [1025, 10_000] {
+        let builder = patient(&unused_url()).prefix("p".repeat(long));
+        is_config(builder.build_unchecked(), "prefix");
+    }
+    let longest = "p".repeat(1024);
+    for (prefix, end, is_fit) in [
+        ("{", "n", true),
+        ("{", "n}", true),
+        ("{a}", "n}", true),
+        ("\0\n\r", "n", true),
+        ("é ", "n", true),
+        ("*?[a]\\", "n", true),
+        ("'\"", "n", true),
+        (&longest, "n", true),
+        ("}", "n", false),
+        ("{}", "n", false),
+        ("a}", "n", false),
+        ("{", "}n", false),
+        ("x:lh", ":fence", false),
+    ] {
+        // A name of this run's own, where the prefix leaves room for one.
+        let own = match is_fit {
+            true => name("prefix") + end,
+            false => end.to_owned(),
+        };
+        let locks = build(patient(raw.url()).prefix(prefix));
+        for kind in ALL {
+            let lock = kind.of(&locks, &own);
+            let outcome = lock.try_lock();
+            if !is_fit {
+                assert!(
+                    matches!(outcome, Err(Error::InvalidName { .. })),
+                    "{outcome:?}"
+                );
+                continue;
+            }
+            let guard = outcome.expect("asked").expect("it is free");
+            assert_eq!(guard.lease().name(), own);
+            assert!(raw.exists(&format!("{prefix}{own}")));
+            let seen = locks.inspect(&own).expect("asked").expect("it is held");
+            assert_eq!(seen.name, own);
+            guard.release().expect("it was held all the while");
+        }
+    }
+}
+
+#[test]
+fn labels_are_refused_or_shown() {
+    let raw = shared();
+    let long = "l".repeat(129);
+    for label in [
+        "a b",
+        "a\nb",
+        "\0",
+        "\u{7f}",
+        "é",
+        "!",
+        "a!",
+        &long,
+        &long.repeat(80),
+    ] {
+        let builder = patient(&unused_url()).label(label);
+        is_config(builder.build_unchecked(), "label");
+    }
+    for label in ["", ":", "a:b:c", "%s'\"\\{}", &long[1..]] {
+        let (locks, name) = (build(patient(raw.url()).label(label)), name("label"));
+        let guard = locks.lock(&name).expect("it is free");
+        let seen = locks.inspect(&name).expect("asked").expect("it is held");
+        assert_eq!(seen.holders[0].label.as_deref(), Some(label));
+        assert_eq!(seen.holders[0].fence, Some(guard.fence()));
+        assert!(raw.exists(&fence_of(&name)));
+        let claim = guard.detach();
+        let again: Claim = claim.to_string().parse().expect("its own text");
+        let guard = locks.adopt(&again).expect("it is the claim's");
+        let () = raw.ask(&["DEL", &name]);
+        lost(guard.release());
+    }
+}
+
+/// Whatever is wrong with a URL, and in whatever part of it, its password is not shown.
+#[test]
+fn urls_are_refused_or_used_and_never_shown() {
+    let shown = |error: &Error| format!("{error} {error:?}");
+    for url in [
+        "",
+        " ",
+        "\n",
+        "\0",
+        "redis",
+        "redis:",
+        "redis://",
+        "redis:///",
+        "redis://:6379",
+        "//h",
+        "h:6379",
+        "http://:s3cret@h",
+        "tcp://:s3cret@h",
+        "redis+tls://:s3cret@h",
+        "redis//:s3cret@h",
+        "redis://:s3cret@",
+        "redis://:s3cret@:1",
+        "redis://:s3cret@h:0",
+        "redis://:s3cret@h:-1",
+        "redis://:s3cret@h:65536",
+        "redis://:s3cret@h:port",
+        "redis://:s3cret@[::1",
+        "redis://:s3cret@[::g]",
+        "redis://:s3cret@[]:1",
+        "redis://:s3cret@0.0.0.0",
+        "redis://:s3cret@[::]:1",
+        "redis://:s3cret@a b",
+        "redis://:s3cret@h/nine",
+        "redis://:s3cret@h/-1",
+        "redis://:s3cret@h/9223372036854775808",
+        "redis://:s3cret@h/1/2",
+        "redis://:s3cret%ff@h",
+        "redis://s3cret%ff:x@h",
+        "redis://:s3cret@h?protocol=s3cret",
+        "unix://",
+        "unix:///?db=s3cret",
+        "unix:///x?pass=s3cret&db=-1",
+        "s3cret",
+        "s3cret://h",
+    ] {
+        for error in [
+            LockManager::connect(url).map(drop),
+            LockManager::single(url).build_unchecked().map(drop),
+        ] {
+            match error {
+                Err(error @ Error::Config { option: "url", .. }) => {
+                    assert!(!shown(&error).contains("s3cret"), "{url:?}: {error:?}");
+                }
+                other => panic!("{url:?}: {other:?}"),
+            }
+        }
+    }
+    for url in [
+        "redis://h",
+        "redis://h/",
+        "redis://h:1/0",
+        "REDIS://h",
+        "redis://[::1]:1/",
+        "redis://127.0.0.1",
+        "redis://user:s3cr%3Aet@h",
+        "redis://user:s3cret:more@h",
+        "redis://:s3cret%20%40%2F@h/3",
+        "redis://us%20er@h",
+        "redis://h?protocol=resp3",
+        "redis://h?unknown=s3cret",
+        "redis://h/#s3cret",
+        "valkey://:s3cret@h",
+        "unix:///nowhere.sock?db=1&user=u&pass=s3cret",
+        "redis+unix:///nowhere.sock",
+    ] {
+        let builder = LockManager::single(url);
+        assert!(!format!("{builder:?}").contains("s3cret"), "{url}");
+        let locks = builder
+            .build_unchecked()
+            .unwrap_or_else(|error| panic!("{url}: {error}"));
+        assert!(!format!("{locks:?}").contains("s3cret"), "{url}");
+    }
+    // None of these hosts is asked for; those that are here and have nobody are.
+    for url in [
+        unused_url().replace("//", "//user:s3cret@"),
+        unused_url().replace("127.0.0.1", ":s3cret@[::1]"),
+        "unix:///nowhere.sock?pass=s3cret".into(),
+    ] {
+        let error = LockManager::connect(&url).expect_err("nobody is there");
+        assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+        assert!(!shown(&error).contains("s3cret"), "{error:?}");
+    }
+}
