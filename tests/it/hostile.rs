@@ -8,7 +8,7 @@ use leasehold::{Claim, Error, LeaseState, LockManager, LostCause, Result};
 
 use crate::support::{
     Answer, Child, Hostile, IO, Kind, PATIENCE, SLACK, Server, Words, at_last, build, impatient,
-    in_time, is_script, locking, lost, manager, name, secs, to_scripts, wait_until,
+    in_time, is_script, locking, lost, manager, name, patient, secs, to_scripts, wait_until,
 };
 
 const ALL: [Kind; 9] = [
@@ -87,7 +87,7 @@ fn nonsense() -> Vec<Vec<u8>> {
 fn what_makes_no_sense_is_an_error_in_time_to_every_kind() {
     let server = Server::start();
     let hostile = Hostile::before(&server);
-    let locks = build(impatient(&hostile.url()));
+    let locks = at_last(|| impatient(&hostile.url()).build());
     for bytes in nonsense() {
         hostile.answers(to_scripts(Answer::Say(bytes.clone())));
         for kind in ALL {
@@ -122,7 +122,7 @@ fn what_makes_no_sense_is_an_error_in_time_to_every_other_call() {
     const OWNER: &str = "lh1:67e55044-10b1-426f-9247-bb680e5fe0c8:h:1";
     let server = Server::start();
     let hostile = Hostile::before(&server);
-    let locks = build(impatient(&hostile.url()));
+    let locks = at_last(|| impatient(&hostile.url()).build());
     let claim: Claim = format!("1/{OWNER}/n").parse().expect("a claim");
     let calls: [Call; 5] = [
         ("inspect", |locks, _| locks.inspect("n").map(drop)),
@@ -198,7 +198,7 @@ fn half_an_answer_is_an_error_in_time() {
                 let server = &server;
                 scope.spawn(move || {
                     let hostile = Hostile::before(server);
-                    let locks = build(impatient(&hostile.url()));
+                    let locks = at_last(|| impatient(&hostile.url()).build());
                     hostile.answers(to_scripts(answer));
                     let lock = locks.mutex("n");
                     refused(in_time(move || lock.try_lock().map(drop)), half, "half");
@@ -263,7 +263,7 @@ fn a_guard_is_lost_at_its_deadline_whatever_its_renewals_are_answered() {
             let server = &server;
             scope.spawn(move || {
                 let hostile = Hostile::before(server);
-                let locks = build(impatient(&hostile.url()).lease(secs(2)));
+                let locks = at_last(|| impatient(&hostile.url()).lease(secs(2)).build());
                 let name = name("renewed");
                 let guard = at_last(|| locks.lock(&name));
                 let told = guard.on_lost();
@@ -344,7 +344,7 @@ fn a_wait_goes_on_whatever_its_listener_hears() {
                             Answer::Drip(piece.clone(), piece.clone())
                         }
                     });
-                    let locks = build(impatient(&hostile.url()).label("l").lease(secs(60)));
+                    let locks = build(patient(&hostile.url()).label("l").lease(secs(60)));
                     let holder = manager(&server.url());
                     let name = name("heard");
                     let guard = holder.lock(&name).expect("it is free");
@@ -371,7 +371,7 @@ fn the_listener_ends_with_its_manager_whatever_it_hears() {
             let server = &server;
             scope.spawn(move || {
                 let hostile = Hostile::before(server);
-                let mut child = Child::start(&hostile.url(), "io_timeout_ms=800");
+                let mut child = Child::start(&hostile.url(), "");
                 hostile.answers(move |words| {
                     if is_listening(words) {
                         Answer::Drip(confirmed(words, piece), piece.to_vec())
