@@ -81,7 +81,7 @@ pub struct Holder {
 }
 
 impl LockInfo {
-    fn new(key: &LockKey, seen: Seen) -> Self {
+    pub(crate) fn new(key: &LockKey, seen: Seen) -> Self {
         let kind = match seen.of {
             None => Kind::Mutex,
             Some(ALL) => Kind::RwLock,

@@ -126,6 +126,9 @@ mod core;
 mod engine;
 mod error;
 mod event;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 mod guard;
 mod lock;
 mod manager;

@@ -157,6 +157,12 @@ impl Engine {
         Err(Failure::plain(FailureKind::Protocol, false, words).into_error(None))
     }
 
+    /// What the listener does with a message.
+    #[cfg(fuzzing)]
+    pub(crate) fn hear(&self, channel: &str, payload: &[u8]) {
+        self.wakeup.message(channel, payload, &self.me);
+    }
+
     /// Counts the caller among those who ask, until what is returned is dropped.
     fn asking(&self) -> Asking<'_> {
         self.asking.fetch_add(1, Ordering::SeqCst);

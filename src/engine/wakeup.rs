@@ -166,6 +166,15 @@ impl Wakeup {
         }
     }
 
+    /// A message came: whose it is, asks; whoever sent it is not believed.
+    pub(super) fn message(&self, channel: &str, owner: &[u8], engine: &Weak<Engine>) {
+        if channel != BROKEN {
+            self.wake(owner);
+        } else if let (Some(engine), Ok(owner)) = (engine.upgrade(), std::str::from_utf8(owner)) {
+            engine.ask_about(owner);
+        }
+    }
+
     fn is_stopped(&self) -> bool {
         self.register.lock().stopped
     }
@@ -193,17 +202,9 @@ impl Wakeup {
                         // Whoever was handed a lock meanwhile was told in vain.
                         self.wake_all();
                     }
-                    Heard::Message {
-                        channel: BROKEN,
-                        payload: owner,
-                    } => {
-                        if let (Some(engine), Ok(owner)) =
-                            (engine.upgrade(), std::str::from_utf8(owner))
-                        {
-                            engine.ask_about(owner);
-                        }
+                    Heard::Message { channel, payload } => {
+                        self.message(channel, payload, engine);
                     }
-                    Heard::Message { payload: owner, .. } => self.wake(owner),
                     Heard::Silence => {}
                 }
                 !self.is_stopped()

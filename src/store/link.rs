@@ -236,7 +236,7 @@ impl Link {
 }
 
 /// What a server says to who listens.
-enum Said {
+pub(crate) enum Said {
     Message {
         channel: Vec<u8>,
         payload: Vec<u8>,
@@ -250,7 +250,7 @@ impl Said {
     /// # Errors
     ///
     /// What the server refuses; or that it says something else, so that nothing on this connection can be trusted.
-    fn of(value: Value) -> Result<Self, Failure> {
+    pub(crate) fn of(value: Value) -> Result<Self, Failure> {
         let parts = match value {
             Value::Array(parts) => parts,
             Value::ServerError(error) => return Err(refusal(error)),

@@ -1,0 +1,45 @@
+//! No URL makes it panic, and none is shown with its password.
+
+#![no_main]
+
+use leasehold::fuzzing::server;
+use leasehold::{Error, LockManager};
+use libfuzzer_sys::fuzz_target;
+
+/// What is looked for: no other part of a URL, of a message or of a type has it.
+const SECRET: &str = "S3CRET";
+
+fn check(url: &str) {
+    match server(url) {
+        Ok(shown) => assert!(!has_secret(&shown), "{url:?}: {shown}"),
+        Err(error) => {
+            assert!(matches!(error, Error::Config { .. }), "{error:?}");
+            let shown = format!("{error} {error:?}");
+            assert!(!has_secret(&shown), "{url:?}: {shown}");
+        }
+    }
+    let builder = LockManager::single(url);
+    assert!(!has_secret(&format!("{builder:?}")), "{url:?}");
+}
+
+fn has_secret(shown: &str) -> bool {
+    shown.to_uppercase().contains(SECRET)
+}
+
+// A URL, and where in it a password stands.
+fuzz_target!(|input: (&str, &str, &str)| {
+    let (before, between, after) = input;
+    if has_secret(before) || has_secret(between) || has_secret(after) {
+        return;
+    }
+    for url in [
+        format!("{before}{after}"),
+        format!("redis://{between}:{SECRET}@{after}"),
+        format!("valkey://:{between}{SECRET}@{after}"),
+        format!("unix://{before}?pass={SECRET}&{after}"),
+        format!("redis://:{SECRET}{between}"),
+    ] {
+        // A password ends where a host begins: what is behind the last at-sign before a slash is no part of it.
+        check(&url);
+    }
+});

@@ -1,0 +1,252 @@
+//! What is private, opened to the fuzz targets; there only where they are built, and no part of the interface.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use crate::admin::LockInfo;
+use crate::clock::SystemClock;
+use crate::config::{Server, Settings};
+use crate::core::fence::Fences;
+use crate::engine::Engine;
+use crate::error::{Error, Failure, Result};
+use crate::guard::LockGuard;
+use crate::manager::LockManager;
+use crate::name::{Companion, LockKey, Target};
+use crate::random::SystemChance;
+use crate::script::{
+    Adopt, Ask, Call, Cursor, Kind, Pass, PlainRelease, Renewal, Renewed, Reply, Verb,
+};
+use crate::store::link::Said;
+use crate::store::{Answer, Heard, Limits, Line, Store};
+use crate::sync::Arc;
+
+/// A lock's key, its companions, and the slot that all of them are to be in.
+///
+/// # Errors
+///
+/// The name cannot be a lock's.
+pub fn keys(prefix: &str, name: &str) -> Result<(String, [String; 3], u16)> {
+    let key = LockKey::new(prefix, name)?;
+    assert_eq!(key.name(), name);
+    let companions = [Companion::Fence, Companion::Queue, Companion::Waiters];
+    let companions = companions.map(|which| key.companion(which));
+    Ok((key.key().to_owned(), companions, key.slot()))
+}
+
+/// What is shown of a server of this URL.
+///
+/// # Errors
+///
+/// It cannot be used.
+pub fn server(url: &str) -> Result<String> {
+    let server = Server::parse(url, None)?;
+    assert!(!server.address.is_empty());
+    Ok(format!("{} {server:?}", server.address))
+}
+
+/// All answers that there are in these bytes, up to what is none.
+#[must_use]
+pub fn answers(mut bytes: &[u8]) -> Vec<Value> {
+    let mut parser = redis::Parser::new();
+    std::iter::from_fn(|| parser.parse_value(&mut bytes).ok()).collect()
+}
+
+/// Reads a value as the reply to each kind of call, and makes of it what callers are given.
+pub fn reply(value: &Value) {
+    let key = |name| LockKey::new("", name).expect("a name");
+    let keys = [key("a"), key("b"), key("c")];
+    let one = Target::from(key("a"));
+    let several = Target::all(keys.to_vec()).expect("three names");
+    let owner: Arc<str> = "lh1:67e55044-10b1-426f-9247-bb680e5fe0c8:l".into();
+    let ask = Ask {
+        owner: Arc::clone(&owner),
+        units: 1,
+        lease: Duration::from_secs(1),
+        fences: 50_000,
+        beside: None,
+        channel: None,
+    };
+    let acquire = Verb::Acquire { ask, at_once: true };
+    let release = Verb::Release {
+        owner: Arc::clone(&owner),
+        units: 1,
+    };
+    let lock = |kind, target, verb| Call::Lock { kind, target, verb };
+    let renewal = Renewal {
+        kind: Kind::Mutex,
+        key: &keys[0],
+        owner: owner.to_string(),
+        units: 1,
+        lease: Duration::from_secs(1),
+    };
+    let plain = PlainRelease {
+        key: &keys[0],
+        owner: &owner,
+    };
+    let pass = Pass {
+        permits: 1,
+        per: Duration::from_secs(1),
+        patience: Duration::from_secs(1),
+    };
+    let adopt = Adopt {
+        owner: Arc::clone(&owner),
+        lease: Duration::from_secs(1),
+        from: Arc::clone(&owner),
+        last: 1,
+    };
+    for call in [
+        Call::Ping,
+        lock(Kind::Mutex, &one, &acquire),
+        lock(Kind::Read, &one, &acquire),
+        lock(Kind::Multi, &several, &acquire),
+        lock(Kind::Mutex, &one, &release),
+        Call::Renew(&[renewal.clone(), renewal]),
+        Call::Release(&[plain, plain]),
+        Call::Pass {
+            key: &keys[0],
+            pass,
+        },
+        Call::Adopt {
+            key: &keys[0],
+            adopt: &adopt,
+        },
+        Call::Inspect {
+            keys: &keys[..1],
+            named: true,
+        },
+        Call::Inspect {
+            keys: &keys,
+            named: false,
+        },
+        Call::Scan {
+            from: Cursor::START,
+            pattern: "*",
+        },
+        Call::ForceRelease {
+            key: &keys[0],
+            owner: &owner,
+        },
+    ] {
+        match call.reply(value.clone()) {
+            Ok(Reply::Granted { fence, rest, .. }) => {
+                let names = match call {
+                    Call::Lock { target, .. } => target.keys().len(),
+                    _ => 1,
+                };
+                assert_eq!(rest.len() + 1, names);
+                for kind in [Kind::Mutex, Kind::Read] {
+                    let mut fences = Fences::granted(kind, fence, 50_000);
+                    assert_eq!(fences.take(), Some(fence));
+                    fences.give_back();
+                }
+            }
+            Ok(Reply::Renewed(said)) => assert_eq!(said.len(), 2),
+            Ok(Reply::Each(said)) => assert_eq!(said.len(), 2),
+            Ok(Reply::Passed(wait)) => assert!(wait <= Duration::from_secs(1)),
+            Ok(Reply::Inspected(seen)) => {
+                for seen in seen.into_iter().flatten() {
+                    let info = LockInfo::new(&keys[0], seen);
+                    assert!(!format!("{info:?}").is_empty());
+                }
+            }
+            Ok(_) => {}
+            Err(failure) => {
+                let error = failure.into_error(Some("a"));
+                assert!(matches!(error, Error::Protocol { .. }));
+            }
+        }
+    }
+}
+
+/// A process that holds a lock, and listens.
+pub struct Listening {
+    engine: Arc<Engine>,
+    guard: LockGuard,
+}
+
+impl Default for Listening {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Listening {
+    /// It holds a lock called `n`, which every server grants.
+    #[must_use]
+    pub fn new() -> Self {
+        let settings = Settings {
+            label: "l".into(),
+            ..Settings::default()
+        };
+        let (clock, chance) = (Arc::new(SystemClock), Arc::new(SystemChance::new()));
+        let engine = Engine::new(settings, Arc::new(Grants), clock, chance);
+        let locks = LockManager {
+            engine: Arc::clone(&engine),
+        };
+        let guard = locks.lock("n").expect("it is granted");
+        Self { engine, guard }
+    }
+
+    /// Hears all that these bytes say, up to what makes no sense, and returns how many messages there were. `@` as a
+    /// message stands for the owner of the lock. No message is believed: the lock stays held.
+    #[must_use]
+    pub fn hear(&self, bytes: &[u8]) -> usize {
+        let said = answers(bytes).into_iter().map_while(|value| Said::of(value).ok());
+        let mut count = 0;
+        for said in said {
+            if let Said::Message { channel, payload } = said {
+                let payload = match &payload[..] {
+                    b"@" => self.guard.owner().as_bytes(),
+                    payload => payload,
+                };
+                self.engine
+                    .hear(&String::from_utf8_lossy(&channel), payload);
+                count += 1;
+            }
+        }
+        self.guard.check().expect("no message is believed");
+        count
+    }
+}
+
+/// A store that grants and renews everything.
+struct Grants;
+
+impl Store for Grants {
+    fn call(&self, call: &Call<'_>, _: Limits) -> Result<Answer, Failure> {
+        let reply = match call {
+            Call::Renew(batch) => {
+                let done = Renewed::Done { contended: false };
+                Reply::Renewed(vec![done; batch.len()])
+            }
+            _ => Reply::Granted {
+                fence: 1,
+                rest: Vec::new(),
+                contended: false,
+            },
+        };
+        Ok(Answer {
+            reply,
+            resent: false,
+        })
+    }
+
+    fn line(&self) -> Box<dyn Line> {
+        Box::new(Self)
+    }
+
+    fn listen(&self, _: &[&str], _: &mut dyn FnMut(Heard<'_>) -> bool) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+impl Line for Grants {
+    fn call(&mut self, call: &Call<'_>, limit: Duration) -> Result<Answer, Failure> {
+        let limits = Limits {
+            checkout: limit,
+            whole: limit,
+        };
+        Store::call(self, call, limits)
+    }
+}
