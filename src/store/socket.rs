@@ -212,7 +212,7 @@ impl Limited {
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        let is_right = |set: Duration| set >= left && set.saturating_sub(left) <= AS_GOOD;
+        let is_right = |set: Duration| set >= left && set <= left + AS_GOOD;
         if !self.set.is_some_and(is_right) {
             self.os.set_limit(left)?;
             self.set = Some(left);

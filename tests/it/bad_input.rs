@@ -26,6 +26,11 @@ const ALL: [Kind; 9] = [
 const DAY: Duration = secs(24 * 60 * 60);
 const NANO: Duration = Duration::from_nanos(1);
 
+/// The next shorter length.
+fn less(length: Duration) -> Duration {
+    length.saturating_sub(NANO)
+}
+
 #[track_caller]
 fn is_config<T>(outcome: Result<T>, option: &str) {
     match outcome.map(drop) {
@@ -122,7 +127,7 @@ fn what_is_refused_sends_nothing() {
     for lease in [
         Duration::ZERO,
         NANO,
-        ms(10) - NANO,
+        less(ms(10)),
         DAY + NANO,
         Duration::MAX,
     ] {
@@ -151,7 +156,7 @@ fn what_is_refused_sends_nothing() {
         "n",
     );
     is_config(locks.rate_limiter("n", 0, secs(1)).acquire(), "permits");
-    for per in [Duration::ZERO, NANO, ms(1) - NANO, 366 * DAY, Duration::MAX] {
+    for per in [Duration::ZERO, NANO, less(ms(1)), 366 * DAY, Duration::MAX] {
         is_config(locks.rate_limiter("n", 1, per).try_acquire(), "per");
     }
     for text in ["", "1/2/3", "1/lh1:x:y/n"] {
@@ -301,7 +306,7 @@ fn lengths_are_refused_or_work_at_their_ends() {
         for length in [
             Duration::ZERO,
             NANO,
-            least - NANO,
+            less(least),
             most.saturating_add(NANO),
             Duration::MAX,
         ] {
@@ -378,9 +383,10 @@ fn prefixes_are_refused_or_part_of_the_key() {
         ("x:lh", ":fence", false),
     ] {
         // A name of this run's own, where the prefix leaves room for one.
-        let own = match is_fit {
-            true => name("prefix") + end,
-            false => end.to_owned(),
+        let own = if is_fit {
+            name("prefix") + end
+        } else {
+            end.to_owned()
         };
         let locks = build(patient(raw.url()).prefix(prefix));
         for kind in ALL {

@@ -70,7 +70,7 @@ impl Hostile {
                 if let Ok(stream) = stream {
                     let shared = Arc::clone(&accepting);
                     // Its end, by whichever side, is no failure.
-                    thread::spawn(move || shared.serve(stream).ok());
+                    thread::spawn(move || shared.serve(&stream).ok());
                 }
             }
         });
@@ -109,9 +109,9 @@ impl Drop for Hostile {
 }
 
 impl Shared {
-    fn serve(self: &Arc<Self>, client: TcpStream) -> io::Result<()> {
+    fn serve(self: &Arc<Self>, client: &TcpStream) -> io::Result<()> {
         let mut answers = client.try_clone()?;
-        self.keep(&client)?;
+        self.keep(client)?;
         if !self.answer(&[], &mut answers, || Ok(()))? {
             return client.shutdown(Shutdown::Both);
         }
@@ -179,8 +179,11 @@ impl Shared {
     }
 }
 
-/// The next request: its words, and all its bytes. None where there are no more.
-fn request(from: &mut impl BufRead) -> io::Result<Option<(Vec<Vec<u8>>, Vec<u8>)>> {
+/// The words of a request, and all its bytes.
+type Request = (Vec<Vec<u8>>, Vec<u8>);
+
+/// The next one; none where there are no more.
+fn request(from: &mut impl BufRead) -> io::Result<Option<Request>> {
     let mut bytes = Vec::new();
     let Some(count) = number(from, &mut bytes)? else {
         return Ok(None);
