@@ -23,8 +23,14 @@ end
 
 local reply = 1
 for i = 1, #KEYS, 4 do
-  -- A key of another type is somebody else's, and keeps none of the others.
   local ok, released = pcall(release, i)
-  reply = math.min(reply, ok and released or -1)
+  if not ok then
+    -- A key of another type is somebody else's, and keeps none of the others. Where that is a companion, there is nobody
+    -- to hand the lock to.
+    local value = redis.pcall('GET', KEYS[i])
+    local is_ours = value == ARGV[1] or value == ARGV[1] .. MARK
+    released = is_ours and redis.call('DEL', KEYS[i]) or -1
+  end
+  reply = math.min(reply, released)
 end
 return reply == 1 and given and 3 or reply

@@ -18,6 +18,12 @@ for i, key in ipairs(KEYS) do
     reply[i] = -1
   end
   local failed = type(value) == 'table' and value or type(reply[i]) == 'table' and reply[i]
-  if failed and not string.find(failed.err, 'WRONGTYPE', 1, true) then reply[i] = -2 end
+  if failed then
+    -- What is refused whatever the key: that is for the caller to know, whose connection may lead to the wrong server.
+    for _, code in ipairs({'READONLY', 'MISCONF', 'NOREPLICAS'}) do
+      if string.find(failed.err, code, 1, true) then return failed end
+    end
+    if not string.find(failed.err, 'WRONGTYPE', 1, true) then reply[i] = -2 end
+  end
 end
 return reply

@@ -13,44 +13,56 @@ local function failed(reply)
   return type(reply) == 'table' and reply.err
 end
 
-local function refused(reply)
-  return string.find(reply.err, 'WRONGTYPE', 1, true) and -1 or -2
+-- What is refused whatever the key: that is for the caller to know, whose connection may lead to the wrong server.
+local function is_of_the_server(reply)
+  for _, code in ipairs({'READONLY', 'MISCONF', 'NOREPLICAS'}) do
+    if string.find(reply.err, code, 1, true) then return true end
+  end
 end
 
+-- Each returns what to reply, or the error.
 local function renew(key, owner, lease)
   local value = redis.pcall('GET', key)
-  if failed(value) then return refused(value) end
+  if failed(value) then return value end
   if not value then return 0 end
   if value ~= owner and value ~= owner .. '!' then return -1 end
   -- It always writes, so that a WAIT that follows has something to wait for.
   local ttl = redis.pcall('PTTL', key)
   if not failed(ttl) and ttl >= lease then lease = string.format('%.0f', ttl + 1) end
-  if failed(redis.pcall('PEXPIRE', key, lease)) then return -2 end
+  local set = redis.pcall('PEXPIRE', key, lease)
+  if failed(set) then return set end
   return value == owner and 1 or 2
 end
 
 local function renew_share(key, owner, lease, units)
   local member = units .. ' ' .. owner
   local ends = redis.pcall('ZSCORE', key, member)
-  if failed(ends) then return refused(ends) end
+  if failed(ends) then return ends end
   -- One that has run out is anybody's, though nobody has noticed yet.
   if not ends or tonumber(ends) <= now then return 0 end
   -- In this order, and even where the key lives long enough: PEXPIRE is allowed when memory is full, and after one
   -- write of a script all others are.
   local ttl = math.max(redis.call('PTTL', key) + 1, lease)
-  if failed(redis.pcall('PEXPIRE', key, string.format('%.0f', ttl))) then return -2 end
-  local later = string.format('%.0f', now + lease)
-  if failed(redis.pcall('ZADD', key, 'XX', 'GT', later, member)) then return -2 end
+  local set = redis.pcall('PEXPIRE', key, string.format('%.0f', ttl))
+  if failed(set) then return set end
+  set = redis.pcall('ZADD', key, 'XX', 'GT', string.format('%.0f', now + lease), member)
+  if failed(set) then return set end
   return 1
 end
 
 local reply = {}
 for i, key in ipairs(KEYS) do
   local owner, lease, units = ARGV[3 * i - 2], tonumber(ARGV[3 * i - 1]), ARGV[3 * i]
+  local said
   if units == '0' then
-    reply[i] = renew(key, owner, lease)
+    said = renew(key, owner, lease)
   else
-    reply[i] = renew_share(key, owner, lease, units)
+    said = renew_share(key, owner, lease, units)
   end
+  if failed(said) then
+    if is_of_the_server(said) then return said end
+    said = string.find(said.err, 'WRONGTYPE', 1, true) and -1 or -2
+  end
+  reply[i] = said
 end
 return reply

@@ -1,13 +1,18 @@
 //! What every kind of lock keeps to: one set of tests, expanded for each kind. Where a kind lacks a capability, the
 //! matrix says why, and it has no tests of that.
 
+mod clocks;
 mod closures;
 mod crashes;
 mod exclusion;
 mod faults;
 mod links;
 mod loss;
+mod outages;
 mod refusals;
+mod rights;
+mod scene;
+mod storms;
 mod traces;
 mod waits;
 
@@ -134,6 +139,34 @@ behaviours! {
             a_dead_link_costs_it_at_the_deadline_and_for_good,
             a_wait_outlives_the_faults_of_its_link,
         }
+        outages {
+            a_master_that_is_a_replica_for_a_while_costs_nothing,
+            replicas_that_are_missing_for_a_while_cost_nothing,
+            a_disk_that_fails_for_a_while_costs_nothing,
+            an_endless_script_of_another_costs_nothing,
+            a_server_that_loads_its_data_for_a_while_costs_nothing,
+            full_memory_keeps_out_only_what_is_new,
+            a_restart_that_keeps_the_data_costs_nothing,
+            a_server_that_stops_for_less_than_the_lease_costs_nothing,
+            clients_paused_for_less_than_the_lease_lose_nothing,
+            connections_that_are_closed_cost_nothing,
+        }
+        storms {
+            scripts_flushed_all_the_time_lose_nothing,
+            connections_killed_one_after_the_other_lose_nothing,
+        }
+        clocks {
+            a_clock_set_forward_costs_the_lock_and_says_so,
+            a_clock_set_back_costs_a_holder_nothing,
+            an_unrenewed_lease_ends_for_its_holder_whatever_the_servers_clock_says,
+        }
+        rights {
+            a_user_without_scripts_or_the_keys_is_denied_at_once,
+            rights_taken_away_end_waits_and_cost_a_lease_only_at_its_end,
+            rights_taken_away_for_good_cost_the_lock_at_the_deadline,
+            a_key_replaced_while_held_and_waited_for_is_told_to_both,
+            a_companion_replaced_while_held_costs_no_lease,
+        }
         refusals {
             a_key_of_another_type_is_the_wrong_type,
             a_fence_of_another_type_leaves_no_lock_behind,
@@ -169,6 +202,9 @@ behaviours! {
         }
     }
     numbers {
+        clocks {
+            fences_rise_over_a_clock_that_is_set,
+        }
         traces {
             fences_rise_from_guard_to_guard,
         }

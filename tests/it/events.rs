@@ -1,18 +1,17 @@
 //! What a listener is told, and that what it does is nobody's harm but its own.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use leasehold::{
     Connection, Error, Event, LeaseState, Listener, LockManager, LostCause, Result, Stats,
 };
-use log::{LevelFilter, Log, Metadata, Record};
 
 use crate::support::{
-    PATIENCE, Server, build, locking_asleep, lost, manager, ms, name, patient, secs, shared, task,
-    task_asleep, unused_url, wait_until,
+    PATIENCE, Server, build, locking_asleep, logged, lost, manager, ms, name, patient, secs,
+    shared, task, task_asleep, unused_url, wait_until,
 };
 
 /// An event, as a test keeps it.
@@ -443,7 +442,7 @@ fn a_guard_that_is_held_for_long_is_warned_of_once() {
     let limit = ms(100);
     let locks = patient(redis.url()).warn_after(Some(limit));
     let locks = build(locks.listener(diary.clone()));
-    let logged = log_of(&name);
+    let logged = logged(&format!("{name:?}: held for"));
     let begun = Instant::now();
     // Warned of it would be before the other, unless its end came too late on a busy machine.
     let short = locks.lock(format!("{name}:short")).expect("it is free");
@@ -474,8 +473,9 @@ fn a_guard_that_is_held_for_long_is_warned_of_once() {
         );
     }
     let line = logged.recv_timeout(PATIENCE).expect("it is logged");
+    assert_eq!(line.thread, "leasehold-events");
     for part in [&name, guard.owner(), &guard.fence().to_string()] {
-        assert!(line.contains(part), "{line}");
+        assert!(line.text.contains(part), "{line:?}");
     }
     guard.release().expect("it was held all the while");
     wait_until("the release", || diary.course(&name).len() == 3);
@@ -487,7 +487,7 @@ fn a_guard_that_is_held_for_long_is_warned_of_once() {
 fn a_warning_needs_no_listener_and_a_limit_of_zero_is_none() {
     let redis = shared();
     let name = name("unheard");
-    let logged = log_of(&name);
+    let logged = logged(&format!("{name:?}: held for"));
     let locks = build(patient(redis.url()).warn_after(Some(ms(1))));
     let guard = locks.lock(&name).expect("it is free");
     logged.recv_timeout(PATIENCE).expect("it is logged");
@@ -694,42 +694,4 @@ fn no_event_has_a_password() {
     for told in diary.all() {
         assert!(!told.text.contains("s3cret"), "{}", told.text);
     }
-}
-
-/// Who is told of the warnings about which lock.
-static WARNINGS: Mutex<Vec<(String, Sender<String>)>> = Mutex::new(Vec::new());
-
-struct Warnings;
-
-impl Log for Warnings {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
-    }
-
-    fn log(&self, record: &Record<'_>) {
-        let line = record.args().to_string();
-        let all = WARNINGS.lock().unwrap_or_else(PoisonError::into_inner);
-        for (name, sender) in all.iter() {
-            if line.contains(&format!("{name:?}")) && line.contains("held for") {
-                let thread = thread::current();
-                assert_eq!(thread.name(), Some("leasehold-events"));
-                sender.send(line.clone()).ok();
-            }
-        }
-    }
-
-    fn flush(&self) {}
-}
-
-/// The warnings of what is held for long about one lock, from now on.
-fn log_of(name: &str) -> Receiver<String> {
-    static INSTALLED: Once = Once::new();
-    INSTALLED.call_once(|| {
-        log::set_logger(&Warnings).expect("no test has another");
-        log::set_max_level(LevelFilter::Warn);
-    });
-    let (sender, receiver) = channel();
-    let mut all = WARNINGS.lock().unwrap_or_else(PoisonError::into_inner);
-    all.push((name.into(), sender));
-    receiver
 }

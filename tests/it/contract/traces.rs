@@ -4,7 +4,7 @@ use crate::support::{Child, Kind, Raw, fence_of, manager, ms, name, secs, shared
 
 /// Waits until there is nothing of the lock but its fences, which are not to stay for ever.
 #[track_caller]
-fn only_fences_are_left(redis: &Raw, kind: Kind, name: &str) {
+pub(super) fn only_fences_are_left(redis: &Raw, kind: Kind, name: &str) {
     let fences: Vec<_> = kind.keys(name).iter().map(|key| fence_of(key)).collect();
     let all = || -> Vec<String> { redis.ask(&["KEYS", &format!("*{name}*")]) };
     // What gave up waiting is taken out of the queues in the background.

@@ -16,7 +16,7 @@ use leasehold::{Claim, LockManager};
 use rustix::process::{Pid, Signal};
 
 use super::keeper::Keeper;
-use super::{Guard, Kind, PATIENCE, Raw, Subject, ms, own_threads, patient, threads};
+use super::{Guard, Kind, PATIENCE, Raw, Subject, log, ms, own_threads, patient, threads};
 
 /// The server's URL: where it is set, this process is a child.
 const URL: &str = "LEASEHOLD_IT_CHILD";
@@ -173,6 +173,7 @@ fn child() {
     let Ok(url) = env::var(URL) else {
         return;
     };
+    log::install();
     let settings = env::var(SETTINGS).unwrap_or_default();
     let mut session = Session {
         raw: Raw::new(&url),

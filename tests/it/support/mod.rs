@@ -4,6 +4,8 @@ mod child;
 mod hostile;
 mod keeper;
 mod proxy;
+mod clock;
+mod log;
 mod raw;
 mod server;
 mod subject;
@@ -22,9 +24,11 @@ pub(crate) use hostile::{
 };
 pub(crate) use keeper::count;
 pub(crate) use proxy::{Fault, Proxy, Role};
+pub(crate) use clock::Clock;
+pub(crate) use log::logged;
 pub(crate) use raw::{Raw, companions_of, fence_of};
 pub(crate) use server::{Server, shared, unused_url};
-pub(crate) use subject::{Guard, Kind, Subject};
+pub(crate) use subject::{Guard, Holder, Kind, Subject};
 pub(crate) use threads::{Task, asleep, locking, locking_asleep, own_threads, task, task_asleep};
 
 /// How long anything may take that is bound to happen: far longer than it does, so that a busy machine fails no

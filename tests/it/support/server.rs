@@ -2,28 +2,34 @@
 
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use rustix::process::{Pid, Signal};
 
-use super::{Raw, threads, wait_until};
+use super::{Clock, Raw, log, threads, wait_until};
 
 /// Starts a server and outlives whoever asked for it: when its standard input ends, for whatever reason, the
 /// server is killed. So not even a test process that is killed itself leaves a server behind. That works on a
 /// stopped server too.
+///
+/// Told `again`, it kills the server and says so, and starts it again over the same data at the next line.
 const KEEPER: &str = r#"
 dir=$(mktemp -d "${TMPDIR:-/tmp}/leasehold-it.XXXXXX") || exit
-"$@" --dir "$dir" --logfile "$dir/log" </dev/null >/dev/null 2>&1 &
-server=$!
-echo "$server $dir"
-read -r _
-kill -KILL "$server"
-wait "$server" 2>/dev/null
+while
+  : >"$dir/log"
+  "$@" --dir "$dir" --logfile "$dir/log" </dev/null >/dev/null 2>&1 &
+  server=$!
+  echo "$server $dir"
+  read -r word
+  kill -KILL "$server"
+  wait "$server" 2>/dev/null
+  [ "$word" = again ] && echo gone && read -r _
+do :; done
 rm -rf "$dir"
 "#;
 
@@ -34,6 +40,7 @@ const PORTS: u32 = 20;
 /// never flushed, stopped or reconfigured, so names on it are to be made by [`super::name`].
 pub(crate) fn shared() -> &'static Raw {
     static SHARED: LazyLock<(Raw, Option<Server>)> = LazyLock::new(|| {
+        log::install();
         if let Some(url) = std::env::var("REDIS_URL")
             .ok()
             .filter(|url| !url.is_empty())
@@ -48,6 +55,7 @@ pub(crate) fn shared() -> &'static Raw {
 
 /// The URL of a server that is not there.
 pub(crate) fn unused_url() -> String {
+    log::install();
     url(unused_port())
 }
 
@@ -55,6 +63,8 @@ pub(crate) fn unused_url() -> String {
 pub(crate) struct Server {
     port: u16,
     options: Vec<String>,
+    /// Where it has a clock of its own.
+    clock: Option<Clock>,
     running: Mutex<Option<Running>>,
 }
 
@@ -62,6 +72,8 @@ struct Running {
     keeper: Child,
     /// Closing it ends the server.
     lifeline: Option<ChildStdin>,
+    /// What the keeper says.
+    says: BufReader<ChildStdout>,
     pid: Pid,
     dir: PathBuf,
 }
@@ -76,6 +88,25 @@ impl Server {
     /// Starts one with further options.
     #[track_caller]
     pub(crate) fn with(options: &[&str]) -> Self {
+        Self::begin(options, None)
+    }
+
+    /// Starts one whose clock can be set, without a second of anybody's time passing.
+    #[track_caller]
+    pub(crate) fn with_clock() -> Self {
+        Self::begin(&[], Some(Clock::new()))
+    }
+
+    /// Starts one that has all that it acknowledged when it is killed and started again.
+    #[track_caller]
+    pub(crate) fn keeping_data(options: &[&str]) -> Self {
+        let durable = ["--appendonly", "yes", "--appendfsync", "always"];
+        Self::begin(&[&durable, options].concat(), None)
+    }
+
+    #[track_caller]
+    fn begin(options: &[&str], clock: Option<Clock>) -> Self {
+        log::install();
         let version = Command::new("redis-server").arg("--version").output();
         if let Err(error) = version {
             panic!("these tests need a redis-server in PATH: {error}");
@@ -83,10 +114,11 @@ impl Server {
         let options: Vec<_> = options.iter().map(|&option| option.to_owned()).collect();
         for _ in 0..PORTS {
             let port = unused_port();
-            if let Some(running) = Running::start(port, &options) {
+            if let Some(running) = Running::start(port, &options, clock.as_ref()) {
                 return Self {
                     port,
                     options,
+                    clock,
                     running: Mutex::new(Some(running)),
                 };
             }
@@ -125,14 +157,47 @@ impl Server {
         let mut running = self.running();
         running.take();
         wait_until("the server has its port back", || {
-            *running = Running::start(self.port, &self.options);
+            *running = Running::start(self.port, &self.options, self.clock.as_ref());
             running.is_some()
         });
     }
 
+    /// Kills the server; what it has on disk is there for [`Self::start_again`].
+    pub(crate) fn kill_for_now(&self) {
+        self.with_running(Running::kill_for_now);
+    }
+
+    /// Starts the server that was killed, with the data that it had, and returns when it listens: it may still be
+    /// loading.
+    pub(crate) fn start_again(&self) {
+        self.with_running(|running| {
+            wait_until("the server has its port back", || {
+                let listens = running.start_again();
+                if !listens {
+                    running.kill_for_now();
+                }
+                listens
+            });
+        });
+    }
+
+    /// The directory of its data.
+    pub(crate) fn dir(&self) -> PathBuf {
+        self.with_running(|running| running.dir.clone())
+    }
+
+    /// The clock of a server that has its own.
+    pub(crate) fn clock(&self) -> &Clock {
+        self.clock.as_ref().expect("it was started with one")
+    }
+
+    fn with_running<T>(&self, f: impl FnOnce(&mut Running) -> T) -> T {
+        f(self.running().as_mut().expect("the server was started"))
+    }
+
     fn signal(&self, signal: Signal) {
-        let running = self.running();
-        threads::signal(running.as_ref().expect("the server runs").pid, signal);
+        let pid = self.with_running(|running| running.pid);
+        threads::signal(pid, signal);
     }
 
     fn running(&self) -> MutexGuard<'_, Option<Running>> {
@@ -142,9 +207,11 @@ impl Server {
 
 impl Running {
     /// None where the port is taken.
-    fn start(port: u16, options: &[String]) -> Option<Self> {
+    fn start(port: u16, options: &[String], clock: Option<&Clock>) -> Option<Self> {
         let mut keeper = Command::new("sh")
-            .args(["-c", KEEPER, "keeper", "redis-server"])
+            .args(["-c", KEEPER, "keeper", "env"])
+            .args(clock.map(Clock::variables).unwrap_or_default())
+            .arg("redis-server")
             .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
             .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
             .args(options)
@@ -156,28 +223,61 @@ impl Running {
             .expect("a shell");
         let lifeline = keeper.stdin.take();
         let stdout = keeper.stdout.take().expect("it is piped");
-        let mut line = String::new();
-        BufReader::new(stdout)
-            .read_line(&mut line)
-            .expect("the keeper's line");
-        let (pid, dir) = line
-            .trim_end()
-            .split_once(' ')
-            .expect("a process and a directory");
+        let mut says = BufReader::new(stdout);
+        let (pid, dir) = started(&mut says);
         let running = Self {
             keeper,
             lifeline,
-            pid: pid.parse().ok().and_then(Pid::from_raw).expect("a pid"),
-            dir: dir.into(),
+            says,
+            pid,
+            dir,
         };
+        running
+            .comes_to("Ready to accept connections")
+            .then_some(running)
+    }
+
+    /// Waits until the server's log has come so far. False where it never will, because the port is taken.
+    fn comes_to(&self, line: &str) -> bool {
         let mut taken = false;
         wait_until("the server is ready", || {
-            let log = fs::read_to_string(running.dir.join("log")).unwrap_or_default();
+            let log = fs::read_to_string(self.dir.join("log")).unwrap_or_default();
             taken = log.contains("Failed listening on port");
-            taken || log.contains("Ready to accept connections")
+            taken || log.contains(line)
         });
-        (!taken).then_some(running)
+        !taken
     }
+
+    fn kill_for_now(&mut self) {
+        self.tell("again");
+        assert_eq!(heard(&mut self.says), "gone");
+    }
+
+    fn start_again(&mut self) -> bool {
+        self.tell("");
+        (self.pid, self.dir) = started(&mut self.says);
+        // It listens before it loads what it has.
+        self.comes_to("Server initialized")
+    }
+
+    fn tell(&mut self, word: &str) {
+        let lifeline = self.lifeline.as_mut().expect("it is open");
+        writeln!(lifeline, "{word}").expect("the keeper listens");
+    }
+}
+
+/// What the keeper says of a server that it has started.
+fn started(keeper: &mut impl BufRead) -> (Pid, PathBuf) {
+    let line = heard(keeper);
+    let (pid, dir) = line.split_once(' ').expect("a process and a directory");
+    let pid = pid.parse().ok().and_then(Pid::from_raw);
+    (pid.expect("a pid"), dir.into())
+}
+
+fn heard(keeper: &mut impl BufRead) -> String {
+    let mut line = String::new();
+    keeper.read_line(&mut line).expect("the keeper's line");
+    line.trim_end().to_owned()
 }
 
 impl Drop for Running {

@@ -1,0 +1,200 @@
+//! A server that refuses to write, or does nothing, for less than a lease: it costs nobody anything.
+
+use std::fs;
+
+use leasehold::LeaseState;
+
+use super::scene::{NAME, Scene, both_ways};
+use super::traces::only_fences_are_left;
+use crate::support::{Kind, Raw, Server, secs, task, wait_until};
+
+/// Faults are over long before: renewed by a third of it, that leaves twice as much.
+const LEASE: std::time::Duration = secs(12);
+
+/// The server refuses what is asked from `begin` to `end`.
+#[track_caller]
+fn refused_for_a_while(scene: Scene, begin: impl FnOnce(&Scene), end: impl FnOnce(&Scene)) {
+    begin(&scene);
+    scene.nothing_new_is_granted();
+    scene.wait_until_out_of_reach(true);
+    assert_ne!(scene.guard.lease().state(), LeaseState::Lost);
+    assert!(scene.waiter.waits(), "it was told of what passes");
+    end(&scene);
+    scene.wait_until_out_of_reach(false);
+    scene.ends_well();
+}
+
+pub(super) fn a_master_that_is_a_replica_for_a_while_costs_nothing(kind: Kind) {
+    both_ways(kind, |kind| {
+        let replica_of = |scene: &Scene, host: &str, port: &str| {
+            let () = scene.redis.ask(&["REPLICAOF", host, port]);
+        };
+        refused_for_a_while(
+            Scene::new(kind, Server::start(), LEASE),
+            // Of nobody, so that it keeps what it has.
+            |scene| replica_of(scene, "127.0.0.1", "1"),
+            |scene| replica_of(scene, "NO", "ONE"),
+        );
+    });
+}
+
+pub(super) fn replicas_that_are_missing_for_a_while_cost_nothing(kind: Kind) {
+    both_ways(kind, |kind| {
+        let wanted = |scene: &Scene, n: &str| {
+            let config = ["CONFIG", "SET", "min-replicas-to-write", n];
+            let () = scene.redis.ask(&config);
+        };
+        refused_for_a_while(
+            Scene::new(kind, Server::start(), LEASE),
+            |scene| wanted(scene, "1"),
+            |scene| wanted(scene, "0"),
+        );
+    });
+}
+
+pub(super) fn a_disk_that_fails_for_a_while_costs_nothing(kind: Kind) {
+    both_ways(kind, |kind| {
+        let saves = |scene: &Scene, outcome: &str| {
+            let () = scene.redis.ask(&["BGSAVE"]);
+            wait_until("it is saved, or not", || {
+                let report: String = scene.redis.ask(&["INFO", "persistence"]);
+                report.contains("rdb_bgsave_in_progress:0")
+                    && report.contains(&format!("rdb_last_bgsave_status:{outcome}"))
+            });
+        };
+        let dump = |scene: &Scene| scene.server.dir().join("dump.rdb");
+        // It means to save, at times that never come: only then does it mind that it cannot.
+        let server = Server::with(&["--save", "3600 1000000"]);
+        refused_for_a_while(
+            Scene::new(kind, server, LEASE),
+            |scene| {
+                fs::create_dir(dump(scene)).expect("nothing is there");
+                saves(scene, "err");
+            },
+            |scene| {
+                fs::remove_dir(dump(scene)).expect("it is empty");
+                saves(scene, "ok");
+            },
+        );
+    });
+}
+
+pub(super) fn an_endless_script_of_another_costs_nothing(kind: Kind) {
+    both_ways(kind, |kind| {
+        let server = Server::with(&["--lua-time-limit", "50"]);
+        refused_for_a_while(
+            Scene::new(kind, server, LEASE),
+            |scene| {
+                let redis = scene.redis.clone();
+                // Its end is an error.
+                task(move || {
+                    redis
+                        .try_ask::<()>(&["EVAL", "while true do end", "0"])
+                        .is_err()
+                });
+                wait_until_says(&scene.redis, "BUSY");
+            },
+            |scene| scene.redis.ask(&["SCRIPT", "KILL"]),
+        );
+    });
+}
+
+pub(super) fn a_server_that_loads_its_data_for_a_while_costs_nothing(kind: Kind) {
+    both_ways(kind, |kind| {
+        // It answers once in a thousand keys, so every half of a second, and would take half a minute.
+        let server = Server::keeping_data(&["--key-load-delay", "500"]);
+        let filler = "for i = 1, 50000 do redis.call('SET', 'filler' .. i, i) end";
+        let () = server.raw().ask(&["EVAL", filler, "0"]);
+        refused_for_a_while(
+            Scene::new(kind, server, LEASE),
+            |scene| {
+                scene.server.kill_for_now();
+                scene.server.start_again();
+                wait_until_says(&scene.redis, "LOADING");
+            },
+            |scene| scene.redis.ask(&["CONFIG", "SET", "key-load-delay", "0"]),
+        );
+    });
+}
+
+/// Waits until the server answers with an error.
+#[track_caller]
+fn wait_until_says(redis: &Raw, code: &str) {
+    wait_until(code, || match redis.try_ask::<String>(&["PING"]) {
+        Err(error) => error.to_string().to_uppercase().contains(code),
+        Ok(_) => false,
+    });
+}
+
+pub(super) fn full_memory_keeps_out_only_what_is_new(kind: Kind) {
+    both_ways(kind, |kind| {
+        let scene = Scene::new(kind, Server::start(), LEASE);
+        let most = |bytes: &str| {
+            let () = scene.redis.ask(&["CONFIG", "SET", "maxmemory", bytes]);
+        };
+        most("1");
+        scene.nothing_new_is_granted();
+        scene.wait_until_renewed();
+        assert!(scene.waiter.waits());
+        let release = scene.guard.release();
+        release.expect("what frees memory is not refused");
+        let holders = scene.redis.holders(NAME);
+        most("0");
+        scene.waiter.locked();
+        scene.waiter.release();
+        // Whether it was handed over or only let go, which takes less memory, is for the server to decide.
+        assert!(holders.len() <= 1, "{holders:?}");
+        only_fences_are_left(&scene.redis, kind, NAME);
+    });
+}
+
+pub(super) fn a_restart_that_keeps_the_data_costs_nothing(kind: Kind) {
+    both_ways(kind, |kind| {
+        let scene = Scene::new(kind, Server::keeping_data(&[]), LEASE);
+        for _ in 0..2 {
+            scene.server.kill_for_now();
+            scene.nothing_new_is_granted();
+            scene.server.start_again();
+            scene.wait_until_renewed();
+        }
+        scene.ends_well();
+    });
+}
+
+pub(super) fn a_server_that_stops_for_less_than_the_lease_costs_nothing(kind: Kind) {
+    both_ways(kind, |kind| {
+        let scene = Scene::new(kind, Server::start(), LEASE);
+        scene.server.pause();
+        wait_until("it is at risk", || {
+            scene.guard.lease().state() == LeaseState::AtRisk
+        });
+        scene.server.resume();
+        scene.ends_well();
+    });
+}
+
+pub(super) fn clients_paused_for_less_than_the_lease_lose_nothing(kind: Kind) {
+    for which in ["WRITE", "ALL"] {
+        let scene = Scene::new(kind, Server::start(), LEASE);
+        let () = scene.redis.ask(&["CLIENT", "PAUSE", "5000", which]);
+        // Renewals are due in less.
+        wait_until("it is at risk, or renewed", || {
+            let renewed = scene.locks.stats().renewed > 0;
+            renewed || scene.guard.lease().state() == LeaseState::AtRisk
+        });
+        scene.ends_well();
+    }
+}
+
+pub(super) fn connections_that_are_closed_cost_nothing(kind: Kind) {
+    both_ways(kind, |kind| {
+        let scene = Scene::new(kind, Server::start(), LEASE);
+        // Those of the pool and the renewal, and then the listener's.
+        for of in ["normal", "pubsub", "normal"] {
+            scene.wait_until_renewed();
+            let killed: u32 = scene.redis.ask(&["CLIENT", "KILL", "TYPE", of]);
+            assert!(killed > 0, "there are none {of}");
+        }
+        scene.ends_well();
+    });
+}

@@ -1,0 +1,163 @@
+//! Faults that come as fast as they can, while threads lock, wait, pass on, hand over and renew.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use leasehold::{Error, LeaseState};
+
+use super::traces::only_fences_are_left;
+use crate::support::{
+    Kind, PATIENCE, Raw, Server, Subject, Task, add_under, added, manager, secs, task, wait_until,
+};
+
+/// Repeats something until it is told to stop; says how often it did.
+fn over_and_over(mut f: impl FnMut() + Send + 'static) -> (Arc<AtomicBool>, Task<u32>) {
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    let task = task(move || {
+        let mut times = 0;
+        while !stopped.load(Ordering::Relaxed) {
+            f();
+            times += 1;
+        }
+        times
+    });
+    (stop, task)
+}
+
+fn open(redis: &Raw) -> redis::Connection {
+    let client = redis::Client::open(redis.url()).expect("a URL");
+    client.get_connection().expect("the server is there")
+}
+
+pub(super) fn scripts_flushed_all_the_time_lose_nothing(kind: Kind) {
+    const TURNS: u32 = 15;
+    let server = Server::start();
+    let redis = server.raw();
+    let (one, other) = (manager(&server.url()), manager(&server.url()));
+    let crowd = kind.crowd().map(|crowd| crowd.of(&one, "busy").hold());
+    let mut connection = open(&redis);
+    let (stop, flushes) = over_and_over(move || {
+        let flushed = redis::cmd("SCRIPT").arg("FLUSH").exec(&mut connection);
+        flushed.expect("the server is there");
+    });
+    // One that is renewed all the while, beside those that come and go.
+    let kept = kind.of(&one, "kept").lease(secs(9)).lock();
+    let kept = kept.expect("it is free");
+    let turns: Vec<_> = [&one, &other, &one, &other]
+        .map(|locks| {
+            let (lock, redis) = (kind.of(locks, "busy"), redis.clone());
+            task(move || {
+                if kind == Kind::Reader {
+                    (0..TURNS).for_each(|_| drop(lock.lock().expect("it comes free")));
+                } else {
+                    add_under(&redis, &lock, TURNS);
+                }
+            })
+        })
+        .into_iter()
+        .collect();
+    for turn in turns {
+        turn.end();
+    }
+    wait_until("it is renewed", || one.stats().renewed > 1);
+    assert_ne!(kept.lease().state(), LeaseState::Lost);
+    kept.release().expect("it was held all the while");
+    stop.store(true, Ordering::Relaxed);
+    assert!(flushes.end() > 100);
+    if kind != Kind::Reader {
+        let (sum, fences) = added(&redis, "busy");
+        assert_eq!((sum, fences.len()), (4 * TURNS, 60));
+        assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
+    }
+    drop(crowd);
+    assert_eq!((one.stats().failed, other.stats().failed), (0, 0));
+    only_fences_are_left(&redis, kind, "kept");
+    only_fences_are_left(&redis, kind, "busy");
+}
+
+/// Locks, although a connection may be closed in the middle of it: the first error of a call is the caller's.
+fn lock_somehow(lock: &Subject) -> crate::support::Guard {
+    let mut guard = None;
+    wait_until("it is locked", || match lock.lock() {
+        Ok(locked) => {
+            guard = Some(locked);
+            true
+        }
+        Err(Error::Unavailable { .. }) => false,
+        Err(error) => panic!("{error:?}"),
+    });
+    guard.expect("it is locked")
+}
+
+pub(super) fn connections_killed_one_after_the_other_lose_nothing(kind: Kind) {
+    const KILLS: usize = 40;
+    let server = Server::start();
+    let redis = server.raw();
+    let (one, other) = (manager(&server.url()), manager(&server.url()));
+    let crowd = kind.crowd().map(|crowd| crowd.of(&one, "busy").hold());
+    let kept = kind.of(&one, "kept").lease(secs(9)).lock();
+    let kept = kept.expect("it is free");
+    // Read and written in two steps, as by who relies on the lock.
+    let (sum, turns) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let workers = [&one, &other, &one, &other].map(|locks| {
+        let lock = kind.of(locks, "busy");
+        let (sum, turns) = (Arc::clone(&sum), Arc::clone(&turns));
+        over_and_over(move || {
+            let guard = lock_somehow(&lock);
+            let before = sum.load(Ordering::Relaxed);
+            std::thread::yield_now();
+            sum.store(before + 1, Ordering::Relaxed);
+            turns.fetch_add(1, Ordering::Relaxed);
+            match guard.release() {
+                // Unknown, and then seen to in the background.
+                Ok(()) | Err(Error::Unavailable { .. }) => {}
+                Err(error) => panic!("{error:?}"),
+            }
+        })
+    });
+    let mut killer = open(&redis);
+    let own: String = redis::cmd("CLIENT")
+        .arg("ID")
+        .query::<u64>(&mut killer)
+        .map(|id| id.to_string())
+        .expect("it has one");
+    for kill in 0..KILLS {
+        // Each in turn, of the pools, of the renewal, and the listeners'.
+        let list: String = redis::cmd("CLIENT")
+            .arg("LIST")
+            .query(&mut killer)
+            .expect("the server is there");
+        let ids: Vec<_> = list
+            .lines()
+            .filter_map(|line| line.strip_prefix("id=")?.split(' ').next())
+            .filter(|id| *id != own)
+            .collect();
+        if !ids.is_empty() {
+            let gone = redis::cmd("CLIENT")
+                .arg(&["KILL", "ID", ids[kill % ids.len()]])
+                .exec(&mut killer);
+            gone.expect("the server is there");
+        }
+        let before = turns.load(Ordering::Relaxed);
+        wait_until("they go on", || turns.load(Ordering::Relaxed) > before);
+    }
+    for (stop, _) in &workers {
+        stop.store(true, Ordering::Relaxed);
+    }
+    let done: u32 = workers.into_iter().map(|(_, worker)| worker.end()).sum();
+    let renewed = one.stats().renewed;
+    wait_until("it is renewed", || one.stats().renewed > renewed);
+    assert_ne!(kept.lease().state(), LeaseState::Lost);
+    kept.release().expect("it was held all the while");
+    if kind != Kind::Reader {
+        assert_eq!(sum.load(Ordering::Relaxed), done);
+    }
+    drop(crowd);
+    for locks in [&one, &other] {
+        assert_eq!(locks.stats().lost(), 0);
+        assert!(locks.close(PATIENCE), "something is left to send");
+    }
+    only_fences_are_left(&redis, kind, "kept");
+    only_fences_are_left(&redis, kind, "busy");
+}
