@@ -65,9 +65,10 @@
 //! # What it does not promise
 //!
 //! Exclusion where the server forgets or misjudges time: past a failover or restart that lost the key, the
-//! eviction of keys (`maxmemory-policy allkeys-…`), a jump of the server's clock, a virtual machine that was
-//! stopped with the process inside, an operator's [`force_release`](LockManager::force_release). A lease cannot do that, whoever implements it. For those cases there is the
-//! [`fence`]: have whatever the lock protects refuse a number smaller than the largest it has seen.
+//! eviction of keys (any `maxmemory-policy` but `noeviction`, of which [`Builder::build`] warns in the log), a jump of
+//! the server's clock, a virtual machine that was stopped with the process inside, an operator's
+//! [`force_release`](LockManager::force_release). A lease cannot do that, whoever implements it. For those cases there
+//! is the [`fence`]: have whatever the lock protects refuse a number smaller than the largest it has seen.
 //!
 //! Also: there is no poisoning; a thread that locks a mutex it holds waits for itself; a foreign client that
 //! takes the same key by polling is outside of the queue and can starve.
@@ -88,7 +89,8 @@
 //! scripts, `GET SET DEL APPEND PTTL PEXPIRE TIME HSET HGET HDEL ZADD ZREM ZCARD ZSCORE ZRANGE PUBLISH`, for
 //! reader-writer locks and semaphores also `EXISTS HLEN ZRANGEBYSCORE PEXPIREAT PUBSUB|NUMSUB`, for rate limiters
 //! `LINDEX LLEN LRANGE LPOP LSET LTRIM RPUSH`, for operators `SCAN` and `TYPE STRLEN GETRANGE EXISTS
-//! ZRANGEBYSCORE`; the keys above, and the channels `leasehold:*`. Without the channels waits poll.
+//! ZRANGEBYSCORE`; the keys above, and the channels `leasehold:*`. Without the channels, or `PUBLISH`, waits poll, and
+//! the log says so once.
 //!
 //! # Forking
 //!

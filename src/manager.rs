@@ -436,6 +436,9 @@ impl Builder {
 
     /// Checks the settings and connects once, bounded by `connect_timeout` and `io_timeout`.
     ///
+    /// The first connection, whether it is made here or later, asks the server what it does when its memory is full
+    /// (`CONFIG GET`, or where that is not allowed `INFO`), and warns in the log, once, if it may evict locks.
+    ///
     /// # Errors
     ///
     /// * [`Error::Config`](crate::Error::Config): a setting or the URL cannot be used; nothing was sent.

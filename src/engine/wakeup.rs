@@ -189,9 +189,20 @@ impl Wakeup {
         let mut pause = FIRST_PAUSE;
         let mut failing = false;
         let mut said_denied = false;
+        let mut said_muted = false;
         loop {
             let mut hear = |heard: Heard<'_>| {
                 match heard {
+                    Heard::Muted(failure) => {
+                        if !std::mem::replace(&mut said_muted, true) {
+                            log::warn!(
+                                "the server does not let this user publish on {:?}, so other processes poll for what \
+                                 this one hands over: {}",
+                                self.channel,
+                                failure.cause
+                            );
+                        }
+                    }
                     Heard::Subscribed => {
                         self.hearing.store(READY, Ordering::SeqCst);
                         pause = FIRST_PAUSE;

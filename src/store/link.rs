@@ -14,8 +14,8 @@ use crate::config::Server;
 use crate::error::{Failure, FailureKind, on_a_line};
 use crate::script::{By, Call, Wire};
 use crate::store::socket::{Fault, Socket};
-use crate::store::{Answer, Heard};
-use crate::sync::Arc;
+use crate::store::{Answer, Heard, memory};
+use crate::sync::{Arc, AtomicBool, Ordering};
 
 /// How long a listener waits for a message before it looks up.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -31,6 +31,8 @@ pub(crate) struct Route {
     pub(crate) io_timeout: Duration,
     /// How many replicas must confirm what a call gained.
     pub(crate) replicas: u32,
+    /// Whether the server was asked what it does when its memory is full; of all links along this route one asks.
+    pub(crate) asked_of_memory: Arc<AtomicBool>,
 }
 
 /// A connection, or the means to make one.
@@ -198,6 +200,10 @@ impl Link {
         let mut open = connect(route, &Budget::new(Duration::MAX))?;
         let broken = |fault| broken(&route.server.address, fault);
         let late = || broken(Fault::Io(io::ErrorKind::TimedOut.into()));
+        // Scripts publish, and pass over a refusal; so it is here that it is noticed. Nobody hears this message yet, and
+        // once they do, the connection publishes nothing.
+        let publish = redis::cmd("PUBLISH").arg(channels[0]).arg("").to_owned();
+        let published = open.request(&publish, route.io_timeout).map_err(broken)?;
         let subscribe = redis::cmd("SUBSCRIBE").arg(channels).to_owned();
         open.send(&subscribe, route.io_timeout).map_err(broken)?;
         // The first channel's answer stands for all: an access list is asked about them together, and the further
@@ -205,6 +211,9 @@ impl Link {
         let said = open.next(route.io_timeout).map_err(broken)?;
         if !matches!(Said::of(said.ok_or_else(late)?)?, Said::Confirmation) {
             return Err(nonsense());
+        }
+        if let Value::ServerError(error) = published {
+            hear(Heard::Muted(&refusal(error)));
         }
         if !hear(Heard::Subscribed) {
             return Ok(());
@@ -399,8 +408,40 @@ fn says(error: &redis::ServerError, codes: &[&str]) -> bool {
     codes.contains(&code) || (wrapped && words.any(|word| codes.contains(&word)))
 }
 
-/// Connects and logs in. Whatever fails here, nothing was asked of the server yet.
+/// Connects, logs in, and on the first connection of all warns where the server may evict locks.
 fn connect(route: &Route, budget: &Budget) -> Result<Socket, Failure> {
+    let mut open = log_in(route, budget)?;
+    if route.asked_of_memory.swap(true, Ordering::Relaxed) {
+        return Ok(open);
+    }
+    let address = &route.server.address;
+    let mut ask = |command: &redis::Cmd| {
+        let answered = open.request(command, budget.left(route.io_timeout));
+        match answered.map_err(Trouble::of)? {
+            // It would answer nothing else now.
+            Value::ServerError(error) if refusal(error.clone()).passes() => {
+                Err(Trouble::Certain(refusal(error)))
+            }
+            value => Ok(value),
+        }
+    };
+    match memory::warn_of_eviction(address, &mut ask) {
+        Ok(()) => Ok(open),
+        // Something on the way does not like the question; nothing depends on its answer.
+        Err(Trouble::Closed(_)) => log_in(route, budget),
+        // The server is out of reach, or cannot answer now: the next connection asks again.
+        Err(trouble) => {
+            route.asked_of_memory.store(false, Ordering::Relaxed);
+            Err(Failure {
+                unknown: false,
+                ..trouble.into_failure(address)
+            })
+        }
+    }
+}
+
+/// Connects and logs in. Whatever fails here, nothing was asked of the server yet.
+fn log_in(route: &Route, budget: &Budget) -> Result<Socket, Failure> {
     let certain = |failure: Failure| Failure {
         unknown: false,
         ..failure

@@ -5,6 +5,7 @@
 //! test, takes the place of the real one.
 
 pub(crate) mod link;
+mod memory;
 pub(crate) mod node;
 pub(crate) mod pool;
 mod socket;
@@ -39,6 +40,8 @@ pub(crate) struct Answer {
 /// What a listener hears.
 #[derive(Debug)]
 pub(crate) enum Heard<'a> {
+    /// This user may hear its channel, and publish nothing on it. SUBSCRIBE is confirmed next.
+    Muted(&'a Failure),
     /// SUBSCRIBE was confirmed: from here on no message is missed.
     Subscribed,
     Message {

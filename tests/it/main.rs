@@ -28,6 +28,7 @@ mod rules_kinds;
 mod rwlock;
 mod scripts;
 mod semaphore;
+mod server_faults;
 mod stats;
 mod support;
 mod tidy;

@@ -369,44 +369,6 @@ fn a_listener_whose_connection_was_closed_listens_again() {
 }
 
 #[test]
-fn a_user_without_channels_waits_by_polling() {
-    let server = Server::start();
-    let redis = server.raw();
-    let () = redis.ask(&[
-        "ACL",
-        "SETUSER",
-        "quiet",
-        "on",
-        ">pw",
-        "~*",
-        "+@all",
-        "resetchannels",
-    ]);
-    let quiet = server.url().replace("redis://", "redis://quiet:pw@");
-    let holder = manager(&quiet);
-    let locks = manager(&quiet);
-    let guard = holder.lock("n").expect("it is free");
-    let waiter = locking(&locks.mutex("n"));
-    redis.wait_until_queued("n", 1);
-    guard.release().expect("it was held all the while");
-    drop(waiter.end().expect("it comes free"));
-}
-
-#[test]
-fn a_user_without_the_key_is_denied() {
-    let server = Server::start();
-    let redis = server.raw();
-    let () = redis.ask(&[
-        "ACL", "SETUSER", "narrow", "on", ">pw", "~mine*", "~{mine*", "&*", "+@all",
-    ]);
-    let locks = manager(&server.url().replace("redis://", "redis://narrow:pw@"));
-    drop(locks.lock("mine").expect("it is allowed to"));
-    let error = locks.lock("yours").expect_err("it is not allowed to");
-    assert!(matches!(error, Error::Denied { .. }), "{error:?}");
-    assert!(!redis.exists("yours"));
-}
-
-#[test]
 fn a_drop_makes_one_attempt_and_leaves_the_rest_to_the_background() {
     let server = Server::start();
     let redis = server.raw();

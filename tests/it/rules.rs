@@ -258,7 +258,8 @@ fn whoever_polls_a_free_lock_gives_it_to_the_first_in_the_queue() {
     drop(crashed);
 }
 
-// Rule 7: what can fail comes first. A refused channel: mutex_faults::a_user_without_channels_waits_by_polling.
+// Rule 7: what can fail comes first. A refused channel:
+// server_faults::without_its_channels_or_their_commands_a_user_polls_and_says_so_once.
 
 #[test]
 fn one_bad_key_in_a_batch_spoils_no_other_renewal() {

@@ -1,0 +1,291 @@
+//! What servers refuse to let in, what they forbid, and what they might forget: where one kind of lock stands for all.
+
+use leasehold::{Error, LeaseState, LockManager, LostCause};
+use log::Level;
+
+use crate::support::{
+    Child, PATIENCE, Server, build, locking, logged, manager, ms, patient, secs, wait_in_vain,
+    wait_until,
+};
+
+/// A connection that is there when no other is let in.
+struct Operator(redis::Connection);
+
+impl Operator {
+    fn of(server: &Server) -> Self {
+        let client = redis::Client::open(server.url()).expect("a URL");
+        Self(client.get_connection().expect("it is let in"))
+    }
+
+    fn ask<T: redis::FromRedisValue>(&mut self, command: &[&str]) -> T {
+        let answer = redis::cmd(command[0]).arg(&command[1..]).query(&mut self.0);
+        answer.unwrap_or_else(|error| panic!("{command:?}: {error}"))
+    }
+
+    /// Lets nobody in beside those that are.
+    fn close_the_door(&mut self) {
+        // Those that have gone may not be counted out yet.
+        let mut count = 0;
+        wait_until("nobody comes or goes", || {
+            let list: String = self.ask(&["CLIENT", "LIST"]);
+            let now = list.lines().count();
+            std::mem::replace(&mut count, now) == now
+        });
+        let () = self.ask(&["CONFIG", "SET", "maxclients", &count.to_string()]);
+    }
+
+    fn open_the_door(&mut self) {
+        let () = self.ask(&["CONFIG", "SET", "maxclients", "1000"]);
+    }
+}
+
+/// A manager whose pool has one connection, and that is open: no other is needed while the door is closed.
+fn inside(server: &Server) -> LockManager {
+    let locks = build(patient(&server.url()).pool_size(1));
+    drop(locks.lock("inside").expect("it is free"));
+    locks
+}
+
+#[test]
+fn a_server_with_too_many_clients_is_unavailable() {
+    let server = Server::start();
+    let mut operator = Operator::of(&server);
+    let unchecked = patient(&server.url()).build_unchecked();
+    let unchecked = unchecked.expect("nothing is asked yet");
+    operator.close_the_door();
+    let built = LockManager::connect(&server.url());
+    assert!(matches!(built, Err(Error::Unavailable { .. })), "{built:?}");
+    for outcome in [unchecked.lock("n").map(Some), unchecked.try_lock("n")] {
+        assert!(
+            matches!(outcome, Err(Error::Unavailable { .. })),
+            "{outcome:?}"
+        );
+    }
+    operator.open_the_door();
+    drop(unchecked.lock("n").expect("it is let in"));
+}
+
+#[test]
+fn a_renewal_that_is_not_let_in_is_tried_until_it_is() {
+    let server = Server::start();
+    let mut operator = Operator::of(&server);
+    let locks = inside(&server);
+    // The renewal thread connects when it is first due, and finds the door closed.
+    operator.close_the_door();
+    let guard = locks.mutex("n").lease(secs(12)).lock();
+    let guard = guard.expect("the pool has its connection");
+    wait_until("a renewal fails", || locks.stats().renewals_failed > 0);
+    assert_eq!(locks.stats().renewed, 0);
+    assert_ne!(guard.state(), LeaseState::Lost);
+    operator.open_the_door();
+    wait_until("it is renewed", || locks.stats().renewed > 0);
+    wait_until("it is held", || guard.state() == LeaseState::Held);
+    guard.release().expect("it was held all the while");
+}
+
+#[test]
+fn a_renewal_that_is_never_let_in_costs_the_lock_at_the_deadline() {
+    let server = Server::start();
+    let mut operator = Operator::of(&server);
+    let locks = inside(&server);
+    operator.close_the_door();
+    let guard = locks.mutex("n").lease(secs(2)).lock();
+    let guard = guard.expect("the pool has its connection");
+    let loss = guard.on_lost().recv_timeout(PATIENCE).expect("it is told");
+    assert_eq!(loss.cause, LostCause::Expired);
+    assert!(locks.stats().renewals_failed > 0);
+}
+
+#[test]
+fn a_listener_that_is_not_let_in_leaves_waits_to_polling() {
+    let server = Server::start();
+    let mut operator = Operator::of(&server);
+    let (one, other) = (inside(&server), inside(&server));
+    let guard = one.lock("n").expect("it is free");
+    operator.close_the_door();
+    let waiter = locking(&other.mutex("n"));
+    // It has asked, and could not subscribe, so it is not in the queue.
+    let asked = other.stats().requests;
+    wait_until("it polls", || other.stats().requests > asked + 1);
+    let queued: bool = operator.ask(&["EXISTS", "{n}:lh:queue"]);
+    assert!(!queued, "who hears nothing is not to be handed anything");
+    guard.release().expect("it was held all the while");
+    drop(waiter.end().expect("it polls"));
+    // Let in, it listens.
+    let guard = one.lock("n").expect("it is free");
+    operator.open_the_door();
+    let waiter = locking(&other.mutex("n"));
+    server.raw().wait_until_queued("n", 1);
+    guard.release().expect("it was held all the while");
+    drop(waiter.end().expect("it comes free"));
+}
+
+/// Waits of two managers of a user that lacks something; they are served, and the log says what it lacks, once each.
+#[track_caller]
+fn polls_and_says_so_once(rights: &[&str], says: &str) {
+    let server = Server::start();
+    let user = [
+        "ACL",
+        "SETUSER",
+        "user",
+        "on",
+        ">us3r-s3cret",
+        "~*",
+        "&*",
+        "+@all",
+    ];
+    let () = server.raw().ask(&[&user[..], rights].concat());
+    let url = server.url().replace("//", "//user:us3r-s3cret@");
+    let (one, other) = (manager(&url), manager(&url));
+    let mut channels = Vec::new();
+    let said = logged(says);
+    for _ in 0..3 {
+        for (holder, waiter) in [(&one, &other), (&other, &one)] {
+            let guard = holder.lock("n").expect("it is free");
+            let waiter = locking(&waiter.mutex("n"));
+            server.raw().wait_until_queued("n", 1);
+            guard.release().expect("it was held all the while");
+            drop(waiter.end().expect("it polls"));
+        }
+        // The listeners begin anew.
+        let _: u32 = server.raw().ask(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    }
+    // Nobody else's managers lack it; if they did, they would say it of their own channels.
+    wait_until("both say so", || {
+        channels.extend(said.try_iter().map(|logged| {
+            assert_eq!(logged.level, Level::Warn);
+            let (_, rest) = logged.text.split_once("\"leasehold:").expect("a channel");
+            rest.split('"').next().unwrap_or_default().to_owned()
+        }));
+        channels.len() >= 2
+    });
+    channels.sort();
+    assert!(channels.is_sorted_by(|a, b| a < b), "twice: {channels:?}");
+}
+
+#[test]
+fn without_its_channels_or_their_commands_a_user_polls_and_says_so_once() {
+    let deaf = "the server does not allow the channel";
+    polls_and_says_so_once(&["resetchannels"], deaf);
+    polls_and_says_so_once(&["-subscribe"], deaf);
+    polls_and_says_so_once(&["-publish"], "does not let this user publish");
+}
+
+/// The first of a manager's connections asks, whichever it is, and no other.
+#[test]
+fn a_server_that_may_evict_locks_is_warned_of_once() {
+    let limited = ["--maxmemory", "100mb", "--maxmemory-policy"];
+    for (policy, warns) in [
+        ("allkeys-lru", true),
+        ("volatile-ttl", true),
+        ("noeviction", false),
+    ] {
+        // Where the first way of asking has another name, there is a second.
+        for options in [&[] as &[&str], &["--rename-command", "CONFIG", "moved"]] {
+            let server = Server::with(&[&limited[..], &[policy], options].concat());
+            let address = format!("127.0.0.1:{} may evict locks", server.port());
+            let said = logged(&address);
+            let built = manager(&server.url());
+            assert_eq!(said.try_iter().count(), usize::from(warns), "{policy}");
+            let unchecked = patient(&server.url()).build_unchecked();
+            let unchecked = unchecked.expect("nothing is asked yet");
+            assert_eq!(said.try_iter().count(), 0, "there is no connection");
+            drop(unchecked.lock("n").expect("it is free"));
+            let warning = said.try_recv();
+            assert_eq!(warning.is_ok(), warns, "{policy}");
+            if let Ok(warning) = warning {
+                assert_eq!(warning.level, Level::Warn);
+                assert!(warning.text.contains(policy), "{warning:?}");
+            }
+            // A listener, a renewal, and connections that were closed.
+            let guard = built.mutex("m").lease(secs(3)).lock();
+            let guard = guard.expect("it is free");
+            let waiter = locking(&unchecked.mutex("m"));
+            server.raw().wait_until_queued("m", 1);
+            wait_until("it is renewed", || built.stats().renewed > 0);
+            let _: u32 = server.raw().ask(&["CLIENT", "KILL", "TYPE", "normal"]);
+            guard.release().expect("it was held all the while");
+            drop(waiter.end().expect("it comes free"));
+            assert_eq!(said.try_iter().count(), 0, "it is said again");
+        }
+    }
+}
+
+#[test]
+fn a_server_that_evicts_nothing_or_does_not_tell_is_not_warned_of() {
+    let silent: &[&str] = &["-config", "-info"];
+    for (options, rights) in [
+        // No limit to be reached.
+        (
+            ["--maxmemory", "0", "--maxmemory-policy", "allkeys-lru"],
+            &[] as &[&str],
+        ),
+        (
+            ["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"],
+            silent,
+        ),
+    ] {
+        let server = Server::with(&options);
+        let user = [
+            "ACL",
+            "SETUSER",
+            "user",
+            "on",
+            ">us3r-s3cret",
+            "~*",
+            "&*",
+            "+@all",
+        ];
+        let () = server.raw().ask(&[&user[..], rights].concat());
+        let said = logged(&format!("127.0.0.1:{}", server.port()));
+        let locks = manager(&server.url().replace("//", "//user:us3r-s3cret@"));
+        drop(locks.lock("n").expect("it is free"));
+        let said: Vec<_> = said.try_iter().map(|logged| logged.text).collect();
+        assert!(said.is_empty(), "{said:?}");
+    }
+}
+
+/// What asks is under the time limits of whatever connects.
+#[test]
+fn a_server_that_is_silent_is_given_up_on_as_soon_as_ever() {
+    let server = Server::start();
+    let limit = ms(300);
+    let locks = patient(&server.url()).io_timeout(limit).build_unchecked();
+    let locks = locks.expect("nothing is asked yet");
+    server.pause();
+    let begun = std::time::Instant::now();
+    let tried = locks.try_lock("n");
+    assert!(matches!(tried, Err(Error::Unavailable { .. })), "{tried:?}");
+    assert!(begun.elapsed() < limit + crate::support::SLACK);
+    server.resume();
+    let () = server.raw().ask(&["CONFIG", "SET", "maxmemory", "100mb"]);
+    let policy = ["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"];
+    let () = server.raw().ask(&policy);
+    // It could not be asked, so it is asked now.
+    let said = logged(&format!("127.0.0.1:{} may evict locks", server.port()));
+    wait_until("it is asked", || locks.try_lock("n").is_ok());
+    assert_eq!(said.try_iter().count(), 1);
+}
+
+/// What nobody promises: to the server, the lease of who crashed ends an hour late. An operator can end it.
+#[test]
+fn a_clock_set_back_keeps_what_a_crashed_process_held() {
+    let server = Server::with_clock();
+    let redis = server.raw();
+    let locks = build(patient(&server.url()));
+    let mut holder = Child::start(&server.url(), "lease_ms=3000");
+    let fence = holder.lock("n");
+    server.clock().set_ahead(-60 * 60);
+    holder.kill();
+    assert!(redis.ttl("n").expect("it expires") > secs(50 * 60));
+    // Whoever waits is not kept for longer than it said.
+    wait_in_vain(|| locks.try_lock_for("n", secs(1)));
+    let waiter = locking(&locks.mutex("n"));
+    redis.wait_until_queued("n", 1);
+    let held = locks.inspect("n").expect("it is asked");
+    let held = held.expect("it is held");
+    let owner = held.holders[0].owner.clone();
+    let broken = locks.force_release("n", &owner);
+    assert!(broken.expect("it is asked"));
+    assert!(waiter.end().expect("it comes free").fence() > fence);
+}
