@@ -395,6 +395,19 @@ fn refusal(error: redis::ServerError) -> Failure {
     Failure::plain(kind, false, words)
 }
 
+/// An answer to AUTH, in the server's words only where these are known: a server that does not know the command says
+/// back what it was sent.
+fn without_the_login(failure: Failure) -> Failure {
+    let words = failure.cause.to_string();
+    let is_known = words.contains("AUTH <password> called without any password")
+        || words.contains("wrong number of arguments");
+    if failure.kind != FailureKind::Protocol || is_known {
+        return failure;
+    }
+    let words = "the server cannot make sense of AUTH";
+    Failure::plain(failure.kind, failure.unknown, words)
+}
+
 /// Whether an error is one of these.
 ///
 /// Servers before 7.0 wrap the errors of a script's commands: `ERR Error running script (call to f_…):
@@ -465,7 +478,7 @@ fn log_in(route: &Route, budget: &Budget) -> Result<Socket, Failure> {
         if let Some(user) = login.username() {
             auth.arg(user);
         }
-        say(auth.arg(password))?;
+        say(auth.arg(password)).map_err(without_the_login)?;
     }
     if login.db() != 0 {
         say(redis::cmd("SELECT").arg(login.db()))?;

@@ -39,10 +39,12 @@ fn everything_goes_between_threads() {
 fn a_unix_socket_is_an_address() {
     let dir = std::env::temp_dir().join(name("socket").replace(':', "-"));
     let socket = dir.to_str().expect("a plain path").to_owned();
-    let server = Server::with(&["--unixsocket", &socket, "--requirepass", "pass word"]);
-    let locks = manager(&format!("unix://{socket}?pass=pass%20word&db=3"));
+    let server = Server::with(&["--unixsocket", &socket, "--requirepass", "pass s3cret"]);
+    let locks = manager(&format!("unix://{socket}?pass=pass%20s3cret&db=3"));
     let guard = locks.lock("n").expect("free");
-    let elsewhere = server.url().replace("redis://", "redis://:pass%20word@");
+    let elsewhere = server
+        .url()
+        .replace("redis://", "redis://:pass%20s%33cret@");
     assert!(
         manager(&format!("{elsewhere}3"))
             .try_lock("n")
@@ -100,13 +102,13 @@ fn the_documented_access_list_is_enough_for_every_kind() {
         "SETUSER",
         "user",
         "on",
-        ">secret",
+        ">us3r-s3cret",
         "~*",
         "&leasehold:*",
     ];
     user.extend(commands.iter().map(String::as_str));
     let () = server.raw().ask(&user);
-    let url = server.url().replace("//", "//user:secret@");
+    let url = server.url().replace("//", "//user:us3r-s3cret@");
     let (one, other) = (manager(&url), manager(&url));
     let subjects: Vec<Use> = vec![
         Box::new(|locks| drop(locks.lock("mutex").expect("it comes free"))),

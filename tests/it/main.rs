@@ -27,6 +27,7 @@ mod rules;
 mod rules_kinds;
 mod rwlock;
 mod scripts;
+mod secrets;
 mod semaphore;
 mod server_faults;
 mod stats;

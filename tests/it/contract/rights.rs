@@ -57,7 +57,7 @@ pub(super) fn a_user_without_scripts_or_the_keys_is_denied_at_once(kind: Kind) {
 pub(super) fn rights_taken_away_end_waits_and_cost_a_lease_only_at_its_end(kind: Kind) {
     both_ways(kind, |kind| {
         let (server, url) = with_user(&[]);
-        let scene = Scene::with_user(kind, server, secs(12), &url);
+        let scene = Scene::with_user(kind, server, secs(15), &url);
         // Its lease is no help to get rid of it.
         let released = kind.of(&scene.locks, "other").lease(secs(600)).lock();
         let released = released.expect("it is free");
@@ -101,8 +101,9 @@ pub(super) fn rights_taken_away_for_good_cost_the_lock_at_the_deadline(kind: Kin
 
 /// Puts a list where the lock has something of its own.
 fn spoil(redis: &Raw, key: &str) {
-    let () = redis.ask(&["DEL", key]);
-    let () = redis.ask(&["RPUSH", key, "a list"]);
+    // At one moment, or a poll would come in between.
+    let replace = "redis.call('DEL', KEYS[1]) redis.call('RPUSH', KEYS[1], 'a list')";
+    let () = redis.ask(&["EVAL", replace, "1", key]);
 }
 
 pub(super) fn a_key_replaced_while_held_and_waited_for_is_told_to_both(kind: Kind) {
