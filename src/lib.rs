@@ -70,6 +70,10 @@
 //! [`force_release`](LockManager::force_release). A lease cannot do that, whoever implements it. For those cases there
 //! is the [`fence`]: have whatever the lock protects refuse a number smaller than the largest it has seen.
 //!
+//! A server's clock that is set forward ends leases early; their holders learn it by their next renewal. One that is set
+//! back keeps what a crashed process held for as much longer; a holder that lives renews, releases and learns of its
+//! deadline as ever.
+//!
 //! Also: there is no poisoning; a thread that locks a mutex it holds waits for itself; a foreign client that
 //! takes the same key by polling is outside of the queue and can starve.
 //!

@@ -149,6 +149,7 @@ behaviours! {
             a_restart_that_keeps_the_data_costs_nothing,
             a_server_that_stops_for_less_than_the_lease_costs_nothing,
             clients_paused_for_less_than_the_lease_lose_nothing,
+            clients_paused_for_longer_than_the_lease_lose_it_and_no_more,
             connections_that_are_closed_cost_nothing,
         }
         storms {

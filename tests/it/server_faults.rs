@@ -120,6 +120,33 @@ fn a_listener_that_is_not_let_in_leaves_waits_to_polling() {
     drop(waiter.end().expect("it comes free"));
 }
 
+#[test]
+fn a_password_that_is_set_later_is_asked_for_by_new_connections() {
+    let server = Server::start();
+    let redis = server.raw();
+    let mut operator = Operator::of(&server);
+    let (one, other) = (manager(&server.url()), manager(&server.url()));
+    let guard = one.mutex("n").lease(secs(15)).lock();
+    let guard = guard.expect("it is free");
+    let waiter = locking(&other.mutex("n"));
+    redis.wait_until_queued("n", 1);
+    let password = |password| ["CONFIG", "SET", "requirepass", password];
+    let () = operator.ask(&password("s3cret"));
+    // Those that are open stay as they are.
+    drop(one.lock("other").expect("it is open"));
+    let _: u32 = operator.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
+    let denied = waiter.end();
+    assert!(matches!(denied, Err(Error::Denied { .. })), "{denied:?}");
+    let denied = one.try_lock("other");
+    assert!(matches!(denied, Err(Error::Denied { .. })), "{denied:?}");
+    wait_until("a renewal is refused", || one.stats().renewals_failed > 0);
+    assert_ne!(guard.state(), LeaseState::Lost);
+    let () = operator.ask(&password(""));
+    let renewed = one.stats().renewed;
+    wait_until("it is renewed", || one.stats().renewed > renewed);
+    guard.release().expect("it was held all the while");
+}
+
 /// Waits of two managers of a user that lacks something; they are served, and the log says what it lacks, once each.
 #[track_caller]
 fn polls_and_says_so_once(rights: &[&str], says: &str) {

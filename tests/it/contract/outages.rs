@@ -1,13 +1,13 @@
-//! A server that refuses to write, or does nothing, for less than a lease: it costs nobody anything.
+//! A server that refuses to write, or does nothing: for less than a lease it costs nobody anything.
 
 use std::fs;
 use std::time::Duration;
 
-use leasehold::LeaseState;
+use leasehold::{LeaseState, LostCause};
 
 use super::scene::{NAME, Scene, both_ways};
 use super::traces::only_fences_are_left;
-use crate::support::{Kind, Raw, Server, secs, task, wait_until};
+use crate::support::{Kind, PATIENCE, Raw, Server, lost, secs, task, wait_until};
 
 /// Faults are over long before: renewed by a third of it, that leaves twice as much.
 const LEASE: Duration = secs(15);
@@ -193,6 +193,23 @@ pub(super) fn clients_paused_for_less_than_the_lease_lose_nothing(kind: Kind) {
             renewed || scene.guard.lease().state() == LeaseState::AtRisk
         });
         scene.ends_well();
+    }
+}
+
+pub(super) fn clients_paused_for_longer_than_the_lease_lose_it_and_no_more(kind: Kind) {
+    for which in ["WRITE", "ALL"] {
+        let scene = Scene::new(kind, Server::start(), secs(3));
+        let losses = scene.guard.on_lost();
+        let () = scene.redis.ask(&["CLIENT", "PAUSE", "7000", which]);
+        let loss = losses.recv_timeout(PATIENCE).expect("it is told");
+        assert_eq!(loss.cause, LostCause::Expired);
+        // What was asked meanwhile is answered now; that revives nothing.
+        scene.waiter.locked();
+        assert_eq!(scene.guard.lease().state(), LeaseState::Lost);
+        assert_eq!(lost(scene.guard.release()), loss);
+        scene.waiter.release();
+        assert!(scene.locks.close(PATIENCE), "something is left to send");
+        only_fences_are_left(&scene.redis, kind, NAME);
     }
 }
 
