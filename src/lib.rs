@@ -96,6 +96,13 @@
 //! ZRANGEBYSCORE`; the keys above, and the channels `leasehold:*`. Without the channels, or `PUBLISH`, waits poll, and
 //! the log says so once.
 //!
+//! # Ending without a drop
+//!
+//! A guard that is forgotten ([`std::mem::forget`]) is renewed for as long as its process lives, whatever becomes of its
+//! manager; with a `max_hold` it is released then. A process that exits or is killed releases nothing: what it holds
+//! comes free with its lease, what it has left to the background and not [closed](LockManager::close) too, and its
+//! places in queues are passed over.
+//!
 //! # Forking
 //!
 //! In a forked child every guard reads lost, every call is [`Closed`](Error::Closed), and a drop touches nothing. A
@@ -137,6 +144,7 @@ mod event;
 pub mod fuzzing;
 mod guard;
 mod lock;
+mod logging;
 mod manager;
 mod name;
 mod process;

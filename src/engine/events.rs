@@ -23,6 +23,7 @@ use crate::error::{Error, Lost};
 #[cfg(doc)]
 use crate::event::Listener;
 use crate::event::{Connection, Event, SharedListener};
+use crate::logging::logged;
 use crate::stats::Count;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering, thread};
 
@@ -183,10 +184,7 @@ impl Outlet {
             let told = catch_unwind(AssertUnwindSafe(tell));
             if told.is_err() && !std::mem::replace(&mut has_panicked, true) {
                 // The logger may be what panics.
-                catch_unwind(|| {
-                    log::error!("a listener, or the logger, panicked; it is called again");
-                })
-                .ok();
+                logged(|| log::error!("a listener, or the logger, panicked; it is called again"));
             }
         }
     }

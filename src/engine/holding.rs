@@ -12,6 +12,7 @@ use crate::engine::Engine;
 use crate::engine::events::{Guard, Notice};
 use crate::engine::tenure::{LossListener, Tenure};
 use crate::error::{Error, Failure, FailureKind, Lost, LostCause, Result};
+use crate::logging::logged;
 use crate::script::{Call, Gone, Renewed};
 use crate::sync::{Arc, AtomicBool, AtomicU8, AtomicU64, Ordering};
 
@@ -401,7 +402,7 @@ impl Drop for Holding {
         if let Err(error) = self.finish() {
             match error {
                 Error::Closed => {}
-                error => log::warn!("on release: {error}"),
+                error => logged(|| log::warn!("on release: {error}")),
             }
         }
     }

@@ -34,6 +34,7 @@ use crate::engine::events::Notice;
 use crate::engine::tenure::Tenure;
 use crate::error::Failure;
 use crate::event::Connection;
+use crate::logging::logged;
 use crate::name::LockKey;
 use crate::script::{Call, Renewal as Lease, Renewed};
 use crate::stats::Recorder;
@@ -167,7 +168,9 @@ impl Renewal {
                 renewed && ended
             }));
             if round.is_err() {
-                log::error!("the renewal thread panicked and goes on with all its leases");
+                logged(|| {
+                    log::error!("the renewal thread panicked and goes on with all its leases");
+                });
                 // The connection may be in the middle of something.
                 line = None;
                 self.state.lock().land();
@@ -312,7 +315,7 @@ impl Renewal {
         let was_failing = std::mem::replace(&mut self.state.lock().failing, true);
         if !was_failing {
             let why = &failure.cause;
-            log::warn!("leases cannot be renewed or released now, retrying: {why}");
+            logged(|| log::warn!("leases cannot be renewed or released now, retrying: {why}"));
             engine
                 .events
                 .tell(|| Notice::Unreachable(Connection::Renewal, failure.into_error(None)));
@@ -322,7 +325,7 @@ impl Renewal {
     fn reached(&self, engine: &Engine) {
         let was_failing = std::mem::replace(&mut self.state.lock().failing, false);
         if was_failing {
-            log::info!("leases are renewed and released again");
+            logged(|| log::info!("leases are renewed and released again"));
             engine
                 .events
                 .tell(|| Notice::Recovered(Connection::Renewal));

@@ -26,6 +26,7 @@ use crate::engine::Engine;
 use crate::engine::events::Notice;
 use crate::error::{Failure, FailureKind};
 use crate::event::Connection;
+use crate::logging::logged;
 use crate::name::{BROKEN, CHANNEL_PREFIX};
 use crate::store::Heard;
 use crate::sync::{Arc, AtomicBool, AtomicU8, Condvar, Mutex, Ordering, Thread, Weak, thread};
@@ -116,7 +117,10 @@ impl Wakeup {
         match started {
             Ok(_) => register.running = true,
             // The waits go on by polling, and the next one tries again.
-            Err(error) => log::warn!("the listener thread could not be started: {error}"),
+            Err(error) => {
+                drop(register);
+                logged(|| log::warn!("the listener thread could not be started: {error}"));
+            }
         }
     }
 
@@ -230,18 +234,20 @@ impl Wakeup {
                 Err(failure) if failure.kind == FailureKind::Denied => {
                     self.hearing.store(DENIED, Ordering::SeqCst);
                     if !std::mem::replace(&mut said_denied, true) {
-                        log::warn!(
-                            "the server does not allow the channel {:?}, so waits poll: {}",
-                            self.channel,
-                            failure.cause
-                        );
+                        logged(|| {
+                            log::warn!(
+                                "the server does not allow the channel {:?}, so waits poll: {}",
+                                self.channel,
+                                failure.cause
+                            );
+                        });
                     }
                     self.wake_all();
                     AFTER_DENIAL
                 }
                 Err(failure) => {
                     self.hearing.store(NOT_YET, Ordering::SeqCst);
-                    log::debug!("the listener starts again: {}", failure.cause);
+                    logged(|| log::debug!("the listener starts again: {}", failure.cause));
                     if !std::mem::replace(&mut failing, true) {
                         let error = failure.into_error(None);
                         tell(Notice::Unreachable(Connection::Wakeup, error));

@@ -16,6 +16,7 @@ use crate::engine::Engine;
 use crate::engine::events::{Lease, Notice};
 use crate::engine::holding::HoldLimit;
 use crate::engine::tenure::Tenure;
+use crate::logging::logged;
 use crate::sync::{Arc, Condvar, Mutex, Ordering, Weak, thread};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -137,7 +138,7 @@ impl Watch {
                 self.look_ahead(&engine);
             };
             if catch_unwind(AssertUnwindSafe(round)).is_err() {
-                log::error!("the watch thread panicked and goes on");
+                logged(|| log::error!("the watch thread panicked and goes on"));
             }
             let now = engine.now();
             drop(engine);

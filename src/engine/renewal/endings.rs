@@ -21,6 +21,7 @@ use crate::core::schedule::{Numbered, Place};
 use crate::engine::Engine;
 use crate::engine::names::Entry;
 use crate::error::{Failure, FailureKind};
+use crate::logging::logged;
 use crate::name::LockKey;
 use crate::script::{Call, Kind, PlainRelease, Reply, Verb};
 use crate::store::{Answer, LEAST, Line};
@@ -100,10 +101,12 @@ impl Renewal {
         let mut state = self.state.lock();
         if let Err(error) = self.ensure_running(&mut state, engine) {
             drop(state);
-            log::error!(
-                "lock {:?}: not released before its lease is over: no thread: {error}",
-                entry.target.name()
-            );
+            let name = entry.target.name();
+            logged(|| {
+                log::error!(
+                    "lock {name:?}: not released before its lease is over: no thread: {error}"
+                );
+            });
             self.first_is_over(entry, left_here);
             return;
         }
