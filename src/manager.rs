@@ -228,7 +228,8 @@ impl LockManager {
     /// waits for at most `wait` until the releases that are queued in the background have gone out. True if all
     /// did.
     ///
-    /// Guards that are held stay held, and renewed, until they are dropped.
+    /// Guards that are held stay held, and renewed, until they are dropped. What a request that is on its way is granted
+    /// is such a guard too.
     #[must_use = "false means that something is released only when its lease is over"]
     pub fn close(&self, wait: Duration) -> bool {
         self.engine.close(wait)

@@ -228,7 +228,9 @@ impl Engine {
         let mut input = Input::Go;
         let mut beside = None;
         let outcome = loop {
-            if self.is_closed() && !matches!(input, Input::Replied { .. }) {
+            // What came of a request is taken in first: an unknown outcome is the attempt's to remember, or nobody would
+            // undo what the server makes of it later.
+            if self.is_closed() && matches!(input, Input::Go | Input::Woken) {
                 self.give_up(entry, *attempt, lease, &Signal::Closed);
                 return Err(Error::Closed);
             }

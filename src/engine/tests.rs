@@ -2,6 +2,8 @@
 
 mod background;
 mod claims;
+mod closing;
+mod suspend;
 mod told;
 
 use std::collections::VecDeque;

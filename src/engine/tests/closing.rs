@@ -1,0 +1,39 @@
+//! Managers that are closed while a thread asks.
+
+use super::*;
+
+#[test]
+fn what_a_close_finds_without_an_answer_is_cancelled_until_a_lease_has_passed() {
+    let (Told { answers, asked }, pool) = told();
+    let (cancelled, cancels) = mpsc::channel();
+    let line = move |call: &Call<'_>| {
+        if let Call::Lock {
+            verb: Verb::Cancel { owner, .. },
+            ..
+        } = call
+        {
+            cancelled.send((SystemClock.now(), Arc::clone(owner))).ok();
+        }
+        Ok(Reply::NotOwner(crate::script::Gone::Removed))
+    };
+    let engine = Fake::new(pool, line).engine(SHORT, Arc::new(SystemClock));
+    drop(lock(&engine));
+    let handle = mutex(Arc::clone(&engine), "name");
+    let started = SystemClock.now();
+    let asking = thread::spawn(move || handle.lock().map(drop));
+    asked.recv_timeout(PATIENCE).expect("it asks");
+    assert!(!engine.close(Duration::ZERO), "a request is on its way");
+    answers.send(Err(unavailable())).expect("it waits for it");
+    let ended = asking.join().expect("no panic");
+    assert!(
+        matches!(ended, Err(Error::Closed | Error::Unavailable { .. })),
+        "{ended:?}"
+    );
+    let (mut last, owner) = cancels.recv_timeout(PATIENCE).expect("cancelled");
+    while last < started + SHORT {
+        let (at, again) = cancels.recv_timeout(PATIENCE).expect("cancelled again");
+        assert_eq!(again, owner);
+        last = at;
+    }
+    assert!(engine.close(PATIENCE));
+}
