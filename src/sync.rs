@@ -50,6 +50,10 @@ impl Condvar {
             .0
     }
 
+    pub(crate) fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
     pub(crate) fn notify_all(&self) {
         self.0.notify_all();
     }

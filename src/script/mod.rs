@@ -277,6 +277,15 @@ impl Wire {
 }
 
 impl Call<'_> {
+    /// Whether it is about what this process holds: a lease would end without it, or others wait for what it gives back.
+    pub(crate) fn is_of_a_holder(&self) -> bool {
+        match self {
+            Call::Lock { verb, .. } => !matches!(verb, Verb::Acquire { .. }),
+            Call::Renew(_) | Call::Release(_) => true,
+            _ => false,
+        }
+    }
+
     /// The command to send.
     pub(crate) fn command(&self, by: By, wire: &Wire) -> redis::Cmd {
         match self {

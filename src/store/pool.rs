@@ -5,15 +5,24 @@
 //! passed, and then flatten it to a string; here a refused connection is an error at once, of its own type, and
 //! a broken connection is replaced where it is noticed. For the same reason a link is never tested on check
 //! out: a PING would cost half of the throughput and prove nothing about the request after it.
+//!
+//! Who asks for a lock goes through a gate first: a thousand threads that wait for locks must not keep one that holds
+//! any from giving it back.
+//!
+//! | who | waits for |
+//! | --- | --- |
+//! | asks | the gate, through which there are never more than there are places, and none while one in haste waits; then a place |
+//! | is in haste | a place: so at most for a request that is on its way |
 
 use std::convert::Infallible;
-use std::time::Duration;
+use std::ops::{Deref, DerefMut};
+use std::time::{Duration, Instant};
 
 use scheduled_thread_pool::ScheduledThreadPool;
 
 use crate::error::{Failure, FailureKind};
 use crate::store::link::{Link, Route};
-use crate::sync::Arc;
+use crate::sync::{Arc, Condvar, Mutex};
 
 #[derive(Debug)]
 struct Places {
@@ -40,6 +49,35 @@ impl r2d2::ManageConnection for Places {
 
 pub(crate) struct Pool {
     places: r2d2::Pool<Places>,
+    gate: Gate,
+}
+
+/// The gate for those who ask.
+struct Gate {
+    state: Mutex<State>,
+    /// One more may go through, perhaps.
+    changed: Condvar,
+}
+
+/// Guarded by the gate's mutex.
+struct State {
+    /// How many more may go through.
+    free: u32,
+    /// How many in haste wait for a place.
+    hasty: u32,
+}
+
+/// Somebody who is through the gate; dropping it lets in another.
+struct Passage<'a>(&'a Gate);
+
+/// Somebody in haste who waits for a place; until it is dropped nobody goes through the gate.
+struct Haste<'a>(&'a Gate);
+
+/// A link, and the passage of who has it.
+struct Taken<'a> {
+    // In this order, so that the place is free when the next goes through.
+    link: r2d2::PooledConnection<Places>,
+    _passage: Option<Passage<'a>>,
 }
 
 impl Pool {
@@ -57,7 +95,14 @@ impl Pool {
             .max_lifetime(None)
             .thread_pool(Arc::new(threads))
             .build_unchecked(Places { route });
-        Self { places }
+        let gate = Gate {
+            state: Mutex::new(State {
+                free: size,
+                hasty: 0,
+            }),
+            changed: Condvar::new(),
+        };
+        Self { places, gate }
     }
 
     /// Closes the connections of the free links that have not been used for so long; they are opened again when they
@@ -74,7 +119,7 @@ impl Pool {
         }
     }
 
-    /// Waits for a free link.
+    /// Waits for a free link; in haste, before those who are not.
     ///
     /// # Errors
     ///
@@ -82,11 +127,97 @@ impl Pool {
     pub(crate) fn link(
         &self,
         wait: Duration,
-    ) -> Result<impl std::ops::DerefMut<Target = Link> + use<>, Failure> {
-        self.places.get_timeout(wait).map_err(|_| {
+        in_haste: bool,
+    ) -> Result<impl DerefMut<Target = Link>, Failure> {
+        let taken = if in_haste {
+            self.in_haste(wait)
+        } else {
+            self.in_turn(wait)
+        };
+        taken.ok_or_else(|| {
             let words = format!("no connection of the pool became free within {wait:?}");
             Failure::plain(FailureKind::Unavailable, false, words)
         })
+    }
+
+    fn in_turn(&self, wait: Duration) -> Option<Taken<'_>> {
+        let until = Instant::now() + wait;
+        let passage = self.gate.pass(until)?;
+        let left = until.saturating_duration_since(Instant::now());
+        Some(Taken {
+            link: self.places.get_timeout(left).ok()?,
+            _passage: Some(passage),
+        })
+    }
+
+    fn in_haste(&self, wait: Duration) -> Option<Taken<'_>> {
+        let link = self.places.try_get().or_else(|| {
+            let _haste = self.gate.hurry();
+            self.places.get_timeout(wait).ok()
+        })?;
+        Some(Taken {
+            link,
+            _passage: None,
+        })
+    }
+}
+
+impl Gate {
+    /// Waits for its turn; none where that does not come before `until`.
+    fn pass(&self, until: Instant) -> Option<Passage<'_>> {
+        let mut state = self.state.lock();
+        while !state.is_open() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            state = self.changed.wait_for(state, left);
+        }
+        state.free -= 1;
+        // Where it is still open, this was perhaps the only one to be woken for it.
+        if state.is_open() {
+            self.changed.notify_one();
+        }
+        Some(Passage(self))
+    }
+
+    fn hurry(&self) -> Haste<'_> {
+        self.state.lock().hasty += 1;
+        Haste(self)
+    }
+}
+
+impl State {
+    fn is_open(&self) -> bool {
+        self.free > 0 && self.hasty == 0
+    }
+}
+
+impl Drop for Passage<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().free += 1;
+        self.0.changed.notify_one();
+    }
+}
+
+impl Drop for Haste<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().hasty -= 1;
+        self.0.changed.notify_one();
+    }
+}
+
+impl Deref for Taken<'_> {
+    type Target = Link;
+
+    fn deref(&self) -> &Link {
+        &self.link
+    }
+}
+
+impl DerefMut for Taken<'_> {
+    fn deref_mut(&mut self) -> &mut Link {
+        &mut self.link
     }
 }
 
@@ -95,15 +226,74 @@ mod tests {
     use super::*;
     use crate::config::{Server, Settings};
     use crate::store::node::route;
+    use crate::sync::{AtomicU32, Ordering, thread};
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    fn pool(size: u32) -> Pool {
+        let server = Server::parse("redis://127.0.0.1:1/", None).expect("a URL");
+        Pool::new(route(server, &Settings::default()), size)
+    }
+
+    /// Many that ask, and one in haste among them: it has the next place.
+    #[test]
+    fn who_is_in_haste_waits_for_nobody_who_only_asks() {
+        const ASKING: u32 = 200;
+        for size in [1, 3] {
+            let pool = pool(size);
+            let (waiting, served) = (AtomicU32::new(0), AtomicU32::new(0));
+            let mut held: Vec<_> = (0..size)
+                .map(|_| pool.link(SOON, false).expect("it is free"))
+                .collect();
+            thread::scope(|scope| {
+                for _ in 0..ASKING {
+                    scope.spawn(|| {
+                        waiting.fetch_add(1, Ordering::SeqCst);
+                        let link = pool.link(SOON, false).expect("it comes free");
+                        served.fetch_add(1, Ordering::SeqCst);
+                        drop(link);
+                    });
+                }
+                let hasty = scope.spawn(|| {
+                    let link = pool.link(SOON, true).expect("it comes free");
+                    let before = served.load(Ordering::SeqCst);
+                    drop(link);
+                    before
+                });
+                while waiting.load(Ordering::SeqCst) < ASKING || pool.gate.state.lock().hasty == 0 {
+                    thread::yield_now();
+                }
+                drop(held.pop());
+                assert_eq!(hasty.join().expect("no panic"), 0);
+                drop(held);
+            });
+            assert_eq!(served.load(Ordering::SeqCst), ASKING);
+            assert_eq!(pool.gate.state.lock().free, size);
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_longer_than_told() {
+        let pool = pool(1);
+        let held = pool.link(SOON, false).expect("it is free");
+        let short = Duration::from_millis(20);
+        for in_haste in [false, true] {
+            let started = Instant::now();
+            assert!(pool.link(short, in_haste).is_err());
+            assert!(started.elapsed() >= short);
+        }
+        drop(held);
+        for in_haste in [true, false, true] {
+            assert!(pool.link(SOON, in_haste).is_ok());
+        }
+    }
 
     /// The one that was given back last is the one that is surely open.
     #[test]
     fn closing_the_idle_ones_keeps_the_order_in_which_they_are_given_out() {
-        let server = Server::parse("redis://127.0.0.1:1/", None).expect("a URL");
-        let pool = Pool::new(route(server, &Settings::default()), 3);
-        let soon = Duration::from_secs(20);
+        let pool = pool(3);
         let all: Vec<_> = (0..3)
-            .map(|_| pool.link(soon).expect("it is free"))
+            .map(|_| pool.link(SOON, false).expect("it is free"))
             .collect();
         let mut order: Vec<_> = all.iter().map(|link| link.used()).collect();
         order.reverse();
@@ -112,7 +302,7 @@ mod tests {
         }
         pool.close_idle(Duration::ZERO);
         let again: Vec<_> = (0..3)
-            .map(|_| pool.link(soon).expect("it is free"))
+            .map(|_| pool.link(SOON, false).expect("it is free"))
             .collect();
         let again: Vec<_> = again.iter().map(|link| link.used()).collect();
         assert_eq!(again, order);
