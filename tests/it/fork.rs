@@ -1,12 +1,17 @@
 //! Forked children: they have a copy of every guard, and none of the locks.
 
+use std::cell::Cell;
+use std::mem;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
 
 use fork::{Fork, fork, waitpid};
 use leasehold::{Error, LeaseState};
+use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{manager, name, shared};
+use crate::support::{Kind, PATIENCE, Task, build, manager, name, patient, shared, task};
 
 /// Runs `check` in a child, which then becomes a program that ends with its answer: so nothing of this process, whose
 /// other threads the child has lost, is wound up there.
@@ -18,7 +23,16 @@ fn holds_in_a_child(check: impl FnOnce() -> bool) {
             let error = Command::new(answer).exec();
             panic!("{error}");
         }
-        Fork::Parent(child) => assert_eq!(waitpid(child).expect("it ends"), 0),
+        Fork::Parent(child) => {
+            let (sender, ended) = std::sync::mpsc::channel();
+            task(move || sender.send(waitpid(child)));
+            let Ok(status) = ended.recv_timeout(PATIENCE) else {
+                let child = Pid::from_raw(child).expect("a pid");
+                kill_process(child, Signal::KILL).ok();
+                panic!("the child hangs");
+            };
+            assert_eq!(status.expect("it ends"), 0);
+        }
     }
 }
 
@@ -35,12 +49,9 @@ fn a_child_has_none_of_its_parents_locks() {
         let (released, detached) = taken.take().expect("the child's copy");
         let reads_lost = guard.state() == LeaseState::Lost && other.check().is_err();
         let is_closed = matches!(locks.try_lock(&name), Err(Error::Closed))
-            && matches!(
-                guard.extend(std::time::Duration::from_hours(1)),
-                Err(Error::Lost(_))
-            )
+            && matches!(guard.extend(Duration::from_hours(1)), Err(Error::Lost(_)))
             && matches!(released.release(), Err(Error::Closed))
-            && !locks.close(std::time::Duration::ZERO);
+            && !locks.close(Duration::ZERO);
         // A claim of it would be a second guard of what the parent holds.
         let claim = detached.detach();
         reads_lost && is_closed && raw.get(claim.name()).as_deref() != Some(claim.owner())
@@ -55,4 +66,113 @@ fn a_child_has_none_of_its_parents_locks() {
         guard.release().expect("the child did nothing to it");
     }
     other.release().expect("the child did nothing to it");
+}
+
+#[test]
+fn a_childs_drops_release_nothing_of_any_kind() {
+    let (raw, name) = (shared(), name("fork-drop"));
+    // Releases by request, and those that are left to the renewal thread, which a child does not have.
+    for background in [false, true] {
+        let locks = build(patient(raw.url()).background_release(background));
+        let lock = |(kind, named): &(Kind, &str)| {
+            let name = format!("{name}:{named}:{background}");
+            kind.of(&locks, &name).lock().expect("free")
+        };
+        let guards = Cell::new(Kind::NAMES.iter().map(lock).collect::<Vec<_>>());
+        holds_in_a_child(|| {
+            let mut copies = guards.take();
+            let is_lost = copies.iter().all(|guard| {
+                guard.lease().state() == LeaseState::Lost
+                    && guard.check().is_err()
+                    && guard.on_lost().try_recv().is_ok()
+            });
+            let released = copies.pop().expect("there are some").release();
+            drop(copies);
+            // The last that the child has of it.
+            drop(locks.clone());
+            is_lost && matches!(released, Err(Error::Closed))
+        });
+        let guards = guards.take();
+        assert_eq!(guards.len(), Kind::NAMES.len());
+        for guard in guards {
+            for lease in guard.leases() {
+                assert_eq!(lease.state(), LeaseState::Held);
+                let holders = raw.holders(lease.name());
+                let is_there = holders.iter().any(|(owner, _)| owner == lease.owner());
+                assert!(is_there, "{}: {holders:?}", lease.name());
+            }
+            guard.release().expect("the child did nothing to it");
+        }
+    }
+}
+
+/// With mutexes locked by threads that the child does not have, and requests half sent on connections that it shares.
+#[test]
+fn a_child_of_a_busy_process_is_never_held_up() {
+    let (raw, name) = (shared(), name("fork-busy"));
+    let managers =
+        [(); 2].map(|()| build(patient(raw.url()).listener(|_: &leasehold::Event<'_>| {})));
+    let stop = Arc::new(());
+    let busy: Vec<_> = (0..8)
+        .map(|number| {
+            let mutex = managers[number % 2].mutex(&name);
+            let stopped = Arc::downgrade(&stop);
+            task(move || {
+                while stopped.strong_count() > 0 {
+                    let guard = mutex.lock().expect("it comes free");
+                    guard.release().expect("it was held all the while");
+                }
+            })
+        })
+        .collect();
+    let locks = &managers[0];
+    let own = format!("{name}:own");
+    let reentrant = locks.reentrant_mutex(&own);
+    let guard = Cell::new(Some(reentrant.lock().expect("free")));
+    for _ in 0..30 {
+        holds_in_a_child(|| {
+            let closed = |result: Result<(), Error>| matches!(result, Err(Error::Closed));
+            let copy = guard.take().expect("the child's copy");
+            let all_closed = [
+                closed(locks.lock(&name).map(drop)),
+                // Not even again: this thread held it in the parent.
+                closed(reentrant.lock().map(drop)),
+                closed(locks.rwlock(&name).write().map(drop)),
+                closed(locks.multi([&name, &own]).try_lock().map(drop)),
+                closed(locks.rate_limiter(&name, 1, PATIENCE).acquire()),
+                closed(locks.inspect(&name).map(drop)),
+                closed(locks.list("*").next().expect("an error").map(drop)),
+                closed(locks.force_release(&own, copy.owner()).map(drop)),
+                closed(locks.with_lock(&name, PATIENCE, |_| ())),
+                closed(copy.release()),
+            ];
+            let figures = locks.stats();
+            !locks.close(PATIENCE)
+                && figures.acquired > 0
+                && all_closed.iter().all(|closed| *closed)
+        });
+    }
+    // All of it: handles, managers and guards.
+    let everything = Cell::new(Some((guard, managers, busy)));
+    holds_in_a_child(|| {
+        let (guard, managers, busy) = everything.take().expect("the child's copy");
+        drop(guard);
+        drop(managers);
+        mem::forget(busy);
+        true
+    });
+    let (guard, managers, busy) = everything.take().expect("the parent's");
+    drop(stop);
+    busy.into_iter().for_each(Task::end);
+    let guard = guard.take().expect("the parent's");
+    assert_eq!(raw.get(&own).as_deref(), Some(guard.owner()));
+    guard.release().expect("no child did anything to it");
+    for locks in managers {
+        assert!(
+            locks
+                .try_lock_for(&name, PATIENCE)
+                .expect("asked")
+                .is_some()
+        );
+    }
 }

@@ -16,7 +16,9 @@ use leasehold::{Claim, LockManager};
 use rustix::process::{Pid, Signal};
 
 use super::keeper::Keeper;
-use super::{Guard, Kind, PATIENCE, Raw, Subject, log, ms, own_threads, patient, threads};
+use super::{
+    Guard, Kind, PATIENCE, Raw, Subject, doomed, log, ms, own_threads, patient, threads, wait_until,
+};
 
 /// The server's URL: where it is set, this process is a child.
 const URL: &str = "LEASEHOLD_IT_CHILD";
@@ -151,6 +153,22 @@ impl Child {
         peak * 1024
     }
 
+    /// Tells it to exit, with whatever it holds and waits for, and waits until it has; when this returns, the system
+    /// has closed its connections.
+    #[track_caller]
+    pub(crate) fn exit(mut self) {
+        self.say("exit");
+        wait_until("the child exits", || {
+            match self.process.try_wait().expect("it is ours") {
+                Some(status) => {
+                    assert_eq!(status.code(), Some(doomed::EXITED));
+                    true
+                }
+                None => false,
+            }
+        });
+    }
+
     fn signal(&self, signal: Signal) {
         threads::signal(Pid::from_child(&self.process), signal);
     }
@@ -208,6 +226,7 @@ fn manager(url: &str, settings: &str) -> LockManager {
             "io_timeout_ms" => builder.io_timeout(ms(number())),
             "replicas" => builder.replicas(value.parse().expect("a number")),
             "label" => builder.label(value),
+            "background_release" => builder.background_release(value == "yes"),
             _ => panic!("no such setting: {key}"),
         };
     }
@@ -225,6 +244,10 @@ impl Session {
     fn answer(&mut self, command: &[&str]) -> String {
         if command == ["drop"] {
             return self.drop_everything();
+        }
+        let done = doomed::answer(&self.raw, &mut self.manager, &mut self.guards, command);
+        if let Some(answer) = done {
+            return answer;
         }
         let manager = self.manager.as_ref().expect("it was not dropped");
         if let Some(answer) = self.keeper.answer(&self.raw, manager, command) {

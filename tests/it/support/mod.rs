@@ -2,6 +2,8 @@
 
 mod child;
 mod hostile;
+mod doomed;
+mod file;
 mod keeper;
 mod proxy;
 mod clock;
@@ -22,6 +24,7 @@ pub(crate) use child::{Child, add, add_under, added};
 pub(crate) use hostile::{
     Answer, Hostile, IO, Words, at_last, impatient, in_time, is_script, to_scripts,
 };
+pub(crate) use file::File;
 pub(crate) use keeper::count;
 pub(crate) use proxy::{Fault, Proxy, Role};
 pub(crate) use clock::Clock;

@@ -1,0 +1,281 @@
+//! Programs that do to their own locks what they should not, or much of it at once.
+
+use std::panic;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use leasehold::{Error, LeaseState, Mutex};
+
+use crate::support::{
+    Child, PATIENCE, Server, Task, build, locking, locking_asleep, manager, ms, name, patient,
+    secs, shared, task, task_asleep, wait_until,
+};
+
+#[test]
+fn a_thousand_threads_that_wait_stop_neither_renewal_nor_release() {
+    const THREADS: usize = 1_000;
+    let server = Server::start();
+    let redis = server.raw();
+    let holder = manager(&server.url());
+    // One connection for all that wait, each for a name of its own, and so each with requests of its own.
+    let locks = build(patient(&server.url()).pool_size(1));
+    let mine = locks.mutex("mine").lease(secs(9)).lock();
+    let mine = mine.expect("it is free");
+    let held: Vec<_> = (0..THREADS)
+        .map(|number| holder.lock(format!("n{number}")).expect("it is free"))
+        .collect();
+    let waits: Vec<_> = held
+        .iter()
+        .map(|guard| locking(&locks.mutex(guard.name())))
+        .collect();
+    // On a busy machine so many requests take long; what matters is that they go on.
+    for number in (0..=THREADS).step_by(50) {
+        wait_until("the next fifty wait", || {
+            locks.stats().waiting >= number as u64
+        });
+    }
+    redis.wait_until_renewed("mine", 2);
+    assert_ne!(mine.state(), LeaseState::Lost);
+    mine.release().expect("there is a connection for it");
+    assert!(!redis.exists("mine"));
+    assert_eq!(locks.stats().waiting, THREADS as u64);
+    drop(held);
+    for wait in waits {
+        drop(wait.end().expect("it comes free"));
+    }
+}
+
+#[test]
+fn ten_thousand_threads_at_once_have_their_turn_each() {
+    const THREADS: u32 = 10_000;
+    let name = name("ten-thousand");
+    let locks = manager(shared().url());
+    let mutex = locks.mutex(&name);
+    // Read, and then written: what a mutex that excludes nobody would lose.
+    let counter = Arc::new(AtomicU32::new(0));
+    let guard = mutex.lock().expect("it is free");
+    let threads: Vec<_> = (0..THREADS)
+        .map(|_| {
+            let (mutex, counter) = (mutex.clone(), Arc::clone(&counter));
+            thread::Builder::new()
+                .stack_size(64 * 1024)
+                .spawn(move || {
+                    let guard = mutex.lock().expect("it comes free");
+                    let value = counter.load(Ordering::Relaxed);
+                    thread::yield_now();
+                    counter.store(value + 1, Ordering::Relaxed);
+                    guard.release().expect("it was held all the while");
+                })
+                .expect("a thread")
+        })
+        .collect();
+    for number in (0..=THREADS).step_by(1_000) {
+        wait_until("the next thousand wait", || {
+            locks.stats().waiting >= u64::from(number)
+        });
+    }
+    assert_eq!(counter.load(Ordering::Relaxed), 0);
+    guard.release().expect("it was held all the while");
+    // On a busy machine so many turns take long; what matters is that they go on.
+    for number in (0..=THREADS).step_by(100) {
+        wait_until("the next hundred have theirs", || {
+            counter.load(Ordering::Relaxed) >= number
+        });
+    }
+    for thread in threads {
+        thread.join().expect("no panic");
+    }
+    assert_eq!(counter.load(Ordering::Relaxed), THREADS);
+    let stats = locks.stats();
+    assert_eq!((stats.waiting, stats.held), (0, 0));
+    assert!(!shared().exists(&name));
+}
+
+#[test]
+fn a_panic_lets_in_those_who_wait() {
+    let redis = shared();
+    let name = name("panic");
+    let locks = manager(redis.url());
+    let mutex = locks.mutex(&name);
+    let guard = mutex.lock().expect("it is free");
+    let fence = guard.fence();
+    // A thread of the same process, and another process. Each releases on its own thread: which of them comes first
+    // is for the quantum to decide.
+    let here = waiting(&mutex);
+    let elsewhere = waiting(&manager(redis.url()).mutex(&name));
+    redis.wait_until_queued(&name, 1);
+    let panicked = task(move || {
+        panic::catch_unwind(panic::AssertUnwindSafe(|| {
+            let _held = guard;
+            // Without the message of a panic, which would look like a failure.
+            panic::resume_unwind(Box::new(()));
+        }))
+    });
+    assert!(panicked.end().is_err());
+    for wait in [here, elsewhere] {
+        let after = wait.end().expect("there is no poisoning");
+        assert!(after > fence);
+    }
+    assert!(!redis.exists(&name));
+}
+
+/// Locks on a thread, which sleeps when this returns, and releases there. It ends with the fence.
+fn waiting(mutex: &Mutex) -> Task<leasehold::Result<u64>> {
+    let mutex = mutex.clone();
+    task_asleep(move || {
+        let guard = mutex.lock()?;
+        let fence = guard.fence();
+        guard.release().map(|()| fence)
+    })
+}
+
+#[test]
+fn waits_and_guards_outlive_their_manager() {
+    let redis = shared();
+    let name = name("outlives");
+    let held = manager(redis.url()).lock(&name).expect("it is free");
+    let locks = manager(redis.url());
+    let (one, other) = (locks.mutex(&name), locks.mutex(&name));
+    // One asks, the other waits behind it; their handles go with them.
+    let asking = task(move || one.lease(secs(3)).lock());
+    redis.wait_until_queued(&name, 1);
+    let behind = locking_asleep(&other.lease(secs(3)));
+    drop(locks);
+    held.release().expect("it was held all the while");
+    let guard = asking.end().expect("it comes free");
+    // Nobody has anything of its manager any more but this and the one behind it.
+    redis.wait_until_renewed(&name, 4);
+    assert_ne!(guard.state(), LeaseState::Lost);
+    guard.release().expect("it was held all the while");
+    let guard = behind.end().expect("it comes free");
+    guard.release().expect("it was held all the while");
+    assert!(!redis.exists(&name));
+}
+
+/// Locks on a thread, and returns when the server has the request and does not answer.
+fn inside_a_request(server: &Server, mutex: Mutex) -> Task<leasehold::Result<bool>> {
+    server.pause();
+    task_asleep(move || {
+        let guard = mutex.lock()?;
+        Ok(guard.check().is_ok() && guard.release().is_ok())
+    })
+}
+
+#[test]
+fn a_close_during_a_request_ends_the_wait_with_its_answer() {
+    let server = Server::start();
+    let redis = server.raw();
+    let holder = manager(&server.url());
+    let locks = build(patient(&server.url()).io_timeout(PATIENCE));
+    drop(locks.lock("free").expect("it is free"));
+    let guard = holder.lock("n").expect("it is free");
+    let asking = inside_a_request(&server, locks.mutex("n"));
+    let behind = locking_asleep(&locks.mutex("n"));
+    assert!(!locks.close(ms(1)), "the request is on its way");
+    let closed = behind.end();
+    assert!(matches!(closed, Err(Error::Closed)), "{closed:?}");
+    server.resume();
+    let closed = asking.end();
+    assert!(matches!(closed, Err(Error::Closed)), "{closed:?}");
+    assert!(locks.close(PATIENCE), "something is left to send");
+    assert_eq!(redis.queue("n"), [""; 0]);
+    guard.release().expect("it was held all the while");
+    assert!(!redis.exists("n"));
+}
+
+#[test]
+fn what_a_request_is_granted_during_a_close_is_a_guard() {
+    let server = Server::start();
+    let locks = build(patient(&server.url()).io_timeout(PATIENCE));
+    drop(locks.lock("n").expect("it is free"));
+    let asking = inside_a_request(&server, locks.mutex("n"));
+    assert!(!locks.close(ms(1)), "the request is on its way");
+    server.resume();
+    assert!(asking.end().expect("it was granted"), "it was no guard");
+    assert!(locks.close(PATIENCE), "something is left to send");
+    assert!(!server.raw().exists("n"));
+    assert!(matches!(locks.lock("n"), Err(Error::Closed)));
+}
+
+#[test]
+fn a_close_during_a_request_without_an_answer_leaves_no_orphan() {
+    let server = Server::start();
+    let redis = server.raw();
+    // The lease is far longer than the test's patience: it is not by time that the lock comes free.
+    let settings = patient(&server.url()).lease(PATIENCE * 10);
+    let locks = build(settings.io_timeout(secs(3)));
+    drop(locks.lock("n").expect("it is free"));
+    let asking = inside_a_request(&server, locks.mutex("n"));
+    assert!(!locks.close(ms(1)), "the request is on its way");
+    let closed = asking.end();
+    // Whether it gives up for the one reason or for the other.
+    assert!(
+        matches!(closed, Err(Error::Closed | Error::Unavailable { .. })),
+        "{closed:?}"
+    );
+    // Now the request is carried out, whose answer nobody waits for.
+    server.resume();
+    assert!(locks.close(PATIENCE), "something is left to send");
+    // A server may take it in after its cancel, which had come by another connection; so that is repeated.
+    wait_until("it is released", || !redis.exists("n"));
+}
+
+/// A child whose logger panics at every word of ours.
+fn child_with_a_panicking_logger(server: &Server, settings: &str) -> Child {
+    let mut child = Child::start(&server.url(), settings);
+    assert_eq!(child.ask("panicking-logger"), "set");
+    child
+}
+
+#[test]
+fn a_logger_that_panics_stops_no_renewal() {
+    let server = Server::start();
+    let redis = server.raw();
+    let mut child = child_with_a_panicking_logger(&server, "lease_ms=12000");
+    child.lock("n");
+    for _ in 0..2 {
+        let failed = child.ask("failed-renewals");
+        server.pause();
+        wait_until("a renewal fails, and it is logged", || {
+            child.ask("failed-renewals") != failed
+        });
+        server.resume();
+        redis.wait_until_renewed("n", 2);
+    }
+    assert_ne!(child.ask("state n"), "Lost");
+    assert_eq!(child.ask("release n"), "released");
+}
+
+#[test]
+fn a_logger_that_panics_stops_no_listener() {
+    let server = Server::start();
+    let redis = server.raw();
+    let mut child = child_with_a_panicking_logger(&server, "");
+    let holder = manager(&server.url());
+    let listeners = || -> Vec<String> { redis.ask(&["PUBSUB", "CHANNELS", "leasehold:*"]) };
+    for _ in 0..2 {
+        let guard = holder.lock("n").expect("it is free");
+        child.say("lock n");
+        redis.wait_until_queued("n", 1);
+        let killed: u32 = redis.ask(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        assert!(killed > 0);
+        wait_until("it listens again", || !listeners().is_empty());
+        guard.release().expect("it was held all the while");
+        child.locked();
+        assert_eq!(child.ask("release n"), "released");
+    }
+}
+
+#[test]
+fn a_logger_that_panics_makes_no_drop_panic() {
+    let server = Server::start();
+    let redis = server.raw();
+    let mut child = child_with_a_panicking_logger(&server, "lease_ms=600000");
+    child.lock("n");
+    server.pause();
+    assert_eq!(child.ask("drop-guard n"), "dropped");
+    server.resume();
+    // By the release that is sent again in the background.
+    wait_until("it is released", || !redis.exists("n"));
+}

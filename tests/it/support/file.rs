@@ -1,0 +1,46 @@
+//! What a lock protects in the tests of stale writers.
+
+use super::{Raw, ms};
+
+/// Keeps the largest fence that it was shown, and refuses a smaller one.
+const WRITE: &str = r"
+if tonumber(ARGV[2]) < tonumber(redis.call('HGET', KEYS[1], 'fence') or 0) then return 0 end
+redis.call('HSET', KEYS[1], 'fence', ARGV[2], 'text', ARGV[1])
+return 1
+";
+
+/// A small store of one text, which may ask its writers for their fences.
+pub(crate) struct File {
+    redis: Raw,
+    key: String,
+}
+
+impl File {
+    pub(crate) fn new(redis: &Raw, key: &str) -> Self {
+        Self {
+            redis: redis.clone(),
+            key: key.into(),
+        }
+    }
+
+    /// Puts this text in place of the one before. False where the fence is too old; without one nothing is.
+    pub(crate) fn write(&self, text: &str, fence: Option<u64>) -> bool {
+        let Some(fence) = fence else {
+            let () = self.redis.ask(&["HSET", &self.key, "text", text]);
+            return true;
+        };
+        self.redis
+            .ask(&["EVAL", WRITE, "1", &self.key, text, &fence.to_string()])
+    }
+
+    pub(crate) fn read(&self) -> String {
+        let text: Option<String> = self.redis.ask(&["HGET", &self.key, "text"]);
+        text.unwrap_or_default()
+    }
+
+    /// Has it go away by itself, long after the test.
+    pub(crate) fn leave(&self) {
+        let ttl = ms(60_000).as_millis().to_string();
+        let () = self.redis.ask(&["PEXPIRE", &self.key, &ttl]);
+    }
+}
