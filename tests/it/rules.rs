@@ -166,7 +166,7 @@ fn an_acquire_whose_answer_was_lost_leaves_no_orphan() {
     assert!(guard.is_some(), "an orphan holds it");
 }
 
-// Rule 5: the mark. That foreign values are left alone: mutex_foreign::a_foreign_lock_is_not_touched_while_ours_waits.
+// Rule 5: the mark. That foreign values are left alone: foreign::*::theirs_is_not_touched_while_ours_waits.
 
 #[test]
 fn a_newcomer_takes_a_lapsed_lock_past_the_queue_but_once() {

@@ -1,0 +1,444 @@
+//! Beside clients of other makes, which lock by `SET name value NX PX ttl`, release by compare-and-delete, and wait by
+//! polling: one set of tests, expanded for each of them. Neither side ever breaks the other's lock.
+
+mod bare;
+mod redis_py;
+mod rslock;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use leasehold::{LeaseState, LockManager};
+
+use crate::support::{
+    Child, Kind, PATIENCE, Raw, Task, locking, locking_asleep, lost, manager, ms, name, secs,
+    shared, task, wait_in_vain, wait_until,
+};
+
+/// So long that no test lives to see it end.
+const LONG: Duration = Duration::from_mins(10);
+
+/// Another client's way to one lock.
+trait Foreign: Send + 'static {
+    fn new(redis: &Raw, name: &str) -> Self;
+
+    /// Tries to take it, once; for ever where that is none.
+    fn try_acquire(&mut self, ttl: Option<Duration>) -> bool;
+
+    /// Lengthens it to so much from now on; false where it was not its own any more.
+    fn extend(&mut self, ttl: Duration) -> bool;
+
+    /// Releases it; false where it was not its own any more.
+    fn release(&mut self) -> bool;
+
+    /// Waits for it.
+    fn acquire(&mut self, ttl: Duration) {
+        wait_until("another client has its turn", || {
+            self.try_acquire(Some(ttl))
+        });
+    }
+}
+
+/// Calls `test!` with the name of each test.
+macro_rules! each {
+    ($test:ident) => {
+        $test!(ours_excludes_theirs);
+        $test!(theirs_excludes_ours);
+        $test!(theirs_is_not_touched_while_ours_waits);
+        $test!(theirs_that_expires_is_taken_over_and_cannot_come_back);
+        $test!(ours_that_expires_is_taken_over_and_cannot_come_back);
+        $test!(ours_that_was_stopped_past_its_lease_leaves_theirs_alone);
+        $test!(theirs_never_comes_in_between_those_who_wait_for_ours);
+        $test!(a_set_waits_for_theirs_and_keeps_it_out);
+        $test!(both_sides_together_lose_no_update);
+    };
+}
+
+/// The same with those for clients whose locks may have no time to live.
+macro_rules! each_without_expiry {
+    ($test:ident) => {
+        $test!(theirs_without_an_expiry_is_waited_for_and_given_none);
+    };
+}
+
+use {each, each_without_expiry};
+
+/// What the key holds; no text, with some of these clients.
+fn value(redis: &Raw, name: &str) -> Option<Vec<u8>> {
+    redis.ask(&["GET", name])
+}
+
+fn ours_excludes_theirs<F: Foreign>() {
+    let redis = shared();
+    let name = name("ours");
+    let mut foreign = F::new(redis, &name);
+    let guard = manager(redis.url()).lock(&name).expect("it is free");
+    assert!(!foreign.try_acquire(Some(secs(1))));
+    // Marked by those who wait for it, it is no less held.
+    let waiters = [1, 2].map(|queued| {
+        let waiter = Kind::Mutex.of(&manager(redis.url()), &name).locking();
+        redis.wait_until_queued(&name, queued);
+        waiter
+    });
+    let marked = format!("{}!", guard.owner());
+    assert_eq!(redis.get(&name), Some(marked));
+    assert!(!foreign.try_acquire(Some(secs(1))));
+    guard.release().expect("it was held all the while");
+    // It was given to one of them in the moment in which it was released.
+    for waiter in waiters {
+        assert!(!foreign.try_acquire(Some(secs(1))));
+        waiter.locked();
+        assert!(!foreign.try_acquire(Some(secs(1))));
+        waiter.release();
+    }
+    assert!(foreign.try_acquire(Some(LONG)));
+    assert!(foreign.release());
+}
+
+fn theirs_excludes_ours<F: Foreign>() {
+    let redis = shared();
+    let name = name("theirs");
+    let locks = manager(redis.url());
+    let mut foreign = F::new(redis, &name);
+    assert!(foreign.try_acquire(Some(LONG)));
+    assert!(locks.try_lock(&name).expect("it is asked").is_none());
+    wait_in_vain(|| locks.try_lock_for(&name, ms(600)));
+    assert!(foreign.release());
+    assert!(locks.try_lock(&name).expect("it is asked").is_some());
+}
+
+/// Has several wait for a lock of theirs: two threads of one process, and another process.
+fn waiting(redis: &Raw, name: &str) -> Vec<Task<leasehold::Result<()>>> {
+    let locks = manager(redis.url());
+    let waiters = vec![
+        locking(&locks.mutex(name)),
+        locking_asleep(&locks.mutex(name)),
+        locking(&manager(redis.url()).mutex(name)),
+    ];
+    redis.wait_until_queued(name, 2);
+    // Each releases on its own thread, or the first would keep the others waiting.
+    let ending = |wait: Task<leasehold::Result<_>>| task(move || wait.end().map(drop));
+    waiters.into_iter().map(ending).collect()
+}
+
+fn theirs_is_not_touched_while_ours_waits<F: Foreign>() {
+    let redis = shared();
+    let name = name("untouched");
+    let mut foreign = F::new(redis, &name);
+    assert!(foreign.try_acquire(Some(LONG)));
+    let theirs = value(redis, &name);
+    let ends = waiting(redis, &name);
+    for owner in redis.queue(&name) {
+        redis.wait_until_polled(&name, &owner);
+        assert_eq!(value(redis, &name), theirs, "its value was changed");
+    }
+    assert!(redis.ttl(&name) <= Some(LONG), "it was lengthened");
+    // It still knows its own lock.
+    assert!(foreign.extend(LONG * 2));
+    assert!(redis.ttl(&name) > Some(LONG));
+    // Nobody publishes anything, so it is a poll that finds the lock free.
+    assert!(foreign.release());
+    for end in ends {
+        end.end().expect("it comes free");
+    }
+}
+
+fn theirs_without_an_expiry_is_waited_for_and_given_none<F: Foreign>() {
+    let redis = shared();
+    let name = name("no-expiry");
+    let mut foreign = F::new(redis, &name);
+    assert!(foreign.try_acquire(None));
+    let theirs = value(redis, &name);
+    let ends = waiting(redis, &name);
+    for owner in redis.queue(&name) {
+        redis.wait_until_polled(&name, &owner);
+        let ttl: i64 = redis.ask(&["PTTL", &name]);
+        assert_eq!(ttl, -1, "it was given an expiry");
+        assert_eq!(value(redis, &name), theirs, "its value was changed");
+    }
+    assert!(foreign.release());
+    for end in ends {
+        end.end().expect("it comes free");
+    }
+}
+
+fn theirs_that_expires_is_taken_over_and_cannot_come_back<F: Foreign>() {
+    let redis = shared();
+    let name = name("expires");
+    let locks = manager(redis.url());
+    let mut foreign = F::new(redis, &name);
+    foreign.acquire(ms(400));
+    let guard = locks.try_lock_for(&name, PATIENCE).expect("it is asked");
+    let guard = guard.expect("it comes free");
+    assert_eq!(redis.get(&name).as_deref(), Some(guard.owner()));
+    // Whatever it does with a lock that it believes to have.
+    assert!(!foreign.extend(LONG));
+    assert!(!foreign.release());
+    assert_eq!(redis.get(&name).as_deref(), Some(guard.owner()));
+    assert!(redis.ttl(&name) <= Some(secs(30)));
+    guard.release().expect("it was held all the while");
+}
+
+fn ours_that_expires_is_taken_over_and_cannot_come_back<F: Foreign>() {
+    let redis = shared();
+    let name = name("lapses");
+    let locks = manager(redis.url());
+    let unrenewed = locks.mutex(&name).lease(secs(3)).renew(false);
+    let guard = unrenewed.lock().expect("it is free");
+    let mut foreign = F::new(redis, &name);
+    foreign.acquire(LONG);
+    let theirs = value(redis, &name);
+    assert_eq!(guard.state(), LeaseState::Lost, "two hold it");
+    lost(guard.release());
+    // What is left of ours is cleaned up in the background; once that is done, close says so.
+    assert!(locks.close(PATIENCE));
+    assert_eq!(value(redis, &name), theirs);
+    assert!(redis.ttl(&name) > Some(LONG / 2), "it was shortened");
+    assert!(foreign.release());
+}
+
+fn ours_that_was_stopped_past_its_lease_leaves_theirs_alone<F: Foreign>() {
+    let redis = shared();
+    let name = name("stopped");
+    let mut holder = Child::start(redis.url(), "lease_ms=3000");
+    holder.lock(&name);
+    holder.pause();
+    let mut foreign = F::new(redis, &name);
+    foreign.acquire(LONG);
+    let theirs = value(redis, &name);
+    // With a renewal that is overdue, and a guard that knows of nothing.
+    holder.resume();
+    assert_eq!(holder.ask(format_args!("state {name}")), "Lost");
+    let answer = holder.ask(format_args!("release {name}"));
+    assert!(answer.starts_with("Lost("), "{answer}");
+    assert_eq!(holder.ask("close"), "closed");
+    assert_eq!(value(redis, &name), theirs);
+    let left = redis.ttl(&name);
+    assert!(left > Some(LONG / 2) && left <= Some(LONG), "{left:?}");
+    assert!(foreign.release());
+}
+
+/// On a thread, tries again and again to take the lock. Returns how often it has tried, and who ends with how often it
+/// had the lock.
+fn trying<F: Foreign>(name: &str, stop: &Arc<()>) -> (Arc<AtomicU32>, Task<u32>) {
+    let (mut foreign, stopped) = (F::new(shared(), name), Arc::downgrade(stop));
+    let tries = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&tries);
+    let end = task(move || {
+        let mut taken = 0;
+        while stopped.strong_count() > 0 {
+            if foreign.try_acquire(Some(LONG)) {
+                taken += 1;
+                foreign.release();
+            }
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+        taken
+    });
+    (tries, end)
+}
+
+fn theirs_never_comes_in_between_those_who_wait_for_ours<F: Foreign>() {
+    const WAITERS: usize = 12;
+    let redis = shared();
+    let name = name("gap");
+    let mut holder = Kind::Mutex.of(&manager(redis.url()), &name).hold();
+    let waiters: Vec<_> = (0..WAITERS)
+        .map(|before| {
+            let waiter = Kind::Mutex.of(&manager(redis.url()), &name).locking();
+            redis.wait_until_queued(&name, before + 1);
+            waiter
+        })
+        .collect();
+    let stop = Arc::new(());
+    let (tries, end) = trying::<F>(&name, &stop);
+    let next_tries = || {
+        let before = tries.load(Ordering::Relaxed);
+        wait_until("it tries", || tries.load(Ordering::Relaxed) > before + 1);
+    };
+    for waiter in waiters {
+        next_tries();
+        holder.release();
+        waiter.locked();
+        holder = waiter;
+    }
+    next_tries();
+    drop(stop);
+    assert_eq!(end.end(), 0, "it came in between");
+    holder.release();
+}
+
+fn a_set_waits_for_theirs_and_keeps_it_out<F: Foreign>() {
+    let redis = shared();
+    let names = [name("set-1"), name("set-2")];
+    let locks = manager(redis.url());
+    let mut theirs = names.each_ref().map(|name| F::new(redis, name));
+    for which in 0..names.len() {
+        assert!(theirs[which].try_acquire(Some(LONG)));
+        let before = value(redis, &names[which]);
+        assert!(locks.multi(&names).try_lock().expect("asked").is_none());
+        let set = locks.multi(&names);
+        let (told, has_it) = std::sync::mpsc::channel();
+        let (release, until) = std::sync::mpsc::channel::<()>();
+        let waiter = task(move || {
+            let guard = set.lock().expect("it comes free");
+            told.send(()).expect("the test goes on");
+            until.recv().ok();
+            guard.release()
+        });
+        redis.wait_until_queued(&names[which], 1);
+        let owner = redis.queue(&names[which]).remove(0);
+        redis.wait_until_polled(&names[which], &owner);
+        assert_eq!(value(redis, &names[which]), before);
+        assert!(theirs[which].release());
+        has_it.recv_timeout(PATIENCE).expect("it has all of them");
+        for foreign in &mut theirs {
+            assert!(!foreign.try_acquire(Some(secs(1))));
+        }
+        drop(release);
+        waiter.end().expect("it was held all the while");
+    }
+}
+
+/// What both sides do under the lock: a number in Redis is read, and then written.
+#[derive(Clone)]
+struct Sum {
+    key: String,
+    inside: String,
+}
+
+impl Sum {
+    fn of(name: &str) -> Self {
+        Self {
+            key: format!("{name}:sum"),
+            inside: format!("{name}:inside"),
+        }
+    }
+
+    fn add(&self, redis: &Raw) {
+        let inside: u32 = redis.ask(&["INCR", &self.inside]);
+        assert_eq!(inside, 1, "somebody else is inside");
+        let value: Option<u32> = redis.ask(&["GET", &self.key]);
+        let value = value.unwrap_or(0) + 1;
+        let () = redis.ask(&["SET", &self.key, &value.to_string()]);
+        let () = redis.ask(&["DECR", &self.inside]);
+    }
+
+    fn take(self, redis: &Raw) -> u32 {
+        let value = redis.ask(&["GET", &self.key]);
+        let () = redis.ask(&["DEL", &self.key, &self.inside]);
+        value
+    }
+}
+
+/// Turns until all sides have had so many.
+struct Turns {
+    least: u32,
+    taken: [AtomicU32; 2],
+}
+
+impl Turns {
+    fn taken(&self) -> [u32; 2] {
+        self.taken
+            .each_ref()
+            .map(|side| side.load(Ordering::Relaxed))
+    }
+
+    fn are_wanted(&self) -> bool {
+        self.taken().into_iter().min() < Some(self.least)
+    }
+
+    /// Counts one, and waits where its side is ahead: a client that polls has its chance only while nobody of ours
+    /// waits.
+    fn count(&self, side: usize) {
+        self.taken[side].fetch_add(1, Ordering::Relaxed);
+        while self.are_wanted() && self.taken()[side] > self.taken()[1 - side] + 3 {
+            thread::sleep(ms(1));
+        }
+    }
+}
+
+/// Of the same name, at the same time, until each side has had its turns; while on both sides locks run out that
+/// nobody releases.
+fn both_sides_together_lose_no_update<F: Foreign>() {
+    const OURS: usize = 0;
+    const THEIRS: usize = 1;
+    let redis = shared();
+    let name = name("both");
+    let sum = Sum::of(&name);
+    let turns = Arc::new(Turns {
+        least: 15,
+        taken: [AtomicU32::new(0), AtomicU32::new(0)],
+    });
+    let managers = [(); 2].map(|()| manager(redis.url()));
+    let mut tasks = Vec::new();
+    for locks in managers.iter().cycle().take(4) {
+        let (mutex, turns, sum) = (locks.mutex(&name), Arc::clone(&turns), sum.clone());
+        tasks.push(task(move || {
+            while turns.are_wanted() {
+                let guard = mutex.lock().expect("it comes free");
+                sum.add(redis);
+                guard.release().expect("it was held all the while");
+                turns.count(OURS);
+            }
+        }));
+    }
+    for _ in 0..2 {
+        let mut foreign = F::new(redis, &name);
+        let (turns, sum) = (Arc::clone(&turns), sum.clone());
+        tasks.push(task(move || {
+            while turns.are_wanted() {
+                // No longer than the test's patience, and longer than a turn takes.
+                if foreign.try_acquire(Some(PATIENCE / 2)) {
+                    sum.add(redis);
+                    assert!(foreign.release(), "it was taken from it");
+                    turns.count(THEIRS);
+                }
+                // Time itself is what is tested: this is how such clients wait.
+                thread::sleep(ms(2));
+            }
+        }));
+    }
+    tasks.push(lapsing_of_ours(&managers[0], &name, &turns));
+    tasks.push(lapsing_of_theirs::<F>(&name, &turns));
+    // On a busy machine so many turns take long; what matters is that both sides go on.
+    for number in 1..=turns.least {
+        wait_until("both sides have another turn", || {
+            turns.taken().into_iter().min() >= Some(number)
+        });
+    }
+    tasks.into_iter().for_each(Task::end);
+    assert_eq!(sum.take(redis), turns.taken().into_iter().sum::<u32>());
+}
+
+/// Again and again has a lock of ours run out.
+fn lapsing_of_ours(locks: &LockManager, name: &str, turns: &Arc<Turns>) -> Task<()> {
+    let mutex = locks.mutex(name).lease(ms(100)).renew(false);
+    let turns = Arc::clone(turns);
+    task(move || {
+        while turns.are_wanted() {
+            // On a busy machine so short a lease can be over before its answer is there.
+            if let Ok(Some(guard)) = mutex.try_lock_for(secs(1)) {
+                wait_until("it is over", || guard.check().is_err());
+            }
+            // Time itself is what is tested: the others are to have most of it.
+            thread::sleep(ms(300));
+        }
+    })
+}
+
+/// The same of theirs.
+fn lapsing_of_theirs<F: Foreign>(name: &str, turns: &Arc<Turns>) -> Task<()> {
+    let mut foreign = F::new(shared(), name);
+    let turns = Arc::clone(turns);
+    task(move || {
+        while turns.are_wanted() {
+            // Not released: it forgets of it, or has crashed.
+            foreign.try_acquire(Some(ms(100)));
+            // Time itself is what is tested: the others are to have most of it.
+            thread::sleep(ms(300));
+        }
+    })
+}
