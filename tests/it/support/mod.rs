@@ -1,13 +1,13 @@
 //! What the tests stand on: real servers, processes that can be killed, and waiting for conditions.
 
 mod child;
-mod hostile;
+mod clock;
 mod doomed;
 mod file;
+mod hostile;
 mod keeper;
-mod proxy;
-mod clock;
 mod log;
+mod proxy;
 mod raw;
 mod server;
 mod subject;
@@ -21,14 +21,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use leasehold::{Builder, Error, LockManager, Lost};
 
 pub(crate) use child::{Child, add, add_under, added};
+pub(crate) use clock::Clock;
+pub(crate) use file::File;
 pub(crate) use hostile::{
     Answer, Hostile, IO, Words, at_last, impatient, in_time, is_script, to_scripts,
 };
-pub(crate) use file::File;
 pub(crate) use keeper::count;
-pub(crate) use proxy::{Fault, Proxy, Role};
-pub(crate) use clock::Clock;
 pub(crate) use log::logged;
+pub(crate) use proxy::{Fault, Proxy, Role};
 pub(crate) use raw::{Raw, companions_of, fence_of};
 pub(crate) use server::{Server, shared, unused_url};
 pub(crate) use subject::{Guard, Holder, Kind, Subject};
