@@ -225,7 +225,7 @@ fn a_server_that_may_evict_locks_is_warned_of_once() {
                 assert!(warning.text.contains(policy), "{warning:?}");
             }
             // A listener, a renewal, and connections that were closed.
-            let guard = built.mutex("m").lease(secs(3)).lock();
+            let guard = built.mutex("m").lease(secs(9)).lock();
             let guard = guard.expect("it is free");
             let waiter = locking(&unchecked.mutex("m"));
             server.raw().wait_until_queued("m", 1);
