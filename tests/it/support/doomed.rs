@@ -6,9 +6,8 @@ use std::process;
 use std::thread;
 
 use leasehold::LockManager;
-use log::{LevelFilter, Log, Metadata, Record};
 
-use super::{File, Guard, PATIENCE, Raw, ms, patient};
+use super::{File, Guard, PATIENCE, Raw, log, ms, patient};
 
 /// How a child ends that is told to exit: as no failing test would.
 pub(crate) const EXITED: i32 = 7;
@@ -66,27 +65,10 @@ pub(crate) fn answer(
             if accepted { "written" } else { "refused" }.into()
         }
         ["panicking-logger"] => {
-            log::set_logger(&Panicking).expect("it is the first");
-            log::set_max_level(LevelFilter::Trace);
+            log::panic_from_now_on();
             "set".into()
         }
         ["failed-renewals"] => locks().stats().renewals_failed.to_string(),
         _ => return None,
     })
-}
-
-/// A logger that panics at whatever it is given.
-struct Panicking;
-
-impl Log for Panicking {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
-    }
-
-    fn log(&self, record: &Record<'_>) {
-        let is_ours = record.target().starts_with("leasehold");
-        assert!(!is_ours, "the logger's own: {}", record.args());
-    }
-
-    fn flush(&self) {}
 }

@@ -2,6 +2,7 @@
 //! for secrets, and to whichever test asks for it.
 
 use std::fmt::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, Once, PoisonError};
 use std::thread;
@@ -20,6 +21,9 @@ pub(crate) struct Logged {
 /// Who is told of the records that hold a text.
 static WANTED: Mutex<Vec<(String, Sender<Logged>)>> = Mutex::new(Vec::new());
 
+/// Whether the logger panics.
+static PANICS: AtomicBool = AtomicBool::new(false);
+
 struct Output;
 
 impl Log for Output {
@@ -33,6 +37,8 @@ impl Log for Output {
             thread: thread::current().name().unwrap_or_default().into(),
             text: record.args().to_string(),
         };
+        let is_fatal = PANICS.load(Ordering::Relaxed) && record.target().starts_with("leasehold");
+        assert!(!is_fatal, "the logger's own: {}", logged.text);
         let mut line = String::new();
         writeln!(
             line,
@@ -61,6 +67,11 @@ pub(super) fn install() {
         log::set_logger(&Output).expect("there is no other");
         log::set_max_level(LevelFilter::Trace);
     });
+}
+
+/// From now on the logger of this process panics at every word of the crate's.
+pub(super) fn panic_from_now_on() {
+    PANICS.store(true, Ordering::Relaxed);
 }
 
 /// What is logged from now on with this text in it.

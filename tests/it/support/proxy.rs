@@ -32,7 +32,7 @@ const DROP: Duration = ms(1);
 /// What a manager uses a connection for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Role {
-    /// Its first request subscribes.
+    /// Its first request publishes, to see whether it may, or subscribes.
     Listener,
     /// Its first request renews.
     Renewal,
@@ -50,7 +50,7 @@ impl Role {
             let mut windows = first_request.windows(word.len());
             windows.any(|window| window == word.as_bytes())
         };
-        if has("SUBSCRIBE") {
+        if has("SUBSCRIBE") || first_request.starts_with(b"*3\r\n$7\r\nPUBLISH") {
             Self::Listener
         } else if has(renewal.get_hash()) {
             Self::Renewal
