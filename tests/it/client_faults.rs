@@ -138,14 +138,14 @@ fn waits_and_guards_outlive_their_manager() {
     let locks = manager(redis.url());
     let (one, other) = (locks.mutex(&name), locks.mutex(&name));
     // One asks, the other waits behind it; their handles go with them.
-    let asking = task(move || one.lease(secs(3)).lock());
+    let asking = task(move || one.lease(secs(9)).lock());
     redis.wait_until_queued(&name, 1);
-    let behind = locking_asleep(&other.lease(secs(3)));
+    let behind = locking_asleep(&other.lease(secs(9)));
     drop(locks);
     held.release().expect("it was held all the while");
     let guard = asking.end().expect("it comes free");
     // Nobody has anything of its manager any more but this and the one behind it.
-    redis.wait_until_renewed(&name, 4);
+    redis.wait_until_renewed(&name, 2);
     assert_ne!(guard.state(), LeaseState::Lost);
     guard.release().expect("it was held all the while");
     let guard = behind.end().expect("it comes free");

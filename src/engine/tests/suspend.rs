@@ -92,18 +92,28 @@ fn waits_that_were_over_during_the_suspend_end_after_it() {
 
 #[test]
 fn a_limit_that_was_reached_during_the_suspend_holds_after_it() {
-    with_either_line(|clock, engine| {
-        let limited = mutex(Arc::clone(engine), "name").max_hold(Some(LONG / 4));
-        let guard = limited.lock().expect("granted");
-        let losses = guard.on_lost();
-        suspend(clock, LONG / 2);
-        let told = losses.recv_timeout(PATIENCE).expect("it is told");
-        assert_eq!(told.cause, LostCause::MaxHold);
-        assert_eq!(guard.state(), LeaseState::Lost);
-        // The lease itself was not over; so it is the limit that has let go.
-        let next = mutex(Arc::clone(engine), "name").lock().expect("granted");
-        assert!(next.fence() > guard.fence());
-    });
+    let clock = clock();
+    let store = Fake::new(generous(), generous());
+    let engine = store.engine(LONG, Arc::clone(&clock) as Arc<dyn Clock>);
+    let limited = mutex(Arc::clone(&engine), "name").max_hold(Some(LONG / 4));
+    let guard = limited.lock().expect("granted");
+    let losses = guard.on_lost();
+    suspend(&clock, LONG / 2);
+    let told = losses.recv_timeout(PATIENCE).expect("it is told");
+    assert_eq!(told.cause, LostCause::MaxHold);
+    assert_eq!(guard.state(), LeaseState::Lost);
+    // The lease itself was not over; so it is the limit that has let go.
+    let handle = mutex(engine, "name");
+    let next = thread::spawn(move || handle.lock().map(|guard| guard.fence()));
+    let started = SystemClock.now();
+    while !next.is_finished() {
+        assert!(SystemClock.now().since(started) < PATIENCE, "not released");
+        // The release goes out a moment later, by this clock.
+        clock.advance(Duration::from_millis(1));
+        thread::sleep(Duration::from_millis(1));
+    }
+    let fence = next.join().expect("no panic").expect("granted");
+    assert!(fence > guard.fence());
 }
 
 /// Waits until so many wait behind the holder, or the delegate, of their name.
