@@ -57,12 +57,20 @@ fn is_there(test: &str, tests: &HashSet<String>, units: &str) -> bool {
         let name = unit.rsplit("::").next().unwrap_or_default();
         return units.contains(&format!("fn {name}("));
     }
-    match test.split_once('*') {
-        None => tests.contains(test),
-        Some((head, tail)) => tests
-            .iter()
-            .any(|name| name.starts_with(head) && name.ends_with(tail)),
-    }
+    let mut parts = test.split('*');
+    let head = parts.next().unwrap_or_default();
+    let parts: Vec<_> = parts.collect();
+    let Some((tail, middle)) = parts.split_last() else {
+        return tests.contains(test);
+    };
+    tests.iter().any(|name| {
+        let whole = name.strip_prefix(head);
+        let mut rest = whole.and_then(|rest| rest.strip_suffix(tail));
+        for part in middle {
+            rest = rest.and_then(|rest| Some(rest.split_once(part)?.1));
+        }
+        rest.is_some()
+    })
 }
 
 #[test]
