@@ -43,7 +43,7 @@ impl Scene {
         };
         let first = scene.other.mutex("first").lease(LONG).lock();
         let first = first.expect("it is free");
-        let waiter = locking(&scene.locks.mutex("first").lease(secs(2)));
+        let waiter = locking(&scene.locks.mutex("first").lease(secs(6)));
         scene.redis.wait_until_queued("first", 1);
         first.release().expect("it was held all the while");
         let second = waiter.end().expect("it comes free");
@@ -160,7 +160,7 @@ fn giving_up(role: Role, fault: Fault) {
 fn held(role: Role, fault: Fault) {
     let scene = Scene::new();
     let begun = Instant::now();
-    let lease = secs(3);
+    let lease = secs(5);
     let guard = scene.lock(lease).expect("it is free");
     let losses = guard.on_lost();
     scene.proxy.strike(role, fault);

@@ -390,7 +390,7 @@ fn a_renewal_does_not_lower_what_extend_has_raised() {
     let server = Server::start();
     let redis = server.raw();
     let locks = manager(&server.url());
-    let guard = locks.mutex("n").lease(secs(3)).lock().expect("it is free");
+    let guard = locks.mutex("n").lease(secs(6)).lock().expect("it is free");
     guard.extend(secs(60)).expect("it is held");
     // Nothing else runs scripts on this server now.
     let scripts = || redis.stats().get("evalsha").copied().unwrap_or(0);

@@ -266,7 +266,7 @@ fn scripts_that_were_flushed_are_sent_again() {
     let redis = server.raw();
     let flush = || -> () { redis.ask(&["SCRIPT", "FLUSH"]) };
     let (one, other) = (manager(&server.url()), manager(&server.url()));
-    let guard = one.mutex("n").lease(secs(3)).lock().expect("it is free");
+    let guard = one.mutex("n").lease(secs(6)).lock().expect("it is free");
     flush();
     redis.wait_until_renewed("n", 2);
     flush();
@@ -293,7 +293,7 @@ fn a_full_pool_stops_neither_renewal_nor_release() {
         .iter()
         .map(|name| holder.lock(name).expect("it is free"))
         .collect();
-    let guard = locks.mutex(&mine).lease(secs(3)).lock();
+    let guard = locks.mutex(&mine).lease(secs(6)).lock();
     let guard = guard.expect("it is free");
     let waits: Vec<_> = others
         .iter()

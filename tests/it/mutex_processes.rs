@@ -32,9 +32,9 @@ fn excludes_between_processes() {
 fn a_killed_holder_delays_others_by_its_lease() {
     let redis = shared();
     let name = name("killed-holder");
-    let lease = secs(3);
+    let lease = secs(6);
     let locks = manager(redis.url());
-    let mut holder = Child::start(redis.url(), "lease_ms=3000");
+    let mut holder = Child::start(redis.url(), "lease_ms=6000");
     let fence = holder.lock(&name);
     let waiter = locking(&locks.mutex(&name));
     redis.wait_until_queued(&name, 1);

@@ -14,9 +14,9 @@ pub(super) fn a_killed_holder_delays_others_by_its_lease(kind: Kind) {
 fn a_killed_holder_delays_a_waiter(kind: Kind, waiter: Kind) {
     let redis = shared();
     let name = name("killed-holder");
-    let lease = secs(3);
+    let lease = secs(6);
     let locks = manager(redis.url());
-    let mut holder = Child::start(redis.url(), "lease_ms=3000");
+    let mut holder = Child::start(redis.url(), "lease_ms=6000");
     holder.lock_as(kind, &name);
     let waiter = waiter.of(&locks, &name).locking();
     redis.wait_until_queued(&name, 1);
@@ -113,9 +113,9 @@ pub(super) fn a_killed_sharer_costs_the_others_nothing(kind: Kind) {
     let redis = shared();
     let name = name("killed-sharer");
     let locks = manager(redis.url());
-    let mut killed = Child::start(redis.url(), "lease_ms=3000");
+    let mut killed = Child::start(redis.url(), "lease_ms=6000");
     killed.lock_as(kind, &name);
-    let guard = kind.of(&locks, &name).lease(secs(3)).lock();
+    let guard = kind.of(&locks, &name).lease(secs(6)).lock();
     let guard = guard.expect("there is room");
     let rival = kind.rival().of(&manager(redis.url()), &name);
     let waiter = rival.locking();

@@ -17,7 +17,7 @@ fn least(lease: Duration) -> Duration {
 pub(super) fn renewed_for_longer_than_its_lease(kind: Kind) {
     let redis = shared();
     let name = name("renewed");
-    let lease = secs(3);
+    let lease = secs(6);
     let (one, other) = (manager(redis.url()), manager(redis.url()));
     let begun = Instant::now();
     let guard = kind.of(&one, &name).lease(lease).lock();
@@ -156,8 +156,8 @@ fn a_deleted_key_costs_the_lock(kind: Kind, which: usize) {
     let redis = shared();
     let name = name("removed");
     let (one, other) = (manager(redis.url()), manager(redis.url()));
-    // Renewed every second or so.
-    let guard = kind.of(&one, &name).lease(secs(3)).lock();
+    // Renewed every other second or so.
+    let guard = kind.of(&one, &name).lease(secs(6)).lock();
     let guard = guard.expect("it is free");
     let losses = guard.on_lost();
     let keys = kind.keys(&name);
@@ -207,7 +207,7 @@ pub(super) fn extend_lengthens_and_never_shortens(kind: Kind) {
     let redis = shared();
     let name = name("extend");
     let locks = manager(redis.url());
-    let guard = kind.of(&locks, &name).lease(secs(3)).lock();
+    let guard = kind.of(&locks, &name).lease(secs(6)).lock();
     let guard = guard.expect("it is free");
     // Of several names the last, which speaks for all.
     let lease = guard.leases().last().expect("there is one");

@@ -102,10 +102,10 @@ pub(super) fn close_ends_waits_and_leaves_guards(kind: Kind) {
     let (one, other) = (manager(redis.url()), manager(redis.url()));
     let theirs = kind.rival().of(&one, &name).lock().expect("it is free");
     // What keeps this kind out, and one of this kind, which both are to stay.
-    let blocking = kind.rival().of(&other, &mine).lease(secs(3));
+    let blocking = kind.rival().of(&other, &mine).lease(secs(6));
     let blocking = blocking.lock().expect("it is free");
     let kept = format!("{mine}:kept");
-    let guard = kind.of(&other, &kept).lease(secs(3)).lock();
+    let guard = kind.of(&other, &kept).lease(secs(6)).lock();
     let guard = guard.expect("it is free");
     // One that asks Redis, one that waits behind it, one that waits for this process's own guard.
     let asking = kind.of(&other, &name).locking();
