@@ -166,6 +166,28 @@ fn unreleasing() -> impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send {
     }
 }
 
+/// When a cancel came, and of which owner.
+type Cancelled = (Time, Arc<str>);
+
+/// A line on which every release finds nothing, and the cancels that came over it.
+fn finding_nothing() -> (
+    mpsc::Receiver<Cancelled>,
+    impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send,
+) {
+    let (cancelled, cancels) = mpsc::channel();
+    let line = move |call: &Call<'_>| {
+        if let Call::Lock {
+            verb: Verb::Cancel { owner, .. },
+            ..
+        } = call
+        {
+            cancelled.send((SystemClock.now(), Arc::clone(owner))).ok();
+        }
+        Ok(Reply::NotOwner(crate::script::Gone::Removed))
+    };
+    (cancels, line)
+}
+
 fn unavailable() -> Failure {
     Failure::plain(FailureKind::Unavailable, true, "no answer")
 }
@@ -306,17 +328,7 @@ fn a_grant_that_comes_too_late_is_given_back() {
 
 #[test]
 fn an_acquire_of_unknown_outcome_is_cancelled_until_a_lease_has_passed() {
-    let (cancelled, cancels) = mpsc::channel();
-    let line = move |call: &Call<'_>| {
-        if let Call::Lock {
-            verb: Verb::Cancel { owner, .. },
-            ..
-        } = call
-        {
-            cancelled.send((SystemClock.now(), Arc::clone(owner))).ok();
-        }
-        Ok(Reply::NotOwner(crate::script::Gone::Removed))
-    };
+    let (cancels, line) = finding_nothing();
     let engine = Fake::new(|_| Err(unavailable()), line).engine(SHORT, Arc::new(SystemClock));
     let started = SystemClock.now();
     let error = mutex(Arc::clone(&engine), "name").try_lock();

@@ -11,18 +11,6 @@ use crate::support::{
     task, unfit_names, unused_url, wait_until,
 };
 
-const ALL: [Kind; 9] = [
-    Kind::Mutex,
-    Kind::Reentrant,
-    Kind::Reader,
-    Kind::Writer,
-    Kind::OnlyPermit,
-    Kind::Permit,
-    Kind::Permits,
-    Kind::AllPermits,
-    Kind::Multi,
-];
-
 const DAY: Duration = secs(24 * 60 * 60);
 const NANO: Duration = Duration::from_nanos(1);
 
@@ -68,7 +56,7 @@ fn odd_names_are_names_like_any_other() {
         "-1",
     ];
     let names: Vec<_> = odd.map(str::to_owned).into_iter().chain(longest).collect();
-    for kind in ALL {
+    for kind in Kind::ALL {
         for name in &names {
             // A set adds to it.
             if kind == Kind::Multi && name.len() == 1024 {
@@ -106,7 +94,7 @@ fn what_is_refused_sends_nothing() {
     let held = held.expect("it is free");
     let before = raw.commands();
     for name in unfit_names() {
-        for kind in ALL {
+        for kind in Kind::ALL {
             let lock = kind.of(&locks, &name);
             for outcome in [
                 lock.lock().map(drop),
@@ -131,11 +119,11 @@ fn what_is_refused_sends_nothing() {
         DAY + NANO,
         Duration::MAX,
     ] {
-        for kind in ALL {
+        for kind in Kind::ALL {
             is_config(kind.of(&locks, "n").lease(lease).lock(), "lease");
         }
     }
-    for lock in ALL.map(|kind| kind.of(&locks, "n").max_hold(Duration::ZERO)) {
+    for lock in Kind::ALL.map(|kind| kind.of(&locks, "n").max_hold(Duration::ZERO)) {
         is_config(lock.try_lock_for(Duration::MAX), "max_hold");
     }
     for wrong in [DAY + NANO, Duration::MAX] {
@@ -172,7 +160,7 @@ fn what_is_refused_sends_nothing() {
 fn a_wait_may_have_any_length() {
     let server = Server::start();
     let (raw, holder, locks) = (server.raw(), manager(&server.url()), manager(&server.url()));
-    let waits: Vec<_> = ALL
+    let waits: Vec<_> = Kind::ALL
         .iter()
         .map(|&kind| {
             let name = name(kind.name());
@@ -210,7 +198,7 @@ fn a_wait_may_have_any_length() {
     let a_second = (raw.commands() - before) * 1000
         / u64::try_from(begun.elapsed().as_millis()).expect("short");
     assert!(
-        a_second < 100 * ALL.len() as u64,
+        a_second < 100 * Kind::ALL.len() as u64,
         "{a_second} commands a second"
     );
     for (guard, waiting) in waits {
@@ -389,7 +377,7 @@ fn prefixes_are_refused_or_part_of_the_key() {
             end.to_owned()
         };
         let locks = build(patient(raw.url()).prefix(prefix));
-        for kind in ALL {
+        for kind in Kind::ALL {
             let lock = kind.of(&locks, &own);
             let outcome = lock.try_lock();
             if !is_fit {

@@ -355,6 +355,7 @@ impl Turns {
     fn count(&self, side: usize) {
         self.taken[side].fetch_add(1, Ordering::Relaxed);
         while self.are_wanted() && self.taken()[side] > self.taken()[1 - side] + 3 {
+            // The condition itself, without the time limit that a wait for it has elsewhere: the other side may be slow.
             thread::sleep(ms(1));
         }
     }

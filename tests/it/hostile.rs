@@ -11,18 +11,6 @@ use crate::support::{
     in_time, is_script, locking, lost, manager, name, patient, secs, to_scripts, wait_until,
 };
 
-const ALL: [Kind; 9] = [
-    Kind::Mutex,
-    Kind::Reentrant,
-    Kind::Reader,
-    Kind::Writer,
-    Kind::OnlyPermit,
-    Kind::Permit,
-    Kind::Permits,
-    Kind::AllPermits,
-    Kind::Multi,
-];
-
 fn is_listening(words: &Words) -> bool {
     words.first().is_some_and(|verb| verb == b"SUBSCRIBE")
 }
@@ -90,14 +78,14 @@ fn what_makes_no_sense_is_an_error_in_time_to_every_kind() {
     let locks = at_last(|| impatient(&hostile.url()).build());
     for bytes in nonsense() {
         hostile.answers(to_scripts(Answer::Say(bytes.clone())));
-        for kind in ALL {
+        for kind in Kind::ALL {
             let lock = kind.of(&locks, "n");
             let outcome = in_time(move || lock.try_lock().map(drop));
             refused(outcome, &bytes, kind);
         }
     }
     hostile.behaves();
-    for kind in ALL {
+    for kind in Kind::ALL {
         let lock = kind.of(&locks, &format!("after:{}", kind.name()));
         drop(at_last(|| lock.lock()));
     }

@@ -228,6 +228,7 @@ fn a_loss_is_told_within_50_ms_of_the_deadline() {
         let losses = guard.on_lost();
         let deadline = Instant::now() + guard.remaining();
         let sleeper = task(move || {
+            // Time itself is what is tested: this is how late the machine wakes who only sleeps.
             thread::sleep(deadline.saturating_duration_since(Instant::now()));
             deadline.elapsed()
         });

@@ -14,18 +14,6 @@ use crate::support::{
 
 const LONG: std::time::Duration = secs(600);
 
-const ALL: [Kind; 9] = [
-    Kind::Mutex,
-    Kind::Reentrant,
-    Kind::Reader,
-    Kind::Writer,
-    Kind::OnlyPermit,
-    Kind::Permit,
-    Kind::Permits,
-    Kind::AllPermits,
-    Kind::Multi,
-];
-
 #[track_caller]
 fn seen(locks: &LockManager, name: &str) -> LockInfo {
     let info = locks.inspect(name).expect("it is asked");
@@ -64,7 +52,7 @@ fn listening(raw: &Raw, locks: &LockManager) {
 fn every_kind_is_shown_as_it_stands() {
     let raw = shared();
     let onlooker = manager(raw.url());
-    for kind in ALL {
+    for kind in Kind::ALL {
         let name = name(kind.name());
         let locks = build(patient(raw.url()).label("some:label").lease(LONG));
         assert_eq!(onlooker.inspect(&name).expect("it is asked"), None);
@@ -97,7 +85,7 @@ fn every_kind_is_shown_as_it_stands() {
 fn waiters_are_counted_and_the_mark_is_not_shown() {
     let raw = shared();
     let onlooker = manager(raw.url());
-    for kind in ALL {
+    for kind in Kind::ALL {
         let name = name("waited-for");
         let guard = kind.of(&manager(raw.url()), &name).lock();
         let guard = guard.expect("it is free");
@@ -215,7 +203,7 @@ fn a_list_has_every_kind_and_nothing_of_the_users_own() {
     let locks = manager(&server.url());
     let mut expected = Vec::new();
     let mut guards = Vec::new();
-    for kind in ALL {
+    for kind in Kind::ALL {
         let name = format!("own:{}", kind.name());
         guards.push(kind.of(&locks, &name).lock().expect("it is free"));
         expected.extend(kind.keys(&name));
@@ -351,7 +339,7 @@ fn an_error_ends_a_list() {
 fn a_broken_holder_hears_of_it_and_the_first_who_waits_comes_next() {
     let raw = shared();
     let operator = manager(raw.url());
-    for kind in ALL {
+    for kind in Kind::ALL {
         for renewed in [true, false] {
             let name = name(kind.name());
             let holding = build(patient(raw.url()).lease(LONG));
@@ -475,7 +463,7 @@ fn one_name_of_a_set_is_broken_and_the_others_are_released() {
 fn only_the_named_owner_is_broken() {
     let raw = shared();
     let operator = manager(raw.url());
-    for kind in ALL {
+    for kind in Kind::ALL {
         let name = name(kind.name());
         assert!(!operator.force_release(&name, "x").expect("it is asked"));
         let guard = kind.of(&manager(raw.url()), &name).lock();

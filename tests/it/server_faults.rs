@@ -147,10 +147,8 @@ fn a_password_that_is_set_later_is_asked_for_by_new_connections() {
     guard.release().expect("it was held all the while");
 }
 
-/// Waits of two managers of a user that lacks something; they are served, and the log says what it lacks, once each.
-#[track_caller]
-fn polls_and_says_so_once(rights: &[&str], says: &str) {
-    let server = Server::start();
+/// The URL of a user that may do all but what these rights take away.
+fn as_user(server: &Server, rights: &[&str]) -> String {
     let user = [
         "ACL",
         "SETUSER",
@@ -162,7 +160,14 @@ fn polls_and_says_so_once(rights: &[&str], says: &str) {
         "+@all",
     ];
     let () = server.raw().ask(&[&user[..], rights].concat());
-    let url = server.url().replace("//", "//user:us3r-s3cret@");
+    server.url().replace("//", "//user:us3r-s3cret@")
+}
+
+/// Waits of two managers of a user that lacks something; they are served, and the log says what it lacks, once each.
+#[track_caller]
+fn polls_and_says_so_once(rights: &[&str], says: &str) {
+    let server = Server::start();
+    let url = as_user(&server, rights);
     let (one, other) = (manager(&url), manager(&url));
     let mut channels = Vec::new();
     let said = logged(says);
@@ -253,19 +258,9 @@ fn a_server_that_evicts_nothing_or_does_not_tell_is_not_warned_of() {
         ),
     ] {
         let server = Server::with(&options);
-        let user = [
-            "ACL",
-            "SETUSER",
-            "user",
-            "on",
-            ">us3r-s3cret",
-            "~*",
-            "&*",
-            "+@all",
-        ];
-        let () = server.raw().ask(&[&user[..], rights].concat());
+        let url = as_user(&server, rights);
         let said = logged(&format!("127.0.0.1:{}", server.port()));
-        let locks = manager(&server.url().replace("//", "//user:us3r-s3cret@"));
+        let locks = manager(&url);
         drop(locks.lock("n").expect("it is free"));
         let said: Vec<_> = said.try_iter().map(|logged| logged.text).collect();
         assert!(said.is_empty(), "{said:?}");

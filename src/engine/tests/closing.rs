@@ -5,17 +5,7 @@ use super::*;
 #[test]
 fn what_a_close_finds_without_an_answer_is_cancelled_until_a_lease_has_passed() {
     let (Told { answers, asked }, pool) = told();
-    let (cancelled, cancels) = mpsc::channel();
-    let line = move |call: &Call<'_>| {
-        if let Call::Lock {
-            verb: Verb::Cancel { owner, .. },
-            ..
-        } = call
-        {
-            cancelled.send((SystemClock.now(), Arc::clone(owner))).ok();
-        }
-        Ok(Reply::NotOwner(crate::script::Gone::Removed))
-    };
+    let (cancels, line) = finding_nothing();
     let engine = Fake::new(pool, line).engine(SHORT, Arc::new(SystemClock));
     drop(lock(&engine));
     let handle = mutex(Arc::clone(&engine), "name");

@@ -31,6 +31,18 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    pub(crate) const ALL: [Self; 9] = [
+        Self::Mutex,
+        Self::Reentrant,
+        Self::Reader,
+        Self::Writer,
+        Self::OnlyPermit,
+        Self::Permit,
+        Self::Permits,
+        Self::AllPermits,
+        Self::Multi,
+    ];
+
     pub(crate) const NAMES: [(Self, &str); 9] = [
         (Self::Mutex, "mutex"),
         (Self::Reentrant, "reentrant"),
