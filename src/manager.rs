@@ -265,7 +265,7 @@ impl Builder {
         self
     }
 
-    /// How long a connection may take to be made, for each address that the server's name stands for; the
+    /// How long a connection may take to be made. The addresses that the server's name stands for share it; the
     /// resolution of the name is the system's and has limits of its own. From 1 ms to 1 h. Defaults to 2 s.
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.settings.connect_timeout = limit;

@@ -56,16 +56,16 @@ enum Os {
 }
 
 impl Socket {
-    /// Connects, to each of the addresses that a name stands for within `limit`.
+    /// Connects within `limit`, which begins when the name's addresses are known.
     pub(super) fn connect(address: &ConnectionAddr, limit: Duration) -> io::Result<Self> {
         let plain = |os| Stream::Plain(Limited::new(os));
         let stream = match address {
-            ConnectionAddr::Tcp(host, port) => plain(dial(host, *port, limit)?),
+            ConnectionAddr::Tcp(host, port) => plain(dial((&**host, *port), limit)?),
             ConnectionAddr::Unix(path) => plain(Os::Unix(UnixStream::connect(path)?)),
             #[cfg(feature = "tls")]
             ConnectionAddr::TcpTls { host, port, .. } => {
                 let client = tls(host)?;
-                let os = Limited::new(dial(host, *port, limit)?);
+                let os = Limited::new(dial((&**host, *port), limit)?);
                 Stream::Tls(Box::new(rustls::StreamOwned::new(client, os)))
             }
             _ => return Err(io::ErrorKind::Unsupported.into()),
@@ -269,21 +269,27 @@ impl Os {
     }
 }
 
-/// Tries the addresses that a name stands for, one after the other.
-fn dial(host: &str, port: u16, limit: Duration) -> io::Result<Os> {
-    let mut last = None;
-    for address in (host, port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, limit) {
+/// Tries the addresses that a name stands for, one after the other. They share the time that is left then, so that a
+/// first one that says nothing leaves some for the others.
+fn dial(host: impl ToSocketAddrs, limit: Duration) -> io::Result<Os> {
+    let addresses: Vec<_> = host.to_socket_addrs()?.collect();
+    let until = Instant::now() + limit;
+    let mut untried = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    for address in addresses {
+        let share = until.saturating_duration_since(Instant::now()) / untried;
+        untried -= 1;
+        // Not nothing, which is refused.
+        match TcpStream::connect_timeout(&address, share.max(AS_GOOD)) {
             Ok(stream) => {
                 // Requests are small and wait for their answers: nothing is gained by holding packets back.
                 stream.set_nodelay(true)?;
                 return Ok(Os::Tcp(stream));
             }
-            Err(error) => last = Some(error),
+            Err(error) => last = error,
         }
     }
-    let nowhere = || io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-    Err(last.unwrap_or_else(nowhere))
+    Err(last)
 }
 
 /// The client's side of TLS, which trusts whom the system trusts.
@@ -303,4 +309,39 @@ fn tls(host: &str) -> io::Result<rustls::ClientConnection> {
     let host =
         rustls::pki_types::ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
     rustls::ClientConnection::new(config.into(), host).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{SocketAddr, TcpListener};
+
+    use super::*;
+
+    /// A listener that lets nobody in any more: its queue is full. Those in it are kept with it.
+    fn silent() -> (TcpListener, SocketAddr, Vec<TcpStream>) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let mut queued = Vec::new();
+        while let Ok(stream) = TcpStream::connect_timeout(&address, Duration::from_millis(200)) {
+            queued.push(stream);
+        }
+        (listener, address, queued)
+    }
+
+    #[test]
+    fn addresses_share_the_time_limit() {
+        const LIMIT: Duration = Duration::from_secs(2);
+        let (_listener, silent, _queued) = silent();
+        let listening = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let open = listening.local_addr().expect("an address");
+
+        let begun = Instant::now();
+        let failed = dial(&[silent; 10][..], LIMIT).err().map(|e| e.kind());
+        let took = begun.elapsed();
+        assert_eq!(failed, Some(io::ErrorKind::TimedOut));
+        assert!(took < LIMIT * 5, "not 10 times as long: {took:?}");
+
+        assert!(dial(&[silent, silent, open][..], LIMIT).is_ok());
+        assert!(dial(&[][..], LIMIT).is_err());
+    }
 }
