@@ -248,6 +248,7 @@ impl Line for Grants {
         let limits = Limits {
             checkout: limit,
             whole: limit,
+            haste: false,
         };
         Store::call(self, call, limits)
     }

@@ -18,7 +18,7 @@ use crate::engine::wakeup::Waker;
 use crate::error::{Error, Failure, FailureKind, Result};
 use crate::name::Target;
 use crate::script::{Kind, Reply};
-use crate::store::LEAST;
+use crate::store::{LEAST, Limits};
 use crate::sync::{Arc, Ordering, thread};
 
 /// What a thread asks for.
@@ -227,6 +227,8 @@ impl Engine {
         let mut waker: Option<Waker> = None;
         let mut input = Input::Go;
         let mut beside = None;
+        // Whether a message has come for it: the lock is its own if it asks soon.
+        let mut called = false;
         let outcome = loop {
             // What came of a request is taken in first: an unknown outcome is the attempt's to remember, or nobody would
             // undo what the server makes of it later.
@@ -259,7 +261,11 @@ impl Engine {
                         self.wakeup.register(&mut waker, attempt.owner());
                     }
                     let sent = self.now();
-                    let limits = self.limits(request.until);
+                    let haste = std::mem::take(&mut called);
+                    let limits = Limits {
+                        haste,
+                        ..self.limits(request.until)
+                    };
                     beside = offered;
                     match self.call(entry, &verb, limits) {
                         Ok(answer) => {
@@ -274,21 +280,13 @@ impl Engine {
                             }
                         }
                         Err(failure) => {
-                            let mut state = entry.lock();
-                            state.note_last(Last::Failed(failure.clone()));
-                            state.queue.not_answered();
-                            drop(state);
+                            not_answered(entry, &failure);
                             Input::Failed { sent, failure }
                         }
                     }
                 }
                 Step::Sleep(until) => {
-                    self.wakeup.start(self);
-                    let waker = self.wakeup.register(&mut waker, attempt.owner());
-                    // Whoever closes sets the flag before it wakes all: one of us sees the other.
-                    if !self.is_closed() {
-                        waker.wait(until.since(self.now()));
-                    }
+                    called |= self.sleep_until(until, &mut waker, attempt.owner());
                     Input::Woken
                 }
                 Step::Done(Outcome::Shared) => {
@@ -327,6 +325,19 @@ impl Engine {
                 Err(failure.into_error(Some(request.target.name())))
             }
         }
+    }
+
+    /// Sleeps between two requests; true where a message came.
+    fn sleep_until(
+        self: &Arc<Self>,
+        until: Time,
+        waker: &mut Option<Waker>,
+        owner: &Arc<str>,
+    ) -> bool {
+        self.wakeup.start(self);
+        let waker = self.wakeup.register(waker, owner);
+        // Whoever closes sets the flag before it wakes all: one of us sees the other.
+        !self.is_closed() && waker.wait(until.since(self.now()))
     }
 
     /// What this process released goes before what it asks for: a release that was left to the renewal thread is
@@ -555,6 +566,12 @@ fn hand_out(begun: Begun<Arc<Slot>, Arc<Tenure>>, now: Time) -> Turn<Arc<Tenure>
         next.send(Signal::Delegate(None));
     }
     begun.turn
+}
+
+fn not_answered(entry: &Entry, failure: &Failure) {
+    let mut state = entry.lock();
+    state.note_last(Last::Failed(failure.clone()));
+    state.queue.not_answered();
 }
 
 /// Whoever waited for this answer only has it.

@@ -268,16 +268,19 @@ impl Engine {
             None => Limits {
                 checkout: self.settings.io_timeout,
                 whole: LONG,
+                haste: false,
             },
             Some(Time::NEVER) => Limits {
                 checkout: self.settings.outage_limit.min(LONG),
                 whole: LONG,
+                haste: false,
             },
             Some(until) => {
                 let left = until.since(self.now()).clamp(LEAST, LONG);
                 Limits {
                     checkout: left,
                     whole: left,
+                    haste: false,
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! The shell against a store of the test's own: what no real server can be made to do on time.
 
 mod background;
+mod called;
 mod claims;
 mod closing;
 mod suspend;

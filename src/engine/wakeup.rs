@@ -63,6 +63,8 @@ struct Register {
 struct Sleeper {
     thread: Thread,
     woken: AtomicBool,
+    /// Whether it was by a message for it alone.
+    called: AtomicBool,
 }
 
 /// A delegate's place in the register; dropping it leaves.
@@ -134,6 +136,7 @@ impl Wakeup {
             let sleeper = Arc::new(Sleeper {
                 thread: thread::current(),
                 woken: AtomicBool::new(false),
+                called: AtomicBool::new(false),
             });
             self.register
                 .lock()
@@ -166,6 +169,7 @@ impl Wakeup {
         };
         let sleeper = self.register.lock().sleepers.get(owner).cloned();
         if let Some(sleeper) = sleeper {
+            sleeper.called.store(true, Ordering::Release);
             sleeper.wake();
         }
     }
@@ -278,12 +282,14 @@ impl Sleeper {
 }
 
 impl Waker {
-    /// Sleeps until a message comes for its owner, or `limit` has passed, or a second.
-    pub(crate) fn wait(&self, limit: Duration) {
+    /// Sleeps until a message comes for its owner, or all are woken, or `limit` has passed, or a second; true where a
+    /// message came.
+    pub(crate) fn wait(&self, limit: Duration) -> bool {
         if !self.sleeper.woken.load(Ordering::Acquire) && !limit.is_zero() {
             thread::park_timeout(limit.min(LONGEST_SLEEP));
         }
         self.sleeper.woken.store(false, Ordering::Release);
+        self.sleeper.called.swap(false, Ordering::Acquire)
     }
 }
 
@@ -333,7 +339,8 @@ mod tests {
         let were_woken = || {
             [&one, &other].map(|waker: &Option<Waker>| {
                 let waker = waker.as_ref().expect("it is registered");
-                waker.sleeper.woken.swap(false, Ordering::SeqCst)
+                let was_woken = waker.sleeper.woken.swap(false, Ordering::SeqCst);
+                (was_woken, waker.wait(Duration::ZERO))
             })
         };
         let seen = Mutex::new(Vec::new());
@@ -359,8 +366,9 @@ mod tests {
             Ok(())
         });
         wakeup.run(&store, &SystemChance::new(), &Weak::new(), &|_| {});
-        let (none, all) = ([false; 2], [true; 2]);
-        assert_eq!(*seen.lock(), [all, none, [false, true], none, none, all]);
+        let (none, all) = ([(false, false); 2], [(true, false); 2]);
+        let called = [(false, false), (true, true)];
+        assert_eq!(*seen.lock(), [all, none, called, none, none, all]);
         assert_eq!(wakeup.hearing(), Hearing::NotYet, "it has stopped");
     }
 }

@@ -22,6 +22,8 @@ pub(crate) struct Limits {
     pub(crate) checkout: Duration,
     /// How long everything may take together.
     pub(crate) whole: Duration,
+    /// Whether it goes before those who only ask, as what holders send does.
+    pub(crate) haste: bool,
 }
 
 /// The least that a request is given when it comes to be sent, however late that is: below it, no request would

@@ -41,9 +41,10 @@ pub(super) fn route(server: Server, settings: &Settings) -> Route {
 impl Store for Node {
     fn call(&self, call: &Call<'_>, limits: Limits) -> Result<Answer, Failure> {
         let started = Instant::now();
+        let wait = limits.checkout.min(limits.whole);
         let mut link = self
             .pool
-            .link(limits.checkout.min(limits.whole), call.is_of_a_holder())?;
+            .link(wait, limits.haste || call.is_of_a_holder())?;
         let left = limits.whole.saturating_sub(started.elapsed());
         link.call(call, left.max(LEAST))
     }
