@@ -36,3 +36,5 @@ mod stale_writes;
 mod stats;
 mod support;
 mod tidy;
+#[cfg(feature = "tls")]
+mod tls;

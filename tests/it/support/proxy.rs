@@ -118,10 +118,14 @@ enum What {
 
 impl Proxy {
     pub(crate) fn to(server: &Server) -> Self {
+        Self::to_port(server.port())
+    }
+
+    pub(crate) fn to_port(port: u16) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
         let address = listener.local_addr().expect("it has one");
         let net = Arc::new(Net {
-            server: SocketAddr::from(([127, 0, 0, 1], server.port())),
+            server: SocketAddr::from(([127, 0, 0, 1], port)),
             faults: Mutex::default(),
             over: AtomicBool::new(false),
         });

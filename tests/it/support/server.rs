@@ -104,26 +104,42 @@ impl Server {
         Self::begin(&[&durable, options].concat(), None)
     }
 
+    /// Starts one that also speaks TLS, on another port, with a certificate and its key from these files.
+    #[cfg(feature = "tls")]
     #[track_caller]
-    fn begin(options: &[&str], clock: Option<Clock>) -> Self {
-        log::install();
-        let version = Command::new("redis-server").arg("--version").output();
-        if let Err(error) = version {
-            panic!("these tests need a redis-server in PATH: {error}");
-        }
+    pub(crate) fn with_tls(certificate: &str, key: &str) -> (Self, u16) {
+        on_free_ports(|port| {
+            let tls_port = unused_port();
+            let options = [
+                "--tls-port",
+                &tls_port.to_string(),
+                "--tls-cert-file",
+                certificate,
+                "--tls-key-file",
+                key,
+                "--tls-auth-clients",
+                "no",
+            ];
+            let server = Self::on(port, &options.map(str::to_owned), &mut None)?;
+            Some((server, tls_port))
+        })
+    }
+
+    #[track_caller]
+    fn begin(options: &[&str], mut clock: Option<Clock>) -> Self {
         let options: Vec<_> = options.iter().map(|&option| option.to_owned()).collect();
-        for _ in 0..PORTS {
-            let port = unused_port();
-            if let Some(running) = Running::start(port, &options, clock.as_ref()) {
-                return Self {
-                    port,
-                    options,
-                    clock,
-                    running: Mutex::new(Some(running)),
-                };
-            }
-        }
-        panic!("no free port in {PORTS} tries");
+        on_free_ports(|port| Self::on(port, &options, &mut clock))
+    }
+
+    /// None where the port is taken.
+    fn on(port: u16, options: &[String], clock: &mut Option<Clock>) -> Option<Self> {
+        let running = Running::start(port, options, clock.as_ref())?;
+        Some(Self {
+            port,
+            options: options.to_owned(),
+            clock: clock.take(),
+            running: Mutex::new(Some(running)),
+        })
     }
 
     pub(crate) fn url(&self) -> String {
@@ -285,6 +301,18 @@ impl Drop for Running {
         drop(self.lifeline.take());
         self.keeper.wait().ok();
     }
+}
+
+/// Starts a server with what tries to start it on one port.
+#[track_caller]
+fn on_free_ports<T>(mut start: impl FnMut(u16) -> Option<T>) -> T {
+    log::install();
+    let version = Command::new("redis-server").arg("--version").output();
+    if let Err(error) = version {
+        panic!("these tests need a redis-server in PATH: {error}");
+    }
+    let started = (0..PORTS).find_map(|_| start(unused_port()));
+    started.unwrap_or_else(|| panic!("no free port in {PORTS} tries"))
 }
 
 fn url(port: u16) -> String {

@@ -1,0 +1,149 @@
+//! Connections by TLS, to a server whose certificate is for `localhost` alone and from an authority that nobody else
+//! trusts. Both certificates are good for a hundred years; the authority's key is gone.
+
+use std::env;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use leasehold::{Error, LeaseState, LockManager, LostCause};
+
+use crate::support::{Fault, PATIENCE, Proxy, Role, SLACK, Server, build, locking, manager, secs};
+
+/// Where a process looks for the authorities that it trusts, in place of the system's.
+const TRUSTED: &str = "SSL_CERT_FILE";
+/// How long connecting and a request may take each.
+const IO: Duration = secs(2);
+const LONG: Duration = secs(600);
+
+fn file(name: &str) -> String {
+    format!("{}/tests/it/tls/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A server, and its TLS port.
+fn server() -> (Server, u16) {
+    Server::with_tls(&file("server.pem"), &file("server.key"))
+}
+
+/// Runs a test of this module in a process of its own that trusts the authority, since it is a process that trusts.
+#[track_caller]
+fn trusting(test: &str, body: fn()) {
+    let authority = file("authority.pem");
+    if env::var_os(TRUSTED).is_some_and(|trusted| *trusted == *authority) {
+        return body();
+    }
+    let run = Command::new(env::current_exe().expect("this binary"))
+        .args(["--exact", &format!("tls::{test}"), "--nocapture"])
+        .env(TRUSTED, authority)
+        .output()
+        .expect("this binary runs");
+    let said = String::from_utf8_lossy(&run.stdout) + String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.success() && said.contains("1 passed"), "{said}");
+}
+
+/// That a manager of this URL has no lock, soon, and says why in these words.
+#[track_caller]
+fn is_refused(url: &str, why: &str) {
+    let begun = Instant::now();
+    let builder = LockManager::single(url).connect_timeout(IO).io_timeout(IO);
+    let locked = builder.build().and_then(|locks| locks.lock("n"));
+    let error = locked.expect_err("it is no server to be trusted");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    assert!(begun.elapsed() < IO * 2 + SLACK, "{:?}", begun.elapsed());
+    let said = chain(&error);
+    assert!(said.contains(why), "{said}");
+}
+
+/// An error with all that caused it.
+fn chain(error: &Error) -> String {
+    let mut said = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        said = format!("{said}: {cause}");
+        source = cause.source();
+    }
+    said
+}
+
+#[test]
+fn locks_are_taken_waited_for_and_renewed() {
+    trusting("locks_are_taken_waited_for_and_renewed", || {
+        let (server, port) = server();
+        let (raw, plain) = (server.raw(), manager(&server.url()));
+        let locks = manager(&format!("rediss://localhost:{port}/"));
+        let first = plain.mutex("n").lease(LONG).lock().expect("it is free");
+        let waiter = locking(&locks.mutex("n").lease(secs(6)));
+        raw.wait_until_queued("n", 1);
+        let channel = raw.channel("n", &raw.queue("n")[0]);
+        assert_eq!(raw.listeners(&channel), 1, "it waits for a message");
+        first.release().expect("it was held all the while");
+        let second = waiter.end().expect("it comes free");
+        raw.wait_until_renewed("n", 2);
+        assert!(plain.try_lock("n").expect("it is asked").is_none());
+        second.release().expect("it was held all the while");
+        assert!(!raw.exists("n"));
+    });
+}
+
+#[test]
+fn only_the_server_of_that_name_is_trusted() {
+    trusting("only_the_server_of_that_name_is_trusted", || {
+        let (_server, port) = server();
+        is_refused(&format!("rediss://127.0.0.1:{port}/"), "certificate");
+    });
+}
+
+/// This process trusts whom the system trusts.
+#[test]
+fn an_unknown_authority_is_not_trusted() {
+    let (_server, port) = server();
+    is_refused(&format!("rediss://localhost:{port}/"), "certificate");
+}
+
+#[test]
+fn who_speaks_no_tls_or_nothing_else_is_no_server() {
+    let (server, port) = server();
+    is_refused(&format!("rediss://localhost:{}/", server.port()), "");
+    is_refused(&format!("redis://localhost:{port}/"), "");
+}
+
+#[test]
+fn a_silent_server_is_given_up_on_in_time() {
+    trusting("a_silent_server_is_given_up_on_in_time", || {
+        let (_server, port) = server();
+        for fault in [Fault::LoseRequests, Fault::LoseAnswers, Fault::HalfOpen] {
+            let proxy = Proxy::to_port(port);
+            proxy.strike(Role::Pool, fault);
+            is_refused(&over(&proxy), "");
+        }
+    });
+}
+
+#[test]
+fn a_slow_link_carries_a_lock_and_a_dead_one_loses_it() {
+    trusting("a_slow_link_carries_a_lock_and_a_dead_one_loses_it", || {
+        let (server, port) = server();
+        let proxy = Proxy::to_port(port);
+        // A handshake is some thousands of bytes, each of which takes a millisecond and more.
+        let locks = build(LockManager::single(&over(&proxy)).io_timeout(secs(20)));
+        proxy.strike(Role::Pool, Fault::Drip);
+        let mutex = locks.mutex("n").lease(secs(30)).renew(false);
+        mutex.lock().expect("it is free").release().expect("held");
+        proxy.heal();
+        let raw = server.raw();
+        let guard = locks.mutex("n").lease(secs(6)).lock();
+        let guard = guard.expect("it is free");
+        let losses = guard.on_lost();
+        raw.wait_until_renewed("n", 1);
+        proxy.strike(Role::Pool, Fault::HalfOpen);
+        let loss = losses.recv_timeout(PATIENCE).expect("it is told");
+        assert_eq!(loss.cause, LostCause::Expired);
+        assert_eq!(guard.state(), LeaseState::Lost);
+    });
+}
+
+/// By way of a proxy, which sees nothing but bytes: to it every connection is of the pool.
+fn over(proxy: &Proxy) -> String {
+    proxy
+        .url()
+        .replace("redis://127.0.0.1", "rediss://localhost")
+}
