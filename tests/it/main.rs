@@ -36,5 +36,3 @@ mod stale_writes;
 mod stats;
 mod support;
 mod tidy;
-#[cfg(feature = "tls")]
-mod tls;

@@ -51,10 +51,12 @@ fn code(directory: &Path) -> String {
     text
 }
 
-/// Whether there is such a test. `*` stands for one part of its path, or several; the unit tests' begin with `crate::`.
+/// Whether there is such a test. `*` stands for one part of its path, or several; the unit tests' begin with `crate::`,
+/// and those of TLS with `tls::`.
 fn is_there(test: &str, tests: &HashSet<String>, units: &str) -> bool {
-    if let Some(unit) = test.strip_prefix("crate::") {
-        let name = unit.rsplit("::").next().unwrap_or_default();
+    // What is not in this binary is looked for in the code.
+    if let Some(elsewhere) = test.strip_prefix("crate::").or(test.strip_prefix("tls::")) {
+        let name = elsewhere.rsplit("::").next().unwrap_or_default();
         return units.contains(&format!("fn {name}("));
     }
     let mut parts = test.split('*');
@@ -77,7 +79,8 @@ fn is_there(test: &str, tests: &HashSet<String>, units: &str) -> bool {
 fn every_fault_has_a_test_that_there_is() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let page = fs::read_to_string(root.join("docs/FAULTS.md")).expect("the record");
-    let (tests, units) = (tests(), code(&root.join("src")));
+    let units = code(&root.join("src")) + &code(&root.join("tests/tls"));
+    let tests = tests();
     // It can tell.
     assert!(is_there("record::every_*_that_there_is", &tests, &units));
     assert!(!is_there("record::another", &tests, &units));

@@ -105,7 +105,7 @@ impl Server {
     }
 
     /// Starts one that also speaks TLS, on another port, with a certificate and its key from these files.
-    #[cfg(feature = "tls")]
+    #[allow(dead_code, reason = "only the tests of TLS need it")]
     #[track_caller]
     pub(crate) fn with_tls(certificate: &str, key: &str) -> (Self, u16) {
         on_free_ports(|port| {

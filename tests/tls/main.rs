@@ -1,13 +1,21 @@
 //! Connections by TLS, to a server whose certificate is for `localhost` alone and from an authority that nobody else
 //! trusts. Both certificates are good for a hundred years; the authority's key is gone.
 
+#[path = "../it/support/mod.rs"]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "it is what all integration tests need"
+)]
+mod support;
+
 use std::env;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use leasehold::{Error, LeaseState, LockManager, LostCause};
 
-use crate::support::{Fault, PATIENCE, Proxy, Role, SLACK, Server, build, locking, manager, secs};
+use support::{Fault, PATIENCE, Proxy, Role, SLACK, Server, build, locking, manager, secs};
 
 /// Where a process looks for the authorities that it trusts, in place of the system's.
 const TRUSTED: &str = "SSL_CERT_FILE";
@@ -16,7 +24,7 @@ const IO: Duration = secs(2);
 const LONG: Duration = secs(600);
 
 fn file(name: &str) -> String {
-    format!("{}/tests/it/tls/{name}", env!("CARGO_MANIFEST_DIR"))
+    format!("{}/tests/tls/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
 /// A server, and its TLS port.
@@ -32,7 +40,7 @@ fn trusting(test: &str, body: fn()) {
         return body();
     }
     let run = Command::new(env::current_exe().expect("this binary"))
-        .args(["--exact", &format!("tls::{test}"), "--nocapture"])
+        .args(["--exact", test, "--nocapture"])
         .env(TRUSTED, authority)
         .output()
         .expect("this binary runs");
