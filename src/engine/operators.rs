@@ -43,19 +43,22 @@ impl Engine {
             LockKey::new(prefix, name).ok()
         };
         let keys: Vec<_> = keys.iter().filter_map(lock).collect();
-        if keys.is_empty() {
-            return Ok((Vec::new(), next));
+        let mut locks = Vec::new();
+        let mut unseen = &keys[..];
+        while !unseen.is_empty() {
+            let call = Call::Inspect {
+                keys: unseen,
+                named: false,
+            };
+            let Reply::Inspected(seen) = self.ask_of(&call, None)? else {
+                return Err(Failure::another_question().into_error(None));
+            };
+            let (now, later) = unseen.split_at(seen.len());
+            let both = now.iter().zip(seen);
+            locks.extend(both.filter_map(|(key, seen)| Some((key.clone(), seen?))));
+            unseen = later;
         }
-        let call = Call::Inspect {
-            keys: &keys,
-            named: false,
-        };
-        let Reply::Inspected(seen) = self.ask_of(&call, None)? else {
-            return Err(Failure::another_question().into_error(None));
-        };
-        let locks = keys.into_iter().zip(seen);
-        let locks = locks.filter_map(|(key, seen)| Some((key, seen?)));
-        Ok((locks.collect(), next))
+        Ok((locks, next))
     }
 
     /// Breaks an owner's hold. False where it has none.

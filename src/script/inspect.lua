@@ -3,11 +3,14 @@
 -- KEYS  for each: lock, fence, queue, waiters
 -- ARGV  1 'named' where they were given as the names of locks, 'found' where they may be anything of the user's
 -- Reply for each {units of the whole (0 for a mutex), last fence, how many wait, {for each holder: owner, ttl ms,
---       units}}; nil where nobody holds it and nobody waits, and where what was found is no lock
+--       units}}; nil where nobody holds it and nobody waits, and where what was found is no lock. For the first of what
+--       was found only, where these have very many holders.
 -- Idempotent because it only reads.
 local MARK, OURS = '!', '^lh1:%x[%x-]+:[!-~]*$'
 -- The longest owner of ours, marked; and the longest of another client's that is looked at where it was found.
 local LONGEST, LONGEST_OF_OTHERS = 170, 1024
+-- How much is shown of a value, which may be anything; and after how many holders no more locks are looked at.
+local SHOWN, ENOUGH = 65536, 10000
 local found = ARGV[1] == 'found'
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -31,7 +34,7 @@ local function look(lock, fence, queue, waiters)
   local kind, of, holders = redis.call('TYPE', lock).ok, 0, {}
   if kind == 'string' then
     if found and not is_owner(lock, fence, queue) then return false end
-    local owner = redis.call('GET', lock)
+    local owner = redis.call('GETRANGE', lock, 0, SHOWN - 1)
     -- Another client's value never has a mark, whatever it ends in.
     if string.sub(owner, 1, 4) == 'lh1:' and string.sub(owner, -1) == MARK then owner = string.sub(owner, 1, -2) end
     holders = {owner, redis.call('PTTL', lock), 1}
@@ -62,12 +65,14 @@ local function look(lock, fence, queue, waiters)
   return {of, type(last) == 'string' and last, waiting, holders}
 end
 
-local reply = {}
+local reply, holders = {}, 0
 for i = 1, #KEYS, 4 do
   if found then
     -- One bad key does not end the page.
     local ok, info = pcall(look, KEYS[i], KEYS[i + 1], KEYS[i + 2], KEYS[i + 3])
     table.insert(reply, ok and info)
+    if ok and info then holders = holders + #info[4] / 3 end
+    if holders > ENOUGH then break end
   else
     local info = look(KEYS[i], KEYS[i + 1], KEYS[i + 2], KEYS[i + 3])
     if info and info.err then return info end

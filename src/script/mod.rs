@@ -208,6 +208,7 @@ pub(crate) enum Reply {
     /// Not past it: so much time would have to go by.
     NotPassed(Duration),
     /// What there is to be seen of each lock.
+    /// Of what was found, perhaps only of the first: the others are to be asked about again.
     Inspected(Vec<Option<Seen>>),
     /// Some keys, and where to go on.
     Page {
@@ -344,7 +345,9 @@ impl Call<'_> {
                 .map(Reply::Each),
             (Call::Pass { pass, .. }, value) => rate::reply(pass, &value),
             (Call::Adopt { .. }, value) => grant(1, &value),
-            (Call::Inspect { keys, .. }, value) => operators::inspected(keys.len(), value),
+            (Call::Inspect { keys, named }, value) => {
+                operators::inspected(keys.len(), *named, value)
+            }
             (Call::Scan { .. }, value) => operators::page(value),
             (Call::ForceRelease { .. }, Value::Int(1)) => Some(Reply::Released),
             (Call::ForceRelease { .. }, Value::Int(0)) => Some(Reply::NotOwner(Gone::Removed)),

@@ -44,9 +44,11 @@ pub(super) fn inspect(keys: &[LockKey], named: bool, by: By) -> redis::Cmd {
     command
 }
 
-pub(super) fn inspected(keys: usize, value: Value) -> Option<Reply> {
+/// Of what was found, the first at the least.
+pub(super) fn inspected(keys: usize, named: bool, value: Value) -> Option<Reply> {
+    let least = if named { keys } else { 1 };
     match value {
-        Value::Array(seen) if seen.len() == keys => seen
+        Value::Array(seen) if (least..=keys).contains(&seen.len()) => seen
             .into_iter()
             .map(|value| match value {
                 Value::Nil => Some(None),
@@ -163,12 +165,17 @@ mod tests {
             Value::Int(1),
         ] {
             assert_eq!(
-                inspected(1, Value::Array(vec![bad.clone()])),
+                inspected(1, true, Value::Array(vec![bad.clone()])),
                 None,
                 "{bad:?}"
             );
         }
-        assert_eq!(inspected(2, Value::Array(vec![Value::Nil])), None);
+        let one = || Value::Array(vec![Value::Nil]);
+        assert_eq!(inspected(2, true, one()), None);
+        // Of what was found, the others are asked about again.
+        assert!(inspected(2, false, one()).is_some());
+        assert_eq!(inspected(2, false, Value::Array(Vec::new())), None);
+        assert_eq!(inspected(0, false, one()), None);
         for bad in [
             Value::Array(vec![text("x"), Value::Array(vec![])]),
             Value::Array(vec![text("0"), Value::Array(vec![Value::Int(1)])]),

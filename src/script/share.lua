@@ -43,13 +43,14 @@ local function fits(units)
   return used + units <= of
 end
 
--- Gives `owner` a lease of so many units for `ttl` ms, or raises the one it has to that.
+-- Gives `owner` a lease of so many units for `ttl` ms, or raises the one it has to that. At once with what counts, so that
+-- it is a lease like any other even where a later command is refused; whoever asked for it ends it then.
 local function hold(owner, units, ttl)
   local member = units .. ' ' .. owner
   local ends = redis.call('ZSCORE', lock, member)
   if not ends then used = used + units end
   if not ends or tonumber(ends) < now + ttl then
-    redis.call('ZADD', lock, string.format('%.0f', now + ttl), member)
+    redis.call('ZADD', lock, string.format('%.0f', now + ttl), member, -of, '=of', -used, '=used')
   end
 end
 

@@ -45,11 +45,11 @@ end
 local shared = ARGV[15]
 if shared ~= '' and redis.call('ZSCORE', lock, units .. ' ' .. shared) then
   advance(nil)
-  local fence = redis.pcall('GET', KEYS[2])
-  if redis.call('ZCARD', queue) == 0 and type(fence) == 'string' then
+  local fence = last_fence(redis.pcall('GET', KEYS[2]))
+  if redis.call('ZCARD', queue) == 0 and fence > 0 then
     hold(shared, units, lease)
     close()
-    return {tonumber(fence), 2}
+    return {fence, 2}
   end
 end
 
@@ -71,15 +71,16 @@ if redis.call('ZSCORE', lock, units .. ' ' .. owner) then
   if is_reader then
     -- The last writer's; where that is forgotten, one that is later than it and earlier than the next.
     fence = redis.pcall('GET', KEYS[2])
-    if not fence then fence = next_fences(KEYS[2], '1', ARGV[4]) end
+    if type(fence) ~= 'table' then fence = last_fence(fence) end
+    if fence == 0 then fence = next_fences(KEYS[2], '1', ARGV[4]) end
   else
     fence = next_fences(KEYS[2], ARGV[3], ARGV[4])
   end
   if type(fence) == 'table' and not had then drop(units .. ' ' .. owner) end
   close()
   if type(fence) == 'table' then return fence end
-  if redis.call('ZCARD', queue) > 0 then return {tonumber(fence), 1} end
-  return tonumber(fence)
+  if redis.call('ZCARD', queue) > 0 then return {fence, 1} end
+  return fence
 end
 
 close()

@@ -213,7 +213,11 @@ impl Link {
             return Err(nonsense());
         }
         if let Value::ServerError(error) = published {
-            hear(Heard::Muted(&refusal(error)));
+            let failure = refusal(error);
+            if failure.passes() {
+                return Err(failure);
+            }
+            hear(Heard::Muted(&failure));
         }
         if !hear(Heard::Subscribed) {
             return Ok(());
@@ -362,7 +366,8 @@ impl std::error::Error for At {
     }
 }
 
-/// What a server's error answer means. The request was not carried out: the scripts do first what can fail.
+/// What a server's error answer means. The request was not carried out: the scripts do first what can fail. Only what no
+/// script expects may strike one that is half done, such as a command that this user is not allowed.
 fn refusal(error: redis::ServerError) -> Failure {
     const DENIED: [&str; 3] = ["NOAUTH", "WRONGPASS", "NOPERM"];
     const PASSING: [&str; 11] = [
@@ -391,8 +396,10 @@ fn refusal(error: redis::ServerError) -> Failure {
     } else {
         FailureKind::Protocol
     };
+    let raised = is_wrapped(&error) || text.contains("@user_script:");
+    let unknown = raised && matches!(kind, FailureKind::Denied | FailureKind::Protocol);
     let words = on_a_line(&redis::RedisError::from(error).to_string());
-    Failure::plain(kind, false, words)
+    Failure::plain(kind, unknown, words)
 }
 
 /// An answer to AUTH, in the server's words only where these are known: a server that does not know the command says
@@ -414,20 +421,27 @@ fn without_the_login(failure: Failure) -> Failure {
 /// @user_script:1: -OOM command …`, or, where the script passes the error on, `@user_script: 1: -OOM command …`.
 fn says(error: &redis::ServerError, codes: &[&str]) -> bool {
     let (code, text) = (error.code(), error.details().unwrap_or_default());
-    let wrapped = code.starts_with("@user_script") || text.starts_with("Error running script");
     let mut words = text
         .split([' ', ':'])
         .map(|word| word.trim_start_matches('-'));
-    codes.contains(&code) || (wrapped && words.any(|word| codes.contains(&word)))
+    codes.contains(&code) || (is_wrapped(error) && words.any(|word| codes.contains(&word)))
+}
+
+/// Whether it is a script's error, in the form of servers before 7.0.
+fn is_wrapped(error: &redis::ServerError) -> bool {
+    let text = error.details().unwrap_or_default();
+    error.code().starts_with("@user_script") || text.starts_with("Error running script")
 }
 
 /// Connects, logs in, and on the first connection of all warns where the server may evict locks.
+///
+/// Nothing depends on that question. Where a server that answers a PING has no answer to it, because something on the way
+/// does not like it, it is not asked again; where the server answers nothing, by the next connection.
 fn connect(route: &Route, budget: &Budget) -> Result<Socket, Failure> {
     let mut open = log_in(route, budget)?;
     if route.asked_of_memory.swap(true, Ordering::Relaxed) {
         return Ok(open);
     }
-    let address = &route.server.address;
     let mut ask = |command: &redis::Cmd| {
         let answered = open.request(command, budget.left(route.io_timeout));
         match answered.map_err(Trouble::of)? {
@@ -438,18 +452,26 @@ fn connect(route: &Route, budget: &Budget) -> Result<Socket, Failure> {
             value => Ok(value),
         }
     };
-    match memory::warn_of_eviction(address, &mut ask) {
+    let connected = match memory::warn_of_eviction(&route.server.address, &mut ask) {
         Ok(()) => Ok(open),
-        // Something on the way does not like the question; nothing depends on its answer.
-        Err(Trouble::Closed(_)) => log_in(route, budget),
-        // The server is out of reach, or cannot answer now: the next connection asks again.
-        Err(trouble) => {
-            route.asked_of_memory.store(false, Ordering::Relaxed);
-            Err(Failure {
-                unknown: false,
-                ..trouble.into_failure(address)
-            })
-        }
+        Err(Trouble::Certain(failure)) => Err(failure),
+        Err(Trouble::Closed(_) | Trouble::Broken(_)) => log_in_to_a_server(route, budget),
+    };
+    if connected.is_err() {
+        route.asked_of_memory.store(false, Ordering::Relaxed);
+    }
+    connected
+}
+
+/// Connects, logs in, and makes sure that somebody answers.
+fn log_in_to_a_server(route: &Route, budget: &Budget) -> Result<Socket, Failure> {
+    let mut open = log_in(route, budget)?;
+    match open.request(&redis::cmd("PING"), budget.left(route.io_timeout)) {
+        Ok(_) => Ok(open),
+        Err(fault) => Err(Failure {
+            unknown: false,
+            ..broken(&route.server.address, fault)
+        }),
     }
 }
 

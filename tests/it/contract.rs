@@ -165,6 +165,7 @@ behaviours! {
             a_user_without_scripts_or_the_keys_is_denied_at_once,
             rights_taken_away_end_waits_and_cost_a_lease_only_at_its_end,
             rights_taken_away_for_good_cost_the_lock_at_the_deadline,
+            a_right_that_is_missing_leaves_no_lock_behind,
             a_key_replaced_while_held_and_waited_for_is_told_to_both,
             a_companion_replaced_while_held_costs_no_lease,
         }

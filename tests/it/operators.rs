@@ -8,7 +8,7 @@ use leasehold::{
 };
 
 use crate::support::{
-    Kind, PATIENCE, Raw, Server, build, fence_of, locking, lost, manager, ms, name, patient, secs,
+    Kind, PATIENCE, Raw, Server, build, fence_of, locking, lost, manager, name, patient, secs,
     shared, unfit_names, unused_url, wait_until,
 };
 
@@ -129,7 +129,7 @@ fn shares_that_have_run_out_are_not_shown() {
     let [one, other] = [(); 2].map(|()| manager(raw.url()));
     let stays = Kind::Permit.of(&one, &name).lease(LONG).lock();
     let stays = stays.expect("it is free");
-    let goes = Kind::Permit.of(&other, &name).lease(ms(300)).unrenewed();
+    let goes = Kind::Permit.of(&other, &name).lease(secs(2)).unrenewed();
     let goes = goes.lock().expect("it is free");
     wait_until("one has run out", || seen(&one, &name).holders.len() == 1);
     assert_eq!(only_holder(&one, &name).owner, stays.lease().owner());
@@ -318,6 +318,37 @@ fn ten_thousand_locks_are_listed_once_each_while_others_come_and_go() {
     assert_eq!(listed.len(), LOCKS);
     assert!(names().all(|name| listed.contains(&name)));
     drop(guards);
+}
+
+/// Of semaphores with very many holders a page is more than any answer may be.
+#[test]
+fn a_list_has_room_for_very_many_holders() {
+    const LOCKS: usize = 240;
+    const HOLDERS: usize = 500;
+    let server = Server::start();
+    let make = "
+        local time = redis.call('TIME')
+        local ends = (time[1] + 600) * 1000
+        for lock = 1, ARGV[1] do
+            local name = 'crowd:' .. lock
+            redis.call('ZADD', name, -ARGV[2], '=of', -ARGV[2], '=used')
+            for holder = 1, ARGV[2] do
+                local owner = 'lh1:67e55044-10b1-426f-9247-' .. string.format('%012d', holder) .. ':a-host:4711'
+                redis.call('ZADD', name, ends, '1 ' .. owner)
+            end
+            redis.call('PEXPIREAT', name, ends)
+        end";
+    let () = server
+        .raw()
+        .ask(&["EVAL", make, "0", &LOCKS.to_string(), &HOLDERS.to_string()]);
+    let locks = manager(&server.url());
+    let mut names = HashSet::new();
+    for lock in locks.list("crowd:*") {
+        let lock = lock.expect("it is asked");
+        assert_eq!(lock.holders.len(), HOLDERS, "{}", lock.name);
+        names.insert(lock.name);
+    }
+    assert_eq!(names.len(), LOCKS);
 }
 
 #[test]

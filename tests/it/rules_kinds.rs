@@ -7,8 +7,8 @@ use std::time::Duration;
 use leasehold::{Error, LeaseState, LockManager};
 
 use crate::support::{
-    PATIENCE, Raw, Server, build, lost, manager, ms, name, patient, secs, shared, task,
-    task_asleep, wait_until,
+    Kind, PATIENCE, Raw, Server, build, fence_of, lost, manager, ms, name, patient, secs, shared,
+    task, task_asleep, wait_until,
 };
 
 const LONG: Duration = Duration::from_mins(10);
@@ -289,4 +289,38 @@ fn somebodys_own_sorted_set_is_no_lock() {
         ["ann", "bob"]
     );
     assert_eq!(raw.ttl(&name), None);
+}
+
+/// Somebody else's text, or a number that no clock has come to: it is passed over, and fences go on from the clock.
+#[test]
+fn a_record_that_can_be_no_fence_is_none() {
+    let server = Server::start();
+    let (raw, locks) = (server.raw(), manager(&server.url()));
+    for record in [
+        "1e300",
+        "inf",
+        "nan",
+        "-5",
+        "text",
+        "",
+        "9007199254740991",
+        "99999999999999999999",
+    ] {
+        for kind in Kind::ALL {
+            let name = name("record");
+            for key in kind.keys(&name) {
+                let () = raw.ask(&["SET", &fence_of(&key), record]);
+            }
+            let guard = kind.of(&locks, &name).lock();
+            let guard = guard.unwrap_or_else(|error| panic!("{record:?}, {kind:?}: {error}"));
+            let next = guard.lease().fence();
+            // After the year 2020, and before 2100.
+            assert!(
+                (1_577_836_800_000_000..4_102_444_800_000_000).contains(&next),
+                "{next}"
+            );
+            guard.release().expect("it is held");
+            assert!(!raw.exists(&name));
+        }
+    }
 }

@@ -54,6 +54,62 @@ pub(super) fn a_user_without_scripts_or_the_keys_is_denied_at_once(kind: Kind) {
     }
 }
 
+/// All that scripts use to acquire and release.
+const COMMANDS: [&str; 24] = [
+    "append",
+    "del",
+    "exists",
+    "get",
+    "hdel",
+    "hget",
+    "hlen",
+    "hset",
+    "pexpire",
+    "pexpireat",
+    "pttl",
+    "publish",
+    "pubsub",
+    "set",
+    "time",
+    "zadd",
+    "zcard",
+    "zrange",
+    "zrangebyscore",
+    "zrem",
+    "zscore",
+    "ping",
+    "eval",
+    "evalsha",
+];
+
+/// Each right in turn, so that scripts fail wherever they can.
+pub(super) fn a_right_that_is_missing_leaves_no_lock_behind(kind: Kind) {
+    let (server, url) = with_user(&[]);
+    let (redis, other) = (server.raw(), manager(&server.url()));
+    let mut denied = 0;
+    for command in COMMANDS {
+        let name = &format!("without-{command}");
+        let locks = manager(&url);
+        grant(&redis, &[&format!("-{command}")]);
+        let outcome = kind.of(&locks, name).lease(secs(600)).try_lock();
+        grant(&redis, &["+@all"]);
+        match outcome {
+            Ok(guard) => drop(guard.expect("it is free")),
+            Err(Error::Denied { .. }) => denied += 1,
+            Err(error) => panic!("{name}: {error:?}"),
+        }
+        let next = kind.rival().of(&other, name).try_lock_for(PATIENCE);
+        let next = next.expect("it is asked");
+        drop(next.unwrap_or_else(|| panic!("{name}: it was left behind")));
+        let fences: Vec<_> = kind.keys(name).iter().map(|key| fence_of(key)).collect();
+        wait_until("nothing but fences is left", || {
+            let left: Vec<String> = redis.ask(&["KEYS", &format!("*{name}*")]);
+            left.iter().all(|key| fences.contains(key))
+        });
+    }
+    assert!(denied > 1, "{denied} were denied");
+}
+
 pub(super) fn rights_taken_away_end_waits_and_cost_a_lease_only_at_its_end(kind: Kind) {
     both_ways(kind, |kind| {
         let (server, url) = with_user(&[]);
