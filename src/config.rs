@@ -204,9 +204,15 @@ impl Server {
         {
             return Err(Error::config("url", "it names no host or no port"));
         }
-        if let ConnectionAddr::TcpTls { insecure: true, .. } = info.addr() {
-            let reason = "whoever answers would be trusted, which is not supported";
-            return Err(Error::config("url", reason));
+        if let ConnectionAddr::TcpTls { insecure, .. } = info.addr() {
+            // Another crate may have taught the redis crate what this one has not learnt.
+            if cfg!(not(feature = "tls")) {
+                return Err(Error::config("url", "TLS needs the feature `tls`"));
+            }
+            if *insecure {
+                let reason = "whoever answers would be trusted, which is not supported";
+                return Err(Error::config("url", reason));
+            }
         }
         let address = info.addr().to_string().into();
         let mut login: RedisConnectionInfo = info.redis_settings().clone();
@@ -301,6 +307,14 @@ mod tests {
     fn tls_trusts_nobody_who_is_not_trusted() {
         assert!(Server::parse("rediss://h/", None).is_ok());
         let error = Server::parse("rediss://h/#insecure", None).expect_err("insecure");
+        assert!(error.to_string().starts_with("url "), "{error}");
+    }
+
+    /// Other crates of this build know TLS; that is none of this one's.
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn tls_needs_its_feature() {
+        let error = Server::parse("rediss://h/", None).expect_err("there is no TLS");
         assert!(error.to_string().starts_with("url "), "{error}");
     }
 

@@ -17,6 +17,7 @@ use crate::random::SystemChance;
 use crate::script::{
     Adopt, Ask, Call, Cursor, Kind, Pass, PlainRelease, Renewal, Renewed, Reply, Verb,
 };
+use crate::store::frame::Frame;
 use crate::store::link::Said;
 use crate::store::{Answer, Heard, Limits, Line, Store};
 use crate::sync::Arc;
@@ -48,8 +49,13 @@ pub fn server(url: &str) -> Result<String> {
 /// All answers that there are in these bytes, up to what is none.
 #[must_use]
 pub fn answers(mut bytes: &[u8]) -> Vec<Value> {
-    let mut parser = redis::Parser::new();
-    std::iter::from_fn(|| parser.parse_value(&mut bytes).ok()).collect()
+    std::iter::from_fn(|| {
+        let end = Frame::default().end(bytes, 8 << 20).ok()??;
+        let (answer, rest) = bytes.split_at(end);
+        bytes = rest;
+        redis::parse_redis_value(answer).ok()
+    })
+    .collect()
 }
 
 /// Reads a value as the reply to each kind of call, and makes of it what callers are given.

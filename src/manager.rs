@@ -435,7 +435,8 @@ impl Builder {
         self
     }
 
-    /// Checks the settings and connects once, bounded by `connect_timeout` and `io_timeout`.
+    /// Checks the settings and connects once, bounded by `connect_timeout`, and by `io_timeout` for each of the requests
+    /// that this takes: to log in, the question below, a PING.
     ///
     /// The first connection, whether it is made here or later, asks the server what it does when its memory is full
     /// (`CONFIG GET`, or where that is not allowed `INFO`), and warns in the log, once, if it may evict locks.

@@ -46,6 +46,7 @@ pub(crate) mod watch;
 #[cfg(test)]
 mod tests;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use crate::clock::{Clock, Time};
@@ -203,10 +204,14 @@ impl Engine {
         Ok(answer)
     }
 
-    /// Sends a request on a pooled connection.
+    /// Sends a request on a pooled connection. A panic on the way is a failure like any other, so that nobody unwinds
+    /// whom others wait for: they would wait for good.
     fn send(&self, call: &Call<'_>, limits: Limits) -> Result<Answer, Failure> {
         self.stats.requests.add(1);
-        self.store.call(call, limits)
+        catch_unwind(AssertUnwindSafe(|| self.store.call(call, limits))).unwrap_or_else(|_| {
+            let words = "the request panicked";
+            Err(Failure::plain(FailureKind::Unavailable, true, words))
+        })
     }
 
     /// A guard begins, `asked` for from Redis or not. Told before anybody acts on it, so that no end of it, and no guard

@@ -269,6 +269,24 @@ fn the_renewal_thread_goes_on_after_a_panic_with_all_its_leases() {
     guard.release().expect("never lost");
 }
 
+/// Others wait for the thread that asks: it must not unwind out of the queue.
+#[test]
+fn a_request_that_panics_is_one_without_an_answer() {
+    let mut calls = 0;
+    let pool = move |call: &Call<'_>| {
+        calls += 1;
+        assert!(calls != 1, "the first request panics");
+        generous()(call)
+    };
+    let engine = Fake::new(pool, generous()).engine(LONG, Arc::new(SystemClock));
+    let failed = mutex(Arc::clone(&engine), "name").lock();
+    assert!(
+        matches!(failed, Err(Error::Unavailable { .. })),
+        "{failed:?}"
+    );
+    lock(&engine).release().expect("it is held");
+}
+
 #[test]
 fn one_lease_that_the_server_refuses_costs_no_other() {
     let clock = Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)));

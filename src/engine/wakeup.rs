@@ -19,7 +19,7 @@
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::core::attempt::Hearing;
 use crate::engine::Engine;
@@ -31,7 +31,7 @@ use crate::name::{BROKEN, CHANNEL_PREFIX};
 use crate::store::Heard;
 use crate::sync::{Arc, AtomicBool, AtomicU8, Condvar, Mutex, Ordering, Thread, Weak, thread};
 
-/// Pauses between tries to subscribe; each is twice the one before.
+/// Pauses between tries to subscribe; each is twice the one before, until a subscription has lasted for the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How long to wait before asking again for what was denied.
@@ -199,21 +199,24 @@ impl Wakeup {
         let mut said_denied = false;
         let mut said_muted = false;
         loop {
+            let mut subscribed: Option<Instant> = None;
             let mut hear = |heard: Heard<'_>| {
                 match heard {
                     Heard::Muted(failure) => {
                         if !std::mem::replace(&mut said_muted, true) {
-                            log::warn!(
-                                "the server does not let this user publish on {:?}, so other processes poll for what \
-                                 this one hands over: {}",
-                                self.channel,
-                                failure.cause
-                            );
+                            logged(|| {
+                                log::warn!(
+                                    "the server does not let this user publish on {:?}, so other processes poll for \
+                                     what this one hands over: {}",
+                                    self.channel,
+                                    failure.cause
+                                );
+                            });
                         }
                     }
                     Heard::Subscribed => {
                         self.hearing.store(READY, Ordering::SeqCst);
-                        pause = FIRST_PAUSE;
+                        subscribed = Some(Instant::now());
                         said_denied = false;
                         if std::mem::take(&mut failing) {
                             tell(Notice::Recovered(Connection::Wakeup));
@@ -255,6 +258,10 @@ impl Wakeup {
                     if !std::mem::replace(&mut failing, true) {
                         let error = failure.into_error(None);
                         tell(Notice::Unreachable(Connection::Wakeup, error));
+                    }
+                    // Each subscription has all who wait ask: one that is cut short again and again must not.
+                    if subscribed.is_some_and(|since| since.elapsed() >= LONGEST_PAUSE) {
+                        pause = FIRST_PAUSE;
                     }
                     let wait = crate::random::jittered(chance, pause);
                     pause = (pause * 2).min(LONGEST_PAUSE);

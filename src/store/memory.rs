@@ -5,6 +5,8 @@
 
 use redis::Value;
 
+use crate::logging::logged;
+
 /// Asks the server, and warns in the log.
 ///
 /// The question may be forbidden, or have another name: it is then asked in another way, and if that is forbidden too,
@@ -26,10 +28,12 @@ pub(super) fn warn_of_eviction<E>(
         && most != "0"
         && policy != "noeviction"
     {
-        log::warn!(
-            "{address} may evict locks when its memory is full (maxmemory {most}, maxmemory-policy {policy}): \
-             an evicted lock is lost, and free for others before its holder knows; use noeviction"
-        );
+        logged(|| {
+            log::warn!(
+                "{address} may evict locks when its memory is full (maxmemory {most}, maxmemory-policy {policy}): \
+                 an evicted lock is lost, and free for others before its holder knows; use noeviction"
+            );
+        });
     }
     Ok(())
 }

@@ -4,6 +4,7 @@
 //! over them. The floors above know the store by this trait only, so a store of another topology, or of a
 //! test, takes the place of the real one.
 
+pub(crate) mod frame;
 pub(crate) mod link;
 mod memory;
 pub(crate) mod node;

@@ -12,7 +12,7 @@
 //! | who | waits for |
 //! | --- | --- |
 //! | asks | the gate, through which there are never more than there are places, and none while one in haste waits; then a place |
-//! | is in haste | a place: so at most for a request that is on its way |
+//! | is in haste | a place: so for requests that are on their way, and those of as many as are through the gate already |
 //!
 //! In haste is what holders send, and who was told that the lock is handed over to it: if it does not ask soon, it is
 //! passed over.

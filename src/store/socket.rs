@@ -3,27 +3,35 @@
 //! The redis crate's own connection has none: its time limit counts from one piece of an answer to the next, so that a
 //! server that says a byte now and then keeps a thread for as long as it likes; and at its end, one that listened waits
 //! for the answer to an UNSUBSCRIBE. Here the limit is for all of a request and its answer, and an answer has a greatest
-//! length, so that no server, nor what was taken for one, makes this process run out of memory. What bytes mean is the
-//! redis crate's to say.
+//! length, so that no server, nor what was taken for one, makes this process run out of memory.
+//!
+//! A request is sent when nothing is owed by either side, and has one answer. Whatever else comes puts them out of step,
+//! and is an error.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use redis::{Cmd, ConnectionAddr, Parser, Value};
+use redis::{Cmd, ConnectionAddr, Value};
+use socket2::{Domain, SockAddr, Type};
+
+use crate::store::frame::Frame;
 
 /// The longest answer, in bytes. A page of 200 locks is some 50,000. What is read of an answer takes up to some twenty
 /// times as much memory, where it is made of the smallest pieces.
 const LONGEST: usize = 8 << 20;
+/// How much is read at a time.
+const PIECE: usize = 8 << 10;
 /// A limit on the socket that is so much too long is as good.
 const AS_GOOD: Duration = Duration::from_millis(1);
 
 pub(super) struct Socket {
     stream: Stream,
-    parser: Parser,
-    /// How many bytes may still come of the answer under way.
-    left: usize,
+    /// What has come and was not taken yet, and how far that is measured.
+    came: Vec<u8>,
+    frame: Frame,
     /// Room for a request.
     packed: Vec<u8>,
 }
@@ -61,7 +69,7 @@ impl Socket {
         let plain = |os| Stream::Plain(Limited::new(os));
         let stream = match address {
             ConnectionAddr::Tcp(host, port) => plain(dial((&**host, *port), limit)?),
-            ConnectionAddr::Unix(path) => plain(Os::Unix(UnixStream::connect(path)?)),
+            ConnectionAddr::Unix(path) => plain(dial_here(path, limit)?),
             #[cfg(feature = "tls")]
             ConnectionAddr::TcpTls { host, port, .. } => {
                 let client = tls(host)?;
@@ -72,8 +80,8 @@ impl Socket {
         };
         Ok(Self {
             stream,
-            parser: Parser::new(),
-            left: LONGEST,
+            came: Vec::new(),
+            frame: Frame::default(),
             packed: Vec::new(),
         })
     }
@@ -81,7 +89,12 @@ impl Socket {
     /// Sends a command and reads its answer, both within `limit`.
     pub(super) fn request(&mut self, command: &Cmd, limit: Duration) -> Result<Value, Fault> {
         self.send(command, limit)?;
-        self.answer()
+        let answer = self.answer()?;
+        if self.came.is_empty() {
+            Ok(answer)
+        } else {
+            Err(Fault::Malformed("more than one answer".to_owned()))
+        }
     }
 
     /// Sends a command whose answer comes among the [`next`](Self::next) things that are said.
@@ -99,50 +112,27 @@ impl Socket {
         self.stream.limited().begin(limit);
         match self.answer() {
             Ok(value) => Ok(Some(value)),
-            Err(Fault::Io(error)) if is_timeout(&error) => Ok(None),
+            Err(Fault::Io(error)) if error.kind() == io::ErrorKind::TimedOut => Ok(None),
             Err(fault) => Err(fault),
         }
     }
 
     fn answer(&mut self) -> Result<Value, Fault> {
-        let mut source = Source {
-            stream: &mut self.stream,
-            left: &mut self.left,
-            failed: None,
-        };
-        match (self.parser.parse_value(&mut source), source.failed) {
-            (Ok(value), _) => {
-                self.left = LONGEST;
-                Ok(value)
+        loop {
+            let end = self.frame.end(&self.came, LONGEST);
+            if let Some(end) = end.map_err(Fault::Malformed)? {
+                self.frame = Frame::default();
+                let value = redis::parse_redis_value(&self.came[..end]);
+                self.came.drain(..end);
+                self.came.shrink_to(PIECE);
+                return value.map_err(|error| Fault::Malformed(error.to_string()));
             }
-            (Err(_), Some(fault)) => Err(fault),
-            (Err(error), None) => Err(Fault::Malformed(error.to_string())),
+            let mut piece = [0; PIECE];
+            match self.stream.read(&mut piece).map_err(Fault::Io)? {
+                0 => return Err(Fault::Io(io::ErrorKind::UnexpectedEof.into())),
+                read => self.came.extend_from_slice(&piece[..read]),
+            }
         }
-    }
-}
-
-/// Where an answer comes from. It keeps what went wrong there, of which the parser tells less.
-struct Source<'a> {
-    stream: &'a mut Stream,
-    left: &'a mut usize,
-    failed: Option<Fault>,
-}
-
-impl Read for Source<'_> {
-    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        let fault = match self.stream.read(to) {
-            Ok(0) if !to.is_empty() => Fault::Io(io::ErrorKind::UnexpectedEof.into()),
-            Ok(count) if count > *self.left => {
-                Fault::Malformed("an answer of more than 8 MiB".to_owned())
-            }
-            Ok(count) => {
-                *self.left -= count;
-                return Ok(count);
-            }
-            Err(error) => Fault::Io(error),
-        };
-        self.failed = Some(fault);
-        Err(io::ErrorKind::Other.into())
     }
 }
 
@@ -226,6 +216,7 @@ impl Limited {
             self.limit()?;
             match work(&mut self.os) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_timeout(&error) => return Err(io::ErrorKind::TimedOut.into()),
                 done => return done,
             }
         }
@@ -292,6 +283,18 @@ fn dial(host: impl ToSocketAddrs, limit: Duration) -> io::Result<Os> {
     Err(last)
 }
 
+/// Connects to a socket of this machine: to one whose queue is full, as that of a stopped server, it takes its time.
+fn dial_here(path: &Path, limit: Duration) -> io::Result<Os> {
+    let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    // Connecting is bound by what bounds writing.
+    socket.set_write_timeout(Some(limit))?;
+    match socket.connect(&SockAddr::unix(path)?) {
+        Ok(()) => Ok(Os::Unix(socket.into())),
+        Err(error) if is_timeout(&error) => Err(io::ErrorKind::TimedOut.into()),
+        Err(error) => Err(error),
+    }
+}
+
 /// The client's side of TLS, which trusts whom the system trusts.
 #[cfg(feature = "tls")]
 fn tls(host: &str) -> io::Result<rustls::ClientConnection> {
@@ -314,6 +317,7 @@ fn tls(host: &str) -> io::Result<rustls::ClientConnection> {
 #[cfg(test)]
 mod tests {
     use std::net::{SocketAddr, TcpListener};
+    use std::os::unix::net::UnixListener;
 
     use super::*;
 
@@ -343,5 +347,27 @@ mod tests {
 
         assert!(dial(&[silent, silent, open][..], LIMIT).is_ok());
         assert!(dial(&[][..], LIMIT).is_err());
+    }
+    #[test]
+    fn a_socket_of_this_machine_has_its_time_limit_too() {
+        const LIMIT: Duration = Duration::from_millis(300);
+        let path = std::env::temp_dir().join(format!("leasehold-{}", uuid::Uuid::new_v4()));
+        let _listener = UnixListener::bind(&path).expect("a new path");
+        let mut queued = Vec::new();
+        let failed = loop {
+            match dial_here(&path, LIMIT) {
+                Ok(os) => queued.push(os),
+                Err(error) => break error.kind(),
+            }
+        };
+        std::fs::remove_file(&path).ok();
+        assert!(!queued.is_empty(), "nobody was let in");
+        // Where the system does not wait, it refuses.
+        let kinds = [io::ErrorKind::TimedOut, io::ErrorKind::ConnectionRefused];
+        assert!(kinds.contains(&failed), "{failed:?}");
+        assert_eq!(
+            dial_here(&path, LIMIT).err().map(|e| e.kind()),
+            Some(io::ErrorKind::NotFound)
+        );
     }
 }

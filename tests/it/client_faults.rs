@@ -221,18 +221,21 @@ fn a_close_during_a_request_without_an_answer_leaves_no_orphan() {
     wait_until("it is released", || !redis.exists("n"));
 }
 
-/// A child whose logger panics at every word of ours.
-fn child_with_a_panicking_logger(server: &Server, settings: &str) -> Child {
-    let mut child = Child::start(&server.url(), settings);
-    assert_eq!(child.ask("panicking-logger"), "set");
-    child
+/// At the first connection, which the thread makes that wants the lock.
+#[test]
+fn a_logger_that_panics_fails_no_call() {
+    let server = Server::with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
+    let mut child = Child::start(&server.url(), "logger=panics");
+    child.lock("n");
+    assert_eq!(child.ask("release n"), "released");
+    child.lock("n");
 }
 
 #[test]
 fn a_logger_that_panics_stops_no_renewal() {
     let server = Server::start();
     let redis = server.raw();
-    let mut child = child_with_a_panicking_logger(&server, "lease_ms=12000");
+    let mut child = Child::start(&server.url(), "logger=panics lease_ms=12000");
     child.lock("n");
     for _ in 0..2 {
         let failed = child.ask("failed-renewals");
@@ -251,7 +254,7 @@ fn a_logger_that_panics_stops_no_renewal() {
 fn a_logger_that_panics_stops_no_listener() {
     let server = Server::start();
     let redis = server.raw();
-    let mut child = child_with_a_panicking_logger(&server, "");
+    let mut child = Child::start(&server.url(), "logger=panics");
     let holder = manager(&server.url());
     let listeners = || -> Vec<String> { redis.ask(&["PUBSUB", "CHANNELS", "leasehold:*"]) };
     for _ in 0..2 {
@@ -271,7 +274,7 @@ fn a_logger_that_panics_stops_no_listener() {
 fn a_logger_that_panics_makes_no_drop_panic() {
     let server = Server::start();
     let redis = server.raw();
-    let mut child = child_with_a_panicking_logger(&server, "lease_ms=600000");
+    let mut child = Child::start(&server.url(), "logger=panics lease_ms=600000");
     child.lock("n");
     server.pause();
     assert_eq!(child.ask("drop-guard n"), "dropped");

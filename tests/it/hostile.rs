@@ -17,7 +17,7 @@ fn is_listening(words: &Words) -> bool {
 
 /// Answers to a script that are no answers to it, whatever it is.
 fn nonsense() -> Vec<Vec<u8>> {
-    let fixed: [&[u8]; 41] = [
+    let fixed: [&[u8]; 43] = [
         b"hello\r\n",
         b"\r\n",
         b"\0\0\0\0\r\n",
@@ -31,6 +31,9 @@ fn nonsense() -> Vec<Vec<u8>> {
         b"$2\r\nabc\r\n",
         b"$1\r\n1\r\n",
         b"$x\r\n",
+        // One more than was asked for, or the beginning of one.
+        b":5\r\n:1\r\n",
+        b":5\r\n+",
         b":\r\n",
         b":x\r\n",
         b":-5\r\n",
@@ -349,6 +352,57 @@ fn a_wait_goes_on_whatever_its_listener_hears() {
             }
         }
     });
+}
+
+/// Each subscription has all who wait ask, so one that is cut off again and again must not come again at once.
+#[test]
+fn a_listener_that_is_cut_off_again_and_again_takes_its_time() {
+    let server = Server::start();
+    let hostile = Hostile::before(&server);
+    let locks = build(patient(&hostile.url()));
+    let guard = manager(&server.url()).lock("n").expect("it is free");
+    hostile.answers(|words| {
+        if is_listening(words) {
+            Answer::Close(confirmed(words, b""))
+        } else {
+            Answer::Pass
+        }
+    });
+    let waiting = locking(&locks.mutex("n"));
+    let wait_until_cut_off = |times| {
+        wait_until("it is cut off", || hostile.answered() >= times);
+    };
+    // By then the pauses are as long as they become.
+    wait_until_cut_off(8);
+    let begun = Instant::now();
+    wait_until_cut_off(12);
+    // Time itself is what is tested: four pauses of a second, less their jitter.
+    assert!(begun.elapsed() > secs(1), "{:?}", begun.elapsed());
+    guard.release().expect("it was held all the while");
+    drop(waiting.end().expect("it comes free"));
+}
+
+/// Nothing depends on the question what becomes of locks where memory is short.
+#[test]
+fn questions_that_are_swallowed_cost_no_call() {
+    let server = Server::start();
+    let hostile = Hostile::before(&server);
+    hostile.answers(|words| match words.first().map(Vec::as_slice) {
+        Some(b"CONFIG" | b"INFO") => Answer::Say(Vec::new()),
+        _ => Answer::Pass,
+    });
+    let locks = impatient(&hostile.url()).build_unchecked();
+    let locks = locks.expect("nothing is asked yet");
+    // Over many connections, each of which might ask.
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let guard = locks.try_lock_for("n", PATIENCE).expect("it is asked");
+                drop(guard.expect("it comes free"));
+            });
+        }
+    });
+    assert_eq!(hostile.answered(), 1, "questions");
 }
 
 #[test]

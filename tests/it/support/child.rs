@@ -227,6 +227,11 @@ fn manager(url: &str, settings: &str) -> LockManager {
             "replicas" => builder.replicas(value.parse().expect("a number")),
             "label" => builder.label(value),
             "background_release" => builder.background_release(value == "yes"),
+            "logger" => {
+                assert_eq!(value, "panics");
+                log::panic_from_now_on();
+                builder
+            }
             _ => panic!("no such setting: {key}"),
         };
     }

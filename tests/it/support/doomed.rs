@@ -7,7 +7,7 @@ use std::thread;
 
 use leasehold::LockManager;
 
-use super::{File, Guard, PATIENCE, Raw, log, ms, patient};
+use super::{File, Guard, PATIENCE, Raw, ms, patient};
 
 /// How a child ends that is told to exit: as no failing test would.
 pub(crate) const EXITED: i32 = 7;
@@ -63,10 +63,6 @@ pub(crate) fn answer(
             let fence = (how == "fenced").then(|| guards[name].fence());
             let accepted = File::new(raw, key).write(text, fence);
             if accepted { "written" } else { "refused" }.into()
-        }
-        ["panicking-logger"] => {
-            log::panic_from_now_on();
-            "set".into()
         }
         ["failed-renewals"] => locks().stats().renewals_failed.to_string(),
         _ => return None,

@@ -1,0 +1,219 @@
+//! Where an answer ends, found as its bytes come.
+//!
+//! What they mean is the redis crate's parser to say, which is given whole answers only. Left to read by itself it keeps
+//! for the next answer what came after this one, and goes a hundred levels deep on the caller's stack.
+//!
+//! The protocol is [RESP2](https://redis.io/docs/latest/develop/reference/protocol-spec/); nobody here asks for another.
+//!
+//! | a line begins with | goes on with | and is followed by |
+//! | --- | --- | --- |
+//! | `+` `-` `:` | a text, an error, a number | |
+//! | `$` | a length, or -1 for no value | so many bytes and the end of a line |
+//! | `*` | a count, or -1 for no value | so many values |
+
+/// How deep arrays may be in arrays. Ours are four deep.
+const DEEPEST: usize = 8;
+/// The longest line, in bytes: errors quote what they were sent, and names are short.
+const LONGEST_LINE: usize = 64 << 10;
+
+/// How far the answer that is coming has been measured.
+#[derive(Default)]
+pub(crate) struct Frame {
+    /// So many of its bytes are whole values, or the beginnings of arrays.
+    measured: usize,
+    /// How many values are still to come of each array that has begun.
+    open: Vec<usize>,
+}
+
+impl Frame {
+    /// The length of the answer that begins `came`; none where more is to come of it. It is told of the same answer until
+    /// that is whole, and each time goes on from where it was.
+    ///
+    /// # Errors
+    ///
+    /// Why it is none, or is not wanted: because of more than `longest` bytes.
+    pub(crate) fn end(&mut self, came: &[u8], longest: usize) -> Result<Option<usize>, String> {
+        loop {
+            let Some(line) = first_line(&came[self.measured..])? else {
+                return Ok(None);
+            };
+            let (bytes, values) = match line {
+                [b'+' | b'-' | b':', ..] => (0, 0),
+                [b'$', length @ ..] => (count(length)?.map_or(0, |bytes| bytes + 2), 0),
+                [b'*', length @ ..] => (0, count(length)?.unwrap_or(0)),
+                _ => return Err("what came is no RESP2".to_owned()),
+            };
+            let end = self.measured + line.len() + 2 + bytes;
+            // The least that a value takes is three bytes.
+            if end > longest || values > longest / 3 {
+                return Err(format!("an answer of more than {} MiB", longest >> 20));
+            }
+            if end > came.len() {
+                return Ok(None);
+            }
+            self.measured = end;
+            if values == 0 {
+                self.count();
+            } else if self.open.len() < DEEPEST {
+                self.open.push(values);
+            } else {
+                return Err(format!("an answer of more than {DEEPEST} levels"));
+            }
+            if self.open.is_empty() {
+                return Ok(Some(end));
+            }
+        }
+    }
+
+    /// A value is there, and perhaps with it the arrays that it is the last of.
+    fn count(&mut self) {
+        while let Some(wanted) = self.open.last_mut() {
+            *wanted -= 1;
+            if *wanted > 0 {
+                return;
+            }
+            self.open.pop();
+        }
+    }
+}
+
+/// A line without its end; none where that is to come.
+fn first_line(bytes: &[u8]) -> Result<Option<&[u8]>, String> {
+    let looked_at = &bytes[..bytes.len().min(LONGEST_LINE)];
+    match looked_at.windows(2).position(|pair| pair == b"\r\n") {
+        Some(length) => Ok(Some(&bytes[..length])),
+        None if bytes.len() < LONGEST_LINE => Ok(None),
+        None => Err(format!("a line of more than {} KiB", LONGEST_LINE >> 10)),
+    }
+}
+
+/// A length or count; none for no value. It is one of an `i64`, so something may be added to it.
+fn count(digits: &[u8]) -> Result<Option<usize>, String> {
+    let number = std::str::from_utf8(digits).ok();
+    let number = number.and_then(|number| number.parse::<i64>().ok());
+    if number == Some(-1) {
+        return Ok(None);
+    }
+    let number = number.and_then(|number| usize::try_from(number).ok());
+    number
+        .map(Some)
+        .ok_or_else(|| "a length that is none".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use redis::Value;
+
+    use super::*;
+
+    const LONGEST: usize = 8 << 20;
+
+    /// Any answer, as its bytes.
+    fn answer() -> impl Strategy<Value = Vec<u8>> {
+        let line = (
+            prop::sample::select(vec!['+', '-', ':']),
+            "[0-9]{1,9}".prop_map(|digits| digits),
+        )
+            .prop_map(|(kind, text)| format!("{kind}{text}\r\n").into_bytes());
+        let none = prop::sample::select(vec!["$-1\r\n", "*-1\r\n", "*0\r\n", "$0\r\n\r\n"])
+            .prop_map(|none| none.as_bytes().to_vec());
+        let bytes = prop::collection::vec(any::<u8>(), 0..20).prop_map(|bytes| {
+            let head = format!("${}\r\n", bytes.len()).into_bytes();
+            [head, bytes, b"\r\n".to_vec()].concat()
+        });
+        let leaf = prop_oneof![line, none, bytes];
+        leaf.prop_recursive(8, 64, 5, |value| {
+            prop::collection::vec(value, 1..5).prop_map(|values| {
+                let head = format!("*{}\r\n", values.len()).into_bytes();
+                [vec![head], values].concat().concat()
+            })
+        })
+    }
+
+    proptest! {
+        /// However it is cut into pieces, it is whole with its last byte and no sooner, and whatever comes after it is
+        /// not its own.
+        #[test]
+        fn an_answer_is_whole_with_its_last_byte(
+            answer in answer(),
+            more in prop::collection::vec(any::<u8>(), 0..20),
+            pieces in prop::collection::vec(1..9usize, 0..400),
+        ) {
+            let mut frame = Frame::default();
+            let mut there = 0;
+            for piece in pieces {
+                there += piece;
+                if there >= answer.len() {
+                    break;
+                }
+                prop_assert_eq!(frame.end(&answer[..there], LONGEST), Ok(None));
+            }
+            let all = [answer.clone(), more].concat();
+            prop_assert_eq!(frame.end(&all, LONGEST), Ok(Some(answer.len())));
+            prop_assert!(redis::parse_redis_value(&answer).is_ok());
+        }
+
+        #[test]
+        fn no_bytes_are_too_strange(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let mut frame = Frame::default();
+            for there in 0..=bytes.len() {
+                match frame.end(&bytes[..there], LONGEST) {
+                    Ok(None) => {}
+                    Ok(Some(end)) => {
+                        prop_assert_eq!(end, there);
+                        break;
+                    }
+                    Err(_) => break,
+                }
+            }
+        }
+    }
+
+    fn end(bytes: &str, longest: usize) -> Result<Option<usize>, String> {
+        Frame::default().end(bytes.as_bytes(), longest)
+    }
+
+    #[test]
+    fn what_is_none_or_too_much_is_told_at_once() {
+        for none in [
+            "\r\n",
+            "OK\r\n",
+            "$\r\n",
+            "$-2\r\n",
+            "*x\r\n",
+            "%1\r\n",
+            "_\r\n",
+            "$99999999999999999999\r\n",
+        ] {
+            assert!(end(none, LONGEST).is_err(), "{none:?}");
+        }
+        let most = i64::MAX;
+        for long in [
+            format!("${most}\r\n"),
+            format!("*{most}\r\n"),
+            "*400\r\n".into(),
+        ] {
+            assert!(end(&long, 1000).is_err(), "{long:?}");
+        }
+        assert_eq!(
+            end(&format!("+{}", "x".repeat(LONGEST_LINE - 3)), LONGEST),
+            Ok(None)
+        );
+        assert!(end(&format!("+{}", "x".repeat(LONGEST_LINE)), LONGEST).is_err());
+        // Many small values are as long as one large one.
+        assert!(end(&format!("*300\r\n{}", ":12\r\n".repeat(300)), 1000).is_err());
+    }
+
+    #[test]
+    fn levels_are_counted() {
+        let levels = |n| format!("{}:1\r\n", "*1\r\n".repeat(n));
+        let deepest = levels(DEEPEST);
+        assert_eq!(end(&deepest, LONGEST), Ok(Some(deepest.len())));
+        assert!(matches!(
+            redis::parse_redis_value(deepest.as_bytes()),
+            Ok(Value::Array(_))
+        ));
+        assert!(end(&levels(DEEPEST + 1), LONGEST).is_err());
+    }
+}
