@@ -142,7 +142,7 @@ fn a_loss_that_is_known_here_is_told() {
     let (raw, name) = (shared(), name("background"));
     let guard = background(raw.url())
         .mutex(&name)
-        .lease(ms(50))
+        .lease(secs(2))
         .renew(false)
         .lock()
         .expect("free");

@@ -150,7 +150,7 @@ fn an_adoption_whose_answer_was_lost_is_repeated() {
 fn a_lost_guard_gives_a_claim_that_is_lost() {
     let raw = shared();
     let locks = manager(raw.url());
-    let short = |name: &str| locks.mutex(name).lease(ms(300)).renew(false);
+    let short = |name: &str| locks.mutex(name).lease(secs(2)).renew(false);
 
     // The key is there still, since somebody has lengthened its life.
     let kept = name("kept");

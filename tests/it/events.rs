@@ -403,7 +403,7 @@ fn losses_are_told_once_and_by_their_causes() {
     lost(guard.release());
 
     // By its end, unrenewed.
-    let guard = locks.mutex(&name).lease(ms(300)).renew(false).lock();
+    let guard = locks.mutex(&name).lease(secs(2)).renew(false).lock();
     let expired = diary.nth("lost", 4);
     assert_eq!(expired.cause, Some(LostCause::Expired));
     lost(guard.expect("it is free").release());

@@ -303,9 +303,9 @@ fn with_lock_says_that_the_lease_ended_inside() {
     let mut ran = false;
     let result = locks
         .mutex(&name)
-        .lease(ms(500))
+        .lease(secs(2))
         .renew(false)
-        .with(secs(1), |lease| {
+        .with(PATIENCE, |lease| {
             wait_until("the lease is over", || lease.state() == LeaseState::Lost);
             ran = true;
         });

@@ -174,7 +174,7 @@ fn what_was_lost_is_not_entered_until_all_guards_are_gone() {
     let mutex = manager(raw.url()).reentrant_mutex(&name);
     let outer = mutex
         .clone()
-        .lease(ms(500))
+        .lease(secs(2))
         .renew(false)
         .lock()
         .expect("free");

@@ -118,7 +118,7 @@ fn no_error_has_the_password() {
     let redis = server.raw();
     let locks = manager(&url);
     fails!(locks.lock(""), Error::InvalidName { .. });
-    let guard = locks.mutex("m").lease(ms(500)).renew(false).lock();
+    let guard = locks.mutex("m").lease(secs(2)).renew(false).lock();
     let guard = guard.expect("it is free");
     let loss = guard.on_lost().recv_timeout(PATIENCE).expect("it is told");
     show(&loss);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold::{Error, LeaseState, LostCause};
 
-use crate::support::{Kind, lost, manager, ms, name, secs, shared, wait_until};
+use crate::support::{Kind, PATIENCE, lost, manager, ms, name, secs, shared, wait_until};
 
 pub(super) fn with_returns_what_the_closure_returns(kind: Kind) {
     let redis = shared();
@@ -54,7 +54,7 @@ pub(super) fn with_times_out_and_names_the_holder(kind: Kind) {
 pub(super) fn with_says_that_the_lease_ended_inside(kind: Kind) {
     let lock = kind.of(&manager(shared().url()), &name("with-lost"));
     let mut ran = false;
-    let result = lock.lease(ms(500)).unrenewed().with(secs(1), |leases| {
+    let result = lock.lease(secs(2)).unrenewed().with(PATIENCE, |leases| {
         wait_until("the lease is over", || {
             leases[0].state() == LeaseState::Lost
         });

@@ -4,7 +4,7 @@ use leasehold::{Error, LeaseState, LostCause};
 
 use super::{LONG, end_of, locks, reading, writing};
 use crate::support::{
-    PATIENCE, Server, build, hasty, lost, manager, ms, name, patient, secs, shared, wait_until,
+    PATIENCE, Server, build, hasty, lost, manager, name, patient, secs, shared, wait_until,
 };
 
 #[test]
@@ -107,7 +107,7 @@ fn a_lost_writer_becomes_no_reader() {
     assert_eq!(raw.shares(&name).len(), 1);
     drop(between);
     // Here it is known.
-    let short = one.clone().lease(ms(300)).renew(false);
+    let short = one.clone().lease(secs(2)).renew(false);
     let writer = short.write().expect("free");
     wait_until("it is lost", || writer.state() == LeaseState::Lost);
     assert_eq!(lost(writer.downgrade()).cause, LostCause::Expired);
