@@ -19,7 +19,7 @@ pub(crate) type Cause = Arc<dyn std::error::Error + Send + Sync>;
 ///
 /// | the server | the error | a wait that has begun |
 /// | --- | --- | --- |
-/// | refuses the connection, resets it, does not answer in time, closes at `maxclients` | [`Unavailable`](Error::Unavailable) | goes on |
+/// | refuses the connection, closes or resets it, does not answer in time, closes at `maxclients` | [`Unavailable`](Error::Unavailable) | goes on |
 /// | `LOADING`, `BUSY`, `READONLY`, `MISCONF`, `OOM`, `NOREPLICAS`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN` | [`Unavailable`](Error::Unavailable) | goes on |
 /// | `NOAUTH`, `WRONGPASS`, `NOPERM` | [`Denied`](Error::Denied) | ends |
 /// | `WRONGTYPE` | [`WrongType`](Error::WrongType) | ends |

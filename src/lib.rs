@@ -112,8 +112,8 @@
 //!
 //! # Features
 //!
-//! * `tls`: `rediss://` by rustls, with the certificates of the system. Where the program has not installed a
-//!   provider of cryptography, building a manager installs ring's.
+//! * `tls`: `rediss://` by rustls, versions 1.2 and 1.3, with the certificates that the system has at the first
+//!   connection. Where the program has not installed a provider of cryptography, building a manager installs ring's.
 //!
 //! # Sources
 //!

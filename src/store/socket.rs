@@ -18,6 +18,8 @@ use redis::{Cmd, ConnectionAddr, Value};
 use socket2::{Domain, SockAddr, Type};
 
 use crate::store::frame::Frame;
+#[cfg(feature = "tls")]
+use crate::sync::Arc;
 
 /// The longest answer, in bytes. A page of 200 locks is some 50,000. What is read of an answer takes up to some twenty
 /// times as much memory, where it is made of the smallest pieces.
@@ -298,20 +300,26 @@ fn dial_here(path: &Path, limit: Duration) -> io::Result<Os> {
 /// The client's side of TLS, which trusts whom the system trusts.
 #[cfg(feature = "tls")]
 fn tls(host: &str) -> io::Result<rustls::ClientConnection> {
-    let mut trusted = rustls::RootCertStore::empty();
-    let mut found = rustls_native_certs::load_native_certs();
-    if let Some(error) = found.errors.pop() {
-        return Err(io::Error::other(error));
-    }
-    for certificate in found.certs {
-        trusted.add(certificate).map_err(io::Error::other)?;
-    }
-    let config = rustls::ClientConfig::builder()
-        .with_root_certificates(trusted)
-        .with_no_client_auth();
+    use rustls::{ClientConfig, ClientConnection, RootCertStore};
+
+    // Those whom the system trusts are read once, which takes milliseconds; and sessions are resumed from here.
+    static CONFIG: once_cell::sync::OnceCell<Arc<ClientConfig>> = once_cell::sync::OnceCell::new();
+    let config = CONFIG.get_or_try_init(|| {
+        let mut found = rustls_native_certs::load_native_certs();
+        let mut trusted = RootCertStore::empty();
+        // One that cannot be read is no reason to trust none.
+        let (readable, _) = trusted.add_parsable_certificates(found.certs);
+        match found.errors.pop() {
+            Some(error) if readable == 0 => Err(io::Error::other(error)),
+            _ => {
+                let builder = ClientConfig::builder().with_root_certificates(trusted);
+                Ok(builder.with_no_client_auth().into())
+            }
+        }
+    })?;
     let host =
         rustls::pki_types::ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-    rustls::ClientConnection::new(config.into(), host).map_err(io::Error::other)
+    ClientConnection::new(Arc::clone(config), host).map_err(io::Error::other)
 }
 
 #[cfg(test)]
@@ -348,6 +356,7 @@ mod tests {
         assert!(dial(&[silent, silent, open][..], LIMIT).is_ok());
         assert!(dial(&[][..], LIMIT).is_err());
     }
+
     #[test]
     fn a_socket_of_this_machine_has_its_time_limit_too() {
         const LIMIT: Duration = Duration::from_millis(300);

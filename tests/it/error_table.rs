@@ -121,7 +121,12 @@ const SILENT: &str = "does not answer in time";
 /// What is no line of a server's: whether a wait goes on, and how it is answered.
 fn faults() -> [(&'static str, Becomes, bool, Answer); 5] {
     [
-        ("resets it", Unavailable, true, Answer::Close(Vec::new())),
+        (
+            "closes or resets it",
+            Unavailable,
+            true,
+            Answer::Close(Vec::new()),
+        ),
         (
             "half",
             Unavailable,
@@ -305,7 +310,7 @@ fn the_documented_table_is_this_one() {
     };
     let spoken = [
         ("refuses the connection", Unavailable, true),
-        ("resets it", Unavailable, true),
+        ("closes or resets it", Unavailable, true),
         (SILENT, Unavailable, true),
         ("no answer to what was asked", Protocol, false),
     ];
