@@ -125,7 +125,9 @@ fn a_password_that_is_set_later_is_asked_for_by_new_connections() {
     let server = Server::start();
     let redis = server.raw();
     let mut operator = Operator::of(&server);
-    let (one, other) = (manager(&server.url()), manager(&server.url()));
+    // With one connection, which is open from here on; of several, each is opened when it is first used.
+    let one = build(patient(&server.url()).pool_size(1));
+    let other = manager(&server.url());
     let guard = one.mutex("n").lease(secs(15)).lock();
     let guard = guard.expect("it is free");
     let waiter = locking(&other.mutex("n"));
