@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::clock::Time;
 use crate::sync::Arc;
 
 /// The result of this crate's calls.
@@ -253,6 +254,8 @@ pub(crate) struct Failure {
     pub(crate) kind: FailureKind,
     /// Whether the request may have been carried out, or may yet be.
     pub(crate) unknown: bool,
+    /// Whether it may have been carried out in part. That part is over: nothing is to come.
+    pub(crate) half_done: bool,
     pub(crate) cause: Cause,
 }
 
@@ -280,6 +283,7 @@ impl Failure {
         Self {
             kind,
             unknown,
+            half_done: false,
             cause: Arc::new(Plain(words.into())),
         }
     }
@@ -294,6 +298,15 @@ impl Failure {
     pub(crate) fn too_late() -> Self {
         let words = "the lock was granted too late to be believed";
         Self::plain(FailureKind::Unavailable, true, words)
+    }
+
+    /// Until when what was `sent` then may be carried out, where it may have been. What was carried out in part is over.
+    pub(crate) fn doubt(&self, sent: Time, lease: Duration) -> Option<Time> {
+        if self.unknown {
+            Some(sent + lease)
+        } else {
+            self.half_done.then_some(sent)
+        }
     }
 
     pub(crate) fn passes(&self) -> bool {

@@ -265,8 +265,9 @@ impl Builder {
         self
     }
 
-    /// How long a connection may take to be made. The addresses that the server's name stands for share it; the
-    /// resolution of the name is the system's and has limits of its own. From 1 ms to 1 h. Defaults to 2 s.
+    /// How long a connection may take to be made. The addresses that the server's name stands for share it, so a name
+    /// with several wants more; the resolution of the name is the system's and has limits of its own. From 1 ms to 1 h.
+    /// Defaults to 2 s.
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.settings.connect_timeout = limit;
         self
@@ -435,8 +436,8 @@ impl Builder {
         self
     }
 
-    /// Checks the settings and connects once, bounded by `connect_timeout`, and by `io_timeout` for each of the requests
-    /// that this takes: to log in, the question below, a PING.
+    /// Checks the settings and connects, bounded by `connect_timeout` and, for each of the requests that this takes, by
+    /// `io_timeout`: to log in, the question below, a PING.
     ///
     /// The first connection, whether it is made here or later, asks the server what it does when its memory is full
     /// (`CONFIG GET`, or where that is not allowed `INFO`), and warns in the log, once, if it may evict locks.

@@ -13,6 +13,7 @@
 //! | any, sent | held | a try is done; a wait sleeps until a message, the holder's expiry, or its poll |
 //! | ask, sent | failed, and no wait has begun | done: the first error is returned at once |
 //! | any, sent | failed for good (denied, wrong type, other permits, nonsense) | done |
+//! | any, sent | failed half way | the same, and the owner is cancelled once, with what it may have taken |
 //! | ask, sent | failed, may pass | back off, ask again under the same owner: asking is idempotent |
 //! | take over, sent | failed, outcome unknown | abandon both owners, back off, ask under a new one |
 //! | take over, sent | failed, certainly not carried out | back off, take over again |
@@ -418,8 +419,9 @@ impl Attempt {
     }
 
     fn failed(&mut self, sent: Time, failure: Failure, around: &Surroundings<'_>) -> Step {
-        if failure.unknown {
-            self.doubt = Some(sent + around.terms.lease());
+        let doubt = failure.doubt(sent, around.terms.lease());
+        if doubt.is_some() {
+            self.doubt = self.doubt.max(doubt);
             // The release that must follow for the old owner may hit the new one's grant: neither asks again.
             if let State::TakeOver { from, .. } = std::mem::replace(&mut self.state, State::Ask) {
                 self.leave_behind(from, self.doubt);
@@ -839,6 +841,25 @@ mod tests {
         let verb = scene.send(Input::Woken);
         assert!(matches!(verb, Verb::Acquire { .. }));
         assert!(*verb.owner() != owner && *verb.owner() != from);
+    }
+
+    /// By one cancel: nothing of it is to come.
+    #[test]
+    fn what_was_refused_half_way_leaves_its_owner_behind() {
+        for half_done in [false, true] {
+            let mut scene = Scene::new(None);
+            scene.send(Input::Go);
+            let failure = Failure {
+                half_done,
+                ..Failure::plain(FailureKind::Denied, false, "no right to this")
+            };
+            let sent = scene.now;
+            let step = scene.step(Input::Failed { sent, failure });
+            assert!(matches!(step, Step::Done(Outcome::Failed(_))), "{step:?}");
+            let left = scene.attempt.abandon();
+            let doubts: Vec<_> = left.iter().map(|leftover| leftover.doubt).collect();
+            assert_eq!(doubts, if half_done { vec![Some(sent)] } else { vec![] });
+        }
     }
 
     #[test]

@@ -211,7 +211,7 @@ impl Engine {
             Ok(_) => Failure::another_question(),
             Err(failure) => failure,
         };
-        if failure.unknown {
+        if failure.unknown || failure.half_done {
             // It may be carried out up to a lease after it was sent, and the lock then lives for another.
             candidate.until = Some(sent + lease * 2);
         }

@@ -111,7 +111,7 @@ impl Engine {
             },
             Err(failure) => failure,
         };
-        let doubt = failure.unknown.then(|| sent + lease);
+        let doubt = failure.doubt(sent, lease);
         let left = Leftover {
             doubt: doubt.max(self.leftover(writer).doubt),
             ..self.leftover(writer)

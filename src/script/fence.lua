@@ -4,10 +4,10 @@
 -- survives the loss of all data, since time went on, and a clock set back, since the last is kept. The
 -- record outlives the later of the two by `memory` ms, so that no key lives for ever.
 
--- The last fence, of what GET says of its record; 0 where that can be none, as it is later than the year 2100.
+-- The last fence, of what GET says of its record; 0 where that can be none, as it is later than the year 2255.
 local function last_fence(record)
   local last = tonumber(record or 0)
-  return last and last >= 0 and last < 4102444800000000 and last or 0
+  return last and last >= 0 and last < 9000000000000000 and last or 0
 end
 
 -- Returns the first fence, or an error as a table, and never raises one: what the caller did before must be undone.

@@ -39,11 +39,14 @@ impl Frame {
             };
             let (bytes, values) = match line {
                 [b'+' | b'-' | b':', ..] => (0, 0),
-                [b'$', length @ ..] => (count(length)?.map_or(0, |bytes| bytes + 2), 0),
+                [b'$', length @ ..] => {
+                    let bytes = count(length)?;
+                    (bytes.map_or(0, |bytes| bytes.saturating_add(2)), 0)
+                }
                 [b'*', length @ ..] => (0, count(length)?.unwrap_or(0)),
                 _ => return Err("what came is no RESP2".to_owned()),
             };
-            let end = self.measured + line.len() + 2 + bytes;
+            let end = (self.measured + line.len() + 2).saturating_add(bytes);
             // The least that a value takes is three bytes.
             if end > longest || values > longest / 3 {
                 return Err(format!("an answer of more than {} MiB", longest >> 20));
@@ -87,7 +90,7 @@ fn first_line(bytes: &[u8]) -> Result<Option<&[u8]>, String> {
     }
 }
 
-/// A length or count; none for no value. It is one of an `i64`, so something may be added to it.
+/// A length or count; none for no value.
 fn count(digits: &[u8]) -> Result<Option<usize>, String> {
     let number = std::str::from_utf8(digits).ok();
     let number = number.and_then(|number| number.parse::<i64>().ok());

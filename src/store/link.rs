@@ -334,6 +334,7 @@ fn broken(address: &Arc<str>, fault: Fault) -> Failure {
         Fault::Io(error) => Failure {
             kind: FailureKind::Unavailable,
             unknown: true,
+            half_done: false,
             cause: Arc::new(At {
                 address: Arc::clone(address),
                 error,
@@ -386,7 +387,7 @@ fn refusal(error: redis::ServerError) -> Failure {
     let text = error.details().unwrap_or_default();
     // A command of more than 10 parts is refused to a stranger before it is looked at.
     let stranger = text.starts_with("Protocol error: unauthenticated")
-        || text.starts_with("The user executing the script");
+        || text.contains("The user executing the script");
     let kind = if says(&error, &DENIED) || stranger {
         FailureKind::Denied
     } else if says(&error, &["WRONGTYPE"]) {
@@ -397,9 +398,11 @@ fn refusal(error: redis::ServerError) -> Failure {
         FailureKind::Protocol
     };
     let raised = is_wrapped(&error) || text.contains("@user_script:");
-    let unknown = raised && matches!(kind, FailureKind::Denied | FailureKind::Protocol);
     let words = on_a_line(&redis::RedisError::from(error).to_string());
-    Failure::plain(kind, unknown, words)
+    Failure {
+        half_done: raised && matches!(kind, FailureKind::Denied | FailureKind::Protocol),
+        ..Failure::plain(kind, false, words)
+    }
 }
 
 /// An answer to AUTH, in the server's words only where these are known: a server that does not know the command says
@@ -443,7 +446,8 @@ fn connect(route: &Route, budget: &Budget) -> Result<Socket, Failure> {
         return Ok(open);
     }
     let mut ask = |command: &redis::Cmd| {
-        let answered = open.request(command, budget.left(route.io_timeout));
+        // Half of the time is for going on without an answer.
+        let answered = open.request(command, budget.left(route.io_timeout) / 2);
         match answered.map_err(Trouble::of)? {
             // It would answer nothing else now.
             Value::ServerError(error) if refusal(error.clone()).passes() => {
@@ -543,6 +547,16 @@ mod tests {
             (
                 "ERR",
                 "The user executing the script can't access at least one of the keys",
+                Denied,
+            ),
+            (
+                "ERR",
+                "Error running script (call to f_1): @user_script:12: The user executing the script can't run this command",
+                Denied,
+            ),
+            (
+                "@user_script:",
+                "12: The user executing the script can't run this command or subcommand",
                 Denied,
             ),
             (

@@ -287,13 +287,20 @@ fn dial(host: impl ToSocketAddrs, limit: Duration) -> io::Result<Os> {
 
 /// Connects to a socket of this machine: to one whose queue is full, as that of a stopped server, it takes its time.
 fn dial_here(path: &Path, limit: Duration) -> io::Result<Os> {
+    let until = Instant::now() + limit;
+    let address = SockAddr::unix(path)?;
     let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    // Connecting is bound by what bounds writing.
-    socket.set_write_timeout(Some(limit))?;
-    match socket.connect(&SockAddr::unix(path)?) {
-        Ok(()) => Ok(Os::Unix(socket.into())),
-        Err(error) if is_timeout(&error) => Err(io::ErrorKind::TimedOut.into()),
-        Err(error) => Err(error),
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        // Connecting is bound by what bounds writing.
+        socket.set_write_timeout(Some(left.max(AS_GOOD)))?;
+        match socket.connect(&address) {
+            Ok(()) => return Ok(Os::Unix(socket.into())),
+            // A signal was handled meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted && !left.is_zero() => {}
+            Err(error) if is_timeout(&error) => return Err(io::ErrorKind::TimedOut.into()),
+            Err(error) => return Err(error),
+        }
     }
 }
 
@@ -309,13 +316,14 @@ fn tls(host: &str) -> io::Result<rustls::ClientConnection> {
         let mut trusted = RootCertStore::empty();
         // One that cannot be read is no reason to trust none.
         let (readable, _) = trusted.add_parsable_certificates(found.certs);
-        match found.errors.pop() {
-            Some(error) if readable == 0 => Err(io::Error::other(error)),
-            _ => {
-                let builder = ClientConfig::builder().with_root_certificates(trusted);
-                Ok(builder.with_no_client_auth().into())
-            }
+        if readable == 0 {
+            return Err(match found.errors.pop() {
+                Some(error) => io::Error::other(error),
+                None => io::Error::other("the system has no certificates"),
+            });
         }
+        let builder = ClientConfig::builder().with_root_certificates(trusted);
+        Ok(builder.with_no_client_auth().into())
     })?;
     let host =
         rustls::pki_types::ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
@@ -325,14 +333,25 @@ fn tls(host: &str) -> io::Result<rustls::ClientConnection> {
 #[cfg(test)]
 mod tests {
     use std::net::{SocketAddr, TcpListener};
-    use std::os::unix::net::UnixListener;
+
+    use socket2::Socket as OsSocket;
 
     use super::*;
 
+    /// A listener with a short queue.
+    fn listener(address: &SockAddr) -> OsSocket {
+        let listener = OsSocket::new(address.domain(), Type::STREAM, None).expect("a socket");
+        listener.bind(address).expect("a new address");
+        listener.listen(1).expect("it is bound");
+        listener
+    }
+
     /// A listener that lets nobody in any more: its queue is full. Those in it are kept with it.
-    fn silent() -> (TcpListener, SocketAddr, Vec<TcpStream>) {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    fn silent() -> (OsSocket, SocketAddr, Vec<TcpStream>) {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let listener = listener(&any.into());
         let address = listener.local_addr().expect("an address");
+        let address = address.as_socket().expect("of the internet");
         let mut queued = Vec::new();
         while let Ok(stream) = TcpStream::connect_timeout(&address, Duration::from_millis(200)) {
             queued.push(stream);
@@ -361,7 +380,7 @@ mod tests {
     fn a_socket_of_this_machine_has_its_time_limit_too() {
         const LIMIT: Duration = Duration::from_millis(300);
         let path = std::env::temp_dir().join(format!("leasehold-{}", uuid::Uuid::new_v4()));
-        let _listener = UnixListener::bind(&path).expect("a new path");
+        let _listener = listener(&SockAddr::unix(&path).expect("a short path"));
         let mut queued = Vec::new();
         let failed = loop {
             match dial_here(&path, LIMIT) {

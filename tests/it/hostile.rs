@@ -391,15 +391,14 @@ fn questions_that_are_swallowed_cost_no_call() {
         Some(b"CONFIG" | b"INFO") => Answer::Say(Vec::new()),
         _ => Answer::Pass,
     });
-    let locks = impatient(&hostile.url()).build_unchecked();
-    let locks = locks.expect("nothing is asked yet");
-    // Over many connections, each of which might ask.
+    let builder = patient(&hostile.url()).io_timeout(secs(20));
+    let locks = builder.build_unchecked().expect("nothing is asked yet");
+    // In less time than a request may take; and then over many connections, each of which might ask.
+    let first = locks.try_lock_for("n", secs(12)).expect("it is asked");
+    drop(first.expect("it is free"));
     thread::scope(|scope| {
         for _ in 0..8 {
-            scope.spawn(|| {
-                let guard = locks.try_lock_for("n", PATIENCE).expect("it is asked");
-                drop(guard.expect("it comes free"));
-            });
+            scope.spawn(|| drop(locks.lock("n").expect("it comes free")));
         }
     });
     assert_eq!(hostile.answered(), 1, "questions");

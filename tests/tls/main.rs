@@ -131,9 +131,9 @@ fn a_slow_link_carries_a_lock_and_a_dead_one_loses_it() {
     trusting("a_slow_link_carries_a_lock_and_a_dead_one_loses_it", || {
         let (server, port) = server();
         let proxy = Proxy::to_port(port);
+        proxy.strike(Role::Pool, Fault::Drip);
         // A handshake is some thousands of bytes, each of which takes a millisecond and more.
         let locks = build(LockManager::single(&over(&proxy)).io_timeout(secs(20)));
-        proxy.strike(Role::Pool, Fault::Drip);
         let mutex = locks.mutex("n").lease(secs(30)).renew(false);
         mutex.lock().expect("it is free").release().expect("held");
         proxy.heal();
