@@ -324,7 +324,7 @@ fn ten_thousand_locks_are_listed_once_each_while_others_come_and_go() {
 #[test]
 fn a_list_has_room_for_very_many_holders() {
     const LOCKS: usize = 240;
-    const HOLDERS: usize = 500;
+    const HOLDERS: usize = 1000;
     let server = Server::start();
     let make = "
         local time = redis.call('TIME')
