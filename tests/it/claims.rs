@@ -309,7 +309,7 @@ fn a_wait_that_ends_beside_an_adopted_lock_leaves_nobody_behind() {
     let locks = manager(raw.url());
     let claim = manager(raw.url()).lock(&name).expect("it is free").detach();
     let mutex = locks.mutex(&name);
-    let asks = task(move || mutex.try_lock_for(secs(2)));
+    let asks = task(move || mutex.try_lock_for(secs(6)));
     raw.wait_until_queued(&name, 1);
     let behind = locking_asleep(&locks.mutex(&name));
     let guard = locks.adopt(&claim).expect("nobody has it");

@@ -135,7 +135,7 @@ fn giving_up(role: Role, fault: Fault) {
     let scene = Scene::new();
     let holder = scene.other.mutex("n").lease(LONG).lock();
     let holder = holder.expect("it is free");
-    let (mutex, wait) = (scene.locks.mutex("n").lease(LONG), secs(2));
+    let (mutex, wait) = (scene.locks.mutex("n").lease(LONG), secs(6));
     let begun = Instant::now();
     let waiting = task(move || {
         let result = mutex.try_lock_for(wait);

@@ -163,7 +163,7 @@ fn a_wait_in_vain_leaves_nothing_in_any_queue() {
     let set = other.multi(&names);
     let waiting = [(); 3].map(|()| {
         let set = set.clone();
-        task(move || set.try_lock_for(secs(1)))
+        task(move || set.try_lock_for(secs(8)))
     });
     raw.wait_until_queued(&names[0], 1);
     // It moves to the next queue.

@@ -58,7 +58,7 @@ fn a_place_in_the_queue_passes_to_the_next_thread() {
     let waiting = manager(raw.url());
     thread::scope(|scope| {
         let first = waiting.mutex(&name);
-        let first = scope.spawn(move || first.try_lock_for(ms(1500)));
+        let first = scope.spawn(move || first.try_lock_for(secs(6)));
         raw.wait_until_queued(&name, 1);
         let place = raw.queue(&name);
         let second = asleep(scope, || {

@@ -9,8 +9,8 @@ use std::time::Duration;
 use leasehold::{Error, LockManager, Permit, Semaphore};
 
 use crate::support::{
-    Child, Raw, Server, Task, build, count, gave_up, manager, ms, name, patient, secs, shared,
-    task, task_asleep, unused_url, wait_until,
+    Child, Raw, Server, Task, build, count, gave_up, manager, name, patient, secs, shared, task,
+    task_asleep, unused_url, wait_until,
 };
 
 /// No test lives to see a lease of this end, or be renewed.
@@ -288,7 +288,7 @@ fn who_gives_up_lets_those_behind_it_in() {
     let name = name("gives-up");
     let [one, other, third] = semaphores(raw, &name, 4);
     let permit = one.acquire().expect("free");
-    let large = task(move || other.try_acquire_many_for(4, secs(2)));
+    let large = task(move || other.try_acquire_many_for(4, secs(6)));
     raw.wait_until_queued(&name, 1);
     let behind = [acquiring(&third, 2), acquiring(&one, 1)];
     raw.wait_until_queued(&name, 3);
@@ -426,7 +426,7 @@ fn a_thread_that_gives_up_hands_its_place_to_one_that_wants_another_number() {
     let all = one.acquire_many(3).expect("free");
     let first = task({
         let other = other.clone();
-        move || other.try_acquire_many_for(3, ms(1_500))
+        move || other.try_acquire_many_for(3, secs(6))
     });
     raw.wait_until_queued(&name, 1);
     let place = raw.queue(&name);
