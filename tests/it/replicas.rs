@@ -114,8 +114,8 @@ fn a_renewal_that_too_few_have_does_not_count() {
     let locks = build(
         patient(&master.url())
             .replicas(1)
-            .io_timeout(secs(1))
-            .lease(secs(4)),
+            .io_timeout(secs(3))
+            .lease(secs(12)),
     );
     let guard = locks.lock("n").expect("free");
     let (raw, heard) = (master.raw(), guard.on_lost());
@@ -135,7 +135,7 @@ fn a_renewal_that_too_few_have_does_not_count() {
 #[test]
 fn an_extension_that_too_few_have_is_an_error() {
     let (master, [replica]) = servers::<1>();
-    let locks = build(patient(&master.url()).replicas(1).io_timeout(secs(1)));
+    let locks = replicated(&master, 1);
     let guard = locks.lock("n").expect("free");
     let left = guard.remaining();
     replica.pause();
