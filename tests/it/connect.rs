@@ -9,7 +9,7 @@ use leasehold::{
     RateLimiter, ReadGuard, ReentrantGuard, ReentrantMutex, RwLock, Semaphore, WriteGuard,
 };
 
-use crate::support::{Server, build, lost, manager, ms, name, secs, shared};
+use crate::support::{Server, build, lost, manager, ms, name, patient, secs, shared};
 
 #[test]
 fn everything_goes_between_threads() {
@@ -53,7 +53,7 @@ fn a_unix_socket_is_an_address() {
     );
     assert!(manager(&elsewhere).try_lock("n").expect("asked").is_some());
     // The builder's database comes before the URL's.
-    let third = build(LockManager::single(&elsewhere).database(3));
+    let third = build(patient(&elsewhere).database(3));
     assert!(third.try_lock("n").expect("asked").is_none());
     guard.release().expect("held");
     drop(server);
@@ -64,7 +64,7 @@ fn a_unix_socket_is_an_address() {
 fn a_handles_own_settings_come_before_the_managers() {
     let raw = shared();
     let name = name("settings");
-    let locks = build(LockManager::single(raw.url()).lease(secs(5)).renew(true));
+    let locks = build(patient(raw.url()).lease(secs(5)).renew(true));
     let handle = locks.mutex(&name).lease(secs(100)).renew(false);
     let guard = handle.lock().expect("free");
     assert!(raw.ttl(&name).expect("it expires") > secs(50));

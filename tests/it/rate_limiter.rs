@@ -302,7 +302,7 @@ fn a_key_of_another_kind_is_left_alone() {
 #[test]
 fn a_server_out_of_reach_is_an_error_at_once() {
     let server = Server::start();
-    let limiter = build(LockManager::single(&server.url()).io_timeout(ms(200)));
+    let limiter = build(LockManager::single(&server.url()).io_timeout(secs(1)));
     let limiter = limiter.rate_limiter("n", 1, secs(1));
     limiter.acquire().expect("the first");
     server.kill();

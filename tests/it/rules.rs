@@ -8,8 +8,8 @@ use crossbeam_channel::TryRecvError;
 use leasehold::{Error, LeaseState, LockManager, LostCause};
 
 use crate::support::{
-    PATIENCE, Raw, Server, asleep, build, companions_of, hasty, lost, manager, ms, name, secs,
-    shared, wait_until,
+    PATIENCE, Raw, Server, asleep, build, companions_of, hasty, lost, manager, ms, name, patient,
+    secs, shared, wait_until,
 };
 
 /// So long that no test lives to see it end: whatever comes free came free by itself.
@@ -95,9 +95,9 @@ fn a_take_over_whose_answer_is_lost_leaves_no_owner_behind() {
         LockManager::single(&server.url())
             .lease(LONG)
             .quantum(ms(1))
-            .io_timeout(ms(200)),
+            .io_timeout(secs(1)),
     );
-    let elsewhere = build(LockManager::single(&server.url()).io_timeout(ms(200)));
+    let elsewhere = build(LockManager::single(&server.url()).io_timeout(secs(1)));
     let guard = locks.lock("n").expect("free");
     let fence = guard.fence();
     thread::scope(|scope| {
@@ -264,7 +264,7 @@ fn whoever_polls_a_free_lock_gives_it_to_the_first_in_the_queue() {
 #[test]
 fn one_bad_key_in_a_batch_spoils_no_other_renewal() {
     let raw = shared();
-    let locks = build(LockManager::single(raw.url()).lease(secs(6)));
+    let locks = build(patient(raw.url()).lease(secs(6)));
     let names: Vec<String> = (0..5).map(|_| name("batch")).collect();
     let guards: Vec<_> = names
         .iter()
@@ -287,7 +287,7 @@ fn one_bad_key_in_a_batch_spoils_no_other_renewal() {
 fn full_memory_stops_neither_renewal_nor_release() {
     let server = Server::start();
     let raw = server.raw();
-    let locks = build(LockManager::single(&server.url()).lease(secs(6)));
+    let locks = build(patient(&server.url()).lease(secs(6)));
     let guard = locks.lock("n").expect("free");
     let owner = guard.owner().to_owned();
     let waiting = manager(&server.url());
@@ -345,7 +345,7 @@ fn close_says_whether_every_release_went_out() {
 fn an_extension_is_not_passed_on() {
     let raw = shared();
     let name = name("extension");
-    let locks = build(LockManager::single(raw.url()).lease(secs(20)));
+    let locks = build(patient(raw.url()).lease(secs(20)));
     let guard = locks.lock(&name).expect("free");
     guard.extend(LONG).expect("extended");
     assert!(raw.ttl(&name).expect("it expires") > secs(500));
@@ -362,7 +362,7 @@ fn an_extension_is_not_passed_on() {
 fn an_extension_whose_answer_was_lost_leaves_no_orphan() {
     let server = Server::start();
     let raw = server.raw();
-    let locks = build(LockManager::single(&server.url()).io_timeout(ms(300)));
+    let locks = build(LockManager::single(&server.url()).io_timeout(secs(1)));
     // So that the server knows the script.
     let warm = locks.lock("warm").expect("free");
     warm.extend(LONG).expect("extended");
@@ -386,7 +386,7 @@ fn an_extension_whose_answer_was_lost_leaves_no_orphan() {
 fn unused_fences_are_given_back_at_each_quantum() {
     let name = name("give-back");
     // A block of as many fences as there are microseconds in it.
-    let locks = build(LockManager::single(shared().url()).quantum(LONG));
+    let locks = build(patient(shared().url()).quantum(LONG));
     let mut next = locks.lock(&name).expect("free");
     let mut fences = vec![next.fence()];
     for round in 0..4 {
