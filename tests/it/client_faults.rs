@@ -235,7 +235,7 @@ fn a_logger_that_panics_fails_no_call() {
 fn a_logger_that_panics_stops_no_renewal() {
     let server = Server::start();
     let redis = server.raw();
-    let mut child = Child::start(&server.url(), "logger=panics lease_ms=12000");
+    let mut child = Child::start(&server.url(), "logger=panics lease_ms=18000");
     child.lock("n");
     for _ in 0..2 {
         let failed = child.ask("failed-renewals");
