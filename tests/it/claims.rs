@@ -69,7 +69,7 @@ fn the_same_manager_may_adopt_it() {
 fn an_adopted_lock_is_renewed_and_a_detached_one_is_not() {
     let raw = shared();
     let name = name("renewed");
-    let locks = build(patient(raw.url()).lease(secs(3)));
+    let locks = build(patient(raw.url()).lease(secs(9)));
     let guard = locks.lock(&name).expect("it is free");
     raw.wait_until_renewed(&name, 1);
     let guard = locks.adopt(&guard.detach()).expect("nobody has it");

@@ -534,12 +534,12 @@ fn a_listener_that_blocks_for_ever_holds_up_nothing() {
         turn.end().expect("it comes free");
     }
     // Renewals.
-    let guard = locks.mutex("r").lease(secs(5)).lock().expect("it is free");
+    let guard = locks.mutex("r").lease(secs(12)).lock().expect("it is free");
     let renewed = locks.stats().renewed;
     wait_until("it is renewed", || locks.stats().renewed > renewed);
     drop(guard);
     // A loss, at its deadline.
-    let lease = ms(500);
+    let lease = secs(2);
     let short = locks.mutex("l").lease(lease).renew(false);
     let guard = short.lock().expect("it is free");
     let loss = guard.on_lost().recv_timeout(PATIENCE).expect("it is told");

@@ -305,7 +305,7 @@ fn the_loss_of_one_is_the_loss_of_all_and_frees_the_others() {
     let locks = manager(raw.url());
     let other = manager(raw.url());
     let names = names::<3>("loss");
-    let set = locks.multi(&names).lease(secs(3));
+    let set = locks.multi(&names).lease(secs(9));
     let guard = set.lock().expect("free");
     let told = guard.on_lost();
     let each: Vec<_> = guard.leases().iter().map(Lease::on_lost).collect();

@@ -421,14 +421,14 @@ fn close_ends_waits_and_leaves_guards() {
     let theirs = one.lock(&name).expect("it is free");
     let guard = other
         .mutex(&mine)
-        .lease(secs(3))
+        .lease(secs(9))
         .lock()
         .expect("it is free");
     // One that asks Redis, one that waits behind it, one that waits for another thread's guard.
     let asking = locking(&other.mutex(&name));
     redis.wait_until_queued(&name, 1);
     let behind = locking_asleep(&other.mutex(&name));
-    let behind_ours = locking_asleep(&other.mutex(&mine).lease(secs(3)));
+    let behind_ours = locking_asleep(&other.mutex(&mine).lease(secs(9)));
     assert!(other.clone().close(PATIENCE), "nothing is left to send");
     for wait in [asking, behind, behind_ours] {
         let result = wait.end();

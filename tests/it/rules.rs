@@ -266,7 +266,7 @@ fn whoever_polls_a_free_lock_gives_it_to_the_first_in_the_queue() {
 #[test]
 fn one_bad_key_in_a_batch_spoils_no_other_renewal() {
     let raw = shared();
-    let locks = build(patient(raw.url()).lease(secs(6)));
+    let locks = build(patient(raw.url()).lease(secs(12)));
     let names: Vec<String> = (0..5).map(|_| name("batch")).collect();
     let guards: Vec<_> = names
         .iter()

@@ -96,7 +96,7 @@ fn a_renewal_of_some_permits_touches_no_others() {
     let name = name("renewal");
     let [one, other] = semaphores(raw, &name, 3);
     let still = one.lease(LONG).renew(false).acquire().expect("free");
-    let renewed = other.lease(secs(3)).acquire_many(2).expect("free");
+    let renewed = other.lease(secs(9)).acquire_many(2).expect("free");
     let end_of = |permit: &Permit| {
         let share = format!("{} {}", permit.count(), permit.owner());
         raw.shares(&name)[&share]

@@ -173,12 +173,12 @@ fn renewals_are_counted_and_how_late_they_went_out() {
     let redis = shared();
     let name = name("renewed");
     let locks = manager(redis.url());
-    let guard = locks.mutex(&name).lease(secs(5)).lock();
+    let guard = locks.mutex(&name).lease(secs(12)).lock();
     let guard = guard.expect("it is free");
     wait_until("it is renewed", || locks.stats().renewed > 0);
     let stats = locks.stats();
     assert!(stats.renewal_lags.count() > 0);
-    assert!(stats.renewal_lags.min() < secs(5), "{stats:?}");
+    assert!(stats.renewal_lags.min() < secs(12), "{stats:?}");
     let renewed = locks.stats().renewed;
     guard.extend(secs(60)).expect("it is held");
     assert!(locks.stats().renewed > renewed, "an extension is one");

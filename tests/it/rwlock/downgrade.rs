@@ -63,7 +63,7 @@ fn a_downgrade_keeps_the_lease_and_goes_on_being_renewed() {
     let raw = shared();
     let name = name("renewed");
     let [lock] = locks(raw, &name);
-    let lock = lock.lease(secs(3));
+    let lock = lock.lease(secs(9));
     let reader = lock.write().expect("free").downgrade().expect("held");
     let mut end = end_of(raw, &name, reader.owner());
     for _ in 0..2 {
