@@ -82,10 +82,10 @@ fn a_wrong_password_is_denied_and_not_shown() {
     ] {
         let url = with(&login);
         shows(&LockManager::single(&url));
-        let built = LockManager::connect(&url).expect_err("it has no right");
+        let built = patient(&url).build().expect_err("it has no right");
         assert!(matches!(built, Error::Denied { .. }), "{built:?}");
         assert!(!shown(&built).contains("s3cret"), "{}", shown(&built));
-        let unchecked = LockManager::single(&url).build_unchecked();
+        let unchecked = patient(&url).build_unchecked();
         let unchecked = unchecked.expect("nothing is asked yet");
         shows(&unchecked);
         // At once, also for one that waits.
