@@ -371,6 +371,7 @@ impl std::error::Error for At {
 /// script expects may strike one that is half done, such as a command that this user is not allowed.
 fn refusal(error: redis::ServerError) -> Failure {
     const DENIED: [&str; 3] = ["NOAUTH", "WRONGPASS", "NOPERM"];
+    const NOT_ALLOWED: &str = "The user executing the script";
     const PASSING: [&str; 11] = [
         "LOADING",
         "BUSY",
@@ -387,7 +388,8 @@ fn refusal(error: redis::ServerError) -> Failure {
     let text = error.details().unwrap_or_default();
     // A command of more than 10 parts is refused to a stranger before it is looked at.
     let stranger = text.starts_with("Protocol error: unauthenticated")
-        || text.contains("The user executing the script");
+        || text.starts_with(NOT_ALLOWED)
+        || (is_wrapped(&error) && text.contains(NOT_ALLOWED));
     let kind = if says(&error, &DENIED) || stranger {
         FailureKind::Denied
     } else if says(&error, &["WRONGTYPE"]) {
@@ -472,19 +474,20 @@ fn log_in_to_a_server(route: &Route, budget: &Budget) -> Result<Socket, Failure>
     let mut open = log_in(route, budget)?;
     match open.request(&redis::cmd("PING"), budget.left(route.io_timeout)) {
         Ok(_) => Ok(open),
-        Err(fault) => Err(Failure {
-            unknown: false,
-            ..broken(&route.server.address, fault)
-        }),
+        Err(fault) => Err(certain(broken(&route.server.address, fault))),
+    }
+}
+
+/// Of a connection over which nothing has been asked for yet.
+fn certain(failure: Failure) -> Failure {
+    Failure {
+        unknown: false,
+        ..failure
     }
 }
 
 /// Connects and logs in. Whatever fails here, nothing was asked of the server yet.
 fn log_in(route: &Route, budget: &Budget) -> Result<Socket, Failure> {
-    let certain = |failure: Failure| Failure {
-        unknown: false,
-        ..failure
-    };
     let address = &route.server.address;
     let login = route.server.info.redis_settings();
     let mut open = Socket::connect(route.server.info.addr(), budget.left(route.connect_timeout))
@@ -579,6 +582,11 @@ mod tests {
             (
                 "ERR",
                 "unknown command 'x', with args beginning with: 'OOM'",
+                Protocol,
+            ),
+            (
+                "ERR",
+                "unknown command 'x', with args beginning with: 'The user executing the script'",
                 Protocol,
             ),
             ("LOADING", "Redis is loading", Unavailable),

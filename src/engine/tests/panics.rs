@@ -1,0 +1,72 @@
+//! A panic in a request, whoever sends it: nobody is stuck, and nothing is forgotten.
+
+use super::*;
+
+#[test]
+fn the_renewal_thread_goes_on_after_a_panic_with_all_its_leases() {
+    // A clock that stands still while the panic is reported, however long that takes.
+    let clock = Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)));
+    let (sender, renewals) = mpsc::channel();
+    let mut calls = 0;
+    let line = move |call: &Call<'_>| {
+        calls += 1;
+        sender.send(()).ok();
+        assert!(calls != 1, "the first renewal panics");
+        generous()(call)
+    };
+    let engine = Fake::new(generous(), line).engine(SHORT, Arc::clone(&clock) as Arc<dyn Clock>);
+    let guard = lock(&engine);
+    // The panicked renewal is retried sooner than this, every other is due by then.
+    for renewal in 0..4 {
+        clock.advance(SHORT / 3);
+        renewals.recv_timeout(PATIENCE).expect("asked for");
+        let started = SystemClock.now();
+        while renewal > 0 && guard.remaining() < SHORT / 2 {
+            assert!(SystemClock.now().since(started) < PATIENCE, "not renewed");
+            thread::yield_now();
+        }
+    }
+    guard.release().expect("never lost");
+}
+
+/// Others wait for the thread that asks: it must not unwind out of the queue.
+#[test]
+fn a_request_that_panics_is_one_without_an_answer() {
+    let mut calls = 0;
+    let pool = move |call: &Call<'_>| {
+        calls += 1;
+        assert!(calls != 1, "the first request panics");
+        generous()(call)
+    };
+    let engine = Fake::new(pool, generous()).engine(LONG, Arc::new(SystemClock));
+    let failed = mutex(Arc::clone(&engine), "name").lock();
+    assert!(
+        matches!(failed, Err(Error::Unavailable { .. })),
+        "{failed:?}"
+    );
+    lock(&engine).release().expect("it is held");
+}
+
+#[test]
+fn an_ending_that_makes_the_renewal_thread_panic_is_repeated() {
+    let (sender, endings) = mpsc::channel();
+    let mut sent = false;
+    let line = move |call: &Call<'_>| {
+        if let Call::Lock { verb, .. } = call {
+            sender.send(Arc::clone(verb.owner())).ok();
+            assert!(
+                std::mem::replace(&mut sent, true),
+                "the first ending panics"
+            );
+        }
+        generous()(call)
+    };
+    let engine = Fake::new(unreleasing(), line).engine(LONG, Arc::new(SystemClock));
+    let guard = lock(&engine);
+    let owner = guard.owner().to_owned();
+    assert!(guard.release().is_err());
+    for _ in 0..2 {
+        assert_eq!(*endings.recv_timeout(PATIENCE).expect("sent"), *owner);
+    }
+    assert!(engine.close(PATIENCE));
+}
