@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use leasehold::{Error, LeaseState, LockManager};
+use leasehold::{Error, LockManager};
 
 use crate::support::{Child, Kind, PATIENCE, SLACK, manager, ms, name, secs, shared, wait_in_vain};
 
@@ -102,10 +102,10 @@ pub(super) fn close_ends_waits_and_leaves_guards(kind: Kind) {
     let (one, other) = (manager(redis.url()), manager(redis.url()));
     let theirs = kind.rival().of(&one, &name).lock().expect("it is free");
     // What keeps this kind out, and one of this kind, which both are to stay.
-    let blocking = kind.rival().of(&other, &mine).lease(secs(6));
+    let blocking = kind.rival().of(&other, &mine).lease(secs(9));
     let blocking = blocking.lock().expect("it is free");
     let kept = format!("{mine}:kept");
-    let guard = kind.of(&other, &kept).lease(secs(6)).lock();
+    let guard = kind.of(&other, &kept).lease(secs(9)).lock();
     let guard = guard.expect("it is free");
     // One that asks Redis, one that waits behind it, one that waits for this process's own guard.
     let asking = kind.of(&other, &name).locking();
@@ -127,7 +127,7 @@ pub(super) fn close_ends_waits_and_leaves_guards(kind: Kind) {
     assert!(matches!(again.try_lock_for(secs(1)), Err(Error::Closed)));
     redis.wait_until_renewed(&kept, 2);
     redis.wait_until_renewed(&mine, 2);
-    assert_eq!(guard.lease().state(), LeaseState::Held);
+    guard.check().expect("it is held");
     guard.release().expect("it was held all the while");
     blocking.release().expect("it was held all the while");
     assert!(!redis.exists(&kept) && !redis.exists(&mine));
