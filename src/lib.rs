@@ -148,6 +148,7 @@ mod lock;
 mod logging;
 mod manager;
 mod name;
+mod panics;
 mod process;
 mod random;
 mod script;

@@ -1,10 +1,10 @@
 //! The way to the program's logger, which is foreign code: a panic of it must cost neither a thread that others rely on
 //! nor, in a guard's drop, the process.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use crate::panics::survived;
 
 /// Logs, and survives it. Called with no mutex held.
 pub(crate) fn logged(log: impl FnOnce()) {
     // Nothing of ours is half done in there.
-    catch_unwind(AssertUnwindSafe(log)).ok();
+    survived(log);
 }

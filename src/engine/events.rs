@@ -12,7 +12,6 @@
 //! which holds nothing while it calls. Events are put in with no mutex held, by whoever brings them about and before
 //! anybody else can act on them: so they come in order.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
@@ -24,6 +23,7 @@ use crate::error::{Error, Lost};
 use crate::event::Listener;
 use crate::event::{Connection, Event, SharedListener};
 use crate::logging::logged;
+use crate::panics::survived;
 use crate::stats::Count;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering, thread};
 
@@ -181,8 +181,7 @@ impl Outlet {
                     listener.on_event(&event);
                 }
             };
-            let told = catch_unwind(AssertUnwindSafe(tell));
-            if told.is_err() && !std::mem::replace(&mut has_panicked, true) {
+            if survived(tell).is_none() && !std::mem::replace(&mut has_panicked, true) {
                 // The logger may be what panics.
                 logged(|| log::error!("a listener, or the logger, panicked; it is called again"));
             }

@@ -46,12 +46,12 @@ pub(crate) mod watch;
 #[cfg(test)]
 mod tests;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use crate::clock::{Clock, Time};
 use crate::config::Settings;
 use crate::error::{Error, Failure, FailureKind, Lost, LostCause, Result};
+use crate::panics::survived;
 use crate::process::Origin;
 use crate::random::Chance;
 use crate::script::{Call, Reply, Verb};
@@ -208,7 +208,7 @@ impl Engine {
     /// whom others wait for: they would wait for good.
     fn send(&self, call: &Call<'_>, limits: Limits) -> Result<Answer, Failure> {
         self.stats.requests.add(1);
-        catch_unwind(AssertUnwindSafe(|| self.store.call(call, limits))).unwrap_or_else(|_| {
+        survived(|| self.store.call(call, limits)).unwrap_or_else(|| {
             let words = "the request panicked";
             Err(Failure::plain(FailureKind::Unavailable, true, words))
         })

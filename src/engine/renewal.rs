@@ -19,7 +19,6 @@
 mod endings;
 
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -36,6 +35,7 @@ use crate::error::Failure;
 use crate::event::Connection;
 use crate::logging::logged;
 use crate::name::LockKey;
+use crate::panics::survived;
 use crate::script::{Call, Renewal as Lease, Renewed};
 use crate::stats::Recorder;
 use crate::store::Line;
@@ -161,13 +161,13 @@ impl Renewal {
             let Some(engine) = engine.upgrade() else {
                 return;
             };
-            let round = catch_unwind(AssertUnwindSafe(|| {
+            let round = survived(|| {
                 let line = line.get_or_insert_with(|| engine.store.line());
                 let renewed = self.renew_due(&engine, &mut **line);
                 let ended = self.end_due(&engine, &mut **line);
                 renewed && ended
-            }));
-            if round.is_err() {
+            });
+            if round.is_none() {
                 logged(|| {
                     log::error!("the renewal thread panicked and goes on with all its leases");
                 });
@@ -187,9 +187,9 @@ impl Renewal {
                 return;
             };
             let least = match round {
-                Ok(true) => Duration::ZERO,
-                Ok(false) => AFTER_FAILURE,
-                Err(_) => AFTER_PANIC,
+                Some(true) => Duration::ZERO,
+                Some(false) => AFTER_FAILURE,
+                None => AFTER_PANIC,
             };
             let sleep = sleep.max(least);
             self.changed.wait_for(state, sleep).shift.woke();

@@ -18,7 +18,6 @@
 //! delegate sleeps sets its flag, and the sleep is over before it began.
 
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use crate::core::attempt::Hearing;
@@ -28,6 +27,7 @@ use crate::error::{Failure, FailureKind};
 use crate::event::Connection;
 use crate::logging::logged;
 use crate::name::{BROKEN, CHANNEL_PREFIX};
+use crate::panics::survived;
 use crate::store::Heard;
 use crate::sync::{Arc, AtomicBool, AtomicU8, Condvar, Mutex, Ordering, Thread, Weak, thread};
 
@@ -231,8 +231,8 @@ impl Wakeup {
                 }
                 !self.is_stopped()
             };
-            let listen = AssertUnwindSafe(|| store.listen(&[&self.channel, BROKEN], &mut hear));
-            let ended = catch_unwind(listen).unwrap_or_else(|_| {
+            let listen = || store.listen(&[&self.channel, BROKEN], &mut hear);
+            let ended = survived(listen).unwrap_or_else(|| {
                 let words = "the listener panicked";
                 Err(Failure::plain(FailureKind::Unavailable, false, words))
             });

@@ -17,8 +17,8 @@ use crate::engine::events::{Lease, Notice};
 use crate::engine::holding::HoldLimit;
 use crate::engine::tenure::Tenure;
 use crate::logging::logged;
+use crate::panics::survived;
 use crate::sync::{Arc, Condvar, Mutex, Ordering, Weak, thread};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 /// How far ahead of its time a renewed lease is put back, so that the thread is not woken for each by itself.
@@ -137,7 +137,7 @@ impl Watch {
                 self.settle_due(&engine);
                 self.look_ahead(&engine);
             };
-            if catch_unwind(AssertUnwindSafe(round)).is_err() {
+            if survived(round).is_none() {
                 logged(|| log::error!("the watch thread panicked and goes on"));
             }
             let now = engine.now();

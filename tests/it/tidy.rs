@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// The floors: a file uses lower ones, and its own. `None` where somebody has added a module without a place.
 fn floor(module: &str) -> Option<u32> {
     Some(match module {
-        "error" | "name" | "clock" | "process" | "sync" | "random" | "logging" => 1,
+        "error" | "name" | "clock" | "process" | "sync" | "random" | "logging" | "panics" => 1,
         "config" | "event" | "stats" | "claim" => 2,
         "script" => 3,
         "core" => 4,
