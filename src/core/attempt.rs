@@ -15,7 +15,7 @@
 //! | any, sent | failed for good (denied, wrong type, other permits, nonsense) | done |
 //! | any, sent | failed half way | the same, and the owner is cancelled once, with what it may have taken |
 //! | ask, sent | failed, may pass | back off, ask again under the same owner: asking is idempotent |
-//! | take over, sent | failed, outcome unknown | abandon both owners, back off, ask under a new one |
+//! | take over, sent | failed, outcome unknown, or answered to another question | abandon both owners, back off, ask under a new one |
 //! | take over, sent | failed, certainly not carried out | back off, take over again |
 //! | sleeping | woken, or time | ask again |
 //! | any | given up | [`Attempt::abandon`] says what may be left behind in Redis |
@@ -351,13 +351,6 @@ impl Attempt {
     }
 
     fn replied(&mut self, sent: Time, reply: &Reply, around: &Surroundings<'_>) -> Step {
-        // Whatever the answer, the tenure that was to be taken over is over.
-        let taken_over = !matches!(self.state, State::Ask);
-        if let State::TakeOver { from, doubt, .. } = std::mem::replace(&mut self.state, State::Ask)
-            && doubt.is_some()
-        {
-            self.leave_behind(from, doubt);
-        }
         match reply {
             Reply::Granted {
                 fence,
@@ -365,6 +358,7 @@ impl Attempt {
                 contended,
             } => {
                 let (fence, contended) = (*fence, *contended);
+                let taken_over = self.has_taken_over();
                 let deadline = valid_until(sent, around.terms.lease());
                 if around.now >= deadline {
                     self.doubt.get_or_insert(sent + around.terms.lease());
@@ -384,10 +378,12 @@ impl Attempt {
                 }))
             }
             Reply::Shared if self.offered.is_some() => {
+                self.has_taken_over();
                 self.queued = false;
                 Step::Done(Outcome::Shared)
             }
             Reply::Held { ttl, .. } => {
+                self.has_taken_over();
                 self.answered = true;
                 self.waits = true;
                 self.outage = None;
@@ -407,6 +403,7 @@ impl Attempt {
                 sleep(wait, around)
             }
             Reply::Differs(stored) => {
+                self.has_taken_over();
                 let kind = FailureKind::PermitsDiffer {
                     asked: around.of,
                     stored: *stored,
@@ -416,6 +413,18 @@ impl Attempt {
             }
             _ => self.failed(sent, Failure::another_question(), around),
         }
+    }
+
+    /// Whatever was answered to it, the tenure that was to be taken over is over. False where there was none.
+    fn has_taken_over(&mut self) -> bool {
+        let State::TakeOver { from, doubt, .. } = std::mem::replace(&mut self.state, State::Ask)
+        else {
+            return false;
+        };
+        if doubt.is_some() {
+            self.leave_behind(from, doubt);
+        }
+        true
     }
 
     fn failed(&mut self, sent: Time, failure: Failure, around: &Surroundings<'_>) -> Step {
@@ -841,6 +850,20 @@ mod tests {
         let verb = scene.send(Input::Woken);
         assert!(matches!(verb, Verb::Acquire { .. }));
         assert!(*verb.owner() != owner && *verb.owner() != from);
+    }
+
+    #[test]
+    fn an_answer_to_another_question_takes_nothing_over() {
+        for reply in [Reply::Shared, Reply::Released] {
+            let mut scene = Scene::waiting();
+            let from = taking_over(&mut scene);
+            let owner = Arc::clone(scene.attempt.owner());
+            let step = scene.replied(reply);
+            assert!(matches!(step, Step::Done(Outcome::Failed(_))), "{step:?}");
+            let left = scene.attempt.abandon();
+            let left: Vec<_> = left.iter().map(|leftover| &*leftover.owner).collect();
+            assert_eq!(left, [&*from, &*owner]);
+        }
     }
 
     /// By one cancel: nothing of it is to come.
