@@ -349,11 +349,12 @@ impl Engine {
         attempt: &mut Attempt,
     ) {
         let keys = entry.target.keys();
+        // No longer than one request takes, however many they are: neither a renewal thread that is stuck nor a server
+        // that does not answer is to hold up who asks.
+        let limit = self.now() + self.settings.io_timeout;
+        let until = request.until.map_or(limit, |until| until.min(limit));
         for place in self.renewal.left_here(keys) {
             let Some((left, ending)) = self.renewal.take_back(place) else {
-                // No longer than a request takes: a renewal thread that is stuck is not to hold up who asks.
-                let limit = self.now() + self.settings.io_timeout;
-                let until = request.until.map_or(limit, |until| until.min(limit));
                 self.renewal.wait_until_sent(self, keys, place, until);
                 continue;
             };
@@ -362,9 +363,11 @@ impl Engine {
                 let (from, unused) = ending.unsent();
                 let (label, waits) = (&self.settings.label, attempt.waits());
                 *attempt = Attempt::take_back(&*self.chance, label, from, unused, waits);
+            } else if self.now() >= until || self.is_closed() {
+                self.renewal.end(self, &left, ending);
             } else {
                 // What fails of it goes on in the background.
-                self.send_ending(&left, ending).ok();
+                self.send_ending(&left, ending, Some(until)).ok();
             }
         }
     }
@@ -496,7 +499,7 @@ impl Engine {
             tenure.cell.end(self.now());
             // Before anybody else may ask: it would find the lock held.
             let ending = self.ending(&tenure, None, self.now());
-            self.send_ending(entry, ending).ok();
+            self.send_ending(entry, ending, None).ok();
             let words = format!("a thread of leasehold could not be started: {error}");
             return Err(Failure::plain(FailureKind::Unavailable, false, words));
         }

@@ -467,19 +467,20 @@ impl Engine {
         entry: &Arc<Entry>,
         ending: Ending,
     ) -> Result<Option<Gone>, Failure> {
-        let result = self.send_ending(entry, ending);
+        let result = self.send_ending(entry, ending, None);
         self.release_over(entry);
         result
     }
 
-    /// Sends a release, once, and leaves what fails to the renewal thread. Returns where the lock had gone if it
-    /// was not ours any more.
+    /// Sends a release, once and no longer than `until`, and leaves what fails to the renewal thread. Returns where the
+    /// lock had gone if it was not ours any more.
     pub(crate) fn send_ending(
         &self,
         entry: &Arc<Entry>,
         mut ending: Ending,
+        until: Option<Time>,
     ) -> Result<Option<Gone>, Failure> {
-        let limits = self.limits(None);
+        let limits = self.limits(until);
         loop {
             let next = match self.call(entry, ending.verb(), limits) {
                 Ok(answer) => ending.replied(self.now(), &answer.reply, answer.resent),

@@ -27,7 +27,7 @@ use crate::script::{Call, Kind, PlainRelease, Reply, Verb};
 use crate::store::{Answer, LEAST, Line};
 use crate::sync::Arc;
 
-/// How many requests with endings are sent before leases are looked at again.
+/// How many requests with endings are sent at the most before leases are looked at again.
 const ENDINGS_IN_A_ROW: usize = 64;
 /// How long a release that nobody is known to wait for stays here, so that others go with it.
 const GATHERED_FOR: Duration = Duration::from_millis(1);
@@ -199,19 +199,19 @@ impl Renewal {
         true
     }
 
-    /// Sends the endings that are due, until one fails. False where one did.
+    /// Sends the endings that are due, until one fails or a lease is due. False where one failed.
     pub(super) fn end_due(&self, engine: &Engine, line: &mut dyn Line) -> bool {
-        for _ in 0..ENDINGS_IN_A_ROW {
+        for round in 0..ENDINGS_IN_A_ROW {
             let now = engine.now();
             let (begun, limit) = {
                 let mut state = self.state.lock();
-                let begun = state.begin_jobs(now);
-                // No longer than until a lease is due again: an ending can wait, a lease cannot.
-                let limit = state
-                    .leases
-                    .next()
-                    .map_or(Duration::MAX, |due| due.since(now));
-                (begun, limit.max(LEAST))
+                let due = state.leases.next();
+                let limit = due.map_or(Duration::MAX, |due| due.since(now));
+                // An ending can wait, a lease cannot; but one goes out whatever is due, or none might ever.
+                if limit.is_zero() && round > 0 {
+                    return true;
+                }
+                (state.begin_jobs(now), limit.max(LEAST))
             };
             if begun.is_empty() {
                 return true;

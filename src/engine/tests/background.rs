@@ -250,6 +250,80 @@ fn a_permit_is_given_back_before_the_next_is_asked_for() {
     drop(keep);
 }
 
+/// However many they are, who asks next waits for them no longer than for one request.
+#[test]
+fn releases_that_nobody_answers_hold_nobody_up_for_long() {
+    const PERMITS: u32 = 5;
+    let clock = still();
+    let (arrived, arrivals) = mpsc::channel();
+    let (keep, mut line) = stuck();
+    let line = move |call: &Call<'_>| {
+        arrived.send(()).ok();
+        line(call)
+    };
+    let (asked, verbs) = mpsc::channel();
+    let (mut granted, time) = (telling(asked), Arc::clone(&clock));
+    let pool = move |call: &Call<'_>| match (granted(call), call) {
+        (
+            Ok(_),
+            Call::Lock {
+                verb: Verb::Release { .. },
+                ..
+            },
+        ) => {
+            time.advance(Settings::default().io_timeout);
+            Err(unavailable())
+        }
+        (answer, _) => answer,
+    };
+    let engine = background(Fake::new(pool, line), &clock);
+    drop(lock(&engine));
+    clock.advance(LATER);
+    arrivals.recv_timeout(PATIENCE).expect("it is sent");
+    // The renewal thread is busy with that one.
+    let semaphore = Semaphore::new(Handle::new(Arc::clone(&engine), "permits"), PERMITS);
+    let permits: Vec<_> = (0..PERMITS)
+        .map(|_| semaphore.acquire().expect("granted"))
+        .collect();
+    drop(permits);
+    assert!(semaphore.try_acquire().expect("asked").is_some());
+    let verbs: Vec<_> = verbs.try_iter().collect();
+    let releases = verbs
+        .iter()
+        .filter(|verb| matches!(verb, Verb::Release { .. }));
+    assert_eq!(releases.count(), 1, "{verbs:?}");
+    assert_eq!(verbs.len(), 1 + PERMITS as usize + 1 + 1, "{verbs:?}");
+    drop(keep);
+}
+
+/// An ending can wait, a lease cannot.
+#[test]
+fn a_lease_that_comes_due_goes_before_the_endings_that_are_left() {
+    let (clock, (sent, calls)) = (still(), mpsc::channel());
+    let (keep, held) = mpsc::channel::<()>();
+    let (mut answered, time) = (generous(), Arc::clone(&clock));
+    let mut first = true;
+    let line = move |call: &Call<'_>| {
+        sent.send(matches!(call, Call::Renew(_))).ok();
+        held.recv().ok();
+        if std::mem::replace(&mut first, false) {
+            time.advance(LONG / 2);
+        }
+        answered(call)
+    };
+    let engine = background(Fake::new(generous(), line), &clock);
+    let guard = lock(&engine);
+    let semaphore = Semaphore::new(Handle::new(Arc::clone(&engine), "permits"), 3);
+    let permits = [(); 3].map(|()| semaphore.acquire().expect("granted"));
+    drop(permits);
+    assert_eq!(calls.recv_timeout(PATIENCE), Ok(false));
+    // All three are due, and the first is on its way.
+    drop(keep);
+    let next: Vec<_> = (0..3).map(|_| calls.recv_timeout(PATIENCE)).collect();
+    assert_eq!(next, [Ok(true), Ok(false), Ok(false)]);
+    guard.check().expect("it is renewed");
+}
+
 fn wait_for(mut condition: impl FnMut() -> bool) {
     let started = SystemClock.now();
     while !condition() {
