@@ -30,7 +30,7 @@ local values, busy, was_handed = {}, nil, false
 for i = 1, #KEYS, 4 do
   values[i] = redis.call('GET', KEYS[i])
   redis.call('ZCARD', KEYS[i + 2])
-  redis.call('HLEN', KEYS[i + 3])
+  redis.call('HGET', KEYS[i + 3], owner)
 end
 
 if ARGV[10] ~= '' then

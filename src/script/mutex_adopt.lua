@@ -14,10 +14,11 @@ local had = value == owner .. mark
 if not had then
   if value ~= ARGV[4] .. mark then return -2 end
   -- By call, so that a key of another type ends this before anything is written.
-  redis.call('GET', KEYS[2])
+  local record = redis.call('GET', KEYS[2])
   -- While the old owner holds it, nobody else is given a fence: what was reserved past its last one never was used, and
   -- where the record was forgotten, the claim has it.
-  local kept = redis.pcall('SET', KEYS[2], ARGV[5], 'KEEPTTL')
+  local kept = record and redis.pcall('SET', KEYS[2], ARGV[5], 'KEEPTTL')
+    or redis.pcall('SET', KEYS[2], ARGV[5], 'PX', ARGV[3])
   if kept.err then return kept end
 end
 local fence = next_fences(KEYS[2], '1', ARGV[3])

@@ -20,14 +20,16 @@ end
 -- Puts `owner` at the end of the queue, or in front of it where that is its turn already, or notes that it still waits
 -- where it is in it.
 local function join(owner, claim, units, channel, in_front)
+  -- First, so that a queue of another type ends this before anything is written.
+  local ticket = redis.call('ZSCORE', queue, owner)
   redis.call('HSET', waiters, owner, string.format('%.0f %s %s %s', now_ms(), claim, units, channel))
-  if not redis.call('ZSCORE', queue, owner) then
+  redis.call('PEXPIRE', waiters, life)
+  if not ticket then
     local next = in_front and 0 or -1
-    local ticket = redis.call('ZRANGE', queue, next, next, 'WITHSCORES')[2] or 0
+    ticket = redis.call('ZRANGE', queue, next, next, 'WITHSCORES')[2] or 0
     redis.call('ZADD', queue, ticket + (in_front and -1 or 1), owner)
   end
   redis.call('PEXPIRE', queue, life)
-  redis.call('PEXPIRE', waiters, life)
 end
 
 local function leave(owner)

@@ -42,7 +42,8 @@ local function renew_share(key, owner, lease, units)
   if not ends or tonumber(ends) <= now then return 0 end
   -- In this order, and even where the key lives long enough: PEXPIRE is allowed when memory is full, and after one
   -- write of a script all others are.
-  local ttl = math.max(redis.call('PTTL', key) + 1, lease)
+  local ttl = redis.pcall('PTTL', key)
+  ttl = failed(ttl) and lease or math.max(ttl + 1, lease)
   local set = redis.pcall('PEXPIRE', key, string.format('%.0f', ttl))
   if failed(set) then return set end
   set = redis.pcall('ZADD', key, 'XX', 'GT', string.format('%.0f', now + lease), member)

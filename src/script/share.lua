@@ -22,10 +22,10 @@ local function drop(member)
   return true
 end
 
--- Reads the lock, and ends what has run out. What can fail, because a key is of another type, fails here; returns an
--- error where the lock's is somebody's own.
+-- Reads the lock, and ends what has run out. What can fail, because a key is of another type or who asks may not read
+-- the queue, fails here; returns an error where the lock's is somebody's own.
 local function open()
-  redis.call('ZCARD', queue)
+  redis.call('ZRANGE', queue, 0, 0)
   redis.call('HLEN', waiters)
   now = now_ms()
   local whole = redis.call('ZSCORE', lock, '=of')

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use leasehold::{Error, LeaseState, LockManager, LostCause};
 
 use crate::support::{
-    Child, PATIENCE, Server, build, companions_of, fence_of, locking, locking_asleep, lost,
-    manager, ms, name, patient, secs, shared, task, task_asleep, unused_url, wait_until,
+    Child, Fault, PATIENCE, Proxy, Role, Server, build, companions_of, fence_of, locking,
+    locking_asleep, lost, manager, ms, name, patient, secs, shared, task, task_asleep, unused_url,
+    wait_until,
 };
 
 #[test]
@@ -154,13 +155,33 @@ fn a_queue_that_is_none_is_the_wrong_type_for_those_who_wait() {
     let (one, other) = (manager(redis.url()), manager(redis.url()));
     let guard = one.lock(&name).expect("it is free");
     let [_, queue, waiters] = companions_of(&name);
-    for companion in [queue, waiters] {
-        let () = redis.ask(&["SET", &companion, "a string", "PX", "60000"]);
+    for (companion, beside) in [(&queue, &waiters), (&waiters, &queue)] {
+        let () = redis.ask(&["SET", companion, "a string", "PX", "60000"]);
         let error = other.lock(&name).expect_err("it cannot queue");
         assert!(matches!(error, Error::WrongType { .. }), "{error:?}");
-        let () = redis.ask(&["DEL", &companion]);
+        assert!(!redis.exists(beside), "{beside} was made for nobody");
+        let () = redis.ask(&["DEL", companion]);
     }
     guard.release().expect("it was held all the while");
+}
+
+#[test]
+fn a_queue_that_is_none_keeps_no_orphan() {
+    let server = Server::start();
+    let (redis, proxy) = (server.raw(), Proxy::to(&server));
+    let locks = build(LockManager::single(&proxy.url()).io_timeout(secs(2)));
+    // So that the server knows the script, and is asked once.
+    drop(manager(&server.url()).lock("n").expect("it is free"));
+    let [_, queue, _] = companions_of("n");
+    let () = redis.ask(&["SET", &queue, "a string"]);
+    proxy.strike_all(Fault::LoseAnswers);
+    let tried = locks.mutex("n").lease(secs(600)).try_lock();
+    assert!(matches!(tried, Err(Error::Unavailable { .. })), "{tried:?}");
+    proxy.wait_until_struck(Role::Pool);
+    assert!(redis.exists("n"), "it was not granted");
+    proxy.heal();
+    wait_until("it is cancelled", || !redis.exists("n"));
+    assert_eq!(redis.get(&queue).as_deref(), Some("a string"));
 }
 
 #[test]
