@@ -407,17 +407,31 @@ fn refusal(error: redis::ServerError) -> Failure {
     }
 }
 
-/// An answer to AUTH, in the server's words only where these are known: a server that does not know the command says
-/// back what it was sent.
-fn without_the_login(failure: Failure) -> Failure {
-    let words = failure.cause.to_string();
-    let is_known = words.contains("AUTH <password> called without any password")
-        || words.contains("wrong number of arguments");
-    if failure.kind != FailureKind::Protocol || is_known {
+/// What an error answer to AUTH means, in the server's words only where they are known word for word: a server that does
+/// not know the command says back what it was sent, and so may whatever else listens there, whichever code it puts before.
+fn refused_login(error: redis::ServerError) -> Failure {
+    const KNOWN: [&str; 8] = [
+        "invalid username-password pair or user is disabled.",
+        "invalid password",
+        "AUTH <password> called without any password configured for the default user. Are you sure your configuration is \
+         correct?",
+        "Client sent AUTH, but no password is set",
+        "wrong number of arguments for 'auth' command",
+        "max number of clients reached",
+        "Redis is loading the dataset in memory",
+        "Valkey is loading the dataset in memory",
+    ];
+    let is_known = error.details().is_some_and(|text| KNOWN.contains(&text));
+    let failure = refusal(error);
+    if is_known {
         return failure;
     }
-    let words = "the server cannot make sense of AUTH";
-    Failure::plain(failure.kind, failure.unknown, words)
+    let words = match failure.kind {
+        FailureKind::Denied => "the server refuses the login",
+        FailureKind::Unavailable => "the server takes no login now",
+        _ => "the server cannot make sense of AUTH",
+    };
+    Failure::plain(failure.kind, false, words)
 }
 
 /// Whether an error is one of these.
@@ -492,10 +506,11 @@ fn log_in(route: &Route, budget: &Budget) -> Result<Socket, Failure> {
     let login = route.server.info.redis_settings();
     let mut open = Socket::connect(route.server.info.addr(), budget.left(route.connect_timeout))
         .map_err(|error| certain(broken(address, Fault::Io(error))))?;
-    let mut say = |command: &redis::Cmd| match open.request(command, budget.left(route.io_timeout))
+    let mut say = |command: &redis::Cmd, refused: fn(redis::ServerError) -> Failure| match open
+        .request(command, budget.left(route.io_timeout))
     {
         Ok(Value::Okay) => Ok(()),
-        Ok(Value::ServerError(error)) => Err(refusal(error)),
+        Ok(Value::ServerError(error)) => Err(refused(error)),
         Ok(_) => {
             let words = "an answer of a form that was not asked for";
             Err(Failure::plain(FailureKind::Protocol, false, words))
@@ -507,10 +522,10 @@ fn log_in(route: &Route, budget: &Budget) -> Result<Socket, Failure> {
         if let Some(user) = login.username() {
             auth.arg(user);
         }
-        say(auth.arg(password)).map_err(without_the_login)?;
+        say(auth.arg(password), refused_login)?;
     }
     if login.db() != 0 {
-        say(redis::cmd("SELECT").arg(login.db()))?;
+        say(redis::cmd("SELECT").arg(login.db()), refusal)?;
     }
     Ok(open)
 }
@@ -530,13 +545,37 @@ pub(crate) fn provide_crypto() {
 mod tests {
     use super::*;
 
-    fn kind(code: &str, text: &str) -> FailureKind {
-        let line = format!("{code} {text}");
-        let error =
-            redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).expect("an error line");
-        match error {
-            Value::ServerError(error) => refusal(error).kind,
+    fn error(line: &str) -> redis::ServerError {
+        let line = format!("-{line}\r\n");
+        match redis::parse_redis_value(line.as_bytes()).expect("an error line") {
+            Value::ServerError(error) => error,
             other => panic!("{other:?}"),
+        }
+    }
+
+    fn kind(code: &str, text: &str) -> FailureKind {
+        refusal(error(&format!("{code} {text}"))).kind
+    }
+
+    #[test]
+    fn an_answer_to_auth_is_quoted_only_where_it_is_known() {
+        const WRONG: &str = "invalid username-password pair or user is disabled.";
+        let said = |line: &str| refused_login(error(line)).cause.to_string();
+        assert!(said(&format!("WRONGPASS {WRONG}")).contains(WRONG));
+        for code in [
+            "ERR",
+            "WRONGPASS",
+            "NOPERM",
+            "NOAUTH",
+            "LOADING",
+            "OOM",
+            "WRONGTYPE",
+            "WHAT",
+        ] {
+            for text in ["", WRONG, "wrong number of arguments for 'auth' command"] {
+                let said = said(&format!("{code} {text} AUTH s3cret"));
+                assert!(!said.contains("s3cret"), "{said}");
+            }
         }
     }
 

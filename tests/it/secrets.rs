@@ -212,7 +212,15 @@ fn no_server_that_repeats_the_password_is_quoted() {
     let url = server.url().replace("//", &format!("//{LOGIN}"));
     fails!(LockManager::connect(&url), Error::Protocol { .. });
     // Some other service: it says back all that it hears, as an error or as it is.
-    for before in ["-ERR what is ", "-WHAT is ", "+", ""] {
+    for before in [
+        "-ERR what is ",
+        "-WHAT is ",
+        "-NOPERM ",
+        "-WRONGTYPE ",
+        "-LOADING ",
+        "+",
+        "",
+    ] {
         let echo = TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("redis://{LOGIN}{}/", echo.local_addr().expect("its own"));
         let echoing = crate::support::task(move || {
@@ -232,7 +240,10 @@ fn no_server_that_repeats_the_password_is_quoted() {
         let locks = patient(&url).pool_size(1).build();
         fails!(
             locks.and_then(|locks| locks.lock("n")),
-            Error::Protocol { .. } | Error::Unavailable { .. }
+            Error::Protocol { .. }
+                | Error::Denied { .. }
+                | Error::WrongType { .. }
+                | Error::Unavailable { .. }
         );
         echoing.end();
     }
