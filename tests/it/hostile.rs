@@ -1,6 +1,7 @@
 //! A server that answers wrongly, in part, without end, or not at all.
 
 use std::fmt::Debug;
+use std::sync::Barrier;
 use std::thread;
 use std::time::Instant;
 
@@ -391,17 +392,26 @@ fn questions_that_are_swallowed_cost_no_call() {
         Some(b"CONFIG" | b"INFO") => Answer::Say(Vec::new()),
         _ => Answer::Pass,
     });
-    let builder = patient(&hostile.url()).io_timeout(secs(20));
-    let locks = builder.build_unchecked().expect("nothing is asked yet");
-    // In less time than a request may take; and then over many connections, each of which might ask.
-    let first = locks.try_lock_for("n", secs(12)).expect("it is asked");
-    drop(first.expect("it is free"));
-    thread::scope(|scope| {
-        for _ in 0..8 {
-            scope.spawn(|| drop(locks.lock("n").expect("it comes free")));
-        }
-    });
-    assert_eq!(hostile.answered(), 1, "questions");
+    for at_once in [1, 8] {
+        let builder = patient(&hostile.url()).io_timeout(secs(20));
+        let locks = builder.build_unchecked().expect("nothing is asked yet");
+        let before = hostile.answered();
+        // Over a connection each, and each of these might ask.
+        let together = Barrier::new(at_once);
+        thread::scope(|scope| {
+            for n in 0..at_once {
+                let (locks, together) = (&locks, &together);
+                scope.spawn(move || {
+                    together.wait();
+                    // In less time than a request may take.
+                    let lock = locks.try_lock_for(format!("n{n}"), secs(12));
+                    drop(lock.expect("it is asked").expect("it is free"));
+                });
+            }
+        });
+        drop(locks.lock("n").expect("it is free"));
+        assert_eq!(hostile.answered() - before, 1, "questions of {at_once}");
+    }
 }
 
 #[test]

@@ -66,7 +66,10 @@ fn a_place_in_the_queue_passes_to_the_next_thread() {
         });
         // On a busy machine its last request may go unanswered.
         let first = first.join().expect("no panic");
-        assert!(!matches!(first, Ok(Some(_))), "{first:?}");
+        assert!(
+            matches!(first, Ok(None) | Err(Error::Unavailable { .. })),
+            "{first:?}"
+        );
         assert_eq!(raw.queue(&name), place, "the place was given up");
         holder.release().expect("held");
         let owner = second.join().expect("no panic").expect("its turn");
