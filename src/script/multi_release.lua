@@ -23,10 +23,10 @@ end
 
 local reply = 1
 for i = 1, #KEYS, 4 do
-  local ok, released = pcall(release, i)
+  local ok, released = past_strangers(release, i)
   if not ok then
-    -- A key of another type is somebody else's, and keeps none of the others. Where that is a companion, there is
-    -- nobody to hand the lock to.
+    -- The lock may be a stranger itself, and keeps none of the others. Where that is a companion, there is nobody to
+    -- hand the lock to.
     local value = redis.pcall('GET', KEYS[i])
     local is_ours = value == ARGV[1] or value == ARGV[1] .. MARK
     released = is_ours and redis.call('DEL', KEYS[i]) or -1

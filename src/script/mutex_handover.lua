@@ -6,13 +6,12 @@
 -- Reply 1 released  3 released and given to a waiter  0 the key is gone  -1 another owner holds it
 -- Idempotent because it acts only while this owner holds the lock, and ends that.
 queue, waiters, life, heard = KEYS[3], KEYS[4], ARGV[4], ARGV[5]
--- By pcall, also below: a companion of another type is somebody else's and keeps no lock.
-if ARGV[6] == '1' then pcall(leave, ARGV[1]) end
+if ARGV[6] == '1' then past_strangers(leave, ARGV[1]) end
 local value = redis.call('GET', KEYS[1])
 if value == ARGV[1] or value == ARGV[1] .. MARK then
   give_back(KEYS[2], ARGV[2], ARGV[3])
-  local ok, given = pcall(hand_over, KEYS[1])
-  -- Then there is nobody to hand it to.
+  local ok, given = past_strangers(hand_over, KEYS[1])
+  -- There is nobody to hand it to.
   if not ok then redis.call('DEL', KEYS[1]) end
   return ok and given and 3 or 1
 end

@@ -83,6 +83,16 @@ local function hand_over(lock)
   redis.call('DEL', lock)
 end
 
+-- Calls `act` and returns true and what it returns, or false where a companion is of another type: that is somebody
+-- else's, and keeps no lock. Any other error is raised again.
+local function past_strangers(act, ...)
+  local ok, result = pcall(act, ...)
+  -- A text before 7.0.
+  local text = type(result) == 'table' and result.err or result
+  if not ok and not string.find(text, 'WRONGTYPE', 1, true) then error(result, 0) end
+  return ok, result
+end
+
 -- Takes back the fences after `used`, unless somebody has gone further than `last` since.
 local function give_back(fence, used, last)
   if used ~= '' and redis.pcall('GET', fence) == last then

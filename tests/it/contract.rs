@@ -141,6 +141,7 @@ behaviours! {
         }
         outages {
             a_master_that_is_a_replica_for_a_while_costs_nothing,
+            who_gives_up_beside_a_replica_is_forgotten_by_the_master,
             replicas_that_are_missing_for_a_while_cost_nothing,
             a_disk_that_fails_for_a_while_costs_nothing,
             an_endless_script_of_another_costs_nothing,

@@ -3,11 +3,11 @@
 use std::fs;
 use std::time::Duration;
 
-use leasehold::{LeaseState, LostCause};
+use leasehold::{Error, LeaseState, LostCause};
 
 use super::scene::{NAME, Scene, both_ways};
 use super::traces::only_fences_are_left;
-use crate::support::{Kind, PATIENCE, Raw, Server, lost, secs, task, wait_until};
+use crate::support::{Kind, PATIENCE, Raw, Server, lost, manager, secs, task, wait_until};
 
 /// Faults are over long before: renewed by a third of it, that leaves twice as much.
 const LEASE: Duration = secs(15);
@@ -37,6 +37,28 @@ pub(super) fn a_master_that_is_a_replica_for_a_while_costs_nothing(kind: Kind) {
             |scene| replica_of(scene, "NO", "ONE"),
         );
     });
+}
+
+/// Whoever gives up while nothing can be written is taken out of the queue when it can.
+pub(super) fn who_gives_up_beside_a_replica_is_forgotten_by_the_master(kind: Kind) {
+    let server = Server::start();
+    let redis = server.raw();
+    let [holds, gives_up, stays] = [(); 3].map(|()| manager(&server.url()));
+    let holder = kind.rival().of(&holds, NAME).lease(secs(600)).hold();
+    let leaving = kind.of(&gives_up, NAME).locking();
+    redis.wait_until_queued(NAME, 1);
+    let staying = kind.of(&stays, NAME).locking();
+    redis.wait_until_queued(NAME, 2);
+    let () = redis.ask(&["REPLICAOF", "127.0.0.1", "1"]);
+    assert!(!gives_up.clone().close(secs(1)), "it was taken for done");
+    let outcome = leaving.outcome();
+    assert!(matches!(outcome, Err(Error::Closed)), "{outcome:?}");
+    let () = redis.ask(&["REPLICAOF", "NO", "ONE"]);
+    assert!(gives_up.close(PATIENCE), "something is left to send");
+    redis.wait_until_queued(NAME, 1);
+    holder.release();
+    staying.locked();
+    staying.release();
 }
 
 pub(super) fn replicas_that_are_missing_for_a_while_cost_nothing(kind: Kind) {
