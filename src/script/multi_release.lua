@@ -23,7 +23,8 @@ end
 
 local reply = 1
 for i = 1, #KEYS, 4 do
-  local ok, released = past_strangers(release, i)
+  local ok, released, refused = past_strangers(release, i)
+  if refused then return refused end
   if not ok then
     -- The lock may be a stranger itself, and keeps none of the others. Where that is a companion, there is nobody to
     -- hand the lock to.

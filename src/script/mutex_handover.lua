@@ -6,11 +6,15 @@
 -- Reply 1 released  3 released and given to a waiter  0 the key is gone  -1 another owner holds it
 -- Idempotent because it acts only while this owner holds the lock, and ends that.
 queue, waiters, life, heard = KEYS[3], KEYS[4], ARGV[4], ARGV[5]
-if ARGV[6] == '1' then past_strangers(leave, ARGV[1]) end
+if ARGV[6] == '1' then
+  local _, _, refused = past_strangers(leave, ARGV[1])
+  if refused then return refused end
+end
 local value = redis.call('GET', KEYS[1])
 if value == ARGV[1] or value == ARGV[1] .. MARK then
   give_back(KEYS[2], ARGV[2], ARGV[3])
-  local ok, given = past_strangers(hand_over, KEYS[1])
+  local ok, given, refused = past_strangers(hand_over, KEYS[1])
+  if refused then return refused end
   -- There is nobody to hand it to.
   if not ok then redis.call('DEL', KEYS[1]) end
   return ok and given and 3 or 1

@@ -83,14 +83,14 @@ local function hand_over(lock)
   redis.call('DEL', lock)
 end
 
--- Calls `act` and returns true and what it returns, or false where a companion is of another type: that is somebody
--- else's, and keeps no lock. Any other error is raised again.
+-- Calls `act`. Returns true and what it returned; or false where a companion is of another type, which is somebody
+-- else's and keeps no lock; or false, nothing and any other error, to be replied: raised again it would lose its code.
 local function past_strangers(act, ...)
   local ok, result = pcall(act, ...)
-  -- A text before 7.0.
+  if ok then return true, result end
   local text = type(result) == 'table' and result.err or result
-  if not ok and not string.find(text, 'WRONGTYPE', 1, true) then error(result, 0) end
-  return ok, result
+  if string.find(text, 'WRONGTYPE', 1, true) then return false end
+  return false, nil, redis.error_reply(text)
 end
 
 -- Takes back the fences after `used`, unless somebody has gone further than `last` since.
