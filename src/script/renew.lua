@@ -28,7 +28,8 @@ local function renew(key, owner, lease)
   if value ~= owner and value ~= owner .. '!' then return -1 end
   -- It always writes, so that a WAIT that follows has something to wait for.
   local ttl = redis.pcall('PTTL', key)
-  if not failed(ttl) and ttl >= lease then lease = string.format('%.0f', ttl + 1) end
+  if failed(ttl) then return ttl end
+  if ttl >= lease then lease = string.format('%.0f', ttl + 1) end
   local set = redis.pcall('PEXPIRE', key, lease)
   if failed(set) then return set end
   return value == owner and 1 or 2
@@ -43,8 +44,8 @@ local function renew_share(key, owner, lease, units)
   -- In this order, and even where the key lives long enough: PEXPIRE is allowed when memory is full, and after one
   -- write of a script all others are.
   local ttl = redis.pcall('PTTL', key)
-  ttl = failed(ttl) and lease or math.max(ttl + 1, lease)
-  local set = redis.pcall('PEXPIRE', key, string.format('%.0f', ttl))
+  if failed(ttl) then return ttl end
+  local set = redis.pcall('PEXPIRE', key, string.format('%.0f', math.max(ttl + 1, lease)))
   if failed(set) then return set end
   set = redis.pcall('ZADD', key, 'XX', 'GT', string.format('%.0f', now + lease), member)
   if failed(set) then return set end

@@ -410,18 +410,24 @@ fn refusal(error: redis::ServerError) -> Failure {
 /// What an error answer to AUTH means, in the server's words only where they are known word for word: a server that does
 /// not know the command says back what it was sent, and so may whatever else listens there, whichever code it puts before.
 fn refused_login(error: redis::ServerError) -> Failure {
-    const KNOWN: [&str; 8] = [
-        "invalid username-password pair or user is disabled.",
-        "invalid password",
-        "AUTH <password> called without any password configured for the default user. Are you sure your configuration is \
-         correct?",
-        "Client sent AUTH, but no password is set",
-        "wrong number of arguments for 'auth' command",
-        "max number of clients reached",
-        "Redis is loading the dataset in memory",
-        "Valkey is loading the dataset in memory",
+    const KNOWN: [(&str, &str); 8] = [
+        (
+            "WRONGPASS",
+            "invalid username-password pair or user is disabled.",
+        ),
+        ("ERR", "invalid password"),
+        (
+            "ERR",
+            "AUTH <password> called without any password configured for the default user. Are you sure your configuration \
+             is correct?",
+        ),
+        ("ERR", "Client sent AUTH, but no password is set"),
+        ("ERR", "wrong number of arguments for 'auth' command"),
+        ("ERR", "max number of clients reached"),
+        ("LOADING", "Redis is loading the dataset in memory"),
+        ("LOADING", "Valkey is loading the dataset in memory"),
     ];
-    let is_known = error.details().is_some_and(|text| KNOWN.contains(&text));
+    let is_known = KNOWN.contains(&(error.code(), error.details().unwrap_or_default()));
     let failure = refusal(error);
     if is_known {
         return failure;
@@ -577,6 +583,7 @@ mod tests {
                 assert!(!said.contains("s3cret"), "{said}");
             }
         }
+        assert!(!said(&format!("s3cret {WRONG}")).contains("s3cret"));
     }
 
     #[test]

@@ -167,6 +167,7 @@ behaviours! {
             rights_taken_away_end_waits_and_cost_a_lease_only_at_its_end,
             rights_taken_away_for_good_cost_the_lock_at_the_deadline,
             a_right_that_is_missing_leaves_no_lock_behind,
+            a_renewal_that_may_not_look_shortens_nothing,
             a_key_replaced_while_held_and_waited_for_is_told_to_both,
             a_companion_replaced_while_held_costs_no_lease,
         }

@@ -177,6 +177,28 @@ pub(super) fn rights_taken_away_for_good_cost_the_lock_at_the_deadline(kind: Kin
     next.release().expect("it was held all the while");
 }
 
+/// A renewal only ever lengthens what there is: where it may not look how long that lives, it leaves it alone.
+pub(super) fn a_renewal_that_may_not_look_shortens_nothing(kind: Kind) {
+    let (server, url) = with_user(&[]);
+    let (redis, locks) = (server.raw(), manager(&url));
+    let guard = kind.of(&locks, NAME).lease(secs(9)).lock();
+    let guard = guard.expect("it is free");
+    let speaks_for_all = guard.leases().last().expect("there is one");
+    speaks_for_all.extend(secs(600)).expect("it is held");
+    grant(&redis, &["-pttl"]);
+    let failed = locks.stats().renewals_failed;
+    wait_until("two renewals are refused", || {
+        locks.stats().renewals_failed > failed + 1
+    });
+    for key in kind.keys(NAME) {
+        let ttl = redis.ttl(&key).expect("it is there");
+        assert!(ttl > secs(300), "{key}: {ttl:?}");
+    }
+    guard.check().expect("it is held");
+    grant(&redis, &["+pttl"]);
+    guard.release().expect("it was held all the while");
+}
+
 /// Puts a list where the lock has something of its own.
 fn spoil(redis: &Raw, key: &str) {
     // At one moment, or a poll would come in between.
