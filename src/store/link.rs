@@ -371,7 +371,8 @@ impl std::error::Error for At {
 /// script expects may strike one that is half done, such as a command that this user is not allowed.
 fn refusal(error: redis::ServerError) -> Failure {
     const DENIED: [&str; 3] = ["NOAUTH", "WRONGPASS", "NOPERM"];
-    const NOT_ALLOWED: &str = "The user executing the script";
+    // A right that is missing for a command of a script: Redis 7.0 and older, then Redis 7.2, Valkey, and newer.
+    const NOT_ALLOWED: [&str; 2] = ["The user executing the script", "ACL failure in script:"];
     const PASSING: [&str; 11] = [
         "LOADING",
         "BUSY",
@@ -388,8 +389,9 @@ fn refusal(error: redis::ServerError) -> Failure {
     let text = error.details().unwrap_or_default();
     // A command of more than 10 parts is refused to a stranger before it is looked at.
     let stranger = text.starts_with("Protocol error: unauthenticated")
-        || text.starts_with(NOT_ALLOWED)
-        || (is_wrapped(&error) && text.contains(NOT_ALLOWED));
+        || NOT_ALLOWED
+            .iter()
+            .any(|words| text.starts_with(words) || (is_wrapped(&error) && text.contains(words)));
     let kind = if says(&error, &DENIED) || stranger {
         FailureKind::Denied
     } else if says(&error, &["WRONGTYPE"]) {
@@ -610,6 +612,16 @@ mod tests {
             ),
             (
                 "ERR",
+                "ACL failure in script: User user has no permissions to run the 'set' command script: 82e7, on @user_script:1.",
+                Denied,
+            ),
+            (
+                "ERR",
+                "ACL failure in script: No permissions to access a key",
+                Denied,
+            ),
+            (
+                "ERR",
                 "Protocol error: unauthenticated multibulk length",
                 Denied,
             ),
@@ -633,6 +645,11 @@ mod tests {
             (
                 "ERR",
                 "unknown command 'x', with args beginning with: 'The user executing the script'",
+                Protocol,
+            ),
+            (
+                "ERR",
+                "unknown command 'x', with args beginning with: 'ACL failure in script:'",
                 Protocol,
             ),
             ("LOADING", "Redis is loading", Unavailable),

@@ -24,7 +24,7 @@ enum Becomes {
 use Becomes::{Denied, Protocol, Unavailable, WrongType};
 
 /// By its first word a row is found in the documentation.
-const ROWS: [Row; 21] = [
+const ROWS: [Row; 23] = [
     ("NOAUTH Authentication required.", Denied, false),
     (
         "WRONGPASS invalid username-password pair or user is disabled.",
@@ -84,6 +84,17 @@ const ROWS: [Row; 21] = [
     (
         "ERR Error running script (call to f_1): @user_script:1: WRONGTYPE Operation",
         WrongType,
+        false,
+    ),
+    // A right that is missing for a command of a script: Redis 7.0, and servers since Redis 7.2.
+    (
+        "ERR The user executing the script can't run this command or subcommand script: 8e, on @user_script:1.",
+        Denied,
+        false,
+    ),
+    (
+        "ERR ACL failure in script: User user has no permissions to run the 'set' command script: 8e, on @user_script:1.",
+        Denied,
         false,
     ),
     // As a stranger is told whose request has many words.

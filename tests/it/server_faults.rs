@@ -299,7 +299,7 @@ fn a_clock_set_back_keeps_what_a_crashed_process_held() {
     let locks = build(patient(&server.url()));
     let mut holder = Child::start(&server.url(), "lease_ms=3000");
     let fence = holder.lock("n");
-    server.clock().set_ahead(-60 * 60);
+    server.set_clock_ahead(-60 * 60);
     holder.kill();
     assert!(redis.ttl("n").expect("it expires") > secs(50 * 60));
     // Whoever waits is not kept for longer than it said.

@@ -14,7 +14,7 @@ pub(super) fn a_clock_set_forward_costs_the_lock_and_says_so(kind: Kind) {
     both_ways(kind, |kind| {
         let scene = Scene::new(kind, Server::with_clock(), secs(9));
         let losses = scene.guard.on_lost();
-        scene.server.clock().set_ahead(HOUR);
+        scene.server.set_clock_ahead(HOUR);
         let next = scene.waiter.locked();
         let loss = losses.recv_timeout(PATIENCE).expect("it is told");
         assert!(
@@ -35,7 +35,7 @@ pub(super) fn a_clock_set_forward_costs_the_lock_and_says_so(kind: Kind) {
 pub(super) fn a_clock_set_back_costs_a_holder_nothing(kind: Kind) {
     both_ways(kind, |kind| {
         let scene = Scene::new(kind, Server::with_clock(), secs(9));
-        scene.server.clock().set_ahead(-HOUR);
+        scene.server.set_clock_ahead(-HOUR);
         scene.wait_until_renewed();
         let holders = scene.redis.holders(NAME);
         assert!(
@@ -45,7 +45,7 @@ pub(super) fn a_clock_set_back_costs_a_holder_nothing(kind: Kind) {
         let redis = scene.redis.clone();
         let server = scene.goes_on();
         // By its own time, at which it will be forgotten.
-        server.clock().set_ahead(0);
+        server.set_clock_ahead(0);
         only_fences_are_left(&redis, kind, NAME);
     });
 }
@@ -55,7 +55,7 @@ pub(super) fn fences_rise_over_a_clock_that_is_set(kind: Kind) {
     let (one, other) = (manager(&server.url()), manager(&server.url()));
     let mut last = 0;
     for ahead in [0, HOUR, 0, -HOUR, HOUR, -HOUR, 0] {
-        server.clock().set_ahead(ahead);
+        server.set_clock_ahead(ahead);
         for locks in [&one, &other, &one] {
             let guard = kind.of(locks, NAME).lock().expect("it is free");
             assert!(guard.fence() > last, "{} after {last}", guard.fence());
@@ -77,7 +77,7 @@ pub(super) fn an_unrenewed_lease_ends_for_its_holder_whatever_the_servers_clock_
     let (one, other) = (manager(&server.url()), manager(&server.url()));
     let lock = kind.of(&one, NAME).lease(secs(2)).unrenewed();
     let guard = lock.lock().expect("it is free");
-    server.clock().set_ahead(-HOUR);
+    server.set_clock_ahead(-HOUR);
     let loss = guard.on_lost().recv_timeout(PATIENCE).expect("it is told");
     assert_eq!(loss.cause, LostCause::Expired);
     // For the server it goes on, until the guard ends or the hour is over.

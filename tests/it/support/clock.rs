@@ -36,7 +36,7 @@ impl Clock {
     }
 
     /// Sets the server's clock by so many seconds ahead of the true one.
-    pub(crate) fn set_ahead(&self, seconds: i64) {
+    pub(super) fn set_ahead(&self, seconds: i64) {
         let micros = seconds * 1_000_000;
         // By one write of as much as is read at once.
         let written = self.ahead.write_at(&micros.to_ne_bytes(), 0);

@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::process::{Pid, Signal};
 
@@ -202,9 +203,20 @@ impl Server {
         self.with_running(|running| running.dir.clone())
     }
 
-    /// The clock of a server that has its own.
-    pub(crate) fn clock(&self) -> &Clock {
-        self.clock.as_ref().expect("it was started with one")
+    /// Sets the clock of a server that has its own, and waits until the server reads it: Valkey 9.1 looks at the clock
+    /// once a millisecond, and what it set to expire just before would be over at once.
+    #[track_caller]
+    pub(crate) fn set_clock_ahead(&self, seconds: i64) {
+        const NEAR: u64 = 60;
+        let clock = self.clock.as_ref().expect("it was started with one");
+        clock.set_ahead(seconds);
+        let raw = self.raw();
+        wait_until("the server reads its new clock", || {
+            let (reads, _): (u64, u64) = raw.ask(&["TIME"]);
+            let ours = SystemTime::now().duration_since(UNIX_EPOCH);
+            let ours = ours.expect("it is past 1970").as_secs();
+            reads.abs_diff(ours.saturating_add_signed(seconds)) < NEAR
+        });
     }
 
     fn with_running<T>(&self, f: impl FnOnce(&mut Running) -> T) -> T {
