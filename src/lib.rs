@@ -97,6 +97,23 @@
 //! ZRANGEBYSCORE`; the keys above, and the channels `leasehold:*`. Without the channels, or `PUBLISH`, waits poll, and
 //! the log says so once.
 //!
+//! # Logging
+//!
+//! Every record has the log target `leasehold`, and goes to whatever logger the program has installed for the
+//! [`log`](https://docs.rs/log) crate: with `env_logger`, `RUST_LOG=leasehold=debug` shows all of them. No record holds a
+//! password.
+//!
+//! | level | records |
+//! | --- | --- |
+//! | error | a panic that this crate survived; a release that must wait for its lease to end because no thread could be started |
+//! | warn | each loss, at the moment it is found, with fence and owner; a guard held for longer than [`warn_after`](Builder::warn_after); leases that cannot be renewed; a release that failed and is repeated; a server that may evict locks; rights that are missing to publish or subscribe |
+//! | info | leases are renewed again |
+//! | debug | a lock granted, waited for, passed on to a thread of this process, handed over to another process, released; the listener's connection starts again |
+//!
+//! A loss is logged by the thread `leasehold-events`, which also calls the [`Listener`]: a logger or listener that blocks
+//! delays no lock, but it delays later records of losses. If more than 4,096 of them wait, further ones are dropped and
+//! counted in [`Stats::events_dropped`].
+//!
 //! # Ending without a drop
 //!
 //! A guard that is forgotten ([`std::mem::forget`]) is renewed for as long as its process lives, whatever becomes of its

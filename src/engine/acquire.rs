@@ -49,7 +49,7 @@ impl Visit<'_> {
         self.engine.stats.contended.add(1);
         self.engine
             .events
-            .tell(|| Notice::Contended(request.target.name().into(), holder()));
+            .step(|| Notice::Contended(request.target.name().into(), holder()));
     }
 
     /// It has its turn, `since` then.

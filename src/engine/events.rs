@@ -1,20 +1,29 @@
-//! The events thread: the one place in which a listener's code runs.
+//! The events of locks, on their way to the listener and to the log.
 //!
-//! | what | then |
-//! | --- | --- |
-//! | something happens, nobody listens | nothing: one branch |
-//! | something happens | it is put into the queue, after the thread was started if there is none |
-//! | the queue is full, or there is no thread to be had | it is dropped and counted |
-//! | the thread finds something | it logs it where it is a warning, and calls the listener; a panic is caught |
-//! | the engine goes | the queue has no other end any more: the thread tells what is left, and ends |
+//! | event | the calling thread | the events thread |
+//! | --- | --- | --- |
+//! | granted, passed on, waits, handed over, released | logs it at DEBUG; queues it if there is a listener | calls the listener |
+//! | lost, held for long | queues it if there is a listener or the program wants warnings | logs it at WARN; calls the listener |
+//! | any other | queues it if there is a listener | calls the listener |
 //!
-//! Whoever puts something in never waits: not for the listener, which has the thread to itself, nor for the thread,
-//! which holds nothing while it calls. Events are put in with no mutex held, by whoever brings them about and before
-//! anybody else can act on them: so they come in order.
+//! The thread is the one place in which a listener's code runs:
+//!
+//! | state | event | next |
+//! | --- | --- | --- |
+//! | not started | something is queued | a queue is made and the thread started; if that fails the event is dropped and counted, and the next one tries again |
+//! | running | the queue is full | the event is dropped and counted |
+//! | running | the logger or the listener panics | the panic is caught, and the thread goes on |
+//! | running | the engine goes | the queue has no sender any more: the thread tells what is left, and ends |
+//!
+//! A caller never waits: not for the listener, which has the thread to itself, nor for the thread, which holds nothing
+//! while it calls. Events are put in with no mutex held, by the thread that brings them about and before any other can
+//! act on them: so they come in order. The watch thread queues warnings and logs nothing, because a logger may block.
 
+use std::fmt;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
+use once_cell::sync::OnceCell;
 
 use crate::engine::Engine;
 use crate::engine::tenure::Tenure;
@@ -22,27 +31,25 @@ use crate::error::{Error, Lost};
 #[cfg(doc)]
 use crate::event::Listener;
 use crate::event::{Connection, Event, SharedListener};
-use crate::logging::logged;
+use crate::logging::{self, Level};
 use crate::panics::survived;
 use crate::stats::Count;
-use crate::sync::{Arc, AtomicBool, Mutex, Ordering, thread};
+use crate::sync::{Arc, Mutex, thread};
 
 /// How many events wait for the listener; the documentation of [`Listener`] names it.
 const QUEUE: usize = 4096;
 
 pub(crate) struct Events {
-    /// Whether anybody wants to hear of everything, and not only of guards that are held for long.
+    /// Whether there is a listener, which wants every event.
     listens: bool,
-    /// The way to the thread; none where there is nothing to tell.
-    queue: Option<Sender<Notice>>,
-    running: AtomicBool,
-    /// What the thread is started with, until it is.
-    begin: Mutex<Option<Outlet>>,
+    /// The listener, until the thread takes it.
+    listener: Mutex<Option<SharedListener>>,
+    /// The way to the thread, once it runs.
+    queue: OnceCell<Sender<Notice>>,
     dropped: Count,
 }
 
 /// What the thread works with.
-#[derive(Clone)]
 struct Outlet {
     queue: Receiver<Notice>,
     listener: Option<SharedListener>,
@@ -93,24 +100,16 @@ pub(crate) enum Notice {
 }
 
 impl Events {
-    pub(crate) fn new(listener: Option<SharedListener>, warns: bool) -> Self {
-        let listens = listener.is_some();
-        let (queue, begin) = if listens || warns {
-            let (sender, queue) = crossbeam_channel::bounded(QUEUE);
-            (Some(sender), Some(Outlet { queue, listener }))
-        } else {
-            (None, None)
-        };
+    pub(crate) fn new(listener: Option<SharedListener>) -> Self {
         Self {
-            listens,
-            queue,
-            running: AtomicBool::new(false),
-            begin: Mutex::new(begin),
+            listens: listener.is_some(),
+            listener: Mutex::new(listener),
+            queue: OnceCell::new(),
             dropped: Count::default(),
         }
     }
 
-    /// Whether anybody listens.
+    /// Returns whether there is a listener.
     pub(crate) fn is_wanted(&self) -> bool {
         self.listens
     }
@@ -122,42 +121,52 @@ impl Events {
         }
     }
 
-    /// Warns of a guard that is held for long, and tells the listener, if there is one.
-    pub(crate) fn warn(&self, guard: Guard, held: Duration) {
-        self.put(Notice::HeldLong(guard, held));
+    /// Logs a step of a lock at DEBUG on the calling thread, and tells the listener. Called with no mutex held.
+    pub(crate) fn step(&self, notice: impl FnOnce() -> Notice) {
+        let is_logged = logging::is_wanted(Level::Debug);
+        if self.listens || is_logged {
+            let notice = notice();
+            if is_logged {
+                logging::debug!("{notice}");
+            }
+            if self.listens {
+                self.put(notice);
+            }
+        }
     }
 
-    /// How many were dropped.
+    /// Has the events thread log a warning, and tells the listener. Called with no mutex held.
+    pub(crate) fn warn(&self, notice: impl FnOnce() -> Notice) {
+        if self.listens || logging::is_wanted(Level::Warn) {
+            self.put(notice());
+        }
+    }
+
+    /// Returns how many were dropped.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.get()
     }
 
     fn put(&self, notice: Notice) {
-        let Some(queue) = &self.queue else {
-            return;
+        let sent = match self.queue.get_or_try_init(|| self.start()) {
+            Ok(queue) => queue.try_send(notice).is_ok(),
+            Err(_) => false,
         };
-        if !self.running.load(Ordering::Acquire) {
-            self.start();
-        }
-        if queue.try_send(notice).is_err() {
+        if !sent {
             self.dropped.add(1);
         }
     }
 
-    /// Where it cannot be started, the next event tries again.
-    fn start(&self) {
-        let mut begin = self.begin.lock();
-        let Some(outlet) = begin.clone() else {
-            return;
-        };
-        let started = thread::Builder::new()
+    /// Starts the thread, which takes the listener with it.
+    fn start(&self) -> std::io::Result<Sender<Notice>> {
+        let (sender, queue) = crossbeam_channel::bounded(QUEUE);
+        let listener = self.listener.lock().clone();
+        let outlet = Outlet { queue, listener };
+        thread::Builder::new()
             .name("leasehold-events".into())
-            .spawn(move || outlet.run());
-        if started.is_ok() {
-            // From here on the thread alone has the queue's end, and the listener.
-            *begin = None;
-            self.running.store(true, Ordering::Release);
-        }
+            .spawn(move || outlet.run())?;
+        *self.listener.lock() = None;
+        Ok(sender)
     }
 }
 
@@ -166,25 +175,67 @@ impl Outlet {
     fn run(self) {
         let mut has_panicked = false;
         for notice in self.queue {
-            let tell = || {
-                let event = notice.event();
-                if let Event::HeldLong {
-                    name,
-                    owner,
-                    fence,
-                    held,
-                } = event
-                {
-                    log::warn!("lock {name:?}: held for {held:?} by {owner:?}, fence {fence}");
-                }
-                if let Some(SharedListener(listener)) = &self.listener {
-                    listener.on_event(&event);
-                }
-            };
-            if survived(tell).is_none() && !std::mem::replace(&mut has_panicked, true) {
-                // The logger may be what panics.
-                logged(|| log::error!("a listener, or the logger, panicked; it is called again"));
+            if let Notice::Lost(..) | Notice::HeldLong(..) = notice {
+                logging::warning!("{notice}");
             }
+            let Some(SharedListener(listener)) = &self.listener else {
+                continue;
+            };
+            let tell = || listener.on_event(&notice.event());
+            if survived(tell).is_none() && !std::mem::replace(&mut has_panicked, true) {
+                logging::error!("a listener panicked; it will be called again");
+            }
+        }
+    }
+}
+
+/// The text of the log record.
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Acquired(Guard { name, owner, fence }, waited) => write!(
+                f,
+                "lock {name:?}: granted after {waited:?}, fence {fence}, owner {owner:?}"
+            ),
+            Self::Contended(name, Some(holder)) => {
+                write!(f, "lock {name:?}: waiting, held by {holder:?}")
+            }
+            Self::Contended(name, None) => write!(f, "lock {name:?}: waiting"),
+            Self::PassedOn(Guard { name, owner, fence }, waited) => write!(
+                f,
+                "lock {name:?}: passed on in memory after {waited:?}, fence {fence}, owner {owner:?}"
+            ),
+            Self::HandedOver(Lease { name, owner }) => {
+                write!(
+                    f,
+                    "lock {name:?}: handed over to the next waiter by {owner:?}"
+                )
+            }
+            Self::Released(Guard { name, owner, fence }, held) => write!(
+                f,
+                "lock {name:?}: released after {held:?}, fence {fence}, owner {owner:?}"
+            ),
+            Self::HeldLong(Guard { name, owner, fence }, held) => write!(
+                f,
+                "lock {name:?}: held for {held:?} by {owner:?}, fence {fence}"
+            ),
+            Self::Renewed(Lease { name, owner }, remaining) => {
+                write!(
+                    f,
+                    "lock {name:?}: renewed for {remaining:?}, owner {owner:?}"
+                )
+            }
+            Self::AtRisk(Lease { name, owner }, remaining) => write!(
+                f,
+                "lock {name:?}: its renewal is overdue, {remaining:?} left, owner {owner:?}"
+            ),
+            Self::Lost(lost, owner) => {
+                write!(f, "{lost} (fence {}, owner {owner:?})", lost.fence)
+            }
+            Self::Unreachable(connection, error) => {
+                write!(f, "connection {connection:?} is out of reach: {error}")
+            }
+            Self::Recovered(connection) => write!(f, "connection {connection:?} works again"),
         }
     }
 }
@@ -252,7 +303,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(20);
 
     fn events(listener: impl crate::event::Listener) -> Events {
-        Events::new(Some(SharedListener(Arc::new(listener))), false)
+        Events::new(Some(SharedListener(Arc::new(listener))))
     }
 
     fn contended(number: usize) -> Notice {
@@ -309,11 +360,13 @@ mod tests {
     }
 
     #[test]
-    fn nobody_listens_and_nothing_is_made() {
-        for warns in [false, true] {
-            let events = Events::new(None, warns);
-            events.tell(|| unreachable!("nobody wants it"));
-            assert!(!events.running.load(Ordering::Relaxed));
-        }
+    fn without_a_listener_and_a_logger_nothing_is_made() {
+        // No unit test installs a logger, so no level is wanted.
+        assert!(!logging::is_wanted(Level::Error));
+        let events = Events::new(None);
+        events.tell(|| unreachable!("nobody wants it"));
+        events.step(|| unreachable!("nobody wants it"));
+        events.warn(|| unreachable!("nobody wants it"));
+        assert!(events.queue.get().is_none());
     }
 }

@@ -12,7 +12,7 @@ use crate::engine::Engine;
 use crate::engine::events::{Guard, Notice};
 use crate::engine::tenure::{LossListener, Tenure};
 use crate::error::{Error, Failure, FailureKind, Lost, LostCause, Result};
-use crate::logging::logged;
+use crate::logging;
 use crate::script::{Call, Gone, Renewed};
 use crate::sync::{Arc, AtomicBool, AtomicU8, AtomicU64, Ordering};
 
@@ -98,9 +98,8 @@ impl HoldLimit {
                 return;
             }
             engine.stats.held_long.add(1);
-            engine
-                .events
-                .warn(Guard::of(engine, &self.tenure, self.fence), held);
+            let guard = || Guard::of(engine, &self.tenure, self.fence);
+            engine.events.warn(|| Notice::HeldLong(guard(), held));
         } else {
             engine.stats.holds_lost.record(held);
             self.end(engine, now);
@@ -390,7 +389,7 @@ impl Holding {
             engine.stats.holds_released.record(held);
             engine
                 .events
-                .tell(|| Notice::Released(Guard::of(engine, &self.tenure, self.fence), held));
+                .step(|| Notice::Released(Guard::of(engine, &self.tenure, self.fence), held));
         } else {
             engine.stats.holds_lost.record(held);
         }
@@ -399,10 +398,11 @@ impl Holding {
 
 impl Drop for Holding {
     fn drop(&mut self) {
-        if let Err(error) = self.finish() {
-            match error {
-                Error::Closed => {}
-                error => logged(|| log::warn!("on release: {error}")),
+        match self.finish() {
+            // The loss was logged when it was found.
+            Ok(()) | Err(Error::Closed | Error::Lost(_)) => {}
+            Err(error) => {
+                logging::warning!("a release failed and is repeated until the lease ends: {error}");
             }
         }
     }

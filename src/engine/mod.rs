@@ -18,7 +18,7 @@
 //! | `leasehold-renewal` | renews every lease; repeats endings; on a connection of its own | runs user code | from the first tenure until there was none, and no ending, for a while |
 //! | `leasehold-watch` | ends leases at their deadlines, fires `on_lost` | does I/O | the same |
 //! | `leasehold-wakeup-0` | hears messages, wakes delegates, hastens renewals of what an operator broke; on a connection of its own | calls scripts | from the first wait until the engine goes |
-//! | `leasehold-events` | calls the listener, logs warnings | holds the engine | from the first event that anybody wants until the engine goes and all is told |
+//! | `leasehold-events` | calls the listener, logs warnings | holds the engine | from the first event that the listener or the log wants until the engine is dropped and the queue is empty |
 //!
 //! # Lock order
 //!
@@ -99,7 +99,7 @@ impl Engine {
         let wakeup = Arc::new(Wakeup::new(chance.uuid()));
         // It belongs to the events thread alone, which also drops it.
         let listener = settings.listener.take();
-        let events = Arc::new(Events::new(listener, settings.warn_after.is_some()));
+        let events = Arc::new(Events::new(listener));
         Arc::new_cyclic(|me| Self {
             settings,
             store,
@@ -223,7 +223,7 @@ impl Engine {
             &self.stats.waits_passed_on
         };
         waits.record(waited);
-        self.events.tell(|| {
+        self.events.step(|| {
             let guard = Guard::of(self, tenure, fence);
             if asked {
                 Notice::Acquired(guard, waited)
@@ -243,7 +243,7 @@ impl Engine {
     /// Something was lost: by a tenure, or at `max_hold` by one guard.
     fn count_loss(&self, tenure: &Tenure, fence: u64, cause: LostCause) {
         self.stats.lost(cause).add(1);
-        self.events.tell(|| {
+        self.events.warn(|| {
             let Lease { name, owner } = Lease::of(self, tenure);
             Notice::Lost(Lost { name, fence, cause }, owner)
         });
@@ -257,7 +257,7 @@ impl Engine {
             _ => return,
         };
         self.stats.handed_over.add(1);
-        self.events.tell(|| {
+        self.events.step(|| {
             Notice::HandedOver(Lease {
                 name: entry.target.name().into(),
                 owner: Arc::clone(owner),

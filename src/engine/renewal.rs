@@ -33,7 +33,7 @@ use crate::engine::events::Notice;
 use crate::engine::tenure::Tenure;
 use crate::error::Failure;
 use crate::event::Connection;
-use crate::logging::logged;
+use crate::logging;
 use crate::name::LockKey;
 use crate::panics::survived;
 use crate::script::{Call, Renewal as Lease, Renewed};
@@ -168,9 +168,7 @@ impl Renewal {
                 renewed && ended
             });
             if round.is_none() {
-                logged(|| {
-                    log::error!("the renewal thread panicked and goes on with all its leases");
-                });
+                logging::error!("the renewal thread panicked and goes on with all its leases");
                 // The connection may be in the middle of something.
                 line = None;
                 self.state.lock().land();
@@ -315,7 +313,7 @@ impl Renewal {
         let was_failing = std::mem::replace(&mut self.state.lock().failing, true);
         if !was_failing {
             let why = &failure.cause;
-            logged(|| log::warn!("leases cannot be renewed or released now, retrying: {why}"));
+            logging::warning!("leases cannot be renewed or released now, retrying: {why}");
             engine
                 .events
                 .tell(|| Notice::Unreachable(Connection::Renewal, failure.into_error(None)));
@@ -325,7 +323,7 @@ impl Renewal {
     fn reached(&self, engine: &Engine) {
         let was_failing = std::mem::replace(&mut self.state.lock().failing, false);
         if was_failing {
-            logged(|| log::info!("leases are renewed and released again"));
+            logging::info!("leases are renewed and released again");
             engine
                 .events
                 .tell(|| Notice::Recovered(Connection::Renewal));

@@ -25,7 +25,7 @@ use crate::engine::Engine;
 use crate::engine::events::Notice;
 use crate::error::{Failure, FailureKind};
 use crate::event::Connection;
-use crate::logging::logged;
+use crate::logging;
 use crate::name::{BROKEN, CHANNEL_PREFIX};
 use crate::panics::survived;
 use crate::store::Heard;
@@ -121,7 +121,7 @@ impl Wakeup {
             // The waits go on by polling, and the next one tries again.
             Err(error) => {
                 drop(register);
-                logged(|| log::warn!("the listener thread could not be started: {error}"));
+                logging::warning!("the listener thread could not be started: {error}");
             }
         }
     }
@@ -204,14 +204,12 @@ impl Wakeup {
                 match heard {
                     Heard::Muted(failure) => {
                         if !std::mem::replace(&mut said_muted, true) {
-                            logged(|| {
-                                log::warn!(
-                                    "the server does not let this user publish on {:?}, so other processes poll for \
-                                     what this one hands over: {}",
-                                    self.channel,
-                                    failure.cause
-                                );
-                            });
+                            logging::warning!(
+                                "the server does not let this user publish on {:?}, so other processes poll for \
+                                 what this one hands over: {}",
+                                self.channel,
+                                failure.cause
+                            );
                         }
                     }
                     Heard::Subscribed => {
@@ -241,20 +239,18 @@ impl Wakeup {
                 Err(failure) if failure.kind == FailureKind::Denied => {
                     self.hearing.store(DENIED, Ordering::SeqCst);
                     if !std::mem::replace(&mut said_denied, true) {
-                        logged(|| {
-                            log::warn!(
-                                "the server does not allow the channel {:?}, so waits poll: {}",
-                                self.channel,
-                                failure.cause
-                            );
-                        });
+                        logging::warning!(
+                            "the server does not allow the channel {:?}, so waits poll: {}",
+                            self.channel,
+                            failure.cause
+                        );
                     }
                     self.wake_all();
                     AFTER_DENIAL
                 }
                 Err(failure) => {
                     self.hearing.store(NOT_YET, Ordering::SeqCst);
-                    logged(|| log::debug!("the listener starts again: {}", failure.cause));
+                    logging::debug!("the listener starts again: {}", failure.cause);
                     if !std::mem::replace(&mut failing, true) {
                         let error = failure.into_error(None);
                         tell(Notice::Unreachable(Connection::Wakeup, error));

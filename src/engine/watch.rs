@@ -16,7 +16,7 @@ use crate::engine::Engine;
 use crate::engine::events::{Lease, Notice};
 use crate::engine::holding::HoldLimit;
 use crate::engine::tenure::Tenure;
-use crate::logging::logged;
+use crate::logging;
 use crate::panics::survived;
 use crate::sync::{Arc, Condvar, Mutex, Ordering, Weak, thread};
 use std::time::Duration;
@@ -138,7 +138,7 @@ impl Watch {
                 self.look_ahead(&engine);
             };
             if survived(round).is_none() {
-                logged(|| log::error!("the watch thread panicked and goes on"));
+                logging::error!("the watch thread panicked and goes on");
             }
             let now = engine.now();
             drop(engine);
@@ -188,7 +188,7 @@ impl Watch {
         }
     }
 
-    /// Nothing is logged here: a logger does what it likes, for as long as it likes. Whoever drops the guard does.
+    /// Nothing is logged here, because a logger may block: the events thread logs the loss.
     fn settle(&self, engine: &Arc<Engine>, tenure: &Arc<Tenure>, now: Time) {
         loop {
             match tenure.cell.standing(now) {

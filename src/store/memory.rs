@@ -5,7 +5,7 @@
 
 use redis::Value;
 
-use crate::logging::logged;
+use crate::logging;
 
 /// Asks the server, and warns in the log.
 ///
@@ -28,12 +28,10 @@ pub(super) fn warn_of_eviction<E>(
         && most != "0"
         && policy != "noeviction"
     {
-        logged(|| {
-            log::warn!(
-                "{address} may evict locks when its memory is full (maxmemory {most}, maxmemory-policy {policy}): \
-                 an evicted lock is lost, and free for others before its holder knows; use noeviction"
-            );
-        });
+        logging::warning!(
+            "{address} may evict locks when its memory is full (maxmemory {most}, maxmemory-policy {policy}): \
+             an evicted lock is lost, and free for others before its holder knows; use noeviction"
+        );
     }
     Ok(())
 }

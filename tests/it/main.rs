@@ -14,6 +14,7 @@ mod foreign;
 mod fork;
 mod hostile;
 mod links;
+mod logging;
 mod multi;
 mod mutex;
 mod mutex_faults;

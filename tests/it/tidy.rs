@@ -73,6 +73,14 @@ impl Source {
             .collect()
     }
 
+    /// A record that is logged past `logging` would have another target, and a panic of the logger would not be caught.
+    fn uses_of_the_logger(&self) -> Vec<String> {
+        if self.path == "logging.rs" {
+            return Vec::new();
+        }
+        paths(&self.code, "log")
+    }
+
     /// How many lines are not for tests only.
     fn length(&self) -> usize {
         let end = self.code.trim_end().len();
@@ -422,6 +430,20 @@ fn only_one_file_knows_the_standard_librarys_threads() {
     for source in sources() {
         let own = source.uses_of_the_standard_library();
         assert!(own.is_empty(), "{} uses std::{own:?}", source.path);
+    }
+}
+
+#[test]
+fn only_one_module_logs() {
+    for bad in ["log::warn!(\"x\");", "use log::{Level, warn};"] {
+        let found = Source::new("engine/watch.rs", bad).uses_of_the_logger();
+        assert!(!found.is_empty(), "{bad}");
+        let found = Source::new("logging.rs", bad).uses_of_the_logger();
+        assert!(found.is_empty(), "{bad}");
+    }
+    for source in sources() {
+        let own = source.uses_of_the_logger();
+        assert!(own.is_empty(), "{} uses log::{own:?}", source.path);
     }
 }
 

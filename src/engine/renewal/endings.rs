@@ -21,7 +21,7 @@ use crate::core::schedule::{Numbered, Place};
 use crate::engine::Engine;
 use crate::engine::names::Entry;
 use crate::error::{Failure, FailureKind};
-use crate::logging::logged;
+use crate::logging;
 use crate::name::LockKey;
 use crate::script::{Call, Kind, PlainRelease, Reply, Verb};
 use crate::store::{Answer, LEAST, Line};
@@ -102,11 +102,9 @@ impl Renewal {
         if let Err(error) = self.ensure_running(&mut state, engine) {
             drop(state);
             let name = entry.target.name();
-            logged(|| {
-                log::error!(
-                    "lock {name:?}: not released before its lease is over: no thread: {error}"
-                );
-            });
+            logging::error!(
+                "lock {name:?}: stays held until its lease ends, since no thread could be started to release it: {error}"
+            );
             self.first_is_over(entry, left_here);
             return;
         }

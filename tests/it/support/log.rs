@@ -13,6 +13,7 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 #[derive(Clone, Debug)]
 pub(crate) struct Logged {
     pub(crate) level: Level,
+    pub(crate) target: String,
     /// The name of the thread that logged it.
     pub(crate) thread: String,
     pub(crate) text: String,
@@ -34,6 +35,7 @@ impl Log for Output {
     fn log(&self, record: &Record<'_>) {
         let logged = Logged {
             level: record.level(),
+            target: record.target().into(),
             thread: thread::current().name().unwrap_or_default().into(),
             text: record.args().to_string(),
         };
@@ -46,10 +48,7 @@ impl Log for Output {
         writeln!(
             line,
             "log: {} {} [{}] {}",
-            logged.level,
-            record.target(),
-            logged.thread,
-            logged.text
+            logged.level, logged.target, logged.thread, logged.text
         )
         .expect("a string takes all");
         // By one write, so that what others print does not come in between.

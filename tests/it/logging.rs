@@ -1,0 +1,114 @@
+//! What the log says, and when.
+
+use leasehold::LostCause;
+use log::Level;
+
+use crate::support::{
+    Logged, PATIENCE, build, locking, logged, lost, manager, ms, name, patient, shared,
+};
+
+/// The target that the documentation names.
+const TARGET: &str = "leasehold";
+
+#[test]
+fn a_loss_is_logged_while_its_guard_still_lives() {
+    let redis = shared();
+    let name = name("logged-loss");
+    let records = logged(&format!("lock {name:?} was lost"));
+    let locks = build(patient(redis.url()).lease(ms(50)).renew(false));
+    let guard = locks.lock(&name).expect("the lock is free");
+    let (owner, fence) = (guard.owner().to_owned(), guard.fence());
+
+    let record = records.recv_timeout(PATIENCE).expect("the loss is logged");
+
+    assert_eq!((record.level, &*record.target), (Level::Warn, TARGET));
+    // The watch thread found the loss. It must not log, because a logger may block.
+    assert_eq!(record.thread, "leasehold-events");
+    for part in [&owner, &fence.to_string()] {
+        assert!(record.text.contains(part), "{record:?}");
+    }
+    assert_eq!(lost(guard.release()).cause, LostCause::Expired);
+    // The drop of a second lost guard adds nothing either: one loss, one record.
+    assert!(records.try_recv().is_err(), "the loss is logged twice");
+}
+
+#[test]
+fn each_loss_is_logged_once_whatever_its_cause() {
+    let redis = shared();
+    let locks = manager(redis.url());
+    for (how, words) in [
+        ("removed", "its key was removed"),
+        ("taken", "another owner holds it"),
+        ("max-hold", "max_hold"),
+    ] {
+        let name = name(how);
+        let records = logged(&format!("lock {name:?} was lost"));
+        let mutex = locks.mutex(&name);
+        let guard = match how {
+            "max-hold" => mutex.max_hold(Some(ms(1))).lock(),
+            _ => mutex.lock(),
+        };
+        let guard = guard.expect("the lock is free");
+        match how {
+            "removed" => redis.ask(&["DEL", &name]),
+            "taken" => redis.ask(&["SET", &name, "somebody else's"]),
+            _ => {}
+        }
+        if how != "max-hold" {
+            // The answer to the release tells of the loss.
+            drop(guard);
+        }
+        let record = records.recv_timeout(PATIENCE).expect("the loss is logged");
+        assert_eq!((record.level, &*record.target), (Level::Warn, TARGET));
+        assert!(record.text.contains(words), "{record:?}");
+        assert!(
+            records.try_recv().is_err(),
+            "{how}: the loss is logged twice"
+        );
+    }
+}
+
+#[test]
+fn the_steps_of_a_lock_are_logged_for_debugging() {
+    let redis = shared();
+    let name = name("steps");
+    let records = logged(&format!("lock {name:?}: "));
+    let next = || -> Logged {
+        let record = records.recv_timeout(PATIENCE).expect("the step is logged");
+        assert_eq!((record.level, &*record.target), (Level::Debug, TARGET));
+        record
+    };
+    let (locks, other) = (manager(redis.url()), manager(redis.url()));
+
+    let guard = locks.lock(&name).expect("the lock is free");
+    let granted = next();
+    assert!(granted.text.contains("granted"), "{granted:?}");
+    for part in [guard.owner(), &guard.fence().to_string()] {
+        assert!(granted.text.contains(part), "{granted:?}");
+    }
+    let waiter = locking(&other.mutex(&name));
+    let waiting = next();
+    assert!(waiting.text.contains("waiting"), "{waiting:?}");
+    assert!(waiting.text.contains(guard.owner()), "{waiting:?}");
+    redis.wait_until_queued(&name, 1);
+
+    guard.release().expect("it was held all the while");
+    let released = next();
+    assert!(released.text.contains("released"), "{released:?}");
+    // The other manager may have its answer before this one's thread logs the hand-over.
+    let mut last = [next().text, next().text];
+    last.sort_by_key(|text| text.contains("granted"));
+    assert!(last[0].contains("handed over"), "{last:?}");
+    assert!(last[1].contains("granted"), "{last:?}");
+
+    let guard = waiter.end().expect("the lock was handed over");
+    let waiter = locking(&other.mutex(&name));
+    let waiting = next();
+    assert!(waiting.text.contains("waiting"), "{waiting:?}");
+    drop(guard);
+    let mut last = [next().text, next().text];
+    last.sort_by_key(|text| text.contains("passed on"));
+    assert!(last[0].contains("released"), "{last:?}");
+    assert!(last[1].contains("passed on in memory"), "{last:?}");
+    drop(waiter.end().expect("the lock was passed on"));
+}
