@@ -11,6 +11,7 @@
 //! | any, sent | granted too late to be believed | abandon the owner, go on under a new one, as after a failure |
 //! | ask, sent | share what you have | done: the owner is not used |
 //! | any, sent | held | a try is done; a wait sleeps until a message, the holder's expiry, or its poll |
+//! | any, sent | held, and the subscription began or ended meanwhile | ask again at once: the queue has the wrong channel |
 //! | ask, sent | failed, and no wait has begun | done: the first error is returned at once |
 //! | any, sent | failed for good (denied, wrong type, other permits, nonsense) | done |
 //! | any, sent | failed half way | the same, and the owner is cancelled once, with what it may have taken |
@@ -31,15 +32,15 @@ use crate::config::Terms;
 use crate::core::lease::valid_until;
 use crate::error::{Failure, FailureKind};
 use crate::random::{Chance, jittered, owner};
-use crate::script::{Ask, GiveBack, Reply, Verb};
+use crate::script::{Ask, GiveBack, Reply, Verb, shortest_claim_window};
 use crate::sync::Arc;
 
 /// A waiting process asks at least this often: what a lost message costs. Jitter only shortens it, so that it
 /// stays below the claim window.
 const POLL: Duration = Duration::from_millis(950);
-/// The same where no message can come.
+/// The same if this process has no subscription: a poll is then its only way to find that it was handed the lock.
 const POLL_UNHEARD: Duration = Duration::from_millis(250);
-/// The same while the listener is on its way to be subscribed; it ends this sleep when it is.
+/// The same during the first try to subscribe; the confirmation ends this sleep.
 const POLL_SUBSCRIBING: Duration = Duration::from_millis(50);
 /// How long after a holder's reported expiry to look: the server drops a key no earlier than its time.
 const AFTER_EXPIRY: Duration = Duration::from_millis(2);
@@ -53,10 +54,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 pub(crate) enum Hearing {
     /// SUBSCRIBE was confirmed.
     Ready(Arc<str>),
-    /// Not yet; nobody may queue.
+    /// The first try is under way, and has not taken long: wait for it before queueing.
     NotYet,
-    /// The server does not allow it: queue without a channel, and poll often.
-    Denied,
+    /// There is no subscription, for whatever reason: queue without a channel, and poll often.
+    NoSubscription,
 }
 
 /// What the attempt finds around it at each step.
@@ -171,6 +172,8 @@ pub(crate) struct Attempt {
     state: State,
     /// Whether Redis may have this owner in the lock's queue.
     queued: bool,
+    /// The channel that the last request named, under which the queue knows this owner.
+    named: Option<Arc<str>>,
     /// Whether anything was ever answered.
     answered: bool,
     /// Whether a failure is waited out: a wait has begun. Until then it is returned at once.
@@ -192,6 +195,7 @@ impl Attempt {
             units,
             state: State::Ask,
             queued: false,
+            named: None,
             answered: false,
             waits: false,
             asked: 1,
@@ -311,14 +315,7 @@ impl Attempt {
     }
 
     fn request(&mut self, around: &Surroundings<'_>) -> Verb {
-        let channel = match (&around.hearing, around.until) {
-            // A try never queues.
-            (_, None) => None,
-            (Hearing::Ready(channel), _) => Some(Arc::clone(channel)),
-            // Between two subscriptions a place in the queue is kept by polling.
-            (Hearing::NotYet, _) => self.queued.then(|| Arc::from("")),
-            (Hearing::Denied, _) => Some(Arc::from("")),
-        };
+        let channel = channel(around);
         // A lock that was contended will be again; one that was free is most likely wanted by nobody else.
         let passed_on = around.crowded || self.answered;
         self.asked = if passed_on { around.block } else { 1 };
@@ -332,6 +329,7 @@ impl Attempt {
             channel,
         };
         self.offered.clone_from(&ask.beside);
+        self.named.clone_from(&ask.channel);
         let queues = ask.channel.is_some();
         let verb = match &self.state {
             State::Ask => Verb::Acquire {
@@ -390,14 +388,7 @@ impl Attempt {
                 if let Some(over) = self.time_is_over(around) {
                     return over;
                 }
-                let poll = match around.hearing {
-                    Hearing::Ready(_) if self.queued => POLL,
-                    // Subscribed while this request was under way, which so could not queue: the next can.
-                    Hearing::Ready(_) => AFTER_EXPIRY,
-                    Hearing::NotYet if !self.queued => POLL_SUBSCRIBING,
-                    Hearing::NotYet | Hearing::Denied => POLL_UNHEARD,
-                };
-                let poll = jittered(around.chance, poll);
+                let poll = jittered(around.chance, self.poll(around));
                 // Somebody else's lock that never expires, or is about to, says nothing: poll.
                 let wait = ttl.map_or(poll, |ttl| (ttl + AFTER_EXPIRY).min(poll));
                 sleep(wait, around)
@@ -412,6 +403,22 @@ impl Attempt {
                 self.failed(sent, Failure::plain(kind, false, words), around)
             }
             _ => self.failed(sent, Failure::another_question(), around),
+        }
+    }
+
+    /// How long to sleep after "held", at most. A process that was handed the lock has its claim window to ask for it, and
+    /// may get no message: so it polls within that window, and well within it if no message can come.
+    fn poll(&self, around: &Surroundings<'_>) -> Duration {
+        if self.named != channel(around) {
+            // The subscription began or ended during the request. A message for this owner may go to a channel that
+            // nobody listens on, or not be sent at all, until the next request names the right channel.
+            return AFTER_EXPIRY;
+        }
+        let window = shortest_claim_window(around.terms.lease());
+        match around.hearing {
+            Hearing::Ready(_) => POLL.min(window * 19 / 20),
+            Hearing::NotYet => POLL_SUBSCRIBING,
+            Hearing::NoSubscription => POLL_UNHEARD.min(window / 3),
         }
     }
 
@@ -490,6 +497,16 @@ impl Attempt {
     }
 }
 
+/// The channel to queue under; `None` if the request must not queue.
+fn channel(around: &Surroundings<'_>) -> Option<Arc<str>> {
+    match (&around.hearing, around.until) {
+        // A try never queues.
+        (_, None) | (Hearing::NotYet, _) => None,
+        (Hearing::Ready(channel), _) => Some(Arc::clone(channel)),
+        (Hearing::NoSubscription, _) => Some(Arc::from("")),
+    }
+}
+
 /// The thread's own end is later than now, or it would not sleep: this never is a sleep of no length.
 fn sleep(length: Duration, around: &Surroundings<'_>) -> Step {
     let until = around.now + length.clamp(AFTER_EXPIRY, LONGEST_PAUSE);
@@ -510,6 +527,7 @@ mod tests {
         now: Time,
         until: Option<Time>,
         hearing: Hearing,
+        lease: Duration,
         attempt: Attempt,
     }
 
@@ -522,6 +540,7 @@ mod tests {
                 now: START,
                 until,
                 hearing: Hearing::Ready("c".into()),
+                lease: LEASE,
             }
         }
 
@@ -534,7 +553,7 @@ mod tests {
                 input,
                 &Surroundings {
                     now: self.now,
-                    terms: Terms::new(LEASE, true),
+                    terms: Terms::new(self.lease, true),
                     until: self.until,
                     hearing: self.hearing.clone(),
                     block: 100,
@@ -632,7 +651,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_queues_only_once_it_can_hear() {
+    fn a_wait_queues_only_after_the_first_try_to_subscribe() {
         let mut scene = Scene::waiting();
         scene.hearing = Hearing::NotYet;
         let Verb::Acquire { ask, .. } = scene.send(Input::Go) else {
@@ -649,13 +668,55 @@ mod tests {
         };
         assert_eq!((ask.channel.as_deref(), at_once), (Some("c"), true));
         scene.replied(held(None));
-        // Queued now, so the queue goes first; without the listener its place is kept by polling.
-        scene.hearing = Hearing::NotYet;
+        // Queued under its channel: the queue goes first now.
+        scene.hearing = Hearing::NoSubscription;
         let Verb::Acquire { ask, at_once } = scene.send(Input::Woken) else {
             panic!("not asked");
         };
         assert_eq!((ask.channel.as_deref(), at_once), (Some(""), false));
         assert!(sleep_of(scene.replied(held(None)), START) <= POLL_UNHEARD);
+    }
+
+    /// For each state of the subscription before a request and after it: only what the request named can wake it.
+    #[test]
+    fn a_request_that_named_the_wrong_channel_is_followed_by_another_at_once() {
+        let states = [Hearing::Ready("c".into()), Hearing::NoSubscription];
+        for before in &states {
+            for after in &states {
+                let mut scene = Scene::waiting();
+                scene.hearing = before.clone();
+                scene.send(Input::Go);
+                scene.hearing = after.clone();
+                let slept = sleep_of(scene.replied(held(None)), START);
+                assert_eq!(slept <= AFTER_EXPIRY, before != after, "{slept:?}");
+            }
+        }
+    }
+
+    /// It may have been handed the lock, for its claim window, and the message may be lost or never sent.
+    #[test]
+    fn polls_come_within_the_claim_window() {
+        for (lease_ms, window_ms) in [
+            (10, 250),
+            (250, 250),
+            (600, 600),
+            (1000, 1000),
+            (30_000, 1000),
+        ] {
+            let window = Duration::from_millis(window_ms);
+            for hearing in [Hearing::Ready("c".into()), Hearing::NoSubscription] {
+                let mut scene = Scene::waiting();
+                scene.lease = Duration::from_millis(lease_ms);
+                scene.hearing = hearing.clone();
+                scene.send(Input::Go);
+                let slept = sleep_of(scene.replied(held(None)), START);
+                let most = match hearing {
+                    Hearing::NoSubscription => window / 3,
+                    _ => window * 19 / 20,
+                };
+                assert!(slept <= most, "{lease_ms} ms, {hearing:?}: {slept:?}");
+            }
+        }
     }
 
     #[test]

@@ -30,10 +30,12 @@ struct Server {
     /// Owner, whether marked, and when it expires.
     lock: Option<(Arc<str>, bool, Time)>,
     last_fence: u64,
-    /// Owner and when it was last seen.
-    queue: VecDeque<(Arc<str>, Time)>,
-    /// Whom the messages were for.
+    /// Owner, when it was last seen, and whether it named a channel.
+    queue: VecDeque<(Arc<str>, Time, bool)>,
+    /// The owners that messages were for.
     published: Vec<Arc<str>>,
+    /// The owners whose process has no subscription at this time.
+    deaf: Vec<Arc<str>>,
 }
 
 impl Server {
@@ -50,16 +52,19 @@ impl Server {
     }
 
     fn leave(&mut self, owner: &Arc<str>) {
-        self.queue.retain(|(queued, _)| queued != owner);
+        self.queue.retain(|(queued, ..)| queued != owner);
     }
 
     fn next_waiter(&mut self, me: &Arc<str>, believed: Duration, now: Time) -> Option<Arc<str>> {
-        while let Some((head, seen)) = self.queue.pop_front() {
+        while let Some((head, seen, named)) = self.queue.pop_front() {
             if head == *me {
                 return Some(head);
             }
-            if now.since(seen) <= believed {
-                self.published.push(Arc::clone(&head));
+            let is_heard = !named || !self.deaf.contains(&head);
+            if now.since(seen) <= believed && is_heard {
+                if named {
+                    self.published.push(Arc::clone(&head));
+                }
                 return Some(head);
             }
         }
@@ -128,11 +133,16 @@ impl Server {
             ttl: Some(end.since(now)),
             holder: Arc::clone(holder),
         };
-        if ask.channel.is_some() {
+        if let Some(channel) = &ask.channel {
             *marked = true;
-            match self.queue.iter_mut().find(|(owner, _)| *owner == ask.owner) {
-                Some((_, seen)) => *seen = now,
-                None => self.queue.push_back((Arc::clone(&ask.owner), now)),
+            let named = !channel.is_empty();
+            match self
+                .queue
+                .iter_mut()
+                .find(|(owner, ..)| *owner == ask.owner)
+            {
+                Some(waiter) => (waiter.1, waiter.2) = (now, named),
+                None => self.queue.push_back((Arc::clone(&ask.owner), now, named)),
             }
         }
         reply
@@ -149,8 +159,9 @@ impl Server {
                 }
                 match self.next_waiter(&ask.owner, LIFE, now) {
                     Some(head) if head != ask.owner => {
-                        if ask.channel.is_some() {
-                            self.queue.push_back((Arc::clone(&ask.owner), now));
+                        if let Some(channel) = &ask.channel {
+                            let named = !channel.is_empty();
+                            self.queue.push_back((Arc::clone(&ask.owner), now, named));
                         }
                         self.give(&head, now + CLAIM);
                         Reply::Held {
@@ -203,6 +214,8 @@ enum Event {
     LetGo(usize, bool, Fate),
     /// A process that waits gives up.
     GiveUp(usize),
+    /// A process has its first subscription, loses it, or has another one.
+    Subscribe(usize, bool),
     Pass(u64),
 }
 
@@ -221,6 +234,7 @@ fn event() -> impl Strategy<Value = Event> {
         8 => (0..PROCESSES, fate()).prop_map(|(p, f)| Event::Run(p, f)),
         3 => (0..PROCESSES, any::<bool>(), fate()).prop_map(|(p, o, f)| Event::LetGo(p, o, f)),
         1 => (0..PROCESSES).prop_map(Event::GiveUp),
+        2 => (0..PROCESSES, any::<bool>()).prop_map(|(p, s)| Event::Subscribe(p, s)),
         3 => (0u64..1500).prop_map(Event::Pass),
     ]
 }
@@ -234,6 +248,7 @@ enum State {
 
 struct Process {
     state: State,
+    hearing: Hearing,
     endings: Vec<(Time, Ending)>,
     served: usize,
 }
@@ -264,6 +279,7 @@ impl World {
     fn new() -> Self {
         let process = || Process {
             state: State::Idle,
+            hearing: Hearing::NotYet,
             endings: Vec::new(),
             served: 0,
         };
@@ -312,7 +328,33 @@ impl World {
         self.now = end;
     }
 
-    /// Wakes whom the server has published to.
+    /// The subscription of a process begins or ends: its delegate asks again.
+    fn subscribe(&mut self, who: usize, is_there: bool) {
+        let process = &mut self.processes[who];
+        process.hearing = if is_there {
+            Hearing::Ready("c".into())
+        } else {
+            Hearing::NoSubscription
+        };
+        if let State::Sleeping(_, until) = &mut process.state {
+            *until = self.now;
+        }
+        self.note_the_deaf();
+    }
+
+    fn note_the_deaf(&mut self) {
+        let deaf = self.processes.iter().filter_map(|process| {
+            let attempt = match &process.state {
+                State::Asking(attempt, _) | State::Sleeping(attempt, _) => attempt,
+                State::Idle | State::Holding(_) => return None,
+            };
+            let is_deaf = !matches!(process.hearing, Hearing::Ready(_));
+            is_deaf.then(|| Arc::clone(attempt.owner()))
+        });
+        self.server.deaf = deaf.collect();
+    }
+
+    /// Wakes the processes that the server has published to.
     fn deliver(&mut self) {
         let published = std::mem::take(&mut self.server.published);
         for process in &mut self.processes {
@@ -343,7 +385,7 @@ impl World {
                     now: self.now,
                     terms: Terms::new(LEASE, false),
                     until: Some(Time::NEVER),
-                    hearing: Hearing::Ready("c".into()),
+                    hearing: self.processes[who].hearing.clone(),
                     block: 5,
                     beside: None,
                     of: 1,
@@ -468,8 +510,10 @@ impl World {
             Event::Run(who, fate) => self.run(who, fate),
             Event::LetGo(who, take_over, fate) => self.let_go(who, take_over, fate),
             Event::GiveUp(who) => self.give_up(who),
+            Event::Subscribe(who, is_there) => self.subscribe(who, is_there),
             Event::Pass(ms) => self.pass(Duration::from_millis(ms)),
         }
+        self.note_the_deaf();
         self.deliver();
     }
 }
@@ -514,7 +558,7 @@ proptest! {
         prop_assert!(world.processes.iter().all(|process| process.endings.is_empty()), "endings without an end");
         world.server.expire(world.now);
         // As the keys of the queue do, a life after the last who joined it.
-        world.server.queue.retain(|(_, seen)| world.now.since(*seen) <= LIFE);
+        world.server.queue.retain(|(_, seen, _)| world.now.since(*seen) <= LIFE);
         prop_assert_eq!(world.server.lock, None);
         prop_assert!(world.server.queue.is_empty());
     }

@@ -237,11 +237,12 @@ impl Engine {
                 return Err(Error::Closed);
             }
             let offered = self.offered(request, entry);
+            let now = self.now();
             let around = Surroundings {
-                now: self.now(),
+                now,
                 terms: request.options.terms(),
                 until: request.until,
-                hearing: self.wakeup.hearing(),
+                hearing: self.wakeup.hearing(now),
                 block: fence::block(entry.kind, self.settings.quantum),
                 of: entry.kind.of(),
                 beside: offered.as_ref().map(|tenure| self.owner_of(tenure)),

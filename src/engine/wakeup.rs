@@ -6,20 +6,31 @@
 //! It also hears the one channel of all processes on which the owners are published whose locks an operator has
 //! broken, and then has Redis asked about that owner ([`super::operators`]).
 //!
-//! | state | a wait | leaves it |
+//! | state | a wait | next state |
 //! | --- | --- | --- |
-//! | not started | starts the thread | at the first wait |
-//! | not yet | may not queue, and polls; one that is queued keeps its place by polling | when SUBSCRIBE is confirmed: all who wait ask at once |
-//! | ready | sleeps until a message or its poll | when the connection breaks |
-//! | denied | queues without a channel and polls often | when a later try is allowed |
+//! | not started | starts the thread | subscribing; no subscription, if the thread cannot be started |
+//! | subscribing, for at most 250 ms after the first wait | may not queue, and polls every 50 ms | ready; no subscription, if the try fails or takes longer |
+//! | ready | queues under the channel, and sleeps until a message or its poll | no subscription, if the connection ends |
+//! | no subscription | queues without a channel, and polls within its claim window | ready, if a later try succeeds |
 //!
-//! Why no wake-up is lost: a delegate is in the register before it sends the request that queues it, and the
-//! request names a channel only while the subscription to it is confirmed. A message that arrives before the
-//! delegate sleeps sets its flag, and the sleep is over before it began.
+//! A process without a subscription must queue all the same: a busy process beside it gives the lock away only to the
+//! queue, so a process that only polls would never find the lock free.
+//!
+//! Why no wake-up is lost:
+//!
+//! 1. A delegate is in the register before it sends the request that queues it. A message that arrives before the
+//!    delegate sleeps sets its flag, and the sleep is over before it began.
+//! 2. At each change to or from "ready" all delegates in the register are woken, after the state was set. They ask again,
+//!    and so name the right channel.
+//! 3. A delegate may miss that: it made its request before the change, and entered the register after it. When the answer
+//!    comes, it compares the channel of its request with the state, and if they differ, asks again at once.
+//! 4. A message that was sent to a channel without a listener, before 2 or 3, wakes nobody: the script that sent it then
+//!    passes the waiter over, and the waiter's next request queues it again.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use crate::clock::Time;
 use crate::core::attempt::Hearing;
 use crate::engine::Engine;
 use crate::engine::events::Notice;
@@ -29,24 +40,33 @@ use crate::logging;
 use crate::name::{BROKEN, CHANNEL_PREFIX};
 use crate::panics::survived;
 use crate::store::Heard;
-use crate::sync::{Arc, AtomicBool, AtomicU8, Condvar, Mutex, Ordering, Thread, Weak, thread};
+use crate::sync::{
+    Arc, AtomicBool, AtomicU8, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, Thread, Weak,
+    thread,
+};
 
 /// Pauses between tries to subscribe; each is twice the one before, until a subscription has lasted for the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// How long to wait before asking again for what was denied.
-const AFTER_DENIAL: Duration = Duration::from_mins(1);
+/// The longest pause after a failure that does not pass: a right or a command that the server does not have now, it is
+/// unlikely to have a second later.
+const AFTER_REFUSAL: Duration = Duration::from_mins(1);
+/// How long waits hold back from queueing for the first subscription. Longer, and they would give a lock up to those who
+/// queue.
+const FIRST_TRY: Duration = Duration::from_millis(250);
 /// No sleep of a delegate is longer, so that a resume from suspend is noticed.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 const NOT_YET: u8 = 0;
 const READY: u8 = 1;
-const DENIED: u8 = 2;
+const NO_SUBSCRIPTION: u8 = 2;
 
 pub(crate) struct Wakeup {
     /// The one channel of this process.
     channel: Arc<str>,
     hearing: AtomicU8,
+    /// Until when the first subscription is waited for, in the clock's nanoseconds.
+    first_try_until: AtomicU64,
     register: Mutex<Register>,
     stopping: Condvar,
 }
@@ -58,6 +78,8 @@ struct Register {
     sleepers: HashMap<Arc<str>, Arc<Sleeper>>,
     running: bool,
     stopped: bool,
+    /// Whether the log has the warning that the thread could not be started.
+    warned: bool,
 }
 
 struct Sleeper {
@@ -79,16 +101,26 @@ impl Wakeup {
         Self {
             channel: format!("{CHANNEL_PREFIX}{unique}").into(),
             hearing: AtomicU8::new(NOT_YET),
+            first_try_until: AtomicU64::new(Time::NEVER.as_nanos()),
             register: Mutex::default(),
             stopping: Condvar::new(),
         }
     }
 
-    pub(crate) fn hearing(&self) -> Hearing {
+    pub(crate) fn hearing(&self, now: Time) -> Hearing {
         match self.hearing.load(Ordering::SeqCst) {
             READY => Hearing::Ready(Arc::clone(&self.channel)),
-            DENIED => Hearing::Denied,
-            _ => Hearing::NotYet,
+            NOT_YET if now.as_nanos() < self.first_try_until.load(Ordering::SeqCst) => {
+                Hearing::NotYet
+            }
+            _ => Hearing::NoSubscription,
+        }
+    }
+
+    /// Notes the state of the subscription. If that is news, all delegates ask again, and name the right channel.
+    fn note(&self, hearing: u8) {
+        if self.hearing.swap(hearing, Ordering::SeqCst) != hearing {
+            self.wake_all();
         }
     }
 
@@ -105,6 +137,9 @@ impl Wakeup {
         if register.running || register.stopped {
             return;
         }
+        let until = engine.now() + FIRST_TRY;
+        self.first_try_until
+            .fetch_min(until.as_nanos(), Ordering::SeqCst);
         let (wakeup, store) = (Arc::clone(self), Arc::clone(&engine.store));
         let (chance, engine_of) = (Arc::clone(&engine.chance), engine.me.clone());
         let events = Arc::downgrade(&engine.events);
@@ -118,11 +153,17 @@ impl Wakeup {
             .spawn(move || wakeup.run(&*store, &*chance, &engine_of, &tell));
         match started {
             Ok(_) => register.running = true,
-            // The waits go on by polling, and the next one tries again.
-            Err(error) => {
-                drop(register);
-                logging::warning!("the listener thread could not be started: {error}");
-            }
+            Err(error) => self.not_started(register, &error),
+        }
+    }
+
+    /// The waits go on without a subscription, and each sleep of a delegate tries again to start the thread.
+    fn not_started(&self, mut register: MutexGuard<'_, Register>, error: &std::io::Error) {
+        let warned = std::mem::replace(&mut register.warned, true);
+        drop(register);
+        self.note(NO_SUBSCRIPTION);
+        if !warned {
+            logging::warning!("the listener thread could not be started, so waits poll: {error}");
         }
     }
 
@@ -196,7 +237,7 @@ impl Wakeup {
     ) {
         let mut pause = FIRST_PAUSE;
         let mut failing = false;
-        let mut said_denied = false;
+        let mut said_refused = false;
         let mut said_muted = false;
         loop {
             let mut subscribed: Option<Instant> = None;
@@ -215,7 +256,7 @@ impl Wakeup {
                     Heard::Subscribed => {
                         self.hearing.store(READY, Ordering::SeqCst);
                         subscribed = Some(Instant::now());
-                        said_denied = false;
+                        said_refused = false;
                         if std::mem::take(&mut failing) {
                             tell(Notice::Recovered(Connection::Wakeup));
                         }
@@ -236,22 +277,21 @@ impl Wakeup {
             });
             let wait = match ended {
                 Ok(()) => Duration::ZERO,
-                Err(failure) if failure.kind == FailureKind::Denied => {
-                    self.hearing.store(DENIED, Ordering::SeqCst);
-                    if !std::mem::replace(&mut said_denied, true) {
+                Err(failure) => {
+                    self.note(NO_SUBSCRIPTION);
+                    let passes = failure.passes();
+                    if passes || said_refused {
+                        logging::debug!("the listener starts again: {}", failure.cause);
+                    } else {
+                        said_refused = true;
                         logging::warning!(
                             "the server does not allow the channel {:?}, so waits poll: {}",
                             self.channel,
                             failure.cause
                         );
                     }
-                    self.wake_all();
-                    AFTER_DENIAL
-                }
-                Err(failure) => {
-                    self.hearing.store(NOT_YET, Ordering::SeqCst);
-                    logging::debug!("the listener starts again: {}", failure.cause);
-                    if !std::mem::replace(&mut failing, true) {
+                    let is_denied = failure.kind == FailureKind::Denied;
+                    if !is_denied && !std::mem::replace(&mut failing, true) {
                         let error = failure.into_error(None);
                         tell(Notice::Unreachable(Connection::Wakeup, error));
                     }
@@ -259,8 +299,12 @@ impl Wakeup {
                     if subscribed.is_some_and(|since| since.elapsed() >= LONGEST_PAUSE) {
                         pause = FIRST_PAUSE;
                     }
-                    let wait = crate::random::jittered(chance, pause);
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    if is_denied {
+                        pause = AFTER_REFUSAL;
+                    }
+                    let longest = if passes { LONGEST_PAUSE } else { AFTER_REFUSAL };
+                    let wait = crate::random::jittered(chance, pause.min(longest));
+                    pause = (pause * 2).min(longest);
                     wait
                 }
             };
@@ -270,7 +314,7 @@ impl Wakeup {
             }
             if register.stopped {
                 register.running = false;
-                self.hearing.store(NOT_YET, Ordering::SeqCst);
+                self.hearing.store(NO_SUBSCRIPTION, Ordering::SeqCst);
                 return;
             }
         }
@@ -308,6 +352,8 @@ mod tests {
     use crate::random::SystemChance;
     use crate::script::Call;
     use crate::store::{Answer, Limits, Line, Store};
+
+    const START: Time = Time::from_nanos(1 << 50);
 
     /// A store that only listens, as it is told to.
     struct Listening<F>(F);
@@ -372,6 +418,91 @@ mod tests {
         let (none, all) = ([(false, false); 2], [(true, false); 2]);
         let called = [(false, false), (true, true)];
         assert_eq!(*seen.lock(), [all, none, called, none, none, all]);
-        assert_eq!(wakeup.hearing(), Hearing::NotYet, "it has stopped");
+        assert_eq!(
+            wakeup.hearing(START),
+            Hearing::NoSubscription,
+            "it has stopped"
+        );
+    }
+
+    /// Runs the listener over a store that fails in these ways, one after the other, and then stops. Returns whether a
+    /// delegate was woken after each.
+    fn woken_by_failures(kinds: &[FailureKind]) -> (Arc<Wakeup>, Vec<bool>) {
+        let wakeup = Arc::new(Wakeup::new(uuid::Uuid::nil()));
+        let mut waker = None;
+        wakeup.register(&mut waker, &"owner".into());
+        let sleeper = Arc::clone(&waker.as_ref().expect("it is registered").sleeper);
+        let (woken, left) = (Mutex::new(Vec::new()), Mutex::new(kinds.iter()));
+        let was_woken = || sleeper.woken.swap(false, Ordering::SeqCst);
+        let is_first = AtomicBool::new(true);
+        let store = Listening(|_: &mut dyn FnMut(Heard<'_>) -> bool| {
+            if !is_first.swap(false, Ordering::SeqCst) {
+                woken.lock().push(was_woken());
+            }
+            let Some(kind) = left.lock().next() else {
+                wakeup.stop();
+                return Ok(());
+            };
+            Err(Failure::plain(*kind, false, "no subscription"))
+        });
+        wakeup.run(&store, &SystemChance::new(), &Weak::new(), &|_| {});
+        let woken = woken.lock().clone();
+        (Arc::clone(&wakeup), woken)
+    }
+
+    #[test]
+    fn any_failure_to_subscribe_lets_waits_queue_without_a_channel() {
+        for kind in [FailureKind::Unavailable, FailureKind::Protocol] {
+            let (wakeup, woken) = woken_by_failures(&[kind, kind]);
+            assert_eq!(wakeup.hearing(START), Hearing::NoSubscription);
+            // The second failure is no news.
+            assert_eq!(woken, [true, false], "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_subscription_that_ends_makes_those_who_named_it_ask_again() {
+        let wakeup = Arc::new(Wakeup::new(uuid::Uuid::nil()));
+        let mut waker = None;
+        wakeup.register(&mut waker, &"owner".into());
+        let sleeper = Arc::clone(&waker.as_ref().expect("it is registered").sleeper);
+        let seen = Mutex::new(Vec::new());
+        let store = Listening(|hear: &mut dyn FnMut(Heard<'_>) -> bool| {
+            let was_woken = || sleeper.woken.swap(false, Ordering::SeqCst);
+            seen.lock().push(was_woken());
+            if seen.lock().len() == 2 {
+                wakeup.stop();
+                return Ok(());
+            }
+            hear(Heard::Subscribed);
+            assert!(was_woken());
+            assert!(matches!(wakeup.hearing(START), Hearing::Ready(_)));
+            let words = "the connection is closed";
+            Err(Failure::plain(FailureKind::Unavailable, false, words))
+        });
+        wakeup.run(&store, &SystemChance::new(), &Weak::new(), &|_| {});
+        assert_eq!(*seen.lock(), [false, true]);
+    }
+
+    #[test]
+    fn a_first_try_that_hangs_is_waited_for_only_briefly() {
+        let wakeup = Wakeup::new(uuid::Uuid::nil());
+        let long = START + Duration::from_hours(1);
+        assert_eq!(wakeup.hearing(long), Hearing::NotYet, "nobody waits yet");
+        let until = START + FIRST_TRY;
+        wakeup
+            .first_try_until
+            .store(until.as_nanos(), Ordering::SeqCst);
+        assert_eq!(wakeup.hearing(START), Hearing::NotYet);
+        assert_eq!(wakeup.hearing(until), Hearing::NoSubscription);
+    }
+
+    #[test]
+    fn without_its_thread_a_process_queues_without_a_channel() {
+        let wakeup = Wakeup::new(uuid::Uuid::nil());
+        let error = std::io::Error::from(std::io::ErrorKind::WouldBlock);
+        wakeup.not_started(wakeup.register.lock(), &error);
+        assert_eq!(wakeup.hearing(START), Hearing::NoSubscription);
+        assert!(wakeup.register.lock().warned);
     }
 }

@@ -34,6 +34,13 @@ mod text;
 
 /// The shortest claim window.
 const LEAST_CLAIM: Duration = Duration::from_millis(250);
+/// The claim window of a long lease, unless `io_timeout` asks for a longer one.
+const ORDINARY_CLAIM: Duration = Duration::from_secs(1);
+
+/// The least that the claim window of a waiter with this lease can be, whatever `io_timeout` is.
+pub(crate) fn shortest_claim_window(lease: Duration) -> Duration {
+    lease.clamp(LEAST_CLAIM, ORDINARY_CLAIM)
+}
 
 /// Something to ask of a node.
 #[derive(Clone, Copy, Debug)]
@@ -266,7 +273,7 @@ impl Wire {
         Self {
             fence_memory,
             // Time for the message, or a poll, and for a request that has to be repeated.
-            claim_window: Duration::from_secs(1).max(io_timeout * 2),
+            claim_window: ORDINARY_CLAIM.max(io_timeout * 2),
         }
     }
 

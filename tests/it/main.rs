@@ -21,6 +21,7 @@ mod mutex_faults;
 mod mutex_loss;
 mod mutex_processes;
 mod operators;
+mod polling;
 mod process_ends;
 mod rate_limiter;
 mod record;

@@ -1,0 +1,187 @@
+//! Processes that no message reaches: they must find by polling that it is their turn.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use leasehold::{LockManager, Mutex};
+
+use crate::support::{
+    Fault, Proxy, Role, Server, Task, build, locking, manager, ms, patient, task, wait_until,
+};
+
+/// How long each guard of a busy process is held: ten of them fill a quantum.
+const HOLD: Duration = ms(5);
+/// How many guards of a busy process a waiter may have to let by: those of 60 quanta. It needs those of about ten.
+const MOST: u32 = 600;
+
+/// A process with two threads that want one lock all the time.
+struct Busy {
+    guards: Arc<AtomicU32>,
+    stop: Arc<AtomicBool>,
+    threads: [Task<()>; 2],
+}
+
+impl Busy {
+    #[track_caller]
+    fn start(mutex: &Mutex) -> Self {
+        let (guards, stop) = (
+            Arc::new(AtomicU32::new(0)),
+            Arc::new(AtomicBool::new(false)),
+        );
+        let threads = [(), ()].map(|()| {
+            let (mutex, guards, stop) = (mutex.clone(), Arc::clone(&guards), Arc::clone(&stop));
+            task(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let guard = mutex.lock().expect("the server is there");
+                    guards.fetch_add(1, Ordering::Relaxed);
+                    thread::sleep(HOLD);
+                    drop(guard);
+                }
+            })
+        });
+        let busy = Self {
+            guards,
+            stop,
+            threads,
+        };
+        wait_until("the process is busy", || busy.guards() > 20);
+        busy
+    }
+
+    fn guards(&self) -> u32 {
+        self.guards.load(Ordering::Relaxed)
+    }
+
+    fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads {
+            thread.end();
+        }
+    }
+}
+
+/// Locks `times` beside a busy process, which must not have more than [`MOST`] guards each time.
+#[track_caller]
+fn gets_its_turn(waiter: &Mutex, busy: &Busy, times: u32) {
+    for _ in 0..times {
+        let before = busy.guards();
+        let (mutex, locked) = (waiter.clone(), Arc::new(AtomicBool::new(false)));
+        let tell = Arc::clone(&locked);
+        let waiting = task(move || {
+            let guard = mutex.lock();
+            tell.store(true, Ordering::SeqCst);
+            guard
+        });
+        wait_until("it has the lock, or waited for too long", || {
+            locked.load(Ordering::SeqCst) || busy.guards() - before > MOST
+        });
+        let passed = busy.guards() - before;
+        assert!(
+            passed <= MOST,
+            "{passed} guards of the busy process went first"
+        );
+        drop(waiting.end().expect("the server is there"));
+    }
+}
+
+fn short(locks: &LockManager) -> Mutex {
+    locks.mutex("n").lease(ms(250))
+}
+
+#[test]
+fn without_the_subscribe_command_a_process_gets_its_turn() {
+    let server = Server::with(&["--rename-command", "SUBSCRIBE", ""]);
+    let busy = Busy::start(&manager(&server.url()).mutex("n"));
+    let locks = manager(&server.url());
+    gets_its_turn(&locks.mutex("n"), &busy, 3);
+    busy.end();
+}
+
+/// Handed the lock, it has a quarter of a second to ask for it.
+#[test]
+fn with_a_short_lease_too() {
+    let server = Server::with(&["--rename-command", "SUBSCRIBE", ""]);
+    let busy = Busy::start(&manager(&server.url()).mutex("n"));
+    gets_its_turn(&short(&manager(&server.url())), &busy, 3);
+    busy.end();
+}
+
+/// For each fault: the subscription cannot be had at first, and is lost in the middle of a wait.
+#[track_caller]
+fn gets_its_turn_despite(fault: Fault) {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let busy = Busy::start(&manager(&server.url()).mutex("n"));
+    let locks = manager(&proxy.url());
+    proxy.strike(Role::Listener, fault);
+    gets_its_turn(&locks.mutex("n"), &busy, 2);
+    busy.end();
+
+    proxy.heal();
+    let redis = server.raw();
+    let guard = manager(&server.url()).lock("n").expect("it is free");
+    let waiting = locking(&locks.mutex("n"));
+    // A wait under a channel, so that the subscription is there to be lost.
+    wait_until("it queues under its channel", || {
+        let queue = redis.queue("n");
+        queue.len() == 1 && !redis.channel("n", &queue[0]).is_empty()
+    });
+    proxy.strike(Role::Listener, fault);
+    proxy.wait_until_struck(Role::Listener);
+    let busy = Busy::start(&manager(&server.url()).mutex("other"));
+    guard.release().expect("it was held");
+    drop(waiting.end().expect("it gets its turn"));
+    gets_its_turn(&locks.mutex("other"), &busy, 2);
+    busy.end();
+}
+
+#[test]
+fn a_process_whose_listener_is_closed_gets_its_turn() {
+    gets_its_turn_despite(Fault::Close);
+}
+
+#[test]
+fn a_process_whose_subscription_hangs_gets_its_turn() {
+    gets_its_turn_despite(Fault::LoseAnswers);
+}
+
+#[test]
+fn a_process_whose_listener_is_not_let_in_gets_its_turn() {
+    let server = Server::start();
+    let busy_locks = build(patient(&server.url()).pool_size(2));
+    let busy = Busy::start(&busy_locks.mutex("n"));
+    // One connection, which is there before the limit.
+    let locks = build(patient(&server.url()).pool_size(1));
+    drop(locks.lock("inside").expect("it is free"));
+    let redis = server.raw();
+    let () = redis.ask(&["CONFIG", "SET", "maxclients", "1"]);
+    gets_its_turn(&locks.mutex("n"), &busy, 2);
+    busy.end();
+}
+
+/// The lock is handed to a waiter of an earlier subscription; nobody listens any more, so it is passed over.
+#[test]
+fn a_subscription_that_is_cut_off_again_and_again_loses_no_turn() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let busy = Busy::start(&manager(&server.url()).mutex("n"));
+    let locks = manager(&proxy.url());
+    let over = Arc::new(AtomicBool::new(false));
+    let faults = {
+        let over = Arc::clone(&over);
+        task(move || {
+            while !over.load(Ordering::Relaxed) {
+                proxy.strike(Role::Listener, Fault::Close);
+                thread::sleep(ms(50));
+                proxy.heal();
+                thread::sleep(ms(150));
+            }
+        })
+    };
+    gets_its_turn(&locks.mutex("n"), &busy, 5);
+    over.store(true, Ordering::Relaxed);
+    faults.end();
+    busy.end();
+}
