@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{secs, shared};
+use crate::support::{built, secs, shared};
 
 /// How long an example may take: they take seconds, and wait for a minute for what never comes.
 const LIMIT: Duration = secs(240);
@@ -46,8 +46,8 @@ fn every_example_is_run_and_short() {
     for example in entries(&root) {
         let name = example.file_stem().and_then(|name| name.to_str());
         let name = name.expect("a name in UTF-8");
-        // Loads for a machine of their own, with options and a report.
-        if ["scale", "stress"].contains(&name) {
+        // `scale` and `stress` load a whole machine, and have options and a report.
+        if ["Cargo", "scale", "stress"].contains(&name) {
             continue;
         }
         assert!(RUN.contains(&name), "{name} is not run by these tests");
@@ -66,7 +66,7 @@ fn every_example_is_run_and_short() {
 
 #[track_caller]
 fn succeeds(example: &str) {
-    let program = program(example);
+    let program = built(Path::new("examples").join(example));
     assert!(
         program.exists(),
         "there is no {}: run `cargo test`, which builds the examples",
@@ -105,13 +105,6 @@ fn run(program: &Path) -> Result<Output, Output> {
         .recv_timeout(LIMIT)
         .expect("its output ends with it");
     Err(output.expect("its output is read"))
-}
-
-/// Beside this very test: `target/PROFILE/deps/it-…`, `target/PROFILE/examples/…`.
-fn program(example: &str) -> PathBuf {
-    let test = std::env::current_exe().expect("this binary");
-    let profile = test.ancestors().nth(2).expect("target/PROFILE");
-    profile.join("examples").join(example)
 }
 
 fn entries(dir: &Path) -> Vec<PathBuf> {

@@ -2,6 +2,7 @@
 //! polling: one set of tests, expanded for each of them. Neither side ever breaks the other's lock.
 
 mod bare;
+mod program;
 mod redis_py;
 mod rslock;
 

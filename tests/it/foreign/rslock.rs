@@ -1,64 +1,45 @@
-//! rslock, whose values are random bytes and no text.
+//! rslock, run by the program of the package `tests/rslock`. The values that it writes are random bytes, not text.
 
+use std::process::Command;
 use std::time::Duration;
 
-use rslock::{Lock, LockError, LockManager};
-use tokio::runtime::{Builder, Runtime};
-
+use super::program::Program;
 use super::{Foreign, each};
-use crate::support::{Raw, ms};
+use crate::support::{Raw, built};
 
-struct Rslock {
-    runtime: Runtime,
-    locks: LockManager,
-    name: String,
-    held: Option<Lock>,
-}
+struct Rslock(Program);
 
 impl Foreign for Rslock {
     fn new(redis: &Raw, name: &str) -> Self {
-        let runtime = Builder::new_current_thread().enable_all().build();
-        let mut locks = LockManager::new(vec![redis.url()]);
-        locks.set_retry(1, ms(1));
-        Self {
-            runtime: runtime.expect("a runtime"),
-            locks,
-            name: name.into(),
-            held: None,
-        }
+        let program = built("leasehold-rslock");
+        assert!(
+            program.exists(),
+            "there is no {}: run `cargo build --package leasehold-rslock`",
+            program.display()
+        );
+        Self(Program::start(
+            Command::new(program).args([redis.url(), name]),
+        ))
     }
 
     fn try_acquire(&mut self, ttl: Option<Duration>) -> bool {
         let ttl = ttl.expect("its locks all have one");
-        let locked = self.locks.lock(self.name.as_str(), ttl);
-        match self.runtime.block_on(locked) {
-            Ok(lock) => {
-                self.held = Some(lock);
-                true
-            }
-            // The second where a busy machine took longer for the answer than the lock lasts.
-            Err(LockError::Unavailable | LockError::TtlExceeded) => false,
-            Err(error) => panic!("{error}"),
-        }
+        self.0.ask_with("acquire", Some(ttl))
     }
 
     fn extend(&mut self, ttl: Duration) -> bool {
-        let held = self.held.as_ref().expect("it has had one");
-        self.runtime.block_on(self.locks.extend(held, ttl)).is_ok()
+        self.0.ask_with("extend", Some(ttl))
     }
 
     fn release(&mut self) -> bool {
-        let held = self.held.take().expect("it has had one");
-        // It does not say what came of a release.
-        let is_its_own = self.runtime.block_on(self.locks.is_freed(&held)).is_ok();
-        self.runtime.block_on(held.release());
-        is_its_own
+        self.0.ask("release")
     }
 }
 
 macro_rules! test {
     ($behaviour:ident) => {
         #[test]
+        #[ignore = "it needs the program of tests/rslock: .ci/run builds it"]
         fn $behaviour() {
             super::$behaviour::<Rslock>();
         }

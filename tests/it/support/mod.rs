@@ -13,7 +13,9 @@ mod server;
 mod subject;
 mod threads;
 
+use std::env;
 use std::fmt::Debug;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -56,6 +58,14 @@ pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(begun.elapsed() < PATIENCE, "it never came: {what}");
         thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// The path of a program that cargo builds beside this one: `target/PROFILE/…`, where this is
+/// `target/PROFILE/deps/it-…`.
+pub(crate) fn built(program: impl AsRef<Path>) -> PathBuf {
+    let test = env::current_exe().expect("this binary");
+    let profile = test.ancestors().nth(2).expect("target/PROFILE");
+    profile.join(program)
 }
 
 /// A name that no other test, process or run uses.

@@ -1,0 +1,89 @@
+//! rslock, for the tests beside it: it reads a command a line, and answers each with a line, `yes` or `no`.
+//!
+//! Its arguments are the server's URL and the lock's name. It ends with its standard input. The commands are `hello`,
+//! `acquire MS`, `extend MS` and `release`.
+
+use std::env;
+use std::io;
+use std::time::Duration;
+
+use rslock::{Lock, LockError, LockManager};
+use tokio::runtime::{Builder, Runtime};
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+struct Client {
+    runtime: Runtime,
+    locks: LockManager,
+    name: String,
+    held: Option<Lock>,
+}
+
+impl Client {
+    fn new(url: String, name: String) -> Result<Self> {
+        let mut locks = LockManager::new(vec![url]);
+        locks.set_retry(1, Duration::from_millis(1));
+        Ok(Self {
+            runtime: Builder::new_current_thread().enable_all().build()?,
+            locks,
+            name,
+            held: None,
+        })
+    }
+
+    /// Carries out a command. Returns whether the lock was acquired, or was still this client's.
+    fn answer(&mut self, command: &str) -> Result<bool> {
+        let words: Vec<_> = command.split_whitespace().collect();
+        match words[..] {
+            ["hello"] => Ok(true),
+            ["acquire", ttl] => self.acquire(milliseconds(ttl)?),
+            ["extend", ttl] => self.extend(milliseconds(ttl)?),
+            ["release"] => self.release(),
+            _ => Err(format!("no such command: {command:?}").into()),
+        }
+    }
+
+    fn acquire(&mut self, ttl: Duration) -> Result<bool> {
+        let locked = self.locks.lock(self.name.as_str(), ttl);
+        match self.runtime.block_on(locked) {
+            Ok(lock) => {
+                self.held = Some(lock);
+                Ok(true)
+            }
+            // `TtlExceeded`: on a busy machine the answer can take longer than the lock lasts.
+            Err(LockError::Unavailable | LockError::TtlExceeded) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn extend(&self, ttl: Duration) -> Result<bool> {
+        let held = self.held.as_ref().ok_or("it has acquired nothing")?;
+        Ok(self.runtime.block_on(self.locks.extend(held, ttl)).is_ok())
+    }
+
+    fn release(&mut self) -> Result<bool> {
+        let held = self.held.take().ok_or("it has acquired nothing")?;
+        // `release` does not say whether the lock was still held.
+        let was_held = self.runtime.block_on(self.locks.is_freed(&held)).is_ok();
+        self.runtime.block_on(held.release());
+        Ok(was_held)
+    }
+}
+
+fn milliseconds(text: &str) -> Result<Duration> {
+    Ok(Duration::from_millis(text.parse()?))
+}
+
+fn main() -> Result<()> {
+    let mut arguments = env::args().skip(1);
+    let (Some(url), Some(name)) = (arguments.next(), arguments.next()) else {
+        return Err("usage: leasehold-rslock URL NAME".into());
+    };
+    let mut client = Client::new(url, name)?;
+    for command in io::stdin().lines() {
+        let done = client.answer(&command?)?;
+        // A pipe is written to as soon as a line is whole.
+        println!("{}", if done { "yes" } else { "no" });
+    }
+    Ok(())
+}
