@@ -311,3 +311,117 @@ fn a_server_out_of_reach_is_an_error_at_once() {
     // The log went with the data.
     wait_until("it is back", || limiter.try_acquire().is_ok());
 }
+
+/// An hour back: each refused call moved all times back by an hour again, and so the second one made room.
+#[test]
+fn a_clock_set_back_admits_no_more_however_often_it_is_asked() {
+    const HOUR: i64 = 60 * 60;
+    let server = Server::with_clock();
+    let limiter = manager(&server.url()).rate_limiter("n", 1, LONG);
+    limiter.acquire().expect("the first");
+    for ahead in [-HOUR, -2 * HOUR] {
+        server.set_clock_ahead(ahead);
+        let mut shortest = LONG;
+        for _ in 0..20 {
+            let wait = retry_after(limiter.try_acquire());
+            assert!(wait <= shortest, "{wait:?} after {shortest:?}");
+            shortest = wait;
+        }
+        // No test runs for as long as that.
+        assert!(shortest > LONG / 2, "{shortest:?}");
+    }
+}
+
+#[test]
+fn a_clock_set_back_delays_callers_by_no_more_than_a_window() {
+    let server = Server::with_clock();
+    let limiter = manager(&server.url()).rate_limiter("n", 1, ms(300));
+    for ahead in [0, -60 * 60, -2 * 60 * 60] {
+        server.set_clock_ahead(ahead);
+        // A refused caller learns its time from the answer.
+        while let Admission::RetryAfter(wait) = limiter.try_acquire().expect("asked") {
+            assert!(wait <= ms(300), "{wait:?}");
+        }
+    }
+    server.set_clock_ahead(0);
+    limiter.acquire().expect("asked");
+    wait_until("the key goes", || !server.raw().exists("n"));
+}
+
+/// Returns a limiter's list: its head, then the times, the oldest first.
+fn log_of(raw: &Raw, name: &str) -> Vec<String> {
+    raw.ask(&["LRANGE", name, "0", "-1"])
+}
+
+/// Each right in turn, with a log that is new, one with room, and one whose oldest time makes room.
+#[test]
+fn a_right_that_is_missing_takes_no_place_and_leaves_no_log_without_an_end() {
+    const COMMANDS: [&str; 9] = [
+        "time", "lindex", "llen", "lset", "pexpire", "rpush", "lpop", "lrange", "ltrim",
+    ];
+    let server = Server::start();
+    let raw = server.raw();
+    let () = raw.ask(&[
+        "ACL",
+        "SETUSER",
+        "user",
+        "on",
+        ">us3r-s3cret",
+        "~*",
+        "+@all",
+    ]);
+    let locks = manager(&server.url().replace("//", "//user:us3r-s3cret@"));
+    let mut denied = 0;
+    for command in COMMANDS {
+        for places in 0..3 {
+            let name = format!("without-{command}-{places}");
+            let limiter = locks.rate_limiter(&name, 2, LONG);
+            for _ in 0..places {
+                limiter.acquire().expect("there is room");
+            }
+            if places == 2 {
+                // As if the first had been a window ago.
+                let first: u64 = raw.ask(&["LINDEX", &name, "1"]);
+                let earlier = first - u64::try_from(LONG.as_micros()).expect("it is small");
+                let () = raw.ask(&["LSET", &name, "1", &earlier.to_string()]);
+            }
+            let before = log_of(&raw, &name);
+            let () = raw.ask(&["ACL", "SETUSER", "user", &format!("-{command}")]);
+            let answer = limiter.try_acquire();
+            let () = raw.ask(&["ACL", "SETUSER", "user", "+@all"]);
+            let after = log_of(&raw, &name);
+            match answer {
+                Ok(Admission::Admitted) => assert_ne!(after, before, "{name}"),
+                Err(Error::Denied { .. }) => {
+                    denied += 1;
+                    // The figures may have been written down again.
+                    assert_eq!(after.get(1..), before.get(1..), "{name}");
+                    let answer = limiter.try_acquire().expect("asked");
+                    assert_eq!(answer, Admission::Admitted, "{name}");
+                }
+                other => panic!("{name}: {other:?}"),
+            }
+            let ttl = raw
+                .ttl(&name)
+                .unwrap_or_else(|| panic!("{name} never ends"));
+            assert!(ttl <= LONG, "{name}: {ttl:?}");
+        }
+    }
+    assert!(denied > 12, "{denied} were denied");
+}
+
+#[test]
+fn full_memory_refuses_a_new_place_and_takes_none() {
+    let server = Server::start();
+    let raw = server.raw();
+    let limiter = manager(&server.url()).rate_limiter("n", 2, LONG);
+    for places in 0..2 {
+        let before = log_of(&raw, "n");
+        let () = raw.ask(&["CONFIG", "SET", "maxmemory", "1"]);
+        let full = limiter.try_acquire();
+        assert!(matches!(full, Err(Error::Unavailable { .. })), "{full:?}");
+        assert_eq!(log_of(&raw, "n"), before, "{places}");
+        let () = raw.ask(&["CONFIG", "SET", "maxmemory", "0"]);
+        assert_eq!(limiter.try_acquire().expect("asked"), Admission::Admitted);
+    }
+}
