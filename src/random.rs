@@ -52,10 +52,19 @@ impl Chance for SystemChance {
 ///
 /// Jitter only ever shortens a wait: a bound that is stated somewhere stays a bound.
 pub(crate) fn jittered(chance: &dyn Chance, most: Duration) -> Duration {
-    let quarter = most / 4;
+    shortened(chance, most, most / 4)
+}
+
+/// Returns a length between half of `most` and `most`.
+pub(crate) fn jittered_by_half(chance: &dyn Chance, most: Duration) -> Duration {
+    shortened(chance, most, most / 2)
+}
+
+/// Returns `length` less a random part of `by`.
+fn shortened(chance: &dyn Chance, length: Duration, by: Duration) -> Duration {
     // The top 16 bits are a fraction in 65,536ths.
     let part = (chance.bits() >> 48) as u32;
-    most.saturating_sub(quarter * part / 65_536)
+    length.saturating_sub(by * part / 65_536)
 }
 
 impl PartialEq for Owner {

@@ -31,7 +31,8 @@ use crate::clock::Time;
 use crate::config::Terms;
 use crate::core::lease::valid_until;
 use crate::error::{Failure, FailureKind};
-use crate::random::{Chance, jittered, owner};
+use crate::name::OWNER_PREFIX;
+use crate::random::{Chance, jittered, jittered_by_half, owner};
 use crate::script::{Ask, GiveBack, Reply, Verb, shortest_claim_window};
 use crate::sync::Arc;
 
@@ -40,6 +41,11 @@ use crate::sync::Arc;
 const POLL: Duration = Duration::from_millis(950);
 /// The same if this process has no subscription: a poll is then its only way to find that it was handed the lock.
 const POLL_UNHEARD: Duration = Duration::from_millis(250);
+/// The same if the holder is another client, which sends no message when it releases.
+const POLL_FOREIGN: Duration = Duration::from_millis(100);
+/// How much longer that pause becomes for each delegate of this process: so all of them together send at most 500 polls
+/// in a second, or 1,000 with the jitter.
+const POLL_FOREIGN_EACH: Duration = Duration::from_millis(2);
 /// The same during the first try to subscribe; the confirmation ends this sleep.
 const POLL_SUBSCRIBING: Duration = Duration::from_millis(50);
 /// How long after a holder's reported expiry to look: the server drops a key no earlier than its time.
@@ -75,6 +81,8 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) of: u32,
     /// Whether other threads of this process wait.
     pub(crate) crowded: bool,
+    /// How many delegates this process has, over all names.
+    pub(crate) delegates: u32,
     pub(crate) outage_limit: Duration,
     pub(crate) label: &'a str,
     pub(crate) chance: &'a dyn Chance,
@@ -380,7 +388,7 @@ impl Attempt {
                 self.queued = false;
                 Step::Done(Outcome::Shared)
             }
-            Reply::Held { ttl, .. } => {
+            Reply::Held { ttl, holder } => {
                 self.has_taken_over();
                 self.answered = true;
                 self.waits = true;
@@ -388,7 +396,7 @@ impl Attempt {
                 if let Some(over) = self.time_is_over(around) {
                     return over;
                 }
-                let poll = jittered(around.chance, self.poll(around));
+                let poll = self.poll(holder, around);
                 // Somebody else's lock that never expires, or is about to, says nothing: poll.
                 let wait = ttl.map_or(poll, |ttl| (ttl + AFTER_EXPIRY).min(poll));
                 sleep(wait, around)
@@ -407,19 +415,26 @@ impl Attempt {
     }
 
     /// How long to sleep after "held", at most. A process that was handed the lock has its claim window to ask for it, and
-    /// may get no message: so it polls within that window, and well within it if no message can come.
-    fn poll(&self, around: &Surroundings<'_>) -> Duration {
+    /// may get no message: so it polls within that window, and well within it if no message can come. Of the release of
+    /// another client there is no message at all.
+    fn poll(&self, holder: &str, around: &Surroundings<'_>) -> Duration {
         if self.named != channel(around) {
             // The subscription began or ended during the request. A message for this owner may go to a channel that
             // nobody listens on, or not be sent at all, until the next request names the right channel.
             return AFTER_EXPIRY;
         }
         let window = shortest_claim_window(around.terms.lease());
-        match around.hearing {
+        let poll = match around.hearing {
             Hearing::Ready(_) => POLL.min(window * 19 / 20),
             Hearing::NotYet => POLL_SUBSCRIBING,
             Hearing::NoSubscription => POLL_UNHEARD.min(window / 3),
+        };
+        let poll = jittered(around.chance, poll);
+        if holder.starts_with(OWNER_PREFIX) {
+            return poll;
         }
+        let foreign = POLL_FOREIGN.max(POLL_FOREIGN_EACH * around.delegates);
+        poll.min(jittered_by_half(around.chance, foreign))
     }
 
     /// Whatever was answered to it, the tenure that was to be taken over is over. False where there was none.
@@ -528,6 +543,7 @@ mod tests {
         until: Option<Time>,
         hearing: Hearing,
         lease: Duration,
+        delegates: u32,
         attempt: Attempt,
     }
 
@@ -541,6 +557,7 @@ mod tests {
                 until,
                 hearing: Hearing::Ready("c".into()),
                 lease: LEASE,
+                delegates: 1,
             }
         }
 
@@ -560,6 +577,7 @@ mod tests {
                     beside: None,
                     of: 1,
                     crowded: false,
+                    delegates: self.delegates,
                     outage_limit: Duration::from_mins(1),
                     label: "l",
                     chance: &self.chance,
@@ -715,6 +733,27 @@ mod tests {
                     _ => window * 19 / 20,
                 };
                 assert!(slept <= most, "{lease_ms} ms, {hearing:?}: {slept:?}");
+            }
+        }
+    }
+
+    /// No message tells of its release. Many delegates share what the process may send.
+    #[test]
+    fn a_holder_of_another_client_is_polled_more_often() {
+        for (delegates, least_ms, most_ms) in [
+            (1, 50, 100),
+            (50, 50, 100),
+            (200, 200, 400),
+            (5000, 700, 950),
+        ] {
+            for holder in ["6e0b1c", "", "lh2:other"] {
+                let mut scene = Scene::waiting();
+                scene.delegates = delegates;
+                scene.send(Input::Go);
+                let holder = holder.into();
+                let slept = sleep_of(scene.replied(Reply::Held { ttl: None, holder }), START);
+                let bounds = Duration::from_millis(least_ms)..=Duration::from_millis(most_ms);
+                assert!(bounds.contains(&slept), "{delegates}: {slept:?}");
             }
         }
     }

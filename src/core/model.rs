@@ -390,6 +390,7 @@ impl World {
                     beside: None,
                     of: 1,
                     crowded: false,
+                    delegates: 1,
                     outage_limit: Duration::from_mins(1),
                     label: "p",
                     chance: &self.chance,

@@ -247,6 +247,7 @@ impl Engine {
                 of: entry.kind.of(),
                 beside: offered.as_ref().map(|tenure| self.owner_of(tenure)),
                 crowded: entry.lock().queue.is_crowded(),
+                delegates: self.delegates(),
                 outage_limit: self.settings.outage_limit,
                 label: &self.settings.label,
                 chance: &*self.chance,

@@ -170,6 +170,11 @@ impl Engine {
         Asking(self)
     }
 
+    /// How many threads ask Redis, or wait to.
+    fn delegates(&self) -> u32 {
+        u32::try_from(self.asking.load(Ordering::Relaxed)).unwrap_or(u32::MAX)
+    }
+
     fn is_asking(&self) -> bool {
         self.asking.load(Ordering::SeqCst) > 0
     }

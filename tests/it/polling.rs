@@ -185,3 +185,24 @@ fn a_subscription_that_is_cut_off_again_and_again_loses_no_turn() {
     faults.end();
     busy.end();
 }
+
+/// Another client sends no message when it releases; a holder of ours does.
+#[test]
+fn a_holder_of_another_client_is_polled_more_often_than_one_of_ours() {
+    let server = Server::start();
+    let () = server.raw().ask(&["SET", "theirs", "6e0b1c"]);
+    let guard = manager(&server.url()).lock("ours").expect("it is free");
+    let managers = ["theirs", "ours"].map(|name| (manager(&server.url()), name));
+    let waiting = managers
+        .each_ref()
+        .map(|(locks, name)| locking(&locks.mutex(name)));
+    let polls = || managers.each_ref().map(|(locks, _)| locks.stats().requests);
+    wait_until("it polls", || polls()[0] >= 60);
+    let [theirs, ours] = polls();
+    assert!(theirs > 3 * ours, "{theirs} and {ours} requests");
+    let () = server.raw().ask(&["DEL", "theirs"]);
+    guard.release().expect("it was held");
+    for waiting in waiting {
+        drop(waiting.end().expect("it comes free"));
+    }
+}
