@@ -166,6 +166,7 @@ fn attempts(bench: &mut Criterion) {
         beside: None,
         of: 1,
         crowded: false,
+        delegates: 1,
         outage_limit: Duration::from_mins(1),
         label: LABEL,
         chance: &Fixed,
