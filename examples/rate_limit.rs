@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Prints how many it was let send at once, and then when each turn of its came, in µs.
+/// Prints a line for people, and one of numbers: how many mails were sent, and when each turn came, in µs.
 fn child(run: &str) -> Result<(), Box<dyn Error>> {
     let url = env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".to_owned());
     let locks = LockManager::connect(&url)?;
@@ -34,7 +34,7 @@ fn child(run: &str) -> Result<(), Box<dyn Error>> {
             Admission::RetryAfter(wait) => break wait,
         }
     };
-    eprintln!("a process: {sent} mails sent, the next in {wait:.1?}");
+    println!("a process: {sent} mails sent, the next in {wait:.1?}");
 
     let turns = locks.rate_limiter(format!("rate_limit:{run}:turns"), 20, SECOND);
     print!("{sent}");
@@ -47,8 +47,7 @@ fn child(run: &str) -> Result<(), Box<dyn Error>> {
 }
 
 fn parent() -> Result<(), Box<dyn Error>> {
-    let run = std::process::id().to_string();
-    let begun = now_us()?;
+    let (run, begun) = (std::process::id().to_string(), now_us()?);
     let mut children: Vec<Child> = Vec::new();
     for _ in 0..PROCESSES {
         let mut program = Command::new(env::current_exe()?);
@@ -57,17 +56,19 @@ fn parent() -> Result<(), Box<dyn Error>> {
     let (mut sent, mut turns) = (0, Vec::new());
     for child in children {
         let printed = String::from_utf8(child.wait_with_output()?.stdout)?;
-        let mut numbers = printed.split_whitespace().map(str::parse::<u128>);
+        let (line, numbers) = printed.split_once('\n').ok_or("a process failed")?;
+        println!("{line}"); // by one process, so that no two write into one line
+        let mut numbers = numbers.split_whitespace().map(str::parse::<u128>);
         sent += numbers.next().ok_or("a process failed")??;
         turns.extend(numbers.collect::<Result<Vec<_>, _>>()?);
     }
-    println!("{PROCESSES} processes: {sent} mails sent in the first of the minutes");
-    println!("and then {} turns at 20 a second", turns.len());
+    let taken = turns.len();
+    println!("together: {sent} mails in the first minute, and then {taken} turns at 20 a second");
 
     // A turn may be noted late but never early: the 21st comes a second after the 1st at the soonest, and so on.
     turns.sort_unstable();
     let too_early = |(n, at): (u128, &u128)| *at < begun + n / 20 * SECOND.as_micros();
-    if sent != 20 || turns.len() != 60 || (0..).zip(&turns).any(too_early) {
+    if sent != 20 || taken != 60 || (0..).zip(&turns).any(too_early) {
         return Err("the quota was not kept".into());
     }
     Ok(())

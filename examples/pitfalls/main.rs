@@ -4,7 +4,8 @@
 //! another. `failover` wants a `redis-server` in PATH besides.
 //!
 //! Nothing is left to luck: the steps that have to meet are put in the order in which they do harm. The exit status
-//! is 0 only if every naive lock failed as foretold, and ours held.
+//! is 0 only if every naive lock failed as foretold, and ours held. Over a failover ours does not hold either: there
+//! only its fence helps.
 //!
 //! - a file for each pitfall, as in `PITFALLS`
 //! - `naive`, `store`: the lock that others write, and what a lock protects
@@ -70,6 +71,8 @@ fn play(stage: &Stage, pitfalls: &[Pitfall]) -> Outcome {
     if !failed.is_empty() {
         return Err(format!("not as foretold: {}", failed.join(", ")).into());
     }
-    println!("Every naive lock failed as foretold, and ours held.");
+    println!(
+        "Every naive lock failed as foretold. Ours held, but not over a failover: that needs the fence."
+    );
     Ok(())
 }

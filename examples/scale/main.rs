@@ -1,7 +1,7 @@
 //! How many leases can one process hold, and what does each cost?
 //!
 //! `cargo run --release --example scale -- --leases 100000 --minutes 5`, with a Redis on this machine; `--help` lists
-//! the options.
+//! the options. A debug build warns, because its figures are too high.
 //!
 //! It takes so many locks, each of its own name, holds them all for a while, and watches what their renewal costs on
 //! either side. `--plot FILE` does so for 1,000 to 200,000 leases, each number in a process of its own, and draws CPU
@@ -35,7 +35,13 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<ExitCode, Box<dyn Error>> {
-    let is_good = match Invocation::from_env()? {
+    let invocation = Invocation::from_env()?;
+    if cfg!(debug_assertions) && !matches!(invocation, Invocation::Help) {
+        eprintln!(
+            "scale: warning: this is a debug build, so its CPU figures are too high; use --release"
+        );
+    }
+    let is_good = match invocation {
         Invocation::Help => {
             print!("{HELP}");
             true
