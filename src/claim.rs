@@ -87,7 +87,7 @@ impl FromStr for Claim {
         let mut parts = text.splitn(3, '/');
         let (Some(fence), Some(owner), Some(name)) = (parts.next(), parts.next(), parts.next())
         else {
-            return Err(invalid("it is not of the form fence/owner/name"));
+            return Err(invalid("not of the form fence/owner/name"));
         };
         let fence = fence.parse().unwrap_or(0);
         if !(1..=LARGEST_FENCE).contains(&fence) {
@@ -96,7 +96,7 @@ impl FromStr for Claim {
         let decoded = |part| percent_decode_str(part).decode_utf8().ok();
         let owner = decoded(owner).filter(|owner| name::label(owner).is_some());
         let Some(owner) = owner.map(Cow::into_owned) else {
-            return Err(invalid("its owner is none of this crate's"));
+            return Err(invalid("its owner was not written by leasehold"));
         };
         let Some(name) = decoded(name).map(Cow::into_owned) else {
             return Err(invalid("its name is not UTF-8"));
@@ -104,7 +104,7 @@ impl FromStr for Claim {
         name::check_length(&name)?;
         let claim = Self::new(name.into(), owner.into(), fence);
         if claim.to_string() != text {
-            return Err(invalid("it is not written as claims are"));
+            return Err(invalid("not written as a claim is"));
         }
         Ok(claim)
     }

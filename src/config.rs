@@ -1,5 +1,7 @@
 //! The settings, parsed and checked. Nothing past this module sees a URL or a number out of bounds.
 
+use std::fmt;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
@@ -56,7 +58,7 @@ impl Options {
     /// [`Error::Config`] where something is out of bounds.
     pub(crate) fn check(&self) -> Result<()> {
         if self.max_hold == Some(Duration::ZERO) {
-            return Err(Error::config("max_hold", "it is zero"));
+            return Err(Error::config("max_hold", "zero"));
         }
         if (MIN_LEASE..=MAX_LEASE).contains(&self.lease) {
             return Ok(());
@@ -67,6 +69,16 @@ impl Options {
 
     pub(crate) fn terms(&self) -> Terms {
         Terms::new(self.lease, self.renew)
+    }
+}
+
+/// A password among the settings, which Debug does not show.
+#[derive(Clone)]
+pub(crate) struct Secret(pub(crate) String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("<password>")
     }
 }
 
@@ -85,6 +97,8 @@ pub(crate) struct Settings {
     pub(crate) background_release: bool,
     pub(crate) replicas: u32,
     pub(crate) database: Option<i64>,
+    pub(crate) username: Option<String>,
+    pub(crate) password: Option<Secret>,
     pub(crate) warn_after: Option<Duration>,
     pub(crate) listener: Option<SharedListener>,
 }
@@ -108,6 +122,8 @@ impl Default for Settings {
             background_release: false,
             replicas: 0,
             database: None,
+            username: None,
+            password: None,
             warn_after: None,
             listener: None,
         }
@@ -120,44 +136,46 @@ impl Settings {
     /// [`Error::Config`] naming the first setting that cannot be used.
     pub(crate) fn check(&self) -> Result<()> {
         self.options.check()?;
-        let between = |option, value: Duration, least: Duration, most: Duration| {
-            if (least..=most).contains(&value) {
+        let check = |option, value: Duration, bounds: RangeInclusive<Duration>, said: &str| {
+            if bounds.contains(&value) {
                 return Ok(());
             }
-            let reason = format!("{value:?} is not between {least:?} and {most:?}");
-            Err(Error::config(option, reason))
+            Err(Error::config(option, format!("{value:?} is not {said}")))
         };
         let (ms, hour) = (Duration::from_millis(1), Duration::from_hours(1));
-        between("quantum", self.quantum, ms, hour)?;
-        between("connect_timeout", self.connect_timeout, ms, hour)?;
-        between("io_timeout", self.io_timeout, ms, hour)?;
-        between("outage_limit", self.outage_limit, ms, Duration::MAX)?;
-        between(
+        let (short, said) = (ms..=hour, "between 1 ms and 1 h");
+        check("quantum", self.quantum, short.clone(), said)?;
+        check("connect_timeout", self.connect_timeout, short.clone(), said)?;
+        check("io_timeout", self.io_timeout, short, said)?;
+        let any = ms..=Duration::MAX;
+        check("outage_limit", self.outage_limit, any, "at least 1 ms")?;
+        let year = Duration::from_secs(1)..=hour * 24 * 366;
+        check(
             "fence_memory",
             self.fence_memory,
-            Duration::from_secs(1),
-            hour * 24 * 366,
+            year,
+            "between 1 s and 366 days",
         )?;
         if !(1..=1024).contains(&self.pool_size) {
-            return Err(Error::config("pool_size", "it is not between 1 and 1,024"));
+            return Err(Error::config("pool_size", "not between 1 and 1,024"));
         }
         if self.replicas > MAX_REPLICAS {
-            return Err(Error::config("replicas", "there are more than 1,000"));
+            return Err(Error::config("replicas", "more than 1,000"));
         }
         if self.database.is_some_and(|number| number < 0) {
-            return Err(Error::config("database", "it is negative"));
+            return Err(Error::config("database", "negative"));
         }
         if self.warn_after == Some(Duration::ZERO) {
-            return Err(Error::config("warn_after", "it is zero"));
+            return Err(Error::config("warn_after", "zero"));
         }
         if self.prefix.len() > MAX_PREFIX {
-            return Err(Error::config("prefix", "it is longer than 1,024 bytes"));
+            return Err(Error::config("prefix", "longer than 1,024 bytes"));
         }
         if self.label.len() > MAX_LABEL {
-            return Err(Error::config("label", "it is longer than 128 bytes"));
+            return Err(Error::config("label", "longer than 128 bytes"));
         }
         if !self.label.chars().all(is_label) {
-            let reason = format!("only visible ASCII without {MARK:?} goes into an owner");
+            let reason = format!("only visible ASCII characters other than {MARK:?} are allowed");
             return Err(Error::config("label", reason));
         }
         Ok(())
@@ -185,24 +203,71 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Reads a `redis://`, `rediss://` (feature `tls`), `valkey://` or `unix://` URL.
+    /// Reads a `redis://`, `rediss://` (feature `tls`), `valkey://` or `unix://` URL. The settings' database, user and
+    /// password come before the URL's.
     ///
     /// # Errors
     ///
     /// [`Error::Config`]; its text never repeats the URL, which may hold a password.
+    pub(crate) fn new(url: &str, settings: &Settings) -> Result<Self> {
+        let mut server = Self::parse(url, settings.database)?;
+        let mut login = server.info.redis_settings().clone();
+        if let Some(username) = &settings.username {
+            login = login.set_username(username);
+        }
+        if let Some(Secret(password)) = &settings.password {
+            login = login.set_password(password);
+        }
+        server.info = server.info.set_redis_settings(login);
+        Ok(server)
+    }
+
+    /// Reads a URL, as [`Self::new`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::new`].
     pub(crate) fn parse(url: &str, database: Option<i64>) -> Result<Self> {
+        let wrong = |what: &str| {
+            let how = if is_of_a_socket(url) {
+                SOCKET_FORM
+            } else {
+                HOST_FORM
+            };
+            Error::config("url", format!("{what}; write {how}"))
+        };
+        let Some(parsed) = redis::parse_redis_url(url) else {
+            return Err(wrong(what_does_not_parse(url)));
+        };
+        // The redis crate would pass over these.
+        let known = if is_of_a_socket(url) {
+            &["db", "user", "pass", "protocol"][..]
+        } else {
+            &["protocol"]
+        };
+        if parsed
+            .query_pairs()
+            .any(|(name, _)| !known.contains(&&*name))
+        {
+            let known = known.join("`, `");
+            return Err(wrong(&format!("it has a parameter other than `{known}`")));
+        }
+        let is_tls = ["rediss", "valkeys"].contains(&parsed.scheme());
+        if parsed.fragment().is_some() && !is_tls {
+            return Err(wrong("it has a fragment, which begins with #"));
+        }
         // The redis crate's own sentence says what is wrong; its details quote the input, and are left out.
         let info = url
             .into_connection_info()
-            .map_err(|error| Error::config("url", description(&error)))?;
+            .map_err(|error| wrong(&description(&error)))?;
         if info.redis_settings().db() < 0 {
-            return Err(Error::config("url", "its database is negative"));
+            return Err(wrong("its database is negative"));
         }
         if let ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } =
             info.addr()
             && (host.is_empty() || *port == 0)
         {
-            return Err(Error::config("url", "it names no host or no port"));
+            return Err(wrong("it has no host, or its port is 0"));
         }
         if let ConnectionAddr::TcpTls { insecure, .. } = info.addr() {
             // Another crate may have taught the redis crate what this one has not learnt.
@@ -210,7 +275,7 @@ impl Server {
                 return Err(Error::config("url", "TLS needs the feature `tls`"));
             }
             if *insecure {
-                let reason = "whoever answers would be trusted, which is not supported";
+                let reason = "a server without a trusted certificate is not supported";
                 return Err(Error::config("url", reason));
             }
         }
@@ -223,6 +288,53 @@ impl Server {
             info: info.set_redis_settings(login),
             address,
         })
+    }
+
+    /// Returns a text of the server's with `<password>` in place of the password.
+    pub(crate) fn without_password(&self, text: &str) -> String {
+        match self.info.redis_settings().password() {
+            Some(password) if !password.is_empty() => text.replace(password, "<password>"),
+            _ => text.to_owned(),
+        }
+    }
+}
+
+/// How to write the URL of a server.
+const HOST_FORM: &str = "redis://user:password@host:port/database, where all but the host may be left out, and a special \
+                         character in the user or password is percent-encoded, such as %40 for @";
+/// How to write the URL of a Unix socket.
+const SOCKET_FORM: &str = "unix:///path?user=…&pass=…&db=…, where the parameters may be left out, and are percent-encoded";
+
+fn is_of_a_socket(url: &str) -> bool {
+    let scheme = url
+        .split(':')
+        .next()
+        .unwrap_or_default()
+        .to_ascii_lowercase();
+    scheme == "unix" || scheme.ends_with("+unix")
+}
+
+/// Returns why a URL does not parse.
+fn what_does_not_parse(url: &str) -> &'static str {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return "it has no scheme";
+    };
+    let scheme = scheme.to_ascii_lowercase();
+    if !["redis", "rediss", "valkey", "valkeys"].contains(&&*scheme) && !is_of_a_socket(url) {
+        return "its scheme is unknown";
+    }
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    let (name, port) = match host.rsplit_once(':') {
+        Some((name, port)) if !port.contains(']') => (name, Some(port)),
+        _ => (host, None),
+    };
+    if name.is_empty() {
+        "it has no host"
+    } else if port.is_some_and(|port| port.parse::<u16>().is_err()) {
+        "its port is not a number from 1 to 65535"
+    } else {
+        "its host cannot be read"
     }
 }
 
@@ -286,7 +398,7 @@ mod tests {
             (settings(|s| s.label = "é".into()), "label"),
             (settings(|s| s.prefix = "p".repeat(2000)), "prefix"),
         ] {
-            assert!(text.starts_with(named), "{text}");
+            assert!(text.starts_with(&format!("invalid `{named}`: ")), "{text}");
         }
     }
 
@@ -307,7 +419,7 @@ mod tests {
     fn tls_trusts_nobody_who_is_not_trusted() {
         assert!(Server::parse("rediss://h/", None).is_ok());
         let error = Server::parse("rediss://h/#insecure", None).expect_err("insecure");
-        assert!(error.to_string().starts_with("url "), "{error}");
+        assert!(error.to_string().starts_with("invalid `url`"), "{error}");
     }
 
     /// Other crates of this build know TLS; that is none of this one's.
@@ -315,7 +427,7 @@ mod tests {
     #[test]
     fn tls_needs_its_feature() {
         let error = Server::parse("rediss://h/", None).expect_err("there is no TLS");
-        assert!(error.to_string().starts_with("url "), "{error}");
+        assert!(error.to_string().starts_with("invalid `url`"), "{error}");
     }
 
     #[test]
@@ -333,10 +445,65 @@ mod tests {
             "redis://:s3cret%ff@h/",
             "redis://h?protocol=s3cret",
             "unix://?pass=s3cret&db=s3cret",
+            "redis://h/?s3cret=1",
+            "unix:///path?s3cret=1",
+            "redis://h/#s3cret",
         ] {
             let error = Server::parse(url, None).expect_err(url);
             let text = format!("{error} {error:?}");
             assert!(!text.contains("s3cret"), "{text}");
+            // The error says how to write it.
+            assert!(text.contains("://") || text.contains("TLS"), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_url_is_told() {
+        for (url, what) in [
+            ("localhost:6379", "it has no scheme"),
+            ("http://h/", "its scheme is unknown"),
+            ("redis://user:pa/ss@h/", "its port is not a number"),
+            ("redis://h:70000/", "its port is not a number"),
+            ("redis://:1/", "it has no host"),
+            ("redis://h:0/", "it has no host, or its port is 0"),
+            ("redis://h h/", "its host cannot be read"),
+            ("redis://h/one", "invalid database number"),
+            (
+                "redis://h/?db=1",
+                "it has a parameter other than `protocol`",
+            ),
+            (
+                "unix:///run/redis.sock?name=a",
+                "it has a parameter other than `db`",
+            ),
+        ] {
+            let text = Server::parse(url, None).expect_err(url).to_string();
+            assert!(
+                text.starts_with(&format!("invalid `url`: {what}")),
+                "{url}: {text}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_settings_come_before_the_url() {
+        let settings = Settings {
+            username: Some("mine".into()),
+            password: Some(Secret("s3cret".into())),
+            database: Some(4),
+            ..Settings::default()
+        };
+        assert!(!format!("{settings:?}").contains("s3cret"));
+        for url in [
+            "redis://h/",
+            "redis://user:pass@h/3",
+            "unix:///run/redis.sock?user=u&pass=p",
+        ] {
+            let server = Server::new(url, &settings).expect("a URL");
+            let login = server.info.redis_settings();
+            assert_eq!(login.username(), Some("mine"));
+            assert_eq!(login.password(), Some("s3cret"));
+            assert_eq!(login.db(), 4);
         }
     }
 }

@@ -1,10 +1,15 @@
-//! What can go wrong, as callers see it and as the inside passes it on.
+//! The errors that callers see. `failure` has what the inside passes on.
 
 use std::fmt;
 use std::time::Duration;
 
-use crate::clock::Time;
 use crate::sync::Arc;
+
+pub(crate) use failure::{Failure, FailureKind, Mode, on_a_line};
+
+// By its path, because benches include this file from elsewhere.
+#[path = "error/failure.rs"]
+mod failure;
 
 /// The result of this crate's calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -14,19 +19,41 @@ pub(crate) type Cause = Arc<dyn std::error::Error + Send + Sync>;
 
 /// Why a call failed.
 ///
-/// Every variant that concerns one lock names it. No message holds a password.
+/// Every variant that concerns one lock names it. No message holds a password. A message does not repeat its
+/// [`source`](std::error::Error::source): a reporter prints the chain, and so does `{error:#}`.
+///
+/// # What is retryable
+///
+/// [`is_retryable`](Error::is_retryable) is the second column. A retryable error says that the same call may succeed
+/// later although nothing is changed.
+///
+/// | the error | retryable | |
+/// | --- | --- | --- |
+/// | [`Unavailable`](Error::Unavailable) | yes | the server may be reachable again |
+/// | [`Timeout`](Error::Timeout) | yes | the closure has not run, and the lock may be free later |
+/// | [`NotReplicated`](Error::NotReplicated) | yes | the replicas may be back |
+/// | [`Lost`](Error::Lost) | no | work was done under the lock, or a claim is no longer valid: the program decides |
+/// | [`Closed`](Error::Closed) | no | the manager does not open again |
+/// | [`Config`](Error::Config) | no | the setting must be changed |
+/// | [`InvalidName`](Error::InvalidName) | no | the name must be changed |
+/// | [`Denied`](Error::Denied) | no | the password or the user's rights must be changed |
+/// | [`WrongType`](Error::WrongType) | no | the name is in use for something else |
+/// | [`PermitsDiffer`](Error::PermitsDiffer) | no | all users of a semaphore must agree on its permits |
+/// | [`Unsupported`](Error::Unsupported) | no | the address must be changed |
+/// | [`Protocol`](Error::Protocol) | no | the server is not a Redis that this crate knows |
 ///
 /// # What a server's answer becomes
 ///
-/// | the server | the error | a wait that has begun |
-/// | --- | --- | --- |
-/// | refuses the connection, closes or resets it, does not answer in time, closes at `maxclients` | [`Unavailable`](Error::Unavailable) | goes on |
-/// | `LOADING`, `BUSY`, `READONLY`, `MISCONF`, `OOM`, `NOREPLICAS`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN` | [`Unavailable`](Error::Unavailable) | goes on |
-/// | `NOAUTH`, `WRONGPASS`, `NOPERM` | [`Denied`](Error::Denied) | ends |
-/// | `WRONGTYPE` | [`WrongType`](Error::WrongType) | ends |
-/// | that the others use the semaphore with other permits | [`PermitsDiffer`](Error::PermitsDiffer) | ends |
-/// | confirms a grant for fewer than [`replicas`](crate::Builder::replicas) | [`NotReplicated`](Error::NotReplicated) | goes on |
-/// | anything that is no answer to what was asked | [`Protocol`](Error::Protocol) | ends |
+/// | the server | the error | a wait that has begun | retryable |
+/// | --- | --- | --- | --- |
+/// | refuses the connection, closes or resets it, does not answer in time, closes at `maxclients` | [`Unavailable`](Error::Unavailable) | goes on | yes |
+/// | `LOADING`, `BUSY`, `READONLY`, `MISCONF`, `OOM`, `NOREPLICAS`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN` | [`Unavailable`](Error::Unavailable) | goes on | yes |
+/// | `NOAUTH`, `WRONGPASS`, `NOPERM` | [`Denied`](Error::Denied) | ends | no |
+/// | `WRONGTYPE` | [`WrongType`](Error::WrongType) | ends | no |
+/// | `MOVED`, `ASK`, `CROSSSLOT` | [`Unsupported`](Error::Unsupported) | ends | no |
+/// | that the others use the semaphore with other permits | [`PermitsDiffer`](Error::PermitsDiffer) | ends | no |
+/// | confirms a grant for fewer than [`replicas`](crate::Builder::replicas) | [`NotReplicated`](Error::NotReplicated) | goes on | yes |
+/// | anything that is no answer to what was asked | [`Protocol`](Error::Protocol) | ends | no |
 ///
 /// A wait goes on until its own deadline, and without one until
 /// [`outage_limit`](crate::Builder::outage_limit) has passed without an answer. The very first request of a
@@ -76,7 +103,7 @@ pub enum Error {
         /// What the server said.
         cause: Cause,
     },
-    /// The lock's key, or one of its companions, holds something that is no lock.
+    /// A lock of another kind has this name, or the lock's key or one of its companions holds other data.
     WrongType {
         /// The lock.
         name: Option<Arc<str>>,
@@ -102,6 +129,13 @@ pub enum Error {
         /// Those that the others did.
         stored: u32,
     },
+    /// The server runs in a mode that cannot do this: it is a node of a Redis Cluster, or a sentinel.
+    Unsupported {
+        /// The thing that the server cannot do.
+        what: &'static str,
+        /// The kind of the server.
+        topology: &'static str,
+    },
     /// The server answered with something that is no answer to what it was asked.
     Protocol {
         /// The lock; none where the manager itself connects.
@@ -112,16 +146,71 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the same call can succeed later without anything being changed.
+    /// Returns whether the same call can succeed later without anything being changed; see the table at [`Error`].
+    ///
+    /// [`Lost`](Error::Lost) is not retryable: a closure has run under the lock, or a claim is no longer valid.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn main() -> leasehold::Result<()> {
+    /// use leasehold::LockManager;
+    /// use std::time::Duration;
+    ///
+    /// let locks = LockManager::single("redis://127.0.0.1/").build_unchecked()?;
+    /// let guard = loop {
+    ///     match locks.lock("orders:42") {
+    ///         Ok(guard) => break guard,
+    ///         Err(error) if error.is_retryable() => std::thread::sleep(Duration::from_millis(200)),
+    ///         Err(error) => return Err(error),
+    ///     }
+    /// };
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        matches!(
-            self,
-            Self::Lost(_)
-                | Self::Timeout { .. }
-                | Self::Unavailable { .. }
-                | Self::NotReplicated { .. }
-        )
+        self.kind().is_retryable()
+    }
+
+    /// Returns the variant without its fields, to count errors by or to label a metric with.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use leasehold::{ErrorKind, LockManager};
+    ///
+    /// let error = LockManager::connect("no-url").unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Config);
+    /// assert_eq!(error.kind().as_str(), "config");
+    /// ```
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Closed => ErrorKind::Closed,
+            Self::Config { .. } => ErrorKind::Config,
+            Self::InvalidName { .. } => ErrorKind::InvalidName,
+            Self::Lost(_) => ErrorKind::Lost,
+            Self::Timeout { .. } => ErrorKind::Timeout,
+            Self::Unavailable { .. } => ErrorKind::Unavailable,
+            Self::Denied { .. } => ErrorKind::Denied,
+            Self::WrongType { .. } => ErrorKind::WrongType,
+            Self::NotReplicated { .. } => ErrorKind::NotReplicated,
+            Self::PermitsDiffer { .. } => ErrorKind::PermitsDiffer,
+            Self::Unsupported { .. } => ErrorKind::Unsupported,
+            Self::Protocol { .. } => ErrorKind::Protocol,
+        }
+    }
+
+    /// Returns the same error; a `WrongType` says in addition which kind of lock has the name.
+    pub(crate) fn of_another_kind(self, found: &'static str) -> Self {
+        match self {
+            Self::WrongType { name, .. } => Self::WrongType {
+                name,
+                cause: Arc::new(AnotherKind(found)),
+            },
+            other => other,
+        }
     }
 
     pub(crate) fn config(option: &'static str, reason: impl Into<Box<str>>) -> Self {
@@ -133,41 +222,71 @@ impl Error {
 }
 
 impl fmt::Display for Error {
+    /// Writes the message; with `{:#}` the messages of all sources follow, each after a colon.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write_message(f)?;
+        match std::error::Error::source(self) {
+            Some(source) if f.alternate() => write!(f, ": {}", Chain(source)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// An error and its sources, each after a colon: how the log shows one.
+pub(crate) struct Chain<'a>(pub(crate) &'a (dyn std::error::Error + 'static));
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut source = self.0.source();
+        while let Some(error) = source {
+            write!(f, ": {error}")?;
+            source = error.source();
+        }
+        Ok(())
+    }
+}
+
+impl Error {
+    fn write_message(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Names are shown escaped: they may hold line breaks, and messages end up in logs.
         let about = |f: &mut fmt::Formatter<'_>, name: &Option<Arc<str>>| match name {
             Some(name) => write!(f, "lock {name:?}: "),
             None => Ok(()),
         };
         match self {
-            Self::Closed => f.write_str("the lock manager is closed"),
-            Self::Config { option, reason } => write!(f, "{option} cannot be used: {reason}"),
-            Self::InvalidName { name, reason } => {
-                write!(f, "{name:?} cannot be the name of a lock: {reason}")
-            }
-            Self::Lost(lost) => lost.fmt(f),
+            Self::Closed => f.write_str(
+                "the lock manager was closed, or this process was forked after it was built",
+            ),
+            Self::Config { option, reason } => write!(f, "invalid `{option}`: {reason}"),
+            Self::InvalidName { name, reason } => write!(f, "invalid lock name {name:?}: {reason}"),
+            Self::Lost(lost) => write!(f, "{lost}"),
             Self::Timeout {
                 name,
                 waited,
                 holder,
             } => {
-                write!(f, "lock {name:?}: not free within {waited:?}")?;
+                write!(f, "lock {name:?}: not acquired within {waited:?}")?;
                 match holder {
                     Some(holder) => write!(f, ", held by {holder:?}"),
                     None => Ok(()),
                 }
             }
-            Self::Unavailable { name, cause } => {
+            Self::Unavailable { name, .. } => {
                 about(f, name)?;
-                write!(f, "the server is unavailable: {cause}")
+                f.write_str("the server is unavailable")
             }
-            Self::Denied { name, cause } => {
+            Self::Denied { name, .. } => {
                 about(f, name)?;
-                write!(f, "the server refuses this user: {cause}")
+                f.write_str("the server denies access")
             }
             Self::WrongType { name, cause } => {
                 about(f, name)?;
-                write!(f, "its key holds something that is no lock: {cause}")
+                if cause.is::<AnotherKind>() {
+                    f.write_str("a lock of another kind has this name")
+                } else {
+                    f.write_str("another kind of lock, or other data, uses this name")
+                }
             }
             Self::NotReplicated {
                 name,
@@ -183,11 +302,17 @@ impl fmt::Display for Error {
                 stored,
             } => write!(
                 f,
-                "lock {name:?}: asked for one of {asked} permits, but others use it with {stored}"
+                "lock {name:?}: this handle has {asked} permits, but others use it with {stored}"
             ),
-            Self::Protocol { name, cause } => {
+            Self::Unsupported { what, topology } => {
+                write!(
+                    f,
+                    "the server is {topology}, which is not supported: {what}"
+                )
+            }
+            Self::Protocol { name, .. } => {
                 about(f, name)?;
-                write!(f, "the server's answer makes no sense: {cause}")
+                f.write_str("the server sent an unexpected answer")
             }
         }
     }
@@ -206,13 +331,101 @@ impl std::error::Error for Error {
             | Self::Lost(_)
             | Self::NotReplicated { .. }
             | Self::PermitsDiffer { .. }
+            | Self::Unsupported { .. }
             | Self::Timeout { .. } => None,
         }
     }
 }
 
+/// A variant of [`Error`] without its fields: see [`Error::kind`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// [`Error::Closed`]
+    Closed,
+    /// [`Error::Config`]
+    Config,
+    /// [`Error::InvalidName`]
+    InvalidName,
+    /// [`Error::Lost`]
+    Lost,
+    /// [`Error::Timeout`]
+    Timeout,
+    /// [`Error::Unavailable`]
+    Unavailable,
+    /// [`Error::Denied`]
+    Denied,
+    /// [`Error::WrongType`]
+    WrongType,
+    /// [`Error::NotReplicated`]
+    NotReplicated,
+    /// [`Error::PermitsDiffer`]
+    PermitsDiffer,
+    /// [`Error::Unsupported`]
+    Unsupported,
+    /// [`Error::Protocol`]
+    Protocol,
+}
+
+impl ErrorKind {
+    /// Returns its name in lowercase with underscores, such as `not_replicated`. It never changes.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Config => "config",
+            Self::InvalidName => "invalid_name",
+            Self::Lost => "lost",
+            Self::Timeout => "timeout",
+            Self::Unavailable => "unavailable",
+            Self::Denied => "denied",
+            Self::WrongType => "wrong_type",
+            Self::NotReplicated => "not_replicated",
+            Self::PermitsDiffer => "permits_differ",
+            Self::Unsupported => "unsupported",
+            Self::Protocol => "protocol",
+        }
+    }
+
+    /// Returns what [`Error::is_retryable`] returns for this variant.
+    #[must_use]
+    pub fn is_retryable(self) -> bool {
+        match self {
+            Self::Timeout | Self::Unavailable | Self::NotReplicated => true,
+            Self::Closed
+            | Self::Config
+            | Self::InvalidName
+            | Self::Lost
+            | Self::Denied
+            | Self::WrongType
+            | Self::PermitsDiffer
+            | Self::Unsupported
+            | Self::Protocol => false,
+        }
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// The kind of lock that has a name already.
+#[derive(Debug)]
+struct AnotherKind(&'static str);
+
+impl fmt::Display for AnotherKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "it is the name of a {}", self.0)
+    }
+}
+
+impl std::error::Error for AnotherKind {}
+
 /// The end of a lease that its guard did not bring about.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Lost {
     /// The lock.
     pub name: Arc<str>,
@@ -225,9 +438,9 @@ pub struct Lost {
 impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let why = match self.cause {
-            LostCause::Expired => "the lease ran out before it was renewed",
+            LostCause::Expired => "its lease expired before it was renewed",
             LostCause::Taken => "another owner holds it",
-            LostCause::Removed => "its key was removed",
+            LostCause::Removed => "its key was removed from Redis",
             LostCause::MaxHold => "the guard was held for longer than max_hold",
         };
         write!(f, "lock {:?} was lost: {why}", self.name)
@@ -248,129 +461,6 @@ pub enum LostCause {
     MaxHold,
 }
 
-/// A request that failed, on its way from the store to whoever decides what to do about it.
-#[derive(Clone, Debug)]
-pub(crate) struct Failure {
-    pub(crate) kind: FailureKind,
-    /// Whether the request may have been carried out, or may yet be.
-    pub(crate) unknown: bool,
-    /// Whether it may have been carried out in part. That part is over: nothing is to come.
-    pub(crate) half_done: bool,
-    pub(crate) cause: Cause,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FailureKind {
-    /// It may pass.
-    Unavailable,
-    Denied,
-    WrongType,
-    PermitsDiffer {
-        asked: u32,
-        stored: u32,
-    },
-    /// It was carried out, and may pass.
-    NotReplicated {
-        wanted: u32,
-        confirmed: u32,
-    },
-    Protocol,
-}
-
-impl Failure {
-    /// A failure in plain words.
-    pub(crate) fn plain(kind: FailureKind, unknown: bool, words: impl Into<String>) -> Self {
-        Self {
-            kind,
-            unknown,
-            half_done: false,
-            cause: Arc::new(Plain(words.into())),
-        }
-    }
-
-    /// An answer that makes no sense; what was asked may have been carried out.
-    pub(crate) fn another_question() -> Self {
-        let words = "an answer to another question";
-        Self::plain(FailureKind::Protocol, true, words)
-    }
-
-    /// A grant whose validity was over when it came.
-    pub(crate) fn too_late() -> Self {
-        let words = "the lock was granted too late to be believed";
-        Self::plain(FailureKind::Unavailable, true, words)
-    }
-
-    /// Until when what was `sent` then may be carried out, where it may have been. What was carried out in part is over.
-    pub(crate) fn doubt(&self, sent: Time, lease: Duration) -> Option<Time> {
-        if self.unknown {
-            Some(sent + lease)
-        } else {
-            self.half_done.then_some(sent)
-        }
-    }
-
-    pub(crate) fn passes(&self) -> bool {
-        matches!(
-            self.kind,
-            FailureKind::Unavailable | FailureKind::NotReplicated { .. }
-        )
-    }
-
-    /// Whether it says something of the server, or of the way there, and not only of what was asked.
-    pub(crate) fn is_of_the_connection(&self) -> bool {
-        self.unknown || self.passes()
-    }
-
-    pub(crate) fn into_error(self, name: Option<&str>) -> Error {
-        let (name, cause) = (name.map(Arc::from), self.cause);
-        match self.kind {
-            FailureKind::Unavailable => Error::Unavailable { name, cause },
-            FailureKind::Denied => Error::Denied { name, cause },
-            FailureKind::WrongType => Error::WrongType { name, cause },
-            FailureKind::PermitsDiffer { asked, stored } => Error::PermitsDiffer {
-                name: name.unwrap_or_default(),
-                asked,
-                stored,
-            },
-            FailureKind::NotReplicated { wanted, confirmed } => Error::NotReplicated {
-                name,
-                wanted,
-                confirmed,
-            },
-            FailureKind::Protocol => Error::Protocol { name, cause },
-        }
-    }
-}
-
-/// A text of somebody else's, fit for a message: without what would break the line, and cut where it is over-long.
-pub(crate) fn on_a_line(text: &str) -> String {
-    const SHOWN: usize = 500;
-    let mut line = String::new();
-    for c in text.trim().chars() {
-        if line.len() >= SHOWN {
-            line.push('…');
-            break;
-        }
-        if c.is_control() {
-            line.extend(c.escape_default());
-        } else {
-            line.push(c);
-        }
-    }
-    line
-}
-
-#[derive(Debug)]
-struct Plain(String);
-
-impl fmt::Display for Plain {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Plain {}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -387,8 +477,9 @@ mod tests {
             Failure::plain(FailureKind::Unavailable, false, "gone").into_error(Some("a\nb"));
         assert_eq!(
             error.to_string(),
-            "lock \"a\\nb\": the server is unavailable: gone"
+            "lock \"a\\nb\": the server is unavailable"
         );
+        assert_eq!(format!("{error:#}"), format!("{error}: gone"));
         assert_eq!(error.source().expect("it has a cause").to_string(), "gone");
         assert!(error.is_retryable());
     }

@@ -198,9 +198,10 @@ impl Listening {
     /// message stands for the owner of the lock. No message is believed: the lock stays held.
     #[must_use]
     pub fn hear(&self, bytes: &[u8]) -> usize {
+        let server = Server::parse("redis://h/", None).expect("it is a URL");
         let said = answers(bytes)
             .into_iter()
-            .map_while(|value| Said::of(value).ok());
+            .map_while(|value| Said::of(&server, value).ok());
         let mut count = 0;
         for said in said {
             if let Said::Message { channel, payload } = said {

@@ -175,8 +175,8 @@ mod sync;
 
 pub use admin::{Holder, Kind, LockInfo, Mode};
 pub use claim::Claim;
-pub use crossbeam_channel::Receiver;
-pub use error::{Error, Lost, LostCause, Result};
+pub use crossbeam_channel::{Receiver, RecvError, RecvTimeoutError, TryRecvError};
+pub use error::{Error, ErrorKind, Lost, LostCause, Result};
 pub use event::{Connection, Event, Listener};
 pub use guard::{
     Lease, LeaseState, LockGuard, MultiGuard, Permit, ReadGuard, ReentrantGuard, WriteGuard,

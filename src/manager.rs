@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::claim::Claim;
 use crate::clock::SystemClock;
-use crate::config::{Server, Settings};
+use crate::config::{Secret, Server, Settings};
 use crate::engine::Engine;
 #[cfg(doc)]
 use crate::error::Error;
@@ -65,8 +65,20 @@ impl LockManager {
         Self::single(url).build()
     }
 
-    /// Begins a manager for one Redis: `redis://user:password@host:port/database`, `unix:///path`, or with the
-    /// feature `tls` `rediss://…`. Version 6.2 or later, or Valkey.
+    /// Begins a manager for one Redis of version 6.2 or later, or Valkey. The URL gives the address of one master that
+    /// holds all keys; a node of a Redis Cluster or a sentinel is [`Error::Unsupported`].
+    ///
+    /// | the URL | |
+    /// | --- | --- |
+    /// | `redis://host:port/database` | without a password; `port` defaults to 6379, `database` to 0 |
+    /// | `redis://user:password@host:port/database` | a user of an access control list; `valkey://` is the same |
+    /// | `redis://:password@host` | the password of the user `default`, which `requirepass` sets |
+    /// | `rediss://…`, `valkeys://…` | the same over TLS, with the feature `tls` |
+    /// | `unix:///path?user=…&pass=…&db=…` | a Unix socket; each parameter may be left out |
+    ///
+    /// Percent-encode each character of a user or password but letters, digits and `-._~`: `p@ss/1` is `p%40ss%2F1`.
+    /// [`Builder::username`] and [`Builder::password`] take them as they are. An unknown parameter or a fragment is
+    /// [`Error::Config`]. The parameter `protocol` (2 or 3) is accepted and has no effect.
     pub fn single(url: &str) -> Builder {
         Builder {
             url: url.into(),
@@ -416,7 +428,34 @@ impl Builder {
         self
     }
 
-    /// The database, in place of the URL's. Not negative. Defaults to the URL's, or 0.
+    /// Sets the user to log in as, instead of the URL's, in plain text. Defaults to the URL's, or the server's user
+    /// `default`.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let locks = leasehold::LockManager::single("redis://127.0.0.1/")
+    ///     .username("orders")
+    ///     .password(std::env::var("REDIS_PASSWORD")?)
+    ///     .build()?;
+    /// # let _ = locks;
+    /// # Ok(()) }
+    /// ```
+    pub fn username(mut self, name: impl Into<String>) -> Self {
+        self.settings.username = Some(name.into());
+        self
+    }
+
+    /// Sets the password, instead of the URL's, in plain text: nothing in it needs an encoding. `Debug`, errors and the log
+    /// never show it. Defaults to the URL's, or none.
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.settings.password = Some(Secret(password.into()));
+        self
+    }
+
+    /// Sets the database, instead of the URL's. Not negative. A database that the server does not have is
+    /// [`Error::Config`] when the manager connects. Defaults to the URL's, or 0.
     pub fn database(mut self, number: i64) -> Self {
         self.settings.database = Some(number);
         self
@@ -436,15 +475,18 @@ impl Builder {
         self
     }
 
-    /// Checks the settings and connects, bounded by `connect_timeout` and, for each of the requests that this takes, by
-    /// `io_timeout`: to log in, the question below, a PING.
+    /// Checks the settings and connects. `connect_timeout` bounds the connection, and `io_timeout` each of the requests
+    /// that this takes: to log in, the question below, a PING.
     ///
-    /// The first connection, whether it is made here or later, asks the server what it does when its memory is full
-    /// (`CONFIG GET`, or where that is not allowed `INFO`), and warns in the log, once, if it may evict locks.
+    /// The first connection, whether it is made here or later, asks the server about itself (`INFO`; if that is not
+    /// allowed, `CONFIG GET`). A node of a Redis Cluster or a sentinel is refused. If the server may evict locks when its
+    /// memory is full, the log has a warning, once. A server that allows neither command is trusted.
     ///
     /// # Errors
     ///
-    /// * [`Error::Config`](crate::Error::Config): a setting or the URL cannot be used; nothing was sent.
+    /// * [`Error::Config`](crate::Error::Config): a setting or the URL cannot be used, and nothing was sent; or the
+    ///   server does not have the database.
+    /// * [`Error::Unsupported`](crate::Error::Unsupported): the server is a node of a Redis Cluster, or a sentinel.
     /// * [`Error::Unavailable`](crate::Error::Unavailable), [`Error::Denied`](crate::Error::Denied),
     ///   [`Error::Protocol`](crate::Error::Protocol): what came of the connection.
     pub fn build(self) -> Result<LockManager> {
@@ -460,7 +502,7 @@ impl Builder {
     /// [`Error::Config`](crate::Error::Config).
     pub fn build_unchecked(self) -> Result<LockManager> {
         self.settings.check()?;
-        let server = Server::parse(&self.url, self.settings.database)?;
+        let server = Server::new(&self.url, &self.settings)?;
         #[cfg(feature = "tls")]
         crate::store::link::provide_crypto();
         let store = Arc::new(Node::new(server, &self.settings));

@@ -180,11 +180,11 @@ impl Target {
         // Everybody has them in one order, whatever order they were given in.
         keys.sort_unstable_by(|one, other| one.key.cmp(&other.key));
         if let Some(twice) = keys.windows(2).find(|pair| pair[0].key == pair[1].key) {
-            let reason = format!("{:?} is there twice", twice[0].name());
+            let reason = format!("{:?} is given twice", twice[0].name());
             return Err(Error::config("names", reason));
         }
         if keys.is_empty() {
-            return Err(Error::config("names", "there is none"));
+            return Err(Error::config("names", "no name is given"));
         }
         let names: Vec<&str> = keys.iter().map(LockKey::name).collect();
         let set = Set {

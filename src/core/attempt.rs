@@ -407,7 +407,7 @@ impl Attempt {
                     asked: around.of,
                     stored: *stored,
                 };
-                let words = "others use it with other permits";
+                let words = "others use it with another number of permits";
                 self.failed(sent, Failure::plain(kind, false, words), around)
             }
             _ => self.failed(sent, Failure::another_question(), around),

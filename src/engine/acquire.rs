@@ -592,6 +592,6 @@ fn answered_held(entry: &Entry, now: Time, holder: &Arc<str>, queued: bool) {
 }
 
 fn no_answer(request: &Request<'_>) -> Error {
-    let words = "the server had not answered before the wait was over";
+    let words = "the wait ended before the server answered";
     Failure::plain(FailureKind::Unavailable, true, words).into_error(Some(request.target.name()))
 }

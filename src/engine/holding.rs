@@ -296,7 +296,7 @@ impl Holding {
         match self.tenure.renewed(sent, now, lease, &said) {
             Standing::Lost(_) => self.engine.watch.hurry(&self.tenure),
             _ if said.contains(&Renewed::Refused) => {
-                let words = "it may not renew this lock";
+                let words = "the server does not let this user renew this lock";
                 return Err(Failure::plain(FailureKind::Denied, false, words).into_error(name));
             }
             Standing::Live(left) => self.engine.count_renewal(&self.tenure, left),
@@ -402,7 +402,9 @@ impl Drop for Holding {
             // The loss was logged when it was found.
             Ok(()) | Err(Error::Closed | Error::Lost(_)) => {}
             Err(error) => {
-                logging::warning!("a release failed and is repeated until the lease ends: {error}");
+                logging::warning!(
+                    "a release failed and is repeated until the lease ends: {error:#}"
+                );
             }
         }
     }

@@ -154,7 +154,7 @@ impl Engine {
         if answer.reply == Reply::Pong {
             return Ok(());
         }
-        let words = "no answer to a PING";
+        let words = "the answer to PING is not PONG";
         Err(Failure::plain(FailureKind::Protocol, false, words).into_error(None))
     }
 

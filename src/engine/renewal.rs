@@ -31,7 +31,7 @@ use crate::core::schedule::{
 use crate::engine::Engine;
 use crate::engine::events::Notice;
 use crate::engine::tenure::Tenure;
-use crate::error::Failure;
+use crate::error::{Chain, Failure};
 use crate::event::Connection;
 use crate::logging;
 use crate::name::LockKey;
@@ -312,7 +312,7 @@ impl Renewal {
     fn failed(&self, engine: &Engine, failure: Failure) {
         let was_failing = std::mem::replace(&mut self.state.lock().failing, true);
         if !was_failing {
-            let why = &failure.cause;
+            let why = Chain(&*failure.cause);
             logging::warning!("leases cannot be renewed or released now, retrying: {why}");
             engine
                 .events

@@ -34,7 +34,7 @@ use crate::clock::Time;
 use crate::core::attempt::Hearing;
 use crate::engine::Engine;
 use crate::engine::events::Notice;
-use crate::error::{Failure, FailureKind};
+use crate::error::{Chain, Failure, FailureKind};
 use crate::event::Connection;
 use crate::logging;
 use crate::name::{BROKEN, CHANNEL_PREFIX};
@@ -249,7 +249,7 @@ impl Wakeup {
                                 "the server does not let this user publish on {:?}, so other processes poll for \
                                  what this one hands over: {}",
                                 self.channel,
-                                failure.cause
+                                Chain(&*failure.cause)
                             );
                         }
                     }
@@ -281,13 +281,13 @@ impl Wakeup {
                     self.note(NO_SUBSCRIPTION);
                     let passes = failure.passes();
                     if passes || said_refused {
-                        logging::debug!("the listener starts again: {}", failure.cause);
+                        logging::debug!("the listener starts again: {}", Chain(&*failure.cause));
                     } else {
                         said_refused = true;
                         logging::warning!(
                             "the server does not allow the channel {:?}, so waits poll: {}",
                             self.channel,
-                            failure.cause
+                            Chain(&*failure.cause)
                         );
                     }
                     let is_denied = failure.kind == FailureKind::Denied;

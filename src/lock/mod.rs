@@ -17,7 +17,7 @@ use crate::engine::acquire::{Acquired, Request};
 use crate::engine::holding::Holding;
 use crate::error::{Error, Result};
 use crate::name::{LockKey, Target};
-use crate::script::Kind;
+use crate::script::{ALL, Kind};
 use crate::sync::Arc;
 
 /// What all handles are made of.
@@ -94,13 +94,40 @@ impl Handle {
         units: u32,
         until: Option<Time>,
     ) -> Result<Acquired> {
-        self.engine.acquire(&Request {
+        let acquired = self.engine.acquire(&Request {
             kind,
             target,
             options: self.options,
             units,
             until,
-        })
+        });
+        acquired.map_err(|error| self.with_the_kind_found(error, target, Some(kind)))
+    }
+
+    /// Adds to a `WrongType` the kind of lock that has the name. It takes a further request, which only reads; a user
+    /// without the right to it gets the error as it is.
+    fn with_the_kind_found(&self, error: Error, target: &Target, own: Option<Kind>) -> Error {
+        if !matches!(error, Error::WrongType { .. }) {
+            return error;
+        }
+        let own = own.map(|kind| match kind {
+            Kind::Mutex | Kind::Multi => "mutex",
+            Kind::Read | Kind::Write => "reader-writer lock",
+            Kind::Semaphore { .. } => "semaphore",
+        });
+        let found = target.keys().iter().find_map(|key| {
+            let seen = self.engine.inspect(key).ok()??;
+            let found = match seen.of {
+                None => "mutex",
+                Some(ALL) => "reader-writer lock",
+                Some(_) => "semaphore",
+            };
+            (own != Some(found)).then_some(found)
+        });
+        match found {
+            Some(found) => error.of_another_kind(found),
+            None => error,
+        }
     }
 
     fn target(&self) -> Result<&Target> {

@@ -61,7 +61,7 @@ pub enum Admission {
 impl RateLimiter {
     pub(crate) fn new(mut handle: Handle, permits: u32, per: Duration) -> Self {
         let wrong = if permits == 0 {
-            Some(Error::config("permits", "it is zero"))
+            Some(Error::config("permits", "zero"))
         } else if !(LEAST..=MOST).contains(&per) {
             let reason = format!("{per:?} is not between 1 ms and a year");
             Some(Error::config("per", reason))
@@ -93,7 +93,7 @@ impl RateLimiter {
             Admission::Admitted => Ok(()),
             Admission::RetryAfter(wait) => {
                 // Beyond what the script can count: after more than a hundred years.
-                let words = format!("there is no place within {wait:?}");
+                let words = format!("the next free place is {wait:?} away");
                 let failure = Failure::plain(FailureKind::Unavailable, false, words);
                 Err(failure.into_error(self.handle.target().ok().map(Target::name)))
             }
@@ -124,10 +124,10 @@ impl RateLimiter {
             per: self.per,
             patience,
         };
-        let refused = self
-            .handle
-            .engine
-            .pass(self.handle.target()?.first(), pass)?;
+        let target = self.handle.target()?;
+        let answer = self.handle.engine.pass(target.first(), pass);
+        let refused =
+            answer.map_err(|error| self.handle.with_the_kind_found(error, target, None))?;
         Ok(refused.map_or(Admission::Admitted, Admission::RetryAfter))
     }
 }

@@ -112,7 +112,10 @@ impl Semaphore {
         if (1..=self.permits).contains(&n) {
             return Ok(());
         }
-        let reason = format!("{n} of {} permits cannot be had", self.permits);
+        let reason = format!(
+            "{n} of {} permits: at least 1 and at most all can be acquired",
+            self.permits
+        );
         Err(Error::config("n", reason))
     }
 

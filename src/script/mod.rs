@@ -367,7 +367,7 @@ impl Call<'_> {
             _ => None,
         };
         reply.ok_or_else(|| {
-            let words = "an answer of a form that was not asked for";
+            let words = "the answer does not have the form of a reply to this request";
             Failure::plain(FailureKind::Protocol, true, words)
         })
     }

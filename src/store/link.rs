@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use redis::Value;
 
 use crate::config::Server;
-use crate::error::{Failure, FailureKind, on_a_line};
+use crate::error::{Failure, FailureKind, Mode, on_a_line};
 use crate::script::{By, Call, Wire};
 use crate::store::socket::{Fault, Socket};
 use crate::store::{Answer, Heard, memory};
@@ -31,8 +31,9 @@ pub(crate) struct Route {
     pub(crate) io_timeout: Duration,
     /// How many replicas must confirm what a call gained.
     pub(crate) replicas: u32,
-    /// Whether the server was asked what it does when its memory is full; of all links along this route one asks.
-    pub(crate) asked_of_memory: Arc<AtomicBool>,
+    /// Whether the server was asked in which mode it runs and what it does when its memory is full. One link of all on
+    /// this route asks.
+    pub(crate) asked_about_itself: Arc<AtomicBool>,
 }
 
 /// A connection, or the means to make one.
@@ -95,17 +96,17 @@ impl Link {
         let budget = Budget::new(limit);
         self.used = budget.started;
         let reused = self.open.is_some();
-        let address = &Arc::clone(&self.route.server.address);
+        let server = &Arc::clone(&self.route.server);
         let (value, resent) = match self.once(call, &budget) {
             Err(Trouble::Closed(_)) if reused => {
                 let value = self.once(call, &budget).map_err(|trouble| Failure {
                     unknown: true,
-                    ..trouble.into_failure(address)
+                    ..trouble.into_failure(server)
                 })?;
                 (value, true)
             }
             first => (
-                first.map_err(|trouble| trouble.into_failure(address))?,
+                first.map_err(|trouble| trouble.into_failure(server))?,
                 false,
             ),
         };
@@ -122,8 +123,8 @@ impl Link {
     /// Waits until the replicas have what was written on this connection last; every script that grants or renews
     /// writes, repeated or not. What they have not confirmed in time is as if it were not known.
     fn confirm(&mut self, budget: &Budget) -> Result<(), Failure> {
-        let (address, wanted) = (&Arc::clone(&self.route.server.address), self.route.replicas);
-        let words = "the connection that wrote it is gone";
+        let (server, wanted) = (&Arc::clone(&self.route.server), self.route.replicas);
+        let words = "the connection closed before the replicas were asked";
         let lost = || Failure::plain(FailureKind::Unavailable, true, words);
         let mut open = self.open.take().ok_or_else(lost)?;
         let limit = budget.left(self.route.io_timeout);
@@ -136,17 +137,17 @@ impl Link {
             Ok(Value::ServerError(error)) => {
                 return Err(Failure {
                     unknown: true,
-                    ..refusal(error)
+                    ..refusal(server, error)
                 });
             }
             Ok(_) => {
-                let words = "no answer to a WAIT";
+                let words = "the answer to WAIT is not a number";
                 return Err(Failure::plain(FailureKind::Protocol, true, words));
             }
             Err(trouble) => {
                 return Err(Failure {
                     unknown: true,
-                    ..trouble.into_failure(address)
+                    ..trouble.into_failure(server)
                 });
             }
         };
@@ -179,7 +180,7 @@ impl Link {
         }
         if let Value::ServerError(error) = value {
             let moved = says(&error, &["READONLY"]);
-            let failure = refusal(error);
+            let failure = refusal(&self.route.server, error);
             // A server that has become a replica stays one: its name may lead elsewhere by now. And who is
             // refused may have been given other rights since this connection logged in.
             if !moved && failure.kind != FailureKind::Denied {
@@ -198,7 +199,8 @@ impl Link {
         hear: &mut dyn FnMut(Heard<'_>) -> bool,
     ) -> Result<(), Failure> {
         let mut open = connect(route, &Budget::new(Duration::MAX))?;
-        let broken = |fault| broken(&route.server.address, fault);
+        let server = &route.server;
+        let broken = |fault| broken(server, fault);
         let late = || broken(Fault::Io(io::ErrorKind::TimedOut.into()));
         // Scripts publish, and pass over a refusal; so it is here that it is noticed. Nobody hears this message yet, and
         // once they do, the connection publishes nothing.
@@ -209,11 +211,14 @@ impl Link {
         // The first channel's answer stands for all: an access list is asked about them together, and the further
         // confirmations are passed over.
         let said = open.next(route.io_timeout).map_err(broken)?;
-        if !matches!(Said::of(said.ok_or_else(late)?)?, Said::Confirmation) {
+        if !matches!(
+            Said::of(server, said.ok_or_else(late)?)?,
+            Said::Confirmation
+        ) {
             return Err(nonsense());
         }
         if let Value::ServerError(error) = published {
-            let failure = refusal(error);
+            let failure = refusal(server, error);
             if failure.passes() {
                 return Err(failure);
             }
@@ -226,7 +231,8 @@ impl Link {
         loop {
             let said = open.next(SILENCE).map_err(broken)?;
             silences = if said.is_some() { 0 } else { silences + 1 };
-            let go_on = match said.map(Said::of).transpose()? {
+            let said = said.map(|said| Said::of(server, said));
+            let go_on = match said.transpose()? {
                 Some(Said::Message { channel, payload }) => hear(Heard::Message {
                     channel: &String::from_utf8_lossy(&channel),
                     payload: &payload,
@@ -263,10 +269,10 @@ impl Said {
     /// # Errors
     ///
     /// What the server refuses; or that it says something else, so that nothing on this connection can be trusted.
-    pub(crate) fn of(value: Value) -> Result<Self, Failure> {
+    pub(crate) fn of(server: &Server, value: Value) -> Result<Self, Failure> {
         let parts = match value {
             Value::Array(parts) => parts,
-            Value::ServerError(error) => return Err(refusal(error)),
+            Value::ServerError(error) => return Err(refusal(server, error)),
             _ => return Err(nonsense()),
         };
         let mut parts = parts.into_iter();
@@ -291,7 +297,7 @@ impl Said {
 
 /// What is no part of listening.
 fn nonsense() -> Failure {
-    let words = "what it says is none of what is said to who listens";
+    let words = "the server sent something other than messages to a subscriber";
     Failure::plain(FailureKind::Protocol, false, words)
 }
 
@@ -320,16 +326,17 @@ impl Trouble {
         }
     }
 
-    fn into_failure(self, address: &Arc<str>) -> Failure {
+    fn into_failure(self, server: &Server) -> Failure {
         match self {
             Self::Certain(failure) => failure,
-            Self::Closed(error) => broken(address, Fault::Io(error)),
-            Self::Broken(fault) => broken(address, fault),
+            Self::Closed(error) => broken(server, Fault::Io(error)),
+            Self::Broken(fault) => broken(server, fault),
         }
     }
 }
 
-fn broken(address: &Arc<str>, fault: Fault) -> Failure {
+fn broken(server: &Server, fault: Fault) -> Failure {
+    let address = &server.address;
     match fault {
         Fault::Io(error) => Failure {
             kind: FailureKind::Unavailable,
@@ -342,7 +349,7 @@ fn broken(address: &Arc<str>, fault: Fault) -> Failure {
         },
         // What cannot be read is no server of ours; everything else may pass.
         Fault::Malformed(what) => {
-            let words = format!("{address}: {}", on_a_line(&what));
+            let words = format!("{address}: {}", on_a_line(&server.without_password(&what)));
             Failure::plain(FailureKind::Protocol, true, words)
         }
     }
@@ -357,7 +364,7 @@ struct At {
 
 impl fmt::Display for At {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.address, self.error)
+        write!(f, "the connection to {} failed", self.address)
     }
 }
 
@@ -369,7 +376,14 @@ impl std::error::Error for At {
 
 /// What a server's error answer means. The request was not carried out: the scripts do first what can fail. Only what no
 /// script expects may strike one that is half done, such as a command that this user is not allowed.
-fn refusal(error: redis::ServerError) -> Failure {
+///
+/// The words are the server's, its code first. A server or proxy may quote the password in them, long after the login.
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "an answer is used up by its meaning, as by the two below"
+)]
+fn refusal(server: &Server, error: redis::ServerError) -> Failure {
+    const ELSEWHERE: [&str; 3] = ["MOVED", "ASK", "CROSSSLOT"];
     const DENIED: [&str; 3] = ["NOAUTH", "WRONGPASS", "NOPERM"];
     // A right that is missing for a command of a script: Redis 7.0 and older, then Redis 7.2, Valkey, and newer.
     const NOT_ALLOWED: [&str; 2] = ["The user executing the script", "ACL failure in script:"];
@@ -394,6 +408,8 @@ fn refusal(error: redis::ServerError) -> Failure {
             .any(|words| text.starts_with(words) || (is_wrapped(&error) && text.contains(words)));
     let kind = if says(&error, &DENIED) || stranger {
         FailureKind::Denied
+    } else if says(&error, &ELSEWHERE) {
+        return Failure::unsupported(Mode::Cluster);
     } else if says(&error, &["WRONGTYPE"]) {
         FailureKind::WrongType
     } else if says(&error, &PASSING) || text.starts_with("max number of clients") {
@@ -402,7 +418,13 @@ fn refusal(error: redis::ServerError) -> Failure {
         FailureKind::Protocol
     };
     let raised = is_wrapped(&error) || text.contains("@user_script:");
-    let words = on_a_line(&redis::RedisError::from(error).to_string());
+    let code = error.code();
+    // Where in which script it happened says nothing to a user.
+    let text = text.split(" script: ").next().unwrap_or_default();
+    let mut words = on_a_line(&server.without_password(&format!("{code} {text}")));
+    if code == "ERR" && text.starts_with("unknown command") {
+        words += " (leasehold needs this command: the server may be a sentinel, or the command is renamed)";
+    }
     Failure {
         half_done: raised && matches!(kind, FailureKind::Denied | FailureKind::Protocol),
         ..Failure::plain(kind, false, words)
@@ -411,7 +433,7 @@ fn refusal(error: redis::ServerError) -> Failure {
 
 /// What an error answer to AUTH means, in the server's words only where they are known word for word: a server that does
 /// not know the command says back what it was sent, and so may whatever else listens there, whichever code it puts before.
-fn refused_login(error: redis::ServerError) -> Failure {
+fn refused_login(server: &Server, error: redis::ServerError) -> Failure {
     const KNOWN: [(&str, &str); 8] = [
         (
             "WRONGPASS",
@@ -430,16 +452,33 @@ fn refused_login(error: redis::ServerError) -> Failure {
         ("LOADING", "Valkey is loading the dataset in memory"),
     ];
     let is_known = KNOWN.contains(&(error.code(), error.details().unwrap_or_default()));
-    let failure = refusal(error);
-    if is_known {
+    let failure = refusal(server, error);
+    if is_known || matches!(failure.kind, FailureKind::Unsupported(_)) {
         return failure;
     }
     let words = match failure.kind {
         FailureKind::Denied => "the server refuses the login",
         FailureKind::Unavailable => "the server takes no login now",
-        _ => "the server cannot make sense of AUTH",
+        _ => "the server does not understand AUTH",
     };
     Failure::plain(failure.kind, false, words)
+}
+
+/// Reads an error answer to SELECT.
+fn refused_database(server: &Server, error: redis::ServerError) -> Failure {
+    let text = error.details().unwrap_or_default();
+    let is_too_large = text.contains("DB index") || text.contains("out of range");
+    let kind = if error.code() == "ERR" && is_too_large {
+        FailureKind::NoSuchDatabase(server.info.redis_settings().db())
+    } else if text.contains("not allowed in cluster mode") {
+        FailureKind::Unsupported(Mode::Cluster)
+    } else {
+        return refusal(server, error);
+    };
+    Failure {
+        kind,
+        ..refusal(server, error)
+    }
 }
 
 /// Whether an error is one of these.
@@ -460,13 +499,13 @@ fn is_wrapped(error: &redis::ServerError) -> bool {
     error.code().starts_with("@user_script") || text.starts_with("Error running script")
 }
 
-/// Connects, logs in, and on the first connection of all warns where the server may evict locks.
+/// Connects and logs in. The first connection of all asks the server about itself: see `memory`.
 ///
-/// Nothing depends on that question. Where a server that answers a PING has no answer to it, because something on the way
-/// does not like it, it is not asked again; where the server answers nothing, by the next connection.
+/// A server that does not answer the question, because something on the way swallows it, is not asked again if it answers
+/// a PING. Otherwise the next connection asks.
 fn connect(route: &Route, budget: &Budget) -> Result<Socket, Failure> {
     let mut open = log_in(route, budget)?;
-    if route.asked_of_memory.swap(true, Ordering::Relaxed) {
+    if route.asked_about_itself.swap(true, Ordering::Relaxed) {
         return Ok(open);
     }
     let mut ask = |command: &redis::Cmd| {
@@ -474,19 +513,21 @@ fn connect(route: &Route, budget: &Budget) -> Result<Socket, Failure> {
         let answered = open.request(command, budget.left(route.io_timeout) / 2);
         match answered.map_err(Trouble::of)? {
             // It would answer nothing else now.
-            Value::ServerError(error) if refusal(error.clone()).passes() => {
-                Err(Trouble::Certain(refusal(error)))
-            }
+            Value::ServerError(error) => match refusal(&route.server, error.clone()) {
+                failure if failure.passes() => Err(Trouble::Certain(failure)),
+                _ => Ok(Value::ServerError(error)),
+            },
             value => Ok(value),
         }
     };
-    let connected = match memory::warn_of_eviction(&route.server.address, &mut ask) {
-        Ok(()) => Ok(open),
+    let connected = match memory::ask_about_itself(&route.server.address, &mut ask) {
+        Ok(None) => Ok(open),
+        Ok(Some(mode)) => Err(Failure::unsupported(mode)),
         Err(Trouble::Certain(failure)) => Err(failure),
         Err(Trouble::Closed(_) | Trouble::Broken(_)) => log_in_to_a_server(route, budget),
     };
     if connected.is_err() {
-        route.asked_of_memory.store(false, Ordering::Relaxed);
+        route.asked_about_itself.store(false, Ordering::Relaxed);
     }
     connected
 }
@@ -496,7 +537,7 @@ fn log_in_to_a_server(route: &Route, budget: &Budget) -> Result<Socket, Failure>
     let mut open = log_in(route, budget)?;
     match open.request(&redis::cmd("PING"), budget.left(route.io_timeout)) {
         Ok(_) => Ok(open),
-        Err(fault) => Err(certain(broken(&route.server.address, fault))),
+        Err(fault) => Err(certain(broken(&route.server, fault))),
     }
 }
 
@@ -508,32 +549,39 @@ fn certain(failure: Failure) -> Failure {
     }
 }
 
+/// Reads an error answer to a step of the login.
+type Refused = fn(&Server, redis::ServerError) -> Failure;
+
 /// Connects and logs in. Whatever fails here, nothing was asked of the server yet.
 fn log_in(route: &Route, budget: &Budget) -> Result<Socket, Failure> {
-    let address = &route.server.address;
+    let server = &route.server;
     let login = route.server.info.redis_settings();
     let mut open = Socket::connect(route.server.info.addr(), budget.left(route.connect_timeout))
-        .map_err(|error| certain(broken(address, Fault::Io(error))))?;
-    let mut say = |command: &redis::Cmd, refused: fn(redis::ServerError) -> Failure| match open
+        .map_err(|error| certain(broken(server, Fault::Io(error))))?;
+    let mut say = |command: &redis::Cmd, refused: Refused| match open
         .request(command, budget.left(route.io_timeout))
     {
         Ok(Value::Okay) => Ok(()),
-        Ok(Value::ServerError(error)) => Err(refused(error)),
+        Ok(Value::ServerError(error)) => Err(refused(server, error)),
         Ok(_) => {
-            let words = "an answer of a form that was not asked for";
+            let words = "the answer to the login is not OK";
             Err(Failure::plain(FailureKind::Protocol, false, words))
         }
-        Err(fault) => Err(certain(broken(address, fault))),
+        Err(fault) => Err(certain(broken(server, fault))),
     };
-    if let Some(password) = login.password() {
+    if login.password().is_some() || login.username().is_some() {
         let mut auth = redis::cmd("AUTH");
         if let Some(user) = login.username() {
             auth.arg(user);
         }
-        say(auth.arg(password), refused_login)?;
+        // A user may have none; without AUTH the connection would be the user `default`'s.
+        say(
+            auth.arg(login.password().unwrap_or_default()),
+            refused_login,
+        )?;
     }
     if login.db() != 0 {
-        say(redis::cmd("SELECT").arg(login.db()), refusal)?;
+        say(redis::cmd("SELECT").arg(login.db()), refused_database)?;
     }
     Ok(open)
 }
@@ -561,14 +609,51 @@ mod tests {
         }
     }
 
+    fn server() -> Server {
+        Server::parse("redis://:s3cret@h/16", None).expect("a URL")
+    }
+
     fn kind(code: &str, text: &str) -> FailureKind {
-        refusal(error(&format!("{code} {text}"))).kind
+        refusal(&server(), error(&format!("{code} {text}"))).kind
+    }
+
+    #[test]
+    fn an_answer_is_quoted_with_its_code_and_without_the_password() {
+        for (line, words) in [
+            ("NOPERM not this", "NOPERM not this"),
+            (
+                "WRONGTYPE not this script: d827f2, on @user_script:163.",
+                "WRONGTYPE not this",
+            ),
+            ("LOADING as s3cret said", "LOADING as <password> said"),
+            ("s3cret", "<password>"),
+            (
+                "ERR @user_script:1: s3cret",
+                "ERR @user_script:1: <password>",
+            ),
+        ] {
+            assert_eq!(refusal(&server(), error(line)).cause.to_string(), words);
+        }
+        let long = format!("ERR {}s3cret", "x".repeat(493));
+        let cut = refusal(&server(), error(&long)).cause.to_string();
+        assert!(!cut.contains("s3"), "no part of it either: {cut}");
+    }
+
+    #[test]
+    fn a_database_that_is_not_there_is_told_from_other_errors() {
+        let kind = |line: &str| refused_database(&server(), error(line)).kind;
+        let range = kind("ERR DB index is out of range");
+        assert_eq!(range, FailureKind::NoSuchDatabase(16));
+        assert_eq!(kind("ERR invalid DB index"), range);
+        let cluster = kind("ERR SELECT is not allowed in cluster mode");
+        assert_eq!(cluster, FailureKind::Unsupported(Mode::Cluster));
+        assert_eq!(kind("NOPERM this user"), FailureKind::Denied);
     }
 
     #[test]
     fn an_answer_to_auth_is_quoted_only_where_it_is_known() {
         const WRONG: &str = "invalid username-password pair or user is disabled.";
-        let said = |line: &str| refused_login(error(line)).cause.to_string();
+        let said = |line: &str| refused_login(&server(), error(line)).cause.to_string();
         assert!(said(&format!("WRONGPASS {WRONG}")).contains(WRONG));
         for code in [
             "ERR",
@@ -590,7 +675,7 @@ mod tests {
 
     #[test]
     fn every_answer_of_the_table_has_its_kind() {
-        use FailureKind::{Denied, Protocol, Unavailable, WrongType};
+        use FailureKind::{Denied, Protocol, Unavailable, Unsupported, WrongType};
         for (code, text, expected) in [
             ("NOAUTH", "Authentication required.", Denied),
             ("WRONGPASS", "invalid username-password pair", Denied),
@@ -660,6 +745,9 @@ mod tests {
             ("NOREPLICAS", "Not enough good replicas", Unavailable),
             ("CLUSTERDOWN", "The cluster is down", Unavailable),
             ("ERR", "max number of clients reached", Unavailable),
+            ("MOVED", "1234 127.0.0.1:7001", Unsupported(Mode::Cluster)),
+            ("ASK", "1234 127.0.0.1:7001", Unsupported(Mode::Cluster)),
+            ("CROSSSLOT", "Keys in request", Unsupported(Mode::Cluster)),
             ("ERR", "unknown command", Protocol),
         ] {
             assert_eq!(kind(code, text), expected, "{code} {text}");

@@ -1,28 +1,38 @@
-//! Whether a server that runs out of memory may throw locks away.
+//! The question to a server about itself: in which mode it runs, and whether it may evict locks when its memory is full.
 //!
-//! Every key of a lock has a time to live, so each policy but `noeviction` may choose it. That costs exclusion, and
-//! nobody would notice before it does; so it is said once, when the first connection is made.
+//! A manager of a single server needs one master that holds all keys. A node of a Redis Cluster holds some of them, and
+//! a sentinel none; so both are refused before the first lock.
+//!
+//! Every key of a lock has a time to live, so each policy but `noeviction` may evict it. That costs exclusion, and
+//! nobody would notice before it does; so the log says it once, when the first connection is made.
 
 use redis::Value;
 
+use crate::error::Mode;
 use crate::logging;
 
-/// Asks the server, and warns in the log.
+/// Asks the server about itself, with one INFO, and warns in the log if it may evict locks. Returns its mode if that is
+/// not one master with all keys.
 ///
-/// The question may be forbidden, or have another name: it is then asked in another way, and if that is forbidden too,
-/// nothing is known and nothing said.
+/// If INFO is forbidden or renamed, the mode stays unknown, and CONFIG GET is asked about the memory. If that is forbidden
+/// too, nothing is known and nothing said.
 ///
 /// # Errors
 ///
 /// Those of `ask`.
-pub(super) fn warn_of_eviction<E>(
+pub(super) fn ask_about_itself<E>(
     address: &str,
     ask: &mut dyn FnMut(&redis::Cmd) -> Result<Value, E>,
-) -> Result<(), E> {
-    // By a pattern: servers before 7.0 take one parameter only.
-    let mut found = read(&ask(redis::cmd("CONFIG").arg("GET").arg("maxmemory*"))?);
+) -> Result<Option<Mode>, E> {
+    // Without a section, because a server before 7.0 takes one only, and this needs two.
+    let report = ask(&redis::cmd("INFO"))?;
+    if let Some(mode) = mode(&report) {
+        return Ok(Some(mode));
+    }
+    let mut found = read(&report);
     if found.is_none() {
-        found = read(&ask(redis::cmd("INFO").arg("memory"))?);
+        // By a pattern, because a server before 7.0 takes one parameter only.
+        found = read(&ask(redis::cmd("CONFIG").arg("GET").arg("maxmemory*"))?);
     }
     if let Some(Memory { most, policy }) = found
         && most != "0"
@@ -33,7 +43,23 @@ pub(super) fn warn_of_eviction<E>(
              an evicted lock is lost, and free for others before its holder knows; use noeviction"
         );
     }
-    Ok(())
+    Ok(None)
+}
+
+/// Reads the mode from the answer to INFO; none for one master, and where it is not in the answer.
+fn mode(answer: &Value) -> Option<Mode> {
+    let Value::BulkString(report) = answer else {
+        return None;
+    };
+    let report = String::from_utf8_lossy(report);
+    let mut fields = report.lines().filter_map(|line| line.split_once(':'));
+    // Valkey may give it the second name.
+    let (_, mode) = fields.find(|(name, _)| ["redis_mode", "server_mode"].contains(name))?;
+    match mode.trim() {
+        "cluster" => Some(Mode::Cluster),
+        "sentinel" => Some(Mode::Sentinel),
+        _ => None,
+    }
 }
 
 /// How much memory a server may use, and what it does when that is full.
@@ -72,6 +98,21 @@ fn read(answer: &Value) -> Option<Memory> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_mode_is_read_under_both_of_its_names() {
+        let bulk = |text: &str| Value::BulkString(text.into());
+        let of = |line: &str| {
+            mode(&bulk(&format!(
+                "# Server\r\nredis_version:7\r\n{line}\r\nos:x\r\n"
+            )))
+        };
+        assert_eq!(of("redis_mode:standalone"), None);
+        assert_eq!(of("redis_mode:cluster"), Some(Mode::Cluster));
+        assert_eq!(of("server_mode:sentinel"), Some(Mode::Sentinel));
+        assert_eq!(of("what:cluster"), None);
+        assert_eq!(mode(&Value::Nil), None);
+    }
 
     #[test]
     fn both_answers_are_read_and_others_passed_over() {

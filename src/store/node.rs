@@ -34,7 +34,7 @@ pub(super) fn route(server: Server, settings: &Settings) -> Route {
         connect_timeout: settings.connect_timeout,
         io_timeout: settings.io_timeout,
         replicas: settings.replicas,
-        asked_of_memory: Arc::default(),
+        asked_about_itself: Arc::default(),
     }
 }
 

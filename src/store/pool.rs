@@ -138,7 +138,7 @@ impl Pool {
             self.in_turn(wait)
         };
         taken.ok_or_else(|| {
-            let words = format!("no connection of the pool became free within {wait:?}");
+            let words = format!("no pooled connection became free within {wait:?}");
             Failure::plain(FailureKind::Unavailable, false, words)
         })
     }

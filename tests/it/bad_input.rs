@@ -24,7 +24,10 @@ fn is_config<T>(outcome: Result<T>, option: &str) {
     match outcome.map(drop) {
         Err(error @ Error::Config { .. }) => {
             let text = error.to_string();
-            assert!(text.starts_with(option), "{option}: {text}");
+            assert!(
+                text.starts_with(&format!("invalid `{option}`: ")),
+                "{option}: {text}"
+            );
         }
         other => panic!("{option}: {other:?}"),
     }
@@ -342,7 +345,7 @@ fn counts_are_refused_or_work_at_their_ends() {
     // How many there are is known to the server alone.
     for database in [16, i64::MAX] {
         let built = builder().database(database).build().map(drop);
-        assert!(matches!(built, Err(Error::Protocol { .. })), "{built:?}");
+        is_config(built, "database");
     }
     drop(build(builder().database(15)).lock("n").expect("it is free"));
 }
@@ -472,6 +475,8 @@ fn urls_are_refused_or_used_and_never_shown() {
         "unix://",
         "unix:///?db=s3cret",
         "unix:///x?pass=s3cret&db=-1",
+        "redis://h?unknown=s3cret",
+        "redis://h/#s3cret",
         "s3cret",
         "s3cret://h",
     ] {
@@ -499,8 +504,6 @@ fn urls_are_refused_or_used_and_never_shown() {
         "redis://:s3cret%20%40%2F@h/3",
         "redis://us%20er@h",
         "redis://h?protocol=resp3",
-        "redis://h?unknown=s3cret",
-        "redis://h/#s3cret",
         "valkey://:s3cret@h",
         "unix:///nowhere.sock?db=1&user=u&pass=s3cret",
         "redis+unix:///nowhere.sock",

@@ -9,7 +9,9 @@ use leasehold::{
     RateLimiter, ReadGuard, ReentrantGuard, ReentrantMutex, RwLock, Semaphore, WriteGuard,
 };
 
-use crate::support::{Server, build, lost, manager, ms, name, patient, secs, shared};
+use crate::support::{
+    Server, build, lost, manager, ms, name, patient, secs, shared, unused_url, wait_until,
+};
 
 #[test]
 fn everything_goes_between_threads() {
@@ -74,6 +76,169 @@ fn a_handles_own_settings_come_before_the_managers() {
     assert!(raw.ttl(&name).expect("it expires") <= secs(5));
     let () = raw.ask(&["SET", &name, "other"]);
     assert_eq!(lost(guard.release()).name.as_ref(), name);
+}
+
+/// The first connection recognizes a server that is not one master with all keys. The error says which address to give
+/// instead.
+#[test]
+fn a_cluster_node_or_a_sentinel_is_unsupported() {
+    let nodes = std::env::temp_dir().join(name("nodes").replace(':', "-"));
+    let nodes = nodes.to_str().expect("a plain path");
+    let cluster = Server::with(&[
+        "--cluster-enabled",
+        "yes",
+        "--cluster-config-file",
+        nodes,
+        "--cluster-require-full-coverage",
+        "no",
+    ]);
+    let settings = std::env::temp_dir().join(name("sentinel").replace(':', "-"));
+    std::fs::write(&settings, "").expect("a place for files");
+    let settings = settings.to_str().expect("a plain path");
+    let sentinel = Server::with(&[settings, "--sentinel"]);
+    for (server, is) in [
+        (&cluster, "a node of a Redis Cluster"),
+        (&sentinel, "a sentinel"),
+    ] {
+        let is_told = |error: &Error| {
+            let text = error.to_string();
+            let told = text.contains(is) && text.contains("one master") && !error.is_retryable();
+            assert!(told, "{error:?}: {text}");
+            assert!(format!("{error:?}").starts_with("Unsupported"), "{error:?}");
+        };
+        is_told(&patient(&server.url()).build().expect_err(is));
+        let unchecked = patient(&server.url())
+            .build_unchecked()
+            .expect("a good URL");
+        // At each call, not at the first one only.
+        for _ in 0..2 {
+            is_told(&unchecked.lock("n").expect_err(is));
+            is_told(&unchecked.multi(["a", "b"]).try_lock().expect_err(is));
+            is_told(&unchecked.inspect("n").expect_err(is));
+        }
+    }
+    // Without the right to INFO the mode is unknown until the server names another slot.
+    let raw = cluster.raw();
+    let () = raw.ask(&["ACL", "SETUSER", "default", "-info", "-config"]);
+    let locks = manager(&cluster.url());
+    for error in [
+        locks.lock("n").expect_err("it has no slot"),
+        locks.multi(["a", "b"]).lock().expect_err("two slots"),
+    ] {
+        let text = error.to_string();
+        let is_known = text.contains("cluster") || text.contains("a node of a Redis Cluster");
+        assert!(
+            is_known || matches!(error, Error::Unavailable { .. }),
+            "{error:?}"
+        );
+    }
+    let () = raw.ask(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    let sets = locks.multi(["a", "b"]);
+    let crosses = sets.lock().expect_err("two slots").to_string();
+    assert!(crosses.contains("a node of a Redis Cluster"), "{crosses}");
+    drop((cluster, sentinel));
+    std::fs::remove_file(nodes).ok();
+    std::fs::remove_file(settings).ok();
+}
+
+/// The error says how to write a URL, and does not repeat this one.
+#[test]
+fn a_url_with_an_unknown_parameter_is_refused() {
+    let url = unused_url();
+    let after = |more: &str| LockManager::single(&(url.clone() + more)).build_unchecked();
+    for more in [
+        "?timeout=5",
+        "0?db=1",
+        "?protocol=2&Protocol=2",
+        "?user=a&pass=s3cret",
+        "?",
+    ] {
+        let built = after(more);
+        if more == "?" {
+            built.expect("it has no parameter");
+            continue;
+        }
+        let error = built.expect_err(more);
+        assert!(
+            matches!(error, Error::Config { option: "url", .. }),
+            "{error:?}"
+        );
+        assert!(!error.to_string().contains("s3cret"), "{error}");
+    }
+    let socket = |query: &str| {
+        let url = format!("unix:///tmp/redis.sock?{query}");
+        LockManager::single(&url).build_unchecked()
+    };
+    socket("user=a&pass=b&db=1").expect("these are known");
+    assert!(socket("username=a").is_err());
+    assert!(after("#insecure").is_err(), "a fragment");
+}
+
+/// The builder's user and password are in plain text and come before the URL's. A user without a password logs in too.
+#[test]
+fn the_builder_takes_a_user_and_a_password() {
+    const PASSWORD: &str = "pa55 s3cret/%@:";
+    let server = Server::start();
+    let raw = server.raw();
+    let rights = ["on", "~*", "&*", "+@all"];
+    let password = format!(">{PASSWORD}");
+    let () = raw.ask(&[&["ACL", "SETUSER", "us/er", &password][..], &rights].concat());
+    let () = raw.ask(&[&["ACL", "SETUSER", "open", "nopass"][..], &rights].concat());
+    let whoami = |locks: &LockManager| {
+        drop(locks.lock("n").expect("it is free"));
+        let list: String = raw.ask(&["CLIENT", "LIST"]);
+        let users = list
+            .lines()
+            .filter(|line| !line.contains("cmd=client|list"));
+        let mut users: Vec<_> = users
+            .filter_map(|line| Some(line.split_once("user=")?.1.split(' ').next()?.to_owned()))
+            .collect();
+        users.dedup();
+        users
+    };
+    let url = server.url();
+    for base in [url.clone(), url.replace("//", "//other:wrong@")] {
+        let builder = patient(&base).username("us/er").password(PASSWORD);
+        assert!(!format!("{builder:?}").contains("s3cret"), "{builder:?}");
+        let locks = build(builder);
+        assert_eq!(whoami(&locks), ["us/er"]);
+    }
+    wait_until("connections are closed", || {
+        raw.ask::<String>(&["CLIENT", "LIST"]).lines().count() == 1
+    });
+    assert_eq!(whoami(&manager(&url.replace("//", "//open@"))), ["open"]);
+    let wrong = patient(&url).username("us/er").password("no").build();
+    assert!(matches!(wrong, Err(Error::Denied { .. })), "{wrong:?}");
+}
+
+#[test]
+fn a_database_that_the_server_does_not_have_is_config() {
+    let server = Server::start();
+    for builder in [
+        patient(&(server.url() + "16")),
+        patient(&server.url()).database(16),
+    ] {
+        for built in [
+            builder.clone().build().map(drop),
+            builder
+                .build_unchecked()
+                .and_then(|l| l.lock("n"))
+                .map(drop),
+        ] {
+            let error = built.expect_err("there are 16");
+            let is_config = matches!(
+                error,
+                Error::Config {
+                    option: "database",
+                    ..
+                }
+            );
+            assert!(is_config, "{error:?}");
+            assert!(error.to_string().contains("16"), "{error}");
+        }
+    }
+    let last = build(patient(&server.url()).database(15));
+    drop(last.lock("n").expect("it is free"));
 }
 
 type Use = fn(&LockManager);

@@ -1,13 +1,13 @@
 //! What each answer of a server becomes, row by row of the table in the documentation of [`Error`].
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::thread;
 
-use leasehold::{Error, LockManager};
+use leasehold::{Error, ErrorKind, LockManager};
 
 use crate::support::{
-    Answer, Hostile, Server, Words, at_last, impatient, in_time, locking, locking_asleep, manager,
-    name, patient, secs, to_scripts, wait_until,
+    Answer, Hostile, PATIENCE, Server, Words, at_last, impatient, in_time, locking, locking_asleep,
+    lost, manager, name, patient, secs, shared, to_scripts, wait_until,
 };
 
 /// A server's answer, its error, and whether a wait that has begun goes on.
@@ -18,13 +18,14 @@ enum Becomes {
     Unavailable,
     Denied,
     WrongType,
+    Unsupported,
     Protocol,
 }
 
-use Becomes::{Denied, Protocol, Unavailable, WrongType};
+use Becomes::{Denied, Protocol, Unavailable, Unsupported, WrongType};
 
 /// By its first word a row is found in the documentation.
-const ROWS: [Row; 23] = [
+const ROWS: [Row; 25] = [
     ("NOAUTH Authentication required.", Denied, false),
     (
         "WRONGPASS invalid username-password pair or user is disabled.",
@@ -109,7 +110,13 @@ const ROWS: [Row; 23] = [
         false,
     ),
     ("NOSCRIPT No matching script.", Protocol, false),
-    ("MOVED 1234 127.0.0.1:7001", Protocol, false),
+    ("MOVED 1234 127.0.0.1:7001", Unsupported, false),
+    ("ASK 1234 127.0.0.1:7001", Unsupported, false),
+    (
+        "CROSSSLOT Keys in request don't hash to the same slot",
+        Unsupported,
+        false,
+    ),
     ("WHATEVER it may be", Protocol, false),
 ];
 
@@ -118,6 +125,7 @@ fn became(error: &Error) -> Becomes {
         Error::Unavailable { .. } => Unavailable,
         Error::Denied { .. } => Denied,
         Error::WrongType { .. } => WrongType,
+        Error::Unsupported { .. } => Unsupported,
         Error::Protocol { .. } => Protocol,
         other => panic!("none of the table's: {other:?}"),
     }
@@ -198,7 +206,9 @@ fn the_first_answer_is_the_error_at_once() {
             let error = outcome.expect_err(&text);
             assert_eq!(became(&error), expected, "{text}: {error:?}");
             assert_eq!(error.is_retryable(), expected == Unavailable);
-            assert!(error.to_string().starts_with("lock \"n\": "), "{error}");
+            // It is the server that is unsupported, for every lock.
+            let names_it = error.to_string().starts_with("lock \"n\": ");
+            assert_eq!(names_it, expected != Unsupported, "{error}");
         }
         hostile.behaves();
         drop(at_last(|| locks.lock("n")));
@@ -275,6 +285,45 @@ fn a_server_with_too_many_clients_is_unavailable() {
     drop(waiting.end().expect("it comes free"));
 }
 
+/// A loss is final for its guard or claim: a loop that retries while the error is retryable runs once.
+#[test]
+fn a_loop_that_retries_does_not_repeat_after_a_loss() {
+    let redis = shared();
+    let (locks, name) = (manager(redis.url()), name("retry"));
+    let claim = locks.lock(&name).expect("it is free").detach();
+    drop(locks.adopt(&claim).expect("nobody has adopted it"));
+    let mut adoptions = 0;
+    let error = retried(|| {
+        adoptions += 1;
+        locks.adopt(&claim).map(drop)
+    });
+    assert_eq!((adoptions, error.is_retryable()), (1, false), "{error:?}");
+    lost::<()>(Err(error));
+
+    let mut runs = 0;
+    let error = retried(|| {
+        locks.with_lock(&name, PATIENCE, |_| {
+            runs += 1;
+            let () = redis.ask(&["DEL", &name]);
+        })
+    });
+    assert_eq!((runs, error.is_retryable()), (1, false), "{error:?}");
+    lost::<()>(Err(error));
+}
+
+/// Repeats a call while its error is retryable, and returns the last error.
+fn retried(mut call: impl FnMut() -> Result<(), Error>) -> Error {
+    let mut last = None;
+    for _ in 0..5 {
+        match call() {
+            Ok(()) => panic!("it was lost"),
+            Err(error) if error.is_retryable() => last = Some(error),
+            Err(error) => return error,
+        }
+    }
+    last.expect("it was called")
+}
+
 /// What the server says of the password is the error, of every way to log in.
 #[test]
 fn who_cannot_log_in_is_told_why() {
@@ -305,14 +354,24 @@ fn the_documented_table_is_this_one() {
         .lines()
         .filter_map(|line| {
             let cells: Vec<_> = line.strip_prefix("/// | ")?.split(" | ").collect();
-            let &[server, error, wait] = &cells[..] else {
+            let &[server, error, wait, retryable] = &cells[..] else {
                 return None;
             };
-            let error = error.split_once("](Error::")?.1.strip_suffix(')')?;
-            Some((server, error, wait.starts_with("goes on")))
+            let error = variant(error)?;
+            // A wait goes on after what a loop of the program's own may try again.
+            assert_eq!(
+                yes(retryable.trim_end_matches(" |")),
+                wait == "goes on",
+                "{server}"
+            );
+            assert_eq!(
+                retryable_variants(page).get(error),
+                Some(&(wait == "goes on"))
+            );
+            Some((server, error, wait == "goes on"))
         })
         .collect();
-    assert!(documented.len() >= 7, "{documented:?}");
+    assert!(documented.len() >= 8, "{documented:?}");
     let words = |text: &'static str| match text.split_once(' ') {
         // Said in words, and found by these.
         Some(("ERR", "max number of clients reached")) => "`maxclients`",
@@ -328,7 +387,7 @@ fn the_documented_table_is_this_one() {
     let rows = ROWS.map(|(text, error, goes_on)| (words(text), error, goes_on));
     let mut found = HashSet::new();
     for (what, error, goes_on) in rows.into_iter().chain(spoken) {
-        if ["ERR", "WHATEVER", "NOSCRIPT", "MOVED"].contains(&what) {
+        if ["ERR", "WHATEVER", "NOSCRIPT"].contains(&what) {
             continue;
         }
         let row = documented.iter().find(|(server, ..)| server.contains(what));
@@ -343,4 +402,69 @@ fn the_documented_table_is_this_one() {
             assert!(!is_one || found.contains(code), "{code} is not tested");
         }
     }
+}
+
+/// The variant that a cell of a table in the documentation links to.
+fn variant(cell: &str) -> Option<&str> {
+    cell.split_once("](Error::")?.1.strip_suffix(')')
+}
+
+fn yes(cell: &str) -> bool {
+    match cell {
+        "yes" => true,
+        "no" => false,
+        other => panic!("neither yes nor no: {other:?}"),
+    }
+}
+
+/// The table of what is retryable: each variant, and whether it is.
+fn retryable_variants(page: &str) -> HashMap<&str, bool> {
+    let (_, section) = page
+        .split_once("/// # What is retryable")
+        .expect("a heading");
+    let (section, _) = section.split_once("/// # ").expect("another heading");
+    section
+        .lines()
+        .filter_map(|line| {
+            let cells: Vec<_> = line.strip_prefix("/// | ")?.split(" | ").collect();
+            Some((variant(cells[0])?, yes(cells[1])))
+        })
+        .collect()
+}
+
+/// The documented table has a row for each variant, and says of each what `is_retryable` returns.
+#[test]
+fn each_documented_variant_is_retryable_or_not_as_it_says() {
+    let page = include_str!("../../src/error.rs");
+    let documented = retryable_variants(page);
+    let kinds = [
+        ErrorKind::Closed,
+        ErrorKind::Config,
+        ErrorKind::InvalidName,
+        ErrorKind::Lost,
+        ErrorKind::Timeout,
+        ErrorKind::Unavailable,
+        ErrorKind::Denied,
+        ErrorKind::WrongType,
+        ErrorKind::NotReplicated,
+        ErrorKind::PermitsDiffer,
+        ErrorKind::Unsupported,
+        ErrorKind::Protocol,
+    ];
+    let (_, variants) = page
+        .split_once("pub enum ErrorKind {")
+        .expect("it is there");
+    let (variants, _) = variants.split_once("\n}").expect("it ends");
+    let variants = variants
+        .lines()
+        .filter(|line| line.trim_end().ends_with(','));
+    assert_eq!(variants.count(), kinds.len(), "a variant is not tested");
+    for kind in kinds {
+        let name = format!("{kind:?}");
+        assert_eq!(documented.get(&*name), Some(&kind.is_retryable()), "{name}");
+        // As in metrics: `NotReplicated` is `not_replicated`.
+        assert_eq!(kind.as_str().replace('_', ""), name.to_lowercase());
+        assert_eq!(kind.to_string(), kind.as_str());
+    }
+    assert_eq!(documented.len(), kinds.len());
 }

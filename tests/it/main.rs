@@ -8,6 +8,7 @@ mod client_faults;
 mod connect;
 mod contract;
 mod error_table;
+mod error_texts;
 mod events;
 mod examples;
 mod foreign;

@@ -14,8 +14,8 @@ use leasehold::{Error, Event, LockManager};
 use percent_encoding::percent_decode_str;
 
 use crate::support::{
-    PATIENCE, Server, build, locking, logged, lost, manager, ms, patient, secs, unused_url,
-    wait_until,
+    Answer, Hostile, PATIENCE, Server, at_last, build, locking, logged, lost, manager, ms, patient,
+    secs, unused_url, wait_until,
 };
 
 /// What is typed into the server, with much of what URLs have to encode.
@@ -246,6 +246,44 @@ fn no_server_that_repeats_the_password_is_quoted() {
                 | Error::Unavailable { .. }
         );
         echoing.end();
+    }
+}
+
+/// A server, or a proxy, may quote the password in an error long after the login.
+#[test]
+fn no_answer_after_the_login_has_the_password() {
+    let (server, url) = server();
+    let hostile = Hostile::before(&server);
+    let url = url.replace(
+        &format!(":{}/", server.port()),
+        &hostile.url().replace("redis://127.0.0.1", ""),
+    );
+    let quotes = [
+        "ERR what is",
+        "ERR Error running script (call to f_1): @user_script:1:",
+        "NOPERM not with",
+        "NOAUTH not with",
+        "WRONGTYPE not with",
+        "LOADING not with",
+        "MOVED 1",
+        "WHATEVER",
+        PASSWORD,
+    ];
+    for quote in quotes {
+        // Every request after the login is answered with the password.
+        hostile.behaves();
+        let locks = at_last(|| patient(&url).build());
+        let answer = format!("-{quote} {PASSWORD} \u{1}\r\n");
+        hostile.answers(move |words| match words {
+            [verb, ..] if verb == b"AUTH" => Answer::Pass,
+            [] => Answer::Pass,
+            _ => Answer::Say(answer.clone().into_bytes()),
+        });
+        show_error(&locks.lock("n").expect_err(quote));
+        show_error(&locks.inspect("n").expect_err(quote));
+        show_error(&LockManager::connect(&url).expect_err(quote));
+        let third = url.clone() + "3";
+        show_error(&LockManager::connect(&third).expect_err(quote));
     }
 }
 

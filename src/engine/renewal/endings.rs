@@ -372,7 +372,7 @@ fn send(
             .into_iter()
             .map(|reply| {
                 let reply = reply.ok_or_else(|| {
-                    let words = "the server refuses it, or its key holds something that is no lock";
+                    let words = "the server refuses the release, or the key holds other data";
                     Failure::plain(FailureKind::Denied, false, words)
                 })?;
                 Ok(Answer { reply, resent })

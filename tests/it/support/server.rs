@@ -236,13 +236,23 @@ impl Server {
 impl Running {
     /// None where the port is taken.
     fn start(port: u16, options: &[String], clock: Option<&Clock>) -> Option<Self> {
-        let mut keeper = Command::new("sh")
+        let mut keeper = Command::new("sh");
+        keeper
             .args(["-c", KEEPER, "keeper", "env"])
             .args(clock.map(Clock::variables).unwrap_or_default())
-            .arg("redis-server")
-            .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
-            .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
-            .args(options)
+            .arg("redis-server");
+        let is_sentinel = options.iter().any(|option| option == "--sentinel");
+        if is_sentinel {
+            // The file of its settings comes first, and it keeps no data.
+            keeper.args(options);
+        }
+        keeper.args(["--bind", "127.0.0.1", "--port", &port.to_string()]);
+        if !is_sentinel {
+            keeper
+                .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
+                .args(options);
+        }
+        let mut keeper = keeper
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             // A Ctrl-C is for the test process; the keeper comes after it.
@@ -260,9 +270,12 @@ impl Running {
             pid,
             dir,
         };
-        running
-            .comes_to("Ready to accept connections")
-            .then_some(running)
+        let ready = if is_sentinel {
+            "Sentinel ID is"
+        } else {
+            "Ready to accept connections"
+        };
+        running.comes_to(ready).then_some(running)
     }
 
     /// Waits until the server's log has come so far. False where it never will, because the port is taken.

@@ -65,6 +65,15 @@ impl Kind {
         found.expect("each has a name").1
     }
 
+    /// The first of the kinds that may have one name at one time.
+    pub(crate) fn family(self) -> Self {
+        match self {
+            Self::Mutex | Self::Reentrant | Self::Multi => Self::Mutex,
+            Self::Reader | Self::Writer => Self::Reader,
+            Self::OnlyPermit | Self::Permit | Self::Permits | Self::AllPermits => Self::Permit,
+        }
+    }
+
     /// The kind that keeps this one out, and is kept out by it.
     pub(crate) fn rival(self) -> Self {
         match self {

@@ -1,0 +1,342 @@
+//! The text of every error, kept in `error_texts.txt`, so that a change to one is seen and read.
+//!
+//! `LEASEHOLD_WRITE_TEXTS=1 cargo test --test it error_texts` writes the file anew.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use leasehold::{Claim, Error, ErrorKind, LockManager, Result};
+
+use crate::support::{
+    Answer, Hostile, Kind, Server, at_last, build, hasty, manager, ms, patient, secs, to_scripts,
+    unused_url, wait_until,
+};
+
+/// The errors that were met: for each its origin and its text.
+#[derive(Default)]
+struct Texts {
+    written: String,
+    kinds: Vec<ErrorKind>,
+    /// Parts that differ from run to run, and their placeholders.
+    hidden: Vec<(String, &'static str)>,
+}
+
+impl Texts {
+    #[track_caller]
+    fn add<T>(&mut self, made_by: &str, outcome: Result<T>) {
+        let Err(error) = outcome else {
+            panic!("{made_by}: no error");
+        };
+        let mut lines = vec![error.to_string()];
+        let mut source = std::error::Error::source(&error);
+        while let Some(deeper) = source {
+            lines.push(deeper.to_string());
+            source = deeper.source();
+        }
+        // A reporter prints the chain; nothing may come twice.
+        for (number, line) in lines.iter().enumerate() {
+            for deeper in &lines[number + 1..] {
+                assert!(!line.contains(deeper.as_str()), "{made_by}: {lines:?}");
+            }
+        }
+        assert_eq!(format!("{error:#}"), lines.join(": "));
+        for line in &lines {
+            for idiom in ["makes no sense", "cannot be had", "there is none", "s3cret"] {
+                assert!(!line.contains(idiom), "{made_by}: {line}");
+            }
+            assert!(!line.contains(char::is_control), "{made_by}: {line:?}");
+        }
+        let first = lines[0].chars().next();
+        assert!(
+            first.is_some_and(char::is_lowercase),
+            "{made_by}: {lines:?}"
+        );
+        self.kinds.push(error.kind());
+        let text = lines.join("\n    caused by: ");
+        let text = self
+            .hidden
+            .iter()
+            .fold(text, |text, (found, stands)| text.replace(found, stands));
+        self.written.extend([made_by, "\n    ", &text, "\n"]);
+    }
+
+    /// Hides how long a call has waited, which is in the text.
+    fn hide_wait(&mut self, error: &Error) {
+        if let Error::Timeout { waited, holder, .. } = error {
+            self.hidden.push((format!("{waited:?}"), "WAITED"));
+            let holder = holder.as_deref().expect("it is held");
+            self.hidden.push((holder.into(), "OWNER"));
+        }
+    }
+}
+
+#[test]
+fn every_error_has_its_reviewed_text() {
+    let mut texts = Texts::default();
+    settings(&mut texts);
+    names_and_claims(&mut texts);
+    losses_and_waits(&mut texts);
+    kinds_of_one_name(&mut texts);
+    servers(&mut texts);
+    for kind in [
+        ErrorKind::Closed,
+        ErrorKind::Config,
+        ErrorKind::InvalidName,
+        ErrorKind::Lost,
+        ErrorKind::Timeout,
+        ErrorKind::Unavailable,
+        ErrorKind::Denied,
+        ErrorKind::WrongType,
+        ErrorKind::NotReplicated,
+        ErrorKind::PermitsDiffer,
+        ErrorKind::Unsupported,
+        ErrorKind::Protocol,
+    ] {
+        assert!(texts.kinds.contains(&kind), "{kind} was not met");
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/error_texts.txt");
+    if std::env::var_os("LEASEHOLD_WRITE_TEXTS").is_some() {
+        fs::write(&path, &texts.written).expect("it is writable");
+    }
+    let reviewed = fs::read_to_string(&path).unwrap_or_default();
+    for (now, then) in texts.written.lines().zip(reviewed.lines()) {
+        assert_eq!(now, then, "see the head of this file");
+    }
+    assert_eq!(texts.written, reviewed, "see the head of this file");
+}
+
+fn settings(texts: &mut Texts) {
+    let one = || LockManager::single("redis://127.0.0.1/");
+    let (zero, none) = (Duration::ZERO, Some(Duration::ZERO));
+    for (made_by, builder) in [
+        ("lease(0)", one().lease(zero)),
+        ("quantum(0)", one().quantum(zero)),
+        ("connect_timeout(0)", one().connect_timeout(zero)),
+        ("io_timeout(MAX)", one().io_timeout(Duration::MAX)),
+        ("outage_limit(0)", one().outage_limit(zero)),
+        ("fence_memory(0)", one().fence_memory(zero)),
+        ("max_hold(0)", one().max_hold(none)),
+        ("warn_after(0)", one().warn_after(none)),
+        ("pool_size(0)", one().pool_size(0)),
+        ("replicas(1001)", one().replicas(1001)),
+        ("database(-1)", one().database(-1)),
+        ("label with a space", one().label("a b")),
+        ("label too long", one().label("a".repeat(129))),
+        ("prefix too long", one().prefix("a".repeat(1025))),
+    ] {
+        texts.add(made_by, builder.build_unchecked());
+    }
+    for url in [
+        "127.0.0.1:6379",
+        "http://127.0.0.1/",
+        "redis://user:s3/cret@127.0.0.1/",
+        "redis://127.0.0.1:70000/",
+        "redis://127.0.0.1/one",
+        "redis://127.0.0.1/?db=1",
+        "redis://127.0.0.1/#1",
+        "redis://0.0.0.0/",
+        "unix:///redis.sock?password=s3cret",
+    ] {
+        let made_by = format!("single({url:?})");
+        texts.add(&made_by, LockManager::single(url).build_unchecked());
+    }
+}
+
+fn names_and_claims(texts: &mut Texts) {
+    let locks = patient(&unused_url())
+        .build_unchecked()
+        .expect("good settings");
+    texts.add("an empty name", locks.lock(""));
+    texts.add("a name that is too long", locks.lock("a".repeat(1025)));
+    texts.add("braces without a slot", locks.lock("a}b"));
+    texts.add("a companion's name", locks.lock("a:lh:fence"));
+    texts.add("a line break in a name", locks.lock("a\n}"));
+    texts.add("multi of no name", locks.multi([""; 0]).lock());
+    texts.add("multi of a name twice", locks.multi(["a", "b", "a"]).lock());
+    texts.add("semaphore of no permits", locks.semaphore("n", 0).acquire());
+    texts.add(
+        "more permits than there are",
+        locks.semaphore("n", 3).acquire_many(4),
+    );
+    texts.add(
+        "rate_limiter of no permits",
+        locks.rate_limiter("n", 0, secs(1)).acquire(),
+    );
+    texts.add(
+        "rate_limiter per nothing",
+        locks.rate_limiter("n", 1, Duration::ZERO).acquire(),
+    );
+    for claim in ["", "1/owner/n", "x/owner/n"] {
+        texts.add(&format!("claim {claim:?}"), claim.parse::<Claim>());
+    }
+}
+
+fn losses_and_waits(texts: &mut Texts) {
+    let server = Server::start();
+    let (raw, url) = (server.raw(), server.url());
+    let locks = manager(&url);
+    let guard = locks.lock("n").expect("it is free");
+    texts.add("extend for too long", guard.extend(Duration::MAX));
+    let other = manager(&url);
+    let timeout = (0..10)
+        .map(|_| other.with_lock("n", ms(300), |_| ()))
+        .find(|outcome| matches!(outcome, Err(Error::Timeout { .. })))
+        .expect("it is held");
+    texts.hide_wait(timeout.as_ref().expect_err("it is held"));
+    texts.add("with a lock that is held", timeout);
+    let () = raw.ask(&["DEL", "n"]);
+    texts.add("the key is deleted", guard.release());
+    let guard = locks.lock("n").expect("it is free");
+    let () = raw.ask(&["SET", "n", "theirs"]);
+    texts.add("another owner holds the key", guard.release());
+    let () = raw.ask(&["DEL", "n"]);
+    let guard = locks.mutex("n").lease(ms(50)).renew(false).lock();
+    let guard = guard.expect("it is free");
+    wait_until("the lease is over", || guard.check().is_err());
+    texts.add("the lease is over", guard.check());
+    let held = locks
+        .mutex("h")
+        .max_hold(Some(ms(1)))
+        .lock()
+        .expect("it is free");
+    wait_until("it was held for too long", || held.check().is_err());
+    texts.add("held for longer than max_hold", held.check());
+    let permit = other.semaphore("s", 3).acquire().expect("it is free");
+    texts.add(
+        "a semaphore of 4 is one of 3",
+        locks.semaphore("s", 4).acquire(),
+    );
+    drop(permit);
+    let replicated = build(patient(&url).io_timeout(ms(500)).replicas(1));
+    texts.add("no replica", replicated.lock("r"));
+    let last = patient(&url).database(16).build();
+    texts.add("a database that the server does not have", last);
+    assert!(locks.close(secs(30)));
+    texts.add("the manager is closed", locks.lock("n"));
+}
+
+/// Each kind asks for a name that another kind has.
+fn kinds_of_one_name(texts: &mut Texts) {
+    let server = Server::start();
+    let (raw, locks, other) = (server.raw(), manager(&server.url()), manager(&server.url()));
+    let kinds = [
+        Kind::Mutex,
+        Kind::Reentrant,
+        Kind::Multi,
+        Kind::Reader,
+        Kind::Writer,
+        Kind::Permit,
+    ];
+    let same = |one: Kind, two: Kind| one.family() == two.family();
+    for held in kinds {
+        let guard = held.of(&other, "n").lock().expect("it is free");
+        for asked in kinds.into_iter().filter(|&asked| !same(held, asked)) {
+            let outcome = asked.of(&locks, "n").try_lock();
+            let text = outcome
+                .as_ref()
+                .expect_err("it is another kind's")
+                .to_string();
+            assert!(
+                text.contains("a lock of another kind has this name"),
+                "{text}"
+            );
+            texts.add(
+                &format!("a {} while it is a {}", asked.name(), held.name()),
+                outcome,
+            );
+        }
+        let limiter = locks.rate_limiter("n", 1, secs(1));
+        texts.add(
+            &format!("a rate limiter while it is a {}", held.name()),
+            limiter.acquire(),
+        );
+        drop(guard);
+        let () = raw.ask(&["DEL", "n"]);
+    }
+    locks
+        .rate_limiter("n", 1, secs(600))
+        .acquire()
+        .expect("it is the first");
+    for asked in kinds {
+        let outcome = asked.of(&locks, "n").try_lock();
+        texts.add(
+            &format!("a {} while it is a rate limiter", asked.name()),
+            outcome,
+        );
+    }
+    let () = raw.ask(&["RPUSH", "{f}:lht:fence", "a list"]);
+    texts.add("a list in place of the fence", locks.lock("{f}"));
+}
+
+/// Error answers. The test sends them itself, because their words differ from one version of a server to another.
+fn servers(texts: &mut Texts) {
+    let absent = unused_url();
+    let address = |url: &str| {
+        url.trim_start_matches("redis://")
+            .trim_end_matches('/')
+            .to_owned()
+    };
+    texts.hidden.push((address(&absent), "HOST:PORT"));
+    texts.add("nobody listens", LockManager::connect(&absent));
+    let unchecked = patient(&absent).build_unchecked().expect("good settings");
+    texts.add("nobody listens, for a lock", unchecked.lock("n"));
+    let server = Server::start();
+    let hostile = Hostile::before(&server);
+    texts.hidden.push((address(&hostile.url()), "HOST:PORT"));
+    for line in [
+        "LOADING Redis is loading the dataset in memory",
+        "NOPERM User app has no permissions to run the 'evalsha' command",
+        "WRONGTYPE Operation against a key holding the wrong kind of value",
+        "MOVED 1234 127.0.0.1:7001",
+        "ERR unknown command 'EVALSHA', with args beginning with: 'n'",
+        "WHATEVER it may be",
+    ] {
+        hostile.behaves();
+        let locks = at_last(|| patient(&hostile.url()).build());
+        hostile.answers(to_scripts(Answer::Say(format!("-{line}\r\n").into_bytes())));
+        texts.add(line, locks.lock("n"));
+    }
+    for (made_by, answer) in [
+        (
+            "an answer of another form",
+            Answer::Say(b"+OK\r\n".to_vec()),
+        ),
+        (
+            "no answer of a Redis",
+            Answer::Say(b"HTTP/1.1 400\r\n".to_vec()),
+        ),
+        ("half an answer", Answer::Close(b"$5\r\nab".to_vec())),
+    ] {
+        hostile.behaves();
+        let locks = at_last(|| patient(&hostile.url()).build());
+        hostile.answers(to_scripts(answer));
+        texts.add(made_by, locks.lock("n"));
+    }
+    hostile.behaves();
+    let locks = at_last(|| hasty(&hostile.url()).build());
+    hostile.answers(to_scripts(Answer::Say(Vec::new())));
+    texts.add("no answer in time", locks.lock("n"));
+    let login = hostile.url().replace("//", "//user:s3cret@");
+    for answer in [
+        "WRONGPASS invalid username-password pair or user is disabled.",
+        "ERR unknown command 'AUTH', with args beginning with: 'user' 's3cret'",
+    ] {
+        hostile.answers(move |words| match words {
+            [verb, ..] if verb == b"AUTH" => Answer::Say(format!("-{answer}\r\n").into_bytes()),
+            _ => Answer::Pass,
+        });
+        let made_by = format!("the login: {}", answer.replace("s3cret", "…"));
+        texts.add(&made_by, patient(&login).build());
+    }
+    for mode in ["cluster", "sentinel"] {
+        hostile.answers(move |words| match words {
+            [verb, ..] if verb == b"INFO" => {
+                let report = format!("redis_mode:{mode}\r\n");
+                Answer::Say(format!("${}\r\n{report}\r\n", report.len()).into_bytes())
+            }
+            _ => Answer::Pass,
+        });
+        texts.add(&format!("a {mode}"), patient(&hostile.url()).build());
+    }
+}
