@@ -1,5 +1,5 @@
 -- Breaks the hold that one owner has on a lock of any kind, in favour of those who wait, and says so to its process.
--- queue.lua and share.lua come before.
+-- value.lua, queue.lua and share.lua come before.
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
 -- ARGV  1 owner  2 channel for those who are broken  3 life of a waiter ms  4 heard
@@ -8,12 +8,10 @@
 lock, queue, waiters, life, heard = KEYS[1], KEYS[3], KEYS[4], ARGV[3], ARGV[4]
 local owner, kind, broken = ARGV[1], redis.call('TYPE', KEYS[1]).ok, false
 if kind == 'string' then
-  local value = redis.call('GET', lock)
-  -- The mark is no part of an owner; another client's value never has one, whatever it ends in.
-  if value and string.sub(value, 1, 4) == 'lh1:' and string.sub(value, -1) == MARK then
-    value = string.sub(value, 1, -2)
-  end
-  broken = value == owner
+  -- Another client's value may be long: it is read only if it can be the owner.
+  local more = redis.call('STRLEN', lock) - #owner
+  local value = (more == 0 or more == 1) and redis.call('GET', lock)
+  broken = value and owner_in(value) == owner
   if broken then hand_over(lock) end
 elseif kind == 'zset' then
   local refused = open()

@@ -1,4 +1,4 @@
--- Says who holds locks, and how many wait for them.
+-- Says who holds locks, and how many wait for them. value.lua comes before.
 --
 -- KEYS  for each: lock, fence, queue, waiters
 -- ARGV  1 'named' where they were given as the names of locks, 'found' where they may be anything of the user's
@@ -6,7 +6,7 @@
 --       units}}; nil where nobody holds it and nobody waits, and where what was found is no lock. For the first of what
 --       was found only, where these have very many holders.
 -- Idempotent because it only reads.
-local MARK, OURS = '!', '^lh1:%x[%x-]+:[!-~]*$'
+local OURS = '^lh1:%x[%x-]+:[!-~]*$'
 -- The longest owner of ours, marked; and the longest of another client's that is looked at where it was found.
 local LONGEST, LONGEST_OF_OTHERS = 170, 1024
 -- How much is shown of a value, which may be anything; and after how many holders no more locks are looked at.
@@ -34,9 +34,7 @@ local function look(lock, fence, queue, waiters)
   local kind, of, holders = redis.call('TYPE', lock).ok, 0, {}
   if kind == 'string' then
     if found and not is_owner(lock, fence, queue) then return false end
-    local owner = redis.call('GETRANGE', lock, 0, SHOWN - 1)
-    -- Another client's value never has a mark, whatever it ends in.
-    if string.sub(owner, 1, 4) == 'lh1:' and string.sub(owner, -1) == MARK then owner = string.sub(owner, 1, -2) end
+    local owner = owner_in(redis.call('GETRANGE', lock, 0, SHOWN - 1))
     holders = {owner, redis.call('PTTL', lock), 1}
   elseif kind == 'zset' then
     of = redis.call('ZSCORE', lock, '=of')

@@ -445,7 +445,8 @@ fn renewed(value: &Value) -> Option<Renewed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::name::MARK;
+    use crate::name::{MARK, MAX_LABEL};
+    use crate::random::{SystemChance, owner};
 
     fn target(name: &str) -> Target {
         LockKey::new("", name).expect("a name").into()
@@ -467,12 +468,19 @@ mod tests {
 
     #[test]
     fn the_mark_of_the_scripts_is_the_mark_of_the_names() {
-        let queue = include_str!("queue.lua");
-        assert!(queue.contains(&format!("local MARK = '{MARK}'")));
-        assert!(include_str!("mutex_adopt.lua").contains(&format!("'{MARK}'")));
-        assert!(include_str!("mutex_release.lua").contains(&format!("'{MARK}'")));
-        assert!(include_str!("mutex_release_many.lua").contains(&format!("'{MARK}'")));
-        assert!(include_str!("renew.lua").contains(&format!("'{MARK}'")));
+        let value = include_str!("value.lua");
+        assert!(value.contains(&format!("local MARK = '{MARK}'")));
+    }
+
+    #[test]
+    fn no_owner_is_as_long_as_the_part_of_a_value_that_scripts_read() {
+        let longest = owner(&SystemChance::new(), &"x".repeat(MAX_LABEL)).len() + MARK.len_utf8();
+        let value = include_str!("value.lua");
+        let (_, read) = value
+            .split_once("local MOST_OF_VALUE = ")
+            .expect("it is set");
+        let (read, _) = read.split_once('\n').expect("a line");
+        assert!(longest < read.parse().expect("a number"));
     }
 
     #[test]

@@ -28,7 +28,7 @@ end
 -- By call, so that a key of another type ends this before anything is written.
 local values, busy, was_handed = {}, nil, false
 for i = 1, #KEYS, 4 do
-  values[i] = redis.call('GET', KEYS[i])
+  values[i] = value_of(KEYS[i], redis.call)
   redis.call('ZCARD', KEYS[i + 2])
   redis.call('HGET', KEYS[i + 3], owner)
 end
@@ -38,7 +38,7 @@ if ARGV[10] ~= '' then
     if is_held_by(values[i], ARGV[10]) then
       local lock = at(i)
       hand_over(lock)
-      values[i] = redis.call('GET', lock)
+      values[i] = value_of(lock, redis.call)
     end
   end
 end
@@ -86,12 +86,7 @@ for i = 1, #KEYS, 4 do
     end
   elseif channel ~= '-' then
     join(owner, ARGV[7], '1/1', channel, was_handed)
-    -- Only on our own kind: another client's release compares the whole value.
-    if string.sub(values[i], 1, 4) == 'lh1:' and string.sub(values[i], -1) ~= MARK then
-      redis.pcall('APPEND', lock, MARK)
-    end
+    if is_ours(values[i]) and not is_marked(values[i]) then redis.pcall('APPEND', lock, MARK) end
   end
 end
-local holder = values[busy]
-if string.sub(holder, -1) == MARK then holder = string.sub(holder, 1, -2) end
-return {0, ttl, holder}
+return {0, ttl, owner_in(values[busy])}

@@ -10,7 +10,7 @@ local given = false
 local function release(i)
   queue, waiters = KEYS[i + 2], KEYS[i + 3]
   leave(ARGV[1])
-  local value = redis.call('GET', KEYS[i])
+  local value = value_of(KEYS[i], redis.call)
   if value == ARGV[1] or value == ARGV[1] .. MARK then
     given = hand_over(KEYS[i]) or given
     return 1
@@ -28,9 +28,9 @@ for i = 1, #KEYS, 4 do
   if not ok then
     -- The lock may be a stranger itself, and keeps none of the others. Where that is a companion, there is nobody to
     -- hand the lock to.
-    local value = redis.pcall('GET', KEYS[i])
-    local is_ours = value == ARGV[1] or value == ARGV[1] .. MARK
-    released = is_ours and redis.call('DEL', KEYS[i]) or -1
+    local value = value_of(KEYS[i], redis.pcall)
+    local is_held = value == ARGV[1] or value == ARGV[1] .. MARK
+    released = is_held and redis.call('DEL', KEYS[i]) or -1
   end
   reply = math.min(reply, released)
 end

@@ -1,4 +1,4 @@
--- Gives a mutex that was detached a new owner, and so a new tenure. fence.lua comes before.
+-- Gives a mutex that was detached a new owner, and so a new tenure. fence.lua and value.lua come before.
 --
 -- KEYS  1 lock  2 fence
 -- ARGV  1 owner  2 lease ms  3 fence memory ms  4 the owner that was detached  5 its last fence
@@ -7,9 +7,9 @@
 --       -1 the key is gone  -2 another owner holds it
 -- Idempotent because the old owner is replaced: repeated, it finds the new one, and grants it again.
 local lock, owner, lease = KEYS[1], ARGV[1], ARGV[2]
-local value = redis.call('GET', lock)
+local value = value_of(lock, redis.call)
 if not value then return -1 end
-local mark = string.sub(value, -1) == '!' and '!' or ''
+local mark = is_marked(value) and MARK or ''
 local had = value == owner .. mark
 if not had then
   if value ~= ARGV[4] .. mark then return -2 end

@@ -10,7 +10,7 @@ if ARGV[6] == '1' then
   local _, _, refused = past_strangers(leave, ARGV[1])
   if refused then return refused end
 end
-local value = redis.call('GET', KEYS[1])
+local value = value_of(KEYS[1], redis.call)
 if value == ARGV[1] or value == ARGV[1] .. MARK then
   give_back(KEYS[2], ARGV[2], ARGV[3])
   local ok, given, refused = past_strangers(hand_over, KEYS[1])

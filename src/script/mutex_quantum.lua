@@ -1,6 +1,6 @@
 -- At the end of a quantum, or of what a tenure can be passed on for: keeps the mutex in this process where no
 -- other waits for it, else hands it over and queues this process again. Always under a new owner.
--- fence.lua and queue.lua come before, mutex_wait.lua after it.
+-- fence.lua, value.lua and queue.lua come before, mutex_wait.lua after it.
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
 -- ARGV  1 to 9 as in mutex_take.lua (5 is 'poll')  10 the owner that ends  11 last fence used  12 last of its
@@ -8,7 +8,7 @@
 -- Reply as in mutex_take.lua
 -- Idempotent because the old owner is replaced: repeated, it finds the new one as holder or in the queue.
 queue, waiters, life, heard = KEYS[3], KEYS[4], ARGV[8], ARGV[9]
-local held = redis.call('GET', KEYS[1])
+local held = value_of(KEYS[1], redis.call)
 if held == ARGV[10] or held == ARGV[10] .. MARK then
   give_back(KEYS[2], ARGV[11], ARGV[12])
   local head, claim = next_waiter(ARGV[1], life)

@@ -1,4 +1,4 @@
--- Releases many mutexes that nobody is known to wait for.
+-- Releases many mutexes that nobody is known to wait for. value.lua comes before.
 --
 -- KEYS  the locks (alone, as in mutex_release.lua)
 -- ARGV  for each lock its owner
@@ -7,10 +7,10 @@
 local reply = {}
 for i, key in ipairs(KEYS) do
   -- By pcall, so that one bad key does not end the batch.
-  local value = redis.pcall('GET', key)
+  local value = value_of(key, redis.pcall)
   if value == ARGV[i] then
     reply[i] = redis.pcall('DEL', key)
-  elseif value == ARGV[i] .. '!' then
+  elseif value == ARGV[i] .. MARK then
     reply[i] = 2
   elseif not value then
     reply[i] = 0

@@ -3,7 +3,7 @@
 local lock, owner, lease = KEYS[1], ARGV[1], ARGV[2]
 queue, waiters, life, heard = KEYS[3], KEYS[4], ARGV[8], ARGV[9]
 
-local value = redis.call('GET', lock)
+local value = value_of(lock, redis.call)
 
 if value == owner or value == owner .. MARK then
   local fence = next_fences(KEYS[2], ARGV[3], ARGV[4])
@@ -23,7 +23,7 @@ if not value then
   head = head or owner
   local ttl = head == owner and lease or claim
   if not give(lock, head, ttl) then return redis.error_reply('OOM no memory for the lock') end
-  value = redis.call('GET', lock)
+  value = value_of(lock, redis.call)
   if head == owner then
     local fence = next_fences(KEYS[2], ARGV[3], ARGV[4])
     if type(fence) == 'table' then
@@ -37,10 +37,6 @@ end
 
 if ARGV[6] ~= '-' then
   join(owner, ARGV[7], '1/1', ARGV[6])
-  -- Only on our own kind: another client's release compares the whole value.
-  if string.sub(value, 1, 4) == 'lh1:' and string.sub(value, -1) ~= MARK then
-    redis.pcall('APPEND', lock, MARK)
-  end
+  if is_ours(value) and not is_marked(value) then redis.pcall('APPEND', lock, MARK) end
 end
-if string.sub(value, -1) == MARK then value = string.sub(value, 1, -2) end
-return {0, redis.call('PTTL', lock), value}
+return {0, redis.call('PTTL', lock), owner_in(value)}

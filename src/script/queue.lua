@@ -1,12 +1,9 @@
--- Shared: the queue of the processes that wait for a lock.
+-- Shared: the queue of the processes that wait for a lock. value.lua comes before.
 --
 -- `queue` is a sorted set of owners by ticket. `waiters` is a hash of owner -> '<ms when last seen> <claim ms>
 -- <units>/<units of the whole> <channel>': handed over, the lock waits for `claim` ms for the owner to come and take
 -- so much of it.
 -- A channel of '' belongs to a process that hears no messages and polls often instead.
-
--- Marks a mutex's value: "look into the queue before you go". Only ever put on values of our own making.
-local MARK = '!'
 
 -- What waiters have in common: `life` is how long one is believed without a sign of it, and `heard` is '1'
 -- where a PUBLISH that reached nobody proves that nobody is there.

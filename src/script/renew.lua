@@ -1,4 +1,4 @@
--- Renews many leases.
+-- Renews many leases. value.lua comes before.
 --
 -- KEYS  the locks (alone: a slot that is being moved answers TRYAGAIN for companions that are not there)
 -- ARGV  for each lock its owner, its lease in ms, and its units where it is one share of several, else 0
@@ -22,10 +22,10 @@ end
 
 -- Each returns what to reply, or the error.
 local function renew(key, owner, lease)
-  local value = redis.pcall('GET', key)
+  local value = value_of(key, redis.pcall)
   if failed(value) then return value end
   if not value then return 0 end
-  if value ~= owner and value ~= owner .. '!' then return -1 end
+  if value ~= owner and value ~= owner .. MARK then return -1 end
   -- It always writes, so that a WAIT that follows has something to wait for.
   local ttl = redis.pcall('PTTL', key)
   if failed(ttl) then return ttl end

@@ -22,27 +22,41 @@ macro_rules! script {
     };
 }
 
-pub(super) static MUTEX_ACQUIRE: Script =
-    script!("fence.lua", "mutex_take.lua", "queue.lua", "mutex_wait.lua");
+pub(super) static MUTEX_ACQUIRE: Script = script!(
+    "fence.lua",
+    "mutex_take.lua",
+    "value.lua",
+    "queue.lua",
+    "mutex_wait.lua"
+);
 pub(super) static MUTEX_QUANTUM: Script = script!(
     "fence.lua",
+    "value.lua",
     "queue.lua",
     "mutex_quantum.lua",
     "mutex_wait.lua"
 );
-pub(super) static MUTEX_RELEASE: Script = script!("mutex_release.lua");
-pub(super) static MUTEX_RELEASE_MANY: Script = script!("mutex_release_many.lua");
-pub(super) static MUTEX_HAND_OVER: Script = script!("queue.lua", "mutex_handover.lua");
-pub(super) static MUTEX_ADOPT: Script = script!("fence.lua", "mutex_adopt.lua");
-pub(super) static SHARE_ACQUIRE: Script =
-    script!("fence.lua", "queue.lua", "share.lua", "share_acquire.lua");
-pub(super) static SHARE_RELEASE: Script = script!("queue.lua", "share.lua", "share_release.lua");
-pub(super) static MULTI_ACQUIRE: Script = script!("fence.lua", "queue.lua", "multi_acquire.lua");
-pub(super) static MULTI_RELEASE: Script = script!("queue.lua", "multi_release.lua");
+pub(super) static MUTEX_RELEASE: Script = script!("value.lua", "mutex_release.lua");
+pub(super) static MUTEX_RELEASE_MANY: Script = script!("value.lua", "mutex_release_many.lua");
+pub(super) static MUTEX_HAND_OVER: Script = script!("value.lua", "queue.lua", "mutex_handover.lua");
+pub(super) static MUTEX_ADOPT: Script = script!("fence.lua", "value.lua", "mutex_adopt.lua");
+pub(super) static SHARE_ACQUIRE: Script = script!(
+    "fence.lua",
+    "value.lua",
+    "queue.lua",
+    "share.lua",
+    "share_acquire.lua"
+);
+pub(super) static SHARE_RELEASE: Script =
+    script!("value.lua", "queue.lua", "share.lua", "share_release.lua");
+pub(super) static MULTI_ACQUIRE: Script =
+    script!("fence.lua", "value.lua", "queue.lua", "multi_acquire.lua");
+pub(super) static MULTI_RELEASE: Script = script!("value.lua", "queue.lua", "multi_release.lua");
 pub(super) static PASS: Script = script!("rate_pass.lua");
-pub(super) static INSPECT: Script = script!("inspect.lua");
-pub(super) static FORCE_RELEASE: Script = script!("queue.lua", "share.lua", "force_release.lua");
-pub(super) static RENEW: Script = script!("renew.lua");
+pub(super) static INSPECT: Script = script!("value.lua", "inspect.lua");
+pub(super) static FORCE_RELEASE: Script =
+    script!("value.lua", "queue.lua", "share.lua", "force_release.lua");
+pub(super) static RENEW: Script = script!("value.lua", "renew.lua");
 
 /// How a script is named to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use leasehold::{LeaseState, LockManager};
+use leasehold::{Error, LeaseState, LockManager, LostCause};
 
 use crate::support::{
-    Child, Kind, PATIENCE, Raw, Task, locking, locking_asleep, lost, manager, ms, name, secs,
-    shared, task, wait_in_vain, wait_until,
+    Child, Kind, PATIENCE, Raw, Server, Task, locking, locking_asleep, lost, manager, ms, name,
+    secs, shared, task, wait_in_vain, wait_until,
 };
 
 /// So long that no test lives to see it end.
@@ -443,4 +443,148 @@ fn lapsing_of_theirs<F: Foreign>(name: &str, turns: &Arc<Turns>) -> Task<()> {
             thread::sleep(ms(300));
         }
     })
+}
+
+/// The kinds whose lock is a string, as other clients make it.
+const STRINGS: [Kind; 3] = [Kind::Mutex, Kind::Reentrant, Kind::Multi];
+
+/// How long the huge values are: longer than any answer that is read.
+const HUGE: usize = 9 << 20;
+
+/// Puts a huge value at a key, and its beginning.
+fn set_huge(redis: &Raw, key: &str, beginning: &str) {
+    let set = "redis.call('SET', KEYS[1], ARGV[1] .. string.rep('x', ARGV[2] - #ARGV[1]))";
+    let () = redis.ask(&["EVAL", set, "1", key, beginning, &HUGE.to_string()]);
+}
+
+#[track_caller]
+fn is_whole(redis: &Raw, key: &str) {
+    assert_eq!(redis.ask::<usize>(&["STRLEN", key]), HUGE);
+}
+
+/// The bytes that a server has sent so far.
+fn sent(redis: &Raw) -> u64 {
+    let info: String = redis.ask(&["INFO", "stats"]);
+    let line = info
+        .lines()
+        .find_map(|line| line.strip_prefix("total_net_output_bytes:"));
+    line.and_then(|bytes| bytes.parse().ok()).expect("a number")
+}
+
+#[test]
+fn a_huge_value_is_a_lock_that_is_held_and_does_not_travel() {
+    let server = Server::start();
+    let redis = server.raw();
+    let locks = manager(&server.url());
+    for kind in STRINGS {
+        for beginning in ["theirs", "lh1:theirs"] {
+            let name = name("huge");
+            let keys = kind.keys(&name);
+            for key in &keys {
+                set_huge(&redis, key, beginning);
+            }
+            let before = sent(&redis);
+            let lock = kind.of(&locks, &name);
+            assert!(lock.try_lock().expect("it is asked").is_none());
+            wait_in_vain(|| lock.try_lock_for(ms(300)));
+            for key in &keys {
+                is_whole(&redis, key);
+            }
+            let sent = sent(&redis) - before;
+            assert!(sent < 1 << 20, "{sent} bytes");
+        }
+    }
+    let error = locks.with_lock("huge", ms(100), |_| ()).map(drop);
+    error.expect("it is free");
+    set_huge(&redis, "huge", "theirs");
+    let error = locks.with_lock("huge", ms(100), |_| ()).expect_err("held");
+    if let Error::Timeout { holder, .. } = &error {
+        let holder = holder.as_deref().unwrap_or_default();
+        assert!(holder.starts_with("theirs"), "{error}");
+        assert!(holder.len() < 1000, "{} bytes", holder.len());
+    }
+}
+
+#[test]
+fn a_huge_value_in_place_of_ours_is_a_loss() {
+    let server = Server::start();
+    let redis = server.raw();
+    let locks = manager(&server.url());
+    for kind in STRINGS {
+        // As it stands, and as if it were ours but for what comes after it.
+        for is_like_ours in [false, true] {
+            let name = name("huge");
+            let lock = kind.of(&locks, &name);
+            let keys = kind.keys(&name);
+            let guard = lock.lock().expect("it is free");
+            let owner = guard.leases()[0].owner().to_owned();
+            let beginning = if is_like_ours { &*owner } else { "theirs" };
+            set_huge(&redis, &keys[0], beginning);
+            lost(guard.release());
+            is_whole(&redis, &keys[0]);
+            let () = redis.ask(&["DEL", &keys[0]]);
+            // The same, found by a renewal.
+            let guard = lock.clone().lease(secs(3)).lock().expect("it is free");
+            let losses = guard.on_lost();
+            set_huge(&redis, &keys[0], beginning);
+            let loss = losses.recv_timeout(PATIENCE).expect("it is told");
+            assert_eq!(loss.cause, LostCause::Taken);
+            drop(guard);
+            is_whole(&redis, &keys[0]);
+        }
+    }
+    // A claim, an operator, releases in the background.
+    let guard = locks.lock("claimed").expect("it is free");
+    let claim = guard.detach();
+    set_huge(&redis, "claimed", claim.owner());
+    assert!(matches!(locks.adopt(&claim), Err(Error::Lost(_))));
+    let broken = locks.force_release("claimed", claim.owner());
+    assert!(!broken.expect("it is asked"));
+    is_whole(&redis, "claimed");
+    let background = LockManager::single(&server.url()).background_release(true);
+    let background = background.build().expect("it is there");
+    let guard = background.lock("background").expect("it is free");
+    set_huge(&redis, "background", guard.owner());
+    drop(guard);
+    assert!(background.close(PATIENCE), "something is left to send");
+    is_whole(&redis, "background");
+}
+
+/// To nobody's harm it can be broken by its whole value alone, as an operator sees it where it is not too long for that.
+#[test]
+fn a_long_value_is_broken_by_the_whole_of_it_alone() {
+    let redis = shared();
+    let locks = manager(redis.url());
+    let name = name("long");
+    let value = "theirs!".repeat(100);
+    let () = redis.ask(&["SET", &name, &value]);
+    let held = locks.inspect(&name).expect("it is asked").expect("held");
+    assert_eq!(held.holders[0].owner, value);
+    for owner in [&value[..256], &value[..value.len() - 1], ""] {
+        assert!(!locks.force_release(&name, owner).expect("it is asked"));
+    }
+    assert!(locks.force_release(&name, &value).expect("it is asked"));
+    assert!(!redis.exists(&name));
+}
+
+#[test]
+fn an_empty_value_is_a_lock_that_is_held() {
+    let redis = shared();
+    let locks = manager(redis.url());
+    for kind in STRINGS {
+        let name = name("empty");
+        let keys = kind.keys(&name);
+        let lock = kind.of(&locks, &name).lease(secs(3));
+        let () = redis.ask(&["SET", &keys[0], ""]);
+        assert!(lock.try_lock().expect("it is asked").is_none());
+        wait_in_vain(|| lock.try_lock_for(ms(100)));
+        let () = redis.ask(&["DEL", &keys[0]]);
+        let guard = lock.lock().expect("it is free");
+        let losses = guard.on_lost();
+        let () = redis.ask(&["SET", &keys[0], ""]);
+        let loss = losses.recv_timeout(PATIENCE).expect("it is told");
+        assert_eq!(loss.cause, LostCause::Taken);
+        drop(guard);
+        assert!(redis.exists(&keys[0]));
+    }
 }

@@ -58,11 +58,12 @@ pub(super) fn a_user_without_scripts_or_the_keys_is_denied_at_once(kind: Kind) {
 }
 
 /// All that scripts use to acquire and release.
-const COMMANDS: [&str; 24] = [
+const COMMANDS: [&str; 25] = [
     "append",
     "del",
     "exists",
     "get",
+    "getrange",
     "hdel",
     "hget",
     "hlen",
@@ -86,9 +87,10 @@ const COMMANDS: [&str; 24] = [
 ];
 
 /// Those of them that write nothing.
-const READS: [&str; 10] = [
+const READS: [&str; 11] = [
     "exists",
     "get",
+    "getrange",
     "hget",
     "hlen",
     "pttl",

@@ -10,14 +10,23 @@ use super::{CLAIM, Check, LEASE, LIFE, Redis, owner, run};
 
 const MUTEX_QUANTUM: &str = script!(
     "fence.lua",
+    "value.lua",
+    "value.lua",
     "queue.lua",
     "mutex_quantum.lua",
     "mutex_wait.lua"
 );
-const MUTEX_HAND_OVER: &str = script!("queue.lua", "mutex_handover.lua");
-const MUTEX_ACQUIRE: &str = script!("fence.lua", "mutex_take.lua", "queue.lua", "mutex_wait.lua");
-const MULTI_RELEASE: &str = script!("queue.lua", "multi_release.lua");
-const MULTI_ACQUIRE: &str = script!("fence.lua", "queue.lua", "multi_acquire.lua");
+const MUTEX_HAND_OVER: &str = script!("value.lua", "queue.lua", "mutex_handover.lua");
+const MUTEX_ACQUIRE: &str = script!(
+    "fence.lua",
+    "mutex_take.lua",
+    "value.lua",
+    "value.lua",
+    "queue.lua",
+    "mutex_wait.lua"
+);
+const MULTI_RELEASE: &str = script!("value.lua", "queue.lua", "multi_release.lua");
+const MULTI_ACQUIRE: &str = script!("fence.lua", "value.lua", "queue.lua", "multi_acquire.lua");
 
 #[derive(Clone, Debug)]
 enum Step {

@@ -11,10 +11,17 @@ use super::{CLAIM, Check, LEASE, LIFE, Redis, owner, run};
 /// What a writer takes.
 const ALL: u64 = 4_294_967_295;
 
-const SHARE_RELEASE: &str = script!("queue.lua", "share.lua", "share_release.lua");
-const FORCE_RELEASE: &str = script!("queue.lua", "share.lua", "force_release.lua");
+const SHARE_RELEASE: &str = script!("value.lua", "queue.lua", "share.lua", "share_release.lua");
+const FORCE_RELEASE: &str = script!("value.lua", "queue.lua", "share.lua", "force_release.lua");
 const INSPECT: &str = script!("inspect.lua");
-const SHARE_ACQUIRE: &str = script!("fence.lua", "queue.lua", "share.lua", "share_acquire.lua");
+const SHARE_ACQUIRE: &str = script!(
+    "fence.lua",
+    "value.lua",
+    "value.lua",
+    "queue.lua",
+    "share.lua",
+    "share_acquire.lua"
+);
 
 #[derive(Clone, Copy, Debug)]
 enum Act {

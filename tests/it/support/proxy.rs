@@ -48,7 +48,10 @@ impl Role {
     const ALL: [Self; 3] = [Self::Listener, Self::Renewal, Self::Pool];
 
     fn of(first_request: &[u8]) -> Self {
-        let renewal = redis::Script::new(include_str!("../../../src/script/renew.lua"));
+        let renewal = redis::Script::new(concat!(
+            include_str!("../../../src/script/value.lua"),
+            include_str!("../../../src/script/renew.lua")
+        ));
         let has = |word: &str| {
             let mut windows = first_request.windows(word.len());
             windows.any(|window| window == word.as_bytes())
