@@ -196,6 +196,7 @@ fn attempts(bench: &mut Criterion) {
         owner: owner(&Fixed, LABEL),
         units: 1,
         doubt: None,
+        kept_until: None,
     };
     bench.bench_function("ending: released", |bench| {
         bench.iter(|| {

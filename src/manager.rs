@@ -237,8 +237,9 @@ impl LockManager {
     }
 
     /// Ends all waits, of all clones, with [`Error::Closed`](crate::Error::Closed), as every later call, and
-    /// waits for at most `wait` until the releases that are queued in the background have gone out. True if all
-    /// did.
+    /// waits for at most `wait` until the releases that are queued in the background have gone out. Returns true if all
+    /// did. Returns false also if the renewal thread gave up a release because Redis did not answer for as long as it may
+    /// have kept the lock. That counts until Redis answers the renewal thread again.
     ///
     /// Guards that are held stay held, and renewed, until they are dropped. What a request that is on its way is granted
     /// is such a guard too.

@@ -143,6 +143,8 @@ pub(crate) struct Grant {
     pub(crate) contended: bool,
     /// Until when a request of unknown outcome may still be carried out.
     pub(crate) doubt: Option<Time>,
+    /// Until when Redis may keep the key because of such a request, whose lease may be longer than this grant's.
+    pub(crate) kept_until: Option<Time>,
 }
 
 /// Something of ours that may be left in Redis.
@@ -152,14 +154,15 @@ pub(crate) struct Leftover {
     pub(crate) units: u32,
     /// Until when "not there" is not yet final.
     pub(crate) doubt: Option<Time>,
+    /// Until when Redis may keep it, where that is known to be longer than the lease of the thread that ends it.
+    pub(crate) kept_until: Option<Time>,
 }
 
 #[derive(Debug)]
 enum State {
     Ask,
     TakeOver {
-        from: Arc<str>,
-        doubt: Option<Time>,
+        from: Leftover,
         give_back: Option<GiveBack>,
     },
 }
@@ -191,6 +194,8 @@ pub(crate) struct Attempt {
     /// The tenure that was offered to be shared instead.
     offered: Option<Arc<str>>,
     doubt: Option<Time>,
+    /// Until when Redis may keep the key, if a request in doubt is carried out.
+    kept_until: Option<Time>,
     outage: Option<Outage>,
     leftovers: Vec<Leftover>,
 }
@@ -209,6 +214,7 @@ impl Attempt {
             asked: 1,
             offered: None,
             doubt: None,
+            kept_until: None,
             outage: None,
             leftovers: Vec::new(),
         }
@@ -243,14 +249,11 @@ impl Attempt {
         give_back: Option<GiveBack>,
         waits: bool,
     ) -> Self {
+        let units = from.units;
         Self {
             waits,
-            state: State::TakeOver {
-                from: from.owner,
-                doubt: from.doubt,
-                give_back,
-            },
-            ..Self::new(chance, label, from.units)
+            state: State::TakeOver { from, give_back },
+            ..Self::new(chance, label, units)
         }
     }
 
@@ -281,23 +284,32 @@ impl Attempt {
 
     /// Nobody carries this on: what may be left of it in Redis.
     pub(crate) fn abandon(mut self) -> Vec<Leftover> {
-        if let State::TakeOver { from, doubt, .. } = std::mem::replace(&mut self.state, State::Ask)
-        {
-            self.leave_behind(from, doubt);
+        if let State::TakeOver { from, .. } = std::mem::replace(&mut self.state, State::Ask) {
+            self.leftovers.push(from);
         }
         if self.queued || self.doubt.is_some() {
-            let (owner, doubt) = (Arc::clone(&self.owner), self.doubt);
-            self.leave_behind(owner, doubt);
+            let owner = Arc::clone(&self.owner);
+            self.leave_behind(owner);
         }
         self.leftovers
     }
 
-    fn leave_behind(&mut self, owner: Arc<str>, doubt: Option<Time>) {
+    /// Has an owner of this attempt released, with what is known of its requests.
+    fn leave_behind(&mut self, owner: Arc<str>) {
         self.leftovers.push(Leftover {
             owner,
             units: self.units,
-            doubt,
+            doubt: self.doubt.take(),
+            kept_until: self.kept_until.take(),
         });
+    }
+
+    /// Notes a request that was sent at `sent`, and may be carried out until `doubt`.
+    fn note_doubt(&mut self, sent: Time, doubt: Time, around: &Surroundings<'_>) {
+        let lease = around.terms.lease();
+        self.doubt = self.doubt.max(Some(doubt));
+        // Carried out at the last moment, it takes the lock for a lease from then.
+        self.kept_until = self.kept_until.max(Some(sent + lease * 2));
     }
 
     pub(crate) fn step(&mut self, input: Input, around: &Surroundings<'_>) -> Step {
@@ -314,7 +326,7 @@ impl Attempt {
                 resent,
             } => {
                 if resent {
-                    self.doubt = Some(sent + around.terms.lease());
+                    self.note_doubt(sent, sent + around.terms.lease(), around);
                 }
                 self.replied(sent, &reply, around)
             }
@@ -348,7 +360,7 @@ impl Attempt {
                 from, give_back, ..
             } => Verb::TakeOver {
                 ask,
-                from: Arc::clone(from),
+                from: Arc::clone(&from.owner),
                 give_back: *give_back,
             },
         };
@@ -367,7 +379,7 @@ impl Attempt {
                 let taken_over = self.has_taken_over();
                 let deadline = valid_until(sent, around.terms.lease());
                 if around.now >= deadline {
-                    self.doubt.get_or_insert(sent + around.terms.lease());
+                    self.note_doubt(sent, sent + around.terms.lease(), around);
                     self.renamed(around);
                     return self.setback(Failure::too_late(), around);
                 }
@@ -381,6 +393,7 @@ impl Attempt {
                     deadline,
                     contended: contended || (self.answered && !taken_over),
                     doubt: self.doubt.filter(|doubt| *doubt > around.now),
+                    kept_until: self.kept_until,
                 }))
             }
             Reply::Shared if self.offered.is_some() => {
@@ -439,23 +452,25 @@ impl Attempt {
 
     /// Whatever was answered to it, the tenure that was to be taken over is over. False where there was none.
     fn has_taken_over(&mut self) -> bool {
-        let State::TakeOver { from, doubt, .. } = std::mem::replace(&mut self.state, State::Ask)
-        else {
+        let State::TakeOver { from, .. } = std::mem::replace(&mut self.state, State::Ask) else {
             return false;
         };
-        if doubt.is_some() {
-            self.leave_behind(from, doubt);
+        if from.doubt.is_some() {
+            self.leftovers.push(from);
         }
         true
     }
 
     fn failed(&mut self, sent: Time, failure: Failure, around: &Surroundings<'_>) -> Step {
-        let doubt = failure.doubt(sent, around.terms.lease());
-        if doubt.is_some() {
-            self.doubt = self.doubt.max(doubt);
+        if let Some(doubt) = failure.doubt(sent, around.terms.lease()) {
+            self.note_doubt(sent, doubt, around);
             // The release that must follow for the old owner may hit the new one's grant: neither asks again.
             if let State::TakeOver { from, .. } = std::mem::replace(&mut self.state, State::Ask) {
-                self.leave_behind(from, self.doubt);
+                self.leftovers.push(Leftover {
+                    doubt: from.doubt.max(self.doubt),
+                    kept_until: from.kept_until.max(self.kept_until),
+                    ..from
+                });
                 self.renamed(around);
             }
         }
@@ -465,8 +480,7 @@ impl Attempt {
     /// Leaves the present owner behind, to be released, and goes on under another.
     fn renamed(&mut self, around: &Surroundings<'_>) {
         let old = std::mem::replace(&mut self.owner, owner(around.chance, around.label));
-        let doubt = self.doubt.take();
-        self.leave_behind(old, doubt);
+        self.leave_behind(old);
         self.queued = false;
     }
 
@@ -924,6 +938,7 @@ mod tests {
             owner: Arc::clone(&from),
             units: 1,
             doubt: None,
+            kept_until: None,
         };
         scene.attempt = Attempt::take_over(&scene.chance, "l", leftover, None);
         let verb = scene.send(Input::Go);
@@ -1006,6 +1021,7 @@ mod tests {
                 owner: "lh1:mine:l".into(),
                 units: 1,
                 doubt: None,
+                kept_until: None,
             };
             scene.attempt = Attempt::take_back(&scene.chance, "l", from.clone(), None, waits);
             scene.send(Input::Go);
@@ -1024,6 +1040,7 @@ mod tests {
                 owner: "lh1:mine:l".into(),
                 units: 1,
                 doubt: Some(START + LEASE),
+                kept_until: None,
             };
             scene.attempt = Attempt::take_over(&scene.chance, "l", from.clone(), None);
             scene.send(Input::Go);

@@ -1,14 +1,15 @@
 //! The way out: how a tenure, or what an attempt left behind, is ended in Redis.
 //!
-//! The guard's thread sends the first request. Whatever fails is repeated from the renewal thread until the
-//! lease is over and Redis has dropped the key by itself.
+//! The guard's thread sends the first request. The renewal thread repeats a request that failed until the
+//! key has expired. That may be long after the lease of the thread that ends it: the time until which Redis may keep
+//! the key goes with its owner ([`Leftover::kept_until`]).
 //!
 //! | request | answer | next |
 //! | --- | --- | --- |
 //! | release | released, not owner | settled |
 //! | release | others wait | hand over, at once |
 //! | hand over, cancel | released, not owner | settled |
-//! | any | failed | the same again after a pause, until the lease is over |
+//! | any | failed | the same again after a pause, until Redis has dropped the key; then it is given up, and not settled |
 //!
 //! Settled is not final while the owner is in doubt: a request of unknown outcome may be carried out after its
 //! release. The owner is then cancelled again and again until a lease has passed since that request was sent.
@@ -22,7 +23,8 @@ use crate::script::{GiveBack, Gone, Reply, Verb};
 use crate::sync::Arc;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
-/// Pauses grow to this, or to a sixtieth of a longer lease.
+/// Pauses grow to this while the server is out of reach. After any other answer they grow on, to a sixtieth of the time
+/// for which the key may live.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// What to do next.
@@ -52,18 +54,19 @@ pub(crate) struct Ending {
 }
 
 impl Ending {
-    /// The end of a tenure whose key lives for `ttl` at the most.
+    /// Ends a tenure, whose key lives for `lease` or until what the tenure knows of.
     pub(crate) fn of_tenure(
         tenure: Leftover,
         contended: bool,
         give_back: Option<GiveBack>,
         now: Time,
-        ttl: Duration,
+        lease: Duration,
     ) -> Self {
         let Leftover {
             owner,
             units,
             doubt,
+            kept_until,
         } = tenure;
         let verb = if contended || give_back.is_some() {
             Verb::HandOver {
@@ -74,27 +77,34 @@ impl Ending {
         } else {
             Verb::Release { owner, units }
         };
-        Self::new(verb, doubt, now, ttl)
+        Self::new(verb, doubt, kept_until, now, lease)
     }
 
-    /// The end of something that is no tenure, or no longer.
+    /// Ends something that is no tenure, or no longer.
     pub(crate) fn of_leftover(leftover: Leftover, now: Time, lease: Duration) -> Self {
         let verb = Verb::Cancel {
             owner: leftover.owner,
             units: leftover.units,
         };
-        Self::new(verb, leftover.doubt, now, lease)
+        Self::new(verb, leftover.doubt, leftover.kept_until, now, lease)
     }
 
-    fn new(verb: Verb, doubt: Option<Time>, now: Time, ttl: Duration) -> Self {
+    fn new(
+        verb: Verb,
+        doubt: Option<Time>,
+        kept_until: Option<Time>,
+        now: Time,
+        lease: Duration,
+    ) -> Self {
         let doubt = doubt.filter(|doubt| *doubt > now);
+        // A lock that is taken at the last moment of the doubt lives for a lease from then.
+        let over = (doubt.unwrap_or(now) + lease).max(kept_until.unwrap_or(now));
         Self {
             verb,
             doubt,
-            // A lock that is taken at the last moment of the doubt lives for as long from then.
-            over: doubt.unwrap_or(now) + ttl,
+            over,
             pause: FIRST_PAUSE,
-            longest_pause: LONGEST_PAUSE.max(ttl / 60),
+            longest_pause: LONGEST_PAUSE.max(over.since(now) / 60),
             repeated: false,
             settled: false,
             gone: None,
@@ -123,6 +133,7 @@ impl Ending {
             owner,
             units,
             doubt: self.doubt,
+            kept_until: Some(self.over),
         };
         (leftover, give_back)
     }
@@ -165,12 +176,17 @@ impl Ending {
         Next::Later((now + self.next_pause()).min(doubt))
     }
 
-    pub(crate) fn failed(&mut self, now: Time, chance: &dyn Chance) -> Next {
+    /// `passes`: whether the server was only out of reach, so that a link that comes back is noticed soon.
+    pub(crate) fn failed(&mut self, now: Time, passes: bool, chance: &dyn Chance) -> Next {
         self.repeated = true;
         if now >= self.over {
             return Next::Done;
         }
-        Next::Later(now + jittered(chance, self.next_pause()))
+        let mut pause = self.next_pause();
+        if passes {
+            pause = pause.min(LONGEST_PAUSE);
+        }
+        Next::Later(now + jittered(chance, pause))
     }
 
     fn next_pause(&mut self) -> Duration {
@@ -200,6 +216,7 @@ mod tests {
             owner: owner(),
             units: 1,
             doubt,
+            kept_until: None,
         }
     }
 
@@ -228,7 +245,7 @@ mod tests {
         assert_eq!(ending.gone(), Some(Gone::Taken));
 
         let mut ending = Ending::of_tenure(leftover(None), true, None, at(0), LEASE);
-        ending.failed(at(1), &SystemChance::new());
+        ending.failed(at(1), true, &SystemChance::new());
         ending.replied(at(2), &gone, false);
         assert_eq!(ending.gone(), None);
 
@@ -263,11 +280,40 @@ mod tests {
         let chance = SystemChance::new();
         let mut ending = Ending::of_tenure(leftover(None), false, None, at(0), LEASE);
         let mut now = at(0);
-        while let Next::Later(later) = ending.failed(now, &chance) {
+        while let Next::Later(later) = ending.failed(now, false, &chance) {
             assert!(later > now);
             now = later;
         }
         assert!(now >= at(0) + LEASE);
         assert!(!ending.is_settled());
+    }
+
+    #[test]
+    fn an_ending_is_repeated_for_as_long_as_the_key_may_live() {
+        let chance = SystemChance::new();
+        let kept_until = at(0) + LEASE * 20;
+        let kept = Leftover {
+            kept_until: Some(kept_until),
+            ..leftover(None)
+        };
+        let taken_back = Ending::of_tenure(kept.clone(), false, None, at(0), LEASE)
+            .unsent()
+            .0;
+        assert_eq!(taken_back.kept_until, Some(kept_until));
+        for mut ending in [
+            Ending::of_tenure(kept, false, None, at(0), LEASE),
+            Ending::of_leftover(taken_back, at(0), LEASE),
+        ] {
+            let mut now = at(0);
+            while let Next::Later(later) = ending.failed(now, true, &chance) {
+                assert!(
+                    later.since(now) <= LONGEST_PAUSE,
+                    "a link that is back waits"
+                );
+                now = later;
+            }
+            assert!(now >= kept_until, "given up early");
+            assert!(!ending.is_settled());
+        }
     }
 }

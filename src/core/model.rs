@@ -446,7 +446,7 @@ impl World {
                 let verb = ending.verb().clone();
                 next = match self.send(&verb, fate) {
                     Ok(reply) => ending.replied(self.now, &reply, false),
-                    Err(_) => ending.failed(self.now, &self.chance),
+                    Err(_) => ending.failed(self.now, true, &self.chance),
                 };
             }
             if let Next::Later(due) = next {
@@ -459,30 +459,21 @@ impl World {
         let State::Holding(grant) = &self.processes[who].state else {
             return;
         };
-        let (owner, contended, doubt) = (Arc::clone(&grant.owner), grant.contended, grant.doubt);
+        let (owner, contended) = (Arc::clone(&grant.owner), grant.contended);
+        let left = Leftover {
+            owner,
+            units: 1,
+            doubt: grant.doubt,
+            kept_until: grant.kept_until,
+        };
         let in_time = self.now < grant.deadline;
         self.processes[who].state = State::Idle;
         if take_over && in_time {
-            let from = Leftover {
-                owner,
-                units: 1,
-                doubt,
-            };
-            let attempt = Attempt::take_over(&self.chance, "p", from, None);
+            let attempt = Attempt::take_over(&self.chance, "p", left, None);
             self.processes[who].state = State::Asking(attempt, Input::Go);
             self.run(who, fate);
         } else {
-            let ending = Ending::of_tenure(
-                Leftover {
-                    owner,
-                    units: 1,
-                    doubt,
-                },
-                contended,
-                None,
-                self.now,
-                LEASE,
-            );
+            let ending = Ending::of_tenure(left, contended, None, self.now, LEASE);
             self.processes[who].endings.push((self.now, ending));
             self.send_endings(who, fate);
         }

@@ -204,6 +204,7 @@ impl Engine {
                     contended,
                     // Carried out late, it takes nothing that has become free.
                     doubt: None,
+                    kept_until: None,
                 }));
             }
             Ok(Reply::NotOwner(gone)) => return Ok(Err(gone)),

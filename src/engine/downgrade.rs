@@ -99,6 +99,7 @@ impl Engine {
                         deadline: valid_until(sent, lease),
                         contended,
                         doubt: answer.resent.then(|| sent + lease),
+                        kept_until: None,
                     };
                     return self.tenure(entry, writer.terms, 1, grant).map(Some);
                 }
@@ -112,16 +113,15 @@ impl Engine {
             Err(failure) => failure,
         };
         let doubt = failure.doubt(sent, lease);
-        let left = Leftover {
-            doubt: doubt.max(self.leftover(writer).doubt),
-            ..self.leftover(writer)
-        };
-        self.clean_up(&writer.entry, left, writer.ttl(now));
+        let mut left = self.leftover(writer, now);
+        left.doubt = left.doubt.max(doubt);
+        self.clean_up(&writer.entry, left, lease);
         if doubt.is_some() {
             let left = Leftover {
                 owner: reader,
                 units: 1,
                 doubt,
+                kept_until: None,
             };
             self.clean_up(entry, left, lease);
         }
@@ -130,9 +130,9 @@ impl Engine {
 
     /// A request of the writer's own may still be carried out.
     fn clean_up_doubt(&self, writer: &Arc<Tenure>) {
-        let left = self.leftover(writer);
+        let left = self.leftover(writer, self.now());
         if left.doubt.is_some() {
-            self.clean_up(&writer.entry, left, writer.ttl(self.now()));
+            self.clean_up(&writer.entry, left, writer.terms.lease());
         }
     }
 }

@@ -73,6 +73,8 @@ struct State {
     next_job: u64,
     /// How many endings the server has not answered yet.
     unsettled: usize,
+    /// Whether an ending was given up without an answer, and the server has answered nothing since.
+    is_given_up: bool,
     /// By their keys the first places of the releases that guards left to this thread, until their first request is
     /// over.
     left_here: HashMap<LockKey, SmallVec<[Place; 1]>>,
@@ -264,6 +266,8 @@ impl Renewal {
                 })
                 .collect();
             let mut state = self.state.lock();
+            // Redis answers, and the keys of endings that were given up have expired.
+            state.is_given_up = false;
             for (tenure, due) in confirmed {
                 state.put_back(tenure, due);
             }

@@ -46,7 +46,7 @@ pub(crate) struct Tenure {
     is_cleaned_up: AtomicBool,
     /// Numbers its holdings.
     pub(super) holdings: AtomicU32,
-    /// Whether it was extended, so that there is more to be known of it.
+    /// Whether Redis may keep it past its lease, so that there is more to be known of it.
     is_extended: AtomicBool,
     /// What most leases do not have.
     rare: Mutex<Option<Box<Rare>>>,
@@ -59,7 +59,7 @@ struct Rare {
     /// Until when a request of this owner may still be carried out unbidden.
     doubt: Option<Time>,
     /// Until when Redis may keep the key, going by what it was asked for: an extension whose answer was lost may
-    /// have been granted.
+    /// have been granted, and a request in doubt may be carried out.
     kept_until: Option<Time>,
     /// Those who want to hear of its loss.
     listeners: Vec<LossListener>,
@@ -114,7 +114,11 @@ impl Tenure {
         grant: Grant,
     ) -> Self {
         let (rest, doubt) = (grant.rest, grant.doubt);
-        let is_rare = doubt.is_some() || !rest.is_empty();
+        // Only where a request in doubt asked for more than this grant brings.
+        let kept_until = grant
+            .kept_until
+            .filter(|until| *until > grant.sent + terms.lease());
+        let is_rare = doubt.is_some() || kept_until.is_some() || !rest.is_empty();
         Self {
             number,
             entry,
@@ -127,11 +131,12 @@ impl Tenure {
             watch_place: AtomicU64::new(0),
             is_cleaned_up: AtomicBool::new(false),
             holdings: AtomicU32::new(0),
-            is_extended: AtomicBool::new(false),
+            is_extended: AtomicBool::new(kept_until.is_some()),
             rare: Mutex::new(is_rare.then(|| {
                 Box::new(Rare {
                     rest,
                     doubt,
+                    kept_until,
                     ..Rare::default()
                 })
             })),
@@ -161,7 +166,7 @@ impl Tenure {
         self.is_extended.store(true, Ordering::Release);
     }
 
-    /// Until when Redis may keep the key because of an extension.
+    /// Until when Redis may keep the key past its lease.
     fn kept_until(&self) -> Option<Time> {
         let is_extended = self.is_extended.load(Ordering::Acquire);
         is_extended
@@ -233,14 +238,6 @@ impl Tenure {
         self.cell.renew(now, valid_until(sent, lease))
     }
 
-    /// How long Redis may still keep the key.
-    pub(super) fn ttl(&self, now: Time) -> Duration {
-        let kept = self
-            .kept_until()
-            .map_or(Duration::ZERO, |until| until.since(now));
-        self.terms.lease().max(kept)
-    }
-
     /// Tells everybody who asked for it that the lease was lost. Called with no mutex held.
     pub(crate) fn announce(&self, cause: LostCause) {
         let listeners = match &mut *self.rare.lock() {
@@ -294,16 +291,17 @@ impl Engine {
     /// How a tenure is ended in Redis.
     pub(super) fn ending(&self, tenure: &Tenure, give_back: Option<GiveBack>, now: Time) -> Ending {
         let contended = tenure.contended.load(Ordering::Relaxed);
-        let ttl = tenure.ttl(now);
-        Ending::of_tenure(self.leftover(tenure), contended, give_back, now, ttl)
+        let left = self.leftover(tenure, now);
+        Ending::of_tenure(left, contended, give_back, now, tenure.terms.lease())
     }
 
-    /// What may be left of a tenure in Redis.
-    pub(super) fn leftover(&self, tenure: &Tenure) -> Leftover {
+    /// Returns what may be left of a tenure in Redis, and until when. The thread that ends it may have a shorter lease.
+    pub(super) fn leftover(&self, tenure: &Tenure, now: Time) -> Leftover {
         Leftover {
             owner: self.owner_of(tenure),
             units: tenure.units,
             doubt: tenure.rare(|rare| rare.doubt),
+            kept_until: tenure.kept_until().max(Some(now + tenure.terms.lease())),
         }
     }
 
@@ -341,7 +339,7 @@ impl Engine {
             }
             Finish::TakeOver(slot, give_back) => {
                 self.deregister(tenure);
-                let from = self.leftover(tenure);
+                let from = self.leftover(tenure, now);
                 let label = &self.settings.label;
                 let attempt = Attempt::take_over(&*self.chance, label, from, give_back);
                 slot.send(Signal::Delegate(Some(Box::new(attempt))));
@@ -434,8 +432,8 @@ impl Engine {
             let may_be_left = cause == LostCause::Expired || tenure.keys().len() > 1;
             // Once for all that sit in it.
             if may_be_left && !tenure.is_cleaned_up.swap(true, Ordering::Relaxed) {
-                let ttl = tenure.ttl(self.now());
-                self.clean_up(&tenure.entry, self.leftover(tenure), ttl);
+                let left = self.leftover(tenure, self.now());
+                self.clean_up(&tenure.entry, left, tenure.terms.lease());
             }
         }
     }
@@ -486,7 +484,7 @@ impl Engine {
                 Ok(answer) => ending.replied(self.now(), &answer.reply, answer.resent),
                 Err(failure) => {
                     self.stats.endings_repeated.add(1);
-                    ending.failed(self.now(), &*self.chance);
+                    ending.failed(self.now(), failure.passes(), &*self.chance);
                     self.renewal.end(self, entry, ending);
                     return Err(failure);
                 }

@@ -4,6 +4,7 @@ mod background;
 mod called;
 mod claims;
 mod closing;
+mod endings;
 mod panics;
 mod suspend;
 mod told;

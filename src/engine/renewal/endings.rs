@@ -100,6 +100,7 @@ impl Renewal {
         };
         let mut state = self.state.lock();
         if let Err(error) = self.ensure_running(&mut state, engine) {
+            state.is_given_up |= !job.ending.is_settled();
             drop(state);
             let name = entry.target.name();
             logging::error!(
@@ -183,7 +184,8 @@ impl Renewal {
     }
 
     /// Waits until nobody asks any more, who may have something to release after all, and every queued ending was
-    /// answered once; at most until `until`. True if all that is so.
+    /// answered once; at most until `until`. Returns true if that came in time. Returns false if an ending was given up
+    /// without an answer, and the server has answered nothing since.
     pub(crate) fn flush(&self, engine: &Engine, until: Time) -> bool {
         self.look_again();
         let mut state = self.state.lock();
@@ -194,7 +196,7 @@ impl Renewal {
             }
             state = self.changed.wait_for(state, left.min(LONGEST_WAIT));
         }
-        true
+        !state.is_given_up
     }
 
     /// Sends the endings that are due, until one fails or a lease is due. False where one failed.
@@ -253,7 +255,10 @@ impl Renewal {
                 let next = job.ending.replied(now, &answer.reply, answer.resent);
                 (next, Ok(()))
             }
-            Err(failure) => (job.ending.failed(now, &*engine.chance), Err(failure)),
+            Err(failure) => {
+                let next = job.ending.failed(now, failure.passes(), &*engine.chance);
+                (next, Err(failure))
+            }
         };
         if let Next::Later(_) = next {
             engine.stats.endings_repeated.add(1);
@@ -261,9 +266,13 @@ impl Renewal {
         if next != Next::Send {
             self.first_is_over(&begun.entry, job.left_here.take());
         }
-        // Given up on counts as settled too: Redis has dropped the key by itself.
-        let is_settled = job.ending.is_settled() || next == Next::Done;
+        let is_settled = job.ending.is_settled();
+        let is_given_up = next == Next::Done && !is_settled;
         let mut state = self.state.lock();
+        if result.is_ok() {
+            // Redis answers, and the keys of endings that were given up have expired.
+            state.is_given_up = false;
+        }
         let again = match next {
             Next::Send => Some(now),
             Next::Later(later) => Some(later),
@@ -272,7 +281,8 @@ impl Renewal {
         if let Some(due) = again {
             state.queue(job, due);
         }
-        if is_settled && !was_settled {
+        state.is_given_up |= is_given_up;
+        if (is_settled || is_given_up) && !was_settled {
             state.unsettled -= 1;
             self.changed.notify_all();
         }
