@@ -159,6 +159,7 @@ fn queues(bench: &mut Criterion) {
 fn attempts(bench: &mut Criterion) {
     let around = Surroundings {
         now: NOW,
+        arrived: NOW,
         terms: TERMS,
         until: Some(Time::NEVER),
         hearing: Hearing::NotYet,

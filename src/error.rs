@@ -117,7 +117,7 @@ pub enum Error {
         name: Option<Arc<str>>,
         /// How many were to confirm it.
         wanted: u32,
-        /// How many did.
+        /// How many did, as far as the server reported in time.
         confirmed: u32,
     },
     /// Others who use the name at this time divide it into another number of permits.

@@ -393,7 +393,7 @@ impl Builder {
     /// How many replicas must have a lock before it counts: a grant, and each renewal, is believed only once so many
     /// have confirmed it ([`WAIT`] on the connection that wrote it, for `io_timeout` at the most). A grant that too few
     /// have is released again and the call fails with [`Error::NotReplicated`](crate::Error::NotReplicated), or, where
-    /// it waits already, is tried again; a renewal that too few have is as one that failed, so the lease runs out at its
+    /// it waits already, is tried again after a pause in which others may have the lock; a renewal that too few have is as one that failed, so the lease runs out at its
     /// deadline. At most 1,000. Defaults to 0.
     ///
     /// It makes the loss of a lock in a failover less likely, and does not exclude it: which replica becomes master

@@ -16,6 +16,9 @@
 //! | any, sent | failed for good (denied, wrong type, other permits, nonsense) | done |
 //! | any, sent | failed half way | the same, and the owner is cancelled once, with what it may have taken |
 //! | ask, sent | failed, may pass | back off, ask again under the same owner: asking is idempotent |
+//! | any, sent | granted, but too few replicas confirmed it | cancel the owner, back off, ask under a new one |
+//! | any, sent | held by the owner that was cancelled so | no answer: back off, ask again |
+//! | any, sent | cut short by the thread's own deadline | the answer before it counts: held, or its failure; if there is none, this one |
 //! | take over, sent | failed, outcome unknown, or answered to another question | abandon both owners, back off, ask under a new one |
 //! | take over, sent | failed, certainly not carried out | back off, take over again |
 //! | sleeping | woken, or time | ask again |
@@ -30,45 +33,22 @@ use std::time::Duration;
 use crate::clock::Time;
 use crate::config::Terms;
 use crate::core::lease::valid_until;
+use crate::core::outage::{LONGEST_PAUSE, Outage, is_of_replicas};
+use crate::core::poll;
 use crate::error::{Failure, FailureKind};
-use crate::name::OWNER_PREFIX;
-use crate::random::{Chance, jittered, jittered_by_half, owner};
-use crate::script::{Ask, GiveBack, Reply, Verb, shortest_claim_window};
+use crate::random::{Chance, jittered, owner};
+use crate::script::{Ask, GiveBack, Reply, Verb};
 use crate::sync::Arc;
 
-/// A waiting process asks at least this often: what a lost message costs. Jitter only shortens it, so that it
-/// stays below the claim window.
-const POLL: Duration = Duration::from_millis(950);
-/// The same if this process has no subscription: a poll is then its only way to find that it was handed the lock.
-const POLL_UNHEARD: Duration = Duration::from_millis(250);
-/// The same if the holder is another client, which sends no message when it releases.
-const POLL_FOREIGN: Duration = Duration::from_millis(100);
-/// How much longer that pause becomes for each delegate of this process: so all of them together send at most 500 polls
-/// in a second, or 1,000 with the jitter.
-const POLL_FOREIGN_EACH: Duration = Duration::from_millis(2);
-/// The same during the first try to subscribe; the confirmation ends this sleep.
-const POLL_SUBSCRIBING: Duration = Duration::from_millis(50);
+pub(crate) use crate::core::poll::Hearing;
+
 /// How long after a holder's reported expiry to look: the server drops a key no earlier than its time.
 const AFTER_EXPIRY: Duration = Duration::from_millis(2);
-/// The first pause after a failure; each further one is twice as long.
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-/// No sleep is longer, so that a resume from suspend is noticed.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-
-/// Whether messages can reach this process.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Hearing {
-    /// SUBSCRIBE was confirmed.
-    Ready(Arc<str>),
-    /// The first try is under way, and has not taken long: wait for it before queueing.
-    NotYet,
-    /// There is no subscription, for whatever reason: queue without a channel, and poll often.
-    NoSubscription,
-}
-
 /// What the attempt finds around it at each step.
 pub(crate) struct Surroundings<'a> {
     pub(crate) now: Time,
+    /// When the driving thread called.
+    pub(crate) arrived: Time,
     pub(crate) terms: Terms,
     /// When the driving thread gives up; none where it only tries.
     pub(crate) until: Option<Time>,
@@ -99,9 +79,11 @@ pub(crate) enum Input {
         reply: Reply,
         resent: bool,
     },
+    /// The request that was sent at this time failed. `cut_short`: only because the driving thread's wait was over.
     Failed {
         sent: Time,
         failure: Failure,
+        cut_short: bool,
     },
     /// A sleep is over, by a message or by time.
     Woken,
@@ -167,13 +149,6 @@ enum State {
     },
 }
 
-#[derive(Debug)]
-struct Outage {
-    since: Time,
-    pause: Duration,
-    failure: Failure,
-}
-
 /// The attempt of one process at one name.
 #[derive(Debug)]
 pub(crate) struct Attempt {
@@ -196,6 +171,10 @@ pub(crate) struct Attempt {
     doubt: Option<Time>,
     /// Until when Redis may keep the key, if a request in doubt is carried out.
     kept_until: Option<Time>,
+    /// When "held" was answered last.
+    held: Option<Time>,
+    /// The owner before this one, if too few replicas confirmed its grant: its key stays until its cancel is carried out.
+    unconfirmed: Option<Arc<str>>,
     outage: Option<Outage>,
     leftovers: Vec<Leftover>,
 }
@@ -215,6 +194,8 @@ impl Attempt {
             offered: None,
             doubt: None,
             kept_until: None,
+            held: None,
+            unconfirmed: None,
             outage: None,
             leftovers: Vec::new(),
         }
@@ -270,6 +251,11 @@ impl Attempt {
     /// Whether a thread that wants so much of the lock can carry it on.
     pub(crate) fn is_for(&self, units: u32) -> bool {
         self.units == units
+    }
+
+    /// Whether `holder` is an earlier owner of this attempt, whose cancel is on its way: then "held" is no answer.
+    pub(crate) fn is_former_owner(&self, holder: &str) -> bool {
+        self.unconfirmed.as_deref() == Some(holder)
     }
 
     /// The owner under which messages come.
@@ -330,7 +316,11 @@ impl Attempt {
                 }
                 self.replied(sent, &reply, around)
             }
-            Input::Failed { sent, failure } => self.failed(sent, failure, around),
+            Input::Failed {
+                sent,
+                failure,
+                cut_short,
+            } => self.failed(sent, failure, cut_short, around),
         }
     }
 
@@ -381,7 +371,7 @@ impl Attempt {
                 if around.now >= deadline {
                     self.note_doubt(sent, sent + around.terms.lease(), around);
                     self.renamed(around);
-                    return self.setback(Failure::too_late(), around);
+                    return self.setback(Failure::too_late(), false, around);
                 }
                 self.queued = false;
                 Step::Done(Outcome::Granted(Grant {
@@ -401,11 +391,19 @@ impl Attempt {
                 self.queued = false;
                 Step::Done(Outcome::Shared)
             }
+            Reply::Held { holder, .. }
+                if self.is_former_owner(holder)
+                    && let Some(failure) = self.outage.as_ref().and_then(Outage::failure) =>
+            {
+                self.has_taken_over();
+                self.setback(failure, false, around)
+            }
             Reply::Held { ttl, holder } => {
                 self.has_taken_over();
                 self.answered = true;
                 self.waits = true;
-                self.outage = None;
+                self.held = Some(around.now);
+                self.outage.take_if(|outage| !outage.outlives_an_answer());
                 if let Some(over) = self.time_is_over(around) {
                     return over;
                 }
@@ -421,33 +419,27 @@ impl Attempt {
                     stored: *stored,
                 };
                 let words = "others use it with another number of permits";
-                self.failed(sent, Failure::plain(kind, false, words), around)
+                self.failed(sent, Failure::plain(kind, false, words), false, around)
             }
-            _ => self.failed(sent, Failure::another_question(), around),
+            _ => self.failed(sent, Failure::another_question(), false, around),
         }
     }
 
-    /// How long to sleep after "held", at most. A process that was handed the lock has its claim window to ask for it, and
-    /// may get no message: so it polls within that window, and well within it if no message can come. Of the release of
-    /// another client there is no message at all.
+    /// How long to sleep after "held", at most.
     fn poll(&self, holder: &str, around: &Surroundings<'_>) -> Duration {
         if self.named != channel(around) {
             // The subscription began or ended during the request. A message for this owner may go to a channel that
             // nobody listens on, or not be sent at all, until the next request names the right channel.
             return AFTER_EXPIRY;
         }
-        let window = shortest_claim_window(around.terms.lease());
-        let poll = match around.hearing {
-            Hearing::Ready(_) => POLL.min(window * 19 / 20),
-            Hearing::NotYet => POLL_SUBSCRIBING,
-            Hearing::NoSubscription => POLL_UNHEARD.min(window / 3),
-        };
-        let poll = jittered(around.chance, poll);
-        if holder.starts_with(OWNER_PREFIX) {
-            return poll;
-        }
-        let foreign = POLL_FOREIGN.max(POLL_FOREIGN_EACH * around.delegates);
-        poll.min(jittered_by_half(around.chance, foreign))
+        let lease = around.terms.lease();
+        poll::pause(
+            &around.hearing,
+            lease,
+            holder,
+            around.delegates,
+            around.chance,
+        )
     }
 
     /// Whatever was answered to it, the tenure that was to be taken over is over. False where there was none.
@@ -461,9 +453,17 @@ impl Attempt {
         true
     }
 
-    fn failed(&mut self, sent: Time, failure: Failure, around: &Surroundings<'_>) -> Step {
+    fn failed(
+        &mut self,
+        sent: Time,
+        failure: Failure,
+        cut_short: bool,
+        around: &Surroundings<'_>,
+    ) -> Step {
         if let Some(doubt) = failure.doubt(sent, around.terms.lease()) {
             self.note_doubt(sent, doubt, around);
+            let is_unconfirmed = is_of_replicas(&failure);
+            let unconfirmed = is_unconfirmed.then(|| Arc::clone(&self.owner));
             // The release that must follow for the old owner may hit the new one's grant: neither asks again.
             if let State::TakeOver { from, .. } = std::mem::replace(&mut self.state, State::Ask) {
                 self.leftovers.push(Leftover {
@@ -472,9 +472,13 @@ impl Attempt {
                     ..from
                 });
                 self.renamed(around);
+            } else if is_unconfirmed {
+                // Nobody has a guard of it, so nobody may find it held.
+                self.renamed(around);
             }
+            self.unconfirmed = unconfirmed;
         }
-        self.setback(failure, around)
+        self.setback(failure, cut_short, around)
     }
 
     /// Leaves the present owner behind, to be released, and goes on under another.
@@ -485,26 +489,31 @@ impl Attempt {
     }
 
     /// Sleeps after a failure, or ends where it will not pass, nobody waits for it to, or it has lasted long.
-    fn setback(&mut self, failure: Failure, around: &Surroundings<'_>) -> Step {
+    fn setback(&mut self, failure: Failure, cut_short: bool, around: &Surroundings<'_>) -> Step {
         // A request that was cut short by this thread's deadline says nothing to the threads behind it.
         if failure.passes() && around.until.is_some_and(|until| around.now >= until) {
-            return Step::Done(Outcome::TimeOver(Some(failure)));
+            let failure = if cut_short {
+                self.before_the_cut(failure, around)
+            } else {
+                Some(failure)
+            };
+            return Step::Done(Outcome::TimeOver(failure));
         }
         if !failure.passes() || around.until.is_none() || !self.waits {
             return Step::Done(Outcome::Failed(failure));
         }
-        let outage = self.outage.get_or_insert_with(|| Outage {
-            since: around.now,
-            pause: FIRST_PAUSE,
-            failure: failure.clone(),
-        });
-        outage.failure = failure;
-        let pause = outage.pause;
-        outage.pause = (pause * 2).min(LONGEST_PAUSE);
+        let pause = Outage::note(&mut self.outage, failure, around.now, around.outage_limit);
         if let Some(over) = self.time_is_over(around) {
             return over;
         }
         sleep(jittered(around.chance, pause), around)
+    }
+
+    /// What a thread is told whose last request was `cut` short: `None` for "held", if it was the answer before.
+    fn before_the_cut(&self, cut: Failure, around: &Surroundings<'_>) -> Option<Failure> {
+        let was_held = self.held.is_some_and(|at| at >= around.arrived);
+        let before = self.outage.as_ref().and_then(Outage::failure);
+        before.or_else(|| (!was_held).then_some(cut))
     }
 
     /// What to return where the thread's time, or the patience with an outage, is over. A try that has not
@@ -514,26 +523,21 @@ impl Attempt {
             None => self.answered,
             Some(Time::NEVER) => {
                 let outage = self.outage.as_ref()?;
-                return (around.now.since(outage.since) >= around.outage_limit)
-                    .then(|| Step::Done(Outcome::Failed(outage.failure.clone())));
+                let failure = outage.too_long(around.now, around.outage_limit)?;
+                return Some(Step::Done(Outcome::Failed(failure)));
             }
             Some(until) => around.now >= until && self.waits,
         };
         over.then(|| {
-            let failure = self.outage.as_ref().map(|outage| outage.failure.clone());
+            let failure = self.outage.as_ref().and_then(Outage::failure);
             Step::Done(Outcome::TimeOver(failure))
         })
     }
 }
 
-/// The channel to queue under; `None` if the request must not queue.
+/// The channel to queue under; `None` if the request must not queue. A try never queues.
 fn channel(around: &Surroundings<'_>) -> Option<Arc<str>> {
-    match (&around.hearing, around.until) {
-        // A try never queues.
-        (_, None) | (Hearing::NotYet, _) => None,
-        (Hearing::Ready(channel), _) => Some(Arc::clone(channel)),
-        (Hearing::NoSubscription, _) => Some(Arc::from("")),
-    }
+    around.until.and_then(|_| around.hearing.channel())
 }
 
 /// The thread's own end is later than now, or it would not sleep: this never is a sleep of no length.
@@ -545,6 +549,7 @@ fn sleep(length: Duration, around: &Surroundings<'_>) -> Step {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::outage::UNCONFIRMED_PAUSE;
     use crate::random::SystemChance;
 
     const LEASE: Duration = Duration::from_secs(30);
@@ -584,6 +589,7 @@ mod tests {
                 input,
                 &Surroundings {
                     now: self.now,
+                    arrived: START,
                     terms: Terms::new(self.lease, true),
                     until: self.until,
                     hearing: self.hearing.clone(),
@@ -618,7 +624,11 @@ mod tests {
         fn failed(&mut self, kind: FailureKind, unknown: bool) -> Step {
             let sent = self.now;
             let failure = Failure::plain(kind, unknown, "bad weather");
-            self.step(Input::Failed { sent, failure })
+            self.step(Input::Failed {
+                sent,
+                failure,
+                cut_short: false,
+            })
         }
     }
 
@@ -690,7 +700,7 @@ mod tests {
             panic!("not asked");
         };
         assert_eq!(ask.channel, None);
-        assert!(sleep_of(scene.replied(held(None)), START) <= POLL_SUBSCRIBING);
+        assert!(sleep_of(scene.replied(held(None)), START) <= poll::SUBSCRIBING);
         scene.send(Input::Woken);
         // Confirmed while the request was under way.
         scene.hearing = Hearing::Ready("c".into());
@@ -706,7 +716,7 @@ mod tests {
             panic!("not asked");
         };
         assert_eq!((ask.channel.as_deref(), at_once), (Some(""), false));
-        assert!(sleep_of(scene.replied(held(None)), START) <= POLL_UNHEARD);
+        assert!(sleep_of(scene.replied(held(None)), START) <= poll::NO_SUBSCRIPTION);
     }
 
     /// For each state of the subscription before a request and after it: only what the request named can wake it.
@@ -932,6 +942,107 @@ mod tests {
         assert_ne!(*scene.attempt.owner(), owner);
     }
 
+    const UNCONFIRMED: FailureKind = FailureKind::NotReplicated {
+        wanted: 2,
+        confirmed: 1,
+    };
+
+    /// The answer to a grant that too few replicas confirmed.
+    fn unconfirmed(scene: &mut Scene) -> Step {
+        let failure = Failure {
+            half_done: true,
+            ..Failure::plain(UNCONFIRMED, false, "1 of 2")
+        };
+        let sent = scene.now;
+        scene.step(Input::Failed {
+            sent,
+            failure,
+            cut_short: false,
+        })
+    }
+
+    /// By one cancel: it was carried out, and nothing of it is to come.
+    #[test]
+    fn a_grant_that_too_few_replicas_have_is_cancelled_before_the_next_try() {
+        let mut scene = Scene::waiting();
+        scene.send(Input::Go);
+        scene.replied(held(None));
+        for _ in 0..3 {
+            let owner = Arc::clone(scene.attempt.owner());
+            scene.send(Input::Woken);
+            let Step::Sleep(until) = unconfirmed(&mut scene) else {
+                panic!("it does not go on");
+            };
+            assert!(until.since(scene.now) >= UNCONFIRMED_PAUSE * 3 / 4);
+            let left = scene.attempt.leftovers();
+            assert_eq!((left.len(), &left[0].owner), (1, &owner));
+            assert_eq!(left[0].doubt, Some(scene.now));
+            assert_ne!(*scene.attempt.owner(), owner);
+            scene.now = until;
+            // The cancel is on its way: that the lock is still held says nothing.
+            scene.send(Input::Woken);
+            let ttl = None;
+            let step = scene.replied(Reply::Held { ttl, holder: owner });
+            assert!(matches!(step, Step::Sleep(_)), "{step:?}");
+            // Another holds it for a while.
+            scene.send(Input::Woken);
+            scene.replied(held(None));
+        }
+        // That others come and go says nothing of the replicas.
+        scene.now = scene.now + Duration::from_secs(40);
+        scene.send(Input::Woken);
+        assert!(matches!(unconfirmed(&mut scene), Step::Sleep(_)));
+        scene.send(Input::Woken);
+        scene.replied(held(None));
+        scene.now = scene.now + Duration::from_secs(40);
+        scene.send(Input::Woken);
+        let Step::Done(Outcome::Failed(failure)) = unconfirmed(&mut scene) else {
+            panic!("it waits for ever");
+        };
+        assert_eq!(failure.kind, UNCONFIRMED);
+    }
+
+    /// Whatever the last request before it was answered.
+    #[test]
+    fn a_request_that_is_cut_short_leaves_the_answer_before_it() {
+        let end = START + Duration::from_secs(1);
+        let cut_short = |scene: &mut Scene| {
+            scene.send(Input::Woken);
+            let sent = scene.now;
+            scene.now = end;
+            let failure = Failure {
+                timed_out: true,
+                ..Failure::plain(FailureKind::Unavailable, true, "no answer in time")
+            };
+            match scene.step(Input::Failed {
+                sent,
+                failure,
+                cut_short: true,
+            }) {
+                Step::Done(Outcome::TimeOver(failure)) => failure.map(|failure| failure.kind),
+                other => panic!("{other:?}"),
+            }
+        };
+        let mut nothing = Scene::new(Some(end));
+        assert_eq!(cut_short(&mut nothing), Some(FailureKind::Unavailable));
+
+        let mut was_held = Scene::new(Some(end));
+        was_held.send(Input::Go);
+        was_held.replied(held(None));
+        assert_eq!(cut_short(&mut was_held), None);
+        // What went before this thread's wait is none of its answers.
+        was_held.now = START;
+        was_held.attempt.held = Some(START - Duration::from_millis(1));
+        assert_eq!(cut_short(&mut was_held), Some(FailureKind::Unavailable));
+
+        let mut failed = Scene::new(Some(end));
+        failed.send(Input::Go);
+        failed.replied(held(None));
+        failed.send(Input::Woken);
+        unconfirmed(&mut failed);
+        assert_eq!(cut_short(&mut failed), Some(UNCONFIRMED));
+    }
+
     fn taking_over(scene: &mut Scene) -> Arc<str> {
         let from: Arc<str> = "lh1:mine:l".into();
         let leftover = Leftover {
@@ -992,7 +1103,11 @@ mod tests {
                 ..Failure::plain(FailureKind::Denied, false, "no right to this")
             };
             let sent = scene.now;
-            let step = scene.step(Input::Failed { sent, failure });
+            let step = scene.step(Input::Failed {
+                sent,
+                failure,
+                cut_short: false,
+            });
             assert!(matches!(step, Step::Done(Outcome::Failed(_))), "{step:?}");
             let left = scene.attempt.abandon();
             let doubts: Vec<_> = left.iter().map(|leftover| leftover.doubt).collect();

@@ -4,6 +4,7 @@
 //! mutex or socket below this module, so that a simulator can run the very code that the threads run:
 //!
 //! * [`attempt`]: one process's way to a lock, from the first request to the grant;
+//! * [`poll`]: how often an attempt asks without having been woken; [`outage`]: what it makes of failures;
 //! * [`ending`]: the way out, and the clean-up of what may have been left behind;
 //! * [`queue`]: the threads of this process that want one name, and the passing of a tenure between them; [`line`]:
 //!   those of them that wait;
@@ -18,5 +19,7 @@ pub(crate) mod lease;
 mod line;
 #[cfg(test)]
 mod model;
+mod outage;
+mod poll;
 pub(crate) mod queue;
 pub(crate) mod schedule;

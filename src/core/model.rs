@@ -201,6 +201,8 @@ enum Fate {
     NotSent,
     RequestLost,
     ReplyLost,
+    /// Carried out and answered; where it was granted, too few replicas have confirmed that.
+    Unconfirmed,
     /// Given up on, and carried out some time later.
     Late(u64),
 }
@@ -225,6 +227,7 @@ fn fate() -> impl Strategy<Value = Fate> {
         1 => Just(Fate::NotSent),
         1 => Just(Fate::RequestLost),
         1 => Just(Fate::ReplyLost),
+        1 => Just(Fate::Unconfirmed),
         1 => (0u64..3000).prop_map(Fate::Late),
     ]
 }
@@ -297,6 +300,17 @@ impl World {
         let failure = |unknown| Failure::plain(FailureKind::Unavailable, unknown, "bad weather");
         match fate {
             Fate::Delivered => Ok(self.server.carry_out(verb, self.now)),
+            Fate::Unconfirmed => match self.server.carry_out(verb, self.now) {
+                Reply::Granted { .. } => {
+                    let (wanted, confirmed) = (1, 0);
+                    let kind = FailureKind::NotReplicated { wanted, confirmed };
+                    Err(Failure {
+                        half_done: true,
+                        ..Failure::plain(kind, false, "no replica")
+                    })
+                }
+                reply => Ok(reply),
+            },
             Fate::NotSent => Err(failure(false)),
             Fate::RequestLost => Err(failure(true)),
             Fate::ReplyLost => {
@@ -383,6 +397,7 @@ impl World {
                 input,
                 &Surroundings {
                     now: self.now,
+                    arrived: self.now,
                     terms: Terms::new(LEASE, false),
                     until: Some(Time::NEVER),
                     hearing: self.processes[who].hearing.clone(),
@@ -408,7 +423,11 @@ impl World {
                             reply,
                             resent: false,
                         },
-                        Err(failure) => Input::Failed { sent, failure },
+                        Err(failure) => Input::Failed {
+                            sent,
+                            failure,
+                            cut_short: false,
+                        },
                     };
                 }
                 Step::Sleep(until) => {

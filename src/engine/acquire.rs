@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use crate::clock::Time;
-use crate::config::{Options, Terms};
-use crate::core::attempt::{Attempt, Grant, Input, Outcome, Step, Surroundings};
+use crate::config::Options;
+use crate::core::attempt::{Attempt, Input, Outcome, Step, Surroundings};
 use crate::core::ending::Ending;
-use crate::core::fence::{self, Fences};
-use crate::core::lease::Standing;
-use crate::core::queue::{Arrival, Begun, Granted, Health, Queue, Turn, Wants};
+use crate::core::fence;
+use crate::core::queue::{Arrival, Turn, Wants};
 use crate::engine::Engine;
 use crate::engine::events::Notice;
 use crate::engine::holding::Holding;
@@ -17,9 +16,9 @@ use crate::engine::tenure::Tenure;
 use crate::engine::wakeup::Waker;
 use crate::error::{Error, Failure, FailureKind, Result};
 use crate::name::Target;
-use crate::script::{Kind, Reply};
+use crate::script::{Kind, Reply, Verb};
 use crate::store::{LEAST, Limits};
-use crate::sync::{Arc, Ordering, thread};
+use crate::sync::{Arc, thread};
 
 /// What a thread asks for.
 pub(crate) struct Request<'a> {
@@ -33,7 +32,7 @@ pub(crate) struct Request<'a> {
 }
 
 /// A call on its way in, for the figures.
-struct Visit<'a> {
+pub(super) struct Visit<'a> {
     engine: &'a Engine,
     arrived: Time,
     /// Whether it has begun to wait.
@@ -53,7 +52,7 @@ impl Visit<'_> {
     }
 
     /// It has its turn, `since` then.
-    fn begins(&self, turn: &Turn<Arc<Tenure>>, since: Time, asked: bool) {
+    pub(super) fn begins(&self, turn: &Turn<Arc<Tenure>>, since: Time, asked: bool) {
         let waited = since.since(self.arrived);
         self.engine.begins(&turn.tenure, turn.fence, waited, asked);
     }
@@ -237,21 +236,7 @@ impl Engine {
                 return Err(Error::Closed);
             }
             let offered = self.offered(request, entry);
-            let now = self.now();
-            let around = Surroundings {
-                now,
-                terms: request.options.terms(),
-                until: request.until,
-                hearing: self.wakeup.hearing(now),
-                block: fence::block(entry.kind, self.settings.quantum),
-                of: entry.kind.of(),
-                beside: offered.as_ref().map(|tenure| self.owner_of(tenure)),
-                crowded: entry.lock().queue.is_crowded(),
-                delegates: self.delegates(),
-                outage_limit: self.settings.outage_limit,
-                label: &self.settings.label,
-                chance: &*self.chance,
-            };
+            let around = self.surroundings(request, entry, visit.arrived, offered.as_deref());
             let step = attempt.step(input, &around);
             for leftover in attempt.leftovers() {
                 self.clean_up(entry, leftover, lease);
@@ -262,30 +247,9 @@ impl Engine {
                     if verb.queues() {
                         self.wakeup.register(&mut waker, attempt.owner());
                     }
-                    let sent = self.now();
-                    let haste = std::mem::take(&mut called);
-                    let limits = Limits {
-                        haste,
-                        ..self.limits(request.until)
-                    };
                     beside = offered;
-                    match self.call(entry, &verb, limits) {
-                        Ok(answer) => {
-                            if let Reply::Held { holder, .. } = &answer.reply {
-                                answered_held(entry, self.now(), holder, verb.queues());
-                                visit.waits(request, || Some(Arc::clone(holder)));
-                            }
-                            Input::Replied {
-                                sent,
-                                reply: answer.reply,
-                                resent: answer.resent,
-                            }
-                        }
-                        Err(failure) => {
-                            not_answered(entry, &failure);
-                            Input::Failed { sent, failure }
-                        }
-                    }
+                    let haste = std::mem::take(&mut called);
+                    self.send_verb(request, entry, &attempt, &verb, haste, visit)
                 }
                 Step::Sleep(until) => {
                     called |= self.sleep_until(until, &mut waker, attempt.owner());
@@ -327,6 +291,83 @@ impl Engine {
                 Err(failure.into_error(Some(request.target.name())))
             }
         }
+    }
+
+    /// What an attempt is shown of the present.
+    fn surroundings<'a>(
+        &'a self,
+        request: &Request<'_>,
+        entry: &Entry,
+        arrived: Time,
+        offered: Option<&Tenure>,
+    ) -> Surroundings<'a> {
+        let now = self.now();
+        Surroundings {
+            now,
+            arrived,
+            terms: request.options.terms(),
+            until: request.until,
+            hearing: self.wakeup.hearing(now),
+            block: fence::block(entry.kind, self.settings.quantum),
+            of: entry.kind.of(),
+            beside: offered.map(|tenure| self.owner_of(tenure)),
+            crowded: entry.lock().queue.is_crowded(),
+            delegates: self.delegates(),
+            outage_limit: self.settings.outage_limit,
+            label: &self.settings.label,
+            chance: &*self.chance,
+        }
+    }
+
+    /// Sends an attempt's request, and notes its answer for those who wait behind the delegate.
+    fn send_verb(
+        self: &Arc<Self>,
+        request: &Request<'_>,
+        entry: &Arc<Entry>,
+        attempt: &Attempt,
+        verb: &Verb,
+        haste: bool,
+        visit: &mut Visit<'_>,
+    ) -> Input {
+        let sent = self.now();
+        let limits = Limits {
+            haste,
+            ..self.limits(request.until)
+        };
+        match self.call(entry, verb, limits) {
+            Ok(answer) => {
+                if let Reply::Held { holder, .. } = &answer.reply
+                    && !attempt.is_former_owner(holder)
+                {
+                    answered_held(entry, self.now(), holder, verb.queues());
+                    visit.waits(request, || Some(Arc::clone(holder)));
+                }
+                Input::Replied {
+                    sent,
+                    reply: answer.reply,
+                    resent: answer.resent,
+                }
+            }
+            Err(failure) => {
+                let cut_short = self.is_cut_short(request, sent, &failure);
+                if !cut_short {
+                    not_answered(entry, &failure);
+                }
+                Input::Failed {
+                    sent,
+                    failure,
+                    cut_short,
+                }
+            }
+        }
+    }
+
+    /// Whether a request failed only because the wait was over before `io_timeout` was: then it is no answer.
+    fn is_cut_short(&self, request: &Request<'_>, sent: Time, failure: &Failure) -> bool {
+        failure.timed_out
+            && request
+                .until
+                .is_some_and(|until| self.now() >= until && until < sent + self.settings.io_timeout)
     }
 
     /// Sleeps between two requests; true where a message came.
@@ -412,165 +453,6 @@ impl Engine {
         let ending = Ending::of_leftover(leftover, self.now(), lease);
         self.renewal.end(self, entry, ending);
     }
-
-    /// Makes a tenure of a grant and hands out the turns in it.
-    fn granted(
-        self: &Arc<Self>,
-        request: &Request<'_>,
-        entry: &Arc<Entry>,
-        grant: Grant,
-        visit: &Visit<'_>,
-    ) -> Result<Acquired> {
-        let (terms, units) = (request.options.terms(), request.units);
-        let tenure = match self.tenure(entry, terms, units, grant) {
-            Ok(tenure) => tenure,
-            Err(failure) => {
-                let waiting = entry.lock().queue.failed();
-                for slot in waiting {
-                    slot.send(Signal::Failed(failure.clone()));
-                }
-                self.names.retire(entry);
-                return Err(failure.into_error(Some(request.target.name())));
-            }
-        };
-        let now = self.now();
-        let told = |turn: &Turn<_>| visit.begins(turn, now, true);
-        let turn = self.begin(entry, tenure, now, told, |queue, granted, now| {
-            queue.granted(granted, now)
-        });
-        Ok(Acquired::Turn(self.turn(request, turn, now)))
-    }
-
-    /// A tenure of this process's that more threads could sit in if nobody else waits for the lock.
-    fn offered(&self, request: &Request<'_>, entry: &Entry) -> Option<Arc<Tenure>> {
-        if !entry.kind.sharing().together {
-            return None;
-        }
-        let (now, terms) = (self.now(), request.options.terms());
-        let health = |tenure: &Arc<Tenure>| tenure.health(now);
-        let state = entry.lock();
-        state.queue.beside(request.units, terms, health).cloned()
-    }
-
-    /// Sits down in a tenure for which there is another quantum. None where it has ended.
-    fn reopen(
-        self: &Arc<Self>,
-        entry: &Arc<Entry>,
-        tenure: &Tenure,
-        now: Time,
-        visit: &Visit<'_>,
-    ) -> Option<Turn<Arc<Tenure>>> {
-        if tenure.health(now) == Health::Lost {
-            return None;
-        }
-        let quantum_over = now + self.settings.quantum;
-        let begun = entry
-            .lock()
-            .queue
-            .reopened(tenure.number, now, quantum_over)?;
-        visit.begins(&begun.turn, now, true);
-        Some(hand_out(begun, now))
-    }
-
-    /// The tenure of a grant, watched and renewed before anybody is told of it. Where the threads for that cannot
-    /// be had, the lock is released again.
-    pub(super) fn tenure(
-        self: &Arc<Self>,
-        entry: &Arc<Entry>,
-        terms: Terms,
-        units: u32,
-        grant: Grant,
-    ) -> Result<(Arc<Tenure>, Fences), Failure> {
-        let fences = Fences::granted(entry.kind, grant.fence, grant.fences);
-        let sent = grant.sent;
-        let number = self.next_tenure.fetch_add(1, Ordering::Relaxed);
-        let tenure = Arc::new(Tenure::new(
-            number,
-            &self.settings.label,
-            Arc::clone(entry),
-            terms,
-            units,
-            grant,
-        ));
-        let registered = self
-            .watch
-            .register_lease(self, &tenure)
-            .and_then(|()| self.renewal.register(self, &tenure, sent));
-        if let Err(error) = registered {
-            self.watch.deregister_lease(&tenure);
-            tenure.cell.end(self.now());
-            // Before anybody else may ask: it would find the lock held.
-            let ending = self.ending(&tenure, None, self.now());
-            self.send_ending(entry, ending, None).ok();
-            let words = format!("a thread of leasehold could not be started: {error}");
-            return Err(Failure::plain(FailureKind::Unavailable, false, words));
-        }
-        Ok((tenure, fences))
-    }
-
-    /// Puts a tenure into its queue, by `how`, and hands out the turns in it. Returns the first, which is `told` before
-    /// the others have theirs.
-    pub(super) fn begin(
-        self: &Arc<Self>,
-        entry: &Arc<Entry>,
-        (tenure, fences): (Arc<Tenure>, Fences),
-        now: Time,
-        told: impl FnOnce(&Turn<Arc<Tenure>>),
-        how: impl FnOnce(
-            &mut Queue<Arc<Slot>, Arc<Tenure>>,
-            Granted<Arc<Tenure>>,
-            Time,
-        ) -> Begun<Arc<Slot>, Arc<Tenure>>,
-    ) -> Turn<Arc<Tenure>> {
-        let granted = Granted {
-            tenure: Arc::clone(&tenure),
-            units: tenure.units,
-            fences,
-            quantum_over: now + self.settings.quantum,
-        };
-        let begun = {
-            let mut state = entry.lock();
-            // Where there may be more of it, somebody asks on; where there is not, the tenure says who holds it.
-            state.forget_last();
-            let begun = how(&mut state.queue, granted, now);
-            if !state.queue.is_crowded() {
-                state.forget_aside();
-            }
-            begun
-        };
-        told(&begun.turn);
-        let turn = hand_out(begun, now);
-        // Whoever found it lost before it was in the queue could not take it out.
-        if let Standing::Lost(cause) = tenure.cell.standing(self.now()) {
-            self.lost(&tenure, cause);
-        }
-        turn
-    }
-
-    fn turn(
-        self: &Arc<Self>,
-        request: &Request<'_>,
-        turn: Turn<Arc<Tenure>>,
-        since: Time,
-    ) -> Holding {
-        let max_hold = request.options.max_hold;
-        Holding::new(Arc::clone(self), turn, since, max_hold)
-    }
-}
-
-/// Tells everybody but the first what is theirs.
-fn hand_out(begun: Begun<Arc<Slot>, Arc<Tenure>>, now: Time) -> Turn<Arc<Tenure>> {
-    let (first, rest) = begun.beside;
-    for (slot, turn) in first.into_iter().chain(rest) {
-        slot.send(Signal::Turn(turn, now));
-    }
-    for slot in begun.tried {
-        slot.send(Signal::Held);
-    }
-    if let Some(next) = begun.next {
-        next.send(Signal::Delegate(None));
-    }
-    begun.turn
 }
 
 fn not_answered(entry: &Entry, failure: &Failure) {

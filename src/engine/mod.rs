@@ -34,6 +34,7 @@ pub(crate) mod acquire;
 pub(crate) mod claim;
 pub(crate) mod downgrade;
 pub(crate) mod events;
+mod grant;
 pub(crate) mod holding;
 pub(crate) mod names;
 pub(crate) mod operators;

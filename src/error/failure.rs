@@ -13,8 +13,11 @@ pub(crate) struct Failure {
     pub(crate) kind: FailureKind,
     /// Whether the request may have been carried out, or may yet be.
     pub(crate) unknown: bool,
-    /// Whether it may have been carried out in part. That part is over: nothing is to come.
+    /// Whether it may have been carried out in part, or wholly but without what makes it count. That is over: nothing is
+    /// to come.
     pub(crate) half_done: bool,
+    /// Whether it failed only because the time for it was over.
+    pub(crate) timed_out: bool,
     pub(crate) cause: Cause,
 }
 
@@ -59,6 +62,7 @@ impl Failure {
             kind,
             unknown,
             half_done: false,
+            timed_out: false,
             cause: Arc::new(Plain(words.into())),
         }
     }

@@ -79,6 +79,7 @@ impl Mutex {
     }
 
     /// Acquires the lock, waiting for at most `wait`. `None` means that the last answer was that it is held.
+    /// A request that the end of the wait cuts short is no answer: then the answer before it counts.
     ///
     /// A wait of zero is [`try_lock`](Mutex::try_lock); one of `Duration::MAX` has no end. The last request is given
     /// 100 ms at the least, so the call may end later by as much, or twice that where a connection is to be made.

@@ -19,6 +19,8 @@ use crate::sync::{Arc, AtomicBool, Ordering};
 
 /// How long a listener waits for a message before it looks up.
 const SILENCE: Duration = Duration::from_secs(1);
+/// How late the server may answer a WAIT whose time is over: its timer runs every 100 ms.
+const LATE_ANSWER: Duration = Duration::from_millis(110);
 /// After how many silences a listener asks whether the server is still there: a dead peer sends nothing.
 const SILENCES_TO_PING: u32 = 3;
 
@@ -115,7 +117,12 @@ impl Link {
             self.open = None;
         })?;
         if self.route.replicas > 0 && reply.is_gain() {
-            self.confirm(&budget)?;
+            // The server has carried it out, and if it was sent once, nothing of it is to come.
+            self.confirm(&budget).map_err(|failure| Failure {
+                unknown: failure.unknown || resent,
+                half_done: true,
+                ..failure
+            })?;
         }
         Ok(Answer { reply, resent })
     }
@@ -128,8 +135,16 @@ impl Link {
         let lost = || Failure::plain(FailureKind::Unavailable, true, words);
         let mut open = self.open.take().ok_or_else(lost)?;
         let limit = budget.left(self.route.io_timeout);
-        // A count is worth more than no answer, so the server gives up before this side does.
-        let patience = (limit * 3 / 4).max(Duration::from_millis(1));
+        // A count is worth more than no answer, so the server gives up before this side does. It notices the end of a WAIT
+        // only up to 100 ms later, by its own timer.
+        let patience = limit.saturating_sub(LATE_ANSWER).max(limit / 2);
+        let patience = patience.max(Duration::from_millis(1));
+        let too_few = |confirmed| {
+            let kind = FailureKind::NotReplicated { wanted, confirmed };
+            let words =
+                format!("{confirmed} of {wanted} replicas confirmed it within {patience:?}");
+            Failure::plain(kind, false, words)
+        };
         let mut wait = redis::cmd("WAIT");
         wait.arg(wanted).arg(patience.as_millis() as u64);
         let confirmed = match open.request(&wait, limit).map_err(Trouble::of) {
@@ -144,6 +159,8 @@ impl Link {
                 let words = "the answer to WAIT is not a number";
                 return Err(Failure::plain(FailureKind::Protocol, true, words));
             }
+            // The server has just answered the script on this connection: it waits for its replicas.
+            Err(Trouble::Broken(Fault::Io(error))) if is_late(&error) => return Err(too_few(0)),
             Err(trouble) => {
                 return Err(Failure {
                     unknown: true,
@@ -155,9 +172,7 @@ impl Link {
         if confirmed >= wanted {
             return Ok(());
         }
-        let kind = FailureKind::NotReplicated { wanted, confirmed };
-        let words = format!("{confirmed} of {wanted} replicas confirmed it within {patience:?}");
-        Err(Failure::plain(kind, true, words))
+        Err(too_few(confirmed))
     }
 
     fn once(&mut self, call: &Call<'_>, budget: &Budget) -> Result<Value, Trouble> {
@@ -335,6 +350,14 @@ impl Trouble {
     }
 }
 
+/// Whether an error says that the time was over, and no more.
+fn is_late(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock
+    )
+}
+
 fn broken(server: &Server, fault: Fault) -> Failure {
     let address = &server.address;
     match fault {
@@ -342,6 +365,7 @@ fn broken(server: &Server, fault: Fault) -> Failure {
             kind: FailureKind::Unavailable,
             unknown: true,
             half_done: false,
+            timed_out: is_late(&error),
             cause: Arc::new(At {
                 address: Arc::clone(address),
                 error,

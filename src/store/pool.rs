@@ -139,7 +139,10 @@ impl Pool {
         };
         taken.ok_or_else(|| {
             let words = format!("no pooled connection became free within {wait:?}");
-            Failure::plain(FailureKind::Unavailable, false, words)
+            Failure {
+                timed_out: true,
+                ..Failure::plain(FailureKind::Unavailable, false, words)
+            }
         })
     }
 

@@ -125,8 +125,8 @@ fn gets_its_turn_despite(fault: Fault) {
     let waiting = locking(&locks.mutex("n"));
     // A wait under a channel, so that the subscription is there to be lost.
     wait_until("it queues under its channel", || {
-        let queue = redis.queue("n");
-        queue.len() == 1 && !redis.channel("n", &queue[0]).is_empty()
+        let waiters: Vec<String> = redis.ask(&["HVALS", "{n}:lh:waiters"]);
+        waiters.len() == 1 && !waiters[0].ends_with(' ')
     });
     proxy.strike(Role::Listener, fault);
     proxy.wait_until_struck(Role::Listener);

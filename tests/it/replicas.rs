@@ -3,7 +3,8 @@
 use leasehold::{Error, LeaseState, LockManager, LostCause};
 
 use crate::support::{
-    Child, PATIENCE, Raw, Server, build, lost, manager, patient, secs, task_asleep, wait_until,
+    Child, PATIENCE, Raw, Server, build, locking_asleep, lost, manager, ms, patient, secs,
+    task_asleep, wait_until,
 };
 
 /// A master and so many replicas that follow it.
@@ -164,4 +165,60 @@ fn a_lock_that_was_confirmed_outlives_its_master() {
     let other = manager(&replica.url());
     assert!(other.try_lock("n").expect("asked").is_none());
     holder.kill();
+}
+
+/// Whatever the time for the last request is, and however short each may take: it is the replicas that are missing.
+#[test]
+fn missing_replicas_are_the_error_of_every_wait() {
+    let (server, master) = (Server::start(), Server::start());
+    let locks = build(patient(&server.url()).replicas(1));
+    for wait_ms in (200..500).step_by(30) {
+        let name = format!("n{wait_ms}");
+        assert_eq!(
+            not_replicated(locks.try_lock_for(&name, ms(wait_ms))),
+            (1, 0)
+        );
+    }
+    let hurried = build(
+        LockManager::single(&master.url())
+            .replicas(1)
+            .io_timeout(ms(50)),
+    );
+    for n in 0..20 {
+        // On a busy machine a request may take longer than that, and is then no word of the replicas.
+        wait_until("the server answers in time", || {
+            match hurried.lock(format!("n{n}")) {
+                Err(Error::NotReplicated { .. }) => true,
+                Err(Error::Unavailable { .. }) => {
+                    assert_eq!(waits(&master.raw()), 0, "it is the WAIT that was late");
+                    false
+                }
+                other => panic!("{other:?}"),
+            }
+        });
+        let () = master.raw().ask(&["CONFIG", "RESETSTAT"]);
+    }
+}
+
+/// A wait that goes on without replicas leaves the lock free between its tries, and reports at its end what was missing.
+#[test]
+fn a_wait_without_replicas_keeps_the_lock_from_nobody() {
+    let server = Server::start();
+    let redis = server.raw();
+    let settings = patient(&server.url()).io_timeout(ms(500));
+    let locks = build(settings.replicas(1).outage_limit(secs(10)));
+    let other = manager(&server.url());
+    let first = other.lock("n").expect("free");
+    let waiting = locking_asleep(&locks.mutex("n"));
+    redis.wait_until_queued("n", 1);
+    first.release().expect("held");
+    // Others have it in the meantime, again and again.
+    let mut guards = 0;
+    wait_until("others have it between its tries", || {
+        guards += u32::from(other.try_lock("n").expect("asked").is_some());
+        guards >= 3
+    });
+    assert_eq!(locks.stats().failed, 0, "it still waits");
+    assert_eq!(not_replicated(waiting.end()), (1, 0));
+    wait_until("nothing is left", || !redis.exists("n"));
 }

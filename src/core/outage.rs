@@ -1,0 +1,80 @@
+//! What a wait makes of requests that fail one after the other: its pauses, and when it has lasted for too long.
+
+use std::time::Duration;
+
+use crate::clock::Time;
+use crate::error::{Failure, FailureKind};
+
+/// The first pause after a failure; each further one is twice as long.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+/// The first pause after a grant that too few replicas have: the lock is free for others in the meantime.
+pub(super) const UNCONFIRMED_PAUSE: Duration = Duration::from_millis(100);
+/// No sleep is longer, so that a resume from suspend is noticed.
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Requests that have failed since the last answer. "Held" is no answer to the question whether there are replicas: an
+/// outage of theirs outlives it, since others may hold the lock now and then.
+#[derive(Debug)]
+pub(super) struct Outage {
+    since: Time,
+    /// When a request failed last.
+    last: Time,
+    pause: Duration,
+    failure: Failure,
+    /// Whether "held" was answered after the last failure.
+    interrupted: bool,
+}
+
+impl Outage {
+    /// Notes one more failure. Returns the pause that must follow.
+    pub(super) fn note(
+        this: &mut Option<Self>,
+        failure: Failure,
+        now: Time,
+        limit: Duration,
+    ) -> Duration {
+        this.take_if(|outage| {
+            let is_another = !is_of_replicas(&failure) || now.since(outage.last) > limit;
+            outage.interrupted && is_another
+        });
+        let least = if is_of_replicas(&failure) {
+            UNCONFIRMED_PAUSE
+        } else {
+            FIRST_PAUSE
+        };
+        let outage = this.get_or_insert_with(|| Self {
+            since: now,
+            last: now,
+            pause: least,
+            failure: failure.clone(),
+            interrupted: false,
+        });
+        let pause = outage.pause.max(least);
+        outage.last = now;
+        outage.pause = (pause * 2).min(LONGEST_PAUSE);
+        outage.failure = failure;
+        outage.interrupted = false;
+        pause
+    }
+
+    /// "Held" was answered. Returns whether the outage may be the same one at the next failure.
+    pub(super) fn outlives_an_answer(&mut self) -> bool {
+        self.interrupted = true;
+        is_of_replicas(&self.failure)
+    }
+
+    /// The last failure, if nothing was answered since.
+    pub(super) fn failure(&self) -> Option<Failure> {
+        (!self.interrupted).then(|| self.failure.clone())
+    }
+
+    /// The same, if the outage has lasted for `limit`.
+    pub(super) fn too_long(&self, now: Time, limit: Duration) -> Option<Failure> {
+        self.failure().filter(|_| now.since(self.since) >= limit)
+    }
+}
+
+/// Whether a grant failed only because too few replicas confirmed it.
+pub(super) fn is_of_replicas(failure: &Failure) -> bool {
+    matches!(failure.kind, FailureKind::NotReplicated { .. })
+}
