@@ -32,6 +32,7 @@ fn child(run: &str) -> Result<(), Box<dyn Error>> {
         match mails.try_acquire()? {
             Admission::Admitted => sent += 1,
             Admission::RetryAfter(wait) => break wait,
+            other => unreachable!("{other:?} is of a later version"),
         }
     };
     println!("a process: {sent} mails sent, the next in {wait:.1?}");

@@ -18,6 +18,7 @@ use crate::sync::Arc;
 #[non_exhaustive]
 pub enum Event<'a> {
     /// A guard was handed out by Redis: its thread has asked, and was granted the lock.
+    #[non_exhaustive]
     Acquired {
         /// The lock.
         name: &'a str,
@@ -30,6 +31,7 @@ pub enum Event<'a> {
     },
     /// A call has begun to wait, because others hold the lock or were there before. Once for each call that waits,
     /// however often it asks; never for a try.
+    #[non_exhaustive]
     Contended {
         /// The lock.
         name: &'a str,
@@ -37,6 +39,7 @@ pub enum Event<'a> {
         holder: Option<&'a str>,
     },
     /// A guard was handed out in memory, out of a lease that this process had: without a request.
+    #[non_exhaustive]
     PassedOn {
         /// The lock.
         name: &'a str,
@@ -49,6 +52,7 @@ pub enum Event<'a> {
     },
     /// On the way out Redis has given the lock to who was first in its queue there: another process, or, where
     /// several leases may stand beside each other, another thread of this one that asks for its own.
+    #[non_exhaustive]
     HandedOver {
         /// The lock.
         name: &'a str,
@@ -57,6 +61,7 @@ pub enum Event<'a> {
     },
     /// A guard has ended by its own will, and held the lock as far as this process knew. Where the server's answer
     /// to the release is that it had been lost, [`Lost`](Event::Lost) follows.
+    #[non_exhaustive]
     Released {
         /// The lock.
         name: &'a str,
@@ -68,6 +73,7 @@ pub enum Event<'a> {
         held: Duration,
     },
     /// A guard is held for longer than [`warn_after`](crate::Builder::warn_after), and still is. Once for a guard.
+    #[non_exhaustive]
     HeldLong {
         /// The lock.
         name: &'a str,
@@ -80,6 +86,7 @@ pub enum Event<'a> {
     },
     /// The server has confirmed that a lease lasts longer, as asked by the renewal thread or by
     /// [`Lease::extend`](crate::Lease::extend).
+    #[non_exhaustive]
     Renewed {
         /// The lock.
         name: &'a str,
@@ -90,6 +97,7 @@ pub enum Event<'a> {
     },
     /// A lease is still held, but its renewal is overdue: its guards read
     /// [`AtRisk`](crate::LeaseState::AtRisk) from now on. Once each time that it becomes so.
+    #[non_exhaustive]
     AtRisk {
         /// The lock.
         name: &'a str,
@@ -100,6 +108,7 @@ pub enum Event<'a> {
     },
     /// A lease has ended before its guards did, or one guard has at its [`max_hold`](crate::Builder::max_hold). Once
     /// for a lease, however many guards share it: their fence is the same.
+    #[non_exhaustive]
     Lost {
         /// What was lost, and why.
         lost: &'a Lost,
@@ -108,6 +117,7 @@ pub enum Event<'a> {
     },
     /// A connection of one of leasehold's own threads does not do its work any more. Once, not at each failure after
     /// it. The failures of callers' own requests are their calls' errors, and no events.
+    #[non_exhaustive]
     Unreachable {
         /// Which one.
         connection: Connection,
@@ -115,10 +125,66 @@ pub enum Event<'a> {
         error: &'a Error,
     },
     /// It does its work again.
+    #[non_exhaustive]
     Recovered {
         /// Which one.
         connection: Connection,
     },
+}
+
+impl Event<'_> {
+    /// Returns the variant in lowercase with underscores, such as `passed_on`: a label for a metric. It never changes.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn main() -> leasehold::Result<()> {
+    /// use leasehold::Event;
+    /// use std::collections::HashMap;
+    /// use std::sync::Mutex;
+    ///
+    /// let counts: Mutex<HashMap<&str, u64>> = Mutex::default();
+    /// let locks = leasehold::LockManager::single("redis://127.0.0.1/")
+    ///     .listener(move |event: &Event<'_>| {
+    ///         *counts.lock().unwrap().entry(event.kind()).or_default() += 1;
+    ///     })
+    ///     .build()?;
+    /// # let _ = locks;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Acquired { .. } => "acquired",
+            Self::Contended { .. } => "contended",
+            Self::PassedOn { .. } => "passed_on",
+            Self::HandedOver { .. } => "handed_over",
+            Self::Released { .. } => "released",
+            Self::HeldLong { .. } => "held_long",
+            Self::Renewed { .. } => "renewed",
+            Self::AtRisk { .. } => "at_risk",
+            Self::Lost { .. } => "lost",
+            Self::Unreachable { .. } => "unreachable",
+            Self::Recovered { .. } => "recovered",
+        }
+    }
+
+    /// Returns the name of the lock; `None` if the event is about a connection.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Self::Acquired { name, .. }
+            | Self::Contended { name, .. }
+            | Self::PassedOn { name, .. }
+            | Self::HandedOver { name, .. }
+            | Self::Released { name, .. }
+            | Self::HeldLong { name, .. }
+            | Self::Renewed { name, .. }
+            | Self::AtRisk { name, .. } => Some(name),
+            Self::Lost { lost, .. } => Some(&lost.name),
+            Self::Unreachable { .. } | Self::Recovered { .. } => None,
+        }
+    }
 }
 
 /// The connections that leasehold's own threads have.

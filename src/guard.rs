@@ -13,11 +13,16 @@ use crate::error::{Error, Lost, Result};
 use crate::sync::{Arc, MutexGuard};
 
 /// What a lease is at the moment it is asked.
+///
+/// "Held" means what the kind promises: a [`LockGuard`], [`WriteGuard`], [`ReentrantGuard`] or [`MultiGuard`] holds its lock
+/// alone. Beside a [`ReadGuard`] there may be other readers, and no writer. Beside a [`Permit`] there may be others, as
+/// many in all as the semaphore has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum LeaseState {
-    /// The lock is this guard's alone.
+    /// The guard holds its lock.
     Held,
-    /// The lock is still this guard's alone, but a renewal is overdue: the server does not answer.
+    /// The guard still holds its lock, but a renewal is overdue: the server does not answer.
     AtRisk,
     /// The lock may be somebody else's. This is final: no later answer revives the lease.
     Lost,
@@ -56,7 +61,13 @@ impl Lease {
         self.holding.owner()
     }
 
-    /// The number of this guard: larger than that of every earlier exclusive guard of the name.
+    /// Returns the fencing token of this guard. Its promise depends on the kind of the guard:
+    ///
+    /// | the guard | its fence |
+    /// | --- | --- |
+    /// | [`LockGuard`], [`WriteGuard`], [`ReentrantGuard`], a lease of a [`MultiGuard`] | larger than that of every earlier exclusive guard of the name |
+    /// | [`ReadGuard`] | the last writer's, which all readers between two writers share |
+    /// | [`Permit`] | its own, and no other permit's; as several permits are held at once, their fences order nothing |
     ///
     /// Pass it to whatever the lock protects, and have that refuse any number smaller than the largest it has
     /// seen: a holder that was paused past its lease then does no harm (Martin Kleppmann, "How to do
@@ -355,6 +366,34 @@ impl MultiGuard {
     /// [`Error::Lost`] when one is lost, and only then; it names all that were taken by the same request.
     pub fn check(&self) -> Result<()> {
         self.holds.iter().try_for_each(Lease::check)
+    }
+
+    /// Returns the state of the weakest: [`Lost`](LeaseState::Lost) if any is lost, else [`AtRisk`](LeaseState::AtRisk) if
+    /// the renewal of any is overdue.
+    #[must_use]
+    pub fn state(&self) -> LeaseState {
+        let states = || self.holds.iter().map(Lease::state);
+        [LeaseState::Lost, LeaseState::AtRisk]
+            .into_iter()
+            .find(|state| states().any(|one| one == *state))
+            .unwrap_or(LeaseState::Held)
+    }
+
+    /// Returns how much longer all of them may be relied on without another renewal; zero if one is lost.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        let left = self.holds.iter().map(Lease::remaining);
+        left.min().unwrap_or_default()
+    }
+
+    /// Makes sure that all of them last for at least `at_least` from now; as [`Lease::extend`]. It blocks for at most one
+    /// request, or on a topology with slots one for each slot.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lease::extend`]. Some of them may have been extended.
+    pub fn extend(&self, at_least: Duration) -> Result<()> {
+        self.holds.iter().try_for_each(|hold| hold.extend(at_least))
     }
 
     /// As [`Lease::on_lost`], for the loss of any of them; the message names all that were taken by the same request.

@@ -181,6 +181,8 @@ pub use event::{Connection, Event, Listener};
 pub use guard::{
     Lease, LeaseState, LockGuard, MultiGuard, Permit, ReadGuard, ReentrantGuard, WriteGuard,
 };
+pub use lock::Ran;
+pub use lock::generic::{Guard, Lock, Permits, Reader, Writer};
 pub use lock::multi::MultiLock;
 pub use lock::mutex::Mutex;
 pub use lock::rate_limiter::{Admission, RateLimiter};
@@ -188,4 +190,4 @@ pub use lock::reentrant::ReentrantMutex;
 pub use lock::rwlock::RwLock;
 pub use lock::semaphore::Semaphore;
 pub use manager::{Builder, LockManager};
-pub use stats::{Distribution, Stats};
+pub use stats::{Bucket, Distribution, Stats};

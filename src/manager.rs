@@ -12,13 +12,13 @@ use crate::error::Error;
 use crate::error::Result;
 use crate::event::{Listener, SharedListener};
 use crate::guard::{Lease, LockGuard};
-use crate::lock::Handle;
 use crate::lock::multi::MultiLock;
 use crate::lock::mutex::Mutex;
 use crate::lock::rate_limiter::RateLimiter;
 use crate::lock::reentrant::ReentrantMutex;
 use crate::lock::rwlock::RwLock;
 use crate::lock::semaphore::Semaphore;
+use crate::lock::{Handle, Ran};
 use crate::random::SystemChance;
 use crate::stats::Stats;
 use crate::store::node::Node;
@@ -128,6 +128,21 @@ impl LockManager {
         f: impl FnOnce(&Lease) -> T,
     ) -> Result<T> {
         self.mutex(name).with(wait, f)
+    }
+
+    /// Runs `f` under the lock called `name`, waiting for it for at most `wait`, and returns its result even if the lease
+    /// was lost meanwhile: [`Mutex::run`] with the manager's settings.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::run`].
+    pub fn run<T>(
+        &self,
+        name: impl AsRef<str>,
+        wait: Duration,
+        f: impl FnOnce(&Lease) -> T,
+    ) -> Result<Ran<T>> {
+        self.mutex(name).run(wait, f)
     }
 
     /// A handle to the mutex called `name`, for settings of its own or for use again and again.

@@ -86,6 +86,12 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// Returns how many guards were handed out: those that Redis was asked for, and those that were passed on in memory.
+    #[must_use]
+    pub fn granted(&self) -> u64 {
+        self.acquired + self.passed_on
+    }
+
     /// All that was lost, whatever the cause.
     #[must_use]
     pub fn lost(&self) -> u64 {
@@ -93,10 +99,42 @@ impl Stats {
     }
 }
 
+/// Some lengths of time that are nearly equal: see [`Distribution::buckets`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Bucket {
+    /// The longest that may be in it. All lengths over three days are in the last bucket.
+    pub upper: Duration,
+    /// How many there are in it.
+    pub count: u64,
+}
+
 /// How many lengths of time there were, and how long they were.
 ///
 /// The least and the greatest are exact. What is between is known to about 3 %, up to three days; above that all count
 /// as the greatest. It takes 11 KiB.
+///
+/// # Exporting it
+///
+/// [`buckets`](Distribution::buckets) and [`sum`](Distribution::sum) are what a histogram of a metrics library needs. Both
+/// only rise from one reading of [`LockManager::stats`](crate::LockManager::stats) to the next. For the time between two
+/// readings there is [`since`](Distribution::since), for several managers together [`merge`](Distribution::merge).
+///
+/// ```no_run
+/// # fn main() -> leasehold::Result<()> {
+/// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
+/// let before = locks.stats().waits;
+/// // … a minute later …
+/// let minute = locks.stats().waits.since(&before);
+/// let mut at_most = 0;
+/// for bucket in minute.buckets() {
+///     at_most += bucket.count;
+///     println!("wait_seconds_bucket{{le=\"{}\"}} {at_most}", bucket.upper.as_secs_f64());
+/// }
+/// println!("wait_seconds_sum {}", minute.sum().as_secs_f64());
+/// println!("wait_seconds_count {}", minute.count());
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Distribution {
     buckets: Histogram,
@@ -131,16 +169,74 @@ impl Distribution {
         if self.count == 0 {
             return Duration::ZERO;
         }
-        let sum: f64 = self
-            .buckets
-            .iter()
-            .map(|bucket| {
-                let (start, end) = (bucket.start() as f64, bucket.end() as f64);
-                bucket.count() as f64 * f64::midpoint(start, end)
-            })
-            .sum();
-        let mean = (sum / self.count as f64) as u64;
+        let mean = (self.sum_of_middles() as f64 / self.count as f64) as u64;
         Duration::from_nanos(mean.clamp(self.least, self.greatest))
+    }
+
+    /// Returns the sum of all lengths, to within 2 %; a length over three days counts as three days.
+    #[must_use]
+    pub fn sum(&self) -> Duration {
+        const SECOND: u128 = 1_000_000_000;
+        let sum = self.sum_of_middles();
+        let secs = u64::try_from(sum / SECOND).unwrap_or(u64::MAX);
+        Duration::from_secs(secs) + Duration::from_nanos((sum % SECOND) as u64)
+    }
+
+    /// The sum in nanoseconds, if each length were the middle of its bucket. Whole numbers, so that it never falls while
+    /// the counts rise.
+    fn sum_of_middles(&self) -> u128 {
+        let middle =
+            |bucket: &histogram::Bucket| u128::midpoint(bucket.start().into(), bucket.end().into());
+        self.buckets
+            .iter()
+            .map(|bucket| u128::from(bucket.count()) * middle(&bucket))
+            .sum()
+    }
+
+    /// Returns the buckets that have a length in them, the shortest first. Each is at most 3.2 % wide. Their counts are
+    /// not cumulative: together they are [`count`](Distribution::count).
+    pub fn buckets(&self) -> impl Iterator<Item = Bucket> + '_ {
+        let filled = self.buckets.iter().filter(|bucket| bucket.count() > 0);
+        filled.map(|bucket| Bucket {
+            upper: Duration::from_nanos(bucket.end()),
+            count: bucket.count(),
+        })
+    }
+
+    /// Returns what was added between an `earlier` reading of the same distribution and this one. Its
+    /// [`min`](Distribution::min) and [`max`](Distribution::max) are known to 3.2 % only.
+    ///
+    /// If `earlier` has a larger count somewhere, as that of another manager may, that count is taken as nothing.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let mut buckets = self.buckets.clone();
+        for (now, before) in buckets
+            .as_mut_slice()
+            .iter_mut()
+            .zip(earlier.buckets.as_slice())
+        {
+            *now = now.saturating_sub(*before);
+        }
+        let filled = || buckets.iter().filter(|bucket| bucket.count() > 0);
+        let least = filled().next().map_or(0, |bucket| bucket.start());
+        let greatest = filled().last().map_or(0, |bucket| match bucket.end() {
+            // The last one has no end.
+            LONGEST => self.greatest,
+            end => end,
+        });
+        let count = filled().map(|bucket| bucket.count()).sum();
+        Self {
+            count,
+            least: if count == 0 { 0 } else { least.max(self.least) },
+            greatest: greatest.min(self.greatest),
+            buckets,
+        }
+    }
+
+    /// Returns both together, as if all had been recorded in one.
+    #[must_use]
+    pub fn merge(&self, others: &Self) -> Self {
+        self.clone().and(others)
     }
 
     /// The length that a part `q` of all did not exceed: `0.5` gives the median, `0.99` what all but the slowest
@@ -396,6 +492,55 @@ mod tests {
         for all in [both.clone().and(&none.load()), none.load().and(&both)] {
             assert_eq!(format!("{all:?}"), format!("{both:?}"));
         }
+    }
+
+    #[test]
+    fn a_difference_and_its_reading_merge_to_the_later_one() {
+        let recorder = Recorder::new();
+        let record = |nanos: &[u64]| {
+            for &n in nanos {
+                recorder.record(Duration::from_nanos(n));
+            }
+        };
+        record(&[7, 900, 900]);
+        let before = recorder.load();
+        assert_eq!(before.since(&before).count(), 0);
+        assert_eq!(before.since(&before).max(), Duration::ZERO);
+        record(&[900, 50_000]);
+        let after = recorder.load();
+        let between = after.since(&before);
+        let counts: Vec<_> = between.buckets().map(|bucket| bucket.count).collect();
+        assert_eq!(counts, [1, 1]);
+        let upper = between.buckets().next().expect("it has two").upper;
+        assert!((900..=928).contains(&upper.as_nanos()), "{upper:?}");
+        assert!(
+            (872..=900).contains(&between.min().as_nanos()),
+            "{between:?}"
+        );
+        assert_eq!(between.max(), Duration::from_micros(50));
+        let all = between.merge(&before);
+        assert_eq!((all.count(), all.sum()), (after.count(), after.sum()));
+        assert!(all.buckets().eq(after.buckets()));
+        // Of another's, what is more is nothing.
+        let none = Recorder::new().load().since(&after);
+        assert_eq!(
+            (none.count(), none.sum(), none.max()),
+            (0, Duration::ZERO, Duration::ZERO)
+        );
+    }
+
+    #[test]
+    fn the_sum_is_near_and_bears_the_longest() {
+        let recorder = Recorder::new();
+        for nanos in [1_000_000, 2_000_000, 3_000_000] {
+            recorder.record(Duration::from_nanos(nanos));
+        }
+        let sum = recorder.load().sum().as_nanos();
+        assert!((5_880_000..=6_120_000).contains(&sum), "{sum}");
+        for _ in 0..1000 {
+            recorder.record(Duration::MAX);
+        }
+        assert!(recorder.load().sum() > Duration::from_hours(72_000));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The kinds of lock: small handles over the engine.
 
+pub(crate) mod generic;
 pub(crate) mod multi;
 pub(crate) mod mutex;
 pub(crate) mod rate_limiter;
@@ -7,7 +8,7 @@ pub(crate) mod reentrant;
 pub(crate) mod rwlock;
 pub(crate) mod semaphore;
 
-use std::fmt;
+use std::fmt::{self, DebugStruct};
 use std::time::{Duration, Instant};
 
 use crate::clock::Time;
@@ -15,7 +16,7 @@ use crate::config::Options;
 use crate::engine::Engine;
 use crate::engine::acquire::{Acquired, Request};
 use crate::engine::holding::Holding;
-use crate::error::{Error, Result};
+use crate::error::{Error, Lost, Result};
 use crate::name::{LockKey, Target};
 use crate::script::{ALL, Kind};
 use crate::sync::Arc;
@@ -24,18 +25,38 @@ use crate::sync::Arc;
 #[derive(Clone)]
 pub(crate) struct Handle {
     engine: Arc<Engine>,
-    /// The error of an unfit name waits for the first call.
-    target: Result<Target>,
+    /// The first call returns the error of an unfit one.
+    target: Result<Target, Unfit>,
     options: Options,
+}
+
+/// A name or figure that no lock can have.
+#[derive(Clone)]
+pub(crate) struct Unfit {
+    error: Error,
+    /// The name as the caller gave it.
+    given: Arc<str>,
 }
 
 impl Handle {
     pub(crate) fn new(engine: Arc<Engine>, name: &str) -> Self {
         let target = LockKey::new(&engine.settings.prefix, name).map(Target::from);
+        let target = target.map_err(|error| Unfit {
+            error,
+            given: name.into(),
+        });
         Self::of(engine, target)
     }
 
-    fn of(engine: Arc<Engine>, target: Result<Target>) -> Self {
+    /// Lets each call fail with this error, unless the name is unfit already.
+    fn refuse(&mut self, error: Error) {
+        if let Ok(target) = &self.target {
+            let given = target.name().into();
+            self.target = Err(Unfit { error, given });
+        }
+    }
+
+    fn of(engine: Arc<Engine>, target: Result<Target, Unfit>) -> Self {
         let options = engine.settings.options;
         Self {
             engine,
@@ -55,23 +76,19 @@ impl Handle {
     }
 
     /// Runs `f` under a guard that `guard` makes of what `acquire` brings within `wait`, and that `release` ends.
-    fn with<H, G, T>(
+    fn run<H, G, T>(
         &self,
         wait: Duration,
         acquire: impl FnOnce(Option<Time>) -> Result<Acquired<H>>,
         guard: impl FnOnce(H) -> G,
         f: impl FnOnce(&G) -> T,
         release: impl FnOnce(G) -> Result<()>,
-    ) -> Result<T> {
+    ) -> Result<Ran<T>> {
         let asked = self.engine.now();
         match acquire(self.until(wait))? {
-            Acquired::Turn(held) => run(guard(held), f, release),
+            Acquired::Turn(held) => Ok(run(guard(held), f, release)),
             Acquired::Busy(holder) => Err(Error::Timeout {
-                // The call would have failed before on a name that is none.
-                name: self
-                    .target
-                    .as_ref()
-                    .map_or("".into(), |target| target.name().into()),
+                name: self.name().into(),
                 waited: self.engine.now().since(asked),
                 holder,
             }),
@@ -131,16 +148,52 @@ impl Handle {
     }
 
     fn target(&self) -> Result<&Target> {
-        self.target.as_ref().map_err(Error::clone)
+        let target = self.target.as_ref();
+        target.map_err(|unfit| unfit.error.clone())
     }
 
-    fn fmt(&self, handle: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct(handle)
-            .field("name", &self.target.as_ref().map(Target::name))
+    fn name(&self) -> &str {
+        match &self.target {
+            Ok(target) => target.name(),
+            Err(unfit) => &unfit.given,
+        }
+    }
+
+    /// Begins the `Debug` of a handle: its name and its options.
+    fn debug<'f, 'o>(&self, handle: &str, f: &'f mut fmt::Formatter<'o>) -> DebugStruct<'f, 'o> {
+        let mut debug = f.debug_struct(handle);
+        debug
+            .field("name", &self.name())
             .field("lease", &self.options.lease)
             .field("renew", &self.options.renew)
-            .field("max_hold", &self.options.max_hold)
-            .finish_non_exhaustive()
+            .field("max_hold", &self.options.max_hold);
+        debug
+    }
+}
+
+/// The outcome of a closure that ran under a lock: see [`Mutex::run`](crate::Mutex::run).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "it may say that the lock was lost while the closure ran"]
+#[non_exhaustive]
+pub struct Ran<T> {
+    /// The closure's result.
+    pub value: T,
+    /// The loss, if the lease ended before the closure did. Another thread or process may then have had the lock at the
+    /// same time.
+    pub lost: Option<Lost>,
+}
+
+impl<T> Ran<T> {
+    /// Returns the value, or the loss in its place, as [`Mutex::with`](crate::Mutex::with) does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`]: the lease ended before the closure did.
+    pub fn into_result(self) -> Result<T> {
+        match self.lost {
+            None => Ok(self.value),
+            Some(lost) => Err(Error::Lost(lost)),
+        }
     }
 }
 
@@ -161,17 +214,14 @@ fn in_time<T>(acquired: Acquired<T>) -> Option<T> {
 }
 
 /// Runs `f` under a guard, which `release` ends.
-fn run<G, T>(
-    guard: G,
-    f: impl FnOnce(&G) -> T,
-    release: impl FnOnce(G) -> Result<()>,
-) -> Result<T> {
+fn run<G, T>(guard: G, f: impl FnOnce(&G) -> T, release: impl FnOnce(G) -> Result<()>) -> Ran<T> {
     let value = f(&guard);
-    match release(guard) {
-        Err(Error::Lost(lost)) => Err(Error::Lost(lost)),
+    let lost = match release(guard) {
+        Err(Error::Lost(lost)) => Some(lost),
         // It ran under the lock; that the server could not be told goes to the renewal thread.
-        Ok(()) | Err(_) => Ok(value),
-    }
+        Ok(()) | Err(_) => None,
+    };
+    Ran { value, lost }
 }
 
 /// How long it is until `deadline`.
@@ -183,6 +233,13 @@ fn until(deadline: Instant) -> Duration {
 macro_rules! options {
     ($handle:ident) => {
         impl $handle {
+            /// Returns the name of the lock, as it was given. A [`MultiLock`](crate::MultiLock) joins its names with
+            /// ` + `.
+            #[must_use]
+            pub fn name(&self) -> &str {
+                self.handle.name()
+            }
+
             /// How long Redis keeps the lock without a renewal: what a crashed holder delays the others by. From
             /// 10 ms to 24 h. Defaults to the manager's.
             #[must_use]
@@ -207,13 +264,19 @@ macro_rules! options {
                 self
             }
         }
+    };
+}
 
+/// Implements `Debug` for a handle that has a name and options only.
+macro_rules! debug {
+    ($handle:ident) => {
         impl fmt::Debug for $handle {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.handle.fmt(stringify!($handle), f)
+                let mut debug = self.handle.debug(stringify!($handle), f);
+                debug.finish_non_exhaustive()
             }
         }
     };
 }
 
-pub(crate) use options;
+pub(crate) use {debug, options};

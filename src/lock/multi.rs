@@ -14,7 +14,7 @@ use crate::engine::acquire::Acquired;
 use crate::engine::holding::Holding;
 use crate::error::Result;
 use crate::guard::{Lease, MultiGuard};
-use crate::lock::{Handle, ever, in_time, options, until};
+use crate::lock::{Handle, Ran, Unfit, debug, ever, in_time, options, until};
 use crate::name::{LockKey, Target};
 use crate::script::Kind;
 use crate::sync::Arc;
@@ -49,17 +49,26 @@ pub struct MultiLock {
 }
 
 options!(MultiLock);
+debug!(MultiLock);
 
 impl MultiLock {
     pub(crate) fn new<N: AsRef<str>>(
         engine: Arc<Engine>,
         names: impl IntoIterator<Item = N>,
     ) -> Self {
+        let names: Vec<N> = names.into_iter().collect();
         let target = names
-            .into_iter()
+            .iter()
             .map(|name| LockKey::new(&engine.settings.prefix, name.as_ref()))
             .collect::<Result<Vec<_>>>()
-            .and_then(Target::all);
+            .and_then(Target::all)
+            .map_err(|error| Unfit {
+                error,
+                given: {
+                    let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+                    names.join(" + ").into()
+                },
+            });
         let groups = match &target {
             Ok(all) if engine.has_slots() => all.by_slot(),
             Ok(all) => vec![all.clone()],
@@ -118,10 +127,20 @@ impl MultiLock {
     ///
     /// As [`Mutex::with`](crate::Mutex::with).
     pub fn with<T>(&self, wait: Duration, f: impl FnOnce(&[Lease]) -> T) -> Result<T> {
+        self.run(wait, f)?.into_result()
+    }
+
+    /// Runs `f` under all of them, waiting for at most `wait`, and returns its result even if one was lost meanwhile; as
+    /// [`Mutex::run`](crate::Mutex::run).
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::run`](crate::Mutex::run).
+    pub fn run<T>(&self, wait: Duration, f: impl FnOnce(&[Lease]) -> T) -> Result<Ran<T>> {
         let acquire = |until| self.acquire(until);
         let call = |guard: &MultiGuard| f(guard.leases());
         self.handle
-            .with(wait, acquire, MultiGuard::new, call, MultiGuard::release)
+            .run(wait, acquire, MultiGuard::new, call, MultiGuard::release)
     }
 
     fn acquire(&self, until: Option<Time>) -> Result<Acquired<Vec<Holding>>> {

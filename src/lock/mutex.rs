@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::error::Error;
 use crate::error::Result;
 use crate::guard::{Lease, LockGuard};
-use crate::lock::{Handle, options, until};
+use crate::lock::{Handle, Ran, debug, options, until};
 use crate::script::Kind;
 
 /// A lock that one guard holds at a time, among all threads of all processes that use the same Redis.
@@ -40,6 +40,7 @@ pub struct Mutex {
 }
 
 options!(Mutex);
+debug!(Mutex);
 
 impl Mutex {
     pub(crate) fn new(handle: Handle) -> Self {
@@ -109,11 +110,43 @@ impl Mutex {
     /// * [`Error::Lost`]: `f` ran, but the lease ended before it did.
     /// * Any other error, such as [`Error::Timeout`]: `f` never ran.
     ///
-    /// An error of `f` itself is part of what it returns: `Ok(Err(…))`.
+    /// An error of `f` itself is part of what it returns: `Ok(Err(…))`. If the lease was lost, the result of `f` is
+    /// dropped: use [`run`](Mutex::run) if it matters then.
     pub fn with<T>(&self, wait: Duration, f: impl FnOnce(&Lease) -> T) -> Result<T> {
+        self.run(wait, f)?.into_result()
+    }
+
+    /// Runs `f` under the lock, waiting for it for at most `wait`, and returns its result even if the lease was lost
+    /// meanwhile.
+    ///
+    /// It is [`with`](Mutex::with) for a closure whose result matters after a loss too: its work was done, and the
+    /// loss stands beside the result.
+    ///
+    /// # Errors
+    ///
+    /// Any error, such as [`Error::Timeout`]: `f` never ran.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn main() -> leasehold::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
+    /// let ran = locks.mutex("invoices").run(Duration::from_secs(5), |lease| {
+    ///     // … the work, by the number `lease.fence()` …
+    ///     17
+    /// })?;
+    /// println!("{} invoices were sent", ran.value);
+    /// if let Some(lost) = ran.lost {
+    ///     println!("check them: {lost}");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn run<T>(&self, wait: Duration, f: impl FnOnce(&Lease) -> T) -> Result<Ran<T>> {
         let acquire = |until| self.handle.acquire(Kind::Mutex, 1, until);
         let call = |guard: &LockGuard| f(guard);
         self.handle
-            .with(wait, acquire, LockGuard::new, call, LockGuard::release)
+            .run(wait, acquire, LockGuard::new, call, LockGuard::release)
     }
 }

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use crate::error::{Error, Failure, FailureKind, Result};
 use crate::lock::Handle;
-use crate::name::Target;
 use crate::script::Pass;
 
 /// The shortest window.
@@ -15,7 +14,7 @@ const MOST: Duration = Duration::from_hours(365 * 24);
 
 /// Lets so many threads of all processes past in any window of time, by the server's clock.
 ///
-/// It is exact: no window of length `per`, wherever it begins, holds more than `permits` (a sliding log, not a bucket,
+/// It is exact by the server's clock: no window of length `per`, wherever it begins, holds more than `permits` (a sliding log, not a bucket,
 /// which would let twice as many past at the edge of two windows). One script decides, in one request; it keeps one
 /// time for each permit, so its memory has a bound, and forgets all after `per`.
 ///
@@ -25,6 +24,9 @@ const MOST: Duration = Duration::from_hours(365 * 24);
 /// Who waits is given its place at once, in the order of asking, and sleeps until its time: however many wait, nobody
 /// polls and nobody is overtaken. A place is kept for a process that crashes or is closed meanwhile, and a request
 /// whose answer was lost may have taken one: both err on the side of fewer.
+///
+/// A thread that waited may return late, because its machine was busy. Several such returns can come together, and by a
+/// clock on the wall more than `permits` calls may so return within `per`. Their places on the server keep the limit.
 ///
 /// # Example
 ///
@@ -39,6 +41,7 @@ const MOST: Duration = Duration::from_hours(365 * 24);
 /// match mails.try_acquire()? {
 ///     Admission::Admitted => println!("sent"),
 ///     Admission::RetryAfter(wait) => println!("in {wait:?}"),
+///     _ => {} // a later version may answer more
 /// }
 /// # Ok(()) }
 /// ```
@@ -49,8 +52,10 @@ pub struct RateLimiter {
     per: Duration,
 }
 
-/// What a [`RateLimiter`] says.
+/// The answer of a [`RateLimiter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use = "the caller may go ahead only if it was admitted"]
+#[non_exhaustive]
 pub enum Admission {
     /// Go ahead.
     Admitted,
@@ -69,13 +74,19 @@ impl RateLimiter {
             None
         };
         if let Some(error) = wrong {
-            handle.target = handle.target.and(Err(error));
+            handle.refuse(error);
         }
         Self {
             handle,
             permits,
             per,
         }
+    }
+
+    /// Returns the name of the rate limiter, as it was given.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.handle.name()
     }
 
     /// Takes a place and waits for its time.
@@ -95,7 +106,7 @@ impl RateLimiter {
                 // Beyond what the script can count: after more than a hundred years.
                 let words = format!("the next free place is {wait:?} away");
                 let failure = Failure::plain(FailureKind::Unavailable, false, words);
-                Err(failure.into_error(self.handle.target().ok().map(Target::name)))
+                Err(failure.into_error(Some(self.name())))
             }
         }
     }
@@ -135,7 +146,7 @@ impl RateLimiter {
 impl fmt::Debug for RateLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimiter")
-            .field("name", &self.handle.target.as_ref().map(Target::name))
+            .field("name", &self.name())
             .field("permits", &self.permits)
             .field("per", &self.per)
             .finish_non_exhaustive()

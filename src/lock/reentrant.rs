@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::engine::holding::Holding;
 use crate::error::{Error, Result};
 use crate::guard::{Lease, ReentrantGuard};
-use crate::lock::{Handle, options, run, until};
+use crate::lock::{Handle, Ran, debug, options, run, until};
 use crate::script::Kind;
 use crate::sync::{Arc, Weak};
 
@@ -43,6 +43,7 @@ pub struct ReentrantMutex {
 }
 
 options!(ReentrantMutex);
+debug!(ReentrantMutex);
 
 /// One lock that this thread holds. The engine is told by its address, which is its own for as long as the hold
 /// keeps it.
@@ -109,14 +110,24 @@ impl ReentrantMutex {
     /// As [`Mutex::with`](crate::Mutex::with); where this thread has lost the lock already, `f` never runs and it is
     /// [`Error::Lost`] too.
     pub fn with<T>(&self, wait: Duration, f: impl FnOnce(&Lease) -> T) -> Result<T> {
+        self.run(wait, f)?.into_result()
+    }
+
+    /// Runs `f` under the lock, waiting for it for at most `wait`, and returns its result even if the lease was lost
+    /// meanwhile; as [`Mutex::run`](crate::Mutex::run).
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::run`](crate::Mutex::run), and [`Error::Lost`] if this thread has lost the lock already.
+    pub fn run<T>(&self, wait: Duration, f: impl FnOnce(&Lease) -> T) -> Result<Ran<T>> {
         let call = |guard: &ReentrantGuard| f(guard);
         if let Some(guard) = self.again()? {
-            return run(guard, call, ReentrantGuard::release);
+            return Ok(run(guard, call, ReentrantGuard::release));
         }
         let acquire = |until| self.handle.acquire(Kind::Mutex, 1, until);
         let first = |holding| self.first(holding);
         self.handle
-            .with(wait, acquire, first, call, ReentrantGuard::release)
+            .run(wait, acquire, first, call, ReentrantGuard::release)
     }
 
     fn enter(

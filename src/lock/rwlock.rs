@@ -1,11 +1,11 @@
 //! The reader-writer lock: many readers or one writer, over all processes.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error::Result;
-use crate::guard::{ReadGuard, WriteGuard};
-use crate::lock::{Handle, options};
+use crate::guard::{Lease, ReadGuard, WriteGuard};
+use crate::lock::{Handle, Ran, debug, options, until};
 use crate::script::{ALL, Kind};
 
 /// A lock that many readers hold at a time, or one writer, among all threads of all processes that use the same
@@ -43,6 +43,7 @@ pub struct RwLock {
 }
 
 options!(RwLock);
+debug!(RwLock);
 
 impl RwLock {
     pub(crate) fn new(handle: Handle) -> Self {
@@ -79,6 +80,38 @@ impl RwLock {
         Ok(holding.map(ReadGuard::new))
     }
 
+    /// As [`read`](RwLock::read), waiting until `deadline` at the latest. `None` means that the last answer was that
+    /// the lock is held.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
+    pub fn try_read_until(&self, deadline: Instant) -> Result<Option<ReadGuard>> {
+        self.try_read_for(until(deadline))
+    }
+
+    /// Runs `f` as a reader, waiting for at most `wait`; as [`Mutex::with`](crate::Mutex::with).
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::with`](crate::Mutex::with).
+    pub fn with_read<T>(&self, wait: Duration, f: impl FnOnce(&Lease) -> T) -> Result<T> {
+        self.run_read(wait, f)?.into_result()
+    }
+
+    /// Runs `f` as a reader, waiting for at most `wait`, and returns its result even if the lease was lost meanwhile; as
+    /// [`Mutex::run`](crate::Mutex::run).
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::run`](crate::Mutex::run).
+    pub fn run_read<T>(&self, wait: Duration, f: impl FnOnce(&Lease) -> T) -> Result<Ran<T>> {
+        let acquire = |until| self.handle.acquire(Kind::Read, 1, until);
+        let call = |guard: &ReadGuard| f(guard);
+        self.handle
+            .run(wait, acquire, ReadGuard::new, call, ReadGuard::release)
+    }
+
     /// Comes in as the writer, waiting for as long as anybody else is in.
     ///
     /// While blocked it is as [`Mutex::lock`](crate::Mutex::lock).
@@ -107,5 +140,37 @@ impl RwLock {
     pub fn try_write_for(&self, wait: Duration) -> Result<Option<WriteGuard>> {
         let holding = self.handle.wait_for(Kind::Write, ALL, wait)?;
         Ok(holding.map(WriteGuard::new))
+    }
+
+    /// As [`write`](RwLock::write), waiting until `deadline` at the latest. `None` means that the last answer was that
+    /// the lock is held.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
+    pub fn try_write_until(&self, deadline: Instant) -> Result<Option<WriteGuard>> {
+        self.try_write_for(until(deadline))
+    }
+
+    /// Runs `f` as the writer, waiting for at most `wait`; as [`Mutex::with`](crate::Mutex::with).
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::with`](crate::Mutex::with).
+    pub fn with_write<T>(&self, wait: Duration, f: impl FnOnce(&Lease) -> T) -> Result<T> {
+        self.run_write(wait, f)?.into_result()
+    }
+
+    /// Runs `f` as the writer, waiting for at most `wait`, and returns its result even if the lease was lost meanwhile; as
+    /// [`Mutex::run`](crate::Mutex::run).
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::run`](crate::Mutex::run).
+    pub fn run_write<T>(&self, wait: Duration, f: impl FnOnce(&Lease) -> T) -> Result<Ran<T>> {
+        let acquire = |until| self.handle.acquire(Kind::Write, ALL, until);
+        let call = |guard: &WriteGuard| f(guard);
+        self.handle
+            .run(wait, acquire, WriteGuard::new, call, WriteGuard::release)
     }
 }

@@ -1,12 +1,12 @@
 //! The semaphore: so many permits, over all processes.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::engine::holding::Holding;
 use crate::error::{Error, Result};
-use crate::guard::Permit;
-use crate::lock::{Handle, options};
+use crate::guard::{Lease, Permit};
+use crate::lock::{Handle, Ran, options, until};
 use crate::script::{ALL, Kind};
 
 /// A lock of so many permits, which any number of threads of all processes hold some of.
@@ -38,11 +38,20 @@ pub struct Semaphore {
 
 options!(Semaphore);
 
+impl fmt::Debug for Semaphore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = self.handle.debug("Semaphore", f);
+        debug
+            .field("permits", &self.permits)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Semaphore {
     pub(crate) fn new(mut handle: Handle, permits: u32) -> Self {
         if permits == 0 || permits == ALL {
             let reason = format!("{permits} is not between 1 and 4294967294");
-            handle.target = handle.target.and(Err(Error::config("permits", reason)));
+            handle.refuse(Error::config("permits", reason));
         }
         Self { handle, permits }
     }
@@ -77,6 +86,34 @@ impl Semaphore {
         self.try_acquire_many_for(1, wait)
     }
 
+    /// Acquires a permit, waiting until `deadline` at the latest. `None` means that the last answer was that none is free.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_acquire_for`](Semaphore::try_acquire_for).
+    pub fn try_acquire_until(&self, deadline: Instant) -> Result<Option<Permit>> {
+        self.try_acquire_many_until(1, deadline)
+    }
+
+    /// Runs `f` with a permit, waiting for at most `wait`; as [`Mutex::with`](crate::Mutex::with).
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::with`](crate::Mutex::with), and [`Error::PermitsDiffer`].
+    pub fn with_permit<T>(&self, wait: Duration, f: impl FnOnce(&Lease) -> T) -> Result<T> {
+        self.with_permits(1, wait, f)
+    }
+
+    /// Runs `f` with a permit, waiting for at most `wait`, and returns its result even if the lease was lost meanwhile; as
+    /// [`Mutex::run`](crate::Mutex::run).
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::run`](crate::Mutex::run), and [`Error::PermitsDiffer`].
+    pub fn run_permit<T>(&self, wait: Duration, f: impl FnOnce(&Lease) -> T) -> Result<Ran<T>> {
+        self.run_permits(1, wait, f)
+    }
+
     /// Acquires `n` permits together, waiting for as long as it takes.
     ///
     /// # Errors
@@ -105,6 +142,51 @@ impl Semaphore {
         self.check(n)?;
         let holding: Option<Holding> = self.handle.wait_for(self.kind(), n, wait)?;
         Ok(holding.map(Permit::new))
+    }
+
+    /// Acquires `n` permits together, waiting until `deadline` at the latest. `None` means that the last answer was that too
+    /// few are free.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_acquire_many_for`](Semaphore::try_acquire_many_for).
+    pub fn try_acquire_many_until(&self, n: u32, deadline: Instant) -> Result<Option<Permit>> {
+        self.try_acquire_many_for(n, until(deadline))
+    }
+
+    /// Runs `f` with `n` permits, waiting for at most `wait`; as [`Mutex::with`](crate::Mutex::with).
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::with`](crate::Mutex::with), [`Error::PermitsDiffer`], and [`Error::Config`] if `n` is 0 or more than
+    /// the semaphore has.
+    pub fn with_permits<T>(
+        &self,
+        n: u32,
+        wait: Duration,
+        f: impl FnOnce(&Lease) -> T,
+    ) -> Result<T> {
+        self.run_permits(n, wait, f)?.into_result()
+    }
+
+    /// Runs `f` with `n` permits, waiting for at most `wait`, and returns its result even if the lease was lost meanwhile;
+    /// as [`Mutex::run`](crate::Mutex::run).
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::run`](crate::Mutex::run), [`Error::PermitsDiffer`], and [`Error::Config`] if `n` is 0 or more than
+    /// the semaphore has.
+    pub fn run_permits<T>(
+        &self,
+        n: u32,
+        wait: Duration,
+        f: impl FnOnce(&Lease) -> T,
+    ) -> Result<Ran<T>> {
+        self.check(n)?;
+        let acquire = |until| self.handle.acquire(self.kind(), n, until);
+        let call = |permit: &Permit| f(permit);
+        self.handle
+            .run(wait, acquire, Permit::new, call, Permit::release)
     }
 
     fn check(&self, n: u32) -> Result<()> {

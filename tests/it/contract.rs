@@ -5,6 +5,7 @@ mod clocks;
 mod closures;
 mod crashes;
 mod exclusion;
+mod faces;
 mod faults;
 mod links;
 mod loss;
@@ -97,6 +98,11 @@ use {no, yes};
 
 behaviours! {
     locks {
+        faces {
+            a_handle_has_its_name_even_if_it_is_unfit,
+            code_that_is_generic_over_the_kind_locks_it,
+            a_deadline_is_waited_for_like_a_length,
+        }
         exclusion {
             smoke,
             released_on_drop,
@@ -228,6 +234,7 @@ behaviours! {
             with_returns_what_the_closure_returns,
             with_times_out_and_names_the_holder,
             with_says_that_the_lease_ended_inside,
+            run_returns_the_result_beside_the_loss,
         }
     }
 }
@@ -261,7 +268,7 @@ matrix! {
         numbers: no("a reader has the last writer's fence"),
         repeats_the_last_number: yes,
         spans_names: no("it has one name"),
-        runs_closures: no("only mutexes have a way to"),
+        runs_closures: yes,
     }
     writer = Writer {
         locks: yes,
@@ -271,7 +278,7 @@ matrix! {
         numbers: yes,
         repeats_the_last_number: no("each writer has a fence of its own"),
         spans_names: no("it has one name"),
-        runs_closures: no("only mutexes have a way to"),
+        runs_closures: yes,
     }
     only_permit = OnlyPermit {
         locks: yes,
@@ -281,7 +288,7 @@ matrix! {
         numbers: yes,
         repeats_the_last_number: no("each permit has a fence of its own"),
         spans_names: no("it has one name"),
-        runs_closures: no("only mutexes have a way to"),
+        runs_closures: yes,
     }
     permit = Permit {
         locks: yes,
@@ -291,7 +298,7 @@ matrix! {
         numbers: yes,
         repeats_the_last_number: no("each permit has a fence of its own"),
         spans_names: no("it has one name"),
-        runs_closures: no("only mutexes have a way to"),
+        runs_closures: yes,
     }
     permits = Permits {
         locks: yes,
@@ -301,7 +308,7 @@ matrix! {
         numbers: yes,
         repeats_the_last_number: no("each guard has a fence of its own"),
         spans_names: no("it has one name"),
-        runs_closures: no("only mutexes have a way to"),
+        runs_closures: yes,
     }
     multi = Multi {
         locks: yes,

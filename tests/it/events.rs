@@ -47,14 +47,15 @@ impl Told {
             connection: Some(connection),
             ..told(what, "", "", 0, ms(0))
         };
-        match *event {
+        let told = match *event {
             Event::Acquired {
                 name,
                 owner,
                 fence,
                 waited,
+                ..
             } => told("acquired", name, owner, fence, waited),
-            Event::Contended { name, holder } => {
+            Event::Contended { name, holder, .. } => {
                 told("contended", name, holder.unwrap_or_default(), 0, ms(0))
             }
             Event::PassedOn {
@@ -62,41 +63,52 @@ impl Told {
                 owner,
                 fence,
                 waited,
+                ..
             } => told("passed on", name, owner, fence, waited),
-            Event::HandedOver { name, owner } => told("handed over", name, owner, 0, ms(0)),
+            Event::HandedOver { name, owner, .. } => told("handed over", name, owner, 0, ms(0)),
             Event::Released {
                 name,
                 owner,
                 fence,
                 held,
+                ..
             } => told("released", name, owner, fence, held),
             Event::HeldLong {
                 name,
                 owner,
                 fence,
                 held,
+                ..
             } => told("held long", name, owner, fence, held),
             Event::Renewed {
                 name,
                 owner,
                 remaining,
+                ..
             } => told("renewed", name, owner, 0, remaining),
             Event::AtRisk {
                 name,
                 owner,
                 remaining,
+                ..
             } => told("at risk", name, owner, 0, remaining),
-            Event::Lost { lost, owner } => Self {
+            Event::Lost { lost, owner, .. } => Self {
                 cause: Some(lost.cause),
                 ..told("lost", &lost.name, owner, lost.fence, ms(0))
             },
-            Event::Unreachable { connection, error } => {
+            Event::Unreachable {
+                connection, error, ..
+            } => {
                 assert!(matches!(error, Error::Unavailable { name: None, .. }));
                 of("unreachable", connection)
             }
-            Event::Recovered { connection } => of("recovered", connection),
+            Event::Recovered { connection, .. } => of("recovered", connection),
             ref other => panic!("a new one: {other:?}"),
-        }
+        };
+        assert_eq!(event.kind(), told.what.replace(' ', "_"));
+        assert_eq!(event.name().unwrap_or_default(), told.name);
+        assert_eq!(event.name().is_none(), told.connection.is_some());
+        told
     }
 }
 

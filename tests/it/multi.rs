@@ -399,3 +399,28 @@ fn a_name_of_another_kind_ends_it_before_anything_is_taken() {
     assert!(!raw.exists(&names[0]) && !raw.exists(&names[2]));
     let () = raw.ask(&["DEL", &names[1]]);
 }
+
+/// The whole set has the state, the rest of the lease and the extension of one guard.
+#[test]
+fn a_set_tells_its_state_and_is_extended_as_one() {
+    let redis = shared();
+    let (locks, name) = (manager(redis.url()), name("set"));
+    let names = ["a", "b", "c"].map(|end| format!("{name}:{end}"));
+    let set = locks.multi(&names).lease(secs(5)).renew(false);
+    let guard = set.lock().expect("all are free");
+    assert_eq!(guard.state(), LeaseState::Held);
+    assert!(guard.remaining() > secs(1) && guard.remaining() <= secs(5));
+    guard.extend(secs(100)).expect("it is held");
+    assert!(guard.remaining() > secs(99), "{:?}", guard.remaining());
+    for (lease, name) in guard.leases().iter().zip(&names) {
+        assert!(lease.remaining() > secs(99), "{lease:?}");
+        assert!(redis.ttl(name).expect("it expires") > secs(99));
+    }
+    // It never shortens.
+    guard.extend(secs(1)).expect("it is held");
+    assert!(guard.remaining() > secs(90), "{:?}", guard.remaining());
+    let () = redis.ask(&["DEL", &names[1]]);
+    assert_eq!(lost(guard.extend(secs(200))).cause, LostCause::Removed);
+    assert_eq!(guard.state(), LeaseState::Lost);
+    assert_eq!(guard.remaining(), Duration::ZERO);
+}

@@ -466,3 +466,12 @@ fn a_permit_has_a_fence_of_its_own() {
     fences.dedup();
     assert_eq!(fences.len(), all);
 }
+
+#[test]
+fn its_debug_shows_its_permits() {
+    let locks = LockManager::single(&unused_url()).build_unchecked();
+    let semaphore = locks.expect("nothing is sent").semaphore("downloads", 8);
+    let shown = format!("{semaphore:?}");
+    assert!(shown.contains("\"downloads\""), "{shown}");
+    assert!(shown.contains("permits: 8"), "{shown}");
+}

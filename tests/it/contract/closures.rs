@@ -63,3 +63,25 @@ pub(super) fn with_says_that_the_lease_ended_inside(kind: Kind) {
     assert_eq!(lost(result).cause, LostCause::Expired);
     assert!(ran);
 }
+
+/// The work was done, so its result is there whether the lease was lost or not.
+pub(super) fn run_returns_the_result_beside_the_loss(kind: Kind) {
+    let name = name("run");
+    let lock = kind.of(&manager(shared().url()), &name);
+    let ran = lock.run(secs(1), |leases| leases[0].name().to_owned());
+    let ran = ran.expect("it is free");
+    assert_eq!((ran.value.as_str(), &ran.lost), (&*name, &None));
+    assert_eq!(ran.into_result().expect("it was held"), name);
+
+    let ran = lock.lease(secs(2)).unrenewed().run(PATIENCE, |leases| {
+        wait_until("the lease is over", || {
+            leases[0].state() == LeaseState::Lost
+        });
+        17
+    });
+    let ran = ran.expect("it ran");
+    assert_eq!(ran.value, 17);
+    let loss = ran.lost.clone().expect("it was lost");
+    assert_eq!(loss.cause, LostCause::Expired);
+    assert_eq!(lost(ran.into_result()), loss);
+}

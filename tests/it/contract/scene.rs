@@ -46,7 +46,7 @@ impl Scene {
         let listener = move |event: &Event<'_>| {
             let (connection, is_out) = match *event {
                 Event::Unreachable { connection, .. } => (connection, true),
-                Event::Recovered { connection } => (connection, false),
+                Event::Recovered { connection, .. } => (connection, false),
                 _ => return,
             };
             if connection == Connection::Renewal {

@@ -33,7 +33,7 @@ pub(crate) use log::{Logged, logged};
 pub(crate) use proxy::{Fault, Proxy, Role};
 pub(crate) use raw::{Raw, companions_of, fence_of};
 pub(crate) use server::{Server, shared, unused_url};
-pub(crate) use subject::{Guard, Holder, Kind, Subject};
+pub(crate) use subject::{Guard, Holder, Kind, Subject, WithLock};
 pub(crate) use threads::{Task, asleep, locking, locking_asleep, own_threads, task, task_asleep};
 
 /// How long anything may take that is bound to happen: far longer than it does, so that a busy machine fails no

@@ -2,11 +2,11 @@
 
 use std::slice;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leasehold::{
-    Lease, LockGuard, LockManager, Lost, MultiGuard, Permit, ReadGuard, ReentrantGuard, Result,
-    WriteGuard,
+    Lease, Lock, LockGuard, LockManager, Lost, MultiGuard, Permit, Ran, ReadGuard, ReentrantGuard,
+    Result, Semaphore, WriteGuard,
 };
 
 use super::{PATIENCE, threads};
@@ -109,6 +109,13 @@ impl Kind {
     }
 }
 
+/// Code that is generic over the kind of lock. A closure cannot be.
+pub(crate) trait WithLock {
+    type Output;
+
+    fn call<L: Lock>(self, lock: &L) -> Self::Output;
+}
+
 /// A lock of any kind, to one manager, and the options with which it is locked.
 #[derive(Clone)]
 pub(crate) struct Subject {
@@ -122,6 +129,7 @@ pub(crate) struct Subject {
 
 #[derive(Clone, Copy)]
 enum Wait {
+    Until(Instant),
     Endless,
     For(Duration),
     Not,
@@ -141,12 +149,14 @@ macro_rules! with_options {
 /// Such a handle, by which it is locked in one of three ways.
 macro_rules! acquire {
     ($subject:expr, $wait:expr, $guard:path,
-     $handle:expr, $lock:ident, $try_lock:ident, $try_lock_for:ident $(, $many:expr)?) => {{
+     $handle:expr, $lock:ident, $try_lock:ident, $try_lock_for:ident, $try_lock_until:ident
+     $(, $many:expr)?) => {{
         let handle = with_options!($subject, $handle);
         match $wait {
             Wait::Endless => handle.$lock($($many)?).map(Some),
             Wait::Not => handle.$try_lock($($many)?),
             Wait::For(wait) => handle.$try_lock_for($($many,)? wait),
+            Wait::Until(deadline) => handle.$try_lock_until($($many,)? deadline),
         }
         .map(|guard| guard.map($guard))
     }};
@@ -185,17 +195,80 @@ impl Subject {
         self.acquire(Wait::For(wait))
     }
 
-    /// Runs `f` under the lock, where the kind has a way to do that.
+    pub(crate) fn try_lock_until(&self, deadline: Instant) -> Result<Option<Guard>> {
+        self.acquire(Wait::Until(deadline))
+    }
+
+    /// Runs `f` under the lock.
     pub(crate) fn with<T>(&self, wait: Duration, f: impl FnOnce(&[Lease]) -> T) -> Result<T> {
         let (locks, name) = (&self.locks, &self.name);
-        let (mutex, reentrant) = (locks.mutex(name), locks.reentrant_mutex(name));
+        if self.kind == Kind::Multi {
+            return with_options!(self, locks.multi(self.kind.keys(name))).with(wait, f);
+        }
+        let one = |lease: &Lease| f(slice::from_ref(lease));
         match self.kind {
-            Kind::Mutex => with_options!(self, mutex).with(wait, |lease| f(slice::from_ref(lease))),
-            Kind::Reentrant => {
-                with_options!(self, reentrant).with(wait, |lease| f(slice::from_ref(lease)))
+            Kind::Mutex => with_options!(self, locks.mutex(name)).with(wait, one),
+            Kind::Reentrant => with_options!(self, locks.reentrant_mutex(name)).with(wait, one),
+            Kind::Reader => with_options!(self, locks.rwlock(name)).with_read(wait, one),
+            Kind::Writer => with_options!(self, locks.rwlock(name)).with_write(wait, one),
+            Kind::OnlyPermit | Kind::Permit => {
+                with_options!(self, self.semaphore()).with_permit(wait, one)
             }
-            Kind::Multi => with_options!(self, locks.multi(self.kind.keys(name))).with(wait, f),
-            kind => panic!("{kind:?} runs no closures"),
+            Kind::Permits | Kind::AllPermits => {
+                with_options!(self, self.semaphore()).with_permits(self.many(), wait, one)
+            }
+            Kind::Multi => unreachable!("its closure takes several leases"),
+        }
+    }
+
+    /// Runs `f` under the lock, and returns its result beside the loss.
+    pub(crate) fn run<T>(&self, wait: Duration, f: impl FnOnce(&[Lease]) -> T) -> Result<Ran<T>> {
+        let (locks, name) = (&self.locks, &self.name);
+        if self.kind == Kind::Multi {
+            return with_options!(self, locks.multi(self.kind.keys(name))).run(wait, f);
+        }
+        let one = |lease: &Lease| f(slice::from_ref(lease));
+        match self.kind {
+            Kind::Mutex => with_options!(self, locks.mutex(name)).run(wait, one),
+            Kind::Reentrant => with_options!(self, locks.reentrant_mutex(name)).run(wait, one),
+            Kind::Reader => with_options!(self, locks.rwlock(name)).run_read(wait, one),
+            Kind::Writer => with_options!(self, locks.rwlock(name)).run_write(wait, one),
+            Kind::OnlyPermit | Kind::Permit => {
+                with_options!(self, self.semaphore()).run_permit(wait, one)
+            }
+            Kind::Permits | Kind::AllPermits => {
+                with_options!(self, self.semaphore()).run_permits(self.many(), wait, one)
+            }
+            Kind::Multi => unreachable!("its closure takes several leases"),
+        }
+    }
+
+    /// Calls code that is generic over the kind of lock.
+    pub(crate) fn as_lock<C: WithLock>(&self, code: C) -> C::Output {
+        let (locks, name) = (&self.locks, &self.name);
+        match self.kind {
+            Kind::Mutex => code.call(&with_options!(self, locks.mutex(name))),
+            Kind::Reentrant => code.call(&with_options!(self, locks.reentrant_mutex(name))),
+            Kind::Reader => code.call(&with_options!(self, locks.rwlock(name)).reader()),
+            Kind::Writer => code.call(&with_options!(self, locks.rwlock(name)).writer()),
+            Kind::OnlyPermit | Kind::Permit | Kind::Permits | Kind::AllPermits => {
+                code.call(&with_options!(self, self.semaphore()).permits(self.many()))
+            }
+            Kind::Multi => code.call(&with_options!(self, locks.multi(self.kind.keys(name)))),
+        }
+    }
+
+    fn semaphore(&self) -> Semaphore {
+        let permits = if self.kind == Kind::OnlyPermit { 1 } else { 3 };
+        self.locks.semaphore(&self.name, permits)
+    }
+
+    /// How many permits the kind takes together.
+    fn many(&self) -> u32 {
+        match self.kind {
+            Kind::Permits => 2,
+            Kind::AllPermits => 3,
+            _ => 1,
         }
     }
 
@@ -232,7 +305,8 @@ impl Subject {
                 locks.mutex(name),
                 lock,
                 try_lock,
-                try_lock_for
+                try_lock_for,
+                try_lock_until
             ),
             Kind::Reentrant => acquire!(
                 self,
@@ -241,7 +315,8 @@ impl Subject {
                 locks.reentrant_mutex(name),
                 lock,
                 try_lock,
-                try_lock_for
+                try_lock_for,
+                try_lock_until
             ),
             Kind::Reader => acquire!(
                 self,
@@ -250,7 +325,8 @@ impl Subject {
                 locks.rwlock(name),
                 read,
                 try_read,
-                try_read_for
+                try_read_for,
+                try_read_until
             ),
             Kind::Writer => acquire!(
                 self,
@@ -259,7 +335,8 @@ impl Subject {
                 locks.rwlock(name),
                 write,
                 try_write,
-                try_write_for
+                try_write_for,
+                try_write_until
             ),
             Kind::OnlyPermit | Kind::Permit => acquire!(
                 self,
@@ -268,7 +345,8 @@ impl Subject {
                 permits(if self.kind == Kind::Permit { 3 } else { 1 }),
                 acquire,
                 try_acquire,
-                try_acquire_for
+                try_acquire_for,
+                try_acquire_until
             ),
             Kind::Permits | Kind::AllPermits => acquire!(
                 self,
@@ -278,6 +356,7 @@ impl Subject {
                 acquire_many,
                 try_acquire_many,
                 try_acquire_many_for,
+                try_acquire_many_until,
                 if self.kind == Kind::Permits { 2 } else { 3 }
             ),
             Kind::Multi => acquire!(
@@ -288,7 +367,8 @@ impl Subject {
                 locks.multi(self.kind.keys(name).iter().rev()),
                 lock,
                 try_lock,
-                try_lock_for
+                try_lock_for,
+                try_lock_until
             ),
         }
     }

@@ -1,0 +1,230 @@
+//! One face of all kinds, for code that is generic over the kind of lock.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::guard::{Lease, LockGuard, MultiGuard, Permit, ReadGuard, ReentrantGuard, WriteGuard};
+use crate::lock::multi::MultiLock;
+use crate::lock::mutex::Mutex;
+use crate::lock::reentrant::ReentrantMutex;
+use crate::lock::rwlock::RwLock;
+use crate::lock::semaphore::Semaphore;
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+use sealed::Sealed;
+
+/// A lock of any kind, for a function that leaves the kind to its caller.
+///
+/// A [`Mutex`], [`ReentrantMutex`] and [`MultiLock`] are locks. [`RwLock::reader`], [`RwLock::writer`] and
+/// [`Semaphore::permits`] give a lock for one way to use theirs. Each method does what the method of that name, or the
+/// corresponding one (`read`, `write`, `acquire_many`), does on the kind itself, with its errors. No other crate can
+/// implement this trait, so it may get further methods.
+///
+/// # Example
+///
+/// ```no_run
+/// use leasehold::{Guard, Lock, LockManager};
+/// use std::time::Duration;
+///
+/// /// Runs a step of the migration, unless another host is at it.
+/// fn migrate<L: Lock>(lock: &L, step: impl FnOnce()) -> leasehold::Result<bool> {
+///     let Some(guard) = lock.try_lock_for(Duration::from_secs(5))? else {
+///         println!("{} is held", lock.name());
+///         return Ok(false);
+///     };
+///     step();
+///     guard.release()?;
+///     Ok(true)
+/// }
+///
+/// # fn main() -> leasehold::Result<()> {
+/// let locks = LockManager::connect("redis://127.0.0.1/")?;
+/// migrate(&locks.mutex("users"), || {})?;
+/// migrate(&locks.multi(["users", "orders"]), || {})?;
+/// migrate(&locks.rwlock("schema").writer(), || {})?;
+/// migrate(&locks.semaphore("imports", 4).permits(2), || {})?;
+/// # Ok(()) }
+/// ```
+pub trait Lock: Sealed + Clone + Debug + Send + Sync {
+    /// The guard of this kind, which releases the lock when it is dropped.
+    type Guard: Guard;
+
+    /// Returns the name of the lock, as it was given.
+    fn name(&self) -> &str;
+
+    /// Acquires the lock, waiting for as long as it takes; as [`Mutex::lock`].
+    ///
+    /// # Errors
+    ///
+    /// As the kind's own method.
+    fn lock(&self) -> Result<Self::Guard>;
+
+    /// Acquires the lock if that needs no wait, and returns `None` if it does; as [`Mutex::try_lock`].
+    ///
+    /// # Errors
+    ///
+    /// As the kind's own method.
+    fn try_lock(&self) -> Result<Option<Self::Guard>> {
+        self.try_lock_for(Duration::ZERO)
+    }
+
+    /// Acquires the lock, waiting for at most `wait`, and returns `None` if it is still held then; as
+    /// [`Mutex::try_lock_for`].
+    ///
+    /// # Errors
+    ///
+    /// As the kind's own method.
+    fn try_lock_for(&self, wait: Duration) -> Result<Option<Self::Guard>>;
+}
+
+/// A guard of any kind: see [`Lock`].
+pub trait Guard: Sealed + Debug {
+    /// Returns whether the lock can still be relied on; as [`Lease::check`](crate::Lease::check).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`](crate::Error::Lost): the lease is lost.
+    fn check(&self) -> Result<()>;
+
+    /// Releases the lock and says whether it was held until now; as [`LockGuard::release`].
+    ///
+    /// # Errors
+    ///
+    /// As the guard's own method.
+    fn release(self) -> Result<()>;
+}
+
+macro_rules! lock {
+    ($lock:ty, $guard:ty) => {
+        impl Sealed for $lock {}
+
+        impl Lock for $lock {
+            type Guard = $guard;
+
+            fn name(&self) -> &str {
+                <$lock>::name(self)
+            }
+
+            fn lock(&self) -> Result<$guard> {
+                <$lock>::lock(self)
+            }
+
+            fn try_lock_for(&self, wait: Duration) -> Result<Option<$guard>> {
+                <$lock>::try_lock_for(self, wait)
+            }
+        }
+    };
+}
+
+macro_rules! guards {
+    ($($guard:ty: $checked:ty),*) => {$(
+        impl Sealed for $guard {}
+
+        impl Guard for $guard {
+            fn check(&self) -> Result<()> {
+                <$checked>::check(self)
+            }
+
+            fn release(self) -> Result<()> {
+                <$guard>::release(self)
+            }
+        }
+    )*};
+}
+
+lock!(Mutex, LockGuard);
+lock!(ReentrantMutex, ReentrantGuard);
+lock!(MultiLock, MultiGuard);
+lock!(Reader, ReadGuard);
+lock!(Writer, WriteGuard);
+lock!(Permits, Permit);
+guards!(
+    LockGuard: Lease, ReentrantGuard: Lease, ReadGuard: Lease, WriteGuard: Lease, Permit: Lease,
+    MultiGuard: MultiGuard
+);
+
+/// The readers' side of a [`RwLock`], as a [`Lock`]: see [`RwLock::reader`].
+#[derive(Clone, Debug)]
+pub struct Reader(RwLock);
+
+/// The writers' side of a [`RwLock`], as a [`Lock`]: see [`RwLock::writer`].
+#[derive(Clone, Debug)]
+pub struct Writer(RwLock);
+
+/// A number of permits of a [`Semaphore`], as a [`Lock`]: see [`Semaphore::permits`].
+#[derive(Clone, Debug)]
+pub struct Permits {
+    semaphore: Semaphore,
+    n: u32,
+}
+
+impl RwLock {
+    /// Returns the readers' side as a [`Lock`], with this handle's options.
+    #[must_use]
+    pub fn reader(&self) -> Reader {
+        Reader(self.clone())
+    }
+
+    /// Returns the writers' side as a [`Lock`], with this handle's options.
+    #[must_use]
+    pub fn writer(&self) -> Writer {
+        Writer(self.clone())
+    }
+}
+
+impl Semaphore {
+    /// Returns `n` permits, acquired together, as a [`Lock`], with this handle's options.
+    #[must_use]
+    pub fn permits(&self, n: u32) -> Permits {
+        Permits {
+            semaphore: self.clone(),
+            n,
+        }
+    }
+}
+
+impl Reader {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn lock(&self) -> Result<ReadGuard> {
+        self.0.read()
+    }
+
+    fn try_lock_for(&self, wait: Duration) -> Result<Option<ReadGuard>> {
+        self.0.try_read_for(wait)
+    }
+}
+
+impl Writer {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn lock(&self) -> Result<WriteGuard> {
+        self.0.write()
+    }
+
+    fn try_lock_for(&self, wait: Duration) -> Result<Option<WriteGuard>> {
+        self.0.try_write_for(wait)
+    }
+}
+
+impl Permits {
+    fn name(&self) -> &str {
+        self.semaphore.name()
+    }
+
+    fn lock(&self) -> Result<Permit> {
+        self.semaphore.acquire_many(self.n)
+    }
+
+    fn try_lock_for(&self, wait: Duration) -> Result<Option<Permit>> {
+        self.semaphore.try_acquire_many_for(self.n, wait)
+    }
+}
