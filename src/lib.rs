@@ -52,7 +52,10 @@
 //!    server's clock in microseconds, so they go on rising after the loss of all data, and after the clock was
 //!    set back by less than [`fence_memory`](Builder::fence_memory). The exceptions: the loss of data *and* a
 //!    clock set back, both at once (a failover to a replica that has missed the record, and whose clock is behind, is
-//!    that too); and two masters at once with different clocks.
+//!    that too); and two masters at once with different clocks. After a server lost its data there is a third, for a
+//!    moment: a process passes the lock among its own threads until it sees that its connections are closed. That takes a
+//!    few milliseconds, or at most one [`quantum`](Builder::quantum) in a process that has never waited for another. The
+//!    fences of these guards may be smaller than one that the server has granted since.
 //! 3. **No hidden loss.** A holder learns of the loss by its own clock, at the deadline, even if the network is
 //!    dead and the renewal is stuck. `Lost` is final: no late answer revives a lease. [`on_lost`] fires within
 //!    50 ms, from a thread that does no input or output.

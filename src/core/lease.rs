@@ -42,6 +42,11 @@ pub(crate) fn valid_until(sent: Time, lease: Duration) -> Time {
     sent + lease.saturating_sub(drift(lease))
 }
 
+/// When the request was sent that gave a lease this deadline.
+pub(crate) fn sent_for(deadline: Time, lease: Duration) -> Time {
+    deadline - lease.saturating_sub(drift(lease))
+}
+
 /// What a lease is at some moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {

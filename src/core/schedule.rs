@@ -4,9 +4,11 @@
 use std::borrow::Borrow;
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
+use std::ops::Bound;
 use std::time::Duration;
 
 use crate::clock::Time;
+use crate::core::lease::drift;
 
 /// Something that stands in a [`Schedule`], with a number that tells it from all others there.
 pub(crate) trait Numbered {
@@ -142,10 +144,16 @@ impl<T: Numbered> Schedule<T> {
         self.due.pop_first().map(|due| due.thing)
     }
 
-    /// The things that are due at `until` or before, the earliest first.
-    pub(crate) fn due_by(&self, until: Time) -> impl Iterator<Item = &T> {
-        let due = self.due.iter().take_while(move |due| due.at <= until);
-        due.map(|due| &due.thing)
+    /// Returns the things that stand after `after` and are due at `until` or before, the earliest first, with their places.
+    pub(crate) fn due_between(
+        &self,
+        after: Place,
+        until: Time,
+    ) -> impl Iterator<Item = (Place, &T)> {
+        let after = Bound::Excluded(&after as &dyn Placed);
+        let due = self.due.range::<dyn Placed, _>((after, Bound::Unbounded));
+        let due = due.take_while(move |due| due.at <= until);
+        due.map(|due| ((due.at, due.thing.number()), &due.thing))
     }
 
     /// When the earliest thing is due.
@@ -258,10 +266,11 @@ pub(crate) fn renewal_limit(lease: Duration) -> Duration {
     (lease / 4).max(Duration::from_millis(5))
 }
 
-/// Below how much of it left a renewed lease counts as at risk: the renewal due at a third, and the retry of
-/// a sixth more, have not come through.
+/// Below how much of it left a renewed lease counts as at risk: half of a lease has passed since it was confirmed, so the
+/// renewal due at a third, and the retry of a sixth more, have not come through. The drift is taken off what is left, and
+/// so here too: of a short lease it is the larger part.
 pub(crate) fn at_risk_below(lease: Duration) -> Duration {
-    lease / 2
+    (lease / 2).saturating_sub(drift(lease))
 }
 
 #[cfg(test)]
@@ -290,6 +299,17 @@ mod tests {
         let due = renewal_due(at(0), lease, 0);
         let deadline = crate::core::lease::valid_until(at(0), lease);
         assert!(due + retry_after(lease) < deadline);
+    }
+
+    #[test]
+    fn no_lease_is_at_risk_before_its_renewal_is_due() {
+        for lease in [10, 11, 12, 13, 100, 30_000].map(Duration::from_millis) {
+            let deadline = crate::core::lease::valid_until(at(0), lease);
+            let left = |now: Time| deadline.since(now);
+            let due = renewal_due(at(0), lease, 0);
+            assert!(left(due) > at_risk_below(lease), "{lease:?}");
+            assert_eq!(left(at(0) + lease / 2), at_risk_below(lease), "{lease:?}");
+        }
     }
 
     #[test]
@@ -375,6 +395,15 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(schedule.next(), model.iter().min().map(|(time, _)| *time));
+                let (after, until) = ((at(time / 2), number as u64 / 2), at(time));
+                let between: Vec<_> = schedule
+                    .due_between(after, until)
+                    .map(|(place, _)| place)
+                    .collect();
+                model.sort_unstable();
+                let is_between = |place: &Place| *place > after && place.0 <= until;
+                let expected: Vec<_> = model.iter().copied().filter(is_between).collect();
+                prop_assert_eq!(between, expected);
             }
         }
     }

@@ -107,7 +107,7 @@ impl Engine {
                 let arrival = state.queue.arrive(
                     wants,
                     now,
-                    |tenure| tenure.health(now),
+                    |tenure| self.health(tenure, now),
                     || Arc::clone(slot.insert(Slot::new())),
                 );
                 if matches!(arrival, Arrival::Delegate) {

@@ -44,12 +44,16 @@ impl Engine {
     }
 
     /// A tenure of this process's that more threads could sit in if nobody else waits for the lock.
-    pub(super) fn offered(&self, request: &Request<'_>, entry: &Entry) -> Option<Arc<Tenure>> {
+    pub(super) fn offered(
+        self: &Arc<Self>,
+        request: &Request<'_>,
+        entry: &Entry,
+    ) -> Option<Arc<Tenure>> {
         if !entry.kind.sharing().together {
             return None;
         }
         let (now, terms) = (self.now(), request.options.terms());
-        let health = |tenure: &Arc<Tenure>| tenure.health(now);
+        let health = |tenure: &Arc<Tenure>| self.health(tenure, now);
         let state = entry.lock();
         state.queue.beside(request.units, terms, health).cloned()
     }

@@ -2,12 +2,12 @@
 //!
 //! | step | does |
 //! | --- | --- |
+//! | 0 | at the first lease: connects, and has the server load the script, so that a renewal is one round trip |
 //! | 1 | takes what is due, or will be soon, out of the timetable, up to a batch, and notes that it is in flight |
 //! | 2 | sends the batch in one request |
 //! | 3 | puts each confirmed lease to its next time, each other one to its retry time; hands each lost one to the watch thread |
 //! | 4 | sends the endings that are due, until one fails |
-//! | 5 | now and then has the pool close what nobody uses |
-//! | 6 | sleeps until the next is due, a second at the most |
+//! | 5 | sleeps until the next is due, a second at the most |
 //!
 //! A lease that is in flight is noted as such, and an ending stays in the timetable, before anything is sent: so
 //! neither an error nor a panic on the way can make the thread forget one. A lease is registered before its guard is handed out, and deregistered before
@@ -49,8 +49,6 @@ pub(super) const BATCH: usize = 200;
 const AT_A_TIME: usize = 50;
 /// The place of a lease that is in flight.
 const IN_FLIGHT: u64 = 0;
-/// How long a connection of the pool is kept that nobody uses: held locks need none.
-const IDLE: Duration = Duration::from_secs(15);
 /// After a failure: what else is due is tried next, but a server that is gone is not asked without a pause.
 const AFTER_FAILURE: Duration = Duration::from_millis(10);
 /// After a panic, so that one that comes again and again does not take a core.
@@ -157,7 +155,7 @@ impl Renewal {
 
     fn run(&self, engine: &Weak<Engine>) {
         let mut line: Option<Box<dyn Line>> = None;
-        let mut tidied: Option<Time> = None;
+        let mut is_opened = false;
         loop {
             // Held only while there is work, so that the last handle and guard can end the engine.
             let Some(engine) = engine.upgrade() else {
@@ -165,6 +163,11 @@ impl Renewal {
             };
             let round = survived(|| {
                 let line = line.get_or_insert_with(|| engine.store.line());
+                if !is_opened && self.state.lock().leases.next().is_some() {
+                    is_opened = true;
+                    // Where it fails, the first renewal tries again, and says so.
+                    line.open().ok();
+                }
                 let renewed = self.renew_due(&engine, &mut **line);
                 let ended = self.end_due(&engine, &mut **line);
                 renewed && ended
@@ -176,10 +179,6 @@ impl Renewal {
                 self.state.lock().land();
             }
             let now = engine.now();
-            if now.since(*tidied.get_or_insert(now)) >= IDLE {
-                tidied = Some(now);
-                engine.store.close_idle(IDLE);
-            }
             drop(engine);
             let mut state = self.state.lock();
             let next = state.next_due();

@@ -16,7 +16,7 @@ use crate::clock::Time;
 use crate::config::Terms;
 use crate::core::attempt::{Attempt, Grant, Leftover};
 use crate::core::ending::{Ending, Next};
-use crate::core::lease::{LeaseCell, Standing, valid_until};
+use crate::core::lease::{LeaseCell, Standing, sent_for, valid_until};
 use crate::core::queue::{Finish, Health, Tenancy};
 use crate::core::schedule::{Numbered, at_risk_below};
 use crate::engine::Engine;
@@ -193,6 +193,16 @@ impl Tenure {
             .is_some_and(|until| until > now + self.terms.lease())
     }
 
+    /// Returns whether the server has confirmed it by a request that was sent after `cut`.
+    fn is_confirmed_after(&self, cut: Time) -> bool {
+        // An extended deadline does not tell when it was confirmed last.
+        if self.is_extended.load(Ordering::Acquire) {
+            return false;
+        }
+        let sent = |deadline| sent_for(deadline, self.terms.lease());
+        self.cell.deadline().is_some_and(|at| sent(at) > cut)
+    }
+
     /// Whether a renewal is overdue, going by what is left of the lease.
     pub(crate) fn is_late(&self, left: Duration) -> bool {
         self.terms.renew && left < at_risk_below(self.terms.lease())
@@ -305,6 +315,23 @@ impl Engine {
         }
     }
 
+    /// Returns whether a tenure may be passed on in memory at `now`.
+    ///
+    /// A connection that the server closed is a sign that the server was started again, perhaps without its data. A lease
+    /// that was confirmed last before such a sign is not passed on: the next thread asks.
+    pub(super) fn health(self: &Arc<Self>, tenure: &Arc<Tenure>, now: Time) -> Health {
+        let health = tenure.health(now);
+        let cut = self.store.last_cut();
+        if health != Health::Good || cut == Time::from_nanos(0) || tenure.is_confirmed_after(cut) {
+            return health;
+        }
+        if tenure.entry.kind.sharing().together {
+            // It goes on beside those who ask, so they ask only until it is confirmed.
+            self.renewal.hasten(self, tenure);
+        }
+        Health::Poor
+    }
+
     /// Ends one turn of a tenure. Returns what the lease was, and what is to be sent to Redis, if anything.
     pub(crate) fn finish(
         self: &Arc<Self>,
@@ -313,7 +340,9 @@ impl Engine {
     ) -> (Standing, Option<Ending>) {
         let (standing, finish, fence) = {
             let mut state = tenure.entry.lock();
-            let health = tenure.health(now);
+            // The wait for the mutex may have been long.
+            let now = now.max(self.now());
+            let health = self.health(tenure, now);
             let fence = match health {
                 Health::Lost => state.queue.fence(tenure.number),
                 Health::Good | Health::Poor => None,
@@ -370,6 +399,8 @@ impl Engine {
     ) -> (Standing, EndedHere) {
         let (standing, finish, fence) = {
             let mut state = tenure.entry.lock();
+            // The wait for the mutex may have been long.
+            let now = now.max(self.now());
             // It is not passed on, however good it is.
             let health = match tenure.health(now) {
                 Health::Lost => Health::Lost,

@@ -5,6 +5,7 @@ mod called;
 mod claims;
 mod closing;
 mod endings;
+mod leases;
 mod panics;
 mod suspend;
 mod told;
@@ -25,7 +26,7 @@ use crate::name::LockKey;
 use crate::random::SystemChance;
 use crate::script::{Call, Renewed, Reply, Verb};
 use crate::store::{Answer, Heard, Limits, Line, Store};
-use crate::sync::{Arc, Mutex, thread};
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, thread};
 
 /// Short, for what is to expire, or for a clock that the test moves.
 const SHORT: Duration = Duration::from_millis(300);
@@ -43,6 +44,8 @@ struct Fake {
     pool: Arc<Mutex<Script>>,
     /// Answers the renewal thread.
     line: Arc<Mutex<Script>>,
+    /// When a connection was last closed by the server, in nanoseconds.
+    cut: Arc<AtomicU64>,
 }
 
 impl Fake {
@@ -53,6 +56,7 @@ impl Fake {
         Self {
             pool: Arc::new(Mutex::new(Box::new(pool))),
             line: Arc::new(Mutex::new(Box::new(line))),
+            cut: Arc::default(),
         }
     }
 
@@ -82,6 +86,10 @@ impl Store for Fake {
 
     fn line(&self) -> Box<dyn Line> {
         Box::new(self.clone())
+    }
+
+    fn last_cut(&self) -> Time {
+        Time::from_nanos(self.cut.load(Ordering::SeqCst))
     }
 
     fn listen(&self, _: &[&str], _: &mut dyn FnMut(Heard<'_>) -> bool) -> Result<(), Failure> {

@@ -3,7 +3,9 @@
 //! It does no I/O and runs no user code, so nothing can delay it: not a dead network, not a stuck renewal, not
 //! a full pool. One timetable holds every lease at its deadline. A lease whose deadline has moved since is put
 //! back at the new one, whenever the thread is awake shortly before; one that has passed is settled as lost, whoever
-//! waits behind it may ask, and whoever wants to know is told. Where there is a listener, a lease that is renewed is
+//! waits behind it may ask, and whoever wants to know is told. Leases whose deadlines have moved are looked for a few times
+//! a second and piece by piece; what is due is settled between two pieces, so that no number of leases delays a loss.
+//! Where there is a listener, a lease that is renewed is
 //! looked at when its renewal would be overdue too, be the renewal thread stuck or not.
 //!
 //! The thread starts with the first lease, sleeps for at most a second at a time (so that it notices a resume
@@ -11,7 +13,7 @@
 
 use crate::clock::Time;
 use crate::core::lease::Standing;
-use crate::core::schedule::{Numbered, Schedule, Shift, at_risk_below};
+use crate::core::schedule::{Numbered, Place, Schedule, Shift, at_risk_below};
 use crate::engine::Engine;
 use crate::engine::events::{Lease, Notice};
 use crate::engine::holding::HoldLimit;
@@ -23,8 +25,10 @@ use std::time::Duration;
 
 /// How far ahead of its time a renewed lease is put back, so that the thread is not woken for each by itself.
 const LOOKS_AHEAD: Duration = Duration::from_secs(1);
-/// How many leases are put back with the mutex held: whoever wants it waits for so long.
-const AT_A_TIME: usize = 100;
+/// How often it looks ahead: each time it passes over all leases that end soon, whether they have moved or not.
+const LOOKS_EVERY: Duration = Duration::from_millis(250);
+/// How many leases are looked at with the mutex held: whoever wants it waits for so long.
+const AT_A_TIME: usize = 200;
 
 pub(crate) struct Watch {
     state: Mutex<State>,
@@ -127,6 +131,7 @@ impl Watch {
     }
 
     fn run(&self, engine: &Weak<Engine>) {
+        let mut looks_at = Time::from_nanos(0);
         loop {
             // Held only while there is work, so that the last handle and guard can end the engine.
             let Some(engine) = engine.upgrade() else {
@@ -135,7 +140,10 @@ impl Watch {
             // Nothing below is known to panic; if something does, the leases are still in the timetable.
             let round = || {
                 self.settle_due(&engine);
-                self.look_ahead(&engine);
+                if engine.now() >= looks_at {
+                    self.look_ahead(&engine);
+                    looks_at = engine.now() + LOOKS_EVERY;
+                }
             };
             if survived(round).is_none() {
                 logging::error!("the watch thread panicked and goes on");
@@ -152,19 +160,40 @@ impl Watch {
     }
 
     /// Puts back what would wake the thread soon for nothing: the deadlines of renewed leases have moved on.
-    fn look_ahead(&self, engine: &Engine) {
+    fn look_ahead(&self, engine: &Arc<Engine>) {
         let until = engine.now() + LOOKS_AHEAD;
-        let mut more = true;
-        while more {
-            let mut state = self.state.lock();
-            let moved = state.moved_on(engine, until);
-            for (tenure, look) in &moved {
-                if state.take(tenure) {
-                    state.put(tenure, *look);
-                }
-            }
-            more = moved.len() == AT_A_TIME;
+        let mut after = (Time::from_nanos(0), 0);
+        while let Some(last) = self.put_back_moved(engine, after, until) {
+            after = last;
+            self.settle_due(engine);
         }
+    }
+
+    /// Puts back the leases that have moved among the next few after `after`. Returns the place to go on after; `None`
+    /// once all that stand before `until` were looked at.
+    fn put_back_moved(&self, engine: &Engine, after: Place, until: Time) -> Option<Place> {
+        let mut state = self.state.lock();
+        let (mut looked_at, mut last, mut moved) = (0, None, Vec::new());
+        for (place, tenure) in state.leases.due_between(after, until).take(AT_A_TIME) {
+            looked_at += 1;
+            last = Some(place);
+            if let Some(look) = look_at(engine, tenure).filter(|look| *look > until) {
+                moved.push((Arc::clone(tenure), look));
+            }
+        }
+        for (tenure, look) in &moved {
+            if state.take(tenure) {
+                state.put(tenure, *look);
+            }
+        }
+        last.filter(|_| looked_at == AT_A_TIME)
+    }
+
+    /// Counts the pieces in which it looks ahead.
+    #[cfg(test)]
+    pub(super) fn pieces_before(&self, engine: &Engine, until: Time) -> usize {
+        let next = |after: &Place| self.put_back_moved(engine, *after, until);
+        std::iter::successors(Some((Time::from_nanos(0), 0)), next).count()
     }
 
     /// Settles everything that is due.
@@ -231,22 +260,18 @@ fn risk_of(engine: &Engine, tenure: &Tenure, deadline: Time) -> Option<Time> {
     is_wanted.then(|| deadline - at_risk_below(tenure.terms.lease()))
 }
 
+/// When a lease is to be looked at; none where it has ended.
+fn look_at(engine: &Engine, tenure: &Tenure) -> Option<Time> {
+    let deadline = tenure.cell.deadline()?;
+    Some(risk_of(engine, tenure, deadline).unwrap_or(deadline))
+}
+
 impl State {
     fn next_due(&self) -> Option<Time> {
         [self.leases.next(), self.holds.next()]
             .into_iter()
             .flatten()
             .min()
-    }
-
-    /// The leases that stand before `until` and need not be looked at before then: some of them, where they are many.
-    fn moved_on(&self, engine: &Engine, until: Time) -> Vec<(Arc<Tenure>, Time)> {
-        let moved = self.leases.due_by(until).filter_map(|tenure| {
-            let deadline = tenure.cell.deadline()?;
-            let look = risk_of(engine, tenure, deadline).unwrap_or(deadline);
-            (look > until).then(|| (Arc::clone(tenure), look))
-        });
-        moved.take(AT_A_TIME).collect()
     }
 
     fn put(&mut self, tenure: &Arc<Tenure>, at: Time) {

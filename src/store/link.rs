@@ -3,6 +3,19 @@
 //! After an error of input or output nothing more is sent on a connection: a reply that was given up on could
 //! be read as the answer to the next request, and a request that was written in part has put the two sides out
 //! of step.
+//!
+//! Two sorts of links keep time differently:
+//!
+//! | link | connecting | a request |
+//! | --- | --- | --- |
+//! | the pool's | is part of the call's time limit, since somebody waits for the call | has what is left of that limit |
+//! | the renewal thread's | has `connect_timeout`, and `io_timeout` for the login: nothing else can be done before | has the call's limit, or two round trips where those take longer |
+//!
+//! The round trip is that of the last requests. A request that was cut counts with the time that it had. So a request is
+//! not cut again and again just before its answer comes: a new connection costs more round trips than waiting.
+//!
+//! Whatever says that the server may have lost its data is noted for the floors above ([`Route::cuts`]): a connection
+//! that the other side closed or refused, and a server that is loading or has become a replica.
 
 use std::fmt;
 use std::io;
@@ -11,8 +24,10 @@ use std::time::{Duration, Instant};
 use redis::Value;
 
 use crate::config::Server;
-use crate::error::{Failure, FailureKind, Mode, on_a_line};
+use crate::error::{Failure, FailureKind, on_a_line};
 use crate::script::{By, Call, Wire};
+use crate::store::cuts::{CLOSED, Cuts};
+use crate::store::refusal::{refusal, refused_database, refused_login, says};
 use crate::store::socket::{Fault, Socket};
 use crate::store::{Answer, Heard, memory};
 use crate::sync::{Arc, AtomicBool, Ordering};
@@ -36,6 +51,8 @@ pub(crate) struct Route {
     /// Whether the server was asked in which mode it runs and what it does when its memory is full. One link of all on
     /// this route asks.
     pub(crate) asked_about_itself: Arc<AtomicBool>,
+    /// Signs that the server may have lost its data.
+    pub(crate) cuts: Arc<Cuts>,
 }
 
 /// A connection, or the means to make one.
@@ -44,6 +61,8 @@ pub(crate) struct Link {
     open: Option<Socket>,
     /// When it was last called.
     used: Instant,
+    /// How long a call takes; none where the link is the pool's, whose callers have time limits of their own.
+    round_trip: Option<Duration>,
 }
 
 /// What is left of the time for one call.
@@ -73,7 +92,55 @@ impl Link {
             route,
             open: None,
             used: Instant::now(),
+            round_trip: None,
         }
+    }
+
+    /// Makes a link for one thread of its own, on which nobody else waits.
+    pub(crate) fn dedicated(route: Route) -> Self {
+        Self {
+            round_trip: Some(Duration::ZERO),
+            ..Self::new(route)
+        }
+    }
+
+    /// Connects, logs in, and has the server load the script of renewals, unless it is connected. Each of these has its own
+    /// time limit.
+    pub(crate) fn open_for_renewals(&mut self) -> Result<(), Failure> {
+        if self.open.is_some() {
+            return Ok(());
+        }
+        let mut open = connect(&self.route, &Budget::new(Duration::MAX))?;
+        // By the digest first: a server that has the script is then known by it. By the text in the same breath, since a
+        // first lease on a slow link has no time for a round trip in which it learns that the server does not.
+        let renewal = Call::Renew(&[]);
+        let commands = [By::Digest, By::Text].map(|by| renewal.command(by, &self.route.wire));
+        let begun = Instant::now();
+        let heard = |number, answer| match answer {
+            Value::ServerError(error) if number > 0 => {
+                self.route.cuts.note_answer(&error);
+                Err(refusal(&self.route.server, error))
+            }
+            _ => Ok(()),
+        };
+        open.requests(&commands, self.route.io_timeout, heard)
+            .map_err(|fault| self.route.broken(fault))??;
+        self.round_trip = self.round_trip.max(Some(begun.elapsed()));
+        self.open = Some(open);
+        Ok(())
+    }
+
+    /// Notes how long a call took that was given `limit`.
+    fn note_round_trip(&mut self, took: Duration, is_cut: bool) {
+        let Some(round_trip) = &mut self.round_trip else {
+            return;
+        };
+        *round_trip = if is_cut || took >= *round_trip {
+            took.max(*round_trip)
+        } else {
+            // One fast answer does not make a fast link.
+            (*round_trip * 3 + took) / 4
+        };
     }
 
     /// Tells it from others that were made at other moments.
@@ -95,20 +162,35 @@ impl Link {
     /// only when it is used. The call is then sent once more on a new one, which every call's being idempotent
     /// allows.
     pub(crate) fn call(&mut self, call: &Call<'_>, limit: Duration) -> Result<Answer, Failure> {
-        let budget = Budget::new(limit);
+        let two_round_trips = self.round_trip.unwrap_or_default() * 2;
+        let mut budget = Budget::new(limit.max(two_round_trips));
         self.used = budget.started;
+        let answer = self.ask(call, &mut budget);
+        let took = budget.started.elapsed();
+        match &answer {
+            Ok(_) => self.note_round_trip(took, false),
+            Err(failure) if failure.unknown && self.open.is_none() && took >= limit => {
+                self.note_round_trip(took, true);
+            }
+            Err(_) => {}
+        }
+        answer
+    }
+
+    fn ask(&mut self, call: &Call<'_>, budget: &mut Budget) -> Result<Answer, Failure> {
         let reused = self.open.is_some();
-        let server = &Arc::clone(&self.route.server);
-        let (value, resent) = match self.once(call, &budget) {
-            Err(Trouble::Closed(_)) if reused => {
-                let value = self.once(call, &budget).map_err(|trouble| Failure {
+        let route = self.route.clone();
+        let (value, resent) = match self.once(call, budget) {
+            Err(Trouble::Closed(error)) if reused => {
+                route.cuts.note_error(&error);
+                let value = self.once(call, budget).map_err(|trouble| Failure {
                     unknown: true,
-                    ..trouble.into_failure(server)
+                    ..trouble.into_failure(&route)
                 })?;
                 (value, true)
             }
             first => (
-                first.map_err(|trouble| trouble.into_failure(server))?,
+                first.map_err(|trouble| trouble.into_failure(&route))?,
                 false,
             ),
         };
@@ -118,7 +200,7 @@ impl Link {
         })?;
         if self.route.replicas > 0 && reply.is_gain() {
             // The server has carried it out, and if it was sent once, nothing of it is to come.
-            self.confirm(&budget).map_err(|failure| Failure {
+            self.confirm(budget).map_err(|failure| Failure {
                 unknown: failure.unknown || resent,
                 half_done: true,
                 ..failure
@@ -130,7 +212,8 @@ impl Link {
     /// Waits until the replicas have what was written on this connection last; every script that grants or renews
     /// writes, repeated or not. What they have not confirmed in time is as if it were not known.
     fn confirm(&mut self, budget: &Budget) -> Result<(), Failure> {
-        let (server, wanted) = (&Arc::clone(&self.route.server), self.route.replicas);
+        let (route, wanted) = (self.route.clone(), self.route.replicas);
+        let server = &route.server;
         let words = "the connection closed before the replicas were asked";
         let lost = || Failure::plain(FailureKind::Unavailable, true, words);
         let mut open = self.open.take().ok_or_else(lost)?;
@@ -164,7 +247,7 @@ impl Link {
             Err(trouble) => {
                 return Err(Failure {
                     unknown: true,
-                    ..trouble.into_failure(server)
+                    ..trouble.into_failure(&route)
                 });
             }
         };
@@ -175,9 +258,14 @@ impl Link {
         Err(too_few(confirmed))
     }
 
-    fn once(&mut self, call: &Call<'_>, budget: &Budget) -> Result<Value, Trouble> {
+    fn once(&mut self, call: &Call<'_>, budget: &mut Budget) -> Result<Value, Trouble> {
         let mut open = match self.open.take() {
             Some(open) => open,
+            None if self.round_trip.is_some() => {
+                let open = connect(&self.route, &Budget::new(Duration::MAX));
+                budget.started = Instant::now();
+                open.map_err(Trouble::Certain)?
+            }
             None => connect(&self.route, budget).map_err(Trouble::Certain)?,
         };
         let (wire, io_timeout) = (&self.route.wire, self.route.io_timeout);
@@ -195,6 +283,7 @@ impl Link {
         }
         if let Value::ServerError(error) = value {
             let moved = says(&error, &["READONLY"]);
+            self.route.cuts.note_answer(&error);
             let failure = refusal(&self.route.server, error);
             // A server that has become a replica stays one: its name may lead elsewhere by now. And who is
             // refused may have been given other rights since this connection logged in.
@@ -215,7 +304,7 @@ impl Link {
     ) -> Result<(), Failure> {
         let mut open = connect(route, &Budget::new(Duration::MAX))?;
         let server = &route.server;
-        let broken = |fault| broken(server, fault);
+        let broken = |fault| route.broken(fault);
         let late = || broken(Fault::Io(io::ErrorKind::TimedOut.into()));
         // Scripts publish, and pass over a refusal; so it is here that it is noticed. Nobody hears this message yet, and
         // once they do, the connection publishes nothing.
@@ -328,24 +417,17 @@ enum Trouble {
 
 impl Trouble {
     fn of(fault: Fault) -> Self {
-        const CLOSED: [io::ErrorKind; 5] = [
-            io::ErrorKind::BrokenPipe,
-            io::ErrorKind::ConnectionReset,
-            io::ErrorKind::ConnectionAborted,
-            io::ErrorKind::NotConnected,
-            io::ErrorKind::UnexpectedEof,
-        ];
         match fault {
             Fault::Io(error) if CLOSED.contains(&error.kind()) => Self::Closed(error),
             fault => Self::Broken(fault),
         }
     }
 
-    fn into_failure(self, server: &Server) -> Failure {
+    fn into_failure(self, route: &Route) -> Failure {
         match self {
             Self::Certain(failure) => failure,
-            Self::Closed(error) => broken(server, Fault::Io(error)),
-            Self::Broken(fault) => broken(server, fault),
+            Self::Closed(error) => route.broken(Fault::Io(error)),
+            Self::Broken(fault) => route.broken(fault),
         }
     }
 }
@@ -356,6 +438,16 @@ fn is_late(error: &io::Error) -> bool {
         error.kind(),
         io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock
     )
+}
+
+impl Route {
+    /// Returns what a fault means, and notes it where the server may have lost its data.
+    fn broken(&self, fault: Fault) -> Failure {
+        if let Fault::Io(error) = &fault {
+            self.cuts.note_error(error);
+        }
+        broken(&self.server, fault)
+    }
 }
 
 fn broken(server: &Server, fault: Fault) -> Failure {
@@ -398,131 +490,6 @@ impl std::error::Error for At {
     }
 }
 
-/// What a server's error answer means. The request was not carried out: the scripts do first what can fail. Only what no
-/// script expects may strike one that is half done, such as a command that this user is not allowed.
-///
-/// The words are the server's, its code first. A server or proxy may quote the password in them, long after the login.
-#[allow(
-    clippy::needless_pass_by_value,
-    reason = "an answer is used up by its meaning, as by the two below"
-)]
-fn refusal(server: &Server, error: redis::ServerError) -> Failure {
-    const ELSEWHERE: [&str; 3] = ["MOVED", "ASK", "CROSSSLOT"];
-    const DENIED: [&str; 3] = ["NOAUTH", "WRONGPASS", "NOPERM"];
-    // A right that is missing for a command of a script: Redis 7.0 and older, then Redis 7.2, Valkey, and newer.
-    const NOT_ALLOWED: [&str; 2] = ["The user executing the script", "ACL failure in script:"];
-    const PASSING: [&str; 11] = [
-        "LOADING",
-        "BUSY",
-        "READONLY",
-        "MISCONF",
-        "OOM",
-        "NOREPLICAS",
-        "MASTERDOWN",
-        "CLUSTERDOWN",
-        "TRYAGAIN",
-        "UNKILLABLE",
-        "MAXCLIENTS",
-    ];
-    let text = error.details().unwrap_or_default();
-    // A command of more than 10 parts is refused to a stranger before it is looked at.
-    let stranger = text.starts_with("Protocol error: unauthenticated")
-        || NOT_ALLOWED
-            .iter()
-            .any(|words| text.starts_with(words) || (is_wrapped(&error) && text.contains(words)));
-    let kind = if says(&error, &DENIED) || stranger {
-        FailureKind::Denied
-    } else if says(&error, &ELSEWHERE) {
-        return Failure::unsupported(Mode::Cluster);
-    } else if says(&error, &["WRONGTYPE"]) {
-        FailureKind::WrongType
-    } else if says(&error, &PASSING) || text.starts_with("max number of clients") {
-        FailureKind::Unavailable
-    } else {
-        FailureKind::Protocol
-    };
-    let raised = is_wrapped(&error) || text.contains("@user_script:");
-    let code = error.code();
-    // Where in which script it happened says nothing to a user.
-    let text = text.split(" script: ").next().unwrap_or_default();
-    let mut words = on_a_line(&server.without_password(&format!("{code} {text}")));
-    if code == "ERR" && text.starts_with("unknown command") {
-        words += " (leasehold needs this command: the server may be a sentinel, or the command is renamed)";
-    }
-    Failure {
-        half_done: raised && matches!(kind, FailureKind::Denied | FailureKind::Protocol),
-        ..Failure::plain(kind, false, words)
-    }
-}
-
-/// What an error answer to AUTH means, in the server's words only where they are known word for word: a server that does
-/// not know the command says back what it was sent, and so may whatever else listens there, whichever code it puts before.
-fn refused_login(server: &Server, error: redis::ServerError) -> Failure {
-    const KNOWN: [(&str, &str); 8] = [
-        (
-            "WRONGPASS",
-            "invalid username-password pair or user is disabled.",
-        ),
-        ("ERR", "invalid password"),
-        (
-            "ERR",
-            "AUTH <password> called without any password configured for the default user. Are you sure your configuration \
-             is correct?",
-        ),
-        ("ERR", "Client sent AUTH, but no password is set"),
-        ("ERR", "wrong number of arguments for 'auth' command"),
-        ("ERR", "max number of clients reached"),
-        ("LOADING", "Redis is loading the dataset in memory"),
-        ("LOADING", "Valkey is loading the dataset in memory"),
-    ];
-    let is_known = KNOWN.contains(&(error.code(), error.details().unwrap_or_default()));
-    let failure = refusal(server, error);
-    if is_known || matches!(failure.kind, FailureKind::Unsupported(_)) {
-        return failure;
-    }
-    let words = match failure.kind {
-        FailureKind::Denied => "the server refuses the login",
-        FailureKind::Unavailable => "the server takes no login now",
-        _ => "the server does not understand AUTH",
-    };
-    Failure::plain(failure.kind, false, words)
-}
-
-/// Reads an error answer to SELECT.
-fn refused_database(server: &Server, error: redis::ServerError) -> Failure {
-    let text = error.details().unwrap_or_default();
-    let is_too_large = text.contains("DB index") || text.contains("out of range");
-    let kind = if error.code() == "ERR" && is_too_large {
-        FailureKind::NoSuchDatabase(server.info.redis_settings().db())
-    } else if text.contains("not allowed in cluster mode") {
-        FailureKind::Unsupported(Mode::Cluster)
-    } else {
-        return refusal(server, error);
-    };
-    Failure {
-        kind,
-        ..refusal(server, error)
-    }
-}
-
-/// Whether an error is one of these.
-///
-/// Servers before 7.0 wrap the errors of a script's commands: `ERR Error running script (call to f_…):
-/// @user_script:1: -OOM command …`, or, where the script passes the error on, `@user_script: 1: -OOM command …`.
-fn says(error: &redis::ServerError, codes: &[&str]) -> bool {
-    let (code, text) = (error.code(), error.details().unwrap_or_default());
-    let mut words = text
-        .split([' ', ':'])
-        .map(|word| word.trim_start_matches('-'));
-    codes.contains(&code) || (is_wrapped(error) && words.any(|word| codes.contains(&word)))
-}
-
-/// Whether it is a script's error, in the form of servers before 7.0.
-fn is_wrapped(error: &redis::ServerError) -> bool {
-    let text = error.details().unwrap_or_default();
-    error.code().starts_with("@user_script") || text.starts_with("Error running script")
-}
-
 /// Connects and logs in. The first connection of all asks the server about itself: see `memory`.
 ///
 /// A server that does not answer the question, because something on the way swallows it, is not asked again if it answers
@@ -561,7 +528,7 @@ fn log_in_to_a_server(route: &Route, budget: &Budget) -> Result<Socket, Failure>
     let mut open = log_in(route, budget)?;
     match open.request(&redis::cmd("PING"), budget.left(route.io_timeout)) {
         Ok(_) => Ok(open),
-        Err(fault) => Err(certain(broken(&route.server, fault))),
+        Err(fault) => Err(certain(route.broken(fault))),
     }
 }
 
@@ -578,35 +545,38 @@ type Refused = fn(&Server, redis::ServerError) -> Failure;
 
 /// Connects and logs in. Whatever fails here, nothing was asked of the server yet.
 fn log_in(route: &Route, budget: &Budget) -> Result<Socket, Failure> {
-    let server = &route.server;
     let login = route.server.info.redis_settings();
     let mut open = Socket::connect(route.server.info.addr(), budget.left(route.connect_timeout))
-        .map_err(|error| certain(broken(server, Fault::Io(error))))?;
-    let mut say = |command: &redis::Cmd, refused: Refused| match open
-        .request(command, budget.left(route.io_timeout))
-    {
-        Ok(Value::Okay) => Ok(()),
-        Ok(Value::ServerError(error)) => Err(refused(server, error)),
-        Ok(_) => {
-            let words = "the answer to the login is not OK";
-            Err(Failure::plain(FailureKind::Protocol, false, words))
-        }
-        Err(fault) => Err(certain(broken(server, fault))),
-    };
+        .map_err(|error| certain(route.broken(Fault::Io(error))))?;
+    let (mut commands, mut refused) = (Vec::new(), Vec::<Refused>::new());
     if login.password().is_some() || login.username().is_some() {
         let mut auth = redis::cmd("AUTH");
         if let Some(user) = login.username() {
             auth.arg(user);
         }
         // A user may have none; without AUTH the connection would be the user `default`'s.
-        say(
-            auth.arg(login.password().unwrap_or_default()),
-            refused_login,
-        )?;
+        let password = login.password().unwrap_or_default();
+        commands.push(auth.arg(password).to_owned());
+        refused.push(refused_login);
     }
     if login.db() != 0 {
-        say(redis::cmd("SELECT").arg(login.db()), refused_database)?;
+        commands.push(redis::cmd("SELECT").arg(login.db()).to_owned());
+        refused.push(refused_database);
     }
+    // In one piece, which is one round trip. If the server refuses AUTH, it refuses SELECT too.
+    let heard = |number: usize, answer| match answer {
+        Value::Okay => Ok(()),
+        Value::ServerError(error) => {
+            route.cuts.note_answer(&error);
+            Err(refused[number](&route.server, error))
+        }
+        _ => {
+            let words = "the answer to the login is not OK";
+            Err(Failure::plain(FailureKind::Protocol, false, words))
+        }
+    };
+    open.requests(&commands, budget.left(route.io_timeout), heard)
+        .map_err(|fault| certain(route.broken(fault)))??;
     Ok(open)
 }
 
@@ -618,163 +588,5 @@ pub(crate) fn provide_crypto() {
         rustls::crypto::ring::default_provider()
             .install_default()
             .ok();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn error(line: &str) -> redis::ServerError {
-        let line = format!("-{line}\r\n");
-        match redis::parse_redis_value(line.as_bytes()).expect("an error line") {
-            Value::ServerError(error) => error,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn server() -> Server {
-        Server::parse("redis://:s3cret@h/16", None).expect("a URL")
-    }
-
-    fn kind(code: &str, text: &str) -> FailureKind {
-        refusal(&server(), error(&format!("{code} {text}"))).kind
-    }
-
-    #[test]
-    fn an_answer_is_quoted_with_its_code_and_without_the_password() {
-        for (line, words) in [
-            ("NOPERM not this", "NOPERM not this"),
-            (
-                "WRONGTYPE not this script: d827f2, on @user_script:163.",
-                "WRONGTYPE not this",
-            ),
-            ("LOADING as s3cret said", "LOADING as <password> said"),
-            ("s3cret", "<password>"),
-            (
-                "ERR @user_script:1: s3cret",
-                "ERR @user_script:1: <password>",
-            ),
-        ] {
-            assert_eq!(refusal(&server(), error(line)).cause.to_string(), words);
-        }
-        let long = format!("ERR {}s3cret", "x".repeat(493));
-        let cut = refusal(&server(), error(&long)).cause.to_string();
-        assert!(!cut.contains("s3"), "no part of it either: {cut}");
-    }
-
-    #[test]
-    fn a_database_that_is_not_there_is_told_from_other_errors() {
-        let kind = |line: &str| refused_database(&server(), error(line)).kind;
-        let range = kind("ERR DB index is out of range");
-        assert_eq!(range, FailureKind::NoSuchDatabase(16));
-        assert_eq!(kind("ERR invalid DB index"), range);
-        let cluster = kind("ERR SELECT is not allowed in cluster mode");
-        assert_eq!(cluster, FailureKind::Unsupported(Mode::Cluster));
-        assert_eq!(kind("NOPERM this user"), FailureKind::Denied);
-    }
-
-    #[test]
-    fn an_answer_to_auth_is_quoted_only_where_it_is_known() {
-        const WRONG: &str = "invalid username-password pair or user is disabled.";
-        let said = |line: &str| refused_login(&server(), error(line)).cause.to_string();
-        assert!(said(&format!("WRONGPASS {WRONG}")).contains(WRONG));
-        for code in [
-            "ERR",
-            "WRONGPASS",
-            "NOPERM",
-            "NOAUTH",
-            "LOADING",
-            "OOM",
-            "WRONGTYPE",
-            "WHAT",
-        ] {
-            for text in ["", WRONG, "wrong number of arguments for 'auth' command"] {
-                let said = said(&format!("{code} {text} AUTH s3cret"));
-                assert!(!said.contains("s3cret"), "{said}");
-            }
-        }
-        assert!(!said(&format!("s3cret {WRONG}")).contains("s3cret"));
-    }
-
-    #[test]
-    fn every_answer_of_the_table_has_its_kind() {
-        use FailureKind::{Denied, Protocol, Unavailable, Unsupported, WrongType};
-        for (code, text, expected) in [
-            ("NOAUTH", "Authentication required.", Denied),
-            ("WRONGPASS", "invalid username-password pair", Denied),
-            ("NOPERM", "this user has no permissions", Denied),
-            (
-                "ERR",
-                "The user executing the script can't access at least one of the keys",
-                Denied,
-            ),
-            (
-                "ERR",
-                "Error running script (call to f_1): @user_script:12: The user executing the script can't run this command",
-                Denied,
-            ),
-            (
-                "@user_script:",
-                "12: The user executing the script can't run this command or subcommand",
-                Denied,
-            ),
-            (
-                "ERR",
-                "ACL failure in script: User user has no permissions to run the 'set' command script: 82e7, on @user_script:1.",
-                Denied,
-            ),
-            (
-                "ERR",
-                "ACL failure in script: No permissions to access a key",
-                Denied,
-            ),
-            (
-                "ERR",
-                "Protocol error: unauthenticated multibulk length",
-                Denied,
-            ),
-            ("WRONGTYPE", "Operation against a key", WrongType),
-            (
-                "ERR",
-                "Error running script (call to f_1): @user_script:1: WRONGTYPE Operation",
-                WrongType,
-            ),
-            (
-                "ERR",
-                "Error running script (call to f_1): @user_script:1: @user_script: 1: -OOM command not allowed",
-                Unavailable,
-            ),
-            ("@user_script:", "3: -READONLY You can't write", Unavailable),
-            (
-                "ERR",
-                "unknown command 'x', with args beginning with: 'OOM'",
-                Protocol,
-            ),
-            (
-                "ERR",
-                "unknown command 'x', with args beginning with: 'The user executing the script'",
-                Protocol,
-            ),
-            (
-                "ERR",
-                "unknown command 'x', with args beginning with: 'ACL failure in script:'",
-                Protocol,
-            ),
-            ("LOADING", "Redis is loading", Unavailable),
-            ("BUSY", "Redis is busy", Unavailable),
-            ("READONLY", "You can't write", Unavailable),
-            ("MISCONF", "Errors writing", Unavailable),
-            ("OOM", "command not allowed", Unavailable),
-            ("NOREPLICAS", "Not enough good replicas", Unavailable),
-            ("CLUSTERDOWN", "The cluster is down", Unavailable),
-            ("ERR", "max number of clients reached", Unavailable),
-            ("MOVED", "1234 127.0.0.1:7001", Unsupported(Mode::Cluster)),
-            ("ASK", "1234 127.0.0.1:7001", Unsupported(Mode::Cluster)),
-            ("CROSSSLOT", "Keys in request", Unsupported(Mode::Cluster)),
-            ("ERR", "unknown command", Protocol),
-        ] {
-            assert_eq!(kind(code, text), expected, "{code} {text}");
-        }
     }
 }

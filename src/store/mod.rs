@@ -4,15 +4,18 @@
 //! over them. The floors above know the store by this trait only, so a store of another topology, or of a
 //! test, takes the place of the real one.
 
+mod cuts;
 pub(crate) mod frame;
 pub(crate) mod link;
 mod memory;
 pub(crate) mod node;
 pub(crate) mod pool;
+mod refusal;
 mod socket;
 
 use std::time::Duration;
 
+use crate::clock::Time;
 use crate::error::Failure;
 use crate::script::{Call, Reply};
 
@@ -69,8 +72,11 @@ pub(crate) trait Store: Send + Sync {
     /// the pool cannot delay it. It connects on its first call.
     fn line(&self) -> Box<dyn Line>;
 
-    /// Closes the pooled connections that have not been used for so long.
-    fn close_idle(&self, _: Duration) {}
+    /// Returns when the store last saw a sign that a server may have lost its data: a connection that the other side
+    /// closed or refused, or a server that was started again. The clock's zero where there was none.
+    fn last_cut(&self) -> Time {
+        Time::from_nanos(0)
+    }
 
     /// Subscribes to the channels and reports what it hears until `hear` returns false.
     ///
@@ -86,6 +92,16 @@ pub(crate) trait Store: Send + Sync {
 
 /// A connection of one thread's own.
 pub(crate) trait Line: Send {
-    /// Carries out a call, in `limit` at the most.
+    /// Connects, and makes ready for renewals, unless it is connected.
+    ///
+    /// # Errors
+    ///
+    /// Why it could not; the next call tries again.
+    fn open(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// Carries out a call. Once connected, it takes at most `limit`, or two of the link's round trips where those take
+    /// longer.
     fn call(&mut self, call: &Call<'_>, limit: Duration) -> Result<Answer, Failure>;
 }

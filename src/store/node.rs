@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::clock::Time;
 use crate::config::{Server, Settings};
 use crate::error::Failure;
 use crate::script::{Call, Wire};
@@ -35,6 +36,7 @@ pub(super) fn route(server: Server, settings: &Settings) -> Route {
         io_timeout: settings.io_timeout,
         replicas: settings.replicas,
         asked_about_itself: Arc::default(),
+        cuts: Arc::default(),
     }
 }
 
@@ -50,11 +52,11 @@ impl Store for Node {
     }
 
     fn line(&self) -> Box<dyn Line> {
-        Box::new(Link::new(self.route.clone()))
+        Box::new(Link::dedicated(self.route.clone()))
     }
 
-    fn close_idle(&self, idle: Duration) {
-        self.pool.close_idle(idle);
+    fn last_cut(&self) -> Time {
+        self.route.cuts.last()
     }
 
     fn listen(
@@ -67,6 +69,10 @@ impl Store for Node {
 }
 
 impl Line for Link {
+    fn open(&mut self) -> Result<(), Failure> {
+        self.open_for_renewals()
+    }
+
     fn call(&mut self, call: &Call<'_>, limit: Duration) -> Result<Answer, Failure> {
         Link::call(self, call, limit)
     }

@@ -16,16 +16,25 @@
 //!
 //! In haste is what holders send, and who was told that the lock is handed over to it: if it does not ask soon, it is
 //! passed over.
+//!
+//! r2d2's thread has a second task: it closes the connections that nobody has used for a while. It holds the pool weakly,
+//! and ends with it.
 
 use std::convert::Infallible;
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
-use scheduled_thread_pool::ScheduledThreadPool;
+use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
 
 use crate::error::{Failure, FailureKind};
+use crate::panics::survived;
 use crate::store::link::{Link, Route};
 use crate::sync::{Arc, Condvar, Mutex};
+
+/// How long a connection is kept that nobody uses: held locks need none.
+const IDLE: Duration = Duration::from_secs(15);
+/// How often such connections are looked for.
+const LOOK_EVERY: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
 struct Places {
@@ -51,7 +60,7 @@ impl r2d2::ManageConnection for Places {
 }
 
 pub(crate) struct Pool {
-    places: r2d2::Pool<Places>,
+    places: Arc<r2d2::Pool<Places>>,
     gate: Gate,
 }
 
@@ -85,19 +94,34 @@ struct Taken<'a> {
 
 impl Pool {
     pub(crate) fn new(route: Route, size: u32) -> Self {
+        Self::closing_after(route, size, IDLE, LOOK_EVERY)
+    }
+
+    /// Makes a pool that looks for connections every `look_every`, and closes those that nobody has used for `idle`.
+    fn closing_after(route: Route, size: u32, idle: Duration, look_every: Duration) -> Self {
         // r2d2's own default is three threads, which would have nothing to do.
         let threads = ScheduledThreadPool::builder()
             .num_threads(1)
+            .on_drop_behavior(OnPoolDropBehavior::DiscardPendingScheduled)
             .thread_name_pattern("leasehold-pool-{}")
             .build();
+        let threads = Arc::new(threads);
         let places = r2d2::Pool::builder()
             .max_size(size)
             .test_on_check_out(false)
-            // Nothing to expire, so no thread looks for it.
+            // A place does not expire; the connection in it does, below.
             .idle_timeout(None)
             .max_lifetime(None)
-            .thread_pool(Arc::new(threads))
+            .thread_pool(Arc::clone(&threads))
             .build_unchecked(Places { route });
+        let places = Arc::new(places);
+        let weak = Arc::downgrade(&places);
+        threads.execute_with_fixed_delay(look_every, look_every, move || {
+            if let Some(places) = weak.upgrade() {
+                // A task that panics would not be called again.
+                survived(|| close_idle(&places, idle));
+            }
+        });
         let gate = Gate {
             state: Mutex::new(State {
                 free: size,
@@ -106,20 +130,6 @@ impl Pool {
             changed: Condvar::new(),
         };
         Self { places, gate }
-    }
-
-    /// Closes the connections of the free links that have not been used for so long; they are opened again when they
-    /// are needed.
-    pub(crate) fn close_idle(&self, idle: Duration) {
-        // All are taken out before one goes back, or the same would come again and again.
-        let mut free = Vec::new();
-        while let Some(link) = self.places.try_get() {
-            free.push(link);
-        }
-        // The one that was used last goes back last, since the pool gives out first what came back last.
-        while let Some(mut link) = free.pop() {
-            link.close_if_idle(idle);
-        }
     }
 
     /// Waits for a free link; in haste, before those who are not.
@@ -165,6 +175,20 @@ impl Pool {
             link,
             _passage: None,
         })
+    }
+}
+
+/// Closes the connections of the free links that have not been used for so long; they are opened again when they are
+/// needed.
+fn close_idle(places: &r2d2::Pool<Places>, idle: Duration) {
+    // All are taken out before one goes back, or the same would come again and again.
+    let mut free = Vec::new();
+    while let Some(link) = places.try_get() {
+        free.push(link);
+    }
+    // The one that was used last goes back last, since the pool gives out first what came back last.
+    while let Some(mut link) = free.pop() {
+        link.close_if_idle(idle);
     }
 }
 
@@ -229,8 +253,12 @@ impl DerefMut for Taken<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
     use super::*;
     use crate::config::{Server, Settings};
+    use crate::script::Call;
     use crate::store::node::route;
     use crate::sync::{AtomicU32, Ordering, thread};
 
@@ -306,11 +334,50 @@ mod tests {
         for link in all {
             drop(link);
         }
-        pool.close_idle(Duration::ZERO);
+        close_idle(&pool.places, Duration::ZERO);
         let again: Vec<_> = (0..3)
             .map(|_| pool.link(SOON, false).expect("it is free"))
             .collect();
         let again: Vec<_> = again.iter().map(|link| link.used()).collect();
         assert_eq!(again, order);
+    }
+
+    /// The renewal thread has nothing to do with it: it may never have run, or has ended.
+    #[test]
+    fn connections_that_nobody_uses_are_closed() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("it is bound").port();
+        let url = format!("redis://127.0.0.1:{port}/");
+        let parsed = Server::parse(&url, None).expect("a URL");
+        let route = route(parsed, &Settings::default());
+        let soon = Duration::from_millis(20);
+        let pool = Pool::closing_after(route, 3, soon, soon);
+        thread::scope(|scope| {
+            let served = scope.spawn(|| {
+                let (mut stream, _) = listener.accept().expect("somebody connects");
+                stream.set_read_timeout(Some(SOON)).expect("a connection");
+                let mut piece = [0; 4096];
+                // Until the connection is closed.
+                while stream.read(&mut piece).expect("not in time") > 0 {
+                    stream.write_all(b"+PONG\r\n").expect("a connection");
+                }
+            });
+            let mut link = pool.link(SOON, false).expect("it is free");
+            link.call(&Call::Ping, SOON).expect("it is answered");
+            drop(link);
+            served.join().expect("it was closed");
+        });
+    }
+
+    #[test]
+    fn the_thread_ends_with_the_pool() {
+        let pool = pool(3);
+        let places = Arc::downgrade(&pool.places);
+        drop(pool);
+        let begun = Instant::now();
+        while places.upgrade().is_some() {
+            assert!(begun.elapsed() < SOON, "something keeps it");
+            thread::yield_now();
+        }
     }
 }

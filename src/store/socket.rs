@@ -99,6 +99,37 @@ impl Socket {
         }
     }
 
+    /// Sends several commands in one piece, and reads their answers, all within `limit`. `heard` is given each answer with
+    /// its number, and ends it early by an error: what comes then is read by nobody.
+    pub(super) fn requests<E>(
+        &mut self,
+        commands: &[Cmd],
+        limit: Duration,
+        mut heard: impl FnMut(usize, Value) -> Result<(), E>,
+    ) -> Result<Result<(), E>, Fault> {
+        if commands.is_empty() {
+            return Ok(Ok(()));
+        }
+        self.stream.limited().begin(limit);
+        self.packed.clear();
+        for command in commands {
+            command.write_packed_command(&mut self.packed);
+        }
+        let sent = self.stream.write_all(&self.packed);
+        sent.and_then(|()| self.stream.flush()).map_err(Fault::Io)?;
+        for number in 0..commands.len() {
+            let answer = self.answer()?;
+            if let Err(ended) = heard(number, answer) {
+                return Ok(Err(ended));
+            }
+        }
+        if self.came.is_empty() {
+            Ok(Ok(()))
+        } else {
+            Err(Fault::Malformed("more answers than requests".to_owned()))
+        }
+    }
+
     /// Sends a command whose answer comes among the [`next`](Self::next) things that are said.
     pub(super) fn send(&mut self, command: &Cmd, limit: Duration) -> Result<(), Fault> {
         self.stream.limited().begin(limit);

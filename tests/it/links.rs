@@ -8,7 +8,7 @@ use leasehold::{Error, LeaseState, LockGuard, LockManager, LostCause};
 
 use crate::support::{
     Fault, PATIENCE, Proxy, Raw, Role, SLACK, Server, build, gave_up, locking, lost, manager, ms,
-    secs, task, wait_until,
+    patient, secs, task, wait_until,
 };
 
 /// Far longer than a test takes: no lease ends by itself, but the ones that are to.
@@ -255,6 +255,37 @@ fn a_loss_is_told_within_50_ms_of_the_deadline() {
         "told {told:?} late, where others slept {slept:?} too long"
     );
     scene.end();
+}
+
+/// Renews a lease over a link on which everything is late, as often as `times`.
+#[track_caller]
+fn is_renewed_over_a_slow_link(late_ms: u64, lease: Duration, times: u64) {
+    let server = Server::with(&["--requirepass", "slow"]);
+    let proxy = Proxy::to(&server);
+    proxy.strike_all(Fault::Late(late_ms));
+    let url = proxy.url().replace("redis://", "redis://:slow@");
+    let locks = build(patient(&url).database(3));
+    // The server learns the script by which it is granted, which takes a round trip more.
+    let first = locks.mutex("first").lease(LONG).lock();
+    let _first = first.expect("it is free");
+    let guard = locks.mutex("n").lease(lease).lock().expect("it is free");
+    wait_until("it is renewed so often", || {
+        guard.check().expect("it is renewed in time");
+        locks.stats().renewed >= times
+    });
+    guard.release().expect("it was held all the while");
+}
+
+/// To connect, log in, choose the database and load the script takes longer than a try may.
+#[test]
+fn a_short_lease_is_renewed_over_a_slow_link_with_a_login() {
+    is_renewed_over_a_slow_link(135, secs(3), 10);
+}
+
+/// No try would have its answer within a quarter of the lease.
+#[test]
+fn a_lease_is_renewed_whose_quarter_is_shorter_than_a_round_trip() {
+    is_renewed_over_a_slow_link(800, secs(6), 3);
 }
 
 /// A test for each fault of each connection in each phase.

@@ -4,8 +4,8 @@ use leasehold::{Error, LeaseState, LockManager, LostCause};
 use log::Level;
 
 use crate::support::{
-    Child, PATIENCE, Server, build, locking, logged, manager, ms, patient, secs, wait_in_vain,
-    wait_until,
+    Child, PATIENCE, Server, build, locking, locking_asleep, logged, manager, ms, patient, secs,
+    wait_in_vain, wait_until,
 };
 
 /// A connection that is there when no other is let in.
@@ -42,7 +42,9 @@ impl Operator {
 /// A manager whose pool has one connection, and that is open: no other is needed while the door is closed.
 fn inside(server: &Server) -> LockManager {
     let locks = build(patient(&server.url()).pool_size(1));
-    drop(locks.lock("inside").expect("it is free"));
+    // Not renewed, so the renewal thread does not connect yet.
+    let guard = locks.mutex("inside").renew(false).lock();
+    drop(guard.expect("it is free"));
     locks
 }
 
@@ -70,7 +72,7 @@ fn a_renewal_that_is_not_let_in_is_tried_until_it_is() {
     let server = Server::start();
     let mut operator = Operator::of(&server);
     let locks = inside(&server);
-    // The renewal thread connects when it is first due, and finds the door closed.
+    // The renewal thread connects when the first lease is registered, and finds the door closed.
     operator.close_the_door();
     let guard = locks.mutex("n").lease(secs(12)).lock();
     let guard = guard.expect("the pool has its connection");
@@ -315,4 +317,37 @@ fn a_clock_set_back_keeps_what_a_crashed_process_held() {
     let broken = locks.force_release("n", &owner);
     assert!(broken.expect("it is asked"));
     assert!(waiter.end().expect("it comes free").fence() > fence);
+}
+
+/// The listener's connection is closed with the server; from then on the old lease is not passed on in memory.
+#[test]
+fn a_lease_from_before_a_restart_without_data_is_not_passed_on() {
+    let server = Server::start();
+    let (redis, other) = (server.raw(), manager(&server.url()));
+    // No quantum ends here, so nothing but the closed connection makes a thread ask.
+    let locks = build(patient(&server.url()).quantum(secs(3600)).lease(secs(600)));
+    // Its listener is there once it has waited.
+    let first = other.lock("first").expect("it is free");
+    let waiter = locking(&locks.mutex("first"));
+    redis.wait_until_queued("first", 1);
+    first.release().expect("it was held all the while");
+    drop(waiter.end().expect("it comes free"));
+    // The second guard has fences for many more.
+    let guard = locks.lock("n").expect("it is free");
+    let next = locking_asleep(&locks.mutex("n"));
+    guard.release().expect("it was held all the while");
+    let guard = next.end().expect("it is taken over");
+    let next = locking_asleep(&locks.mutex("n"));
+    server.restart();
+    wait_until("it hears again", || {
+        !redis.ask::<Vec<String>>(&["PUBSUB", "CHANNELS"]).is_empty()
+    });
+    let others = other.lock("n").expect("the server has forgotten it");
+    // The server says that it is gone, or nobody has asked yet.
+    guard.release().ok();
+    redis.wait_until_queued("n", 1);
+    let fence = others.fence();
+    others.release().expect("it was held all the while");
+    let last = next.end().expect("it comes free");
+    assert!(last.fence() > fence);
 }

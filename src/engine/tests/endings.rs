@@ -265,7 +265,6 @@ fn a_release_that_was_given_up_on_is_no_release_that_went_out() {
     guard.release().expect_err("the server does not answer");
     scene.wait_for_an_end_of(&owner, false);
     scene.clock.advance(KEPT);
-    scene.wait_for_an_end_of(&owner, false);
     let begun = SystemClock.now();
     // The thread has nothing left to do.
     while Arc::strong_count(&scene.engine) > 1 {

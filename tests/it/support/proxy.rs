@@ -2,7 +2,7 @@
 //!
 //! | fault | requests | answers |
 //! | --- | --- | --- |
-//! | [`Fault::Delay`] | late | late |
+//! | [`Fault::Delay`], [`Fault::Late`] | late | late |
 //! | [`Fault::Drip`] | a few bytes at a time | a few bytes at a time |
 //! | [`Fault::Close`] | the connection is closed in good order, and each new one at its first request | |
 //! | [`Fault::Reset`] | the same, by a reset | |
@@ -69,6 +69,8 @@ impl Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     Delay,
+    /// The same, by as many milliseconds.
+    Late(u64),
     Drip,
     Close,
     Reset,
@@ -83,7 +85,7 @@ impl Fault {
 
     /// Whether a request can have its answer under it.
     pub(crate) fn lets_through(self) -> bool {
-        matches!(self, Self::Delay | Self::Drip)
+        matches!(self, Self::Delay | Self::Late(_) | Self::Drip)
     }
 }
 
@@ -318,6 +320,10 @@ impl Pair {
             }
             (Some(Fault::Delay), _) => {
                 thread::sleep(Fault::DELAY);
+                to.write_all(bytes).is_ok()
+            }
+            (Some(Fault::Late(by)), _) => {
+                thread::sleep(ms(by));
                 to.write_all(bytes).is_ok()
             }
             (None | Some(Fault::LoseRequests | Fault::LoseAnswers), _) => {

@@ -1,0 +1,145 @@
+//! Leases that are passed on, or end, at a clock that the test moves.
+
+use super::*;
+use crate::lock::rwlock::RwLock;
+
+const LEASE: Duration = Duration::from_secs(30);
+const TICK: Duration = Duration::from_millis(1);
+
+fn still() -> Arc<ManualClock> {
+    Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)))
+}
+
+/// Grants everything, and tells what it was asked about a lock.
+fn telling(sender: mpsc::Sender<Verb>) -> impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send {
+    let mut granted = generous();
+    move |call| {
+        if let Call::Lock { verb, .. } = call {
+            sender.send((*verb).clone()).ok();
+        }
+        granted(call)
+    }
+}
+
+fn is_a_take_over(verb: &Verb) -> bool {
+    matches!(verb, Verb::TakeOver { .. })
+}
+
+fn wait_for(mut condition: impl FnMut() -> bool) {
+    let begun = SystemClock.now();
+    while !condition() {
+        assert!(SystemClock.now().since(begun) < PATIENCE, "it never comes");
+        thread::yield_now();
+    }
+}
+
+fn is_waited_for(engine: &Arc<Engine>) -> bool {
+    let waits = |entry: &Arc<super::super::names::Entry>| entry.lock().queue.waiting() > 0;
+    engine.names.all().iter().any(waits)
+}
+
+/// The server may have lost its data when it closed the connection.
+#[test]
+fn a_lease_from_before_a_closed_connection_is_not_passed_on_in_memory() {
+    for is_closed in [false, true] {
+        let (clock, (asked, verbs)) = (still(), mpsc::channel());
+        let store = Fake::new(telling(asked), generous());
+        let cut = Arc::clone(&store.cut);
+        let engine = store.engine(LEASE, Arc::clone(&clock) as Arc<dyn Clock>);
+        let waiter = || {
+            let handle = mutex(Arc::clone(&engine), "name");
+            let waiting = thread::spawn(move || handle.lock());
+            wait_for(|| is_waited_for(&engine));
+            waiting
+        };
+        let guard = lock(&engine);
+        let next = waiter();
+        drop(guard);
+        // Taken over, it has fences for many guards.
+        let guard = next.join().expect("no panic").expect("granted");
+        let next = waiter();
+        assert_eq!(verbs.try_iter().filter(is_a_take_over).count(), 1);
+        clock.advance(TICK);
+        if is_closed {
+            cut.store(clock.now().as_nanos(), Ordering::SeqCst);
+        }
+        clock.advance(TICK);
+        drop(guard);
+        drop(next.join().expect("no panic").expect("granted"));
+        let take_overs = verbs.try_iter().filter(is_a_take_over).count();
+        assert_eq!(take_overs, usize::from(is_closed));
+    }
+}
+
+#[test]
+fn readers_ask_after_a_closed_connection_until_their_lease_is_confirmed() {
+    let (clock, (asked, verbs)) = (still(), mpsc::channel());
+    let store = Fake::new(telling(asked), generous());
+    let cut = Arc::clone(&store.cut);
+    let engine = store.engine(LEASE, Arc::clone(&clock) as Arc<dyn Clock>);
+    let lock = RwLock::new(Handle::new(Arc::clone(&engine), "name"));
+    let first = lock.read().expect("granted");
+    drop(lock.read().expect("passed on"));
+    assert_eq!(
+        verbs.try_iter().count(),
+        1,
+        "the second sits down in the first's lease"
+    );
+    clock.advance(TICK);
+    cut.store(clock.now().as_nanos(), Ordering::SeqCst);
+    clock.advance(TICK);
+    let left = first.remaining();
+    drop(lock.read().expect("granted"));
+    assert!(verbs.try_iter().count() >= 1, "nobody asks");
+    // It is renewed at once, though it is not due.
+    wait_for(|| first.remaining() > left);
+    drop(verbs.try_iter().collect::<Vec<_>>());
+    drop(lock.read().expect("passed on"));
+    assert_eq!(verbs.try_iter().count(), 0, "it was confirmed");
+}
+
+/// The time that counts is that of the decision, however long its mutex is waited for.
+#[test]
+fn a_release_that_waits_for_the_names_mutex_past_the_deadline_is_a_loss() {
+    let clock = still();
+    let (keep, line) = stuck();
+    let engine = Fake::new(generous(), line).engine(LEASE, Arc::clone(&clock) as Arc<dyn Clock>);
+    let guard = lock(&engine);
+    let entry = Arc::clone(&engine.names.all()[0]);
+    let state = entry.lock();
+    let releasing = thread::spawn(move || guard.release());
+    // It counts its end, and then waits for the mutex.
+    wait_for(|| engine.stats().released > 0);
+    clock.advance(LEASE);
+    drop(state);
+    let released = releasing.join().expect("no panic");
+    assert!(
+        matches!(&released, Err(Error::Lost(lost)) if lost.cause == LostCause::Expired),
+        "{released:?}"
+    );
+    drop(keep);
+}
+
+/// Each is looked at once, however many of them stay where they are.
+#[test]
+fn leases_that_have_not_moved_are_not_looked_at_again_and_again() {
+    const EACH: usize = 1_000;
+    let clock = still();
+    let engine =
+        Fake::new(generous(), generous()).engine(LEASE, Arc::clone(&clock) as Arc<dyn Clock>);
+    let lock = |renew: bool, number: usize| {
+        let handle = mutex(Arc::clone(&engine), &format!("{renew} {number}"));
+        handle.renew(renew).lock().expect("granted")
+    };
+    let guards: Vec<_> = (0..EACH)
+        .flat_map(|number| [lock(false, number), lock(true, number)])
+        .collect();
+    let until = clock.now() + LEASE;
+    clock.advance(LEASE / 3);
+    let is_renewed = |guard: &LockGuard| guard.remaining() > LEASE * 5 / 6;
+    wait_for(|| guards.iter().filter(|guard| is_renewed(guard)).count() == EACH);
+    let pieces = engine.watch.pieces_before(&engine, until);
+    assert!(pieces <= 2 * EACH / 200 + 1, "{pieces}");
+    // Only the others are left.
+    assert_eq!(engine.watch.pieces_before(&engine, until), EACH / 200 + 1);
+}

@@ -1,0 +1,289 @@
+//! The meaning of a server's error answers.
+
+use crate::config::Server;
+use crate::error::{Failure, FailureKind, Mode, on_a_line};
+
+/// What a server's error answer means. The request was not carried out: the scripts do first what can fail. Only what no
+/// script expects may strike one that is half done, such as a command that this user is not allowed.
+///
+/// The words are the server's, its code first. A server or proxy may quote the password in them, long after the login.
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "an answer is used up by its meaning, as by the two below"
+)]
+pub(super) fn refusal(server: &Server, error: redis::ServerError) -> Failure {
+    const ELSEWHERE: [&str; 3] = ["MOVED", "ASK", "CROSSSLOT"];
+    const DENIED: [&str; 3] = ["NOAUTH", "WRONGPASS", "NOPERM"];
+    // A right that is missing for a command of a script: Redis 7.0 and older, then Redis 7.2, Valkey, and newer.
+    const NOT_ALLOWED: [&str; 2] = ["The user executing the script", "ACL failure in script:"];
+    const PASSING: [&str; 11] = [
+        "LOADING",
+        "BUSY",
+        "READONLY",
+        "MISCONF",
+        "OOM",
+        "NOREPLICAS",
+        "MASTERDOWN",
+        "CLUSTERDOWN",
+        "TRYAGAIN",
+        "UNKILLABLE",
+        "MAXCLIENTS",
+    ];
+    let text = error.details().unwrap_or_default();
+    // A command of more than 10 parts is refused to a stranger before it is looked at.
+    let stranger = text.starts_with("Protocol error: unauthenticated")
+        || NOT_ALLOWED
+            .iter()
+            .any(|words| text.starts_with(words) || (is_wrapped(&error) && text.contains(words)));
+    let kind = if says(&error, &DENIED) || stranger {
+        FailureKind::Denied
+    } else if says(&error, &ELSEWHERE) {
+        return Failure::unsupported(Mode::Cluster);
+    } else if says(&error, &["WRONGTYPE"]) {
+        FailureKind::WrongType
+    } else if says(&error, &PASSING) || text.starts_with("max number of clients") {
+        FailureKind::Unavailable
+    } else {
+        FailureKind::Protocol
+    };
+    let raised = is_wrapped(&error) || text.contains("@user_script:");
+    let code = error.code();
+    // Where in which script it happened says nothing to a user.
+    let text = text.split(" script: ").next().unwrap_or_default();
+    let mut words = on_a_line(&server.without_password(&format!("{code} {text}")));
+    if code == "ERR" && text.starts_with("unknown command") {
+        words += " (leasehold needs this command: the server may be a sentinel, or the command is renamed)";
+    }
+    Failure {
+        half_done: raised && matches!(kind, FailureKind::Denied | FailureKind::Protocol),
+        ..Failure::plain(kind, false, words)
+    }
+}
+
+/// What an error answer to AUTH means, in the server's words only where they are known word for word: a server that does
+/// not know the command says back what it was sent, and so may whatever else listens there, whichever code it puts before.
+pub(super) fn refused_login(server: &Server, error: redis::ServerError) -> Failure {
+    const KNOWN: [(&str, &str); 8] = [
+        (
+            "WRONGPASS",
+            "invalid username-password pair or user is disabled.",
+        ),
+        ("ERR", "invalid password"),
+        (
+            "ERR",
+            "AUTH <password> called without any password configured for the default user. Are you sure your configuration \
+             is correct?",
+        ),
+        ("ERR", "Client sent AUTH, but no password is set"),
+        ("ERR", "wrong number of arguments for 'auth' command"),
+        ("ERR", "max number of clients reached"),
+        ("LOADING", "Redis is loading the dataset in memory"),
+        ("LOADING", "Valkey is loading the dataset in memory"),
+    ];
+    let is_known = KNOWN.contains(&(error.code(), error.details().unwrap_or_default()));
+    let failure = refusal(server, error);
+    if is_known || matches!(failure.kind, FailureKind::Unsupported(_)) {
+        return failure;
+    }
+    let words = match failure.kind {
+        FailureKind::Denied => "the server refuses the login",
+        FailureKind::Unavailable => "the server takes no login now",
+        _ => "the server does not understand AUTH",
+    };
+    Failure::plain(failure.kind, false, words)
+}
+
+/// Reads an error answer to SELECT.
+pub(super) fn refused_database(server: &Server, error: redis::ServerError) -> Failure {
+    let text = error.details().unwrap_or_default();
+    let is_too_large = text.contains("DB index") || text.contains("out of range");
+    let kind = if error.code() == "ERR" && is_too_large {
+        FailureKind::NoSuchDatabase(server.info.redis_settings().db())
+    } else if text.contains("not allowed in cluster mode") {
+        FailureKind::Unsupported(Mode::Cluster)
+    } else {
+        return refusal(server, error);
+    };
+    Failure {
+        kind,
+        ..refusal(server, error)
+    }
+}
+
+/// Whether an error is one of these.
+///
+/// Servers before 7.0 wrap the errors of a script's commands: `ERR Error running script (call to f_…):
+/// @user_script:1: -OOM command …`, or, where the script passes the error on, `@user_script: 1: -OOM command …`.
+pub(super) fn says(error: &redis::ServerError, codes: &[&str]) -> bool {
+    let (code, text) = (error.code(), error.details().unwrap_or_default());
+    let mut words = text
+        .split([' ', ':'])
+        .map(|word| word.trim_start_matches('-'));
+    codes.contains(&code) || (is_wrapped(error) && words.any(|word| codes.contains(&word)))
+}
+
+/// Whether it is a script's error, in the form of servers before 7.0.
+fn is_wrapped(error: &redis::ServerError) -> bool {
+    let text = error.details().unwrap_or_default();
+    error.code().starts_with("@user_script") || text.starts_with("Error running script")
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::Value;
+
+    use super::*;
+
+    fn error(line: &str) -> redis::ServerError {
+        let line = format!("-{line}\r\n");
+        match redis::parse_redis_value(line.as_bytes()).expect("an error line") {
+            Value::ServerError(error) => error,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn server() -> Server {
+        Server::parse("redis://:s3cret@h/16", None).expect("a URL")
+    }
+
+    fn kind(code: &str, text: &str) -> FailureKind {
+        refusal(&server(), error(&format!("{code} {text}"))).kind
+    }
+
+    #[test]
+    fn an_answer_is_quoted_with_its_code_and_without_the_password() {
+        for (line, words) in [
+            ("NOPERM not this", "NOPERM not this"),
+            (
+                "WRONGTYPE not this script: d827f2, on @user_script:163.",
+                "WRONGTYPE not this",
+            ),
+            ("LOADING as s3cret said", "LOADING as <password> said"),
+            ("s3cret", "<password>"),
+            (
+                "ERR @user_script:1: s3cret",
+                "ERR @user_script:1: <password>",
+            ),
+        ] {
+            assert_eq!(refusal(&server(), error(line)).cause.to_string(), words);
+        }
+        let long = format!("ERR {}s3cret", "x".repeat(493));
+        let cut = refusal(&server(), error(&long)).cause.to_string();
+        assert!(!cut.contains("s3"), "no part of it either: {cut}");
+    }
+
+    #[test]
+    fn a_database_that_is_not_there_is_told_from_other_errors() {
+        let kind = |line: &str| refused_database(&server(), error(line)).kind;
+        let range = kind("ERR DB index is out of range");
+        assert_eq!(range, FailureKind::NoSuchDatabase(16));
+        assert_eq!(kind("ERR invalid DB index"), range);
+        let cluster = kind("ERR SELECT is not allowed in cluster mode");
+        assert_eq!(cluster, FailureKind::Unsupported(Mode::Cluster));
+        assert_eq!(kind("NOPERM this user"), FailureKind::Denied);
+    }
+
+    #[test]
+    fn an_answer_to_auth_is_quoted_only_where_it_is_known() {
+        const WRONG: &str = "invalid username-password pair or user is disabled.";
+        let said = |line: &str| refused_login(&server(), error(line)).cause.to_string();
+        assert!(said(&format!("WRONGPASS {WRONG}")).contains(WRONG));
+        for code in [
+            "ERR",
+            "WRONGPASS",
+            "NOPERM",
+            "NOAUTH",
+            "LOADING",
+            "OOM",
+            "WRONGTYPE",
+            "WHAT",
+        ] {
+            for text in ["", WRONG, "wrong number of arguments for 'auth' command"] {
+                let said = said(&format!("{code} {text} AUTH s3cret"));
+                assert!(!said.contains("s3cret"), "{said}");
+            }
+        }
+        assert!(!said(&format!("s3cret {WRONG}")).contains("s3cret"));
+    }
+
+    #[test]
+    fn every_answer_of_the_table_has_its_kind() {
+        use FailureKind::{Denied, Protocol, Unavailable, Unsupported, WrongType};
+        for (code, text, expected) in [
+            ("NOAUTH", "Authentication required.", Denied),
+            ("WRONGPASS", "invalid username-password pair", Denied),
+            ("NOPERM", "this user has no permissions", Denied),
+            (
+                "ERR",
+                "The user executing the script can't access at least one of the keys",
+                Denied,
+            ),
+            (
+                "ERR",
+                "Error running script (call to f_1): @user_script:12: The user executing the script can't run this command",
+                Denied,
+            ),
+            (
+                "@user_script:",
+                "12: The user executing the script can't run this command or subcommand",
+                Denied,
+            ),
+            (
+                "ERR",
+                "ACL failure in script: User user has no permissions to run the 'set' command script: 82e7, on @user_script:1.",
+                Denied,
+            ),
+            (
+                "ERR",
+                "ACL failure in script: No permissions to access a key",
+                Denied,
+            ),
+            (
+                "ERR",
+                "Protocol error: unauthenticated multibulk length",
+                Denied,
+            ),
+            ("WRONGTYPE", "Operation against a key", WrongType),
+            (
+                "ERR",
+                "Error running script (call to f_1): @user_script:1: WRONGTYPE Operation",
+                WrongType,
+            ),
+            (
+                "ERR",
+                "Error running script (call to f_1): @user_script:1: @user_script: 1: -OOM command not allowed",
+                Unavailable,
+            ),
+            ("@user_script:", "3: -READONLY You can't write", Unavailable),
+            (
+                "ERR",
+                "unknown command 'x', with args beginning with: 'OOM'",
+                Protocol,
+            ),
+            (
+                "ERR",
+                "unknown command 'x', with args beginning with: 'The user executing the script'",
+                Protocol,
+            ),
+            (
+                "ERR",
+                "unknown command 'x', with args beginning with: 'ACL failure in script:'",
+                Protocol,
+            ),
+            ("LOADING", "Redis is loading", Unavailable),
+            ("BUSY", "Redis is busy", Unavailable),
+            ("READONLY", "You can't write", Unavailable),
+            ("MISCONF", "Errors writing", Unavailable),
+            ("OOM", "command not allowed", Unavailable),
+            ("NOREPLICAS", "Not enough good replicas", Unavailable),
+            ("CLUSTERDOWN", "The cluster is down", Unavailable),
+            ("ERR", "max number of clients reached", Unavailable),
+            ("MOVED", "1234 127.0.0.1:7001", Unsupported(Mode::Cluster)),
+            ("ASK", "1234 127.0.0.1:7001", Unsupported(Mode::Cluster)),
+            ("CROSSSLOT", "Keys in request", Unsupported(Mode::Cluster)),
+            ("ERR", "unknown command", Protocol),
+        ] {
+            assert_eq!(kind(code, text), expected, "{code} {text}");
+        }
+    }
+}
