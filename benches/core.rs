@@ -4,6 +4,11 @@
 //! (`ARCHITECTURE.md`), so the first four can be compiled a second time, as a part of this program: that they can is
 //! itself a proof that nothing above them is needed.
 
+#![allow(
+    clippy::incompatible_msrv,
+    reason = "only the library is compiled with the oldest Rust"
+)]
+
 use std::hint::black_box;
 use std::time::Duration;
 

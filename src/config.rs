@@ -14,7 +14,7 @@ use crate::sync::Arc;
 /// The shortest lease: below it, the drift taken off and one request would leave nothing.
 pub(crate) const MIN_LEASE: Duration = Duration::from_millis(10);
 /// The longest lease: a crashed holder delays the others for as long.
-pub(crate) const MAX_LEASE: Duration = Duration::from_hours(24);
+pub(crate) const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 /// More replicas than anybody has: a larger number is a mistake.
 const MAX_REPLICAS: u32 = 1000;
 /// The longest prefix, in bytes.
@@ -116,8 +116,8 @@ impl Default for Settings {
             quantum: Duration::from_millis(50),
             connect_timeout: Duration::from_secs(2),
             io_timeout: Duration::from_secs(1),
-            outage_limit: Duration::from_mins(1),
-            fence_memory: Duration::from_mins(10),
+            outage_limit: Duration::from_secs(60),
+            fence_memory: Duration::from_secs(10 * 60),
             pool_size: 10,
             background_release: false,
             replicas: 0,
@@ -142,7 +142,7 @@ impl Settings {
             }
             Err(Error::config(option, format!("{value:?} is not {said}")))
         };
-        let (ms, hour) = (Duration::from_millis(1), Duration::from_hours(1));
+        let (ms, hour) = (Duration::from_millis(1), Duration::from_secs(60 * 60));
         let (short, said) = (ms..=hour, "between 1 ms and 1 h");
         check("quantum", self.quantum, short.clone(), said)?;
         check("connect_timeout", self.connect_timeout, short.clone(), said)?;
@@ -265,9 +265,10 @@ impl Server {
         }
         if let ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } =
             info.addr()
-            && (host.is_empty() || *port == 0)
         {
-            return Err(wrong("it has no host, or its port is 0"));
+            if host.is_empty() || *port == 0 {
+                return Err(wrong("it has no host, or its port is 0"));
+            }
         }
         if let ConnectionAddr::TcpTls { insecure, .. } = info.addr() {
             // Another crate may have taught the redis crate what this one has not learnt.

@@ -289,13 +289,13 @@ mod tests {
     /// What Redis Cluster hashes, by the text of its specification rather than by this module's code.
     fn hashed(key: &str) -> &[u8] {
         let bytes = key.as_bytes();
-        if let Some(open) = bytes.iter().position(|b| *b == b'{')
-            && let Some(length) = bytes[open + 1..].iter().position(|b| *b == b'}')
-            && length > 0
-        {
-            return &bytes[open + 1..open + 1 + length];
+        let Some(open) = bytes.iter().position(|b| *b == b'{') else {
+            return bytes;
+        };
+        match bytes[open + 1..].iter().position(|b| *b == b'}') {
+            Some(length) if length > 0 => &bytes[open + 1..open + 1 + length],
+            _ => bytes,
         }
-        bytes
     }
 
     #[test]

@@ -15,6 +15,10 @@
 //! The rows stand in [`rows`], in the order of the table; [`options::HELP`] has the command line.
 
 #![allow(
+    clippy::incompatible_msrv,
+    reason = "only the library is compiled with the oldest Rust"
+)]
+#![allow(
     clippy::cast_precision_loss,
     reason = "figures of three digits, of counts that a float has exactly"
 )]

@@ -391,15 +391,13 @@ impl Attempt {
                 self.queued = false;
                 Step::Done(Outcome::Shared)
             }
-            Reply::Held { holder, .. }
-                if self.is_former_owner(holder)
-                    && let Some(failure) = self.outage.as_ref().and_then(Outage::failure) =>
-            {
-                self.has_taken_over();
-                self.setback(failure, false, around)
-            }
             Reply::Held { ttl, holder } => {
                 self.has_taken_over();
+                if self.is_former_owner(holder) {
+                    if let Some(failure) = self.outage.as_ref().and_then(Outage::failure) {
+                        return self.setback(failure, false, around);
+                    }
+                }
                 self.answered = true;
                 self.waits = true;
                 self.held = Some(around.now);

@@ -223,11 +223,10 @@ impl<W, T: Tenancy> Queue<W, T> {
     ) -> Arrival<T> {
         if self.waiting.is_empty() {
             for held in &mut self.tenures {
-                if held.admits(&wants, self.sharing, now)
-                    && health(&held.tenure) == Health::Good
-                    && let Some(turn) = held.admit()
-                {
-                    return Arrival::Turn(turn);
+                if held.admits(&wants, self.sharing, now) && health(&held.tenure) == Health::Good {
+                    if let Some(turn) = held.admit() {
+                        return Arrival::Turn(turn);
+                    }
                 }
             }
             if self.may_ask() {
@@ -361,10 +360,10 @@ impl<W, T: Tenancy> Queue<W, T> {
         debug_assert!(left.is_some(), "only a delegate leaves");
         let next = self.next_delegate(false)?;
         // The answer is the attempt's, and that is carried on only by who wants as much.
-        if let (Some(asking), Some(left)) = (&mut self.asking, left)
-            && asking.units == left.units
-        {
-            asking.answer = left.answer;
+        if let (Some(asking), Some(left)) = (&mut self.asking, left) {
+            if asking.units == left.units {
+                asking.answer = left.answer;
+            }
         }
         Some(next)
     }
@@ -499,11 +498,16 @@ impl<W, T: Tenancy> Queue<W, T> {
     fn admit_waiting(&mut self, index: usize, now: Time) -> Entrants<W, T> {
         let (mut first, mut rest) = (None, Vec::new());
         let held = &mut self.tenures[index];
-        while let Some(next) = self.waiting.front()
-            && held.admits(&next.wants, self.sharing, now)
-            && let Some(turn) = held.admit()
-            && let Some(next) = self.waiting.pop_front()
-        {
+        while let Some(next) = self.waiting.front() {
+            if !held.admits(&next.wants, self.sharing, now) {
+                break;
+            }
+            let Some(turn) = held.admit() else {
+                break;
+            };
+            let Some(next) = self.waiting.pop_front() else {
+                break;
+            };
             let admitted = (next.waiter, turn);
             if first.is_none() {
                 first = Some(admitted);

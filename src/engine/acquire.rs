@@ -336,11 +336,12 @@ impl Engine {
         };
         match self.call(entry, verb, limits) {
             Ok(answer) => {
-                if let Reply::Held { holder, .. } = &answer.reply
-                    && !attempt.is_former_owner(holder)
-                {
-                    answered_held(entry, self.now(), holder, verb.queues());
-                    visit.waits(request, || Some(Arc::clone(holder)));
+                match &answer.reply {
+                    Reply::Held { holder, .. } if !attempt.is_former_owner(holder) => {
+                        answered_held(entry, self.now(), holder, verb.queues());
+                        visit.waits(request, || Some(Arc::clone(holder)));
+                    }
+                    _ => {}
                 }
                 Input::Replied {
                     sent,

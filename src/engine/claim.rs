@@ -87,10 +87,10 @@ impl Tried {
 impl Holding {
     /// Ends this guard and leaves the lock held.
     pub(crate) fn detach(mut self) -> Claim {
-        if let Ok((left, _)) = self.standing()
-            && self.tenure.terms.renew
-        {
-            self.renew(self.tenure.terms.lease(), left).ok();
+        if self.tenure.terms.renew {
+            if let Ok((left, _)) = self.standing() {
+                self.renew(self.tenure.terms.lease(), left).ok();
+            }
         }
         let owner = if self.end_for_claim() {
             self.engine.owner_of(&self.tenure)

@@ -274,7 +274,7 @@ impl Engine {
     /// The limits of a request for a wait until `until`; none where it is only a try.
     fn limits(&self, until: Option<Time>) -> Limits {
         /// More than any setting, and within what the system's clocks can add to themselves.
-        const LONG: Duration = Duration::from_hours(24 * 365);
+        const LONG: Duration = Duration::from_secs(365 * 24 * 60 * 60);
         match until {
             None => Limits {
                 checkout: self.settings.io_timeout,

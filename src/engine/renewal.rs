@@ -367,11 +367,16 @@ impl State {
     /// The leases that are due, or will be soon, up to a batch. They are in flight from here on.
     fn take_due(&mut self, now: Time, lags: &Recorder) -> Option<Arc<[Arc<Tenure>]>> {
         let (mut batch, mut keys) = (Vec::new(), 0);
-        while keys < BATCH
-            && let Some((due, tenure)) = self.leases.first()
-            && due <= now + gathered_within(tenure.terms.lease())
-            && let Some(tenure) = self.leases.pop_due(due)
-        {
+        while keys < BATCH {
+            let Some((due, tenure)) = self.leases.first() else {
+                break;
+            };
+            if due > now + gathered_within(tenure.terms.lease()) {
+                break;
+            }
+            let Some(tenure) = self.leases.pop_due(due) else {
+                break;
+            };
             // One that has run out is not renewed: its key would only keep the others waiting.
             if let Standing::Live(_) = tenure.cell.standing(now) {
                 lags.record(now.since(due));

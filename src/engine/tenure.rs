@@ -8,6 +8,7 @@
 //! 3. with no mutex held, the next thread is told, or one release is sent;
 //! 4. what failed of the release goes to the renewal thread; then the queue's next thread, if any, may ask.
 
+use std::mem;
 use std::time::Duration;
 
 use crossbeam_channel::Sender;
@@ -251,7 +252,7 @@ impl Tenure {
     /// Tells everybody who asked for it that the lease was lost. Called with no mutex held.
     pub(crate) fn announce(&self, cause: LostCause) {
         let listeners = match &mut *self.rare.lock() {
-            Some(rare) => std::mem::take(&mut rare.listeners),
+            Some(rare) => mem::take(&mut rare.listeners),
             None => return,
         };
         for listener in listeners {
@@ -267,10 +268,12 @@ impl Tenure {
     /// Takes out who listens for the loss of one holding.
     pub(super) fn withdraw(&self, holding: u32) -> Vec<LossListener> {
         match &mut *self.rare.lock() {
-            Some(rare) => rare
-                .listeners
-                .extract_if(.., |listener| listener.holding == holding)
-                .collect(),
+            Some(rare) => {
+                let all = mem::take(&mut rare.listeners).into_iter();
+                let (withdrawn, kept) = all.partition(|listener| listener.holding == holding);
+                rare.listeners = kept;
+                withdrawn
+            }
             None => Vec::new(),
         }
     }

@@ -50,7 +50,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause after a failure that does not pass: a right or a command that the server does not have now, it is
 /// unlikely to have a second later.
-const AFTER_REFUSAL: Duration = Duration::from_mins(1);
+const AFTER_REFUSAL: Duration = Duration::from_secs(60);
 /// How long waits hold back from queueing for the first subscription. Longer, and they would give a lock up to those who
 /// queue.
 const FIRST_TRY: Duration = Duration::from_millis(250);

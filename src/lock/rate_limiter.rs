@@ -10,7 +10,7 @@ use crate::script::Pass;
 /// The shortest window.
 const LEAST: Duration = Duration::from_millis(1);
 /// The longest window.
-const MOST: Duration = Duration::from_hours(365 * 24);
+const MOST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Lets so many threads of all processes past in any window of time, by the server's clock.
 ///

@@ -273,9 +273,7 @@ impl Link {
         let mut value = open
             .request(&command, budget.left(io_timeout))
             .map_err(Trouble::of)?;
-        if let Value::ServerError(error) = &value
-            && error.code() == "NOSCRIPT"
-        {
+        if matches!(&value, Value::ServerError(error) if error.code() == "NOSCRIPT") {
             let command = call.command(By::Text, wire);
             value = open
                 .request(&command, budget.left(io_timeout))

@@ -34,10 +34,8 @@ pub(super) fn ask_about_itself<E>(
         // By a pattern, because a server before 7.0 takes one parameter only.
         found = read(&ask(redis::cmd("CONFIG").arg("GET").arg("maxmemory*"))?);
     }
-    if let Some(Memory { most, policy }) = found
-        && most != "0"
-        && policy != "noeviction"
-    {
+    let evicts = |memory: &Memory| memory.most != "0" && memory.policy != "noeviction";
+    if let Some(Memory { most, policy }) = found.filter(evicts) {
         logging::warning!(
             "{address} may evict locks when its memory is full (maxmemory {most}, maxmemory-policy {policy}): \
              an evicted lock is lost, and free for others before its holder knows; use noeviction"

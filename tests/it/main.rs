@@ -1,6 +1,11 @@
 //! The integration tests, one binary. They start the servers that they need; `REDIS_URL` may name one for those
 //! tests that only want to lock something.
 
+#![allow(
+    clippy::incompatible_msrv,
+    reason = "only the library is compiled with the oldest Rust"
+)]
+
 mod background_release;
 mod bad_input;
 mod claims;

@@ -1,6 +1,11 @@
 //! Connections by TLS, to a server whose certificate is for `localhost` alone and from an authority that nobody else
 //! trusts. Both certificates are good for a hundred years; the authority's key is gone.
 
+#![allow(
+    clippy::incompatible_msrv,
+    reason = "only the library is compiled with the oldest Rust"
+)]
+
 #[path = "../it/support/mod.rs"]
 #[allow(
     dead_code,

@@ -315,13 +315,18 @@ impl State {
     /// where a panic on the way would have them repeated.
     fn begin_jobs(&mut self, now: Time) -> Vec<Begun> {
         let mut begun: Vec<Begun> = Vec::new();
-        while begun.len() < BATCH
-            && let Some((due, job)) = self.endings.first()
-            && due <= now
-            && (begun.is_empty()
-                || (begun[0].is_plain() && is_plain(&job.entry, job.ending.verb())))
-            && let Some(job) = self.endings.pop_due(now)
-        {
+        while begun.len() < BATCH {
+            let Some((due, job)) = self.endings.first() else {
+                break;
+            };
+            let joins = begun.is_empty()
+                || (begun[0].is_plain() && is_plain(&job.entry, job.ending.verb()));
+            if due > now || !joins {
+                break;
+            }
+            let Some(job) = self.endings.pop_due(now) else {
+                break;
+            };
             let (entry, verb) = (Arc::clone(&job.entry), job.ending.verb().clone());
             let place = self.queue(job, now + AFTER_PANIC);
             begun.push(Begun { place, entry, verb });
