@@ -2,8 +2,8 @@
 //!
 //! Names that one script can touch are one group, taken all or none by one request. Where the topology keeps some
 //! apart (the slots of a cluster), there are several groups, and these are taken one after the other, holding those
-//! before, in the order of their slots. That order is everybody's, and within a slot nobody holds while waiting, so
-//! there is no circle of waits. What is held is given up only by a try, a timeout or a failure.
+//! before, in the order of their slots. That order is everybody's, and within a slot a set keeps names only while it
+//! waits for one after them, so there is no circle of waits. A set gives names up only at a try, a timeout or a failure.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -21,12 +21,21 @@ use crate::sync::Arc;
 
 /// Several mutexes that are locked together: all of them or none.
 ///
-/// One script takes them all: sets that overlap cannot deadlock, in whatever order their names are given, and while one
-/// name is held the others stay free for everybody. Who waits stands in the queue of the name that keeps it back. When
-/// its turn comes there, it takes the set if all of it is free. Where another name is held, it is the next in turn at
-/// that, and keeps the one it was handed for a tenth of a second if that comes before the other in order (so no two
-/// sets keep what the other waits for), or else hands it on at once. So sets are served beside those who want one of
-/// their names; but the more of its names are contended, and the longer each is held, the longer a set waits.
+/// One script takes them all: sets that overlap cannot deadlock, in whatever order their names are given. While one name
+/// is held, the free ones stay free for everybody. A waiting set stands in the queue of the first name, in the order of
+/// their bytes, that is held.
+///
+/// When its turn comes there, it takes the set if all of it is free. If a name further on in that order is held, the set
+/// keeps the name that it was handed, and is the next in turn at the other. If a name before it is held, the set hands
+/// its name on at once, and is the next in turn at the other. So no two sets keep what the other waits for.
+///
+/// A set is not starved by processes that hold its names for long: it waits its turn once, and then for one hold of each
+/// further name, and for the sets that came to the front there before it. Meanwhile a name that it keeps is used by
+/// nobody. If the waiting process dies, that name is free after at most the claim window: 1 s, or twice
+/// [`io_timeout`](crate::Builder::io_timeout).
+///
+/// A thread that holds a name of a set by another guard, and waits for a second name of that set, must take them in the
+/// order of their bytes. In another order the thread and the set can wait for each other until one of them gives up.
 ///
 /// # Example
 ///
@@ -82,8 +91,8 @@ impl MultiLock {
 
     /// Acquires all of them, waiting for as long as it takes.
     ///
-    /// While blocked it is as [`Mutex::lock`](crate::Mutex::lock), and holds none of them for long. A thread that holds one
-    /// of them already waits for itself.
+    /// While blocked it is as [`Mutex::lock`](crate::Mutex::lock), and may keep some of the names, as [`MultiLock`] tells. A
+    /// thread that holds one of them already waits for itself.
     ///
     /// # Errors
     ///

@@ -1,18 +1,25 @@
--- Acquires several mutexes, all or none. fence.lua and queue.lua come before.
+-- Acquires several mutexes, all or none. fence.lua, value.lua and queue.lua come before.
 --
 -- KEYS  for each, in the order of their names: lock, fence, queue, waiters
 -- ARGV  1 to 9 as in mutex_take.lua (3 is 1; 5 is not looked at)  10 the owner that ends, or ''
 -- Reply {fence of the first, …, 0}     granted
---       {0, ms, holder}                held, the first by this owner; look again when so much time has gone by
+--       {0, ms, holder}                held, the first by this owner; ask again after this time at the latest
 -- Idempotent because the owner is unique to the attempt: found as the holder, it is granted again.
 --
--- Waiting, it stands in the queue of the first that is held. When that is handed to it, it takes it together with all
--- the others. Where one of these is held, it has waited its turn and stands in front there; and what it was handed it
--- keeps for KEEP ms if that comes before the other in order, so that there is no circle of keeping and waiting, and
--- else hands it on in the same breath.
-local owner, channel = ARGV[1], ARGV[6]
--- A few quanta: the one before it at the other name is likely to be done by then.
-local KEEP = 100
+-- A set waits like this:
+--
+-- | the set | what it does |
+-- | --- | --- |
+-- | finds all names free or its own | takes them all |
+-- | finds some held | joins the queue of the first that is held, and of no other; the free ones stay free |
+-- | is handed that one, and finds another held after it | keeps it, and stands in front of the other's queue |
+-- | is handed that one, and finds another held before it | hands it on, and stands in front of the other's queue |
+--
+-- So it keeps a name only if it waits for none before it: no two sets keep what the other waits for. A name is kept by
+-- the set's owner, for the claim window, and each request begins that window again; the reply has the process ask in
+-- time. So a process that dies delays others by one window. At the first name a set waits its turn; each
+-- further name costs one hold at most, however long that is, and the sets that came to its front earlier.
+local owner, channel, window = ARGV[1], ARGV[6], tonumber(ARGV[7])
 life, heard = ARGV[8], ARGV[9]
 
 -- Turns to one of them.
@@ -73,13 +80,10 @@ for i = 1, #KEYS, 4 do
   if i ~= busy then
     leave(owner)
     if is_held_by(values[i], owner) and i < busy and channel ~= '-' then
-      local left = redis.call('PTTL', lock)
-      if left > KEEP then
-        redis.call('PEXPIRE', lock, KEEP)
-        left = KEEP
-      end
-      -- When that is over, it looks again, and gives it to those who wait.
-      if ttl < 0 or left < ttl then ttl = left end
+      redis.call('PEXPIRE', lock, window)
+      -- Two requests may be late or lost.
+      local ask_again = math.floor(window / 3)
+      if ttl < 0 or ask_again < ttl then ttl = ask_again end
     elseif is_held_by(values[i], owner) or (not values[i] and redis.call('ZCARD', queue) > 0) then
       -- Also what is left of an earlier grant whose answer was lost, and what is found free with others waiting.
       hand_over(lock)

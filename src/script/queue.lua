@@ -14,17 +14,22 @@ local function now_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- Puts `owner` at the end of the queue, or in front of it where that is its turn already, or notes that it still waits
--- where it is in it.
+-- Tickets count up from 1, and those of the owners in front of all others from this number, up to zero.
+local FRONT = -1000000000
+
+-- Puts `owner` at the end of the queue, or `in_front`: before all others, but behind those that came there earlier. An
+-- owner that is there already keeps its place, and is noted to wait still.
 local function join(owner, claim, units, channel, in_front)
   -- First, so that a queue of another type ends this before anything is written.
   local ticket = redis.call('ZSCORE', queue, owner)
   redis.call('HSET', waiters, owner, string.format('%.0f %s %s %s', now_ms(), claim, units, channel))
   redis.call('PEXPIRE', waiters, life)
-  if not ticket then
-    local next = in_front and 0 or -1
-    ticket = redis.call('ZRANGE', queue, next, next, 'WITHSCORES')[2] or 0
-    redis.call('ZADD', queue, ticket + (in_front and -1 or 1), owner)
+  if in_front and not (ticket and tonumber(ticket) < 0) then
+    local last = redis.call('ZRANGE', queue, '(0', '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')[2]
+    redis.call('ZADD', queue, (last or FRONT) + 1, owner)
+  elseif not ticket then
+    local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or 0
+    redis.call('ZADD', queue, math.max(last, 0) + 1, owner)
   end
   redis.call('PEXPIRE', queue, life)
 end

@@ -230,28 +230,28 @@ fn sets_that_overlap_all_get_their_turns() {
 }
 
 #[test]
-fn what_it_was_told_of_and_cannot_use_it_passes_on() {
+fn a_name_is_handed_on_at_once_if_one_before_it_is_held() {
     let raw = shared();
     let (one, other) = (manager(raw.url()), manager(raw.url()));
     let names = names::<2>("passes-on");
-    let first = one.lock(&names[0]).expect("free");
+    let first = one.lock(&names[1]).expect("free");
     let set = taking(&other.multi(&names));
-    raw.wait_until_queued(&names[0], 1);
+    raw.wait_until_queued(&names[1], 1);
     let mut behind = Child::start(raw.url(), "");
-    behind.say(format_args!("lock {}", names[0]));
-    raw.wait_until_queued(&names[0], 2);
-    let place = raw.queue(&names[0])[1].clone();
-    let second = one.lock(&names[1]).expect("free");
+    behind.say(format_args!("lock {}", names[1]));
+    raw.wait_until_queued(&names[1], 2);
+    let place = raw.queue(&names[1])[1].clone();
+    let second = one.lock(&names[0]).expect("free");
     // One that hangs does not poll: so nobody but the set can have given it the lock, and it does so at once.
     behind.pause();
     first.release().expect("held");
     wait_until("it goes to the one behind", || {
-        raw.get(&names[0]).is_some_and(|value| value == place)
+        raw.get(&names[1]).is_some_and(|value| value == place)
     });
-    raw.wait_until_queued(&names[1], 1);
+    raw.wait_until_queued(&names[0], 1);
     behind.resume();
     behind.locked();
-    assert_eq!(behind.ask(format_args!("release {}", names[0])), "released");
+    assert_eq!(behind.ask(format_args!("release {}", names[1])), "released");
     second.release().expect("held all the while");
     set.end().release().expect("held");
     nothing_is_left(raw, &names);
@@ -423,4 +423,144 @@ fn a_set_tells_its_state_and_is_extended_as_one() {
     assert_eq!(lost(guard.extend(secs(200))).cause, LostCause::Removed);
     assert_eq!(guard.state(), LeaseState::Lost);
     assert_eq!(guard.remaining(), Duration::ZERO);
+}
+
+/// Returns a manager whose claim window is longer than any test waits, so that a busy machine ends none.
+fn with_a_long_window() -> LockManager {
+    let builder = LockManager::single(shared().url());
+    let locks = builder.io_timeout(PATIENCE).lease(LONG).build();
+    locks.expect("the server is there")
+}
+
+/// Returns the owner that holds a name, or nothing.
+fn holder(raw: &Raw, name: &str) -> Option<String> {
+    let value = raw.get(name)?;
+    Some(value.trim_end_matches('!').to_owned())
+}
+
+/// Waits until `owner` has polled twice at a name whose queue it is in: longer than any time for which a name may be kept
+/// without a further request.
+#[track_caller]
+fn polls_twice(raw: &Raw, name: &str, owner: &str) {
+    for _ in 0..2 {
+        raw.wait_until_polled(name, owner);
+    }
+}
+
+#[test]
+fn a_name_is_kept_however_long_the_other_is_held() {
+    let raw = shared();
+    let managers = [(); 4].map(|()| with_a_long_window());
+    let names = names::<2>("kept");
+    let first = managers[0].lock(&names[0]).expect("free");
+    let second = managers[1].lock(&names[1]).expect("free");
+    let set = taking(&managers[2].multi(&names));
+    raw.wait_until_queued(&names[0], 1);
+    let owner = raw.queue(&names[0]).remove(0);
+    let behind = locking(&managers[3].mutex(&names[0]));
+    raw.wait_until_queued(&names[0], 2);
+    first.release().expect("held");
+    raw.wait_until_queued(&names[1], 1);
+    for _ in 0..3 {
+        polls_twice(raw, &names[1], &owner);
+        assert_eq!(holder(raw, &names[0]).as_ref(), Some(&owner));
+    }
+    second.release().expect("held");
+    let guard = set.end();
+    assert_eq!(guard.leases()[0].owner(), owner);
+    guard.release().expect("held");
+    behind.end().expect("free").release().expect("held");
+    nothing_is_left(raw, &names);
+}
+
+/// Two processes at each of two names, which pass it to and fro: a fair turn is two guards. Each of them holds until the
+/// set has polled twice.
+#[test]
+fn a_set_beside_long_holders_is_in_after_three_fair_turns_at_most() {
+    const FAIR_TURN: usize = 2;
+    let raw = shared();
+    let managers = [[(); 2]; 2].map(|pair| pair.map(|()| with_a_long_window()));
+    let names = names::<2>("turns");
+    let mut held = [0, 1].map(|at| Some(managers[at][0].lock(&names[at]).expect("free")));
+    let mut waits = [0, 1].map(|at| locking(&managers[at][1].mutex(&names[at])));
+    for name in &names {
+        raw.wait_until_queued(name, 1);
+    }
+    let set = taking(&with_a_long_window().multi(&names));
+    raw.wait_until_queued(&names[0], 2);
+    let owner = raw.queue(&names[0]).remove(1);
+    let is_set = |at: usize| holder(raw, &names[at]).is_some_and(|holder| holder == owner);
+    let place = || names.iter().find(|name| raw.queue(name).contains(&owner));
+    let mut turns = [0; 2];
+    let mut at = 0;
+    while !(is_set(0) && is_set(1)) {
+        if let Some(guard) = held[at].take() {
+            guard.release().expect("held");
+            wait_until("the set has a place, or all", || {
+                place().is_some() || is_set(0) && is_set(1)
+            });
+        }
+        if !is_set(at) {
+            turns[at] += 1;
+            assert!(turns[at] <= 3 * FAIR_TURN, "{turns:?}");
+            // The process that has released it waits again.
+            let released = &managers[at][(turns[at] - 1) % 2];
+            let next = std::mem::replace(&mut waits[at], locking(&released.mutex(&names[at])));
+            held[at] = Some(next.end().expect("it is handed over"));
+        }
+        if let Some(name) = place() {
+            polls_twice(raw, name, &owner);
+        }
+        at ^= 1;
+    }
+    set.end().release().expect("held");
+    for wait in waits {
+        wait.end().expect("free").release().expect("held");
+    }
+    nothing_is_left(raw, &names);
+}
+
+#[test]
+fn a_wait_that_ends_gives_back_what_it_keeps_at_once() {
+    let raw = shared();
+    let managers = [(); 4].map(|()| with_a_long_window());
+    let names = names::<2>("given-back");
+    let first = managers[0].lock(&names[0]).expect("free");
+    let second = managers[1].lock(&names[1]).expect("free");
+    let set = managers[3].multi(&names);
+    let set = task(move || set.try_lock_for(secs(4)));
+    raw.wait_until_queued(&names[0], 1);
+    let owner = raw.queue(&names[0]).remove(0);
+    let behind = locking(&managers[2].mutex(&names[0]));
+    raw.wait_until_queued(&names[0], 2);
+    first.release().expect("held");
+    raw.wait_until_queued(&names[1], 1);
+    assert_eq!(holder(raw, &names[0]), Some(owner));
+    gave_up(set);
+    behind.end().expect("free").release().expect("held");
+    second.release().expect("held");
+    nothing_is_left(raw, &names);
+}
+
+#[test]
+fn a_set_that_is_killed_while_it_keeps_a_name_costs_a_claim_window() {
+    let raw = shared();
+    let managers = [(); 3].map(|()| with_a_long_window());
+    let names = names::<2>("kept-dead");
+    let first = managers[0].lock(&names[0]).expect("free");
+    let second = managers[1].lock(&names[1]).expect("free");
+    let mut child = Child::start(raw.url(), "");
+    child.say(format_args!("multi {} {}", names[0], names[1]));
+    raw.wait_until_queued(&names[0], 1);
+    let behind = locking(&managers[2].mutex(&names[0]));
+    raw.wait_until_queued(&names[0], 2);
+    first.release().expect("held");
+    raw.wait_until_queued(&names[1], 1);
+    child.kill();
+    let left = raw.ttl(&names[0]);
+    // The settings of a child have longer windows than the defaults.
+    assert!(left.is_none_or(|left| left <= PATIENCE / 2), "{left:?}");
+    behind.end().expect("free").release().expect("held");
+    second.release().expect("held");
+    nothing_is_left(raw, &names);
 }

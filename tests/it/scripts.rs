@@ -96,6 +96,13 @@ fn run<T: std::fmt::Debug>(
     }
 }
 
+/// Runs one history on a server of its own.
+fn once(check: impl FnOnce(&mut Redis)) {
+    let server = Server::start();
+    let client = redis::Client::open(server.url()).expect("a url");
+    check(&mut Redis(client.get_connection().expect("it is there")));
+}
+
 fn owner(who: usize) -> String {
     format!("lh1:{who}:x")
 }

@@ -6,11 +6,10 @@ use std::slice;
 use proptest::prelude::*;
 use redis::Value;
 
-use super::{CLAIM, Check, LEASE, LIFE, Redis, owner, run};
+use super::{CLAIM, Check, LEASE, LIFE, Redis, once, owner, run};
 
 const MUTEX_QUANTUM: &str = script!(
     "fence.lua",
-    "value.lua",
     "value.lua",
     "queue.lua",
     "mutex_quantum.lua",
@@ -20,7 +19,6 @@ const MUTEX_HAND_OVER: &str = script!("value.lua", "queue.lua", "mutex_handover.
 const MUTEX_ACQUIRE: &str = script!(
     "fence.lua",
     "mutex_take.lua",
-    "value.lua",
     "value.lua",
     "queue.lua",
     "mutex_wait.lua"
@@ -288,4 +286,36 @@ fn mutexes_and_sets_of_them_keep_to_their_rules() {
         prop::collection::vec(step(), 1..60),
         |redis, history| sets(redis, &history),
     );
+}
+
+/// Two sets that keep a name each and wait for the same one.
+#[test]
+fn sets_in_front_of_a_queue_keep_the_order_in_which_they_came_there() {
+    let [a, b, c, bc, ac] = [0, 2, 3, 6, 7];
+    once(|redis| {
+        for single in [a, b, c] {
+            acquire(redis, single, true, "");
+        }
+        for set in [bc, ac] {
+            acquire(redis, set, true, "");
+        }
+        let mut places = Vec::new();
+        for (single, set) in [(a, ac), (b, bc)] {
+            release(redis, single, false);
+            acquire(redis, set, true, "");
+            places.push(owner(set));
+            assert_eq!(redis.queue("c"), places);
+        }
+        for (key, set) in [("a", ac), ("b", bc), ("b", bc), ("a", ac)] {
+            acquire(redis, set, true, "");
+            assert_eq!(holder(redis, key).0, Some(set));
+            assert_eq!(redis.queue("c"), places);
+        }
+        release(redis, c, false);
+        for set in [ac, bc] {
+            assert_eq!(holder(redis, "c").0, Some(set));
+            acquire(redis, set, true, "");
+            release(redis, set, false);
+        }
+    });
 }
