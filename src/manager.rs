@@ -207,7 +207,7 @@ impl LockManager {
     /// # Errors
     ///
     /// * [`Error::Lost`]: the lock is no longer the claim's. Another has adopted it, its lease has ended, or it was lost
-    ///   before it was detached.
+    ///   before it was detached. Also a claim whose fence the lock never gave.
     /// * [`Error::InvalidName`], [`Error::Closed`]: nothing was sent.
     /// * [`Error::Unavailable`], [`Error::Denied`], [`Error::WrongType`], [`Error::Protocol`]: the server could not be
     ///   asked.

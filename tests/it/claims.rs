@@ -420,3 +420,32 @@ fn a_fence_of_another_type_leaves_the_claim_as_it_is() {
     let () = raw.ask(&["DEL", &fence_of(&name)]);
     drop(locks.adopt(&claim).expect("nobody has it"));
 }
+
+/// A claim is text that anybody may write. A fence that the lock never gave would be remembered until the clock is past
+/// it, and all later fences would follow it.
+#[test]
+fn a_claim_with_a_fence_that_was_never_given_is_refused_and_leaves_the_record_alone() {
+    let raw = shared();
+    let locks = manager(raw.url());
+    for forgotten in [false, true] {
+        let name = name("forged");
+        let claim = locks.lock(&name).expect("free").detach();
+        let record = fence_of(&name);
+        if forgotten {
+            let () = raw.ask(&["DEL", &record]);
+        }
+        let before: Option<u64> = raw.ask(&["GET", &record]);
+        let day = 24 * 60 * 60 * 1_000_000;
+        for fence in [claim.fence() + day, 8_999_999_999_999_000, (1 << 53) - 1] {
+            let text = claim.to_string();
+            let (_, rest) = text.split_once('/').expect("a claim's text");
+            let forged: Claim = format!("{fence}/{rest}").parse().expect("a claim");
+            lost(locks.adopt(&forged));
+            assert_eq!(raw.ask::<Option<u64>>(&["GET", &record]), before);
+        }
+        let guard = locks.adopt(&claim).expect("it is held");
+        assert!(guard.fence() > claim.fence() && guard.fence() < claim.fence() + day);
+        guard.release().expect("held");
+        assert!(raw.ttl(&record).expect("it expires") < secs(60 * 60));
+    }
+}
