@@ -41,6 +41,18 @@
 //! without a request; between processes it is handed to the one that has waited longest, which is woken by a
 //! message. Nobody polls in a herd.
 //!
+//! # Where to find it
+//!
+//! | question | answer |
+//! | --- | --- |
+//! | What can be retried? | [`Error::is_retryable`], and the [table of errors](Error#what-is-retryable) |
+//! | How does the program log in? | [`Builder::username`] and [`Builder::password`], or the [URL](LockManager::single) |
+//! | Which rights does its Redis user need? | [lines to paste](crate#rights-of-a-redis-user) |
+//! | How is it logged? | the log target `leasehold`: see [Logging](crate#logging) |
+//! | What is left of a closure's work after a loss? | [`Mutex::run`] returns its result beside the loss; [`Mutex::with`] returns the loss alone |
+//! | How is it measured? | [`LockManager::stats`], [`Distribution`] for histograms, [`Event::kind`] and [`Error::kind`] as labels |
+//! | Can code be generic over the kind of lock? | with the trait [`Lock`] |
+//!
 //! # What it promises
 //!
 //! 1. **Exclusion.** While the rates of the machines' clocks differ by less than 1 %, no clock of a server
@@ -93,12 +105,32 @@
 //! Reader-writer locks and semaphores are sorted sets at `prefix+name`: a member `units owner` for each lease, by the
 //! millisecond at which it ends, and two that count. A rate limiter is a list of microseconds.
 //!
-//! A user of an access control list needs the commands `EVAL`, `EVALSHA`, `PING`, `SUBSCRIBE` and, inside of
-//! scripts, `GET SET DEL APPEND PTTL PEXPIRE TIME HSET HGET HDEL ZADD ZREM ZCARD ZSCORE ZRANGE PUBLISH`, for
-//! reader-writer locks and semaphores also `EXISTS HLEN ZRANGEBYSCORE PEXPIREAT PUBSUB|NUMSUB`, for rate limiters
-//! `LINDEX LLEN LRANGE LPOP LSET LTRIM RPUSH`, for operators `SCAN` and `TYPE STRLEN GETRANGE EXISTS
-//! ZRANGEBYSCORE`; the keys above, and the channels `leasehold:*`. Without the channels, or `PUBLISH`, waits poll, and
-//! the log says so once.
+//! # Rights of a Redis user
+//!
+//! With an access control list, these lines make a user that can use every kind of lock. Leave out the lines of what the
+//! program does not use.
+//!
+//! ```text
+//! ACL SETUSER app on >PASSWORD resetkeys ~* resetchannels &leasehold:*
+//! ACL SETUSER app +ping +info +select +subscribe +eval +evalsha +get +getrange +exists +set +del +append +pttl +pexpire +time +hset +hget +hdel +zadd +zrem +zcard +zscore +zrange +publish
+//! ACL SETUSER app +hlen +zrangebyscore +pexpireat +pubsub|numsub
+//! ACL SETUSER app +lindex +llen +lrange +lpop +lset +ltrim +rpush +pexpire
+//! ACL SETUSER app +wait
+//! ACL SETUSER app +scan +type +strlen +zrangebyscore
+//! ```
+//!
+//! | line | for |
+//! | --- | --- |
+//! | 1 | the keys: `~prefix*` for a [`prefix`](Builder::prefix), with `~{prefix*` for the keys beside a lock; the channels |
+//! | 2 | every program: mutexes, reentrant mutexes, multi-locks, claims |
+//! | 3 | reader-writer locks, semaphores |
+//! | 4 | rate limiters |
+//! | 5 | [`replicas`](Builder::replicas) |
+//! | 6 | operators: [`inspect`](LockManager::inspect), [`list`](LockManager::list), [`force_release`](LockManager::force_release) |
+//!
+//! Every user may log in. `SELECT` is for a database other than 0, `INFO` for what [`Builder::build`] asks the server; a
+//! connection works without either. Without the channels, `PUBLISH` or `SUBSCRIBE`, waits poll, and the log says so once.
+//! A call without a right that it needs is [`Error::Denied`].
 //!
 //! # Logging
 //!

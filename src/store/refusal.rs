@@ -49,7 +49,10 @@ pub(super) fn refusal(server: &Server, error: redis::ServerError) -> Failure {
     let raised = is_wrapped(&error) || text.contains("@user_script:");
     let code = error.code();
     // Where in which script it happened says nothing to a user.
-    let text = text.split(" script: ").next().unwrap_or_default();
+    let text = match text.rsplit_once(" script: ") {
+        Some((said, place)) if place.contains("on @") => said,
+        _ => text,
+    };
     let mut words = on_a_line(&server.without_password(&format!("{code} {text}")));
     if code == "ERR" && text.starts_with("unknown command") {
         words += " (leasehold needs this command: the server may be a sentinel, or the command is renamed)";
@@ -157,6 +160,10 @@ mod tests {
             (
                 "WRONGTYPE not this script: d827f2, on @user_script:163.",
                 "WRONGTYPE not this",
+            ),
+            (
+                "ERR ACL failure in script: no script: on @user_script:1.",
+                "ERR ACL failure in script: no",
             ),
             ("LOADING as s3cret said", "LOADING as <password> said"),
             ("s3cret", "<password>"),
