@@ -15,6 +15,8 @@ use crate::sync::Arc;
 pub(crate) const MIN_LEASE: Duration = Duration::from_millis(10);
 /// The longest lease: a crashed holder delays the others for as long.
 pub(crate) const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
+/// The longest gap that a mutex is left free for clients that poll. `gap.lua` has it too.
+const LONGEST_GAP: Duration = Duration::from_millis(500);
 /// More replicas than anybody has: a larger number is a mistake.
 const MAX_REPLICAS: u32 = 1000;
 /// The longest prefix, in bytes.
@@ -89,6 +91,7 @@ pub(crate) struct Settings {
     pub(crate) label: String,
     pub(crate) options: Options,
     pub(crate) quantum: Duration,
+    pub(crate) poller_gap: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) io_timeout: Duration,
     pub(crate) outage_limit: Duration,
@@ -114,6 +117,7 @@ impl Default for Settings {
                 max_hold: None,
             },
             quantum: Duration::from_millis(50),
+            poller_gap: Duration::ZERO,
             connect_timeout: Duration::from_secs(2),
             io_timeout: Duration::from_secs(1),
             outage_limit: Duration::from_secs(60),
@@ -145,6 +149,12 @@ impl Settings {
         let (ms, hour) = (Duration::from_millis(1), Duration::from_secs(60 * 60));
         let (short, said) = (ms..=hour, "between 1 ms and 1 h");
         check("quantum", self.quantum, short.clone(), said)?;
+        check(
+            "poller_gap",
+            self.poller_gap,
+            Duration::ZERO..=LONGEST_GAP.min(self.quantum),
+            "between 0 and 500 ms, and no longer than the quantum",
+        )?;
         check("connect_timeout", self.connect_timeout, short.clone(), said)?;
         check("io_timeout", self.io_timeout, short, said)?;
         let any = ms..=Duration::MAX;
@@ -374,6 +384,7 @@ mod tests {
                 "max_hold",
             ),
             (settings(|s| s.quantum = Duration::ZERO), "quantum"),
+            (settings(|s| s.poller_gap = s.quantum * 2), "poller_gap"),
             (settings(|s| s.io_timeout = Duration::ZERO), "io_timeout"),
             (
                 settings(|s| s.connect_timeout = Duration::MAX),

@@ -266,6 +266,9 @@ pub(crate) struct Wire {
     pub(crate) fence_memory: Duration,
     /// How long a lock that was handed over waits for its new holder, at the most.
     claim_window: Duration,
+    /// How long a contended mutex is left free once in `quantum`, for clients that poll.
+    poller_gap: Duration,
+    quantum: Duration,
 }
 
 impl Wire {
@@ -274,7 +277,23 @@ impl Wire {
             fence_memory,
             // Time for the message, or a poll, and for a request that has to be repeated.
             claim_window: ORDINARY_CLAIM.max(io_timeout * 2),
+            poller_gap: Duration::ZERO,
+            quantum: Duration::ZERO,
         }
+    }
+
+    pub(crate) fn with_gap(self, poller_gap: Duration, quantum: Duration) -> Self {
+        Self {
+            poller_gap,
+            quantum,
+            ..self
+        }
+    }
+
+    /// Adds what `gap.lua` wants to know. Without `may_leave` there is no gap.
+    fn gap(&self, command: &mut redis::Cmd, may_leave: bool) {
+        let gap = if may_leave { ms(self.poller_gap) } else { 0 };
+        command.arg(gap).arg(ms(self.quantum));
     }
 
     /// The claim window of a waiter: no longer than its lease, so that one that crashes with the lock handed to

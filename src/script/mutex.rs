@@ -15,12 +15,16 @@ pub(super) fn command(key: &LockKey, verb: &Verb, by: By, wire: &Wire) -> redis:
         give_back(&mut command, block);
         of_waiters(&mut command);
         command.arg(u8::from(queued));
+        // A cancel is no hold that ends.
+        wire.gap(&mut command, !queued);
         command
     };
     match verb {
         Verb::Acquire { ask: what, at_once } => {
             let mut command = MUTEX_ACQUIRE.with_companions(by, keys);
-            let how = if *at_once { "take" } else { "poll" };
+            // Taken at once, the gap would be this process's own.
+            let at_once = *at_once && wire.poller_gap.is_zero();
+            let how = if at_once { "take" } else { "poll" };
             ask(&mut command, what, how, wire);
             command
         }
@@ -33,6 +37,7 @@ pub(super) fn command(key: &LockKey, verb: &Verb, by: By, wire: &Wire) -> redis:
             ask(&mut command, what, "poll", wire);
             command.arg(&**from);
             give_back(&mut command, *block);
+            wire.gap(&mut command, true);
             command
         }
         Verb::Release { owner, .. } => {

@@ -15,6 +15,13 @@ if value == owner or value == owner .. MARK then
   return {fence, 1}
 end
 
+local gap, before
+if not value then gap, before = gap_left() end
+if gap and gap > 0 then
+  if ARGV[6] ~= '-' then join(owner, ARGV[7], '1/1', ARGV[6]) end
+  return {0, gap, before}
+end
+
 if not value then
   -- Whoever finds the lock free gives it to the first in the queue, which may be itself. A lock that lapsed may
   -- have been handed to a waiter that hangs, and others may hang with it: only those that have polled since then

@@ -70,6 +70,18 @@ local function next_waiter(self, believed)
   end
 end
 
+-- Wakes the first waiter that is alive, and leaves it in the queue. Crashed ones are dropped on the way.
+local function wake_head()
+  local now = now_ms()
+  while true do
+    local head = redis.call('ZRANGE', queue, 0, 0)[1]
+    if not head then return end
+    local seen, _, _, _, channel = waiter(head)
+    if seen and math.abs(now - seen) <= tonumber(life) and wake(head, channel) then return end
+    leave(head)
+  end
+end
+
 -- Makes `owner` the holder of a mutex for `ttl` ms, marked where others wait behind it. False where memory
 -- forbids it.
 local function give(lock, owner, ttl)

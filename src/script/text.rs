@@ -27,18 +27,21 @@ pub(super) static MUTEX_ACQUIRE: Script = script!(
     "mutex_take.lua",
     "value.lua",
     "queue.lua",
+    "gap.lua",
     "mutex_wait.lua"
 );
 pub(super) static MUTEX_QUANTUM: Script = script!(
     "fence.lua",
     "value.lua",
     "queue.lua",
+    "gap.lua",
     "mutex_quantum.lua",
     "mutex_wait.lua"
 );
 pub(super) static MUTEX_RELEASE: Script = script!("value.lua", "mutex_release.lua");
 pub(super) static MUTEX_RELEASE_MANY: Script = script!("value.lua", "mutex_release_many.lua");
-pub(super) static MUTEX_HAND_OVER: Script = script!("value.lua", "queue.lua", "mutex_handover.lua");
+pub(super) static MUTEX_HAND_OVER: Script =
+    script!("value.lua", "queue.lua", "gap.lua", "mutex_handover.lua");
 pub(super) static MUTEX_ADOPT: Script = script!("fence.lua", "value.lua", "mutex_adopt.lua");
 pub(super) static SHARE_ACQUIRE: Script = script!(
     "fence.lua",

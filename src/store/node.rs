@@ -31,7 +31,10 @@ impl Node {
 pub(super) fn route(server: Server, settings: &Settings) -> Route {
     Route {
         server: Arc::new(server),
-        wire: Arc::new(Wire::new(settings.fence_memory, settings.io_timeout)),
+        wire: Arc::new(
+            Wire::new(settings.fence_memory, settings.io_timeout)
+                .with_gap(settings.poller_gap, settings.quantum),
+        ),
         connect_timeout: settings.connect_timeout,
         io_timeout: settings.io_timeout,
         replicas: settings.replicas,

@@ -27,6 +27,7 @@ mod mutex_faults;
 mod mutex_loss;
 mod mutex_processes;
 mod operators;
+mod poller_gap;
 mod polling;
 mod process_ends;
 mod rate_limiter;

@@ -286,7 +286,7 @@ fn missing(path: &str, text: &str) -> Vec<&'static str> {
     let file = path.rsplit('/').next().unwrap_or_default();
     let wanted: &[_] = match file {
         // Parts of several scripts.
-        "fence.lua" | "value.lua" | "queue.lua" | "share.lua" => &["-- Shared: "],
+        "fence.lua" | "value.lua" | "queue.lua" | "gap.lua" | "share.lua" => &["-- Shared: "],
         // The second half of others.
         "mutex_wait.lua" => &["KEYS, ARGV and reply as in mutex_take.lua"],
         _ => &["KEYS", "ARGV", "Reply", "dempotent because"],

@@ -12,15 +12,17 @@ const MUTEX_QUANTUM: &str = script!(
     "fence.lua",
     "value.lua",
     "queue.lua",
+    "gap.lua",
     "mutex_quantum.lua",
     "mutex_wait.lua"
 );
-const MUTEX_HAND_OVER: &str = script!("value.lua", "queue.lua", "mutex_handover.lua");
+const MUTEX_HAND_OVER: &str = script!("value.lua", "queue.lua", "gap.lua", "mutex_handover.lua");
 const MUTEX_ACQUIRE: &str = script!(
     "fence.lua",
     "mutex_take.lua",
     "value.lua",
     "queue.lua",
+    "gap.lua",
     "mutex_wait.lua"
 );
 const MULTI_RELEASE: &str = script!("value.lua", "queue.lua", "multi_release.lua");
@@ -250,7 +252,8 @@ fn release(redis: &mut Redis, who: usize, cancels: bool) {
     let (me, life) = (owner(who), LIFE.to_string());
     if let [key] = SETS[who] {
         let cancels = if cancels { "1" } else { "0" };
-        redis.eval(MUTEX_HAND_OVER, &[key], &[&me, "", "", &life, "0", cancels]);
+        let args = [&*me, "", "", &life, "0", cancels, "0", "50"];
+        redis.eval(MUTEX_HAND_OVER, &[key], &args);
     } else {
         redis.eval(MULTI_RELEASE, SETS[who], &[&me, &life, "0"]);
     }
@@ -269,7 +272,7 @@ fn acquire(redis: &mut Redis, who: usize, waits: bool, from: &str) -> Value {
     match (SETS[who], from) {
         ([key], "") => redis.eval(MUTEX_ACQUIRE, &[key], &args),
         ([key], _) => {
-            args.extend([from, "", ""]);
+            args.extend([from, "", "", "0", "50"]);
             redis.eval(MUTEX_QUANTUM, &[key], &args)
         }
         (keys, _) => {

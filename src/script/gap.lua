@@ -1,0 +1,33 @@
+-- Shared: the gap in which a contended mutex is left free for clients that poll. queue.lua comes before.
+--
+-- | step | who | what |
+-- | --- | --- | --- |
+-- | 1 | a process whose hold ends while others wait, once a quantum | deletes the key, and notes in `waiters` when the gap ends |
+-- | 2 | a waiter that finds the key gone before that time | is answered "held", and asks again when the gap ends |
+-- | 3 | a client that polls by SET NX | may take it |
+-- | 4 | the first waiter that asks after that time | gives the mutex, if it is free, to the head of the queue |
+--
+-- The field '=gap' is '<ms at which the gap ends> <the owner that held the mutex before it>'.
+local GAP = '=gap'
+-- No gap is longer, ms: a clock that was set back ends one.
+local LONGEST_GAP = 500
+
+-- Returns how many ms the gap still lasts, and the owner before it. A gap that has ended lasts less than zero. Returns
+-- nothing if no gap is known.
+local function gap_left()
+  local ends, before = string.match(redis.call('HGET', waiters, GAP) or '', '^(%d+) (.*)$')
+  if not ends then return nil end
+  local left = ends - now_ms()
+  if left <= LONGEST_GAP then return left, before end
+end
+
+-- Leaves a mutex free for `gap` ms. Returns false, and leaves it alone, if the last gap ended less than `quantum` ms ago.
+local function leave_free(lock, owner, gap, quantum)
+  if gap == '0' then return false end
+  local left = gap_left()
+  if left and left > -tonumber(quantum) then return false end
+  redis.call('HSET', waiters, GAP, string.format('%.0f %s', now_ms() + gap, owner))
+  redis.call('PEXPIRE', waiters, life)
+  redis.call('DEL', lock)
+  return true
+end
