@@ -34,6 +34,7 @@ pub(crate) type Cause = Arc<dyn std::error::Error + Send + Sync>;
 /// | [`NotReplicated`](Error::NotReplicated) | yes | the replicas may be back |
 /// | [`Lost`](Error::Lost) | no | work was done under the lock, or a claim is no longer valid: the program decides |
 /// | [`Closed`](Error::Closed) | no | the manager does not open again |
+/// | [`Cancelled`](Error::Cancelled) | no | the token stays cancelled |
 /// | [`Config`](Error::Config) | no | the setting must be changed |
 /// | [`InvalidName`](Error::InvalidName) | no | the name must be changed |
 /// | [`Denied`](Error::Denied) | no | the password or the user's rights must be changed |
@@ -63,6 +64,8 @@ pub(crate) type Cause = Arc<dyn std::error::Error + Send + Sync>;
 pub enum Error {
     /// The manager was closed, or this is a forked child of the process that made it.
     Closed,
+    /// The call's [`Cancel`](crate::Cancel) was cancelled before it was granted anything.
+    Cancelled,
     /// A setting cannot be used; nothing was sent.
     Config {
         /// The setting.
@@ -188,6 +191,7 @@ impl Error {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Closed => ErrorKind::Closed,
+            Self::Cancelled => ErrorKind::Cancelled,
             Self::Config { .. } => ErrorKind::Config,
             Self::InvalidName { .. } => ErrorKind::InvalidName,
             Self::Lost(_) => ErrorKind::Lost,
@@ -258,6 +262,7 @@ impl Error {
             Self::Closed => f.write_str(
                 "the lock manager was closed, or this process was forked after it was built",
             ),
+            Self::Cancelled => f.write_str("the call was cancelled"),
             Self::Config { option, reason } => write!(f, "invalid `{option}`: {reason}"),
             Self::InvalidName { name, reason } => write!(f, "invalid lock name {name:?}: {reason}"),
             Self::Lost(lost) => write!(f, "{lost}"),
@@ -326,6 +331,7 @@ impl std::error::Error for Error {
             | Self::WrongType { cause, .. }
             | Self::Protocol { cause, .. } => Some(&**cause),
             Self::Closed
+            | Self::Cancelled
             | Self::Config { .. }
             | Self::InvalidName { .. }
             | Self::Lost(_)
@@ -343,6 +349,8 @@ impl std::error::Error for Error {
 pub enum ErrorKind {
     /// [`Error::Closed`]
     Closed,
+    /// [`Error::Cancelled`]
+    Cancelled,
     /// [`Error::Config`]
     Config,
     /// [`Error::InvalidName`]
@@ -373,6 +381,7 @@ impl ErrorKind {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Closed => "closed",
+            Self::Cancelled => "cancelled",
             Self::Config => "config",
             Self::InvalidName => "invalid_name",
             Self::Lost => "lost",
@@ -393,6 +402,7 @@ impl ErrorKind {
         match self {
             Self::Timeout | Self::Unavailable | Self::NotReplicated => true,
             Self::Closed
+            | Self::Cancelled
             | Self::Config
             | Self::InvalidName
             | Self::Lost

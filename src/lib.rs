@@ -185,6 +185,7 @@
 //! [`extend`]: Lease::extend
 
 mod admin;
+mod cancel;
 mod claim;
 mod clock;
 mod config;
@@ -209,6 +210,7 @@ mod store;
 mod sync;
 
 pub use admin::{Holder, Kind, LockInfo, Mode};
+pub use cancel::Cancel;
 pub use claim::Claim;
 pub use crossbeam_channel::{Receiver, RecvError, RecvTimeoutError, TryRecvError};
 pub use error::{Error, ErrorKind, Lost, LostCause, Result};

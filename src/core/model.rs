@@ -216,6 +216,8 @@ enum Event {
     LetGo(usize, bool, Fate),
     /// A process that waits gives up.
     GiveUp(usize),
+    /// The thread that asks for a process gives up, and another one of it carries the attempt on.
+    HandOn(usize, Fate),
     /// A process has its first subscription, loses it, or has another one.
     Subscribe(usize, bool),
     Pass(u64),
@@ -237,6 +239,7 @@ fn event() -> impl Strategy<Value = Event> {
         8 => (0..PROCESSES, fate()).prop_map(|(p, f)| Event::Run(p, f)),
         3 => (0..PROCESSES, any::<bool>(), fate()).prop_map(|(p, o, f)| Event::LetGo(p, o, f)),
         1 => (0..PROCESSES).prop_map(Event::GiveUp),
+        1 => (0..PROCESSES, fate()).prop_map(|(p, f)| Event::HandOn(p, f)),
         2 => (0..PROCESSES, any::<bool>()).prop_map(|(p, s)| Event::Subscribe(p, s)),
         3 => (0u64..1500).prop_map(Event::Pass),
     ]
@@ -508,6 +511,16 @@ impl World {
         }
     }
 
+    fn hand_on(&mut self, who: usize, fate: Fate) {
+        match std::mem::replace(&mut self.processes[who].state, State::Idle) {
+            State::Sleeping(attempt, _) => {
+                self.processes[who].state = State::Asking(attempt, Input::Go);
+                self.run(who, fate);
+            }
+            other => self.processes[who].state = other,
+        }
+    }
+
     fn holders(&self) -> usize {
         let holds = |process: &&Process| match &process.state {
             State::Holding(grant) => self.now < grant.deadline,
@@ -521,6 +534,7 @@ impl World {
             Event::Run(who, fate) => self.run(who, fate),
             Event::LetGo(who, take_over, fate) => self.let_go(who, take_over, fate),
             Event::GiveUp(who) => self.give_up(who),
+            Event::HandOn(who, fate) => self.hand_on(who, fate),
             Event::Subscribe(who, is_there) => self.subscribe(who, is_there),
             Event::Pass(ms) => self.pass(Duration::from_millis(ms)),
         }

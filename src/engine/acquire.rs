@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::cancel::{Cancel, Registered};
 use crate::clock::Time;
 use crate::config::Options;
 use crate::core::attempt::{Attempt, Input, Outcome, Step, Surroundings};
@@ -29,6 +30,14 @@ pub(crate) struct Request<'a> {
     pub(crate) units: u32,
     /// Until when it waits; none where it only tries.
     pub(crate) until: Option<Time>,
+    /// What may end it early.
+    pub(crate) cancel: Option<&'a Cancel>,
+}
+
+impl Request<'_> {
+    fn is_cancelled(&self) -> bool {
+        self.cancel.is_some_and(Cancel::is_cancelled)
+    }
 }
 
 /// A call on its way in, for the figures.
@@ -37,6 +46,8 @@ pub(super) struct Visit<'a> {
     arrived: Time,
     /// Whether it has begun to wait.
     waits: bool,
+    /// Its place with the token that may end it, from its first sleep on.
+    registered: Option<Registered>,
 }
 
 impl Visit<'_> {
@@ -49,6 +60,13 @@ impl Visit<'_> {
         self.engine
             .events
             .step(|| Notice::Contended(request.target.name().into(), holder()));
+    }
+
+    /// It is about to sleep: from here on a cancel unparks it.
+    fn sleeps(&mut self, request: &Request<'_>) {
+        if self.registered.is_none() {
+            self.registered = request.cancel.map(Cancel::register);
+        }
     }
 
     /// It has its turn, `since` then.
@@ -78,6 +96,9 @@ impl Engine {
     pub(crate) fn acquire(self: &Arc<Self>, request: &Request<'_>) -> Result<Acquired> {
         self.check_open()?;
         request.options.check()?;
+        if request.is_cancelled() {
+            return Err(Error::Cancelled);
+        }
         let acquired = self.enter(request);
         match (&acquired, request.until) {
             (Ok(Acquired::Turn(_)), _) => {}
@@ -99,6 +120,7 @@ impl Engine {
             engine: self,
             arrived: now,
             waits: false,
+            registered: None,
         };
         let mut slot = None;
         let (entry, arrival) = self
@@ -147,9 +169,20 @@ impl Engine {
         let until = request.until.unwrap_or(arrived + self.settings.io_timeout);
         // Whoever closes sets the flag before it looks into the queue: one of us sees the other.
         let mut until = if self.is_closed() { self.now() } else { until };
+        visit.sleeps(request);
+        // Whether somebody has taken this thread out of the queue, and its signal is on the way.
+        let mut is_taken_out = false;
         let signal = loop {
+            // Looked at first: a grant wins over a cancel.
             if let Some(signal) = slot.take() {
                 break signal;
+            }
+            if request.is_cancelled() && !is_taken_out {
+                if entry.lock().queue.leave(ticket) {
+                    return Err(Error::Cancelled);
+                }
+                is_taken_out = true;
+                until = Time::NEVER;
             }
             if until == Time::NEVER {
                 thread::park();
@@ -185,7 +218,7 @@ impl Engine {
                     },
                 };
             }
-            // Somebody has taken us out of the queue and is about to say why.
+            is_taken_out = true;
             until = Time::NEVER;
         };
         match signal {
@@ -235,6 +268,11 @@ impl Engine {
                 self.give_up(entry, *attempt, lease, &Signal::Closed);
                 return Err(Error::Closed);
             }
+            if request.is_cancelled() && matches!(input, Input::Go | Input::Woken) {
+                drop(waker);
+                self.step_down(entry, attempt, lease);
+                return Err(Error::Cancelled);
+            }
             let offered = self.offered(request, entry);
             let around = self.surroundings(request, entry, visit.arrived, offered.as_deref());
             let step = attempt.step(input, &around);
@@ -252,7 +290,8 @@ impl Engine {
                     self.send_verb(request, entry, &attempt, &verb, haste, visit)
                 }
                 Step::Sleep(until) => {
-                    called |= self.sleep_until(until, &mut waker, attempt.owner());
+                    visit.sleeps(request);
+                    called |= self.sleep_until(request, until, &mut waker, attempt.owner());
                     Input::Woken
                 }
                 Step::Done(Outcome::Shared) => {
@@ -276,11 +315,7 @@ impl Engine {
             Outcome::Granted(grant) => self.granted(request, entry, grant, visit),
             Outcome::Shared => unreachable!("the loop goes on with it"),
             Outcome::TimeOver(failure) => {
-                let next = entry.lock().queue.delegate_left();
-                match next {
-                    Some(slot) => slot.send(Signal::Delegate(Some(attempt))),
-                    None => self.abandon(entry, *attempt, lease),
-                }
+                self.step_down(entry, attempt, lease);
                 match failure {
                     Some(failure) => Err(failure.into_error(Some(request.target.name()))),
                     None => Ok(self.busy(entry)),
@@ -374,6 +409,7 @@ impl Engine {
     /// Sleeps between two requests; true where a message came.
     fn sleep_until(
         self: &Arc<Self>,
+        request: &Request<'_>,
         until: Time,
         waker: &mut Option<Waker>,
         owner: &Arc<str>,
@@ -381,7 +417,7 @@ impl Engine {
         self.wakeup.start(self);
         let waker = self.wakeup.register(waker, owner);
         // Whoever closes sets the flag before it wakes all: one of us sees the other.
-        !self.is_closed() && waker.wait(until.since(self.now()))
+        !self.is_closed() && !request.is_cancelled() && waker.wait(until.since(self.now()))
     }
 
     /// What this process released goes before what it asks for: a release that was left to the renewal thread is
@@ -419,6 +455,15 @@ impl Engine {
     /// It was held all the while.
     fn busy<T>(&self, entry: &Entry) -> Acquired<T> {
         Acquired::Busy(entry.lock().holder(&self.settings.label))
+    }
+
+    /// Hands the attempt to the next thread, or, if there is none, leaves the queue in Redis.
+    fn step_down(&self, entry: &Arc<Entry>, attempt: Box<Attempt>, lease: Duration) {
+        let next = entry.lock().queue.delegate_left();
+        match next {
+            Some(slot) => slot.send(Signal::Delegate(Some(attempt))),
+            None => self.abandon(entry, *attempt, lease),
+        }
     }
 
     /// Ends the attempt and everybody's wait behind it.

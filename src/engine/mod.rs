@@ -28,7 +28,7 @@
 //! 2. the state of one name (its queue);
 //! 3. one of: the timetable of the renewal thread, that of the watch thread, the register of the listener, the
 //!    receivers of a tenure, a waiting thread's slot, the owners that claims were tried under, the beginnings of the
-//!    events thread.
+//!    events thread, the threads that a [token](crate::Cancel) may unpark.
 
 pub(crate) mod acquire;
 pub(crate) mod claim;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::cancel::Cancel;
 use crate::engine::Engine;
 use crate::error::{Error, Failure, Result};
 use crate::name::LockKey;
@@ -12,21 +13,30 @@ use crate::sync::Arc;
 impl Engine {
     /// Asks once, and waits for the time that was given. Returns after how long there is a place where none was
     /// taken.
-    pub(crate) fn pass(self: &Arc<Self>, key: &LockKey, pass: Pass) -> Result<Option<Duration>> {
+    pub(crate) fn pass(
+        self: &Arc<Self>,
+        key: &LockKey,
+        pass: Pass,
+        cancel: Option<&Cancel>,
+    ) -> Result<Option<Duration>> {
         self.check_open()?;
+        if cancel.is_some_and(Cancel::is_cancelled) {
+            return Err(Error::Cancelled);
+        }
         let answer = self
             .send(&Call::Pass { key, pass }, self.limits(None))
             .map_err(|failure| failure.into_error(Some(key.name())))?;
         match answer.reply {
             Reply::Passed(wait) if wait.is_zero() => Ok(None),
-            Reply::Passed(wait) => self.sleep(wait).map(|()| None),
+            Reply::Passed(wait) => self.sleep(wait, cancel).map(|()| None),
             Reply::NotPassed(wait) => Ok(Some(wait)),
             _ => Err(Failure::another_question().into_error(Some(key.name()))),
         }
     }
 
-    /// Sleeps for so long, or until the manager is closed.
-    fn sleep(self: &Arc<Self>, length: Duration) -> Result<()> {
+    /// Sleeps for `length`, or until the manager is closed or the call is cancelled.
+    fn sleep(self: &Arc<Self>, length: Duration, cancel: Option<&Cancel>) -> Result<()> {
+        let _registered = cancel.map(Cancel::register);
         let until = self.now() + length;
         // Nobody sends this owner a message; but whoever closes wakes all.
         let mut waker = None;
@@ -41,6 +51,9 @@ impl Engine {
             let left = until.since(self.now());
             if left.is_zero() {
                 return Ok(());
+            }
+            if cancel.is_some_and(Cancel::is_cancelled) {
+                return Err(Error::Cancelled);
             }
             waker.wait(left);
         }

@@ -11,6 +11,7 @@ pub(crate) mod semaphore;
 use std::fmt::{self, DebugStruct};
 use std::time::{Duration, Instant};
 
+use crate::cancel::Cancel;
 use crate::clock::Time;
 use crate::config::Options;
 use crate::engine::Engine;
@@ -28,6 +29,8 @@ pub(crate) struct Handle {
     /// The first call returns the error of an unfit one.
     target: Result<Target, Unfit>,
     options: Options,
+    /// Ends its blocked calls.
+    cancel: Option<Cancel>,
 }
 
 /// A name or figure that no lock can have.
@@ -62,6 +65,7 @@ impl Handle {
             engine,
             target,
             options,
+            cancel: None,
         }
     }
 
@@ -117,6 +121,7 @@ impl Handle {
             options: self.options,
             units,
             until,
+            cancel: self.cancel.as_ref(),
         });
         acquired.map_err(|error| self.with_the_kind_found(error, target, Some(kind)))
     }
@@ -144,6 +149,14 @@ impl Handle {
         match found {
             Some(found) => error.of_another_kind(found),
             None => error,
+        }
+    }
+
+    /// Returns an error if the handle's token is cancelled.
+    fn check_cancelled(&self) -> Result<()> {
+        match &self.cancel {
+            Some(cancel) if cancel.is_cancelled() => Err(Error::Cancelled),
+            _ => Ok(()),
         }
     }
 
@@ -232,6 +245,8 @@ fn until(deadline: Instant) -> Duration {
 /// The options that handles have of their own.
 macro_rules! options {
     ($handle:ident) => {
+        $crate::lock::cancel_with!($handle);
+
         impl $handle {
             /// Returns the name of the lock, as it was given. A [`MultiLock`](crate::MultiLock) joins its names with
             /// ` + `.
@@ -279,4 +294,20 @@ macro_rules! debug {
     };
 }
 
-pub(crate) use {debug, options};
+/// The token of a handle.
+macro_rules! cancel_with {
+    ($handle:ident) => {
+        impl $handle {
+            /// Sets the token that ends this handle's blocked calls: [`Cancel`](crate::Cancel) says how. A call with a
+            /// token that is cancelled already returns [`Error::Cancelled`](crate::Error::Cancelled), and sends nothing.
+            /// Of several tokens the last one counts. Defaults to none.
+            #[must_use]
+            pub fn cancel_with(mut self, cancel: &crate::cancel::Cancel) -> Self {
+                self.handle.cancel = Some(cancel.clone());
+                self
+            }
+        }
+    };
+}
+
+pub(crate) use {cancel_with, debug, options};

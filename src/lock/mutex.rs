@@ -63,6 +63,7 @@ impl Mutex {
     /// * [`Error::Unavailable`]: the first request failed, or an outage lasted for `outage_limit`.
     /// * [`Error::Denied`], [`Error::WrongType`], [`Error::Protocol`]: at once.
     /// * [`Error::Closed`]: the manager was closed.
+    /// * [`Error::Cancelled`]: the handle's [token](crate::Cancel) was cancelled.
     pub fn lock(&self) -> Result<LockGuard> {
         self.handle.wait(Kind::Mutex, 1).map(LockGuard::new)
     }

@@ -63,6 +63,8 @@ pub enum Admission {
     RetryAfter(Duration),
 }
 
+crate::lock::cancel_with!(RateLimiter);
+
 impl RateLimiter {
     pub(crate) fn new(mut handle: Handle, permits: u32, per: Duration) -> Self {
         let wrong = if permits == 0 {
@@ -99,6 +101,8 @@ impl RateLimiter {
     /// * [`Error::Unavailable`], [`Error::Denied`], [`Error::WrongType`], [`Error::Protocol`]: what came of the one
     ///   request.
     /// * [`Error::Closed`]: the manager was closed, also during the wait.
+    /// * [`Error::Cancelled`]: the handle's [token](crate::Cancel) was cancelled, also during the wait; the place that
+    ///   the call took stays taken.
     pub fn acquire(&self) -> Result<()> {
         match self.pass(Duration::MAX)? {
             Admission::Admitted => Ok(()),
@@ -136,7 +140,8 @@ impl RateLimiter {
             patience,
         };
         let target = self.handle.target()?;
-        let answer = self.handle.engine.pass(target.first(), pass);
+        let cancel = self.handle.cancel.as_ref();
+        let answer = self.handle.engine.pass(target.first(), pass, cancel);
         let refused =
             answer.map_err(|error| self.handle.with_the_kind_found(error, target, None))?;
         Ok(refused.map_or(Admission::Admitted, Admission::RetryAfter))

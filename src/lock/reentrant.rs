@@ -143,6 +143,7 @@ impl ReentrantMutex {
     /// Another guard, where this thread has one.
     fn again(&self) -> Result<Option<ReentrantGuard>> {
         let key = self.handle.target()?.id();
+        self.handle.check_cancelled()?;
         let engine = Arc::as_ptr(&self.handle.engine);
         let hold = HELD.try_with(|held| {
             let held = held.borrow();

@@ -32,10 +32,10 @@ use crate::store::socket::{Fault, Socket};
 use crate::store::{Answer, Heard, memory};
 use crate::sync::{Arc, AtomicBool, Ordering};
 
+mod confirm;
+
 /// How long a listener waits for a message before it looks up.
 const SILENCE: Duration = Duration::from_secs(1);
-/// How late the server may answer a WAIT whose time is over: its timer runs every 100 ms.
-const LATE_ANSWER: Duration = Duration::from_millis(110);
 /// After how many silences a listener asks whether the server is still there: a dead peer sends nothing.
 const SILENCES_TO_PING: u32 = 3;
 
@@ -207,55 +207,6 @@ impl Link {
             })?;
         }
         Ok(Answer { reply, resent })
-    }
-
-    /// Waits until the replicas have what was written on this connection last; every script that grants or renews
-    /// writes, repeated or not. What they have not confirmed in time is as if it were not known.
-    fn confirm(&mut self, budget: &Budget) -> Result<(), Failure> {
-        let (route, wanted) = (self.route.clone(), self.route.replicas);
-        let server = &route.server;
-        let words = "the connection closed before the replicas were asked";
-        let lost = || Failure::plain(FailureKind::Unavailable, true, words);
-        let mut open = self.open.take().ok_or_else(lost)?;
-        let limit = budget.left(self.route.io_timeout);
-        // A count is worth more than no answer, so the server gives up before this side does. It notices the end of a WAIT
-        // only up to 100 ms later, by its own timer.
-        let patience = limit.saturating_sub(LATE_ANSWER).max(limit / 2);
-        let patience = patience.max(Duration::from_millis(1));
-        let too_few = |confirmed| {
-            let kind = FailureKind::NotReplicated { wanted, confirmed };
-            let words =
-                format!("{confirmed} of {wanted} replicas confirmed it within {patience:?}");
-            Failure::plain(kind, false, words)
-        };
-        let mut wait = redis::cmd("WAIT");
-        wait.arg(wanted).arg(patience.as_millis() as u64);
-        let confirmed = match open.request(&wait, limit).map_err(Trouble::of) {
-            Ok(Value::Int(count)) => u32::try_from(count).unwrap_or(0),
-            Ok(Value::ServerError(error)) => {
-                return Err(Failure {
-                    unknown: true,
-                    ..refusal(server, error)
-                });
-            }
-            Ok(_) => {
-                let words = "the answer to WAIT is not a number";
-                return Err(Failure::plain(FailureKind::Protocol, true, words));
-            }
-            // The server has just answered the script on this connection: it waits for its replicas.
-            Err(Trouble::Broken(Fault::Io(error))) if is_late(&error) => return Err(too_few(0)),
-            Err(trouble) => {
-                return Err(Failure {
-                    unknown: true,
-                    ..trouble.into_failure(&route)
-                });
-            }
-        };
-        self.open = Some(open);
-        if confirmed >= wanted {
-            return Ok(());
-        }
-        Err(too_few(confirmed))
     }
 
     fn once(&mut self, call: &Call<'_>, budget: &mut Budget) -> Result<Value, Trouble> {

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use leasehold::{Claim, Error, ErrorKind, LockManager, Result};
+use leasehold::{Cancel, Claim, Error, ErrorKind, LockManager, Result};
 
 use crate::support::{
     Answer, Hostile, Kind, Server, at_last, build, hasty, manager, ms, patient, secs, to_scripts,
@@ -81,6 +81,7 @@ fn every_error_has_its_reviewed_text() {
     servers(&mut texts);
     for kind in [
         ErrorKind::Closed,
+        ErrorKind::Cancelled,
         ErrorKind::Config,
         ErrorKind::InvalidName,
         ErrorKind::Lost,
@@ -212,6 +213,10 @@ fn losses_and_waits(texts: &mut Texts) {
     texts.add("no replica", replicated.lock("r"));
     let last = patient(&url).database(16).build();
     texts.add("a database that the server does not have", last);
+    let stop = Cancel::new();
+    stop.cancel();
+    let cancelled = locks.mutex("n").cancel_with(&stop);
+    texts.add("the call is cancelled", cancelled.lock());
     assert!(locks.close(secs(30)));
     texts.add("the manager is closed", locks.lock("n"));
 }

@@ -8,6 +8,7 @@
 
 mod background_release;
 mod bad_input;
+mod cancel;
 mod claims;
 mod client_faults;
 mod connect;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 fn floor(module: &str) -> Option<u32> {
     Some(match module {
         "error" | "name" | "clock" | "process" | "sync" | "random" | "logging" | "panics" => 1,
-        "config" | "event" | "stats" | "claim" => 2,
+        "config" | "event" | "stats" | "claim" | "cancel" => 2,
         "script" => 3,
         "core" => 4,
         "store" => 5,

@@ -1,0 +1,396 @@
+//! Calls that are ended by a token.
+
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
+
+use leasehold::{Admission, Cancel, Error, LockGuard, LockManager, Mutex, Result};
+
+use crate::support::{
+    Fault, PATIENCE, Proxy, Raw, Role, Server, Task, build, companions_of, locking, locking_asleep,
+    manager, ms, patient, secs, task, task_asleep, wait_until,
+};
+
+/// More than any wait here takes.
+const LONG: Duration = secs(600);
+
+#[track_caller]
+fn cancelled<T: std::fmt::Debug>(result: Result<T>) {
+    match result {
+        Err(Error::Cancelled) => {}
+        other => panic!("it is not cancelled: {other:?}"),
+    }
+}
+
+/// Nothing but the fence is left of a lock.
+#[track_caller]
+fn nothing_is_left(redis: &Raw, name: &str) {
+    let [_, queue, waiters] = companions_of(name);
+    for key in [name, &queue, &waiters] {
+        wait_until(&format!("{key} is gone"), || !redis.exists(key));
+    }
+}
+
+#[test]
+fn a_cancelled_token_ends_each_call_before_anything_is_sent() {
+    let server = Server::start();
+    let locks = manager(&server.url());
+    let stop = Cancel::new();
+    assert_eq!(format!("{stop:?}"), "Cancel { is_cancelled: false, .. }");
+    let mutex = locks.mutex("n").cancel_with(&stop);
+    drop(mutex.lock().expect("it is not cancelled"));
+    let reentrant = locks.reentrant_mutex("r").cancel_with(&stop);
+    let inner = reentrant.lock().expect("it is not cancelled");
+    stop.clone().cancel();
+    stop.cancel();
+    assert!(stop.is_cancelled());
+    let sent = locks.stats().requests;
+    cancelled(mutex.lock());
+    cancelled(mutex.try_lock());
+    cancelled(mutex.try_lock_for(LONG));
+    cancelled(mutex.try_lock_until(Instant::now() + LONG));
+    cancelled(mutex.with(LONG, |_| ()));
+    cancelled(reentrant.lock());
+    cancelled(reentrant.try_lock());
+    let rwlock = locks.rwlock("rw").cancel_with(&stop);
+    cancelled(rwlock.read());
+    cancelled(rwlock.try_write());
+    let semaphore = locks.semaphore("s", 3).cancel_with(&stop);
+    cancelled(semaphore.acquire());
+    cancelled(semaphore.try_acquire_many(2));
+    let multi = locks.multi(["a", "b"]).cancel_with(&stop);
+    cancelled(multi.lock());
+    cancelled(multi.try_lock());
+    let limiter = locks.rate_limiter("l", 1, secs(60)).cancel_with(&stop);
+    cancelled(limiter.acquire());
+    cancelled(limiter.try_acquire());
+    assert_eq!(locks.stats().requests, sent);
+    inner.release().expect("a guard is not cancelled");
+    // Only those handles.
+    drop(locks.mutex("n").lock().expect("it has no token"));
+    let error = mutex.lock().expect_err("it is cancelled");
+    assert!(!error.is_retryable());
+}
+
+/// A thread that waits behind the delegate leaves the queue of its process.
+#[test]
+fn a_parked_thread_leaves_and_the_others_keep_their_order() {
+    let server = Server::start();
+    let (one, other) = (manager(&server.url()), manager(&server.url()));
+    let guard = one.lock("n").expect("it is free");
+    let stop = Cancel::new();
+    let mutex = other.mutex("n");
+    let delegate = locking_asleep(&mutex);
+    server.raw().wait_until_queued("n", 1);
+    let parked = locking_asleep(&mutex.clone().cancel_with(&stop));
+    let last = locking_asleep(&mutex);
+    stop.cancel();
+    cancelled(parked.end());
+    guard.release().expect("it was held");
+    let first = delegate.end().expect("its turn comes");
+    let fence = first.fence();
+    first.release().expect("it was held");
+    assert!(last.end().expect("its turn comes").fence() > fence);
+    nothing_is_left(&server.raw(), "n");
+}
+
+#[test]
+fn each_kind_of_wait_is_ended() {
+    let server = Server::start();
+    let (one, other) = (manager(&server.url()), manager(&server.url()));
+    let held = (
+        one.rwlock("w").write().expect("it is free"),
+        one.rwlock("r").read().expect("it is free"),
+        one.semaphore("s", 3).acquire_many(2).expect("it is free"),
+        one.lock("m2").expect("it is free"),
+    );
+    let stop = Cancel::new();
+    let reader = other.rwlock("w").cancel_with(&stop);
+    let writer = other.rwlock("r").cancel_with(&stop);
+    let permits = other.semaphore("s", 3).cancel_with(&stop);
+    let multi = other.multi(["m1", "m2"]).cancel_with(&stop);
+    let reentrant = other.reentrant_mutex("m2").cancel_with(&stop);
+    let waits = [
+        task(move || reader.read().map(drop)),
+        task(move || writer.write().map(drop)),
+        task(move || permits.acquire_many(2).map(drop)),
+        task(move || multi.lock().map(drop)),
+        task(move || reentrant.lock().map(drop)),
+    ];
+    let redis = server.raw();
+    for (key, waiters) in [("w", 1), ("r", 1), ("s", 1), ("m2", 2)] {
+        redis.wait_until_queued(key, waiters);
+    }
+    stop.cancel();
+    for wait in waits {
+        cancelled(wait.end());
+    }
+    drop(held);
+    for key in ["w", "r", "s", "m1", "m2"] {
+        nothing_is_left(&redis, key);
+    }
+}
+
+/// The delegate hands its place in Redis to the next thread.
+#[test]
+fn a_delegate_hands_its_place_to_the_next_thread() {
+    let server = Server::start();
+    let redis = server.raw();
+    let (one, other) = (manager(&server.url()), manager(&server.url()));
+    let guard = one.lock("n").expect("it is free");
+    let stop = Cancel::new();
+    let mutex = other.mutex("n");
+    let delegate = locking_asleep(&mutex.clone().cancel_with(&stop));
+    redis.wait_until_queued("n", 1);
+    let place = redis.queue("n");
+    let next = locking_asleep(&mutex);
+    let asked = other.stats().requests;
+    stop.cancel();
+    cancelled(delegate.end());
+    wait_until("the next thread asks", || other.stats().requests > asked);
+    assert_eq!(redis.queue("n"), place);
+    guard.release().expect("it was held");
+    drop(next.end().expect("its turn comes"));
+    nothing_is_left(&redis, "n");
+}
+
+/// A delegate without a next thread leaves the queue in Redis, and the process behind it is not kept waiting.
+#[test]
+fn a_delegate_leaves_the_queue_in_redis() {
+    let server = Server::start();
+    let redis = server.raw();
+    let [one, two, three] = [(); 3].map(|()| manager(&server.url()));
+    let guard = one.lock("n").expect("it is free");
+    let stop = Cancel::new();
+    let cancels = [0, 1].map(|_| {
+        let mutex = two.mutex("n").cancel_with(&stop);
+        locking_asleep(&mutex)
+    });
+    redis.wait_until_queued("n", 1);
+    let waiting = locking_asleep(&three.mutex("n"));
+    redis.wait_until_queued("n", 2);
+    stop.cancel();
+    for waiting in cancels {
+        cancelled(waiting.end());
+    }
+    redis.wait_until_queued("n", 1);
+    guard.release().expect("it was held");
+    drop(waiting.end().expect("its turn comes"));
+    nothing_is_left(&redis, "n");
+}
+
+/// Inside of a request, the call ends when that ends; what may be carried out of it leaves no orphan.
+#[test]
+fn a_call_inside_of_a_request_ends_with_it() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = build(patient(&proxy.url()).io_timeout(secs(2)).lease(secs(5)));
+    let redis = server.raw();
+    let guard = manager(&server.url()).lock("n").expect("it is free");
+    let stop = Cancel::new();
+    let waiting = locking_asleep(&locks.mutex("n").cancel_with(&stop));
+    redis.wait_until_queued("n", 1);
+    proxy.strike(Role::Pool, Fault::LoseAnswers);
+    guard.release().expect("it was held");
+    proxy.wait_until_struck(Role::Pool);
+    // Its claim is carried out, and it does not know.
+    stop.cancel();
+    cancelled(waiting.end());
+    proxy.heal();
+    drop(manager(&server.url()).lock("n").expect("it comes free"));
+    nothing_is_left(&redis, "n");
+}
+
+#[test]
+fn a_rate_limiters_place_stays_taken() {
+    let server = Server::start();
+    let locks = manager(&server.url());
+    let limiter = locks.rate_limiter("l", 1, LONG);
+    limiter.acquire().expect("there is a place");
+    let stop = Cancel::new();
+    let waits = limiter.clone().cancel_with(&stop);
+    let asked = locks.stats().requests;
+    let waiting = task_asleep(move || waits.acquire());
+    wait_until("it asks for its place", || locks.stats().requests > asked);
+    stop.cancel();
+    cancelled(waiting.end());
+    match limiter.try_acquire().expect("asked") {
+        Admission::RetryAfter(wait) => assert!(wait > LONG, "{wait:?}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn thousands_of_threads_share_a_token() {
+    const THREADS: u32 = 2000;
+    let server = Server::start();
+    let locks = manager(&server.url());
+    let guards = ["a", "b", "c"].map(|name| locks.lock(name).expect("it is free"));
+    let stop = Cancel::new();
+    let waiting: Vec<Task<Result<LockGuard>>> = (0..THREADS)
+        .map(|n| {
+            let name = ["a", "b", "c"][n as usize % 3];
+            locking(&locks.mutex(name).cancel_with(&stop))
+        })
+        .collect();
+    wait_until("all wait", || locks.stats().waiting == u64::from(THREADS));
+    stop.cancel();
+    for waiting in waiting {
+        cancelled(waiting.end());
+    }
+    for guard in guards {
+        let name = guard.name().to_owned();
+        guard.release().expect("it was held");
+        drop(locks.try_lock(&name).expect("asked").expect("it is free"));
+    }
+}
+
+/// The ways in which a lock comes to a thread that is cancelled at about the same time.
+fn meets_a_cancel(rounds: u32, mut round: impl FnMut(&Cancel, &Sender<()>) -> bool) {
+    let (mut won, mut lost) = (0, 0);
+    for n in 0..rounds {
+        let stop = Cancel::new();
+        let (go, gone) = channel();
+        let cancels = {
+            let stop = stop.clone();
+            task(move || {
+                gone.recv().ok();
+                // Earlier and later than what it meets.
+                for _ in 0..n % 40 * 500 {
+                    std::hint::spin_loop();
+                }
+                stop.cancel();
+            })
+        };
+        let granted = round(&stop, &go);
+        cancels.end();
+        if granted {
+            won += 1;
+        } else {
+            lost += 1;
+        }
+    }
+    // Which of them wins is chance; both are fine.
+    println!("{won} grants, {lost} cancels");
+}
+
+/// Whether it was granted; an error can only be the cancel.
+#[track_caller]
+fn granted(result: Result<LockGuard>) -> bool {
+    match result {
+        Ok(guard) => guard.release().is_ok(),
+        Err(Error::Cancelled) => false,
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
+#[track_caller]
+fn is_free(locks: &LockManager) {
+    let guard = locks.try_lock_for("n", PATIENCE).expect("asked");
+    guard.expect("it is free").release().expect("it was held");
+}
+
+#[test]
+fn a_cancel_that_meets_a_grant_leaves_no_orphan() {
+    let server = Server::start();
+    let (locks, other) = (manager(&server.url()), manager(&server.url()));
+    meets_a_cancel(100, |stop, go| {
+        let mutex = locks.mutex("n").cancel_with(stop);
+        go.send(()).expect("it waits for this");
+        let granted = granted(mutex.lock());
+        is_free(&other);
+        granted
+    });
+    nothing_is_left(&server.raw(), "n");
+}
+
+/// Of two threads that wait for the lock, the first is cancelled as the lock comes to it: one of them has it, and then the
+/// other, or nobody.
+fn hand_over_meets_a_cancel(holder: &LockManager, waiters: &Mutex, redis: &Raw, queued: bool) {
+    meets_a_cancel(60, |stop, go| {
+        let guard = holder.lock("n").expect("it is free");
+        let first = locking_asleep(&waiters.clone().cancel_with(stop));
+        if queued {
+            redis.wait_until_queued("n", 1);
+        }
+        let next = locking_asleep(waiters);
+        go.send(()).expect("it waits for this");
+        guard.release().expect("it was held");
+        let won = granted(first.end());
+        assert!(granted(next.end()), "the next thread waits");
+        won
+    });
+    nothing_is_left(redis, "n");
+}
+
+#[test]
+fn a_cancel_that_meets_a_hand_over_in_memory_costs_nobody_a_turn() {
+    let server = Server::start();
+    let locks = manager(&server.url());
+    hand_over_meets_a_cancel(&locks, &locks.mutex("n"), &server.raw(), false);
+}
+
+#[test]
+fn a_cancel_that_meets_a_hand_over_between_processes_costs_nobody_a_turn() {
+    let server = Server::start();
+    let (one, other) = (manager(&server.url()), manager(&server.url()));
+    hand_over_meets_a_cancel(&one, &other.mutex("n"), &server.raw(), true);
+}
+
+/// The process behind the one that is cancelled has the lock, at the latest after a claim window.
+#[test]
+fn a_cancel_that_meets_a_hand_over_passes_the_lock_to_the_next_process() {
+    let server = Server::start();
+    let redis = server.raw();
+    let [one, two, three] = [(); 3].map(|()| manager(&server.url()));
+    meets_a_cancel(40, |stop, go| {
+        let guard = one.lock("n").expect("it is free");
+        let first = {
+            let mutex = two.mutex("n").cancel_with(stop);
+            task(move || granted(mutex.lock()))
+        };
+        redis.wait_until_queued("n", 1);
+        let next = locking(&three.mutex("n"));
+        redis.wait_until_queued("n", 2);
+        go.send(()).expect("it waits for this");
+        guard.release().expect("it was held");
+        let won = first.end();
+        assert!(granted(next.end()), "the next process waits");
+        won
+    });
+    nothing_is_left(&redis, "n");
+}
+
+/// The holder's lease ends: the thread that would ask next is cancelled, and the one behind it asks.
+#[test]
+fn a_cancel_that_meets_a_loss_lets_the_next_thread_ask() {
+    let server = Server::start();
+    let locks = manager(&server.url());
+    meets_a_cancel(10, |stop, go| {
+        let short = locks.mutex("n").lease(ms(300)).renew(false);
+        let mut guard = None;
+        // On a busy machine it may be granted too late.
+        wait_until("it is granted in time", || {
+            guard = short.lock().ok();
+            guard.is_some()
+        });
+        let lost = guard.as_ref().map(|guard| guard.on_lost());
+        let lost = lost.expect("it is there");
+        let first = locking(&locks.mutex("n").cancel_with(stop));
+        wait_until("it waits, or there is nothing to wait for", || {
+            locks.stats().waiting == 1 || !lost.is_empty()
+        });
+        let next = locking(&locks.mutex("n"));
+        lost.recv_timeout(PATIENCE).expect("it is lost");
+        go.send(()).expect("it waits for this");
+        let won = match first.end() {
+            Ok(guard) => guard.release().is_ok(),
+            Err(error) => {
+                cancelled::<()>(Err(error));
+                false
+            }
+        };
+        assert!(granted(next.end()), "the next thread waits");
+        won
+    });
+    nothing_is_left(&server.raw(), "n");
+}
