@@ -12,7 +12,8 @@
 //! | asking | this process adopts the lock | held, asking | its turn; it is passed to nobody: who asks is first |
 //! | asking | Redis grants | held | hand the delegate its turn, and whoever else fits in |
 //! | asking | the delegate gives up | asking / nothing | the next thread carries its attempt on / clean up |
-//! | asking | the delegate fails for good | nothing | fail everybody behind it |
+//! | asking | a delegate that waits fails for good | nothing | fail everybody behind it |
+//! | asking | a delegate that tries fails | asking / nothing | fail the tries behind it; the next thread that waits asks |
 //! | held | a thread arrives that fits in | held | its turn: no request |
 //! | held | a turn ends, the next thread may have the tenure | held | pass it on: no request |
 //! | held | the last turn ends, threads wait | asking | the first asks by *taking over* the tenure |
@@ -375,6 +376,15 @@ impl<W, T: Tenancy> Queue<W, T> {
         self.close()
     }
 
+    /// The delegate was a try, and failed. Returns the tries behind it, and the thread that asks next: one that waits does
+    /// not fail because another has tried.
+    pub(crate) fn try_failed(&mut self) -> (Vec<W>, Option<W>) {
+        debug_assert!(self.asking.is_some());
+        self.asking = None;
+        let tries = self.take_tries(|_| true);
+        (tries, self.next_delegate(false))
+    }
+
     /// Everybody who waits is to be told that the manager is closed.
     pub(crate) fn close(&mut self) -> Vec<W> {
         self.waiting.take(|_| true)
@@ -695,6 +705,7 @@ mod tests {
         Given(u64),
         GiveUp,
         Fail,
+        TryFail,
         Finish(usize, Health),
         Lose,
         Released,
@@ -710,6 +721,7 @@ mod tests {
             1 => (1u64..6).prop_map(Act::Given),
             1 => Just(Act::GiveUp),
             1 => Just(Act::Fail),
+            1 => Just(Act::TryFail),
             6 => (any::<usize>(), prop_oneof![
                 8 => Just(Health::Good), 1 => Just(Health::Poor), 1 => Just(Health::Lost),
             ]).prop_map(|(n, h)| Act::Finish(n, h)),
@@ -920,6 +932,13 @@ mod tests {
                         if model.asking.take().is_some() {
                             let all: Vec<u64> = model.waiting.drain(..).map(|w| w.3).collect();
                             prop_assert_eq!(queue.failed(), all);
+                        }
+                    }
+                    Act::TryFail => {
+                        if model.asking.take().is_some() {
+                            let (tries, next) = queue.try_failed();
+                            model.tried(&tries, 0);
+                            model.delegate(next, Answered::Nothing);
                         }
                     }
                     Act::Finish(index, health) => {

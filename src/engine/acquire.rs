@@ -239,6 +239,15 @@ impl Engine {
                 };
                 self.ask(request, entry, attempt, visit)
             }
+            Signal::AfterTry { waits } => {
+                let begin = if waits {
+                    Attempt::after_waiting
+                } else {
+                    Attempt::new
+                };
+                let attempt = begin(&*self.chance, &self.settings.label, request.units);
+                self.ask(request, entry, Box::new(attempt), visit)
+            }
             Signal::Held => Ok(self.busy(entry)),
             Signal::Failed(failure) => Err(failure.into_error(Some(request.target.name()))),
             Signal::Closed => Err(Error::Closed),
@@ -320,6 +329,10 @@ impl Engine {
                     Some(failure) => Err(failure.into_error(Some(request.target.name()))),
                     None => Ok(self.busy(entry)),
                 }
+            }
+            Outcome::Failed(failure) if request.until.is_none() => {
+                self.give_up_try(entry, *attempt, lease, &failure);
+                Err(failure.into_error(Some(request.target.name())))
             }
             Outcome::Failed(failure) => {
                 self.give_up(entry, *attempt, lease, &Signal::Failed(failure.clone()));
@@ -476,6 +489,27 @@ impl Engine {
             });
         }
         self.abandon(entry, attempt, lease);
+    }
+
+    /// Ends the attempt of a try. Those who wait behind it do not fail with it: the next of them asks.
+    fn give_up_try(&self, entry: &Arc<Entry>, attempt: Attempt, lease: Duration, why: &Failure) {
+        let (tries, next) = {
+            let mut state = entry.lock();
+            let (tries, next) = state.queue.try_failed();
+            if next.is_some() {
+                state.forget_last();
+            }
+            (tries, next)
+        };
+        for slot in tries {
+            slot.send(Signal::Failed(why.clone()));
+        }
+        let waits = attempt.waits();
+        self.clean_up_after(entry, attempt, lease);
+        match next {
+            Some(slot) => slot.send(Signal::AfterTry { waits }),
+            None => self.names.retire(entry),
+        }
     }
 
     fn abandon(&self, entry: &Arc<Entry>, attempt: Attempt, lease: Duration) {

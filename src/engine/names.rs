@@ -137,6 +137,10 @@ pub(crate) enum Signal {
     Turn(Turn<Arc<Tenure>>, Time),
     /// It is the delegate now, and carries on this attempt or begins one.
     Delegate(Option<Box<Attempt>>),
+    /// It is the delegate now: the try before it failed. `waits`: a wait had begun.
+    AfterTry {
+        waits: bool,
+    },
     /// The answer that it waited for: held.
     Held,
     Failed(Failure),

@@ -368,6 +368,49 @@ fn threads_behind_a_failing_delegate_fail_with_it() {
     assert!(engine.names.all().is_empty(), "the name is still in use");
 }
 
+/// Those who wait behind a try ask for themselves; those who try share its answer.
+#[test]
+fn a_thread_behind_a_failing_try_asks_in_its_place() {
+    let (Told { answers, asked }, pool) = told();
+    let engine = Fake::new(pool, generous()).engine(LONG, Arc::new(SystemClock));
+    drop(lock(&engine));
+    let run = |wait: Duration| {
+        let handle = mutex(Arc::clone(&engine), "name");
+        thread::spawn(move || handle.try_lock_for(wait).map(|guard| guard.is_some()))
+    };
+    let queued = |threads| {
+        let is_so = || {
+            let all = engine.names.all();
+            all.iter()
+                .any(|entry| entry.lock().queue.waiting() == threads)
+        };
+        while !is_so() {
+            thread::yield_now();
+        }
+    };
+    let first = run(Duration::ZERO);
+    asked.recv_timeout(PATIENCE).expect("the first try asks");
+    let waiting = run(LONG);
+    queued(1);
+    let second = run(Duration::ZERO);
+    queued(2);
+    answers.send(Err(unavailable())).expect("it waits");
+    asked
+        .recv_timeout(PATIENCE)
+        .expect("the thread that waits asks");
+    for tried in [first, second] {
+        let tried = tried.join().expect("no panic");
+        assert!(matches!(tried, Err(Error::Unavailable { .. })), "{tried:?}");
+    }
+    let granted = Reply::Granted {
+        fence: 9_000_000,
+        rest: Vec::new(),
+        contended: false,
+    };
+    answers.send(Ok(granted)).expect("it waits");
+    assert!(waiting.join().expect("no panic").expect("granted"));
+}
+
 #[test]
 fn a_release_that_fails_is_repeated_from_the_background() {
     let (sender, releases) = mpsc::channel();
