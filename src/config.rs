@@ -52,6 +52,7 @@ pub(crate) struct Options {
     pub(crate) lease: Duration,
     pub(crate) renew: bool,
     pub(crate) max_hold: Option<Duration>,
+    pub(crate) min_hold: Duration,
 }
 
 impl Options {
@@ -61,6 +62,10 @@ impl Options {
     pub(crate) fn check(&self) -> Result<()> {
         if self.max_hold == Some(Duration::ZERO) {
             return Err(Error::config("max_hold", "zero"));
+        }
+        if self.min_hold > MAX_LEASE {
+            let reason = format!("{:?} is longer than 24 h", self.min_hold);
+            return Err(Error::config("min_hold", reason));
         }
         if (MIN_LEASE..=MAX_LEASE).contains(&self.lease) {
             return Ok(());
@@ -115,6 +120,7 @@ impl Default for Settings {
                 lease: Duration::from_secs(30),
                 renew: true,
                 max_hold: None,
+                min_hold: Duration::ZERO,
             },
             quantum: Duration::from_millis(50),
             poller_gap: Duration::ZERO,
@@ -382,6 +388,10 @@ mod tests {
             (
                 settings(|s| s.options.max_hold = Some(Duration::ZERO)),
                 "max_hold",
+            ),
+            (
+                settings(|s| s.options.min_hold = MAX_LEASE + Duration::from_nanos(1)),
+                "min_hold",
             ),
             (settings(|s| s.quantum = Duration::ZERO), "quantum"),
             (settings(|s| s.poller_gap = s.quantum * 2), "poller_gap"),

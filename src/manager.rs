@@ -352,6 +352,38 @@ impl Builder {
         self
     }
 
+    /// Sets for how long a lock stays taken from a guard's grant on, even if the guard is released before. Then a short
+    /// job does not run twice on two hosts whose clocks differ.
+    ///
+    /// A guard that is released early ends at once, but nobody gets the lock before that time, threads of this process
+    /// included. Waiters are not notified then: they wait for the end of its time to live in Redis, or poll. If the process
+    /// crashes or loses the lease, the lock is free at the end of its lease, as ever. It has no effect on
+    /// [`detach`](crate::LockGuard::detach). A guard that [`downgrade`](crate::WriteGuard::downgrade) makes keeps the time
+    /// of the writer. At most 24 h. Defaults to zero.
+    ///
+    /// # Example
+    ///
+    /// A job that cron starts on several hosts at the same minute, and that runs on one of them:
+    ///
+    /// ```no_run
+    /// # fn run() {}
+    /// # fn main() -> leasehold::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// let locks = leasehold::LockManager::single("redis://127.0.0.1/")
+    ///     .min_hold(Duration::from_secs(50))
+    ///     .build()?;
+    /// if let Some(guard) = locks.try_lock("nightly-report")? {
+    ///     run();
+    ///     guard.release()?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn min_hold(mut self, length: Duration) -> Self {
+        self.settings.options.min_hold = length;
+        self
+    }
+
     /// After how long a guard that is still held is warned of, once: in the log, with the lock's name, owner and fence,
     /// and as [`Event::HeldLong`](crate::Event::HeldLong). Nothing happens to the guard. Not zero. Defaults to `None`,
     /// never.

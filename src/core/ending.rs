@@ -8,7 +8,8 @@
 //! | --- | --- | --- |
 //! | release | released, not owner | settled |
 //! | release | others wait | hand over, at once |
-//! | hand over, cancel | released, not owner | settled |
+//! | hand over, keep, cancel | released, not owner | settled |
+//! | keep | none by the end of `min_hold` | release |
 //! | any | failed | the same again after a pause, until Redis has dropped the key; then it is given up, and not settled |
 //!
 //! Settled is not final while the owner is in doubt: a request of unknown outcome may be carried out after its
@@ -45,6 +46,8 @@ pub(crate) struct Ending {
     doubt: Option<Time>,
     /// When Redis has dropped the key by itself.
     over: Time,
+    /// Until when the lock is kept from everybody, whoever released it (`min_hold`).
+    kept_back_until: Option<Time>,
     pause: Duration,
     longest_pause: Duration,
     /// Whether an earlier request may have done the work that a later one then finds done.
@@ -103,12 +106,46 @@ impl Ending {
             verb,
             doubt,
             over,
+            kept_back_until: None,
             pause: FIRST_PAUSE,
             longest_pause: LONGEST_PAUSE.max(over.since(now) / 60),
             repeated: false,
             settled: false,
             gone: None,
         }
+    }
+
+    /// Makes it keep the lock from everybody until then.
+    pub(crate) fn keeping_back(mut self, until: Time, now: Time) -> Self {
+        self.kept_back_until = Some(until);
+        self.over = self.over.max(until);
+        self.brought_up_to(now);
+        self
+    }
+
+    /// Returns whether it keeps the lock from everybody, threads of this process included.
+    pub(crate) fn keeps_back(&self) -> bool {
+        matches!(self.verb, Verb::Keep { .. })
+    }
+
+    /// Sets for how long the lock is kept back, if that is counted from `now`. Called before each request.
+    pub(crate) fn brought_up_to(&mut self, now: Time) {
+        let Some(until) = self.kept_back_until else {
+            return;
+        };
+        let (Verb::Release { owner, units }
+        | Verb::HandOver { owner, units, .. }
+        | Verb::Keep { owner, units, .. }) = &self.verb
+        else {
+            return;
+        };
+        let (owner, units, life) = (Arc::clone(owner), *units, until.since(now));
+        self.verb = if life.is_zero() {
+            self.kept_back_until = None;
+            Verb::Release { owner, units }
+        } else {
+            Verb::Keep { owner, units, life }
+        };
     }
 
     pub(crate) fn verb(&self) -> &Verb {
@@ -124,7 +161,9 @@ impl Ending {
                 units,
                 give_back,
             } => (owner, units, give_back),
-            Verb::Release { owner, units } | Verb::Cancel { owner, units } => (owner, units, None),
+            Verb::Release { owner, units }
+            | Verb::Keep { owner, units, .. }
+            | Verb::Cancel { owner, units } => (owner, units, None),
             Verb::Acquire { .. } | Verb::TakeOver { .. } => {
                 unreachable!("an ending only ever gives up")
             }
@@ -167,7 +206,10 @@ impl Ending {
             return Next::Done;
         };
         // What may still be carried out may take the lock, and may also queue for it.
-        if let Verb::Release { owner, units } | Verb::HandOver { owner, units, .. } = &self.verb {
+        if let Verb::Release { owner, units }
+        | Verb::HandOver { owner, units, .. }
+        | Verb::Keep { owner, units, .. } = &self.verb
+        {
             self.verb = Verb::Cancel {
                 owner: Arc::clone(owner),
                 units: *units,
@@ -315,5 +357,32 @@ mod tests {
             assert!(now >= kept_until, "given up early");
             assert!(!ending.is_settled());
         }
+    }
+
+    #[test]
+    fn a_lock_is_kept_back_for_what_is_left_and_then_released() {
+        let chance = SystemChance::new();
+        let until = at(0) + LEASE * 2;
+        let ending = Ending::of_tenure(leftover(None), true, None, at(0), LEASE);
+        let mut ending = ending.keeping_back(until, at(0));
+        let life = |ending: &Ending| match ending.verb() {
+            Verb::Keep { life, .. } => *life,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(life(&ending), LEASE * 2);
+        assert!(matches!(
+            ending.failed(at(1), true, &chance),
+            Next::Later(_)
+        ));
+        ending.brought_up_to(at(0) + LEASE);
+        assert_eq!(life(&ending), LEASE, "a repeat must not lengthen it");
+        assert_eq!(ending.replied(at(2), &Reply::Released, false), Next::Done);
+
+        let ending = Ending::of_tenure(leftover(None), true, None, at(0), LEASE);
+        let mut ending = ending.keeping_back(until, at(0));
+        ending.failed(at(1), true, &chance);
+        ending.brought_up_to(until);
+        assert!(!ending.keeps_back());
+        assert!(matches!(ending.verb(), Verb::Release { .. }));
     }
 }

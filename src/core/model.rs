@@ -185,6 +185,7 @@ impl Server {
                 _ => self.release(owner, now),
             },
             Verb::HandOver { owner, .. } => self.release(owner, now),
+            Verb::Keep { .. } => unreachable!("no guard here has a min_hold"),
             Verb::Cancel { owner, .. } => {
                 self.leave(owner);
                 self.release(owner, now)

@@ -60,6 +60,8 @@ pub(crate) enum Health {
     Good,
     /// Still held, but not renewed, or late: the next thread asks Redis.
     Poor,
+    /// Still held, and to be kept from everybody for a while: it is released, and then the next thread asks.
+    KeptBack,
     Lost,
 }
 
@@ -407,8 +409,12 @@ impl<W, T: Tenancy> Queue<W, T> {
                     return Finish::Passed(entrants);
                 }
             }
-            Health::Poor if taken > 0 => return Finish::Passed((None, Vec::new())),
+            Health::Poor | Health::KeptBack if taken > 0 => {
+                return Finish::Passed((None, Vec::new()));
+            }
             Health::Poor => {}
+            // Nobody asks before it is released, unless there may be more of it.
+            Health::KeptBack => self.ending = !self.sharing.several,
         }
         // Until Redis says otherwise, this process holds the lock: a try need not ask.
         if let Some(next) = self.over(index, true) {

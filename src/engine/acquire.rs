@@ -451,7 +451,8 @@ impl Engine {
                 self.renewal.wait_until_sent(self, keys, place, until);
                 continue;
             };
-            let is_the_same = left.is_of(entry) && !entry.kind.sharing().several;
+            let is_the_same =
+                left.is_of(entry) && !entry.kind.sharing().several && !ending.keeps_back();
             if is_the_same && attempt.is_new() {
                 let (from, unused) = ending.unsent();
                 let (label, waits) = (&self.settings.label, attempt.waits());

@@ -128,8 +128,17 @@ impl Engine {
             self.begin(&entry, tenure, now, told, Queue::given)
         });
         self.names.unpin(&entry);
-        let max_hold = self.settings.options.max_hold;
-        Ok(Holding::new(Arc::clone(self), turn?, now, max_hold))
+        let (max_hold, min_hold) = (
+            self.settings.options.max_hold,
+            self.settings.options.min_hold,
+        );
+        Ok(Holding::new(
+            Arc::clone(self),
+            turn?,
+            now,
+            max_hold,
+            min_hold,
+        ))
     }
 
     fn ask_to_adopt(

@@ -55,7 +55,10 @@ impl Holding {
         };
         engine.names.unpin(&entry);
         let max_hold = self.max_hold();
-        Ok(Self::new(engine, turn?, now, max_hold))
+        // The writer's `min_hold` goes on: the reader is the same hold.
+        let kept_back = self.tenure.kept_back(now);
+        let min_hold = kept_back.map_or(Duration::ZERO, |until| until.since(now));
+        Ok(Self::new(engine, turn?, now, max_hold, min_hold))
     }
 }
 

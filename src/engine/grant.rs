@@ -159,8 +159,8 @@ impl Engine {
         turn: Turn<Arc<Tenure>>,
         since: Time,
     ) -> Holding {
-        let max_hold = request.options.max_hold;
-        Holding::new(Arc::clone(self), turn, since, max_hold)
+        let (max_hold, min_hold) = (request.options.max_hold, request.options.min_hold);
+        Holding::new(Arc::clone(self), turn, since, max_hold, min_hold)
     }
 }
 

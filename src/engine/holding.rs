@@ -124,8 +124,12 @@ impl Holding {
         turn: Turn<Arc<Tenure>>,
         since: Time,
         max_hold: Option<Duration>,
+        min_hold: Duration,
     ) -> Self {
         let Turn { tenure, fence, .. } = turn;
+        if !min_hold.is_zero() {
+            tenure.keep_back(since + min_hold);
+        }
         let number = tenure.holdings.fetch_add(1, Ordering::Relaxed);
         let watch = |length: Duration, warns, beside| {
             let limit = Arc::new(HoldLimit {

@@ -71,6 +71,8 @@ struct State {
     next_job: u64,
     /// How many endings the server has not answered yet.
     unsettled: usize,
+    /// Whether the thread has connected for renewals.
+    is_opened: bool,
     /// Whether an ending was given up without an answer, and the server has answered nothing since.
     is_given_up: bool,
     /// By their keys the first places of the releases that guards left to this thread, until their first request is
@@ -106,7 +108,9 @@ impl Renewal {
         let mut state = self.state.lock();
         self.ensure_running(&mut state, engine)?;
         state.put(tenure, due);
-        self.wake_for(&mut state, due);
+        // It connects now: a slow link leaves no time for that when the renewal is due.
+        let wakes_at = if state.is_opened { due } else { engine.now() };
+        self.wake_for(&mut state, wakes_at);
         Ok(())
     }
 
@@ -150,12 +154,12 @@ impl Renewal {
             .name("leasehold-renewal".into())
             .spawn(move || renewal.run(&engine))?;
         state.shift.started();
+        state.is_opened = false;
         Ok(())
     }
 
     fn run(&self, engine: &Weak<Engine>) {
         let mut line: Option<Box<dyn Line>> = None;
-        let mut is_opened = false;
         loop {
             // Held only while there is work, so that the last handle and guard can end the engine.
             let Some(engine) = engine.upgrade() else {
@@ -163,9 +167,8 @@ impl Renewal {
             };
             let round = survived(|| {
                 let line = line.get_or_insert_with(|| engine.store.line());
-                if !is_opened && self.state.lock().leases.next().is_some() {
-                    is_opened = true;
-                    // Where it fails, the first renewal tries again, and says so.
+                if self.state.lock().is_to_be_opened() {
+                    // If it fails, the first renewal tries again and logs why.
                     line.open().ok();
                 }
                 let renewed = self.renew_due(&engine, &mut **line);
@@ -335,6 +338,13 @@ impl Renewal {
 }
 
 impl State {
+    /// Returns true once, when the first lease is there.
+    fn is_to_be_opened(&mut self) -> bool {
+        let is_first = !self.is_opened && self.leases.next().is_some();
+        self.is_opened |= is_first;
+        is_first
+    }
+
     fn next_due(&self) -> Option<Time> {
         match (self.leases.next(), self.endings.next()) {
             (Some(lease), Some(ending)) => Some(lease.min(ending)),

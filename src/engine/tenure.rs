@@ -49,6 +49,8 @@ pub(crate) struct Tenure {
     pub(super) holdings: AtomicU32,
     /// Whether Redis may keep it past its lease, so that there is more to be known of it.
     is_extended: AtomicBool,
+    /// Whether a guard of it had a `min_hold`.
+    has_min_hold: AtomicBool,
     /// What most leases do not have.
     rare: Mutex<Option<Box<Rare>>>,
 }
@@ -62,6 +64,8 @@ struct Rare {
     /// Until when Redis may keep the key, going by what it was asked for: an extension whose answer was lost may
     /// have been granted, and a request in doubt may be carried out.
     kept_until: Option<Time>,
+    /// Until when it is kept from everybody, even after its last guard.
+    kept_back_until: Option<Time>,
     /// Those who want to hear of its loss.
     listeners: Vec<LossListener>,
 }
@@ -133,6 +137,7 @@ impl Tenure {
             is_cleaned_up: AtomicBool::new(false),
             holdings: AtomicU32::new(0),
             is_extended: AtomicBool::new(kept_until.is_some()),
+            has_min_hold: AtomicBool::new(false),
             rare: Mutex::new(is_rare.then(|| {
                 Box::new(Rare {
                     rest,
@@ -165,6 +170,21 @@ impl Tenure {
         let kept_until = &mut rare.get_or_insert_default().kept_until;
         *kept_until = Some(until).max(*kept_until);
         self.is_extended.store(true, Ordering::Release);
+    }
+
+    /// Keeps it from everybody until then at least.
+    pub(super) fn keep_back(&self, until: Time) {
+        let mut rare = self.rare.lock();
+        let kept_back_until = &mut rare.get_or_insert_default().kept_back_until;
+        *kept_back_until = Some(until).max(*kept_back_until);
+        self.has_min_hold.store(true, Ordering::Release);
+    }
+
+    /// Returns until when it is kept from everybody, if that is after `now`.
+    pub(super) fn kept_back(&self, now: Time) -> Option<Time> {
+        let has_min_hold = self.has_min_hold.load(Ordering::Acquire);
+        let until = has_min_hold.then(|| self.rare(|rare| rare.kept_back_until));
+        until.flatten().filter(|until| *until > now)
     }
 
     /// Until when Redis may keep the key past its lease.
@@ -305,7 +325,11 @@ impl Engine {
     pub(super) fn ending(&self, tenure: &Tenure, give_back: Option<GiveBack>, now: Time) -> Ending {
         let contended = tenure.contended.load(Ordering::Relaxed);
         let left = self.leftover(tenure, now);
-        Ending::of_tenure(left, contended, give_back, now, tenure.terms.lease())
+        let ending = Ending::of_tenure(left, contended, give_back, now, tenure.terms.lease());
+        match tenure.kept_back(now) {
+            Some(until) => ending.keeping_back(until, now),
+            None => ending,
+        }
     }
 
     /// Returns what may be left of a tenure in Redis, and until when. The thread that ends it may have a shorter lease.
@@ -345,10 +369,13 @@ impl Engine {
             let mut state = tenure.entry.lock();
             // The wait for the mutex may have been long.
             let now = now.max(self.now());
-            let health = self.health(tenure, now);
+            let health = match self.health(tenure, now) {
+                Health::Good | Health::Poor if tenure.kept_back(now).is_some() => Health::KeptBack,
+                health => health,
+            };
             let fence = match health {
                 Health::Lost => state.queue.fence(tenure.number),
-                Health::Good | Health::Poor => None,
+                Health::Good | Health::Poor | Health::KeptBack => None,
             };
             let finish = state.queue.finish(tenure.number, now, health);
             let standing = match finish {
@@ -368,6 +395,12 @@ impl Engine {
                     slot.send(Signal::Turn(turn, now));
                 }
                 (standing, None)
+            }
+            Finish::TakeOver(slot, give_back) if tenure.kept_back(now).is_some() => {
+                self.deregister(tenure);
+                // There may be more of it, so the next thread asks beside it.
+                slot.send(Signal::Delegate(None));
+                (standing, Some(self.ending(tenure, give_back, now)))
             }
             Finish::TakeOver(slot, give_back) => {
                 self.deregister(tenure);
@@ -407,7 +440,7 @@ impl Engine {
             // It is not passed on, however good it is.
             let health = match tenure.health(now) {
                 Health::Lost => Health::Lost,
-                Health::Good | Health::Poor => Health::Poor,
+                Health::Good | Health::Poor | Health::KeptBack => Health::Poor,
             };
             let fence = state.queue.fence(tenure.number);
             let finish = state.queue.finish(tenure.number, now, health);
@@ -514,6 +547,7 @@ impl Engine {
     ) -> Result<Option<Gone>, Failure> {
         let limits = self.limits(until);
         loop {
+            ending.brought_up_to(self.now());
             let next = match self.call(entry, ending.verb(), limits) {
                 Ok(answer) => ending.replied(self.now(), &answer.reply, answer.resent),
                 Err(failure) => {

@@ -179,7 +179,8 @@ impl Handle {
             .field("name", &self.name())
             .field("lease", &self.options.lease)
             .field("renew", &self.options.renew)
-            .field("max_hold", &self.options.max_hold);
+            .field("max_hold", &self.options.max_hold)
+            .field("min_hold", &self.options.min_hold);
         debug
     }
 }
@@ -276,6 +277,14 @@ macro_rules! options {
             #[must_use]
             pub fn max_hold(mut self, limit: Option<Duration>) -> Self {
                 self.handle.options.max_hold = limit;
+                self
+            }
+
+            /// Sets for how long the lock stays taken from a guard's grant on, even if the guard is released before:
+            /// see [`Builder::min_hold`](crate::Builder::min_hold). At most 24 h. Defaults to the manager's.
+            #[must_use]
+            pub fn min_hold(mut self, length: Duration) -> Self {
+                self.handle.options.min_hold = length;
                 self
             }
         }

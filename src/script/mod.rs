@@ -115,6 +115,12 @@ pub(crate) enum Verb {
         units: u32,
         give_back: Option<GiveBack>,
     },
+    /// Give up a lock, and keep it from everybody for `life` from now (`min_hold`).
+    Keep {
+        owner: Arc<str>,
+        units: u32,
+        life: Duration,
+    },
     /// Give up whatever this owner may have: the lock, or its place in the queue.
     Cancel { owner: Arc<str>, units: u32 },
 }
@@ -126,6 +132,7 @@ impl Verb {
             Self::Acquire { ask, .. } | Self::TakeOver { ask, .. } => &ask.owner,
             Self::Release { owner, .. }
             | Self::HandOver { owner, .. }
+            | Self::Keep { owner, .. }
             | Self::Cancel { owner, .. } => owner,
         }
     }
@@ -134,7 +141,10 @@ impl Verb {
     pub(crate) fn queues(&self) -> bool {
         match self {
             Self::Acquire { ask, .. } | Self::TakeOver { ask, .. } => ask.channel.is_some(),
-            Self::Release { .. } | Self::HandOver { .. } | Self::Cancel { .. } => false,
+            Self::Release { .. }
+            | Self::HandOver { .. }
+            | Self::Keep { .. }
+            | Self::Cancel { .. } => false,
         }
     }
 }
@@ -379,9 +389,10 @@ impl Call<'_> {
             (Call::ForceRelease { .. }, Value::Int(0)) => Some(Reply::NotOwner(Gone::Removed)),
             (Call::Lock { verb, target, .. }, value) => match verb {
                 Verb::Acquire { .. } | Verb::TakeOver { .. } => grant(target.keys().len(), &value),
-                Verb::Release { .. } | Verb::HandOver { .. } | Verb::Cancel { .. } => {
-                    released(&value)
-                }
+                Verb::Release { .. }
+                | Verb::HandOver { .. }
+                | Verb::Keep { .. }
+                | Verb::Cancel { .. } => released(&value),
             },
             _ => None,
         };

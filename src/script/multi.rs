@@ -1,6 +1,6 @@
 //! The multi-lock's commands.
 
-use super::text::{By, MULTI_ACQUIRE, MULTI_RELEASE, ask, of_waiters};
+use super::text::{By, MULTI_ACQUIRE, MULTI_RELEASE, ask, keep, of_waiters};
 use super::{Ask, Verb, Wire};
 use crate::name::LockKey;
 
@@ -15,6 +15,7 @@ pub(super) fn command(keys: &[LockKey], verb: &Verb, by: By, wire: &Wire) -> red
     match verb {
         Verb::Acquire { ask, .. } => acquire(ask, ""),
         Verb::TakeOver { ask, from, .. } => acquire(ask, from),
+        Verb::Keep { owner, life, .. } => keep(keys, owner, 0, *life, by),
         Verb::Release { owner, .. } | Verb::HandOver { owner, .. } | Verb::Cancel { owner, .. } => {
             let mut command = MULTI_RELEASE.with_companions(by, keys);
             command.arg(&**owner);

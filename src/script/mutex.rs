@@ -2,7 +2,7 @@
 
 use super::text::{
     By, MUTEX_ACQUIRE, MUTEX_ADOPT, MUTEX_HAND_OVER, MUTEX_QUANTUM, MUTEX_RELEASE,
-    MUTEX_RELEASE_MANY, ask, give_back, of_waiters,
+    MUTEX_RELEASE_MANY, ask, give_back, keep, of_waiters,
 };
 use super::{Adopt, GiveBack, PlainRelease, Verb, Wire, ms};
 use crate::name::{Companion, LockKey};
@@ -48,6 +48,7 @@ pub(super) fn command(key: &LockKey, verb: &Verb, by: By, wire: &Wire) -> redis:
         Verb::HandOver {
             owner, give_back, ..
         } => hand_over(owner, *give_back, false),
+        Verb::Keep { owner, life, .. } => keep(keys, owner, 0, *life, by),
         Verb::Cancel { owner, .. } => hand_over(owner, None, true),
     }
 }

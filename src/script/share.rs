@@ -1,6 +1,6 @@
 //! The commands of the kinds whose leases stand side by side: readers and writers, and permits.
 
-use super::text::{By, SHARE_ACQUIRE, SHARE_RELEASE, ask, give_back, of_waiters};
+use super::text::{By, SHARE_ACQUIRE, SHARE_RELEASE, ask, give_back, keep, of_waiters};
 use super::{Ask, GiveBack, Kind, Verb, Wire};
 use crate::name::LockKey;
 
@@ -41,6 +41,7 @@ pub(super) fn command(kind: Kind, key: &LockKey, verb: &Verb, by: By, wire: &Wir
             units,
             give_back,
         } => release(owner, *units, *give_back, false),
+        Verb::Keep { owner, units, life } => keep(keys, owner, *units, *life, by),
         Verb::Cancel { owner, units } => release(owner, *units, None, true),
     }
 }

@@ -60,6 +60,7 @@ pub(super) static INSPECT: Script = script!("value.lua", "inspect.lua");
 pub(super) static FORCE_RELEASE: Script =
     script!("value.lua", "queue.lua", "share.lua", "force_release.lua");
 pub(super) static RENEW: Script = script!("value.lua", "renew.lua");
+pub(super) static KEEP: Script = script!("value.lua", "keep.lua");
 
 /// How a script is named to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +95,22 @@ impl Script {
         }
         command
     }
+}
+
+/// Builds the command that keeps locks for `life` after their guard. `units` is 0 for whole locks.
+pub(super) fn keep(
+    keys: &[LockKey],
+    owner: &str,
+    units: u32,
+    life: Duration,
+    by: By,
+) -> redis::Cmd {
+    let mut command = KEEP.command(by, keys.len());
+    for key in keys {
+        command.arg(key.key());
+    }
+    command.arg(owner).arg(ms(life)).arg(units);
+    command
 }
 
 /// What every script that may queue, or wakes who is queued, wants to know of waiters.

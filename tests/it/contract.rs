@@ -9,6 +9,7 @@ mod faces;
 mod faults;
 mod links;
 mod loss;
+mod min_hold;
 mod outages;
 mod refusals;
 mod rights;
@@ -158,6 +159,12 @@ behaviours! {
             clients_paused_for_less_than_the_lease_lose_nothing,
             clients_paused_for_longer_than_the_lease_lose_it_and_no_more,
             connections_that_are_closed_cost_nothing,
+        }
+        min_hold {
+            a_released_lock_stays_taken_until_min_hold_is_over,
+            a_lock_that_is_kept_goes_to_no_thread_of_its_process,
+            a_release_after_min_hold_frees_the_lock,
+            a_repeated_release_lengthens_no_min_hold,
         }
         storms {
             scripts_flushed_all_the_time_lose_nothing,

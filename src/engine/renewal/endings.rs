@@ -324,9 +324,10 @@ impl State {
             if due > now || !joins {
                 break;
             }
-            let Some(job) = self.endings.pop_due(now) else {
+            let Some(mut job) = self.endings.pop_due(now) else {
                 break;
             };
+            job.ending.brought_up_to(now);
             let (entry, verb) = (Arc::clone(&job.entry), job.ending.verb().clone());
             let place = self.queue(job, now + AFTER_PANIC);
             begun.push(Begun { place, entry, verb });

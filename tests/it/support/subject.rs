@@ -105,6 +105,7 @@ impl Kind {
             lease: None,
             renew: true,
             max_hold: None,
+            min_hold: Duration::ZERO,
         }
     }
 }
@@ -125,6 +126,7 @@ pub(crate) struct Subject {
     lease: Option<Duration>,
     renew: bool,
     max_hold: Option<Duration>,
+    min_hold: Duration,
 }
 
 #[derive(Clone, Copy)]
@@ -139,6 +141,7 @@ enum Wait {
 macro_rules! with_options {
     ($subject:expr, $handle:expr) => {{
         let handle = $handle.renew($subject.renew).max_hold($subject.max_hold);
+        let handle = handle.min_hold($subject.min_hold);
         match $subject.lease {
             Some(lease) => handle.lease(lease),
             None => handle,
@@ -175,6 +178,11 @@ impl Subject {
 
     pub(crate) fn max_hold(mut self, limit: Duration) -> Self {
         self.max_hold = Some(limit);
+        self
+    }
+
+    pub(crate) fn min_hold(mut self, length: Duration) -> Self {
+        self.min_hold = length;
         self
     }
 
