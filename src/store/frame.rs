@@ -44,7 +44,7 @@ impl Frame {
                     (bytes.map_or(0, |bytes| bytes.saturating_add(2)), 0)
                 }
                 [b'*', length @ ..] => (0, count(length)?.unwrap_or(0)),
-                _ => return Err("what came is no RESP2".to_owned()),
+                _ => return Err("the answer is not RESP2".to_owned()),
             };
             let end = (self.measured + line.len() + 2).saturating_add(bytes);
             // The least that a value takes is three bytes.
