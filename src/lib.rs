@@ -48,6 +48,8 @@
 //! | What can be retried? | [`Error::is_retryable`], and the [table of errors](Error#what-is-retryable) |
 //! | How does the program log in? | [`Builder::username`] and [`Builder::password`], or the [URL](LockManager::single) |
 //! | Which rights does its Redis user need? | [lines to paste](crate#rights-of-a-redis-user) |
+//! | How is one wait cancelled? | by a [`Cancel`], given to a handle with [`cancel_with`](Mutex::cancel_with); [`LockManager::close`] ends all waits |
+//! | How does a job run on one host only? | under [`LockManager::try_lock`], with [`Builder::min_hold`] so that a short job does not run twice |
 //! | How is it logged? | the log target `leasehold`: see [Logging](crate#logging) |
 //! | What is left of a closure's work after a loss? | [`Mutex::run`] returns its result beside the loss; [`Mutex::with`] returns the loss alone |
 //! | How is it measured? | [`LockManager::stats`], [`Distribution`] for histograms, [`Event::kind`] and [`Error::kind`] as labels |

@@ -275,6 +275,10 @@ fn the_documented_access_list_is_enough_for_every_kind() {
             let guard = locks.lock("mutex").expect("it comes free");
             guard.extend(secs(60)).expect("it is renewed");
         },
+        |locks| {
+            let kept = locks.mutex("kept").min_hold(ms(2));
+            drop(kept.lock().expect("it comes free"));
+        },
     ];
     const SHARES: &[Use] = &[
         |locks| drop(locks.rwlock("rw").read().expect("it comes free")),
@@ -286,6 +290,10 @@ fn the_documented_access_list_is_enough_for_every_kind() {
             let permits = locks.semaphore("permits", 2);
             let permit = permits.acquire().expect("it comes free");
             permit.extend(secs(60)).expect("it is renewed");
+        },
+        |locks| {
+            let kept = locks.rwlock("kept").min_hold(ms(2));
+            drop(kept.write().expect("it comes free"));
         },
     ];
     const RATES: &[Use] = &[|locks| {

@@ -439,6 +439,7 @@ fn each_documented_variant_is_retryable_or_not_as_it_says() {
     let documented = retryable_variants(page);
     let kinds = [
         ErrorKind::Closed,
+        ErrorKind::Cancelled,
         ErrorKind::Config,
         ErrorKind::InvalidName,
         ErrorKind::Lost,
