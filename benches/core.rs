@@ -174,6 +174,7 @@ fn attempts(bench: &mut Criterion) {
         crowded: false,
         delegates: 1,
         outage_limit: Duration::from_mins(1),
+        waits_through_outages: false,
         label: LABEL,
         chance: &Fixed,
     };

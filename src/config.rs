@@ -100,6 +100,8 @@ pub(crate) struct Settings {
     pub(crate) connect_timeout: Duration,
     pub(crate) io_timeout: Duration,
     pub(crate) outage_limit: Duration,
+    /// Whether a wait begins with its call, and not with its first answer.
+    pub(crate) wait_through_outages: bool,
     pub(crate) fence_memory: Duration,
     pub(crate) pool_size: u32,
     pub(crate) background_release: bool,
@@ -127,6 +129,7 @@ impl Default for Settings {
             connect_timeout: Duration::from_secs(2),
             io_timeout: Duration::from_secs(1),
             outage_limit: Duration::from_secs(60),
+            wait_through_outages: false,
             fence_memory: Duration::from_secs(10 * 60),
             pool_size: 10,
             background_release: false,

@@ -58,7 +58,8 @@ pub(crate) type Cause = Arc<dyn std::error::Error + Send + Sync>;
 ///
 /// A wait goes on until its own deadline, and without one until
 /// [`outage_limit`](crate::Builder::outage_limit) has passed without an answer. The very first request of a
-/// call is not retried: its error is returned at once.
+/// call is not retried: its error is returned at once, unless the manager
+/// [waits through outages](crate::Builder::wait_through_outages).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {

@@ -338,6 +338,29 @@ impl Builder {
         self
     }
 
+    /// Sets whether a call that waits retries transient errors from its first request on.
+    ///
+    /// Without it, an error of the first request is returned at once, so a loop that locks again spins while the server
+    /// restarts. With it, such a call blocks until it has its lock, or its wait is over, or, if it waits without an end,
+    /// [`outage_limit`](Builder::outage_limit) has passed; then it returns the last error. A try is never retried.
+    /// Defaults to `false`.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn main() -> leasehold::Result<()> {
+    /// let locks = leasehold::LockManager::single("redis://127.0.0.1/")
+    ///     .wait_through_outages(true)
+    ///     .build_unchecked()?;
+    /// let guard = locks.lock("job")?; // also while the server is restarted
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// ```
+    pub fn wait_through_outages(mut self, on: bool) -> Self {
+        self.settings.wait_through_outages = on;
+        self
+    }
+
     /// How long the last fence of a name is remembered. It matters only if the server's clock is set back by
     /// more. From 1 s to a year. Defaults to 10 min.
     pub fn fence_memory(mut self, memory: Duration) -> Self {

@@ -12,7 +12,7 @@
 //! | ask, sent | share what you have | done: the owner is not used |
 //! | any, sent | held | a try is done; a wait sleeps until a message, the holder's expiry, or its poll |
 //! | any, sent | held, and the subscription began or ended meanwhile | ask again at once: the queue has the wrong channel |
-//! | ask, sent | failed, and no wait has begun | done: the first error is returned at once |
+//! | ask, sent | failed, and no wait has begun | done: the first error is returned at once; or back off, if the manager waits through outages |
 //! | any, sent | failed for good (denied, wrong type, other permits, nonsense) | done |
 //! | any, sent | failed half way | the same, and the owner is cancelled once, with what it may have taken |
 //! | ask, sent | failed, may pass | back off, ask again under the same owner: asking is idempotent |
@@ -64,6 +64,8 @@ pub(crate) struct Surroundings<'a> {
     /// How many delegates this process has, over all names.
     pub(crate) delegates: u32,
     pub(crate) outage_limit: Duration,
+    /// Whether a failure of the first request is waited out too.
+    pub(crate) waits_through_outages: bool,
     pub(crate) label: &'a str,
     pub(crate) chance: &'a dyn Chance,
 }
@@ -497,7 +499,8 @@ impl Attempt {
             };
             return Step::Done(Outcome::TimeOver(failure));
         }
-        if !failure.passes() || around.until.is_none() || !self.waits {
+        let waits = self.waits || around.waits_through_outages;
+        if !failure.passes() || around.until.is_none() || !waits {
             return Step::Done(Outcome::Failed(failure));
         }
         let pause = Outage::note(&mut self.outage, failure, around.now, around.outage_limit);
@@ -524,7 +527,7 @@ impl Attempt {
                 let failure = outage.too_long(around.now, around.outage_limit)?;
                 return Some(Step::Done(Outcome::Failed(failure)));
             }
-            Some(until) => around.now >= until && self.waits,
+            Some(until) => around.now >= until && (self.waits || self.outage.is_some()),
         };
         over.then(|| {
             let failure = self.outage.as_ref().and_then(Outage::failure);
@@ -561,6 +564,7 @@ mod tests {
         hearing: Hearing,
         lease: Duration,
         delegates: u32,
+        waits_through_outages: bool,
         attempt: Attempt,
     }
 
@@ -575,6 +579,7 @@ mod tests {
                 hearing: Hearing::Ready("c".into()),
                 lease: LEASE,
                 delegates: 1,
+                waits_through_outages: false,
             }
         }
 
@@ -597,6 +602,7 @@ mod tests {
                     crowded: false,
                     delegates: self.delegates,
                     outage_limit: Duration::from_mins(1),
+                    waits_through_outages: self.waits_through_outages,
                     label: "l",
                     chance: &self.chance,
                 },
@@ -998,6 +1004,39 @@ mod tests {
             panic!("it waits for ever");
         };
         assert_eq!(failure.kind, UNCONFIRMED);
+    }
+
+    #[test]
+    fn a_first_request_that_fails_is_waited_out_if_that_is_asked_for() {
+        for until in [
+            Some(Time::NEVER),
+            Some(START + Duration::from_mins(1)),
+            None,
+        ] {
+            let mut scene = Scene::new(until);
+            scene.waits_through_outages = true;
+            scene.send(Input::Go);
+            let mut step = scene.failed(FailureKind::Unavailable, false);
+            assert_eq!(matches!(step, Step::Sleep(_)), until.is_some(), "{step:?}");
+            while let Step::Sleep(end) = step {
+                scene.now = end;
+                step = scene.step(Input::Woken);
+                if let Step::Send(_) = step {
+                    step = scene.failed(FailureKind::Unavailable, false);
+                }
+            }
+            let is_error = matches!(
+                step,
+                Step::Done(Outcome::Failed(_) | Outcome::TimeOver(Some(_)))
+            );
+            assert!(is_error, "{step:?}");
+            let waited = scene.now.since(START);
+            assert_eq!(
+                waited >= Duration::from_mins(1),
+                until.is_some(),
+                "{waited:?}"
+            );
+        }
     }
 
     /// Whatever the last request before it was answered.

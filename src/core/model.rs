@@ -411,6 +411,7 @@ impl World {
                     crowded: false,
                     delegates: 1,
                     outage_limit: Duration::from_mins(1),
+                    waits_through_outages: false,
                     label: "p",
                     chance: &self.chance,
                 },

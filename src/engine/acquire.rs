@@ -362,6 +362,7 @@ impl Engine {
             crowded: entry.lock().queue.is_crowded(),
             delegates: self.delegates(),
             outage_limit: self.settings.outage_limit,
+            waits_through_outages: self.settings.wait_through_outages,
             label: &self.settings.label,
             chance: &*self.chance,
         }

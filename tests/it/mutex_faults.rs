@@ -461,3 +461,31 @@ fn errors_name_their_lock() {
     let cause: Option<&dyn Display> = std::error::Error::source(&error).map(|e| e as &dyn Display);
     assert!(cause.is_some());
 }
+
+#[test]
+fn a_call_waits_through_an_outage_from_its_first_request_on() {
+    let server = Server::start();
+    let builder = patient(&server.url()).wait_through_outages(true);
+    let locks = builder.clone().build_unchecked();
+    let locks = locks.expect("nothing is asked yet");
+    server.kill();
+    let tried = locks.try_lock("n");
+    assert!(matches!(tried, Err(Error::Unavailable { .. })), "{tried:?}");
+    let waiting = locking(&locks.mutex("n"));
+    wait_until("it asks again", || locks.stats().requests > 4);
+    server.restart();
+    drop(waiting.end().expect("the server is back"));
+    // Not for ever.
+    server.kill();
+    let limited = builder.outage_limit(ms(50)).build_unchecked();
+    let limited = limited.expect("nothing is asked yet").lock("n");
+    assert!(
+        matches!(limited, Err(Error::Unavailable { .. })),
+        "{limited:?}"
+    );
+    let waited = locks.try_lock_for("n", ms(50));
+    assert!(
+        matches!(waited, Err(Error::Unavailable { .. })),
+        "{waited:?}"
+    );
+}
