@@ -24,6 +24,8 @@ use crate::stats::Stats;
 use crate::store::node::Node;
 use crate::sync::Arc;
 
+mod outages;
+
 /// Hands out locks. One is enough for a process; clones share everything.
 ///
 /// It draws connections from a pool for the requests of the callers' threads. The renewal of leases and the
@@ -328,36 +330,6 @@ impl Builder {
     /// How long the server may take to answer a request. From 1 ms to 1 h. Defaults to 1 s.
     pub fn io_timeout(mut self, limit: Duration) -> Self {
         self.settings.io_timeout = limit;
-        self
-    }
-
-    /// How long a wait without a deadline outlasts a server that is out of reach. At least 1 ms. Defaults to
-    /// 60 s.
-    pub fn outage_limit(mut self, limit: Duration) -> Self {
-        self.settings.outage_limit = limit;
-        self
-    }
-
-    /// Sets whether a call that waits retries transient errors from its first request on.
-    ///
-    /// Without it, an error of the first request is returned at once, so a loop that locks again spins while the server
-    /// restarts. With it, such a call blocks until it has its lock, or its wait is over, or, if it waits without an end,
-    /// [`outage_limit`](Builder::outage_limit) has passed; then it returns the last error. A try is never retried.
-    /// Defaults to `false`.
-    ///
-    /// # Example
-    ///
-    /// ```no_run
-    /// # fn main() -> leasehold::Result<()> {
-    /// let locks = leasehold::LockManager::single("redis://127.0.0.1/")
-    ///     .wait_through_outages(true)
-    ///     .build_unchecked()?;
-    /// let guard = locks.lock("job")?; // also while the server is restarted
-    /// # drop(guard);
-    /// # Ok(()) }
-    /// ```
-    pub fn wait_through_outages(mut self, on: bool) -> Self {
-        self.settings.wait_through_outages = on;
         self
     }
 
