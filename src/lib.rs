@@ -188,6 +188,7 @@
 //! [`extend`]: Lease::extend
 
 mod admin;
+mod builder;
 mod cancel;
 mod claim;
 mod clock;
@@ -213,6 +214,7 @@ mod store;
 mod sync;
 
 pub use admin::{Holder, Kind, LockInfo, Mode};
+pub use builder::Builder;
 pub use cancel::Cancel;
 pub use claim::Claim;
 pub use crossbeam_channel::{Receiver, RecvError, RecvTimeoutError, TryRecvError};
@@ -229,5 +231,5 @@ pub use lock::rate_limiter::{Admission, RateLimiter};
 pub use lock::reentrant::ReentrantMutex;
 pub use lock::rwlock::RwLock;
 pub use lock::semaphore::Semaphore;
-pub use manager::{Builder, LockManager};
+pub use manager::LockManager;
 pub use stats::{Bucket, Distribution, Stats};

@@ -14,7 +14,7 @@ fn floor(module: &str) -> Option<u32> {
         "engine" => 6,
         "guard" => 7,
         "lock" => 8,
-        "manager" | "admin" => 9,
+        "manager" | "builder" | "admin" => 9,
         "lib" | "fuzzing" => 10,
         _ => return None,
     })
