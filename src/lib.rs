@@ -93,7 +93,7 @@
 //! deadline as ever.
 //!
 //! Also: there is no poisoning; a thread that locks a mutex it holds waits for itself; a foreign client that
-//! takes the same key by polling is outside of the queue and can starve.
+//! takes the same key by polling is outside of the queue and can starve, unless [`Builder::poller_gap`] leaves it a gap.
 //!
 //! # On the wire
 //!
