@@ -26,7 +26,7 @@ use crate::sync::{Arc, AtomicBool, Mutex, Ordering, Thread, thread};
 /// | --- | --- |
 /// | begins | `Cancelled`; nothing is sent, and a try returns it too |
 /// | waits behind another thread of this process, or for another process | `Cancelled` at once; it has left the queue, and the next thread or process takes its place |
-/// | is inside of a request | ends when that request ends, at the latest after `connect_timeout` and `io_timeout`. If the lock is granted, the call returns the guard; if the request fails for good, its error; else `Cancelled` |
+/// | is inside of a request | ends when that request ends, at the latest after `connect_timeout` and `io_timeout`. If the lock is granted, the call returns the guard; if it fails with an error that is not [retryable](crate::Error::is_retryable), that error; else `Cancelled` |
 /// | was granted the lock, or was handed it by another thread, before it noticed the cancel | returns the guard: a grant wins |
 /// | waits for its time at a [`RateLimiter`](crate::RateLimiter) | `Cancelled` at once; the place that it took stays taken |
 ///

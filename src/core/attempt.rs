@@ -510,7 +510,7 @@ impl Attempt {
         sleep(jittered(around.chance, pause), around)
     }
 
-    /// What a thread is told whose last request was `cut` short: `None` for "held", if it was the answer before.
+    /// Returns the result of a thread whose last request was `cut` short: `None` for "held", if that was the answer before.
     fn before_the_cut(&self, cut: Failure, around: &Surroundings<'_>) -> Option<Failure> {
         let was_held = self.held.is_some_and(|at| at >= around.arrived);
         let before = self.outage.as_ref().and_then(Outage::failure);
@@ -965,7 +965,7 @@ mod tests {
         })
     }
 
-    /// By one cancel: it was carried out, and nothing of it is to come.
+    /// One cancel is enough: the request was carried out, and cannot be carried out later.
     #[test]
     fn a_grant_that_too_few_replicas_have_is_cancelled_before_the_next_try() {
         let mut scene = Scene::waiting();
@@ -1039,7 +1039,7 @@ mod tests {
         }
     }
 
-    /// Whatever the last request before it was answered.
+    /// For each answer to the request before it.
     #[test]
     fn a_request_that_is_cut_short_leaves_the_answer_before_it() {
         let end = START + Duration::from_secs(1);
@@ -1067,7 +1067,7 @@ mod tests {
         was_held.send(Input::Go);
         was_held.replied(held(None));
         assert_eq!(cut_short(&mut was_held), None);
-        // What went before this thread's wait is none of its answers.
+        // An answer from before this thread's wait does not count.
         was_held.now = START;
         was_held.attempt.held = Some(START - Duration::from_millis(1));
         assert_eq!(cut_short(&mut was_held), Some(FailureKind::Unavailable));

@@ -1,4 +1,4 @@
-//! What a wait makes of requests that fail one after the other: its pauses, and when it has lasted for too long.
+//! Requests of one wait that fail one after the other: the pauses between them, and when the wait gives up.
 
 use std::time::Duration;
 

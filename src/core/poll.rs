@@ -2,7 +2,7 @@
 //!
 //! | holder | subscription | pause |
 //! | --- | --- | --- |
-//! | of ours | confirmed | 950 ms: what a lost message costs |
+//! | of ours | confirmed | 950 ms, which is the cost of a lost message |
 //! | of ours | none | 250 ms: a poll is the only way to find that it was handed the lock |
 //! | of ours | the first try is under way | 50 ms |
 //! | another client, which sends no message | any | 50 to 100 ms; longer if this process has many delegates |
@@ -17,7 +17,7 @@ use crate::random::{Chance, jittered, jittered_by_half};
 use crate::script::shortest_claim_window;
 use crate::sync::Arc;
 
-/// A waiting process asks at least this often: what a lost message costs. Jitter only shortens it, so that it
+/// A waiting process asks at least this often, so a lost message costs at most this. Jitter only shortens it, so that it
 /// stays below the claim window.
 const SUBSCRIBED: Duration = Duration::from_millis(950);
 /// The same if this process has no subscription: a poll is then its only way to find that it was handed the lock.

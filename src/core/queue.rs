@@ -12,7 +12,7 @@
 //! | asking | this process adopts the lock | held, asking | its turn; it is passed to nobody: who asks is first |
 //! | asking | Redis grants | held | hand the delegate its turn, and whoever else fits in |
 //! | asking | the delegate gives up | asking / nothing | the next thread carries its attempt on / clean up |
-//! | asking | a delegate that waits fails for good | nothing | fail everybody behind it |
+//! | asking | a delegate that waits fails with an error that ends its wait | nothing | fail everybody behind it |
 //! | asking | a delegate that tries fails | asking / nothing | fail the tries behind it; the next thread that waits asks |
 //! | held | a thread arrives that fits in | held | its turn: no request |
 //! | held | a turn ends, the next thread may have the tenure | held | pass it on: no request |

@@ -30,7 +30,7 @@ pub(crate) struct Request<'a> {
     pub(crate) units: u32,
     /// Until when it waits; none where it only tries.
     pub(crate) until: Option<Time>,
-    /// What may end it early.
+    /// The token that may end it early.
     pub(crate) cancel: Option<&'a Cancel>,
 }
 
@@ -341,7 +341,7 @@ impl Engine {
         }
     }
 
-    /// What an attempt is shown of the present.
+    /// Returns the present state, as an attempt needs it for its next step.
     fn surroundings<'a>(
         &'a self,
         request: &Request<'_>,

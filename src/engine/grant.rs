@@ -1,4 +1,4 @@
-//! What follows a grant: a tenure, and the turns in it for all who fit in.
+//! The steps after a grant: a tenure is made, and its turns go to the threads that fit in.
 
 use crate::clock::Time;
 use crate::config::Terms;

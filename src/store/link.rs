@@ -14,8 +14,8 @@
 //! The round trip is that of the last requests. A request that was cut counts with the time that it had. So a request is
 //! not cut again and again just before its answer comes: a new connection costs more round trips than waiting.
 //!
-//! Whatever says that the server may have lost its data is noted for the floors above ([`Route::cuts`]): a connection
-//! that the other side closed or refused, and a server that is loading or has become a replica.
+//! A link notes each sign that the server may have lost its data for the floors above ([`Route::cuts`]). The signs are a
+//! connection that the other side closed or refused, and a server that is loading or has become a replica.
 
 use std::fmt;
 use std::io;
@@ -61,7 +61,7 @@ pub(crate) struct Link {
     open: Option<Socket>,
     /// When it was last called.
     used: Instant,
-    /// How long a call takes; none where the link is the pool's, whose callers have time limits of their own.
+    /// The measured length of a call. `None` for a link of the pool, whose callers have time limits of their own.
     round_trip: Option<Duration>,
 }
 
@@ -96,7 +96,7 @@ impl Link {
         }
     }
 
-    /// Makes a link for one thread of its own, on which nobody else waits.
+    /// Makes a link for the one thread that calls it.
     pub(crate) fn dedicated(route: Route) -> Self {
         Self {
             round_trip: Some(Duration::ZERO),
@@ -111,8 +111,8 @@ impl Link {
             return Ok(());
         }
         let mut open = connect(&self.route, &Budget::new(Duration::MAX))?;
-        // By the digest first: a server that has the script is then known by it. By the text in the same breath, since a
-        // first lease on a slow link has no time for a round trip in which it learns that the server does not.
+        // By digest, and in the same write by text: the first lease on a slow link has no time for another round trip if
+        // the server does not have the script.
         let renewal = Call::Renew(&[]);
         let commands = [By::Digest, By::Text].map(|by| renewal.command(by, &self.route.wire));
         let begun = Instant::now();
@@ -199,7 +199,7 @@ impl Link {
             self.open = None;
         })?;
         if self.route.replicas > 0 && reply.is_gain() {
-            // The server has carried it out, and if it was sent once, nothing of it is to come.
+            // The server has carried it out. If it was sent once, it cannot be carried out later.
             self.confirm(budget).map_err(|failure| Failure {
                 unknown: failure.unknown || resent,
                 half_done: true,

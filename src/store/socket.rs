@@ -100,7 +100,7 @@ impl Socket {
     }
 
     /// Sends several commands in one piece, and reads their answers, all within `limit`. `heard` is given each answer with
-    /// its number, and ends it early by an error: what comes then is read by nobody.
+    /// its number, and may end it early by an error: the answers after that are not read.
     pub(super) fn requests<E>(
         &mut self,
         commands: &[Cmd],

@@ -327,7 +327,7 @@ fn the_documented_access_list_is_enough_for_every_kind() {
                     .collect::<Vec<_>>(),
             );
         }
-        // Each in a database of its own, which takes SELECT.
+        // Database 3, so that the connection needs SELECT.
         let url = server.url().replace("//", "//app:us3r-s3cret@") + "3";
         let (one, other) = (manager(&url), manager(&url));
         // Beside each other, so that they also wait, and are handed what they wait for.

@@ -167,7 +167,7 @@ fn a_lock_that_was_confirmed_outlives_its_master() {
     holder.kill();
 }
 
-/// Whatever the time for the last request is, and however short each may take: it is the replicas that are missing.
+/// Missing replicas are the error for each time limit, and however little time is left for the last request.
 #[test]
 fn missing_replicas_are_the_error_of_every_wait() {
     let (server, master) = (Server::start(), Server::start());

@@ -13,7 +13,7 @@ const LATE_ANSWER: Duration = Duration::from_millis(110);
 
 impl Link {
     /// Waits until the replicas have what was written on this connection last; every script that grants or renews
-    /// writes, repeated or not. What they have not confirmed in time is as if it were not known.
+    /// writes, repeated or not. A write that they have not confirmed in time counts as not replicated.
     pub(super) fn confirm(&mut self, budget: &Budget) -> Result<(), Failure> {
         let (route, wanted) = (self.route.clone(), self.route.replicas);
         let server = &route.server;
