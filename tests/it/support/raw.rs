@@ -1,6 +1,7 @@
 //! Redis as an onlooker sees it, past the crate under test.
 
 use std::collections::HashMap;
+use std::io;
 use std::time::Duration;
 
 use redis::FromRedisValue;
@@ -26,6 +27,16 @@ end
 return found
 ";
 
+/// The commands of tests that only read.
+const READS: [&str; 9] = [
+    "EXISTS", "GET", "HGET", "INFO", "KEYS", "LRANGE", "PTTL", "PUBSUB", "ZRANGE",
+];
+
+fn is_interrupted(error: &redis::RedisError) -> bool {
+    let interrupted = io::Error::from(rustix::io::Errno::INTR);
+    error.is_io_error() && error.to_string().contains(&interrupted.to_string())
+}
+
 /// A server, asked directly. Each question has a connection of its own: servers go down in these tests.
 #[derive(Clone)]
 pub(crate) struct Raw {
@@ -41,7 +52,18 @@ impl Raw {
         &self.url
     }
 
+    /// Sends a command. A command that only reads is sent again if a signal interrupts it: a virtual machine that was
+    /// paused ends a read with a time limit so.
     pub(crate) fn try_ask<T: FromRedisValue>(&self, command: &[&str]) -> redis::RedisResult<T> {
+        loop {
+            match self.ask_once(command) {
+                Err(error) if READS.contains(&command[0]) && is_interrupted(&error) => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    fn ask_once<T: FromRedisValue>(&self, command: &[&str]) -> redis::RedisResult<T> {
         let client = redis::Client::open(&*self.url)?;
         let mut connection = client.get_connection_with_timeout(PATIENCE)?;
         connection.set_read_timeout(Some(PATIENCE))?;
