@@ -6,6 +6,7 @@
 -- | 2 | a waiter that finds the key gone before that time | is answered "held", and asks again when the gap ends |
 -- | 3 | a client that polls by SET NX | may take it |
 -- | 4 | the first waiter that asks after that time | gives the mutex, if it is free, to the head of the queue |
+-- | - | a waiter that gives up while the key is gone | wakes the head of the queue, which then asks for step 2 or 4 |
 --
 -- The field '=gap' is '<ms at which the gap ends> <the owner that held the mutex before it>'.
 local GAP = '=gap'

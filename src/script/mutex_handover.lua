@@ -31,4 +31,9 @@ if value == ARGV[1] or value == ARGV[1] .. MARK then
   return ok and given and 3 or 1
 end
 if value then return -1 end
+if ARGV[6] == '1' then
+  -- In a gap nobody but this owner may have been woken. The head of the queue now asks in its place.
+  local _, _, refused = past_strangers(wake_head)
+  if refused then return refused end
+end
 return 0

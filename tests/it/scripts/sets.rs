@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use redis::Value;
 
 use super::{CLAIM, Check, LEASE, LIFE, Redis, once, owner, run};
+use crate::support::{PATIENCE, Server};
 
 const MUTEX_QUANTUM: &str = script!(
     "fence.lua",
@@ -321,4 +322,45 @@ fn sets_in_front_of_a_queue_keep_the_order_in_which_they_came_there() {
             release(redis, set, false);
         }
     });
+}
+
+/// The owner that was to ask when the gap ends gives up: after a hand-over, and after a take-over.
+#[test]
+fn a_cancel_in_a_poller_gap_wakes_the_next_waiter() {
+    let life = LIFE.to_string();
+    let ask = |redis: &mut Redis, script, who: &str, channel, rest: &[&str]| {
+        let args = [
+            who, LEASE, "1", "600000", "poll", channel, CLAIM, &life, "0",
+        ];
+        redis.eval(script, &["a"], &[&args[..], rest].concat());
+    };
+    let end = |redis: &mut Redis, who: &str, cancels, gap| {
+        let args = [who, "", "", &life, "0", cancels, gap, "50"];
+        redis.eval(MUTEX_HAND_OVER, &["a"], &args);
+    };
+    for takes_over in [false, true] {
+        let server = Server::start();
+        let client = redis::Client::open(server.url()).expect("a url");
+        let connect = || client.get_connection().expect("the server is there");
+        let mut redis = Redis(connect());
+        let mut hearing = connect();
+        hearing.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let mut hearing = hearing.as_pubsub();
+        hearing.subscribe("patient").expect("subscribed");
+        ask(&mut redis, MUTEX_ACQUIRE, "lh1:1:x", "-", &[]);
+        if takes_over {
+            ask(&mut redis, MUTEX_ACQUIRE, "lh1:3:x", "patient", &[]);
+            let rest = ["lh1:1:x", "", "", "500", "500"];
+            ask(&mut redis, MUTEX_QUANTUM, "lh1:2:x", "hasty", &rest);
+        } else {
+            ask(&mut redis, MUTEX_ACQUIRE, "lh1:2:x", "hasty", &[]);
+            ask(&mut redis, MUTEX_ACQUIRE, "lh1:3:x", "patient", &[]);
+            end(&mut redis, "lh1:1:x", "0", "500");
+        }
+        assert_eq!(holder(&mut redis, "a"), (None, false), "no gap was left");
+        end(&mut redis, "lh1:2:x", "1", "0");
+        let message = hearing.get_message().expect("the next waiter is woken");
+        let owner: String = message.get_payload().expect("text");
+        assert_eq!(owner, "lh1:3:x");
+    }
 }
