@@ -7,9 +7,12 @@
 --       -1 the key is gone  -2 another owner holds it, or the fence is none that the lock gave
 -- Idempotent because the old owner is replaced: repeated, it finds the new one, and grants it again.
 local lock, owner, lease = KEYS[1], ARGV[1], ARGV[2]
--- How far a fence may be ahead of the record and of the clock, µs: an hour. A fence is behind the record, or where that
--- was forgotten behind the clock; only a clock that was set back since leaves it ahead.
-local AHEAD = 3600000000
+-- How far the fence of a claim may be ahead of the record, µs. The script that wrote the owner wrote the record too, so
+-- a claim is ahead only if a failover lost the last write of the record.
+local AHEAD_OF_RECORD = 5000000
+-- How far it may be ahead of the clock where the record was forgotten, µs. It is ahead if the clock was set back since,
+-- or if the lock gave fences faster than the clock counts.
+local AHEAD_OF_CLOCK = 60000000
 local value = value_of(lock, redis.call)
 if not value then return -1 end
 local mark = is_marked(value) and MARK or ''
@@ -19,7 +22,9 @@ if not had then
   -- By call, so that a key of another type ends this before anything is written.
   local record = redis.call('GET', KEYS[2])
   local time = redis.call('TIME')
-  if tonumber(ARGV[5]) > math.max(last_fence(record), time[1] * 1000000 + time[2] + AHEAD) then return -2 end
+  local last, latest = last_fence(record), time[1] * 1000000 + time[2] + AHEAD_OF_CLOCK
+  if last > 0 then latest = last + AHEAD_OF_RECORD end
+  if tonumber(ARGV[5]) > latest then return -2 end
   -- While the old owner holds it, nobody else is given a fence: what was reserved past its last one never was used, and
   -- where the record was forgotten, the claim has it.
   local kept = record and redis.pcall('SET', KEYS[2], ARGV[5], 'KEEPTTL')
