@@ -204,6 +204,7 @@ fn attempts(bench: &mut Criterion) {
         units: 1,
         doubt: None,
         kept_until: None,
+        give_back: None,
     };
     bench.bench_function("ending: released", |bench| {
         bench.iter(|| {

@@ -140,6 +140,8 @@ pub(crate) struct Leftover {
     pub(crate) doubt: Option<Time>,
     /// Until when Redis may keep it, where that is known to be longer than the lease of the thread that ends it.
     pub(crate) kept_until: Option<Time>,
+    /// What it has unused of its fences, if it was a tenure.
+    pub(crate) give_back: Option<GiveBack>,
 }
 
 #[derive(Debug)]
@@ -272,8 +274,9 @@ impl Attempt {
 
     /// Nobody carries this on: what may be left of it in Redis.
     pub(crate) fn abandon(mut self) -> Vec<Leftover> {
-        if let State::TakeOver { from, .. } = std::mem::replace(&mut self.state, State::Ask) {
-            self.leftovers.push(from);
+        if let State::TakeOver { from, give_back } = std::mem::replace(&mut self.state, State::Ask)
+        {
+            self.leftovers.push(Leftover { give_back, ..from });
         }
         if self.queued || self.doubt.is_some() {
             let owner = Arc::clone(&self.owner);
@@ -289,6 +292,7 @@ impl Attempt {
             units: self.units,
             doubt: self.doubt.take(),
             kept_until: self.kept_until.take(),
+            give_back: None,
         });
     }
 
@@ -465,8 +469,11 @@ impl Attempt {
             let is_unconfirmed = is_of_replicas(&failure);
             let unconfirmed = is_unconfirmed.then(|| Arc::clone(&self.owner));
             // The release that must follow for the old owner may hit the new one's grant: neither asks again.
-            if let State::TakeOver { from, .. } = std::mem::replace(&mut self.state, State::Ask) {
+            if let State::TakeOver { from, give_back } =
+                std::mem::replace(&mut self.state, State::Ask)
+            {
                 self.leftovers.push(Leftover {
+                    give_back,
                     doubt: from.doubt.max(self.doubt),
                     kept_until: from.kept_until.max(self.kept_until),
                     ..from
@@ -1087,6 +1094,7 @@ mod tests {
             units: 1,
             doubt: None,
             kept_until: None,
+            give_back: None,
         };
         scene.attempt = Attempt::take_over(&scene.chance, "l", leftover, None);
         let verb = scene.send(Input::Go);
@@ -1174,6 +1182,7 @@ mod tests {
                 units: 1,
                 doubt: None,
                 kept_until: None,
+                give_back: None,
             };
             scene.attempt = Attempt::take_back(&scene.chance, "l", from.clone(), None, waits);
             scene.send(Input::Go);
@@ -1181,6 +1190,27 @@ mod tests {
             assert_eq!(matches!(step, Step::Sleep(_)), waits, "{step:?}");
             // Not taken over, it is still to be released.
             assert_eq!(scene.attempt.abandon()[0], from);
+        }
+    }
+
+    #[test]
+    fn a_take_over_that_is_abandoned_leaves_its_unused_fences_to_be_given_back() {
+        let unused = Some(GiveBack { used: 1, last: 9 });
+        for failure in [None, Some(true), Some(false)] {
+            let mut scene = Scene::waiting();
+            let from = Leftover {
+                owner: "lh1:mine:l".into(),
+                units: 1,
+                doubt: None,
+                kept_until: None,
+                give_back: None,
+            };
+            scene.attempt = Attempt::take_over(&scene.chance, "l", from, unused);
+            scene.send(Input::Go);
+            if let Some(unknown) = failure {
+                scene.failed(FailureKind::Unavailable, unknown);
+            }
+            assert_eq!(scene.attempt.abandon()[0].give_back, unused);
         }
     }
 
@@ -1193,6 +1223,7 @@ mod tests {
                 units: 1,
                 doubt: Some(START + LEASE),
                 kept_until: None,
+                give_back: None,
             };
             scene.attempt = Attempt::take_over(&scene.chance, "l", from.clone(), None);
             scene.send(Input::Go);

@@ -9,7 +9,7 @@
 //! | release | released, not owner | settled |
 //! | release | others wait | hand over, at once |
 //! | hand over, keep, cancel | released, not owner | settled |
-//! | keep | none by the end of `min_hold` | release |
+//! | keep | none by the end of `min_hold` | release; hand over where it has fences to give back |
 //! | any | failed | the same again after a pause, until Redis has dropped the key; then it is given up, and not settled |
 //!
 //! Settled is not final while the owner is in doubt: a request of unknown outcome may be carried out after its
@@ -70,6 +70,7 @@ impl Ending {
             units,
             doubt,
             kept_until,
+            ..
         } = tenure;
         let verb = if contended || give_back.is_some() {
             Verb::HandOver {
@@ -85,9 +86,15 @@ impl Ending {
 
     /// Ends something that is no tenure, or no longer.
     pub(crate) fn of_leftover(leftover: Leftover, now: Time, lease: Duration) -> Self {
-        let verb = Verb::Cancel {
-            owner: leftover.owner,
-            units: leftover.units,
+        let (owner, units) = (leftover.owner, leftover.units);
+        let verb = match leftover.give_back {
+            // It was a tenure. While it is in doubt, cancels follow.
+            Some(_) => Verb::HandOver {
+                owner,
+                units,
+                give_back: leftover.give_back,
+            },
+            None => Verb::Cancel { owner, units },
         };
         Self::new(verb, leftover.doubt, leftover.kept_until, now, lease)
     }
@@ -133,19 +140,41 @@ impl Ending {
         let Some(until) = self.kept_back_until else {
             return;
         };
-        let (Verb::Release { owner, units }
-        | Verb::HandOver { owner, units, .. }
-        | Verb::Keep { owner, units, .. }) = &self.verb
-        else {
-            return;
+        let (owner, units, give_back) = match &self.verb {
+            Verb::Release { owner, units } => (owner, *units, None),
+            Verb::HandOver {
+                owner,
+                units,
+                give_back,
+            }
+            | Verb::Keep {
+                owner,
+                units,
+                give_back,
+                ..
+            } => (owner, *units, *give_back),
+            Verb::Cancel { .. } | Verb::Acquire { .. } | Verb::TakeOver { .. } => return,
         };
-        let (owner, units, life) = (Arc::clone(owner), *units, until.since(now));
-        self.verb = if life.is_zero() {
-            self.kept_back_until = None;
-            Verb::Release { owner, units }
+        let (owner, life) = (Arc::clone(owner), until.since(now));
+        self.verb = if !life.is_zero() {
+            Verb::Keep {
+                owner,
+                units,
+                life,
+                give_back,
+            }
+        } else if give_back.is_some() {
+            Verb::HandOver {
+                owner,
+                units,
+                give_back,
+            }
         } else {
-            Verb::Keep { owner, units, life }
+            Verb::Release { owner, units }
         };
+        if life.is_zero() {
+            self.kept_back_until = None;
+        }
     }
 
     pub(crate) fn verb(&self) -> &Verb {
@@ -160,10 +189,14 @@ impl Ending {
                 owner,
                 units,
                 give_back,
+            }
+            | Verb::Keep {
+                owner,
+                units,
+                give_back,
+                ..
             } => (owner, units, give_back),
-            Verb::Release { owner, units }
-            | Verb::Keep { owner, units, .. }
-            | Verb::Cancel { owner, units } => (owner, units, None),
+            Verb::Release { owner, units } | Verb::Cancel { owner, units } => (owner, units, None),
             Verb::Acquire { .. } | Verb::TakeOver { .. } => {
                 unreachable!("an ending only ever gives up")
             }
@@ -173,6 +206,7 @@ impl Ending {
             units,
             doubt: self.doubt,
             kept_until: Some(self.over),
+            give_back: None,
         };
         (leftover, give_back)
     }
@@ -259,6 +293,7 @@ mod tests {
             units: 1,
             doubt,
             kept_until: None,
+            give_back: None,
         }
     }
 
@@ -384,5 +419,40 @@ mod tests {
         ending.brought_up_to(until);
         assert!(!ending.keeps_back());
         assert!(matches!(ending.verb(), Verb::Release { .. }));
+    }
+
+    #[test]
+    fn a_lock_that_is_kept_back_gives_its_unused_fences_back() {
+        let chance = SystemChance::new();
+        let (until, unused) = (at(0) + LEASE, Some(GiveBack { used: 1, last: 9 }));
+        let ending = Ending::of_tenure(leftover(None), true, unused, at(0), LEASE);
+        let mut ending = ending.keeping_back(until, at(0));
+        let given_back = |ending: &Ending| match ending.verb() {
+            Verb::Keep { give_back, .. } | Verb::HandOver { give_back, .. } => *give_back,
+            other => panic!("{other:?}"),
+        };
+        assert!(ending.keeps_back());
+        assert_eq!(given_back(&ending), unused);
+        ending.failed(at(1), true, &chance);
+        ending.brought_up_to(until);
+        assert!(!ending.keeps_back());
+        assert_eq!(given_back(&ending), unused);
+    }
+
+    #[test]
+    fn a_leftover_gives_its_unused_fences_back_and_is_cancelled_while_in_doubt() {
+        let unused = Some(GiveBack { used: 1, last: 9 });
+        let left = Leftover {
+            give_back: unused,
+            ..leftover(Some(at(0) + LEASE))
+        };
+        let mut ending = Ending::of_leftover(left, at(0), LEASE);
+        match ending.verb() {
+            Verb::HandOver { give_back, .. } => assert_eq!(*give_back, unused),
+            other => panic!("{other:?}"),
+        }
+        let next = ending.replied(at(1), &Reply::Released, false);
+        assert!(matches!(next, Next::Later(_)));
+        assert!(matches!(ending.verb(), Verb::Cancel { .. }));
     }
 }

@@ -489,6 +489,7 @@ impl World {
             units: 1,
             doubt: grant.doubt,
             kept_until: grant.kept_until,
+            give_back: None,
         };
         let in_time = self.now < grant.deadline;
         self.processes[who].state = State::Idle;

@@ -356,7 +356,12 @@ impl Engine {
             terms: request.options.terms(),
             until: request.until,
             hearing: self.wakeup.hearing(now),
-            block: fence::block(entry.kind, self.settings.quantum),
+            // A tenure with a `min_hold` is not passed on before that.
+            block: if request.options.min_hold.is_zero() {
+                fence::block(entry.kind, self.settings.quantum)
+            } else {
+                1
+            },
             of: entry.kind.of(),
             beside: offered.map(|tenure| self.owner_of(tenure)),
             crowded: entry.lock().queue.is_crowded(),

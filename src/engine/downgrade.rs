@@ -118,6 +118,7 @@ impl Engine {
         let doubt = failure.doubt(sent, lease);
         let mut left = self.leftover(writer, now);
         left.doubt = left.doubt.max(doubt);
+        left.give_back = give_back;
         self.clean_up(&writer.entry, left, lease);
         if doubt.is_some() {
             let left = Leftover {
@@ -125,6 +126,7 @@ impl Engine {
                 units: 1,
                 doubt,
                 kept_until: None,
+                give_back: None,
             };
             self.clean_up(entry, left, lease);
         }

@@ -339,6 +339,7 @@ impl Engine {
             units: tenure.units,
             doubt: tenure.rare(|rare| rare.doubt),
             kept_until: tenure.kept_until().max(Some(now + tenure.terms.lease())),
+            give_back: None,
         }
     }
 

@@ -1,14 +1,15 @@
--- Ends a lease, and keeps the lock from everybody for a while longer (min_hold). value.lua comes before.
+-- Ends a lease, and keeps the lock from everybody for a while longer (min_hold). value.lua and queue.lua come before.
 --
--- KEYS  the locks (alone: a slot that is being moved answers TRYAGAIN for companions that are not there)
+-- KEYS  the locks (alone: a slot that is being moved answers TRYAGAIN for companions that are not there); one lock and
+--       its fence where the script gives fences back
 -- ARGV  1 owner  2 ms for which it is kept  3 its units where it is one share of several, else 0
+--       4 last fence used  5 last of its block ('' where none is left)
 -- Reply 1 kept  0 one of the keys is gone  -1 another owner holds one of them
--- Idempotent because a lease that is kept has another owner from then on, this one's with KEPT at its end. Repeated, it
+-- Idempotent because a lease that is kept has another owner from then on, this one's with '~' at its end. Repeated, it
 -- finds that owner and changes nothing: a repeat is sent later and would lengthen the lease by that.
 local KEPT = '~'
-local owner, life, units = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local owner, length, units = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local now = now_ms()
 
 -- Waiters may have put their mark before or after KEPT.
 local function is_kept(value)
@@ -23,8 +24,9 @@ local function keep(key)
   if is_kept(value) then return 1 end
   if value ~= owner and value ~= owner .. MARK then return -1 end
   -- In this order: PEXPIRE is allowed when memory is full, and after one write of a script all others are.
-  redis.call('PEXPIRE', key, life)
+  redis.call('PEXPIRE', key, length)
   redis.call('APPEND', key, KEPT)
+  give_back(KEYS[2], ARGV[4], ARGV[5])
   return 1
 end
 
@@ -34,14 +36,16 @@ local function keep_share(key)
   if not ends then return redis.call('ZSCORE', key, member .. KEPT) and 1 or 0 end
   if tonumber(ends) <= now then return 0 end
   local ttl = redis.call('PTTL', key)
-  redis.call('PEXPIRE', key, string.format('%.0f', math.max(ttl, life)))
-  redis.call('ZADD', key, string.format('%.0f', now + life), member .. KEPT)
+  redis.call('PEXPIRE', key, string.format('%.0f', math.max(ttl, length)))
+  redis.call('ZADD', key, string.format('%.0f', now + length), member .. KEPT)
   redis.call('ZREM', key, member)
+  give_back(KEYS[2], ARGV[4], ARGV[5])
   return 1
 end
 
+local locks = ARGV[4] == '' and #KEYS or 1
 local reply = 1
-for _, key in ipairs(KEYS) do
-  reply = math.min(reply, units == '0' and keep(key) or keep_share(key))
+for i = 1, locks do
+  reply = math.min(reply, units == '0' and keep(KEYS[i]) or keep_share(KEYS[i]))
 end
 return reply

@@ -120,6 +120,7 @@ pub(crate) enum Verb {
         owner: Arc<str>,
         units: u32,
         life: Duration,
+        give_back: Option<GiveBack>,
     },
     /// Give up whatever this owner may have: the lock, or its place in the queue.
     Cancel { owner: Arc<str>, units: u32 },

@@ -15,7 +15,7 @@ pub(super) fn command(keys: &[LockKey], verb: &Verb, by: By, wire: &Wire) -> red
     match verb {
         Verb::Acquire { ask, .. } => acquire(ask, ""),
         Verb::TakeOver { ask, from, .. } => acquire(ask, from),
-        Verb::Keep { owner, life, .. } => keep(keys, owner, 0, *life, by),
+        Verb::Keep { owner, life, .. } => keep(keys, owner, 0, *life, None, by),
         Verb::Release { owner, .. } | Verb::HandOver { owner, .. } | Verb::Cancel { owner, .. } => {
             let mut command = MULTI_RELEASE.with_companions(by, keys);
             command.arg(&**owner);

@@ -48,7 +48,12 @@ pub(super) fn command(key: &LockKey, verb: &Verb, by: By, wire: &Wire) -> redis:
         Verb::HandOver {
             owner, give_back, ..
         } => hand_over(owner, *give_back, false),
-        Verb::Keep { owner, life, .. } => keep(keys, owner, 0, *life, by),
+        Verb::Keep {
+            owner,
+            life,
+            give_back: block,
+            ..
+        } => keep(keys, owner, 0, *life, *block, by),
         Verb::Cancel { owner, .. } => hand_over(owner, None, true),
     }
 }

@@ -41,7 +41,12 @@ pub(super) fn command(kind: Kind, key: &LockKey, verb: &Verb, by: By, wire: &Wir
             units,
             give_back,
         } => release(owner, *units, *give_back, false),
-        Verb::Keep { owner, units, life } => keep(keys, owner, *units, *life, by),
+        Verb::Keep {
+            owner,
+            units,
+            life,
+            give_back: block,
+        } => keep(keys, owner, *units, *life, *block, by),
         Verb::Cancel { owner, units } => release(owner, *units, None, true),
     }
 }

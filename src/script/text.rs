@@ -60,7 +60,7 @@ pub(super) static INSPECT: Script = script!("value.lua", "inspect.lua");
 pub(super) static FORCE_RELEASE: Script =
     script!("value.lua", "queue.lua", "share.lua", "force_release.lua");
 pub(super) static RENEW: Script = script!("value.lua", "renew.lua");
-pub(super) static KEEP: Script = script!("value.lua", "keep.lua");
+pub(super) static KEEP: Script = script!("value.lua", "queue.lua", "keep.lua");
 
 /// How a script is named to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,19 +97,26 @@ impl Script {
     }
 }
 
-/// Builds the command that keeps locks for `life` after their guard. `units` is 0 for whole locks.
+/// Builds the command that keeps locks for `life` after their guard. `units` is 0 for whole locks. Fences are given back
+/// for one lock alone.
 pub(super) fn keep(
     keys: &[LockKey],
     owner: &str,
     units: u32,
     life: Duration,
+    block: Option<GiveBack>,
     by: By,
 ) -> redis::Cmd {
-    let mut command = KEEP.command(by, keys.len());
+    let fence = block.and(keys.first());
+    let mut command = KEEP.command(by, keys.len() + usize::from(fence.is_some()));
     for key in keys {
         command.arg(key.key());
     }
+    if let Some(key) = fence {
+        command.arg(key.companion(Companion::Fence));
+    }
     command.arg(owner).arg(ms(life)).arg(units);
+    give_back(&mut command, block);
     command
 }
 

@@ -165,6 +165,8 @@ behaviours! {
             a_lock_that_is_kept_goes_to_no_thread_of_its_process,
             a_release_after_min_hold_frees_the_lock,
             a_repeated_release_lengthens_no_min_hold,
+            turns_that_are_kept_run_no_fence_ahead_of_the_clock,
+            a_lock_that_is_kept_gives_its_unused_fences_back,
         }
         storms {
             scripts_flushed_all_the_time_lose_nothing,

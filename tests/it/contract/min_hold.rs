@@ -2,16 +2,28 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::Error;
+use leasehold::{Error, LockManager};
 
 use crate::support::{
-    Fault, Kind, PATIENCE, Proxy, Raw, Role, Server, build, manager, ms, name, patient, secs,
-    shared, wait_in_vain, wait_until,
+    Fault, Kind, PATIENCE, Proxy, Raw, Role, Server, build, fence_of, manager, ms, name, patient,
+    secs, shared, task, wait_in_vain, wait_until,
 };
 
 /// Shorter than what it is kept for.
 const LEASE: Duration = secs(30);
 const KEPT: Duration = secs(600);
+/// So long that one of them too many shows, however slow the machine is.
+const QUANTUM: Duration = secs(600);
+
+/// Returns the server's time in microseconds.
+fn now(redis: &Raw) -> u64 {
+    let (whole, rest): (u64, u64) = redis.ask(&["TIME"]);
+    whole * 1_000_000 + rest
+}
+
+fn micros(length: Duration) -> u64 {
+    length.as_micros().try_into().expect("it is short")
+}
 
 /// Each of its keys lives on for about what it is kept for, and no longer.
 #[track_caller]
@@ -98,4 +110,49 @@ pub(super) fn a_repeated_release_lengthens_no_min_hold(kind: Kind) {
             .zip(&after)
             .all(|(before, after)| after <= before)
     );
+}
+
+pub(super) fn turns_that_are_kept_run_no_fence_ahead_of_the_clock(kind: Kind) {
+    let (redis, name) = (shared(), name("kept-fences"));
+    // More than there are permits, so that they wait for each other.
+    let tasks = [(); 5].map(|()| {
+        let locks = build(LockManager::single(redis.url()).quantum(QUANTUM));
+        let lock = kind.of(&locks, &name).min_hold(ms(5));
+        task(move || {
+            let turns = (0..4).map(|_| {
+                let guard = lock.lock().expect("its turn");
+                let fence = guard.fence();
+                guard.release().expect("it is held");
+                fence
+            });
+            turns.max()
+        })
+    });
+    let last = tasks.into_iter().filter_map(|task| task.end()).max();
+    let (last, now) = (last.expect("there were turns"), now(redis));
+    assert!(last <= now + micros(QUANTUM), "{last} is ahead of {now}");
+}
+
+pub(super) fn a_lock_that_is_kept_gives_its_unused_fences_back(kind: Kind) {
+    let (redis, name) = (shared(), name("kept-block"));
+    let first = kind.rival().of(&manager(redis.url()), &name).hold();
+    let locks = build(LockManager::single(redis.url()).quantum(QUANTUM));
+    let lock = kind.of(&locks, &name).lease(LEASE);
+    // It has waited, so it reserves a quantum's fences, and passes them on to the next.
+    let second = lock.locking_asleep();
+    redis.wait_until_queued(&kind.keys(&name)[0], 1);
+    let third = lock.min_hold(KEPT).locking_asleep();
+    first.release();
+    second.locked();
+    second.release();
+    third.locked();
+    third.release();
+    is_kept(redis, kind, &name);
+    for key in kind.keys(&name) {
+        let last: u64 = redis.ask(&["GET", &fence_of(&key)]);
+        // Permits that stand beside each other share a quantum's fences, and only the last to reserve some gives any back.
+        let beside = kind.crowd().map_or(0, |_| micros(QUANTUM));
+        let now = now(redis);
+        assert!(last <= now + beside, "{last} is ahead of {now}");
+    }
 }
