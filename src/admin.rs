@@ -280,7 +280,7 @@ mod tests {
     struct Repeating(AtomicU64);
 
     impl Store for Repeating {
-        fn call(&self, call: &Call<'_>, _: Limits) -> std::result::Result<Answer, Failure> {
+        fn call(&self, call: &Call<'_>, _: Limits<'_>) -> std::result::Result<Answer, Failure> {
             let reply = match call {
                 Call::Scan { .. } => {
                     let (keys, next) = match self.0.fetch_add(1, Ordering::SeqCst) {

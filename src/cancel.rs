@@ -26,12 +26,14 @@ use crate::sync::{Arc, AtomicBool, Mutex, Ordering, Thread, thread};
 /// | --- | --- |
 /// | begins | `Cancelled`; nothing is sent, and a try returns it too |
 /// | waits behind another thread of this process, or for another process | `Cancelled` at once; it has left the queue, and the next thread or process takes its place |
-/// | is inside of a request | ends when that request ends, at the latest after `connect_timeout` and `io_timeout`. If the lock is granted, the call returns the guard; if it fails with an error that is not [retryable](crate::Error::is_retryable), that error; else `Cancelled` |
+/// | waits for a pooled connection | `Cancelled` within a second, at a [`RateLimiter`](crate::RateLimiter) within `io_timeout`; nothing is sent |
+/// | waits for Redis's reply | ends when that request ends, at the latest after `connect_timeout` and `io_timeout`. If the lock is granted, the call returns the guard; if it fails with an error that is not [retryable](crate::Error::is_retryable), that error; else `Cancelled` |
 /// | was granted the lock, or was handed it by another thread, before it noticed the cancel | returns the guard: a grant wins |
 /// | waits for its time at a [`RateLimiter`](crate::RateLimiter) | `Cancelled` at once; the place that it took stays taken |
 ///
 /// A program that must not work after a cancel looks at [`is_cancelled`](Cancel::is_cancelled) after it has the guard.
-/// Guards are not affected. [`close`](crate::LockManager::close) ends all calls of a manager, a token some of them.
+/// Guards are not affected. [`close`](crate::LockManager::close) ends every call of a manager; a token ends only the calls
+/// of its handles.
 ///
 /// # Example
 ///

@@ -223,7 +223,7 @@ impl Listening {
 struct Grants;
 
 impl Store for Grants {
-    fn call(&self, call: &Call<'_>, _: Limits) -> Result<Answer, Failure> {
+    fn call(&self, call: &Call<'_>, _: Limits<'_>) -> Result<Answer, Failure> {
         let reply = match call {
             Call::Renew(batch) => {
                 let done = Renewed::Done { contended: false };
@@ -256,6 +256,7 @@ impl Line for Grants {
             checkout: limit,
             whole: limit,
             haste: false,
+            is_over: None,
         };
         Store::call(self, call, limits)
     }

@@ -35,6 +35,11 @@ pub(crate) struct Request<'a> {
 }
 
 impl Request<'_> {
+    /// Whether the call must end: the manager is closed, or the token cancelled. Takes no mutex.
+    fn is_over(&self, engine: &Engine) -> bool {
+        engine.is_closed() || self.is_cancelled()
+    }
+
     fn is_cancelled(&self) -> bool {
         self.cancel.is_some_and(Cancel::is_cancelled)
     }
@@ -264,7 +269,9 @@ impl Engine {
     ) -> Result<Acquired> {
         let lease = request.options.terms().lease();
         let _asking = self.asking();
-        self.settle_outgoing(request, entry, &mut attempt);
+        if !request.is_over(self) {
+            self.settle_outgoing(request, entry, &mut attempt);
+        }
         let mut waker: Option<Waker> = None;
         let mut input = Input::Go;
         let mut beside = None;
@@ -384,8 +391,10 @@ impl Engine {
         visit: &mut Visit<'_>,
     ) -> Input {
         let sent = self.now();
+        let is_over = || request.is_over(self);
         let limits = Limits {
             haste,
+            is_over: Some(&is_over),
             ..self.limits(request.until)
         };
         match self.call(entry, verb, limits) {
@@ -403,6 +412,8 @@ impl Engine {
                     resent: answer.resent,
                 }
             }
+            // The thread stopped waiting for a connection: nothing was sent, so there is nothing to take in.
+            Err(failure) if is_over() && failure.was_not_sent() => Input::Woken,
             Err(failure) => {
                 let cut_short = self.is_cut_short(request, sent, &failure);
                 if !cut_short {
@@ -436,7 +447,7 @@ impl Engine {
         self.wakeup.start(self);
         let waker = self.wakeup.register(waker, owner);
         // Whoever closes sets the flag before it wakes all: one of us sees the other.
-        !self.is_closed() && !request.is_cancelled() && waker.wait(until.since(self.now()))
+        !request.is_over(self) && waker.wait(until.since(self.now()))
     }
 
     /// What this process released goes before what it asks for: a release that was left to the renewal thread is
@@ -454,7 +465,8 @@ impl Engine {
         let until = request.until.map_or(limit, |until| until.min(limit));
         for place in self.renewal.left_here(keys) {
             let Some((left, ending)) = self.renewal.take_back(place) else {
-                self.renewal.wait_until_sent(self, keys, place, until);
+                self.renewal
+                    .wait_until_sent(self, keys, place, until, &|| request.is_over(self));
                 continue;
             };
             let is_the_same =
@@ -463,7 +475,7 @@ impl Engine {
                 let (from, unused) = ending.unsent();
                 let (label, waits) = (&self.settings.label, attempt.waits());
                 *attempt = Attempt::take_back(&*self.chance, label, from, unused, waits);
-            } else if self.now() >= until || self.is_closed() {
+            } else if self.now() >= until || request.is_over(self) {
                 self.renewal.end(self, &left, ending);
             } else {
                 // What fails of it goes on in the background.

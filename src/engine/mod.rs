@@ -203,7 +203,7 @@ impl Engine {
         self.stats.load(self.events.dropped())
     }
 
-    fn call(&self, entry: &Entry, verb: &Verb, limits: Limits) -> Result<Answer, Failure> {
+    fn call(&self, entry: &Entry, verb: &Verb, limits: Limits<'_>) -> Result<Answer, Failure> {
         let (kind, target) = (entry.kind, &entry.target);
         let answer = self.send(&Call::Lock { kind, target, verb }, limits)?;
         self.look_for_hand_over(entry, verb, &answer.reply);
@@ -212,7 +212,7 @@ impl Engine {
 
     /// Sends a request on a pooled connection. A panic on the way is a failure like any other, so that nobody unwinds
     /// whom others wait for: they would wait for good.
-    fn send(&self, call: &Call<'_>, limits: Limits) -> Result<Answer, Failure> {
+    fn send(&self, call: &Call<'_>, limits: Limits<'_>) -> Result<Answer, Failure> {
         self.stats.requests.add(1);
         survived(|| self.store.call(call, limits)).unwrap_or_else(|| {
             let words = "the request panicked";
@@ -272,7 +272,7 @@ impl Engine {
     }
 
     /// The limits of a request for a wait until `until`; none where it is only a try.
-    fn limits(&self, until: Option<Time>) -> Limits {
+    fn limits(&self, until: Option<Time>) -> Limits<'static> {
         /// More than any setting, and within what the system's clocks can add to themselves.
         const LONG: Duration = Duration::from_secs(365 * 24 * 60 * 60);
         match until {
@@ -280,11 +280,13 @@ impl Engine {
                 checkout: self.settings.io_timeout,
                 whole: LONG,
                 haste: false,
+                is_over: None,
             },
             Some(Time::NEVER) => Limits {
                 checkout: self.settings.outage_limit.min(LONG),
                 whole: LONG,
                 haste: false,
+                is_over: None,
             },
             Some(until) => {
                 let left = until.since(self.now()).clamp(LEAST, LONG);
@@ -292,6 +294,7 @@ impl Engine {
                     checkout: left,
                     whole: left,
                     haste: false,
+                    is_over: None,
                 }
             }
         }

@@ -80,7 +80,7 @@ fn answer(reply: Result<Reply, Failure>) -> Result<Answer, Failure> {
 }
 
 impl Store for Fake {
-    fn call(&self, call: &Call<'_>, _: Limits) -> Result<Answer, Failure> {
+    fn call(&self, call: &Call<'_>, _: Limits<'_>) -> Result<Answer, Failure> {
         answer((self.pool.lock())(call))
     }
 
@@ -105,7 +105,7 @@ impl Store for Fake {
 struct Slotted(Fake);
 
 impl Store for Slotted {
-    fn call(&self, call: &Call<'_>, limits: Limits) -> Result<Answer, Failure> {
+    fn call(&self, call: &Call<'_>, limits: Limits<'_>) -> Result<Answer, Failure> {
         self.0.call(call, limits)
     }
 

@@ -362,7 +362,7 @@ mod tests {
     where
         F: Fn(&mut dyn FnMut(Heard<'_>) -> bool) -> Result<(), Failure> + Send + Sync,
     {
-        fn call(&self, _: &Call<'_>, _: Limits) -> Result<Answer, Failure> {
+        fn call(&self, _: &Call<'_>, _: Limits<'_>) -> Result<Answer, Failure> {
             unreachable!("a listener asks nothing")
         }
 

@@ -88,6 +88,11 @@ impl Failure {
         }
     }
 
+    /// Returns whether the time was over before the request was sent: the thread waited for a connection.
+    pub(crate) fn was_not_sent(&self) -> bool {
+        self.timed_out && !self.unknown && !self.half_done && self.passes()
+    }
+
     pub(crate) fn passes(&self) -> bool {
         matches!(
             self.kind,

@@ -20,15 +20,26 @@ use crate::error::Failure;
 use crate::script::{Call, Reply};
 
 /// What a call may take, beside the time limits of connecting and of input and output.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+#[derive(Clone, Copy)]
+pub(crate) struct Limits<'a> {
     /// How long to wait for a free connection.
     pub(crate) checkout: Duration,
     /// How long everything may take together.
     pub(crate) whole: Duration,
     /// Whether it goes before those who only ask, as what holders send does.
     pub(crate) haste: bool,
+    /// Whether the caller has ended the call: the wait for a connection looks at it every [`LOOK_EVERY`].
+    pub(crate) is_over: Option<&'a dyn Fn() -> bool>,
 }
+
+impl Limits<'_> {
+    fn is_over(&self) -> bool {
+        self.is_over.is_some_and(|is_over| is_over())
+    }
+}
+
+/// How often a thread that waits for a pooled connection looks whether its call is over.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The least that a request is given when it comes to be sent, however late that is: below it, no request would
 /// get through, and the answer would be "unavailable" where it could have been "granted".
@@ -61,7 +72,7 @@ pub(crate) enum Heard<'a> {
 /// One or more nodes and the vote over them.
 pub(crate) trait Store: Send + Sync {
     /// Carries out a call on a pooled connection, blocking the caller.
-    fn call(&self, call: &Call<'_>, limits: Limits) -> Result<Answer, Failure>;
+    fn call(&self, call: &Call<'_>, limits: Limits<'_>) -> Result<Answer, Failure>;
 
     /// Whether one call can be about several names only where they share a slot.
     fn has_slots(&self) -> bool {

@@ -44,12 +44,12 @@ pub(super) fn route(server: Server, settings: &Settings) -> Route {
 }
 
 impl Store for Node {
-    fn call(&self, call: &Call<'_>, limits: Limits) -> Result<Answer, Failure> {
+    fn call(&self, call: &Call<'_>, limits: Limits<'_>) -> Result<Answer, Failure> {
         let started = Instant::now();
         let wait = limits.checkout.min(limits.whole);
-        let mut link = self
-            .pool
-            .link(wait, limits.haste || call.is_of_a_holder())?;
+        let is_over = || limits.is_over();
+        let in_haste = limits.haste || call.is_of_a_holder();
+        let mut link = self.pool.link(wait, in_haste, &is_over)?;
         let left = limits.whole.saturating_sub(started.elapsed());
         link.call(call, left.max(LEAST))
     }

@@ -28,13 +28,14 @@ use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
 
 use crate::error::{Failure, FailureKind};
 use crate::panics::survived;
+use crate::store::LOOK_EVERY;
 use crate::store::link::{Link, Route};
 use crate::sync::{Arc, Condvar, Mutex};
 
 /// How long a connection is kept that nobody uses: held locks need none.
 const IDLE: Duration = Duration::from_secs(15);
 /// How often such connections are looked for.
-const LOOK_EVERY: Duration = Duration::from_secs(3);
+const CLOSE_EVERY: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
 struct Places {
@@ -85,6 +86,12 @@ struct Passage<'a>(&'a Gate);
 /// Somebody in haste who waits for a place; until it is dropped nobody goes through the gate.
 struct Haste<'a>(&'a Gate);
 
+/// How long a thread waits for a link.
+struct Wait<'a> {
+    until: Instant,
+    is_over: &'a dyn Fn() -> bool,
+}
+
 /// A link, and the passage of who has it.
 struct Taken<'a> {
     // In this order, so that the place is free when the next goes through.
@@ -94,7 +101,7 @@ struct Taken<'a> {
 
 impl Pool {
     pub(crate) fn new(route: Route, size: u32) -> Self {
-        Self::closing_after(route, size, IDLE, LOOK_EVERY)
+        Self::closing_after(route, size, IDLE, CLOSE_EVERY)
     }
 
     /// Makes a pool that looks for connections every `look_every`, and closes those that nobody has used for `idle`.
@@ -132,23 +139,33 @@ impl Pool {
         Self { places, gate }
     }
 
-    /// Waits for a free link; in haste, before those who are not.
+    /// Waits for a free link; in haste, before those who are not. Every [`LOOK_EVERY`] it looks whether the call
+    /// `is_over`, and stops waiting if it is.
     ///
     /// # Errors
     ///
-    /// [`FailureKind::Unavailable`] where none became free within `wait`.
+    /// [`FailureKind::Unavailable`] if no link became free within `wait`, or before the call was over.
     pub(crate) fn link(
         &self,
         wait: Duration,
         in_haste: bool,
+        is_over: &dyn Fn() -> bool,
     ) -> Result<impl DerefMut<Target = Link>, Failure> {
-        let taken = if in_haste {
-            self.in_haste(wait)
-        } else {
-            self.in_turn(wait)
+        let begun = Instant::now();
+        let wait = Wait {
+            until: begun + wait,
+            is_over,
         };
+        let taken = if in_haste {
+            self.in_haste(&wait)
+        } else {
+            self.in_turn(&wait)
+        };
+        // Looked at once more, so that no request of a call that is over keeps others waiting.
+        let taken = taken.filter(|_| !is_over());
         taken.ok_or_else(|| {
-            let words = format!("no pooled connection became free within {wait:?}");
+            let waited = begun.elapsed();
+            let words = format!("no pooled connection became free within {waited:.0?}");
             Failure {
                 timed_out: true,
                 ..Failure::plain(FailureKind::Unavailable, false, words)
@@ -156,25 +173,43 @@ impl Pool {
         })
     }
 
-    fn in_turn(&self, wait: Duration) -> Option<Taken<'_>> {
-        let until = Instant::now() + wait;
-        let passage = self.gate.pass(until)?;
-        let left = until.saturating_duration_since(Instant::now());
+    fn in_turn(&self, wait: &Wait<'_>) -> Option<Taken<'_>> {
+        let passage = self.gate.pass(wait)?;
         Some(Taken {
-            link: self.places.get_timeout(left).ok()?,
+            link: self.place(wait)?,
             _passage: Some(passage),
         })
     }
 
-    fn in_haste(&self, wait: Duration) -> Option<Taken<'_>> {
+    fn in_haste(&self, wait: &Wait<'_>) -> Option<Taken<'_>> {
         let link = self.places.try_get().or_else(|| {
             let _haste = self.gate.hurry();
-            self.places.get_timeout(wait).ok()
+            self.place(wait)
         })?;
         Some(Taken {
             link,
             _passage: None,
         })
+    }
+
+    /// Waits for a free place.
+    fn place(&self, wait: &Wait<'_>) -> Option<r2d2::PooledConnection<Places>> {
+        // r2d2 hands out a free place even if no time is left.
+        let mut slice = wait.slice().unwrap_or_default();
+        loop {
+            if let Ok(link) = self.places.get_timeout(slice) {
+                return Some(link);
+            }
+            slice = wait.slice()?;
+        }
+    }
+}
+
+impl Wait<'_> {
+    /// Returns how long to wait before the next look; `None` if the time or the call is over.
+    fn slice(&self) -> Option<Duration> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        (!left.is_zero() && !(self.is_over)()).then(|| left.min(LOOK_EVERY))
     }
 }
 
@@ -193,15 +228,12 @@ fn close_idle(places: &r2d2::Pool<Places>, idle: Duration) {
 }
 
 impl Gate {
-    /// Waits for its turn; none where that does not come before `until`.
-    fn pass(&self, until: Instant) -> Option<Passage<'_>> {
+    /// Waits for its turn; returns `None` if the turn does not come before the wait is over.
+    fn pass(&self, wait: &Wait<'_>) -> Option<Passage<'_>> {
         let mut state = self.state.lock();
         while !state.is_open() {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return None;
-            }
-            state = self.changed.wait_for(state, left);
+            let slice = wait.slice()?;
+            state = self.changed.wait_for(state, slice);
         }
         state.free -= 1;
         // Where it is still open, this was perhaps the only one to be woken for it.
@@ -260,9 +292,13 @@ mod tests {
     use crate::config::{Server, Settings};
     use crate::script::Call;
     use crate::store::node::route;
-    use crate::sync::{AtomicU32, Ordering, thread};
+    use crate::sync::{AtomicBool, AtomicU32, Ordering, thread};
 
     const SOON: Duration = Duration::from_secs(20);
+
+    fn never() -> bool {
+        false
+    }
 
     fn pool(size: u32) -> Pool {
         let server = Server::parse("redis://127.0.0.1:1/", None).expect("a URL");
@@ -277,19 +313,19 @@ mod tests {
             let pool = pool(size);
             let (waiting, served) = (AtomicU32::new(0), AtomicU32::new(0));
             let mut held: Vec<_> = (0..size)
-                .map(|_| pool.link(SOON, false).expect("it is free"))
+                .map(|_| pool.link(SOON, false, &never).expect("it is free"))
                 .collect();
             thread::scope(|scope| {
                 for _ in 0..ASKING {
                     scope.spawn(|| {
                         waiting.fetch_add(1, Ordering::SeqCst);
-                        let link = pool.link(SOON, false).expect("it comes free");
+                        let link = pool.link(SOON, false, &never).expect("it comes free");
                         served.fetch_add(1, Ordering::SeqCst);
                         drop(link);
                     });
                 }
                 let hasty = scope.spawn(|| {
-                    let link = pool.link(SOON, true).expect("it comes free");
+                    let link = pool.link(SOON, true, &never).expect("it comes free");
                     let before = served.load(Ordering::SeqCst);
                     drop(link);
                     before
@@ -309,17 +345,42 @@ mod tests {
     #[test]
     fn nobody_waits_for_longer_than_told() {
         let pool = pool(1);
-        let held = pool.link(SOON, false).expect("it is free");
+        let held = pool.link(SOON, false, &never).expect("it is free");
         let short = Duration::from_millis(20);
         for in_haste in [false, true] {
             let started = Instant::now();
-            assert!(pool.link(short, in_haste).is_err());
+            assert!(pool.link(short, in_haste, &never).is_err());
             assert!(started.elapsed() >= short);
         }
         drop(held);
         for in_haste in [true, false, true] {
-            assert!(pool.link(SOON, in_haste).is_ok());
+            assert!(pool.link(SOON, in_haste, &never).is_ok());
         }
+    }
+
+    #[test]
+    fn a_call_that_is_over_does_not_wait_for_a_place() {
+        let pool = pool(1);
+        let held = pool.link(SOON, false, &never).expect("it is free");
+        let over = AtomicBool::new(false);
+        let is_over = || over.load(Ordering::SeqCst);
+        thread::scope(|scope| {
+            // One waits at the gate, the other for a place.
+            let waits = [false, true].map(|in_haste| {
+                let (pool, is_over) = (&pool, &is_over);
+                scope.spawn(move || pool.link(SOON * 10, in_haste, is_over).is_err())
+            });
+            over.store(true, Ordering::SeqCst);
+            let begun = Instant::now();
+            for wait in waits {
+                assert!(wait.join().expect("no panic"), "it has a link");
+            }
+            assert!(begun.elapsed() < SOON);
+        });
+        drop(held);
+        // Nor does it get a free one.
+        assert!(pool.link(SOON, false, &is_over).is_err());
+        assert!(pool.link(SOON, false, &never).is_ok());
     }
 
     /// The one that was given back last is the one that is surely open.
@@ -327,7 +388,7 @@ mod tests {
     fn closing_the_idle_ones_keeps_the_order_in_which_they_are_given_out() {
         let pool = pool(3);
         let all: Vec<_> = (0..3)
-            .map(|_| pool.link(SOON, false).expect("it is free"))
+            .map(|_| pool.link(SOON, false, &never).expect("it is free"))
             .collect();
         let mut order: Vec<_> = all.iter().map(|link| link.used()).collect();
         order.reverse();
@@ -336,7 +397,7 @@ mod tests {
         }
         close_idle(&pool.places, Duration::ZERO);
         let again: Vec<_> = (0..3)
-            .map(|_| pool.link(SOON, false).expect("it is free"))
+            .map(|_| pool.link(SOON, false, &never).expect("it is free"))
             .collect();
         let again: Vec<_> = again.iter().map(|link| link.used()).collect();
         assert_eq!(again, order);
@@ -362,7 +423,7 @@ mod tests {
                     stream.write_all(b"+PONG\r\n").expect("a connection");
                 }
             });
-            let mut link = pool.link(SOON, false).expect("it is free");
+            let mut link = pool.link(SOON, false, &never).expect("it is free");
             link.call(&Call::Ping, SOON).expect("it is answered");
             drop(link);
             served.join().expect("it was closed");

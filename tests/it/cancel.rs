@@ -1,6 +1,7 @@
 //! Calls that are ended by a token.
 
 use std::sync::mpsc::{Sender, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use leasehold::{Admission, Cancel, Error, LockGuard, LockManager, Mutex, Result};
@@ -198,6 +199,60 @@ fn a_call_inside_of_a_request_ends_with_it() {
     proxy.heal();
     drop(manager(&server.url()).lock("n").expect("it comes free"));
     nothing_is_left(&redis, "n");
+}
+
+/// Ends many calls that wait for the only connection to a server that does not reply, and checks that they end.
+fn ends_calls_without_a_connection(end: impl FnOnce(&LockManager, &Cancel)) {
+    const CALLS: u32 = 30;
+    // One after the other the calls would take CALLS times as long.
+    const REPLY: Duration = secs(3);
+    let server = Server::start();
+    let redis = server.raw();
+    let locks = build(
+        patient(&server.url())
+            .connect_timeout(REPLY)
+            .io_timeout(REPLY)
+            .pool_size(1),
+    );
+    let stop = Cancel::new();
+    let calls: Vec<_> = (0..CALLS)
+        .map(|n| {
+            let name = format!("n{n}");
+            let () = redis.ask(&["SET", &name, "theirs"]);
+            locking(&locks.mutex(&name).cancel_with(&stop))
+        })
+        .collect();
+    wait_until("all wait", || locks.stats().waiting == u64::from(CALLS));
+    server.pause();
+    // All poll, so no request is added once all of them wait for the connection.
+    let mut sent = locks.stats().requests;
+    wait_until("all ask", || {
+        thread::sleep(ms(300));
+        let before = std::mem::replace(&mut sent, locks.stats().requests);
+        sent == before
+    });
+    end(&locks, &stop);
+    let ended = Instant::now();
+    for call in calls {
+        match call.end() {
+            Err(Error::Cancelled | Error::Closed) => {}
+            other => panic!("it was not ended: {other:?}"),
+        }
+    }
+    assert!(ended.elapsed() < PATIENCE, "{:?}", ended.elapsed());
+    server.resume();
+}
+
+#[test]
+fn a_cancel_ends_calls_that_wait_for_a_connection() {
+    ends_calls_without_a_connection(|_, stop| stop.cancel());
+}
+
+#[test]
+fn close_ends_calls_that_wait_for_a_connection() {
+    ends_calls_without_a_connection(|locks, _| {
+        let _ = locks.close(Duration::ZERO);
+    });
 }
 
 #[test]

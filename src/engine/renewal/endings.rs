@@ -139,13 +139,14 @@ impl Renewal {
     }
 
     /// Waits until the first request of a release that was left here is over, at most until `until`, or until the
-    /// manager is closed.
+    /// call that waits `is_over`, which it looks at every [`LONGEST_WAIT`].
     pub(crate) fn wait_until_sent(
         &self,
         engine: &Engine,
         keys: &[LockKey],
         place: Place,
         until: Time,
+        is_over: &dyn Fn() -> bool,
     ) {
         let mut state = self.state.lock();
         let is_left = |state: &State, key| {
@@ -154,7 +155,7 @@ impl Renewal {
         };
         while keys.iter().any(|key| is_left(&state, key)) {
             let left = until.since(engine.now());
-            if left.is_zero() || engine.is_closed() {
+            if left.is_zero() || is_over() {
                 return;
             }
             state = self.changed.wait_for(state, left.min(LONGEST_WAIT));

@@ -15,7 +15,7 @@ struct Calling {
 }
 
 impl Store for Arc<Calling> {
-    fn call(&self, call: &Call<'_>, limits: Limits) -> Result<Answer, Failure> {
+    fn call(&self, call: &Call<'_>, limits: Limits<'_>) -> Result<Answer, Failure> {
         if let Call::Lock {
             verb: Verb::Acquire { ask, .. },
             ..

@@ -156,7 +156,7 @@ impl<F> Store for Concurrent<F>
 where
     F: Fn(&Arc<str>) -> Result<Reply, Failure> + Send + Sync,
 {
-    fn call(&self, call: &Call<'_>, _: Limits) -> Result<Answer, Failure> {
+    fn call(&self, call: &Call<'_>, _: Limits<'_>) -> Result<Answer, Failure> {
         answer(match call {
             Call::Adopt { adopt, .. } => (self.0)(&adopt.owner),
             call => generous()(call),
