@@ -64,7 +64,8 @@ pub struct LockInfo {
 #[non_exhaustive]
 pub struct Holder {
     /// What [`Lease::owner`](crate::Lease::owner) is to the holder's guards, and
-    /// [`force_release`](LockManager::force_release) breaks.
+    /// [`force_release`](LockManager::force_release) breaks. A lock that was released, and is kept until its
+    /// [`min_hold`](crate::Builder::min_hold) is over, is shown with its last owner.
     pub owner: String,
     /// The [`label`](crate::Builder::label) of its process; `None` for a client of another kind.
     pub label: Option<String>,

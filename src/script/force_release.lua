@@ -10,14 +10,14 @@ local owner, kind, broken = ARGV[1], redis.call('TYPE', KEYS[1]).ok, false
 if kind == 'string' then
   -- Another client's value may be long: it is read only if it can be the owner.
   local more = redis.call('STRLEN', lock) - #owner
-  local value = (more == 0 or more == 1) and redis.call('GET', lock)
+  local value = more >= 0 and more <= #KEPT + #MARK and redis.call('GET', lock)
   broken = value and owner_in(value) == owner
   if broken then hand_over(lock) end
 elseif kind == 'zset' then
   local refused = open()
   if refused then return refused end
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', lock, 0, '+inf')) do
-    if string.match(member, ' (.*)$') == owner then broken = drop(member) end
+    if owner_in(string.match(member, ' (.*)$')) == owner then broken = drop(member) end
   end
   advance(nil)
   close()

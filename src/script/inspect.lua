@@ -7,8 +7,8 @@
 --       was found only, where these have very many holders.
 -- Idempotent because it only reads.
 local OURS = '^lh1:%x[%x-]+:[!-~]*$'
--- The longest owner of ours, marked; and the longest of another client's that is looked at where it was found.
-local LONGEST, LONGEST_OF_OTHERS = 170, 1024
+-- The longest owner of ours, kept and marked; and the longest of another client's that is looked at where it was found.
+local LONGEST, LONGEST_OF_OTHERS = 172, 1024
 -- How much is shown of a value, which may be anything; and after how many holders no more locks are looked at.
 local SHOWN, ENOUGH = 65536, 10000
 local found = ARGV[1] == 'found'
@@ -44,7 +44,7 @@ local function look(lock, fence, queue, waiters)
     local shares = redis.call('ZRANGEBYSCORE', lock, string.format('(%.0f', now), '+inf', 'WITHSCORES')
     for i = 1, #shares, 2 do
       local units, owner = string.match(shares[i], '^(%d+) (.*)$')
-      table.insert(holders, owner)
+      table.insert(holders, owner_in(owner))
       table.insert(holders, shares[i + 1] - now)
       table.insert(holders, tonumber(units))
     end

@@ -5,27 +5,20 @@
 -- ARGV  1 owner  2 ms for which it is kept  3 its units where it is one share of several, else 0
 --       4 last fence used  5 last of its block ('' where none is left)
 -- Reply 1 kept  0 one of the keys is gone  -1 another owner holds one of them
--- Idempotent because a lease that is kept has another owner from then on, this one's with '~' at its end. Repeated, it
+-- Idempotent because a lease that is kept has another owner from then on, this one's with KEPT at its end. Repeated, it
 -- finds that owner and changes nothing: a repeat is sent later and would lengthen the lease by that.
-local KEPT = '~'
 local owner, length, units = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local now = now_ms()
-
--- Waiters may have put their mark before or after KEPT.
-local function is_kept(value)
-  for _, start in ipairs({owner .. KEPT, owner .. MARK .. KEPT}) do
-    if string.sub(value, 1, #start) == start then return true end
-  end
-end
 
 local function keep(key)
   local value = value_of(key, redis.call)
   if not value then return 0 end
-  if is_kept(value) then return 1 end
-  if value ~= owner and value ~= owner .. MARK then return -1 end
+  if value ~= owner and value ~= owner .. MARK then return owner_in(value) == owner and 1 or -1 end
+  -- The mark of a waiter is where KEPT begins.
+  local rest = value == owner and KEPT or string.sub(KEPT, #MARK + 1)
   -- In this order: PEXPIRE is allowed when memory is full, and after one write of a script all others are.
   redis.call('PEXPIRE', key, length)
-  redis.call('APPEND', key, KEPT)
+  redis.call('APPEND', key, rest)
   give_back(KEYS[2], ARGV[4], ARGV[5])
   return 1
 end
@@ -43,9 +36,14 @@ local function keep_share(key)
   return 1
 end
 
+local act = units == '0' and keep or keep_share
 local locks = ARGV[4] == '' and #KEYS or 1
+if locks == 1 then return act(KEYS[1]) end
 local reply = 1
-for i = 1, locks do
-  reply = math.min(reply, units == '0' and keep(KEYS[i]) or keep_share(KEYS[i]))
+for _, key in ipairs(KEYS) do
+  -- A key of another type is somebody else's, and the others do not wait for it.
+  local ok, kept, refused = past_strangers(act, key)
+  if refused then return refused end
+  reply = math.min(reply, ok and kept or -1)
 end
 return reply

@@ -86,4 +86,4 @@ end
 close()
 local first = redis.call('ZRANGEBYSCORE', lock, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 if not first[1] then return {0, 0, redis.call('ZRANGE', queue, 0, 0)[1] or ''} end
-return {0, first[2] - now, string.match(first[1], ' (.*)$')}
+return {0, first[2] - now, owner_in(string.match(first[1], ' (.*)$'))}

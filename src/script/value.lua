@@ -3,6 +3,10 @@
 -- Marks a mutex's value: "look into the queue before you go". Only ever put on values of our own making.
 local MARK = '!'
 
+-- Stands at the end of an owner whose lock is kept after its release (min_hold), before a mark. No label has a MARK in it,
+-- so no owner ends like this by itself.
+local KEPT = MARK .. '~'
+
 -- How much of it is read, bytes. An owner has fewer, with its mark too; so a value of this length is another client's, and
 -- nobody needs the rest of it.
 local MOST_OF_VALUE = 256
@@ -26,7 +30,9 @@ local function is_marked(value)
   return is_ours(value) and string.sub(value, -1) == MARK
 end
 
--- The owner in a mutex's value.
+-- The owner in a mutex's value, or of a share: without a mark, and without KEPT.
 local function owner_in(value)
-  return is_marked(value) and string.sub(value, 1, -2) or value
+  if is_marked(value) then value = string.sub(value, 1, -2) end
+  if is_ours(value) and string.sub(value, -#KEPT) == KEPT then value = string.sub(value, 1, -#KEPT - 1) end
+  return value
 end

@@ -609,3 +609,36 @@ fn holds_are_broken_while_threads_come_and_go() {
         }
     });
 }
+
+#[test]
+fn a_kept_lock_is_shown_and_broken_by_its_last_owner() {
+    let raw = shared();
+    // A label may end in the sign that a kept lock's owner ends in.
+    for label in ["host", "host~", ""] {
+        let locks = build(patient(raw.url()).label(label));
+        let others = manager(raw.url());
+        for kind in Kind::ALL {
+            let name = name("kept-owner");
+            let key = kind.keys(&name).remove(0);
+            let guard = kind.of(&locks, &name).min_hold(LONG).lock().expect("free");
+            let owner = guard.lease().owner().to_owned();
+            // So that a waiter's mark comes before the sign.
+            let waiter = kind.rival().of(&others, &name).locking_asleep();
+            raw.wait_until_queued(&key, 1);
+            guard.release().expect("it is held");
+            let holder = only_holder(&locks, &key);
+            assert_eq!(
+                (holder.owner, holder.label.as_deref()),
+                (owner.clone(), Some(label))
+            );
+            for key in kind.keys(&name) {
+                assert!(
+                    locks.force_release(&key, &owner).expect("it is asked"),
+                    "{kind:?}"
+                );
+            }
+            waiter.locked();
+            waiter.release();
+        }
+    }
+}

@@ -156,3 +156,18 @@ pub(super) fn a_lock_that_is_kept_gives_its_unused_fences_back(kind: Kind) {
         assert!(last <= now + beside, "{last} is ahead of {now}");
     }
 }
+
+#[test]
+fn a_foreign_key_among_the_kept_keeps_none_of_the_others() {
+    let (redis, name) = (shared(), name("kept-foreign"));
+    let keys = Kind::Multi.keys(&name);
+    let locks = manager(redis.url());
+    let lock = Kind::Multi.of(&locks, &name).lease(LEASE).min_hold(KEPT);
+    let guard = lock.lock().expect("it is free");
+    let () = redis.ask(&["DEL", &keys[0]]);
+    let () = redis.ask(&["RPUSH", &keys[0], "theirs"]);
+    assert!(matches!(guard.release(), Err(Error::Lost(_))));
+    for key in &keys[1..] {
+        assert!(redis.ttl(key).expect("it is kept") > LEASE);
+    }
+}

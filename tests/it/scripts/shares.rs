@@ -13,7 +13,7 @@ const ALL: u64 = 4_294_967_295;
 
 const SHARE_RELEASE: &str = script!("value.lua", "queue.lua", "share.lua", "share_release.lua");
 const FORCE_RELEASE: &str = script!("value.lua", "queue.lua", "share.lua", "force_release.lua");
-const INSPECT: &str = script!("inspect.lua");
+const INSPECT: &str = script!("value.lua", "inspect.lua");
 const SHARE_ACQUIRE: &str = script!(
     "fence.lua",
     "value.lua",
