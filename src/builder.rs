@@ -95,8 +95,8 @@ impl Builder {
         self
     }
 
-    /// How long a connection may take to be made. The addresses that the server's name stands for share it, so a name
-    /// with several wants more; the resolution of the name is the system's and has limits of its own. From 1 ms to 1 h.
+    /// How long a connection may take to be made. The addresses that the server's name stands for share it, so set a
+    /// longer limit for a host name with several addresses; the resolution of the name is the system's and has limits of its own. From 1 ms to 1 h.
     /// Defaults to 2 s.
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.settings.connect_timeout = limit;
@@ -185,7 +185,7 @@ impl Builder {
         self
     }
 
-    /// After how long a guard that is still held is warned of, once: in the log, with the lock's name, owner and fence,
+    /// Sets how long a guard may be held before one warning is logged, with the lock's name, owner and fence,
     /// and as [`Event::HeldLong`](crate::Event::HeldLong). Nothing happens to the guard. Not zero. Defaults to `None`,
     /// never.
     ///
@@ -206,7 +206,7 @@ impl Builder {
         self
     }
 
-    /// Who is told of each [`Event`](crate::Event), on a thread of its own; of several the one given last. What it may
+    /// Who is told of each [`Event`](crate::Event), on a thread of its own. If it is set twice, the last listener counts. What it may
     /// do is said at [`Listener`]. Defaults to nobody, and then costs nothing.
     ///
     /// # Example

@@ -95,7 +95,8 @@ impl Cancel {
     /// Ends the calls that block with this token, and all that begin later, with
     /// [`Error::Cancelled`](crate::Error::Cancelled).
     ///
-    /// Does not wait for their ends, and does not block. A second call changes nothing.
+    /// Does not wait for their ends, and does not block. A second call changes nothing. Do not call it in a forked child:
+    /// it can block forever there if a thread of the parent used the token at the fork.
     ///
     /// # Example
     ///

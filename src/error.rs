@@ -67,7 +67,7 @@ pub enum Error {
     Closed,
     /// The call's [`Cancel`](crate::Cancel) was cancelled before it was granted anything.
     Cancelled,
-    /// A setting cannot be used; nothing was sent.
+    /// A setting cannot be used, and nothing was sent; or the server does not have the database.
     Config {
         /// The setting.
         option: &'static str,
@@ -130,7 +130,7 @@ pub enum Error {
         name: Arc<str>,
         /// The permits that this handle asked for.
         asked: u32,
-        /// Those that the others did.
+        /// The permits that the other users asked for.
         stored: u32,
     },
     /// The server runs in a mode that cannot do this: it is a node of a Redis Cluster, or a sentinel.

@@ -269,8 +269,8 @@ impl WriteGuard {
     /// In each case the guard has ended.
     ///
     /// * [`Error::Lost`] when the lease had ended before.
-    /// * [`Error::Unavailable`], [`Error::Denied`], [`Error::Protocol`] when the server could not be asked, or did
-    ///   not answer; what may be left of it is released in the background.
+    /// * [`Error::Unavailable`], [`Error::NotReplicated`], [`Error::Denied`], [`Error::Protocol`] when the server could
+    ///   not be asked, did not answer, or too few replicas confirmed it; what may be left of it is released in the background.
     /// * [`Error::Closed`] in a forked child.
     pub fn downgrade(self) -> Result<ReadGuard> {
         self.lease.holding.downgrade().map(ReadGuard::new)

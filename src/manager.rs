@@ -163,7 +163,7 @@ impl LockManager {
     ///
     /// # Guarantees
     ///
-    /// Of all who adopt a claim, one is given a guard. Its fence is larger than the claim's, and nobody has held the lock
+    /// If several calls adopt one claim, exactly one gets a guard. Its fence is larger than the claim's, and nobody has held the lock
     /// in between; those who wait for it keep their places.
     ///
     /// It may be repeated: after an [`Error::Unavailable`] the same manager is given the lock if its first request was
@@ -176,6 +176,7 @@ impl LockManager {
     /// * [`Error::InvalidName`], [`Error::Closed`]: nothing was sent.
     /// * [`Error::Unavailable`], [`Error::Denied`], [`Error::WrongType`], [`Error::Protocol`]: the server could not be
     ///   asked.
+    /// * [`Error::NotReplicated`]: too few [`replicas`](crate::Builder::replicas) confirmed it.
     ///
     /// # Example
     ///
@@ -217,8 +218,8 @@ impl LockManager {
     }
 
     /// Ends all waits, of all clones, with [`Error::Closed`](crate::Error::Closed), as every later call, and
-    /// waits for at most `wait` until the releases that are queued in the background have gone out. Returns true if all
-    /// did. Returns false also if the renewal thread gave up a release because Redis did not answer for as long as it may
+    /// waits for at most `wait` until Redis has replied to every queued release. Returns true if it replied to all.
+    /// Returns false also if the renewal thread gave up a release because Redis did not answer for as long as it may
     /// have kept the lock. That counts until Redis answers the renewal thread again.
     ///
     /// Guards that are held stay held, and renewed, until they are dropped. What a request that is on its way is granted

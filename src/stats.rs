@@ -45,9 +45,9 @@ pub struct Stats {
     pub released: u64,
     /// Guards that there are now, those of lost leases too, but for those that were ended at their `max_hold`.
     pub held: u64,
-    /// Calls that had to wait.
+    /// Calls that had to wait. A call that waits through an outage counts from the first reply "held".
     pub contended: u64,
-    /// Calls that wait now.
+    /// Calls that wait now. A call that waits through an outage counts from the first reply "held".
     pub waiting: u64,
     /// Tries that were answered "held".
     pub tries_held: u64,
@@ -206,7 +206,7 @@ impl Distribution {
     /// Returns what was added between an `earlier` reading of the same distribution and this one. Its
     /// [`min`](Distribution::min) and [`max`](Distribution::max) are known to 3.2 % only.
     ///
-    /// If `earlier` has a larger count somewhere, as that of another manager may, that count is taken as nothing.
+    /// A bucket whose earlier count is larger counts as zero: `earlier` may be that of another manager.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut buckets = self.buckets.clone();

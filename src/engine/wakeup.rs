@@ -285,7 +285,7 @@ impl Wakeup {
                     } else {
                         said_refused = true;
                         logging::warning!(
-                            "the server does not allow the channel {:?}, so waits poll: {}",
+                            "the server refused the subscription to {:?}, so waits poll: {}",
                             self.channel,
                             Chain(&*failure.cause)
                         );

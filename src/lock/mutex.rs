@@ -59,17 +59,19 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// * [`Error::InvalidName`], [`Error::Config`]: nothing was sent.
+    /// * [`Error::InvalidName`]: nothing was sent.
+    /// * [`Error::Config`]: a setting cannot be used, and nothing was sent; or the server does not have the database.
     /// * [`Error::Unavailable`]: the first request failed, or an outage lasted for `outage_limit`.
-    /// * [`Error::Denied`], [`Error::WrongType`], [`Error::Protocol`]: at once.
+    /// * [`Error::NotReplicated`]: the same, if too few [`replicas`](crate::Builder::replicas) confirmed the grant.
+    /// * [`Error::Denied`], [`Error::WrongType`], [`Error::Unsupported`], [`Error::Protocol`]: at once.
     /// * [`Error::Closed`]: the manager was closed.
     /// * [`Error::Cancelled`]: the handle's [token](crate::Cancel) was cancelled.
     pub fn lock(&self) -> Result<LockGuard> {
         self.handle.wait(Kind::Mutex, 1).map(LockGuard::new)
     }
 
-    /// Acquires the lock if it is free. `None` means that it is held: where another thread of this process holds
-    /// it, this is known without asking.
+    /// Acquires the lock if it is free. `None` means that it is held. If another thread of this process holds it, no
+    /// request is sent.
     ///
     /// Blocks for one request.
     ///

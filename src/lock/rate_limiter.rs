@@ -15,13 +15,13 @@ const MOST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// Lets so many threads of all processes past in any window of time, by the server's clock.
 ///
 /// It is exact by the server's clock: no window of length `per`, wherever it begins, holds more than `permits` (a sliding log, not a bucket,
-/// which would let twice as many past at the edge of two windows). One script decides, in one request; it keeps one
-/// time for each permit, so its memory has a bound, and forgets all after `per`.
+/// which would let twice as many past at the edge of two windows). One script decides, in one request. Redis stores one
+/// time per permit and drops the log after `per`.
 ///
 /// Handles with other figures share the log of their name: each is exact by its own, counting all, from when it was
 /// first used.
 ///
-/// Who waits is given its place at once, in the order of asking, and sleeps until its time: however many wait, nobody
+/// A call that waits takes its place at once, in the order of asking, and sleeps until its time: however many wait, nobody
 /// polls and nobody is overtaken. A place is kept for a process that crashes or is closed meanwhile, and a request
 /// whose answer was lost may have taken one: both err on the side of fewer.
 ///

@@ -204,7 +204,7 @@ fn polls_and_says_so_once(rights: &[&str], says: &str) {
 
 #[test]
 fn without_its_channels_or_their_commands_a_user_polls_and_says_so_once() {
-    let deaf = "the server does not allow the channel";
+    let deaf = "the server refused the subscription to";
     polls_and_says_so_once(&["resetchannels"], deaf);
     polls_and_says_so_once(&["-subscribe"], deaf);
     polls_and_says_so_once(&["-publish"], "does not let this user publish");
