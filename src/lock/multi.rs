@@ -29,10 +29,14 @@ use crate::sync::Arc;
 /// keeps the name that it was handed, and is the next in turn at the other. If a name before it is held, the set hands
 /// its name on at once, and is the next in turn at the other. So no two sets keep what the other waits for.
 ///
-/// A set is not starved by processes that hold its names for long: it waits its turn once, and then for one hold of each
-/// further name, and for the sets that came to the front there before it. Meanwhile a name that it keeps is used by
-/// nobody. If the waiting process dies, that name is free after at most the claim window: 1 s, or twice
-/// [`io_timeout`](crate::Builder::io_timeout).
+/// A set is not starved by processes that hold its names for long. It waits its turn once, and then for at most two holds
+/// of each further name, and two more for each set that came to the front there before it. Nor do sets starve a waiter: if
+/// a set at the front was given a name past other waiters, the first of these is next.
+///
+/// While a set keeps a name, nobody uses that name. The set keeps it for as long as the other name is held, without a
+/// limit: also if the other name belongs to a client whose key never expires. A wait with a limit
+/// ([`try_lock_for`](MultiLock::try_lock_for)) gives the name back when the wait ends. If the waiting process dies, that
+/// name is free after at most the claim window: 1 s, or twice [`io_timeout`](crate::Builder::io_timeout).
 ///
 /// A thread that holds a name of a set by another guard, and waits for a second name of that set, must take them in the
 /// order of their bytes. In another order the thread and the set can wait for each other until one of them gives up.

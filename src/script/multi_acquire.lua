@@ -17,8 +17,11 @@
 --
 -- So it keeps a name only if it waits for none before it: no two sets keep what the other waits for. A name is kept by
 -- the set's owner, for the claim window, and each request begins that window again; the reply has the process ask in
--- time. So a process that dies delays others by one window. At the first name a set waits its turn; each
--- further name costs one hold at most, however long that is, and the sets that came to its front earlier.
+-- time. So a process that dies delays others by one window.
+--
+-- At the first name a set waits its turn. At the front of a further queue it takes turns with the waiters that did not come
+-- to the front (queue.lua). So each further name costs at most two holds, however long these are, and two more for each
+-- set that came to its front earlier.
 local owner, channel, window = ARGV[1], ARGV[6], tonumber(ARGV[7])
 life, heard = ARGV[8], ARGV[9]
 

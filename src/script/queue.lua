@@ -3,7 +3,8 @@
 -- `queue` is a sorted set of owners by ticket. `waiters` is a hash of owner -> '<ms when last seen> <claim ms>
 -- <units>/<units of the whole> <channel>': handed over, the lock waits for `claim` ms for the owner to come and take
 -- so much of it.
--- A channel of '' belongs to a process that hears no messages and polls often instead.
+-- A channel of '' belongs to a process that hears no messages and polls often instead. Fields that begin with '=' belong to
+-- no owner.
 
 -- What waiters have in common: `life` is how long one is believed without a sign of it, and `heard` is '1'
 -- where a PUBLISH that reached nobody proves that nobody is there.
@@ -53,18 +54,45 @@ local function wake(owner, channel)
   return type(reached) == 'table' or reached > 0 or heard ~= '1'
 end
 
--- Takes the first waiter that is alive out of the queue and wakes it; stops at `self`, which needs no waking.
+-- A field of `waiters`. It is there if the last owner that left the queue for its turn came from the front, and went past
+-- waiters that did not.
+local FRONT_HAD = '=front'
+
+-- Returns the owner whose turn it is, and whether it goes past waiters that did not come to the front. Owners at the front
+-- and the others take turns: else two sets that come to the front again and again would starve the others.
+local function next_in_turn()
+  local first = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')
+  if not first[1] or tonumber(first[2]) > 0 then return first[1], false end
+  local other = redis.call('ZRANGE', queue, '(0', '+inf', 'BYSCORE', 'LIMIT', 0, 1)[1]
+  if other and redis.call('HGET', waiters, FRONT_HAD) then return other, false end
+  return first[1], other ~= nil
+end
+
+-- Notes for the next turn whether this one went past waiters that did not come to the front. By pcall: the owner has left
+-- the queue, and a refusal must not keep the lock from it.
+local function note_turn(is_past_others)
+  if is_past_others then
+    redis.pcall('HSET', waiters, FRONT_HAD, '1')
+    redis.pcall('PEXPIRE', waiters, life)
+  else
+    redis.pcall('HDEL', waiters, FRONT_HAD)
+  end
+end
+
+-- Takes the next waiter that is alive out of the queue and wakes it; stops at `self`, which needs no waking.
 -- Returns it and its claim ms.
 -- Crashed ones are dropped on the way: not seen for `believed` ms, or nobody listens on their channel.
 local function next_waiter(self, believed)
   local now = now_ms()
   while true do
-    local head = redis.call('ZRANGE', queue, 0, 0)[1]
+    local head, is_past_others = next_in_turn()
     if not head then return nil end
     local seen, claim, _, _, channel = waiter(head)
     leave(head)
-    if head == self then return head end
-    if seen and math.abs(now - seen) <= tonumber(believed) and wake(head, channel) then
+    local is_self = head == self
+    if is_self or seen and math.abs(now - seen) <= tonumber(believed) and wake(head, channel) then
+      note_turn(is_past_others)
+      if is_self then return head end
       return head, claim
     end
   end

@@ -1,7 +1,8 @@
 //! The multi-lock: all names or none, whoever else wants some of them.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -518,6 +519,64 @@ fn a_set_beside_long_holders_is_in_after_three_fair_turns_at_most() {
         wait.end().expect("free").release().expect("held");
     }
     nothing_is_left(raw, &names);
+}
+
+/// Two sets that share their first name, and two others that share theirs; all four have the last name in common. One of
+/// them is always at the front there.
+#[test]
+fn one_name_is_locked_after_three_turns_of_sets_at_most() {
+    let raw = shared();
+    let [a, b, z] = names("beside-sets");
+    let locks = with_a_long_window();
+    let held = [&a, &b].map(|name| locks.lock(name).expect("free"));
+    let (go, turns) = channel::<()>();
+    let turns = Arc::new(Mutex::new(turns));
+    let entered = Arc::new(AtomicUsize::new(0));
+    let sets = [&a, &a, &b, &b].map(|first| {
+        let set = with_a_long_window().multi([first, &z]);
+        let (turns, entered) = (Arc::clone(&turns), Arc::clone(&entered));
+        task(move || {
+            let mut goes_on = true;
+            while goes_on {
+                let guard = set.lock().expect("they come free");
+                entered.fetch_add(1, Ordering::SeqCst);
+                goes_on = turns.lock().expect("no panic").recv().is_ok();
+                guard.release().expect("held");
+            }
+        })
+    });
+    raw.wait_until_queued(&a, 2);
+    raw.wait_until_queued(&b, 2);
+    drop(held);
+    let mut last = 0;
+    for _ in 0..3 {
+        raw.wait_until_queued(&z, 1);
+        wait_until("a set is in", || entered.load(Ordering::SeqCst) == last + 1);
+        let is_in = Arc::new(AtomicBool::new(false));
+        let single = task({
+            let (lock, is_in) = (locks.mutex(&z), Arc::clone(&is_in));
+            move || {
+                let guard = lock.lock().expect("it comes free");
+                is_in.store(true, Ordering::SeqCst);
+                guard
+            }
+        });
+        raw.wait_until_queued(&z, 2);
+        let before = last;
+        while !is_in.load(Ordering::SeqCst) {
+            last += 1;
+            assert!(last <= before + 3, "it starves");
+            go.send(()).expect("somebody receives it");
+            wait_until("a set is in, with another behind it, or the other", || {
+                let set_is_in = entered.load(Ordering::SeqCst) == last + 1;
+                is_in.load(Ordering::SeqCst) || set_is_in && raw.queue(&z).len() == 2
+            });
+        }
+        drop(single.end());
+    }
+    drop(go);
+    sets.into_iter().for_each(Task::end);
+    nothing_is_left(raw, &[a, b, z]);
 }
 
 #[test]

@@ -63,7 +63,8 @@ impl Redis {
 
     fn queue(&mut self, lock: &str) -> Vec<String> {
         let [_, queue, waiters] = companions_of(lock);
-        let known: BTreeSet<String> = self.ask(&["HKEYS", &waiters]);
+        let mut known: BTreeSet<String> = self.ask(&["HKEYS", &waiters]);
+        known.retain(|field| !field.starts_with('='));
         let queue: Vec<String> = self.ask(&["ZRANGE", &queue, "0", "-1"]);
         assert_eq!(known, queue.iter().cloned().collect());
         queue

@@ -45,7 +45,7 @@ enum Step {
 
 const KEYS: [&str; 3] = ["a", "b", "c"];
 /// What each wants: the first two owners of each kind are one process's attempts after each other.
-const SETS: [&[&str]; 9] = [
+const SETS: [&[&str]; 10] = [
     &["a"],
     &["a"],
     &["b"],
@@ -55,6 +55,7 @@ const SETS: [&[&str]; 9] = [
     &["b", "c"],
     &["a", "c"],
     &["a", "b", "c"],
+    &["c"],
 ];
 
 fn step() -> impl Strategy<Value = Step> {
@@ -322,6 +323,44 @@ fn sets_in_front_of_a_queue_keep_the_order_in_which_they_came_there() {
             release(redis, set, false);
         }
     });
+}
+
+/// Two sets stand in front of a waiter that did not come to the front, and another such waiter comes.
+#[test]
+fn the_front_of_a_queue_and_the_rest_take_turns() {
+    let [a, b, c, bc, ac, waiting] = [0, 2, 3, 6, 7, 9];
+    for is_dead in [false, true] {
+        once(|redis| {
+            for who in [a, b, c, bc, ac, waiting] {
+                acquire(redis, who, true, "");
+            }
+            for (single, set) in [(b, bc), (a, ac)] {
+                release(redis, single, false);
+                acquire(redis, set, true, "");
+            }
+            assert_eq!(redis.queue("c"), [bc, ac, waiting].map(owner));
+            release(redis, c, false);
+            assert_eq!(holder(redis, "c").0, Some(bc));
+            acquire(redis, bc, true, "");
+            acquire(redis, c, true, "");
+            assert_eq!(redis.queue("c"), [ac, waiting, c].map(owner));
+            let mut next = vec![waiting, ac, c];
+            if is_dead {
+                redis.age("c", &owner(waiting), LIFE * 2);
+                next = vec![c, ac];
+            }
+            let mut last = bc;
+            for who in next {
+                release(redis, last, false);
+                assert_eq!(holder(redis, "c").0, Some(who));
+                acquire(redis, who, true, "");
+                last = who;
+            }
+            release(redis, last, false);
+            assert_eq!(holder(redis, "c").0, None);
+            assert_eq!(redis.queue("c"), [""; 0]);
+        });
+    }
 }
 
 /// The owner that was to ask when the gap ends gives up: after a hand-over, and after a take-over.
