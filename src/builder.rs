@@ -73,7 +73,9 @@ impl Builder {
 
     /// How long a contended mutex is left free once in a [`quantum`](Builder::quantum), so that a client that polls can
     /// take it: a client of another library, which does not know of the queue. Applies to [`Mutex`](crate::Mutex) and
-    /// [`ReentrantMutex`](crate::ReentrantMutex) only; the other kinds ignore it, because no other library has locks in their format.
+    /// [`ReentrantMutex`](crate::ReentrantMutex) only. A [`MultiLock`](crate::MultiLock) leaves no gap when it releases its
+    /// names, though clients of other libraries can want these. The other kinds ignore it, because no other library has
+    /// locks in their format.
     ///
     /// Without a gap such a client gets nothing for as long as threads of this crate want the name all the time. Set it in
     /// all processes that share the name while services move over. With a gap shorter than the pause between two polls a
