@@ -237,6 +237,9 @@ behaviours! {
         loss {
             any_key_deleted_costs_all_and_frees_the_rest,
         }
+        min_hold {
+            a_foreign_key_among_the_kept_keeps_none_of_the_others,
+        }
     }
     runs_closures {
         closures {

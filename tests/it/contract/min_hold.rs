@@ -157,12 +157,11 @@ pub(super) fn a_lock_that_is_kept_gives_its_unused_fences_back(kind: Kind) {
     }
 }
 
-#[test]
-fn a_foreign_key_among_the_kept_keeps_none_of_the_others() {
+pub(super) fn a_foreign_key_among_the_kept_keeps_none_of_the_others(kind: Kind) {
     let (redis, name) = (shared(), name("kept-foreign"));
-    let keys = Kind::Multi.keys(&name);
+    let keys = kind.keys(&name);
     let locks = manager(redis.url());
-    let lock = Kind::Multi.of(&locks, &name).lease(LEASE).min_hold(KEPT);
+    let lock = kind.of(&locks, &name).lease(LEASE).min_hold(KEPT);
     let guard = lock.lock().expect("it is free");
     let () = redis.ask(&["DEL", &keys[0]]);
     let () = redis.ask(&["RPUSH", &keys[0], "theirs"]);
