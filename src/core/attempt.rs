@@ -140,7 +140,7 @@ pub(crate) struct Leftover {
     pub(crate) doubt: Option<Time>,
     /// Until when Redis may keep it, where that is known to be longer than the lease of the thread that ends it.
     pub(crate) kept_until: Option<Time>,
-    /// What it has unused of its fences, if it was a tenure.
+    /// The unused part of its fences, if it was a tenure.
     pub(crate) give_back: Option<GiveBack>,
 }
 

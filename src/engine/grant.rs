@@ -58,7 +58,7 @@ impl Engine {
         state.queue.beside(request.units, terms, health).cloned()
     }
 
-    /// Sits down in a tenure for which there is another quantum. None where it has ended.
+    /// Sits down in a tenure for which there is another quantum. Returns `None` if it has ended.
     pub(super) fn reopen(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
@@ -78,8 +78,8 @@ impl Engine {
         Some(hand_out(begun, now))
     }
 
-    /// The tenure of a grant, watched and renewed before anybody is told of it. Where the threads for that cannot
-    /// be had, the lock is released again.
+    /// Makes the tenure of a grant, and has it watched and renewed before any thread gets a turn in it. If the threads for
+    /// that cannot be started, releases the lock again.
     pub(super) fn tenure(
         self: &Arc<Self>,
         entry: &Arc<Entry>,

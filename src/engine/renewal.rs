@@ -7,7 +7,7 @@
 //! | 2 | sends the batch in one request |
 //! | 3 | puts each confirmed lease to its next time, each other one to its retry time; hands each lost one to the watch thread |
 //! | 4 | sends the endings that are due, until one fails |
-//! | 5 | sleeps until the next is due, a second at the most |
+//! | 5 | sleeps until the next is due, for at most a second |
 //!
 //! A lease that is in flight is noted as such, and an ending stays in the timetable, before anything is sent: so
 //! neither an error nor a panic on the way can make the thread forget one. A lease is registered before its guard is handed out, and deregistered before

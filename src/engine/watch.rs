@@ -260,7 +260,7 @@ fn risk_of(engine: &Engine, tenure: &Tenure, deadline: Time) -> Option<Time> {
     is_wanted.then(|| deadline - at_risk_below(tenure.terms.lease()))
 }
 
-/// When a lease is to be looked at; none where it has ended.
+/// Returns when to look at a lease again, or `None` if it has ended.
 fn look_at(engine: &Engine, tenure: &Tenure) -> Option<Time> {
     let deadline = tenure.cell.deadline()?;
     Some(risk_of(engine, tenure, deadline).unwrap_or(deadline))

@@ -227,6 +227,7 @@ fn ends_calls_without_a_connection(end: impl FnOnce(&LockManager, &Cancel)) {
     // All poll, so no request is added once all of them wait for the connection.
     let mut sent = locks.stats().requests;
     wait_until("all ask", || {
+        // Time itself is what is looked at: for this long no call sends a request.
         thread::sleep(ms(300));
         let before = std::mem::replace(&mut sent, locks.stats().requests);
         sent == before
