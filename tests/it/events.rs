@@ -327,7 +327,7 @@ fn semaphores_and_readers_are_told_of_too() {
 fn a_silent_server_is_told_of_before_it_costs_the_lock_and_after() {
     let server = Server::start();
     let diary = Diary::default();
-    let locks = LockManager::single(&server.url()).listener(diary.clone());
+    let locks = patient(&server.url()).listener(diary.clone());
     let locks = build(locks.lease(secs(6)));
     let guard = locks.lock("n").expect("it is free");
     let renewed = diary.first("renewed");
@@ -695,7 +695,7 @@ fn no_event_has_a_password() {
     let server = Server::with(&["--requirepass", "s3cret"]);
     let url = server.url().replace("redis://", "redis://:s3cret@");
     let diary = Diary::default();
-    let builder = LockManager::single(&url).listener(diary.clone());
+    let builder = patient(&url).listener(diary.clone());
     assert!(!format!("{builder:?}").contains("s3cret"));
     let locks = build(builder.lease(secs(3)));
     let guard = locks.lock("n").expect("it is free");

@@ -15,7 +15,7 @@ use leasehold::{Error, LeaseState, LockManager, LostCause};
 
 use crate::support::{
     Child, Kind, PATIENCE, Raw, Server, Task, locking, locking_asleep, lost, manager, ms, name,
-    secs, shared, task, wait_in_vain, wait_until,
+    patient, secs, shared, task, wait_in_vain, wait_until,
 };
 
 /// So long that no test lives to see it end.
@@ -541,7 +541,7 @@ fn a_huge_value_in_place_of_ours_is_a_loss() {
     let broken = locks.force_release("claimed", claim.owner());
     assert!(!broken.expect("it is asked"));
     is_whole(&redis, "claimed");
-    let background = LockManager::single(&server.url()).background_release(true);
+    let background = patient(&server.url()).background_release(true);
     let background = background.build().expect("it is there");
     let guard = background.lock("background").expect("it is free");
     set_huge(&redis, "background", guard.owner());

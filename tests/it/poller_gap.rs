@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 use leasehold::{Error, LockManager};
 
 use crate::support::{
-    PATIENCE, Raw, Task, build, companions_of, locking, manager, ms, name, shared, task, wait_until,
+    PATIENCE, Raw, Task, build, companions_of, locking, manager, ms, name, patient, shared, task,
+    wait_until,
 };
 
 const GAP: Duration = ms(20);
 
 fn with_gap(raw: &Raw) -> LockManager {
-    build(LockManager::single(raw.url()).poller_gap(GAP))
+    build(patient(raw.url()).poller_gap(GAP))
 }
 
 /// Processes whose threads want one name without a pause, and the last fence that was given.

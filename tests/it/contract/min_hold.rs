@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Error, LockManager};
+use leasehold::Error;
 
 use crate::support::{
     Fault, Kind, PATIENCE, Proxy, Raw, Role, Server, build, fence_of, manager, ms, name, patient,
@@ -116,7 +116,7 @@ pub(super) fn turns_that_are_kept_run_no_fence_ahead_of_the_clock(kind: Kind) {
     let (redis, name) = (shared(), name("kept-fences"));
     // More than there are permits, so that they wait for each other.
     let tasks = [(); 5].map(|()| {
-        let locks = build(LockManager::single(redis.url()).quantum(QUANTUM));
+        let locks = build(patient(redis.url()).quantum(QUANTUM));
         let lock = kind.of(&locks, &name).min_hold(ms(5));
         task(move || {
             let turns = (0..4).map(|_| {
@@ -136,7 +136,7 @@ pub(super) fn turns_that_are_kept_run_no_fence_ahead_of_the_clock(kind: Kind) {
 pub(super) fn a_lock_that_is_kept_gives_its_unused_fences_back(kind: Kind) {
     let (redis, name) = (shared(), name("kept-block"));
     let first = kind.rival().of(&manager(redis.url()), &name).hold();
-    let locks = build(LockManager::single(redis.url()).quantum(QUANTUM));
+    let locks = build(patient(redis.url()).quantum(QUANTUM));
     let lock = kind.of(&locks, &name).lease(LEASE);
     // It has waited, so it reserves a quantum's fences, and passes them on to the next.
     let second = lock.locking_asleep();
