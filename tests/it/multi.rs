@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use leasehold::{
-    Error, Lease, LeaseState, LockGuard, LockManager, LostCause, MultiGuard, MultiLock,
+    Cancel, Error, Lease, LeaseState, LockGuard, LockManager, LostCause, MultiGuard, MultiLock,
 };
 
 use crate::support::{
@@ -586,8 +586,9 @@ fn a_wait_that_ends_gives_back_what_it_keeps_at_once() {
     let names = names::<2>("given-back");
     let first = managers[0].lock(&names[0]).expect("free");
     let second = managers[1].lock(&names[1]).expect("free");
-    let set = managers[3].multi(&names);
-    let set = task(move || set.try_lock_for(secs(4)));
+    let stop = Cancel::new();
+    let set = managers[3].multi(&names).cancel_with(&stop);
+    let set = task(move || set.lock());
     raw.wait_until_queued(&names[0], 1);
     let owner = raw.queue(&names[0]).remove(0);
     let behind = locking(&managers[2].mutex(&names[0]));
@@ -595,7 +596,8 @@ fn a_wait_that_ends_gives_back_what_it_keeps_at_once() {
     first.release().expect("held");
     raw.wait_until_queued(&names[1], 1);
     assert_eq!(holder(raw, &names[0]), Some(owner));
-    gave_up(set);
+    stop.cancel();
+    assert!(matches!(set.end(), Err(Error::Cancelled)));
     behind.end().expect("free").release().expect("held");
     second.release().expect("held");
     nothing_is_left(raw, &names);
