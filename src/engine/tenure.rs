@@ -64,6 +64,9 @@ struct Rare {
     /// Until when Redis may keep the key, going by what it was asked for: an extension whose answer was lost may
     /// have been granted, and a request in doubt may be carried out.
     kept_until: Option<Time>,
+    /// When the last renewal that was confirmed was sent. Kept from the first extension on: the deadline of an extended
+    /// lease does not tell.
+    confirmed: Option<Time>,
     /// Until when it is kept from everybody, even after its last guard.
     kept_back_until: Option<Time>,
     /// Those who want to hear of its loss.
@@ -216,9 +219,9 @@ impl Tenure {
 
     /// Returns whether the server has confirmed it by a request that was sent after `cut`.
     fn is_confirmed_after(&self, cut: Time) -> bool {
-        // An extended deadline does not tell when it was confirmed last.
         if self.is_extended.load(Ordering::Acquire) {
-            return false;
+            let confirmed = self.rare(|rare| rare.confirmed);
+            return confirmed.is_some_and(|sent| sent > cut);
         }
         let sent = |deadline| sent_for(deadline, self.terms.lease());
         self.cell.deadline().is_some_and(|at| sent(at) > cut)
@@ -264,6 +267,11 @@ impl Tenure {
         }
         if is_refused {
             return self.cell.standing(now);
+        }
+        if self.is_extended.load(Ordering::Acquire) {
+            let mut rare = self.rare.lock();
+            let confirmed = &mut rare.get_or_insert_default().confirmed;
+            *confirmed = Some(sent).max(*confirmed);
         }
         // A lost one stays lost.
         self.cell.renew(now, valid_until(sent, lease))
@@ -366,7 +374,7 @@ impl Engine {
         tenure: &Arc<Tenure>,
         now: Time,
     ) -> (Standing, Option<Ending>) {
-        let (standing, finish, fence) = {
+        let (standing, finish, fence, now) = {
             let mut state = tenure.entry.lock();
             // The wait for the mutex may have been long.
             let now = now.max(self.now());
@@ -388,7 +396,7 @@ impl Engine {
                 // Until the next thread has asked.
                 state.note_last(Last::Held(self.owner_of(tenure)));
             }
-            (standing, finish, fence)
+            (standing, finish, fence, now)
         };
         match finish {
             Finish::Passed((first, rest)) => {

@@ -98,6 +98,34 @@ fn readers_ask_after_a_closed_connection_until_their_lease_is_confirmed() {
     assert_eq!(verbs.try_iter().count(), 0, "it was confirmed");
 }
 
+/// The deadline of an extended lease does not tell when the server confirmed it last.
+#[test]
+fn readers_of_an_extended_lease_ask_until_it_is_confirmed() {
+    // Short, so that the extension is over within a quantum.
+    let lease = Duration::from_secs(1);
+    let (clock, (asked, verbs)) = (still(), mpsc::channel());
+    let store = Fake::new(telling(asked), generous());
+    let cut = Arc::clone(&store.cut);
+    let engine = store.engine(lease, Arc::clone(&clock) as Arc<dyn Clock>);
+    let lock = RwLock::new(Handle::new(Arc::clone(&engine), "name"));
+    let first = lock.read().expect("granted");
+    first.extend(lease).expect("granted");
+    // From here on Redis keeps it for no longer than a lease.
+    clock.advance(lease / 25);
+    cut.store(clock.now().as_nanos(), Ordering::SeqCst);
+    clock.advance(TICK);
+    let left = first.remaining();
+    assert_eq!(verbs.try_iter().count(), 1, "one has asked");
+    drop(lock.read().expect("granted"));
+    assert!(verbs.try_iter().count() >= 1, "nobody asks");
+    // It is renewed at once, though it is not due.
+    wait_for(|| first.remaining() > left);
+    drop(verbs.try_iter().collect::<Vec<_>>());
+    drop(lock.read().expect("passed on"));
+    let asked: Vec<_> = verbs.try_iter().collect();
+    assert!(asked.is_empty(), "it was confirmed, and {asked:?}");
+}
+
 /// The time that counts is that of the decision, however long its mutex is waited for.
 #[test]
 fn a_release_that_waits_for_the_names_mutex_past_the_deadline_is_a_loss() {
