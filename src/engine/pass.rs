@@ -8,6 +8,7 @@ use crate::error::{Error, Failure, Result};
 use crate::name::LockKey;
 use crate::random::owner;
 use crate::script::{Call, Pass, Reply};
+use crate::store::Limits;
 use crate::sync::Arc;
 
 impl Engine {
@@ -23,9 +24,20 @@ impl Engine {
         if cancel.is_some_and(Cancel::is_cancelled) {
             return Err(Error::Cancelled);
         }
-        let answer = self
-            .send(&Call::Pass { key, pass }, self.limits(None))
-            .map_err(|failure| failure.into_error(Some(key.name())))?;
+        let is_over = || self.is_closed() || cancel.is_some_and(Cancel::is_cancelled);
+        let limits = Limits {
+            is_over: Some(&is_over),
+            ..self.limits(None)
+        };
+        let answer = match self.send(&Call::Pass { key, pass }, limits) {
+            Ok(answer) => answer,
+            // The call stopped waiting for a connection.
+            Err(failure) if is_over() && failure.was_not_sent() => {
+                self.check_open()?;
+                return Err(Error::Cancelled);
+            }
+            Err(failure) => return Err(failure.into_error(Some(key.name()))),
+        };
         match answer.reply {
             Reply::Passed(wait) if wait.is_zero() => Ok(None),
             Reply::Passed(wait) => self.sleep(wait, cancel).map(|()| None),

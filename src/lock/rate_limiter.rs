@@ -97,7 +97,8 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// * [`Error::InvalidName`], [`Error::Config`]: nothing was sent.
+    /// * [`Error::InvalidName`]: the name cannot be used. Nothing was sent.
+    /// * [`Error::Config`]: a setting cannot be used, and nothing was sent; or the server does not have the database.
     /// * [`Error::Unavailable`], [`Error::Denied`], [`Error::WrongType`], [`Error::Protocol`]: what came of the one
     ///   request.
     /// * [`Error::Closed`]: the manager was closed, also during the wait.

@@ -232,6 +232,8 @@ fn ends_calls_without_a_connection(end: impl FnOnce(&LockManager, &Cancel)) {
         let before = std::mem::replace(&mut sent, locks.stats().requests);
         sent == before
     });
+    let places = locks.rate_limiter("l", 1, LONG).cancel_with(&stop);
+    let limited = task_asleep(move || places.acquire());
     end(&locks, &stop);
     let ended = Instant::now();
     for call in calls {
@@ -239,6 +241,10 @@ fn ends_calls_without_a_connection(end: impl FnOnce(&LockManager, &Cancel)) {
             Err(Error::Cancelled | Error::Closed) => {}
             other => panic!("it was not ended: {other:?}"),
         }
+    }
+    match limited.end() {
+        Err(Error::Cancelled | Error::Closed) => {}
+        other => panic!("it was not ended: {other:?}"),
     }
     assert!(ended.elapsed() < PATIENCE, "{:?}", ended.elapsed());
     server.resume();
@@ -302,31 +308,36 @@ fn thousands_of_threads_share_a_token() {
 
 /// The ways in which a lock comes to a thread that is cancelled at about the same time.
 fn meets_a_cancel(rounds: u32, mut round: impl FnMut(&Cancel, &Sender<()>) -> bool) {
-    let (mut won, mut lost) = (0, 0);
-    for n in 0..rounds {
+    let (mut grants, mut cancels) = (0, 0);
+    for n in 0..rounds * 20 {
+        // Either side may win a round. The test goes on until each side has won one.
+        if n >= rounds && grants > 0 && cancels > 0 {
+            break;
+        }
         let stop = Cancel::new();
         let (go, gone) = channel();
-        let cancels = {
+        let canceller = {
             let stop = stop.clone();
             task(move || {
                 gone.recv().ok();
-                // Earlier and later than what it meets.
-                for _ in 0..n % 40 * 500 {
+                // From no delay to some milliseconds, so that the cancel comes before, at, and after the other event.
+                for _ in 0..(1 << (n % 20)) - 1 {
                     std::hint::spin_loop();
                 }
                 stop.cancel();
             })
         };
         let granted = round(&stop, &go);
-        cancels.end();
+        canceller.end();
         if granted {
-            won += 1;
+            grants += 1;
         } else {
-            lost += 1;
+            cancels += 1;
         }
     }
-    // Which of them wins is chance; both are fine.
-    println!("{won} grants, {lost} cancels");
+    println!("{grants} grants, {cancels} cancels");
+    assert!(grants > 0, "the cancel won every round");
+    assert!(cancels > 0, "the grant won every round");
 }
 
 /// Whether it was granted; an error can only be the cancel.
