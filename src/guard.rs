@@ -266,7 +266,8 @@ impl WriteGuard {
     ///
     /// # Errors
     ///
-    /// In each case the guard has ended.
+    /// In each case the guard has ended, and the lock is freed, even before the end of the guard's
+    /// [`min_hold`](crate::Builder::min_hold).
     ///
     /// * [`Error::Lost`] when the lease had ended before.
     /// * [`Error::Unavailable`], [`Error::NotReplicated`], [`Error::Denied`], [`Error::Protocol`] when the server could
