@@ -10,6 +10,12 @@
 local owner, length, units = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local now = now_ms()
 
+-- Redis before 7.2 reads the clock again at a PEXPIRE, and deletes the key if its time has just ended. A key that the
+-- script then wrote would never expire.
+local function is_gone(key)
+  return redis.call('PTTL', key) == -2
+end
+
 local function keep(key)
   local value = value_of(key, redis.call)
   if not value then return 0 end
@@ -18,7 +24,7 @@ local function keep(key)
   local rest = value == owner and KEPT or string.sub(KEPT, #MARK + 1)
   -- In this order: PEXPIRE is allowed when memory is full, and after one write of a script all others are.
   redis.call('PEXPIRE', key, length)
-  redis.call('APPEND', key, rest)
+  if not is_gone(key) then redis.call('APPEND', key, rest) end
   give_back(KEYS[2], ARGV[4], ARGV[5])
   return 1
 end
@@ -30,8 +36,10 @@ local function keep_share(key)
   if tonumber(ends) <= now then return 0 end
   local ttl = redis.call('PTTL', key)
   redis.call('PEXPIRE', key, string.format('%.0f', math.max(ttl, length)))
-  redis.call('ZADD', key, string.format('%.0f', now + length), member .. KEPT)
-  redis.call('ZREM', key, member)
+  if not is_gone(key) then
+    redis.call('ZADD', key, string.format('%.0f', now + length), member .. KEPT)
+    redis.call('ZREM', key, member)
+  end
   give_back(KEYS[2], ARGV[4], ARGV[5])
   return 1
 end

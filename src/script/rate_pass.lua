@@ -53,6 +53,8 @@ local life = string.format('%.0f', math.ceil((wait + longest) / 1000))
 local set = redis.pcall('LSET', log, 0, head)
 if set.err and not (places < 0 and string.find(set.err, 'no such key', 1, true)) then return set end
 redis.call('PEXPIRE', log, life)
+-- Redis before 7.2 reads the clock again at a PEXPIRE, and deletes the log if its time has just ended.
+if redis.call('LLEN', log) == 0 then places = -1 end
 at = string.format('%.0f', at)
 if places < 0 then
   redis.call('RPUSH', log, head, at)

@@ -425,3 +425,25 @@ fn full_memory_refuses_a_new_place_and_takes_none() {
         assert_eq!(limiter.try_acquire().expect("asked"), Admission::Admitted);
     }
 }
+
+/// Redis 7.0 reads its clock twice at a `PEXPIRE`. It deletes a log whose time ends between the two readings.
+#[test]
+fn a_window_that_ends_during_a_call_leaves_no_log_without_an_end() {
+    const CALLS: u32 = 1000;
+    let server = Server::start();
+    let locks = manager(&server.url());
+    let threads = [(); 8].map(|()| {
+        let locks = locks.clone();
+        task(move || {
+            let name = name("short");
+            for call in 0..CALLS {
+                let limiter = locks.rate_limiter(format!("{name}:{}", call / 20), 1000, ms(1));
+                // A log without its head is of the wrong type.
+                let _ = limiter.try_acquire().expect("it is a rate limiter");
+            }
+        })
+    });
+    for thread in threads {
+        thread.end();
+    }
+}

@@ -4,8 +4,8 @@ use leasehold::{Error, LeaseState, LockManager, LostCause};
 use log::Level;
 
 use crate::support::{
-    Child, PATIENCE, Server, build, locking, locking_asleep, logged, manager, ms, patient, secs,
-    wait_in_vain, wait_until,
+    Child, PATIENCE, Server, build, locking, locking_asleep, logged, manager, ms, name, patient,
+    secs, task, wait_in_vain, wait_until,
 };
 
 /// A connection that is there when no other is let in.
@@ -350,4 +350,32 @@ fn a_lease_from_before_a_restart_without_data_is_not_passed_on() {
     others.release().expect("it was held all the while");
     let last = next.end().expect("it comes free");
     assert!(last.fence() > fence);
+}
+
+/// Redis 7.0 reads its clock twice at a `PEXPIRE`. It deletes a key whose time ends between the two readings.
+#[test]
+fn a_min_hold_that_ends_at_its_release_leaves_no_key_without_an_expiry() {
+    const LOCKS: u32 = 600;
+    const WITHOUT_EXPIRY: &str = "local found = {} \
+        for _, key in ipairs(redis.call('KEYS', '*')) do \
+        if redis.call('PTTL', key) == -1 then table.insert(found, key) end end \
+        return found";
+    let server = Server::start();
+    let redis = server.raw();
+    let locks = build(patient(&server.url()).min_hold(ms(1)));
+    let threads = [(); 8].map(|()| {
+        let locks = locks.clone();
+        task(move || {
+            let name = name("short");
+            for number in 0..LOCKS {
+                let guard = locks.lock(format!("{name}:{number}")).expect("it is free");
+                guard.release().expect("it was held");
+            }
+        })
+    });
+    for thread in threads {
+        thread.end();
+    }
+    let found: Vec<String> = redis.ask(&["EVAL", WITHOUT_EXPIRY, "0"]);
+    assert_eq!(found, [""; 0]);
 }
