@@ -1,4 +1,4 @@
--- Acquires several mutexes, all or none. fence.lua, value.lua and queue.lua come before.
+-- Acquires several mutexes, all or none. fence.lua, value.lua, queue.lua and gap.lua come before.
 --
 -- KEYS  for each, in the order of their names: lock, fence, queue, waiters
 -- ARGV  1 to 9 as in mutex_take.lua (3 is 1; 5 is not looked at)  10 the owner that ends, or ''
@@ -11,6 +11,8 @@
 -- | the set | what it does |
 -- | --- | --- |
 -- | finds all names free or its own | takes them all |
+-- | finds one free, and others in its queue | gives it to the next of them, or takes its turn there if it is the next itself |
+-- | finds one in a gap (gap.lua) | it counts as held by its last owner until the gap ends |
 -- | finds some held | joins the queue of the first that is held, and of no other; the free ones stay free |
 -- | is handed that one, and finds another held after it | keeps it, and stands in front of the other's queue |
 -- | is handed that one, and finds another held before it | hands it on, and stands in front of the other's queue |
@@ -36,10 +38,10 @@ local function is_held_by(value, who)
 end
 
 -- By call, so that a key of another type ends this before anything is written.
-local values, busy, was_handed = {}, nil, false
+local values, queued, gaps, busy, was_handed = {}, {}, {}, nil, false
 for i = 1, #KEYS, 4 do
   values[i] = value_of(KEYS[i], redis.call)
-  redis.call('ZCARD', KEYS[i + 2])
+  queued[i] = redis.call('ZCARD', KEYS[i + 2]) > 0
   redis.call('HGET', KEYS[i + 3], owner)
 end
 
@@ -54,9 +56,21 @@ if ARGV[10] ~= '' then
 end
 
 for i = 1, #KEYS, 4 do
+  if not values[i] and queued[i] then
+    local lock = at(i)
+    local left, before = gap_left()
+    if left and left > 0 then
+      gaps[i] = {left, before}
+    else
+      -- Only waiters that have polled lately are believed, as in mutex_wait.lua.
+      local head, claim = next_waiter(owner, life / 2)
+      if head then give(lock, head, claim or window) end
+      values[i] = value_of(lock, redis.call)
+    end
+  end
   if is_held_by(values[i], owner) then
     was_handed = true
-  elseif values[i] and not busy then
+  elseif (values[i] or gaps[i]) and not busy then
     busy = i
   end
 end
@@ -77,7 +91,7 @@ if not busy then
   return reply
 end
 
-local ttl = redis.call('PTTL', KEYS[busy])
+local ttl = gaps[busy] and gaps[busy][1] or redis.call('PTTL', KEYS[busy])
 for i = 1, #KEYS, 4 do
   local lock = at(i)
   if i ~= busy then
@@ -87,13 +101,14 @@ for i = 1, #KEYS, 4 do
       -- Two requests may be late or lost.
       local ask_again = math.floor(window / 3)
       if ttl < 0 or ask_again < ttl then ttl = ask_again end
-    elseif is_held_by(values[i], owner) or (not values[i] and redis.call('ZCARD', queue) > 0) then
-      -- Also what is left of an earlier grant whose answer was lost, and what is found free with others waiting.
+    elseif is_held_by(values[i], owner) then
+      -- Also what is left of an earlier grant whose answer was lost.
       hand_over(lock)
     end
   elseif channel ~= '-' then
     join(owner, ARGV[7], '1/1', channel, was_handed)
-    if is_ours(values[i]) and not is_marked(values[i]) then redis.pcall('APPEND', lock, MARK) end
+    local value = values[i]
+    if value and is_ours(value) and not is_marked(value) then redis.pcall('APPEND', lock, MARK) end
   end
 end
-return {0, ttl, owner_in(values[busy])}
+return {0, ttl, owner_in(values[busy] or gaps[busy][2])}

@@ -52,8 +52,13 @@ pub(super) static SHARE_ACQUIRE: Script = script!(
 );
 pub(super) static SHARE_RELEASE: Script =
     script!("value.lua", "queue.lua", "share.lua", "share_release.lua");
-pub(super) static MULTI_ACQUIRE: Script =
-    script!("fence.lua", "value.lua", "queue.lua", "multi_acquire.lua");
+pub(super) static MULTI_ACQUIRE: Script = script!(
+    "fence.lua",
+    "value.lua",
+    "queue.lua",
+    "gap.lua",
+    "multi_acquire.lua"
+);
 pub(super) static MULTI_RELEASE: Script = script!("value.lua", "queue.lua", "multi_release.lua");
 pub(super) static PASS: Script = script!("rate_pass.lua");
 pub(super) static INSPECT: Script = script!("value.lua", "inspect.lua");

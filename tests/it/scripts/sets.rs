@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use redis::Value;
 
 use super::{CLAIM, Check, LEASE, LIFE, Redis, once, owner, run};
-use crate::support::{PATIENCE, Server};
+use crate::support::{PATIENCE, Server, companions_of};
 
 const MUTEX_QUANTUM: &str = script!(
     "fence.lua",
@@ -27,7 +27,13 @@ const MUTEX_ACQUIRE: &str = script!(
     "mutex_wait.lua"
 );
 const MULTI_RELEASE: &str = script!("value.lua", "queue.lua", "multi_release.lua");
-const MULTI_ACQUIRE: &str = script!("fence.lua", "value.lua", "queue.lua", "multi_acquire.lua");
+const MULTI_ACQUIRE: &str = script!(
+    "fence.lua",
+    "value.lua",
+    "queue.lua",
+    "gap.lua",
+    "multi_acquire.lua"
+);
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -402,4 +408,61 @@ fn a_cancel_in_a_poller_gap_wakes_the_next_waiter() {
         let owner: String = message.get_payload().expect("text");
         assert_eq!(owner, "lh1:3:x");
     }
+}
+
+/// A set of two names, of which one is free and has a waiter: first in a poller gap, then because its key has run out.
+#[test]
+fn a_set_does_not_take_a_free_name_past_its_waiters() {
+    let life = LIFE.to_string();
+    let server = Server::start();
+    let client = redis::Client::open(server.url()).expect("a url");
+    let mut redis = Redis(client.get_connection().expect("the server is there"));
+    let ask = |redis: &mut Redis, script, names: &[&str], who: &str, channel, rest: &[&str]| {
+        let args = [
+            who, LEASE, "1", "600000", "poll", channel, CLAIM, &life, "0",
+        ];
+        redis.eval(script, names, &[&args[..], rest].concat())
+    };
+    let held = |reply: &Value| match reply {
+        Value::Array(reply) => match &reply[..] {
+            [Value::Int(0), Value::Int(ttl), Value::BulkString(holder)] => {
+                (*ttl, String::from_utf8_lossy(holder).into_owned())
+            }
+            other => panic!("it was granted: {other:?}"),
+        },
+        other => panic!("it was granted: {other:?}"),
+    };
+    ask(&mut redis, MUTEX_ACQUIRE, &["a"], "lh1:1:x", "-", &[]);
+    ask(&mut redis, MUTEX_ACQUIRE, &["a"], "lh1:2:x", "", &[]);
+    let gap = ["lh1:1:x", "", "", &life, "0", "0", "500", "50"];
+    redis.eval(MUTEX_HAND_OVER, &["a"], &gap);
+    for channel in ["-", ""] {
+        let reply = ask(
+            &mut redis,
+            MULTI_ACQUIRE,
+            &["a", "b"],
+            "lh1:3:x",
+            channel,
+            &[""],
+        );
+        let (left, holder) = held(&reply);
+        assert!((1..=500).contains(&left), "{left}");
+        assert_eq!(holder, "lh1:1:x", "it held the name before the gap");
+        assert!(
+            !redis.ask::<bool>(&["EXISTS", "a"]),
+            "the gap is the clients' that poll"
+        );
+    }
+    assert_eq!(redis.queue("a"), ["lh1:2:x", "lh1:3:x"]);
+    // The gap has ended, and nobody has taken the name: the set gives it to the first waiter.
+    let [_, _, waiters] = companions_of("a");
+    let () = redis.ask(&["HDEL", &waiters, "=gap"]);
+    let reply = ask(&mut redis, MULTI_ACQUIRE, &["a", "b"], "lh1:3:x", "", &[""]);
+    assert_eq!(held(&reply).1, "lh1:2:x");
+    // Nobody is before the set any more.
+    let () = redis.ask(&["DEL", "a"]);
+    let reply = ask(&mut redis, MULTI_ACQUIRE, &["a", "b"], "lh1:3:x", "", &[""]);
+    assert!(
+        matches!(&reply, Value::Array(fences) if fences.len() == 3 && fences[0] != Value::Int(0))
+    );
 }
