@@ -26,7 +26,7 @@ use crate::sync::{Arc, AtomicBool, Mutex, Ordering, Thread, thread};
 /// | --- | --- |
 /// | begins | `Cancelled`; nothing is sent, and a try returns it too |
 /// | waits behind another thread of this process, or for another process | `Cancelled` at once; it has left the queue, and the next thread or process takes its place |
-/// | waits for a pooled connection | `Cancelled` within a second, at a [`RateLimiter`](crate::RateLimiter) within `io_timeout`; nothing is sent |
+/// | waits for a pooled connection | `Cancelled` within a second; this request is not sent |
 /// | waits for Redis's reply | ends when that request ends, at the latest after `connect_timeout` and `io_timeout`. If the lock is granted, the call returns the guard; if it fails with an error that is not [retryable](crate::Error::is_retryable), that error; else `Cancelled` |
 /// | was granted the lock, or was handed it by another thread, before it noticed the cancel | returns the guard: a grant wins |
 /// | waits for its time at a [`RateLimiter`](crate::RateLimiter) | `Cancelled` at once; the place that it took stays taken |

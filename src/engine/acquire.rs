@@ -463,10 +463,11 @@ impl Engine {
         // that does not answer is to hold up who asks.
         let limit = self.now() + self.settings.io_timeout;
         let until = request.until.map_or(limit, |until| until.min(limit));
+        let is_over = || request.is_over(self);
         for place in self.renewal.left_here(keys) {
             let Some((left, ending)) = self.renewal.take_back(place) else {
                 self.renewal
-                    .wait_until_sent(self, keys, place, until, &|| request.is_over(self));
+                    .wait_until_sent(self, keys, place, until, &is_over);
                 continue;
             };
             let is_the_same =
@@ -475,11 +476,15 @@ impl Engine {
                 let (from, unused) = ending.unsent();
                 let (label, waits) = (&self.settings.label, attempt.waits());
                 *attempt = Attempt::take_back(&*self.chance, label, from, unused, waits);
-            } else if self.now() >= until || request.is_over(self) {
+            } else if self.now() >= until || is_over() {
                 self.renewal.end(self, &left, ending);
             } else {
                 // What fails of it goes on in the background.
-                self.send_ending(&left, ending, Some(until)).ok();
+                let limits = Limits {
+                    is_over: Some(&is_over),
+                    ..self.limits(Some(until))
+                };
+                self.send_ending(&left, ending, limits).ok();
             }
         }
     }

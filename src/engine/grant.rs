@@ -107,7 +107,7 @@ impl Engine {
             tenure.cell.end(self.now());
             // Before anybody else may ask: it would find the lock held.
             let ending = self.ending(&tenure, None, self.now());
-            self.send_ending(entry, ending, None).ok();
+            self.send_ending(entry, ending, self.limits(None)).ok();
             let words = format!("a thread of leasehold could not be started: {error}");
             return Err(Failure::plain(FailureKind::Unavailable, false, words));
         }

@@ -26,6 +26,7 @@ use crate::error::{Failure, Lost, LostCause};
 use crate::name::LockKey;
 use crate::random::Owner;
 use crate::script::{GiveBack, Gone, Renewal, Renewed};
+use crate::store::Limits;
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 
 /// This process's holding of one name, from a grant to its end.
@@ -541,20 +542,19 @@ impl Engine {
         entry: &Arc<Entry>,
         ending: Ending,
     ) -> Result<Option<Gone>, Failure> {
-        let result = self.send_ending(entry, ending, None);
+        let result = self.send_ending(entry, ending, self.limits(None));
         self.release_over(entry);
         result
     }
 
-    /// Sends a release, once and no longer than `until`, and leaves what fails to the renewal thread. Returns where the
-    /// lock had gone if it was not ours any more.
+    /// Sends a release once, within `limits`, and leaves what fails to the renewal thread. Returns where the lock had gone
+    /// if it was not ours any more.
     pub(crate) fn send_ending(
         &self,
         entry: &Arc<Entry>,
         mut ending: Ending,
-        until: Option<Time>,
+        limits: Limits<'_>,
     ) -> Result<Option<Gone>, Failure> {
-        let limits = self.limits(until);
         loop {
             ending.brought_up_to(self.now());
             let next = match self.call(entry, ending.verb(), limits) {
