@@ -88,7 +88,8 @@ impl Builder {
     /// processes of two threads, with the default quantum and a gap of 20 ms: a client that polled every 10 ms got about 35
     /// turns a second instead of none. This crate's threads got about half of their guards.
     ///
-    /// During a gap the lock reads as held by its last owner, to a `try_lock` as well. An acquire of a free lock takes a
+    /// During a gap the lock reads as held by its last owner, to a `try_lock` and a
+    /// [`MultiLock`](crate::MultiLock) as well. An acquire of a free lock takes a
     /// few commands more on the server. The queue, fences and exclusion are as without a gap.
     ///
     /// At most the quantum, and at most 500 ms. Defaults to zero, which leaves no gap.
@@ -159,9 +160,9 @@ impl Builder {
     /// job does not run twice on two hosts whose clocks differ.
     ///
     /// A guard that is released early ends at once, but nobody gets the lock before that time, threads of this process
-    /// included. Waiters are not notified then: they wait for the end of its time to live in Redis, or poll. If the process
-    /// crashes or loses the lease, the lock is free at the end of its lease, as ever. It has no effect on
-    /// [`detach`](crate::LockGuard::detach). A guard that [`downgrade`](crate::WriteGuard::downgrade) makes keeps the time
+    /// included. Waiters are not notified then: they wait for the end of its time to live in Redis, or poll. The lock is
+    /// free at the end of its lease, as ever, if the process crashes, if it loses the lease, or if it cannot reach Redis at
+    /// the release. It has no effect on [`detach`](crate::LockGuard::detach). A guard that [`downgrade`](crate::WriteGuard::downgrade) makes keeps the time
     /// of the writer. At most 24 h. Defaults to zero.
     ///
     /// # Example

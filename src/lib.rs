@@ -101,7 +101,7 @@
 //! delete. So it excludes redis-py's `Lock`, redsync, bsm/redislock, node-redlock, rslock and their kin: the
 //! [`prefix`](Builder::prefix) reaches theirs. Their release sends no message, so a wait for it ends with the
 //! next poll. A waiter of this crate appends `!` to the value, never to a foreign one.
-//! A release within [`min_hold`](Builder::min_hold) appends `~` to the owner. Beside the key stand
+//! A release within [`min_hold`](Builder::min_hold) appends `!~` to the owner, and a waiter then another `!`. Beside the key stand
 //! `{key}:lh:fence`, `{key}:lh:queue` and `{key}:lh:waiters` (`key:lht:…` where the key has a hash tag of its
 //! own), each with a time to live. A multi-lock is these same keys.
 //!
