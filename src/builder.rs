@@ -149,8 +149,9 @@ impl Builder {
         self
     }
 
-    /// How long one guard may be held; it is then released for the others and reads lost. Not zero. Defaults to
-    /// `None`, no limit.
+    /// How long one guard may be held; it is then released for the others and reads lost. If
+    /// [`min_hold`](Builder::min_hold) is longer, the lock stays taken until that is over. Not zero. Defaults to `None`,
+    /// no limit.
     pub fn max_hold(mut self, limit: Option<Duration>) -> Self {
         self.settings.options.max_hold = limit;
         self
@@ -162,8 +163,11 @@ impl Builder {
     /// A guard that is released early ends at once, but nobody gets the lock before that time, threads of this process
     /// included. Waiters are not notified then: they wait for the end of its time to live in Redis, or poll. The lock is
     /// free at the end of its lease, as ever, if the process crashes, if it loses the lease, or if it cannot reach Redis at
-    /// the release. It has no effect on [`detach`](crate::LockGuard::detach). A guard that [`downgrade`](crate::WriteGuard::downgrade) makes keeps the time
-    /// of the writer. At most 24 h. Defaults to zero.
+    /// the release. If [`max_hold`](Builder::max_hold) ends the guard before that time, the lock stays taken all the same.
+    ///
+    /// It has no effect on [`detach`](crate::LockGuard::detach). A guard that [`adopt`](LockManager::adopt) makes has the
+    /// `min_hold` of the adopting manager, counted from the adoption. A guard that
+    /// [`downgrade`](crate::WriteGuard::downgrade) makes keeps the time of the writer. At most 24 h. Defaults to zero.
     ///
     /// # Example
     ///

@@ -2,6 +2,7 @@
 
 use std::sync::Barrier;
 use std::thread::{self, ScopedJoinHandle};
+use std::time::Instant;
 
 use leasehold::{Claim, Error, LeaseState, LockGuard, LockManager, Lost, LostCause};
 
@@ -104,6 +105,27 @@ fn a_detached_lock_has_a_full_lease_if_it_is_one_that_is_renewed() {
     let guard = locks.adopt(&claim).expect("nobody has it");
     assert!(raw.ttl(&name).is_some_and(|ttl| ttl <= LONG));
     drop(guard);
+}
+
+#[test]
+fn an_adopted_lock_has_the_min_hold_of_its_manager_from_the_adoption_on() {
+    let raw = shared();
+    let [one, other] = [ms(0), LONG].map(|length| build(patient(raw.url()).min_hold(length)));
+    let name = name("min-hold");
+    let guard = other.lock(&name).expect("it is free");
+    let guard = one.adopt(&guard.detach()).expect("nobody has it");
+    guard.release().expect("it was held all the while");
+    assert!(!raw.exists(&name), "the first guard's goes on");
+
+    let (guard, begun) = (one.lock(&name).expect("it is free"), Instant::now());
+    wait_until("time passes before the adoption", || {
+        begun.elapsed() > ms(500)
+    });
+    let (claim, begun) = (guard.detach(), Instant::now());
+    let guard = other.adopt(&claim).expect("nobody has it");
+    guard.release().expect("it was held all the while");
+    let ttl = raw.ttl(&name).expect("it is kept");
+    assert!(ttl <= LONG && ttl + begun.elapsed() + ms(100) > LONG);
 }
 
 #[test]

@@ -164,6 +164,9 @@ behaviours! {
             a_released_lock_stays_taken_until_min_hold_is_over,
             a_lock_that_is_kept_goes_to_no_thread_of_its_process,
             a_release_after_min_hold_frees_the_lock,
+            a_lock_that_max_hold_ends_stays_taken_until_min_hold_is_over,
+            a_lock_that_was_lost_is_not_kept,
+            a_waiter_that_queues_at_a_kept_lock_has_it_next,
             a_repeated_release_lengthens_no_min_hold,
             turns_that_are_kept_run_no_fence_ahead_of_the_clock,
             a_lock_that_is_kept_gives_its_unused_fences_back,
@@ -247,6 +250,9 @@ behaviours! {
             with_times_out_and_names_the_holder,
             with_says_that_the_lease_ended_inside,
             run_returns_the_result_beside_the_loss,
+        }
+        min_hold {
+            a_waiter_at_a_kept_lock_is_told_its_last_owner,
         }
     }
 }

@@ -1,11 +1,12 @@
 //! Running a closure under the lock.
 
 use std::iter;
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::{Error, LeaseState, LostCause};
 
-use crate::support::{Kind, PATIENCE, lost, manager, ms, name, secs, shared, wait_until};
+use crate::support::{Kind, PATIENCE, Subject, lost, manager, ms, name, secs, shared, wait_until};
 
 pub(super) fn with_returns_what_the_closure_returns(kind: Kind) {
     let redis = shared();
@@ -35,20 +36,26 @@ pub(super) fn with_times_out_and_names_the_holder(kind: Kind) {
     let lock = kind.of(&manager(redis.url()), &name);
     let (owner, _) = redis.holders(&name).remove(0);
     for wait in [Duration::ZERO, ms(600)] {
-        let try_it = || lock.with(wait, |_| panic!("it ran without the lock"));
-        // On a busy machine the last request may go unanswered, and then it is not known to be held.
-        let timeout = iter::repeat_with(try_it)
-            .take(10)
-            .find(|result| !matches!(result, Err(Error::Unavailable { .. })));
-        match timeout {
-            Some(Err(Error::Timeout { waited, holder, .. })) => {
-                assert!(waited >= wait);
-                assert_eq!(holder.as_deref(), Some(&*owner));
-            }
-            other => panic!("no timeout: {other:?}"),
-        }
+        assert_eq!(holder_at_timeout(&lock, wait).as_deref(), Some(&*owner));
     }
     holder.release();
+}
+
+/// Waits for a lock that is taken all the while, and returns the holder that the error names.
+#[track_caller]
+pub(super) fn holder_at_timeout(lock: &Subject, wait: Duration) -> Option<Arc<str>> {
+    let try_it = || lock.with(wait, |_| panic!("it ran without the lock"));
+    // On a busy machine the last request may go unanswered, and then it is not known to be held.
+    let timeout = iter::repeat_with(try_it)
+        .take(10)
+        .find(|result| !matches!(result, Err(Error::Unavailable { .. })));
+    match timeout {
+        Some(Err(Error::Timeout { waited, holder, .. })) => {
+            assert!(waited >= wait);
+            holder
+        }
+        other => panic!("no timeout: {other:?}"),
+    }
 }
 
 pub(super) fn with_says_that_the_lease_ended_inside(kind: Kind) {

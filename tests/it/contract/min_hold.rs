@@ -1,12 +1,14 @@
 //! Locks that stay taken after their release (`min_hold`). The tests read the time to live that Redis reports.
 
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use leasehold::Error;
+use leasehold::{Error, Event, LostCause};
 
+use super::closures::holder_at_timeout;
 use crate::support::{
-    Fault, Kind, PATIENCE, Proxy, Raw, Role, Server, build, fence_of, manager, ms, name, patient,
-    secs, shared, task, wait_in_vain, wait_until,
+    Fault, Kind, PATIENCE, Proxy, Raw, Role, Server, build, fence_of, lost, manager, ms, name,
+    patient, secs, shared, task, wait_in_vain, wait_until,
 };
 
 /// Shorter than what it is kept for.
@@ -78,6 +80,100 @@ pub(super) fn a_release_after_min_hold_frees_the_lock(kind: Kind) {
     wait_until("it has passed", || begun.elapsed() > ms(2));
     guard.release().expect("it was held all the while");
     assert!(kind.keys(&name).iter().all(|key| !redis.exists(key)));
+}
+
+pub(super) fn a_lock_that_max_hold_ends_stays_taken_until_min_hold_is_over(kind: Kind) {
+    let (redis, name) = (shared(), name("kept-max-hold"));
+    let locks = manager(redis.url());
+    let lock = kind.of(&locks, &name).lease(LEASE).min_hold(KEPT);
+    let guard = lock.max_hold(ms(1)).lock().expect("it is free");
+    let loss = guard.on_lost().recv_timeout(PATIENCE).expect("it is told");
+    assert_eq!(loss.cause, LostCause::MaxHold);
+    // The release is sent in the background.
+    wait_until("each key is kept", || {
+        let keys = kind.keys(&name).into_iter();
+        keys.flat_map(|key| redis.holders(&key))
+            .all(|(_, ttl)| ttl > LEASE * 2)
+    });
+    assert_eq!(lost(guard.release()), loss);
+    is_kept(redis, kind, &name);
+}
+
+pub(super) fn a_lock_that_was_lost_is_not_kept(kind: Kind) {
+    let redis = shared();
+    for is_taken in [false, true] {
+        let name = name("kept-lost");
+        let (one, other) = (manager(redis.url()), manager(redis.url()));
+        let lock = kind.of(&one, &name).lease(LEASE).min_hold(KEPT);
+        let guard = lock.lock().expect("it is free");
+        let keys = kind.keys(&name);
+        for key in &keys {
+            let () = redis.ask(&["DEL", key]);
+        }
+        let rival = kind.rival().of(&other, &name).lease(LEASE);
+        let next = is_taken.then(|| rival.lock().expect("it is free"));
+        lost(guard.release());
+        for key in &keys {
+            let holders = redis.holders(key);
+            let owners: Vec<_> = holders.iter().map(|(owner, _)| &**owner).collect();
+            let next: Vec<_> = next.iter().map(|next| next.lease().owner()).collect();
+            assert_eq!(owners, next);
+            assert!(holders.iter().all(|(_, ttl)| *ttl <= LEASE), "{holders:?}");
+        }
+    }
+}
+
+pub(super) fn a_waiter_that_queues_at_a_kept_lock_has_it_next(kind: Kind) {
+    let redis = shared();
+    let (one, other) = (manager(redis.url()), manager(redis.url()));
+    for is_broken in [false, true] {
+        let name = name("kept-queue");
+        let keys = kind.keys(&name);
+        let lock = kind.of(&one, &name).lease(LEASE).min_hold(KEPT);
+        let guard = lock.lock().expect("it is free");
+        let owner = guard.lease().owner().to_owned();
+        guard.release().expect("it was held all the while");
+        let waiter = kind.rival().of(&other, &name).locking();
+        redis.wait_until_queued(&keys[0], 1);
+        if kind.family() == Kind::Mutex {
+            // The sign of a kept lock, and after it the mark of a waiter.
+            assert_eq!(redis.get(&keys[0]), Some(format!("{owner}!~!")));
+        }
+        let info = one.inspect(&keys[0]).expect("it is asked");
+        let holders = info.expect("it is kept").holders;
+        let owners: Vec<_> = holders.into_iter().map(|holder| holder.owner).collect();
+        assert_eq!(owners, [&*owner]);
+        for key in &keys {
+            if is_broken {
+                assert!(one.force_release(key, &owner).expect("it is asked"));
+            } else {
+                // Its time is over.
+                let () = redis.ask(&["DEL", key]);
+            }
+        }
+        waiter.locked();
+        waiter.release();
+    }
+}
+
+pub(super) fn a_waiter_at_a_kept_lock_is_told_its_last_owner(kind: Kind) {
+    let (redis, name) = (shared(), name("kept-told"));
+    let (tell, told) = channel();
+    let locks = build(patient(redis.url()).listener(move |event: &Event<'_>| {
+        if let Event::Contended { holder, .. } = event {
+            tell.send(holder.map(str::to_owned)).ok();
+        }
+    }));
+    let lock = kind.of(&locks, &name).lease(LEASE).min_hold(KEPT);
+    let guard = lock.lock().expect("it is free");
+    let owner = guard.lease().owner().to_owned();
+    guard.release().expect("it was held all the while");
+    let rival = kind.rival().of(&locks, &name);
+    // The last finds the mark that the second has left.
+    for wait in [Duration::ZERO, ms(600), Duration::ZERO] {
+        assert_eq!(holder_at_timeout(&rival, wait).as_deref(), Some(&*owner));
+    }
+    assert_eq!(told.recv_timeout(PATIENCE), Ok(Some(owner)));
 }
 
 pub(super) fn a_repeated_release_lengthens_no_min_hold(kind: Kind) {
