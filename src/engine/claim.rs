@@ -42,8 +42,8 @@ use crate::core::lease::{Standing, valid_until};
 use crate::core::queue::{Queue, Turn};
 use crate::engine::Engine;
 use crate::engine::holding::Holding;
-use crate::engine::names::Entry;
-use crate::engine::tenure::{EndedHere, Tenure};
+use crate::engine::release::Mode;
+use crate::engine::tenure::{Entry, Tenure};
 use crate::error::{Error, Failure, Lost, LostCause, Result};
 use crate::name::LockKey;
 use crate::random::owner;
@@ -102,12 +102,12 @@ impl Holding {
 
     /// False where it was lost before, or is none of this process's.
     fn end_for_claim(&mut self) -> bool {
-        match self.conclude(Engine::end_here) {
-            Ok((standing, EndedHere::Now(_))) => {
+        match self.end_turn(Mode::Detach) {
+            Ok((standing, Some(_))) => {
                 self.engine.release_over(&self.tenure.entry);
                 matches!(standing, Standing::Live(_))
             }
-            Ok((_, EndedHere::WasOver)) | Err(_) => false,
+            Ok((_, None)) | Err(_) => false,
         }
     }
 }
@@ -123,7 +123,7 @@ impl Engine {
         let now = self.now();
         let turn = tenure.map(|tenure| {
             let told = |turn: &Turn<Arc<Tenure>>| {
-                self.begins(&turn.tenure, turn.fence, now.since(asked), true);
+                self.count_guard(turn, now.since(asked), true);
             };
             self.begin(&entry, tenure, now, told, Queue::given)
         });

@@ -15,8 +15,8 @@ use crate::core::lease::{Standing, valid_until};
 use crate::core::queue::{Queue, Turn};
 use crate::engine::Engine;
 use crate::engine::holding::Holding;
-use crate::engine::names::Entry;
-use crate::engine::tenure::{EndedHere, Tenure};
+use crate::engine::release::{Mode, Unreleased};
+use crate::engine::tenure::{Entry, Tenure};
 use crate::error::{Error, Failure, LostCause, Result};
 use crate::random::owner;
 use crate::script::{Ask, GiveBack, Kind, Reply, Verb};
@@ -25,28 +25,27 @@ use crate::sync::Arc;
 impl Holding {
     /// Ends this writer's turn and begins a reader's.
     pub(crate) fn downgrade(mut self) -> Result<Self> {
-        let (standing, ended) = self.conclude(Engine::end_here)?;
+        let (standing, unreleased) = self.end_turn(Mode::Detach)?;
         if let Standing::Lost(cause) = standing {
-            if matches!(ended, EndedHere::Now(_)) {
+            if unreleased.is_some() {
                 self.engine.release_over(&self.tenure.entry);
             }
             return Err(Error::Lost(self.lost(cause)));
         }
-        let unused = match ended {
-            EndedHere::Now(unused) => unused,
-            // A guard that could still end it was outlived by a loss.
-            EndedHere::WasOver => return Err(Error::Lost(self.lost(LostCause::Expired))),
+        let Some(Unreleased { give_back }) = unreleased else {
+            // The lease had ended before its last guard: it was lost.
+            return Err(Error::Lost(self.lost(LostCause::Expired)));
         };
         let writer = &self.tenure;
         let engine = Arc::clone(&self.engine);
         let entry = engine.names.pin(Kind::Read, &writer.entry.target);
-        let reader = engine.become_reader(writer, &entry, unused);
+        let reader = engine.become_reader(writer, &entry, give_back);
         let now = engine.now();
         engine.release_over(&writer.entry);
         let turn = match reader {
             Ok(Some(reader)) => {
                 let told = |turn: &Turn<Arc<Tenure>>| {
-                    engine.begins(&turn.tenure, turn.fence, Duration::ZERO, true);
+                    engine.count_guard(turn, Duration::ZERO, true);
                 };
                 Ok(engine.begin(&entry, reader, now, told, Queue::given))
             }

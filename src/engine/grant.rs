@@ -7,10 +7,10 @@ use crate::core::fence::Fences;
 use crate::core::lease::Standing;
 use crate::core::queue::{Begun, Granted, Health, Queue, Turn};
 use crate::engine::Engine;
-use crate::engine::acquire::{Acquired, Request, Visit};
 use crate::engine::holding::Holding;
-use crate::engine::names::{Entry, Signal, Slot};
-use crate::engine::tenure::Tenure;
+use crate::engine::metrics::WaitMetrics;
+use crate::engine::request::{NotAcquired, Request};
+use crate::engine::tenure::{Entry, Signal, Slot, Tenure};
 use crate::error::{Failure, FailureKind, Result};
 use crate::sync::{Arc, Ordering};
 
@@ -21,8 +21,8 @@ impl Engine {
         request: &Request<'_>,
         entry: &Arc<Entry>,
         grant: Grant,
-        visit: &Visit<'_>,
-    ) -> Result<Acquired> {
+        metrics: &WaitMetrics<'_>,
+    ) -> Result<Holding, NotAcquired> {
         let (terms, units) = (request.options.terms(), request.units);
         let tenure = match self.tenure(entry, terms, units, grant) {
             Ok(tenure) => tenure,
@@ -32,19 +32,19 @@ impl Engine {
                     slot.send(Signal::Failed(failure.clone()));
                 }
                 self.names.retire(entry);
-                return Err(failure.into_error(Some(request.target.name())));
+                return Err(request.failed(failure));
             }
         };
         let now = self.now();
-        let told = |turn: &Turn<_>| visit.begins(turn, now, true);
+        let told = |turn: &Turn<_>| metrics.granted(turn, now, true);
         let turn = self.begin(entry, tenure, now, told, |queue, granted, now| {
             queue.granted(granted, now)
         });
-        Ok(Acquired::Turn(self.turn(request, turn, now)))
+        Ok(self.guard(request, turn, now))
     }
 
     /// A tenure of this process's that more threads could sit in if nobody else waits for the lock.
-    pub(super) fn offered(
+    pub(super) fn lease_to_share(
         self: &Arc<Self>,
         request: &Request<'_>,
         entry: &Entry,
@@ -64,7 +64,7 @@ impl Engine {
         entry: &Arc<Entry>,
         tenure: &Tenure,
         now: Time,
-        visit: &Visit<'_>,
+        metrics: &WaitMetrics<'_>,
     ) -> Option<Turn<Arc<Tenure>>> {
         if tenure.health(now) == Health::Lost {
             return None;
@@ -74,7 +74,7 @@ impl Engine {
             .lock()
             .queue
             .reopened(tenure.number, now, quantum_over)?;
-        visit.begins(&begun.turn, now, true);
+        metrics.granted(&begun.turn, now, true);
         Some(hand_out(begun, now))
     }
 
@@ -151,16 +151,6 @@ impl Engine {
             self.lost(&tenure, cause);
         }
         turn
-    }
-
-    pub(super) fn turn(
-        self: &Arc<Self>,
-        request: &Request<'_>,
-        turn: Turn<Arc<Tenure>>,
-        since: Time,
-    ) -> Holding {
-        let (max_hold, min_hold) = (request.options.max_hold, request.options.min_hold);
-        Holding::new(Arc::clone(self), turn, since, max_hold, min_hold)
     }
 }
 

@@ -30,17 +30,24 @@
 //!    receivers of a tenure, a waiting thread's slot, the owners that claims were tried under, the beginnings of the
 //!    events thread, the threads that a [token](crate::Cancel) may unpark.
 
-pub(crate) mod acquire;
-pub(crate) mod claim;
-pub(crate) mod downgrade;
+mod acquire;
+mod admin;
+mod claim;
+mod delegate;
+mod downgrade;
 pub(crate) mod events;
 mod grant;
+mod hold_limit;
 pub(crate) mod holding;
-pub(crate) mod names;
-pub(crate) mod operators;
-pub(crate) mod pass;
+mod metrics;
+mod names;
+mod rate_limiter;
+mod release;
 pub(crate) mod renewal;
+pub(crate) mod request;
+mod settle;
 pub(crate) mod tenure;
+mod wait;
 pub(crate) mod wakeup;
 pub(crate) mod watch;
 
@@ -51,7 +58,7 @@ use std::time::Duration;
 
 use crate::clock::{Clock, Time};
 use crate::config::Settings;
-use crate::error::{Error, Failure, FailureKind, Lost, LostCause, Result};
+use crate::error::{Error, Failure, FailureKind, Result};
 use crate::panics::survived;
 use crate::process::Origin;
 use crate::random::Chance;
@@ -61,10 +68,9 @@ use crate::store::{Answer, LEAST, Limits, Store};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, Weak};
 
 use claim::Tried;
-use events::{Events, Guard, Lease, Notice};
-use names::{Entry, Names};
+use events::Events;
 use renewal::Renewal;
-use tenure::Tenure;
+use tenure::{Entry, Names, Signal};
 use wakeup::Wakeup;
 use watch::Watch;
 
@@ -191,7 +197,7 @@ impl Engine {
             // Their signals are sent with no mutex held, as everywhere.
             let waiting = entry.lock().queue.close();
             for slot in waiting {
-                slot.send(names::Signal::Closed);
+                slot.send(Signal::Closed);
             }
         }
         self.wakeup.wake_all();
@@ -206,7 +212,7 @@ impl Engine {
     fn call(&self, entry: &Entry, verb: &Verb, limits: Limits<'_>) -> Result<Answer, Failure> {
         let (kind, target) = (entry.kind, &entry.target);
         let answer = self.send(&Call::Lock { kind, target, verb }, limits)?;
-        self.look_for_hand_over(entry, verb, &answer.reply);
+        self.count_hand_over(entry, verb, &answer.reply);
         Ok(answer)
     }
 
@@ -218,57 +224,6 @@ impl Engine {
             let words = "the request panicked";
             Err(Failure::plain(FailureKind::Unavailable, true, words))
         })
-    }
-
-    /// A guard begins, `asked` for from Redis or not. Told before anybody acts on it, so that no end of it, and no guard
-    /// after it, is told first.
-    fn begins(&self, tenure: &Tenure, fence: u64, waited: Duration, asked: bool) {
-        let waits = if asked {
-            &self.stats.waits_asked
-        } else {
-            &self.stats.waits_passed_on
-        };
-        waits.record(waited);
-        self.events.step(|| {
-            let guard = Guard::of(self, tenure, fence);
-            if asked {
-                Notice::Acquired(guard, waited)
-            } else {
-                Notice::PassedOn(guard, waited)
-            }
-        });
-    }
-
-    /// The server has confirmed a lease, which lasts for so much longer.
-    fn count_renewal(&self, tenure: &Tenure, left: Duration) {
-        self.stats.renewed.add(1);
-        self.events
-            .tell(|| Notice::Renewed(Lease::of(self, tenure), left));
-    }
-
-    /// Something was lost: by a tenure, or at `max_hold` by one guard.
-    fn count_loss(&self, tenure: &Tenure, fence: u64, cause: LostCause) {
-        self.stats.lost(cause).add(1);
-        self.events.warn(|| {
-            let Lease { name, owner } = Lease::of(self, tenure);
-            Notice::Lost(Lost { name, fence, cause }, owner)
-        });
-    }
-
-    /// Whether the answer to a request that may give the lock away is that it did.
-    fn look_for_hand_over(&self, entry: &Entry, verb: &Verb, reply: &Reply) {
-        let owner = match (verb, reply) {
-            (Verb::TakeOver { from, .. }, Reply::Held { .. }) => from,
-            (verb, Reply::HandedOver) => verb.owner(),
-            _ => return,
-        };
-        self.stats.handed_over.add(1);
-        self.events.step(|| {
-            Notice::HandedOver(Lease {
-                name: entry.target.name().into(),
-                owner: Arc::clone(owner),
-            })
-        });
     }
 
     /// The limits of a request for a wait until `until`; none where it is only a try.

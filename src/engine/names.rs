@@ -2,6 +2,8 @@
 //!
 //! A name's entry is made by the first thread that wants it and retired by the last that leaves it. A thread
 //! that finds an entry retired between looking it up and locking it looks again.
+//!
+//! `L` stands for a lease of this process, which itself holds the entry of its name.
 
 use std::borrow::Borrow;
 use std::collections::HashSet;
@@ -9,8 +11,7 @@ use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
 use crate::clock::Time;
 use crate::core::attempt::Attempt;
-use crate::core::queue::{Queue, Turn};
-use crate::engine::tenure::Tenure;
+use crate::core::queue::{Queue, Tenancy, Turn};
 use crate::error::Failure;
 use crate::name::Target;
 use crate::script::Kind;
@@ -23,21 +24,20 @@ const SHARDS: usize = 32;
 type Id<'a> = (Kind, &'a str);
 
 /// All names in use by this engine.
-pub(crate) struct Names {
+pub(crate) struct Names<L> {
     hasher: RandomState,
-    shards: [Mutex<HashSet<Named>>; SHARDS],
+    shards: [Mutex<HashSet<Named<L>>>; SHARDS],
 }
 
 /// An entry in the table, found by its identity: to hold that beside it would cost each name as much again.
-#[derive(Clone)]
-struct Named(Arc<Entry>);
+struct Named<L>(Arc<Entry<L>>);
 
 /// What has an identity: an entry, or what one is looked up by.
 trait Identity {
     fn id(&self) -> Id<'_>;
 }
 
-impl Identity for Named {
+impl<L> Identity for Named<L> {
     fn id(&self) -> Id<'_> {
         self.0.id()
     }
@@ -63,36 +63,36 @@ impl Hash for dyn Identity + '_ {
     }
 }
 
-impl PartialEq for Named {
+impl<L> PartialEq for Named<L> {
     fn eq(&self, other: &Self) -> bool {
         self.id() == other.id()
     }
 }
 
-impl Eq for Named {}
+impl<L> Eq for Named<L> {}
 
-impl Hash for Named {
+impl<L> Hash for Named<L> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.id().hash(state);
     }
 }
 
-impl<'a> Borrow<dyn Identity + 'a> for Named {
+impl<'a, L: 'a> Borrow<dyn Identity + 'a> for Named<L> {
     fn borrow(&self) -> &(dyn Identity + 'a) {
         self
     }
 }
 
 /// One name in use.
-pub(crate) struct Entry {
+pub(crate) struct Entry<L> {
     pub(crate) kind: Kind,
     pub(crate) target: Target,
-    state: Mutex<State>,
+    state: Mutex<State<L>>,
 }
 
 /// Guarded by the entry's mutex.
-pub(crate) struct State {
-    pub(crate) queue: Queue<Arc<Slot>, Arc<Tenure>>,
+pub(crate) struct State<L> {
+    pub(crate) queue: Queue<Arc<Slot<L>>, L>,
     /// What a name has only while somebody asks or waits: most are just held.
     aside: Option<Box<Aside>>,
 }
@@ -125,16 +125,16 @@ impl Aside {
 }
 
 /// Where a parked thread is told what to do.
-pub(crate) struct Slot {
+pub(crate) struct Slot<L> {
     thread: Thread,
     ready: AtomicBool,
-    signal: Mutex<Option<Signal>>,
+    signal: Mutex<Option<Signal<L>>>,
 }
 
 /// What a parked thread is told.
-pub(crate) enum Signal {
+pub(crate) enum Signal<L> {
     /// It is its turn, from this time on.
-    Turn(Turn<Arc<Tenure>>, Time),
+    Turn(Turn<L>, Time),
     /// It is the delegate now, and carries on this attempt or begins one.
     Delegate(Option<Box<Attempt>>),
     /// It is the delegate now: the try before it failed. `waits`: a wait had begun.
@@ -147,7 +147,7 @@ pub(crate) enum Signal {
     Closed,
 }
 
-impl Names {
+impl<L: Tenancy> Names<L> {
     pub(crate) fn new() -> Self {
         Self {
             hasher: RandomState::new(),
@@ -155,7 +155,7 @@ impl Names {
         }
     }
 
-    fn shard(&self, id: Id<'_>) -> &Mutex<HashSet<Named>> {
+    fn shard(&self, id: Id<'_>) -> &Mutex<HashSet<Named<L>>> {
         let hash = self.hasher.hash_one(id);
         // The low bits: the map inside uses the high ones.
         &self.shards[hash as usize % SHARDS]
@@ -166,7 +166,7 @@ impl Names {
         &self,
         kind: Kind,
         target: &Target,
-        mut act: impl FnMut(&Arc<Entry>, &mut State) -> T,
+        mut act: impl FnMut(&Arc<Entry<L>>, &mut State<L>) -> T,
     ) -> T {
         let id: Id<'_> = (kind, target.id());
         loop {
@@ -188,14 +188,14 @@ impl Names {
     }
 
     /// The name's entry, kept in the table until [`unpin`](Names::unpin).
-    pub(crate) fn pin(&self, kind: Kind, target: &Target) -> Arc<Entry> {
+    pub(crate) fn pin(&self, kind: Kind, target: &Target) -> Arc<Entry<L>> {
         self.with(kind, target, |entry, state| {
             state.aside.get_or_insert_default().pins += 1;
             Arc::clone(entry)
         })
     }
 
-    pub(crate) fn unpin(&self, entry: &Entry) {
+    pub(crate) fn unpin(&self, entry: &Entry<L>) {
         if let Some(aside) = &mut entry.lock().aside {
             aside.pins -= 1;
         }
@@ -203,7 +203,7 @@ impl Names {
     }
 
     /// Takes the entry out of the table if nobody wants it any more.
-    pub(crate) fn retire(&self, entry: &Entry) {
+    pub(crate) fn retire(&self, entry: &Entry<L>) {
         let id = entry.id();
         let mut shard = self.shard(id).lock();
         let mut state = entry.lock();
@@ -213,16 +213,19 @@ impl Names {
         }
     }
 
-    pub(crate) fn all(&self) -> Vec<Arc<Entry>> {
+    pub(crate) fn all(&self) -> Vec<Arc<Entry<L>>> {
         self.shards
             .iter()
-            .flat_map(|shard| shard.lock().iter().cloned().collect::<Vec<_>>())
-            .map(|Named(entry)| entry)
+            .flat_map(|shard| {
+                let shard = shard.lock();
+                let entries = shard.iter().map(|Named(entry)| Arc::clone(entry));
+                entries.collect::<Vec<_>>()
+            })
             .collect()
     }
 }
 
-impl Entry {
+impl<L: Tenancy> Entry<L> {
     fn new(kind: Kind, target: Target) -> Self {
         Self {
             kind,
@@ -233,22 +236,24 @@ impl Entry {
             }),
         }
     }
+}
 
+impl<L> Entry<L> {
     fn id(&self) -> Id<'_> {
         (self.kind, self.target.id())
     }
 
-    /// Whether it is the same lock.
-    pub(crate) fn is_of(&self, other: &Entry) -> bool {
+    /// Returns whether it is the same lock.
+    pub(crate) fn is_of(&self, other: &Self) -> bool {
         self.id() == other.id()
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State<L>> {
         self.state.lock()
     }
 }
 
-impl State {
+impl<L: Tenancy> State<L> {
     fn is_idle(&self) -> bool {
         self.queue.is_idle() && !self.aside.as_deref().is_some_and(Aside::is_kept)
     }
@@ -289,17 +294,17 @@ impl State {
         (*at >= since).then(|| Arc::clone(holder))
     }
 
-    /// Who holds the lock, as far as this process knows. `label` is this process's.
-    pub(crate) fn holder(&self, label: &str) -> Option<Arc<str>> {
+    /// Returns who holds the lock, as far as this process knows. `owner` gives the owner of a lease.
+    pub(crate) fn holder(&self, owner: impl FnOnce(&L) -> Arc<str>) -> Option<Arc<str>> {
         match (self.queue.tenure(), self.last()) {
-            (Some(tenure), _) => Some(tenure.owner.text(label).into()),
+            (Some(lease), _) => Some(owner(lease)),
             (None, Last::Held(holder)) => Some(Arc::clone(holder)),
             (None, _) => None,
         }
     }
 }
 
-impl Slot {
+impl<L> Slot<L> {
     /// A slot of the calling thread.
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
@@ -310,14 +315,14 @@ impl Slot {
     }
 
     /// Tells the thread what to do. Called once, by whoever took the slot out of the queue.
-    pub(crate) fn send(&self, signal: Signal) {
+    pub(crate) fn send(&self, signal: Signal<L>) {
         *self.signal.lock() = Some(signal);
         self.ready.store(true, Ordering::Release);
         self.thread.unpark();
     }
 
     /// What the thread was told, if it was.
-    pub(crate) fn take(&self) -> Option<Signal> {
+    pub(crate) fn take(&self) -> Option<Signal<L>> {
         if !self.ready.load(Ordering::Acquire) {
             return None;
         }

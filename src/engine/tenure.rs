@@ -1,12 +1,4 @@
-//! A tenure, and the way out.
-//!
-//! A guard that ends finishes its turn in this order:
-//!
-//! 1. it is settled who ends it: the guard, or the watch thread at `max_hold`;
-//! 2. under the name's mutex the queue decides: pass on, take over, or release; in the last two cases the
-//!    lease is ended here, *before* anything is sent that may give the lock away;
-//! 3. with no mutex held, the next thread is told, or one release is sent;
-//! 4. what failed of the release goes to the renewal thread; then the queue's next thread, if any, may ask.
+//! A lease of this process on one name: from a grant to its end, for all guards that it is passed through.
 
 use std::mem;
 use std::time::Duration;
@@ -15,19 +7,24 @@ use crossbeam_channel::Sender;
 
 use crate::clock::Time;
 use crate::config::Terms;
-use crate::core::attempt::{Attempt, Grant, Leftover};
-use crate::core::ending::{Ending, Next};
+use crate::core::attempt::Grant;
 use crate::core::lease::{LeaseCell, Standing, sent_for, valid_until};
-use crate::core::queue::{Finish, Health, Tenancy};
+use crate::core::queue::{Health, Tenancy};
 use crate::core::schedule::{Numbered, at_risk_below};
 use crate::engine::Engine;
-use crate::engine::names::{Entry, Last, Signal};
-use crate::error::{Failure, Lost, LostCause};
+use crate::engine::names;
+use crate::error::{Lost, LostCause};
 use crate::name::LockKey;
 use crate::random::Owner;
-use crate::script::{GiveBack, Gone, Renewal, Renewed};
-use crate::store::Limits;
+use crate::script::{Gone, Renewal, Renewed};
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
+
+/// The names of this engine, and their parts.
+pub(crate) type Names = names::Names<Arc<Tenure>>;
+pub(crate) type Entry = names::Entry<Arc<Tenure>>;
+pub(crate) type State = names::State<Arc<Tenure>>;
+pub(crate) type Slot = names::Slot<Arc<Tenure>>;
+pub(crate) type Signal = names::Signal<Arc<Tenure>>;
 
 /// This process's holding of one name, from a grant to its end.
 pub(crate) struct Tenure {
@@ -88,14 +85,6 @@ impl Numbered for Arc<Tenure> {
     fn number(&self) -> u64 {
         self.number
     }
-}
-
-/// What became of a tenure that was to be ended in this process alone.
-pub(super) enum EndedHere {
-    /// It was ended, with so much of its fences unused. [`Engine::release_over`] is to follow.
-    Now(Option<GiveBack>),
-    /// It was over before.
-    WasOver,
 }
 
 /// Somebody who wants to hear of the loss of one holding.
@@ -192,11 +181,26 @@ impl Tenure {
     }
 
     /// Until when Redis may keep the key past its lease.
-    fn kept_until(&self) -> Option<Time> {
+    pub(super) fn kept_until(&self) -> Option<Time> {
         let is_extended = self.is_extended.load(Ordering::Acquire);
         is_extended
             .then(|| self.rare(|rare| rare.kept_until))
             .flatten()
+    }
+
+    /// Returns until when a request of this owner may still be carried out.
+    pub(super) fn doubt(&self) -> Option<Time> {
+        self.rare(|rare| rare.doubt)
+    }
+
+    /// Returns whether processes are known to wait for the lock.
+    pub(super) fn is_contended(&self) -> bool {
+        self.contended.load(Ordering::Relaxed)
+    }
+
+    /// Returns true once: to the thread that releases what is left of a lost lease.
+    pub(super) fn begin_clean_up(&self) -> bool {
+        !self.is_cleaned_up.swap(true, Ordering::Relaxed)
     }
 
     /// Whether it may be passed on at `now`.
@@ -330,26 +334,9 @@ impl Engine {
         })
     }
 
-    /// How a tenure is ended in Redis.
-    pub(super) fn ending(&self, tenure: &Tenure, give_back: Option<GiveBack>, now: Time) -> Ending {
-        let contended = tenure.contended.load(Ordering::Relaxed);
-        let left = self.leftover(tenure, now);
-        let ending = Ending::of_tenure(left, contended, give_back, now, tenure.terms.lease());
-        match tenure.kept_back(now) {
-            Some(until) => ending.keeping_back(until, now),
-            None => ending,
-        }
-    }
-
-    /// Returns what may be left of a tenure in Redis, and until when. The thread that ends it may have a shorter lease.
-    pub(super) fn leftover(&self, tenure: &Tenure, now: Time) -> Leftover {
-        Leftover {
-            owner: self.owner_of(tenure),
-            units: tenure.units,
-            doubt: tenure.rare(|rare| rare.doubt),
-            kept_until: tenure.kept_until().max(Some(now + tenure.terms.lease())),
-            give_back: None,
-        }
+    /// Returns who holds the lock, as far as this process knows.
+    pub(super) fn holder(&self, state: &State) -> Option<Arc<str>> {
+        state.holder(|tenure| self.owner_of(tenure))
     }
 
     /// Returns whether a tenure may be passed on in memory at `now`.
@@ -367,230 +354,5 @@ impl Engine {
             self.renewal.hasten(self, tenure);
         }
         Health::Poor
-    }
-
-    /// Ends one turn of a tenure. Returns what the lease was, and what is to be sent to Redis, if anything.
-    pub(crate) fn finish(
-        self: &Arc<Self>,
-        tenure: &Arc<Tenure>,
-        now: Time,
-    ) -> (Standing, Option<Ending>) {
-        let (standing, finish, fence, now) = {
-            let mut state = tenure.entry.lock();
-            // The wait for the mutex may have been long.
-            let now = now.max(self.now());
-            let health = match self.health(tenure, now) {
-                Health::Good | Health::Poor if tenure.kept_back(now).is_some() => Health::KeptBack,
-                health => health,
-            };
-            let fence = match health {
-                Health::Lost => state.queue.fence(tenure.number),
-                Health::Good | Health::Poor | Health::KeptBack => None,
-            };
-            let finish = state.queue.finish(tenure.number, now, health);
-            let standing = match finish {
-                Finish::Passed(..) => tenure.cell.standing(now),
-                // Before anything is sent: from here on nobody in this process holds it.
-                _ => tenure.cell.end(now),
-            };
-            if let Finish::TakeOver(..) = finish {
-                // Until the next thread has asked.
-                state.note_last(Last::Held(self.owner_of(tenure)));
-            }
-            (standing, finish, fence, now)
-        };
-        match finish {
-            Finish::Passed((first, rest)) => {
-                for (slot, turn) in first.into_iter().chain(rest) {
-                    slot.send(Signal::Turn(turn, now));
-                }
-                (standing, None)
-            }
-            Finish::TakeOver(slot, give_back) if tenure.kept_back(now).is_some() => {
-                self.deregister(tenure);
-                // There may be more of it, so the next thread asks beside it.
-                slot.send(Signal::Delegate(None));
-                (standing, Some(self.ending(tenure, give_back, now)))
-            }
-            Finish::TakeOver(slot, give_back) => {
-                self.deregister(tenure);
-                let from = self.leftover(tenure, now);
-                let label = &self.settings.label;
-                let attempt = Attempt::take_over(&*self.chance, label, from, give_back);
-                slot.send(Signal::Delegate(Some(Box::new(attempt))));
-                (standing, None)
-            }
-            Finish::Release(give_back) => {
-                self.deregister(tenure);
-                (standing, Some(self.ending(tenure, give_back, now)))
-            }
-            Finish::Lost(next) => {
-                self.found_lost(tenure, standing, fence);
-                self.hand_on(&tenure.entry, next);
-                self.after_loss(tenure, standing);
-                (standing, None)
-            }
-            Finish::Stale => {
-                self.after_loss(tenure, standing);
-                (standing, None)
-            }
-        }
-    }
-
-    /// Ends the last turn of a tenure, and the tenure with it, here and not in Redis.
-    pub(super) fn end_here(
-        self: &Arc<Self>,
-        tenure: &Arc<Tenure>,
-        now: Time,
-    ) -> (Standing, EndedHere) {
-        let (standing, finish, fence) = {
-            let mut state = tenure.entry.lock();
-            // The wait for the mutex may have been long.
-            let now = now.max(self.now());
-            // It is not passed on, however good it is.
-            let health = match tenure.health(now) {
-                Health::Lost => Health::Lost,
-                Health::Good | Health::Poor | Health::KeptBack => Health::Poor,
-            };
-            let fence = state.queue.fence(tenure.number);
-            let finish = state.queue.finish(tenure.number, now, health);
-            (tenure.cell.end(now), finish, fence)
-        };
-        match finish {
-            Finish::TakeOver(next, give_back) => {
-                self.deregister(tenure);
-                // It finds the lock held, and queues for it.
-                next.send(Signal::Delegate(None));
-                (standing, EndedHere::Now(give_back))
-            }
-            Finish::Release(give_back) => {
-                self.deregister(tenure);
-                (standing, EndedHere::Now(give_back))
-            }
-            Finish::Lost(next) => {
-                self.found_lost(tenure, standing, fence);
-                self.hand_on(&tenure.entry, next);
-                self.after_loss(tenure, standing);
-                (standing, EndedHere::WasOver)
-            }
-            Finish::Stale | Finish::Passed(_) => {
-                self.after_loss(tenure, standing);
-                (standing, EndedHere::WasOver)
-            }
-        }
-    }
-
-    /// The lease was lost: whoever waits behind it may ask, and whoever wants to know is told.
-    pub(crate) fn lost(&self, tenure: &Arc<Tenure>, cause: LostCause) {
-        let (fence, next) = {
-            let queue = &mut tenure.entry.lock().queue;
-            (queue.fence(tenure.number), queue.lost(tenure.number))
-        };
-        self.found_lost(tenure, Standing::Lost(cause), fence);
-        self.hand_on(&tenure.entry, next);
-        self.renewal.deregister(tenure);
-        tenure.announce(cause);
-    }
-
-    /// Counts and tells a loss, where this has taken the tenure out of its queue, in which its guards had this fence:
-    /// so it is once.
-    pub(super) fn found_lost(&self, tenure: &Tenure, standing: Standing, fence: Option<u64>) {
-        if let (Standing::Lost(cause), Some(fence)) = (standing, fence) {
-            self.count_loss(tenure, fence, cause);
-        }
-    }
-
-    /// The guard of a lost tenure is gone too, so nothing relies any more on what may be left of it in Redis.
-    pub(super) fn after_loss(&self, tenure: &Arc<Tenure>, standing: Standing) {
-        if let Standing::Lost(cause) = standing {
-            self.deregister(tenure);
-            tenure.announce(cause);
-            // A key that the server says is gone needs no release; the others of its set do.
-            let may_be_left = cause == LostCause::Expired || tenure.keys().len() > 1;
-            // Once for all that sit in it.
-            if may_be_left && !tenure.is_cleaned_up.swap(true, Ordering::Relaxed) {
-                let left = self.leftover(tenure, self.now());
-                self.clean_up(&tenure.entry, left, tenure.terms.lease());
-            }
-        }
-    }
-
-    pub(super) fn deregister(&self, tenure: &Arc<Tenure>) {
-        self.renewal.deregister(tenure);
-        self.watch.deregister_lease(tenure);
-    }
-
-    /// Makes the next thread the delegate, or retires the name.
-    pub(crate) fn hand_on(
-        &self,
-        entry: &Arc<Entry>,
-        next: Option<Arc<crate::engine::names::Slot>>,
-    ) {
-        match next {
-            Some(slot) => {
-                // It asks afresh: whatever was answered before says nothing now.
-                entry.lock().forget_last();
-                slot.send(Signal::Delegate(None));
-            }
-            None => self.names.retire(entry),
-        }
-    }
-
-    /// Sends the release of a name's tenure; then who waits here may ask. As [`Engine::send_ending`].
-    pub(super) fn run_ending(
-        &self,
-        entry: &Arc<Entry>,
-        ending: Ending,
-    ) -> Result<Option<Gone>, Failure> {
-        let result = self.send_ending(entry, ending, self.limits(None));
-        self.release_over(entry);
-        result
-    }
-
-    /// Sends a release once, within `limits`, and leaves what fails to the renewal thread. Returns where the lock had gone
-    /// if it was not ours any more.
-    pub(crate) fn send_ending(
-        &self,
-        entry: &Arc<Entry>,
-        mut ending: Ending,
-        limits: Limits<'_>,
-    ) -> Result<Option<Gone>, Failure> {
-        loop {
-            ending.brought_up_to(self.now());
-            let next = match self.call(entry, ending.verb(), limits) {
-                Ok(answer) => ending.replied(self.now(), &answer.reply, answer.resent),
-                Err(failure) => {
-                    self.stats.endings_repeated.add(1);
-                    ending.failed(self.now(), failure.passes(), &*self.chance);
-                    self.renewal.end(self, entry, ending);
-                    return Err(failure);
-                }
-            };
-            match next {
-                Next::Send => {}
-                Next::Later(_) => {
-                    self.stats.endings_repeated.add(1);
-                    let gone = ending.gone();
-                    self.renewal.end(self, entry, ending);
-                    return Ok(gone);
-                }
-                Next::Done => return Ok(ending.gone()),
-            }
-        }
-    }
-
-    /// The release of a name's tenure was sent: who waits here may ask.
-    pub(crate) fn release_over(&self, entry: &Arc<Entry>) {
-        let next = entry.lock().queue.ended();
-        self.hand_on(entry, next);
-    }
-
-    /// Leaves the release of a name's tenure to the renewal thread, and with it the wait for its answer to whoever
-    /// asks for the name next.
-    pub(crate) fn leave_release(&self, entry: &Arc<Entry>, ending: Ending) {
-        let place = self.renewal.reserve(self.now(), entry, &ending);
-        // From here on whoever asks finds the place.
-        self.release_over(entry);
-        self.renewal.leave(self, entry, ending, place);
     }
 }

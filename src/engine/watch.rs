@@ -16,7 +16,7 @@ use crate::core::lease::Standing;
 use crate::core::schedule::{Numbered, Place, Schedule, Shift, at_risk_below};
 use crate::engine::Engine;
 use crate::engine::events::{Lease, Notice};
-use crate::engine::holding::HoldLimit;
+use crate::engine::hold_limit::HoldLimit;
 use crate::engine::tenure::Tenure;
 use crate::logging;
 use crate::panics::survived;

@@ -15,8 +15,8 @@ use crate::cancel::Cancel;
 use crate::clock::Time;
 use crate::config::Options;
 use crate::engine::Engine;
-use crate::engine::acquire::{Acquired, Request};
 use crate::engine::holding::Holding;
+use crate::engine::request::{NotAcquired, Request};
 use crate::error::{Error, Lost, Result};
 use crate::name::{LockKey, Target};
 use crate::script::{ALL, Kind};
@@ -71,31 +71,32 @@ impl Handle {
 
     /// Acquires, waiting for as long as it takes.
     fn wait(&self, kind: Kind, units: u32) -> Result<Holding> {
-        self.acquire(kind, units, Some(Time::NEVER)).map(ever)
+        without_limit(self.acquire(kind, units, Some(Time::NEVER)))
     }
 
     /// Acquires, waiting for at most `wait`; where that is zero it is a try.
     fn wait_for(&self, kind: Kind, units: u32, wait: Duration) -> Result<Option<Holding>> {
-        self.acquire(kind, units, self.until(wait)).map(in_time)
+        within_limit(self.acquire(kind, units, self.until(wait)))
     }
 
     /// Runs `f` under a guard that `guard` makes of what `acquire` brings within `wait`, and that `release` ends.
     fn run<H, G, T>(
         &self,
         wait: Duration,
-        acquire: impl FnOnce(Option<Time>) -> Result<Acquired<H>>,
+        acquire: impl FnOnce(Option<Time>) -> Result<H, NotAcquired>,
         guard: impl FnOnce(H) -> G,
         f: impl FnOnce(&G) -> T,
         release: impl FnOnce(G) -> Result<()>,
     ) -> Result<Ran<T>> {
         let asked = self.engine.now();
-        match acquire(self.until(wait))? {
-            Acquired::Turn(held) => Ok(run(guard(held), f, release)),
-            Acquired::Busy(holder) => Err(Error::Timeout {
+        match acquire(self.until(wait)) {
+            Ok(held) => Ok(run(guard(held), f, release)),
+            Err(NotAcquired::Held(holder)) => Err(Error::Timeout {
                 name: self.name().into(),
                 waited: self.engine.now().since(asked),
                 holder,
             }),
+            Err(NotAcquired::Failed(error)) => Err(error),
         }
     }
 
@@ -104,7 +105,7 @@ impl Handle {
         (!wait.is_zero()).then(|| self.engine.now() + wait)
     }
 
-    fn acquire(&self, kind: Kind, units: u32, until: Option<Time>) -> Result<Acquired> {
+    fn acquire(&self, kind: Kind, units: u32, until: Option<Time>) -> Result<Holding, NotAcquired> {
         self.acquire_one(self.target()?, kind, units, until)
     }
 
@@ -114,7 +115,7 @@ impl Handle {
         kind: Kind,
         units: u32,
         until: Option<Time>,
-    ) -> Result<Acquired> {
+    ) -> Result<Holding, NotAcquired> {
         let acquired = self.engine.acquire(&Request {
             kind,
             target,
@@ -123,7 +124,12 @@ impl Handle {
             until,
             cancel: self.cancel.as_ref(),
         });
-        acquired.map_err(|error| self.with_the_kind_found(error, target, Some(kind)))
+        acquired.map_err(|why| match why {
+            NotAcquired::Failed(error) => {
+                self.with_the_kind_found(error, target, Some(kind)).into()
+            }
+            held @ NotAcquired::Held(_) => held,
+        })
     }
 
     /// Adds to a `WrongType` the kind of lock that has the name. It takes a further request, which only reads; a user
@@ -211,19 +217,22 @@ impl<T> Ran<T> {
     }
 }
 
-/// What came of a wait without an end.
-fn ever<T>(acquired: Acquired<T>) -> T {
-    match acquired {
-        Acquired::Turn(held) => held,
-        Acquired::Busy(_) => unreachable!("a wait without an end does not end with \"held\""),
-    }
+/// Returns the result of a wait without a time limit.
+fn without_limit<T>(acquired: Result<T, NotAcquired>) -> Result<T> {
+    acquired.map_err(|why| match why {
+        NotAcquired::Failed(error) => error,
+        NotAcquired::Held(_) => {
+            unreachable!("a wait without a time limit does not end while the lock is held")
+        }
+    })
 }
 
-/// What came of a wait with an end.
-fn in_time<T>(acquired: Acquired<T>) -> Option<T> {
+/// Returns the result of a wait with a time limit: `None` if the lock was held until its end.
+fn within_limit<T>(acquired: Result<T, NotAcquired>) -> Result<Option<T>> {
     match acquired {
-        Acquired::Turn(held) => Some(held),
-        Acquired::Busy(_) => None,
+        Ok(held) => Ok(Some(held)),
+        Err(NotAcquired::Held(_)) => Ok(None),
+        Err(NotAcquired::Failed(error)) => Err(error),
     }
 }
 

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use crate::clock::Time;
 use crate::engine::Engine;
-use crate::engine::acquire::Acquired;
 use crate::engine::holding::Holding;
+use crate::engine::request::NotAcquired;
 use crate::error::Result;
 use crate::guard::{Lease, MultiGuard};
-use crate::lock::{Handle, Ran, Unfit, debug, ever, in_time, options, until};
+use crate::lock::{Handle, Ran, Unfit, debug, options, until, within_limit, without_limit};
 use crate::name::{LockKey, Target};
 use crate::script::Kind;
 use crate::sync::Arc;
@@ -102,8 +102,7 @@ impl MultiLock {
     ///
     /// As [`Mutex::lock`](crate::Mutex::lock).
     pub fn lock(&self) -> Result<MultiGuard> {
-        let held = ever(self.acquire(Some(Time::NEVER))?);
-        Ok(MultiGuard::new(held))
+        without_limit(self.acquire(Some(Time::NEVER))).map(MultiGuard::new)
     }
 
     /// Acquires all of them if all are free. `None` means that one is held. Blocks for one request.
@@ -121,7 +120,7 @@ impl MultiLock {
     ///
     /// As [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
     pub fn try_lock_for(&self, wait: Duration) -> Result<Option<MultiGuard>> {
-        let held = in_time(self.acquire(self.handle.until(wait))?);
+        let held = within_limit(self.acquire(self.handle.until(wait)))?;
         Ok(held.map(MultiGuard::new))
     }
 
@@ -156,16 +155,12 @@ impl MultiLock {
             .run(wait, acquire, MultiGuard::new, call, MultiGuard::release)
     }
 
-    fn acquire(&self, until: Option<Time>) -> Result<Acquired<Vec<Holding>>> {
+    /// Acquires one group of names after the other. If one fails, those before it are dropped, and so released.
+    fn acquire(&self, until: Option<Time>) -> Result<Vec<Holding>, NotAcquired> {
         self.handle.target()?;
-        let mut held = Vec::with_capacity(self.groups.len());
-        for group in &self.groups {
-            // Dropped on the way out, what is held is released.
-            match self.handle.acquire_one(group, Kind::Multi, 1, until)? {
-                Acquired::Turn(holding) => held.push(holding),
-                Acquired::Busy(holder) => return Ok(Acquired::Busy(holder)),
-            }
-        }
-        Ok(Acquired::Turn(held))
+        let groups = self.groups.iter();
+        groups
+            .map(|group| self.handle.acquire_one(group, Kind::Multi, 1, until))
+            .collect()
     }
 }

@@ -19,7 +19,7 @@ use crate::clock::Time;
 use crate::core::ending::{Ending, Next};
 use crate::core::schedule::{Numbered, Place};
 use crate::engine::Engine;
-use crate::engine::names::Entry;
+use crate::engine::tenure::Entry;
 use crate::error::{Failure, FailureKind};
 use crate::logging;
 use crate::name::LockKey;
@@ -252,7 +252,7 @@ impl Renewal {
         let was_settled = job.ending.is_settled();
         let (next, result) = match answer {
             Ok(answer) => {
-                engine.look_for_hand_over(&begun.entry, &begun.verb, &answer.reply);
+                engine.count_hand_over(&begun.entry, &begun.verb, &answer.reply);
                 let next = job.ending.replied(now, &answer.reply, answer.resent);
                 (next, Ok(()))
             }

@@ -73,7 +73,7 @@ impl Scene {
         let handle = self.mutex(SHORT_LEASE);
         let waiting = thread::spawn(move || handle.lock().map(|guard| guard.fence()));
         let begun = SystemClock.now();
-        let waits = |entry: &Arc<super::super::names::Entry>| entry.lock().queue.waiting() > 0;
+        let waits = |entry: &Arc<super::super::tenure::Entry>| entry.lock().queue.waiting() > 0;
         while !self.engine.names.all().iter().any(waits) {
             assert!(SystemClock.now().since(begun) < PATIENCE, "it never waits");
             thread::yield_now();

@@ -34,7 +34,7 @@ fn wait_for(mut condition: impl FnMut() -> bool) {
 }
 
 fn is_waited_for(engine: &Arc<Engine>) -> bool {
-    let waits = |entry: &Arc<super::super::names::Entry>| entry.lock().queue.waiting() > 0;
+    let waits = |entry: &Arc<super::super::tenure::Entry>| entry.lock().queue.waiting() > 0;
     engine.names.all().iter().any(waits)
 }
 

@@ -1,0 +1,159 @@
+//! The time limits of one guard: `max_hold`, at which the watch thread ends the guard, and `warn_after`.
+
+use std::time::Duration;
+
+use crate::clock::Time;
+use crate::core::lease::Standing;
+use crate::engine::Engine;
+use crate::engine::tenure::Tenure;
+use crate::error::LostCause;
+use crate::sync::{Arc, AtomicU8, AtomicU64, Ordering};
+
+/// The limits of a guard that has any.
+#[derive(Default)]
+pub(super) struct HoldLimits {
+    max_hold: Option<Arc<HoldLimit>>,
+    warn_after: Option<Arc<HoldLimit>>,
+}
+
+/// One limit, which the guard and the watch thread settle: the first of them decides.
+pub(crate) struct HoldLimit {
+    pub(crate) tenure: Arc<Tenure>,
+    holding: u32,
+    fence: u64,
+    since: Time,
+    action: Action,
+    length: Duration,
+    pub(crate) due: Time,
+    /// Its place in the watch thread's timetable.
+    pub(crate) place: AtomicU64,
+    state: AtomicU8,
+}
+
+/// What happens when the time is over.
+enum Action {
+    /// The guard is ended.
+    End,
+    /// A warning is given, unless the guard has reached this `max_hold`.
+    Warn { max_hold: Option<Arc<HoldLimit>> },
+}
+
+const OPEN: u8 = 0;
+const FINISHED: u8 = 1;
+const EXCEEDED: u8 = 2;
+
+/// A guard, as its limits know it.
+pub(super) struct Limited<'a> {
+    pub(super) tenure: &'a Arc<Tenure>,
+    pub(super) holding: u32,
+    pub(super) fence: u64,
+    pub(super) since: Time,
+}
+
+impl HoldLimits {
+    /// Has the watch thread watch the limits of a guard. Returns `None` if there are none.
+    pub(super) fn watch(
+        engine: &Engine,
+        guard: &Limited<'_>,
+        max_hold: Option<Duration>,
+    ) -> Option<Box<Self>> {
+        let warn_after = engine.settings.warn_after;
+        if max_hold.is_none() && warn_after.is_none() {
+            return None;
+        }
+        let watch = |length: Duration, action| {
+            let limit = Arc::new(HoldLimit {
+                tenure: Arc::clone(guard.tenure),
+                holding: guard.holding,
+                fence: guard.fence,
+                since: guard.since,
+                action,
+                length,
+                // A thread that is woken late has the whole time too.
+                due: engine.now() + length,
+                place: AtomicU64::new(0),
+                state: AtomicU8::new(OPEN),
+            });
+            engine.watch.register_hold(&limit);
+            limit
+        };
+        let max_hold = max_hold.map(|length| watch(length, Action::End));
+        let warn_after = warn_after.map(|length| {
+            let max_hold = max_hold.clone();
+            watch(length, Action::Warn { max_hold })
+        });
+        Some(Box::new(Self {
+            max_hold,
+            warn_after,
+        }))
+    }
+
+    /// Returns the limits for a lease of one name of the guard: it reads lost with the guard, and warns of nothing.
+    pub(super) fn of_one_name(&self) -> Option<Box<Self>> {
+        let max_hold = Some(Arc::clone(self.max_hold.as_ref()?));
+        Some(Box::new(Self {
+            max_hold,
+            warn_after: None,
+        }))
+    }
+
+    /// Returns the length of `max_hold`.
+    pub(super) fn max_hold(&self) -> Option<Duration> {
+        self.max_hold.as_ref().map(|limit| limit.length)
+    }
+
+    /// Returns whether the guard has reached its `max_hold`.
+    pub(super) fn is_exceeded(&self) -> bool {
+        self.max_hold
+            .as_ref()
+            .is_some_and(|limit| limit.is_exceeded())
+    }
+
+    /// Ends the limits with the guard. Returns false if the watch thread has ended the guard before.
+    pub(super) fn finish(&self, engine: &Engine) -> bool {
+        let is_first = |limit: &Arc<HoldLimit>| {
+            engine.watch.deregister_hold(limit);
+            limit.settle(FINISHED)
+        };
+        self.warn_after.as_ref().map(is_first);
+        self.max_hold.as_ref().is_none_or(is_first)
+    }
+}
+
+impl HoldLimit {
+    /// Settles the limit. Returns true for the first thread that does.
+    fn settle(&self, how: u8) -> bool {
+        self.state
+            .compare_exchange(OPEN, how, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+    }
+
+    fn is_exceeded(&self) -> bool {
+        self.state.load(Ordering::Acquire) == EXCEEDED
+    }
+
+    /// Does what is to be done when the time is over. Called by the watch thread, once.
+    pub(crate) fn exceed(&self, engine: &Arc<Engine>, now: Time) {
+        if !self.settle(EXCEEDED) {
+            return;
+        }
+        let held = now.since(self.since);
+        match &self.action {
+            Action::Warn { max_hold } => {
+                let is_over = max_hold.as_ref().is_some_and(|limit| limit.is_exceeded());
+                let is_live = matches!(self.tenure.cell.standing(now), Standing::Live(_));
+                if is_live && !is_over {
+                    engine.count_held_long(&self.tenure, self.fence, held);
+                }
+            }
+            Action::End => {
+                // From here on the guard reads lost.
+                engine.count_end_at_max_hold(&self.tenure, self.fence, held);
+                for listener in self.tenure.withdraw(self.holding) {
+                    listener.tell(LostCause::MaxHold);
+                }
+                engine.end_at_max_hold(&self.tenure, now);
+            }
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The counters and events of locks: each is counted here, and nowhere else.
+//!
+//! | on the way in ([`WaitMetrics`]) | counters | event |
+//! | --- | --- | --- |
+//! | a call begins to wait for the lock | `contended` | contended |
+//! | a call gets a guard, from Redis or from another thread | a histogram of waits for each | acquired, passed on |
+//! | a call ends without a guard | `tries_held`, `timed_out` or `failed` | |
+//! | a call that has waited ends | `waits_over` | |
+//!
+//! | on the way out | counters | event |
+//! | --- | --- | --- |
+//! | a guard ends | a histogram of holds: released, or lost | released |
+//! | a lease, or a guard at its `max_hold`, is lost | `lost` by cause | lost |
+//! | Redis gives the lock to another process | `handed_over` | handed over |
+
+use std::mem;
+use std::time::Duration;
+
+use crate::clock::Time;
+use crate::core::lease::Standing;
+use crate::core::queue::Turn;
+use crate::engine::Engine;
+use crate::engine::events::{Guard, Lease, Notice};
+use crate::engine::request::{NotAcquired, Request};
+use crate::engine::tenure::{Entry, Tenure};
+use crate::error::{Lost, LostCause};
+use crate::script::{Reply, Verb};
+use crate::sync::Arc;
+
+/// One call on its way in.
+pub(super) struct WaitMetrics<'a> {
+    engine: &'a Engine,
+    /// When the call began.
+    pub(super) arrived: Time,
+    /// Whether the call has begun to wait for the lock.
+    waits: bool,
+}
+
+impl<'a> WaitMetrics<'a> {
+    pub(super) fn new(engine: &'a Engine, arrived: Time) -> Self {
+        Self {
+            engine,
+            arrived,
+            waits: false,
+        }
+    }
+
+    /// Notes that the call waits for the lock, once. A try waits for an answer and not for the lock, so it is not counted.
+    pub(super) fn waits(
+        &mut self,
+        request: &Request<'_>,
+        holder: impl FnOnce() -> Option<Arc<str>>,
+    ) {
+        if request.until.is_none() || mem::replace(&mut self.waits, true) {
+            return;
+        }
+        self.engine.stats.contended.add(1);
+        self.engine
+            .events
+            .step(|| Notice::Contended(request.target.name().into(), holder()));
+    }
+
+    /// Notes that the call has a guard since `since`: from Redis, or else from another thread of this process.
+    pub(super) fn granted(&self, turn: &Turn<Arc<Tenure>>, since: Time, from_redis: bool) {
+        let waited = since.since(self.arrived);
+        self.engine.count_guard(turn, waited, from_redis);
+    }
+
+    /// Notes that the call ends without a guard.
+    pub(super) fn refused(&self, request: &Request<'_>, why: &NotAcquired) {
+        let counter = match (why, request.until) {
+            (NotAcquired::Held(_), None) => &self.engine.stats.tries_held,
+            (NotAcquired::Held(_), Some(_)) => &self.engine.stats.timed_out,
+            (NotAcquired::Failed(_), _) => &self.engine.stats.failed,
+        };
+        counter.add(1);
+    }
+}
+
+impl Drop for WaitMetrics<'_> {
+    fn drop(&mut self) {
+        if self.waits {
+            self.engine.stats.waits_over.add(1);
+        }
+    }
+}
+
+impl Engine {
+    /// Counts a guard. Called before any thread acts on the guard, so that no event of its end, or of a later guard, comes
+    /// first.
+    pub(super) fn count_guard(&self, turn: &Turn<Arc<Tenure>>, waited: Duration, from_redis: bool) {
+        let waits = if from_redis {
+            &self.stats.waits_asked
+        } else {
+            &self.stats.waits_passed_on
+        };
+        waits.record(waited);
+        self.events.step(|| {
+            let guard = Guard::of(self, &turn.tenure, turn.fence);
+            if from_redis {
+                Notice::Acquired(guard, waited)
+            } else {
+                Notice::PassedOn(guard, waited)
+            }
+        });
+    }
+
+    /// Counts the end of a guard that was held for `held`. Called before the lock goes to the next thread.
+    pub(super) fn count_end(&self, tenure: &Tenure, fence: u64, now: Time, held: Duration) {
+        if let Standing::Live(_) = tenure.cell.standing(now) {
+            self.stats.holds_released.record(held);
+            self.events
+                .step(|| Notice::Released(Guard::of(self, tenure, fence), held));
+        } else {
+            self.stats.holds_lost.record(held);
+        }
+    }
+
+    /// Counts a guard that the watch thread ends at its `max_hold`.
+    pub(super) fn count_end_at_max_hold(&self, tenure: &Tenure, fence: u64, held: Duration) {
+        self.stats.holds_lost.record(held);
+        self.count_loss(tenure, fence, LostCause::MaxHold);
+    }
+
+    /// Counts a guard that has been held for longer than `warn_after`.
+    pub(super) fn count_held_long(&self, tenure: &Tenure, fence: u64, held: Duration) {
+        self.stats.held_long.add(1);
+        self.events
+            .warn(|| Notice::HeldLong(Guard::of(self, tenure, fence), held));
+    }
+
+    /// Counts a renewal that the server has confirmed. The lease lasts for `left` from now.
+    pub(super) fn count_renewal(&self, tenure: &Tenure, left: Duration) {
+        self.stats.renewed.add(1);
+        self.events
+            .tell(|| Notice::Renewed(Lease::of(self, tenure), left));
+    }
+
+    /// Counts a loss: of a lease, or at its `max_hold` of one guard.
+    pub(super) fn count_loss(&self, tenure: &Tenure, fence: u64, cause: LostCause) {
+        self.stats.lost(cause).add(1);
+        self.events.warn(|| {
+            let Lease { name, owner } = Lease::of(self, tenure);
+            Notice::Lost(Lost { name, fence, cause }, owner)
+        });
+    }
+
+    /// Counts a hand-over to another process, if the answer to this request says that there was one.
+    pub(super) fn count_hand_over(&self, entry: &Entry, verb: &Verb, reply: &Reply) {
+        let owner = match (verb, reply) {
+            (Verb::TakeOver { from, .. }, Reply::Held { .. }) => from,
+            (verb, Reply::HandedOver) => verb.owner(),
+            _ => return,
+        };
+        self.stats.handed_over.add(1);
+        self.events.step(|| {
+            Notice::HandedOver(Lease {
+                name: entry.target.name().into(),
+                owner: Arc::clone(owner),
+            })
+        });
+    }
+}

@@ -1,0 +1,52 @@
+//! What a call asks for, and why it may get no guard.
+
+use crate::cancel::Cancel;
+use crate::clock::Time;
+use crate::config::Options;
+use crate::engine::Engine;
+use crate::error::{Error, Failure};
+use crate::name::Target;
+use crate::script::Kind;
+use crate::sync::Arc;
+
+/// What a thread asks for.
+pub(crate) struct Request<'a> {
+    pub(crate) kind: Kind,
+    pub(crate) target: &'a Target,
+    pub(crate) options: Options,
+    /// How much of the lock.
+    pub(crate) units: u32,
+    /// When the wait ends. `None` for a try, which does not wait.
+    pub(crate) until: Option<Time>,
+    /// The token that may end the call early.
+    pub(crate) cancel: Option<&'a Cancel>,
+}
+
+impl Request<'_> {
+    /// Returns whether the call must end: the manager is closed, or the token is cancelled. Takes no mutex.
+    pub(super) fn is_over(&self, engine: &Engine) -> bool {
+        engine.is_closed() || self.is_cancelled()
+    }
+
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.cancel.is_some_and(Cancel::is_cancelled)
+    }
+
+    /// Turns a failed request into the error that the caller gets.
+    pub(super) fn failed(&self, failure: Failure) -> NotAcquired {
+        NotAcquired::Failed(failure.into_error(Some(self.target.name())))
+    }
+}
+
+/// Why a call got no guard.
+pub(crate) enum NotAcquired {
+    /// The lock was held until the call ended: by this owner, if that is known.
+    Held(Option<Arc<str>>),
+    Failed(Error),
+}
+
+impl From<Error> for NotAcquired {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
