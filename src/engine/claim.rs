@@ -37,7 +37,6 @@ use std::collections::HashMap;
 use crate::claim::Claim;
 use crate::clock::Time;
 use crate::core::attempt::Grant;
-use crate::core::fence::Fences;
 use crate::core::lease::{Standing, valid_until};
 use crate::core::queue::{Queue, Turn};
 use crate::engine::Engine;
@@ -118,24 +117,17 @@ impl Engine {
         self.check_open()?;
         let key = LockKey::new(&self.settings.prefix, claim.name())?;
         let entry = self.names.pin(Kind::Mutex, &key.into());
-        let asked = self.now();
-        let tenure = self.ask_to_adopt(&entry, claim);
-        let now = self.now();
-        let turn = tenure.map(|tenure| {
-            let told = |turn: &Turn<Arc<Tenure>>| {
-                self.count_guard(turn, now.since(asked), true);
-            };
-            self.begin(&entry, tenure, now, told, Queue::given)
-        });
+        let adopted = self.ask_to_adopt(&entry, claim);
         self.names.unpin(&entry);
+        let (turn, since) = adopted?;
         let (max_hold, min_hold) = (
             self.settings.options.max_hold,
             self.settings.options.min_hold,
         );
         Ok(Holding::new(
             Arc::clone(self),
-            turn?,
-            now,
+            turn,
+            since,
             max_hold,
             min_hold,
         ))
@@ -145,7 +137,8 @@ impl Engine {
         self: &Arc<Self>,
         entry: &Arc<Entry>,
         claim: &Claim,
-    ) -> Result<(Arc<Tenure>, Fences)> {
+    ) -> Result<(Turn<Arc<Tenure>>, Time)> {
+        let asked = self.now();
         let mut candidates = self.tried.take(claim.owner());
         if candidates.is_empty() {
             candidates.push(Candidate {
@@ -159,8 +152,11 @@ impl Engine {
             let failure = match self.adopt_as(entry, claim, candidate) {
                 Ok(Ok(grant)) => {
                     let terms = self.settings.options.terms();
-                    let tenure = self.tenure(entry, terms, 1, grant);
-                    return tenure.map_err(|failure| failure.into_error(Some(entry.target.name())));
+                    let count = |turn: &Turn<_>, now: Time| {
+                        self.count_guard(turn, now.since(asked), true);
+                    };
+                    let begun = self.begin_lease(entry, terms, 1, grant, Queue::given, count);
+                    return begun.map_err(|failure| failure.into_error(Some(entry.target.name())));
                 }
                 Ok(Err(now)) => {
                     gone = now;

@@ -202,7 +202,7 @@ impl Delegate<'_, '_> {
             is_over: Some(&is_over),
             ..engine.limits(request.until)
         };
-        match engine.call(entry, verb, limits) {
+        match engine.send(&entry.call(verb), limits) {
             Ok(answer) => {
                 if let Reply::Held { holder, .. } = &answer.reply {
                     if !self.attempt.is_former_owner(holder) {

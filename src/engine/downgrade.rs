@@ -9,8 +9,8 @@
 
 use std::time::Duration;
 
+use crate::clock::Time;
 use crate::core::attempt::{Grant, Leftover};
-use crate::core::fence::Fences;
 use crate::core::lease::{Standing, valid_until};
 use crate::core::queue::{Queue, Turn};
 use crate::engine::Engine;
@@ -40,35 +40,30 @@ impl Holding {
         let engine = Arc::clone(&self.engine);
         let entry = engine.names.pin(Kind::Read, &writer.entry.target);
         let reader = engine.become_reader(writer, &entry, give_back);
-        let now = engine.now();
         engine.release_over(&writer.entry);
-        let turn = match reader {
-            Ok(Some(reader)) => {
-                let told = |turn: &Turn<Arc<Tenure>>| {
-                    engine.count_guard(turn, Duration::ZERO, true);
-                };
-                Ok(engine.begin(&entry, reader, now, told, Queue::given))
-            }
-            Ok(None) => Err(Error::Lost(self.lost(LostCause::Removed))),
-            Err(failure) => Err(failure.into_error(Some(self.name()))),
-        };
         engine.names.unpin(&entry);
+        let (turn, now) = match reader {
+            Ok(Some(reader)) => reader,
+            Ok(None) => return Err(Error::Lost(self.lost(LostCause::Removed))),
+            Err(failure) => return Err(failure.into_error(Some(self.name()))),
+        };
         let max_hold = self.max_hold();
         // The writer's `min_hold` goes on: the reader is the same hold.
         let kept_back = self.tenure.kept_back(now);
         let min_hold = kept_back.map_or(Duration::ZERO, |until| until.since(now));
-        Ok(Self::new(engine, turn?, now, max_hold, min_hold))
+        Ok(Self::new(engine, turn, now, max_hold, min_hold))
     }
 }
 
 impl Engine {
-    /// Asks for the change. None where the writer was not in Redis any more.
+    /// Asks for the change. Returns the reader's turn and since when it lasts, or `None` if the writer was not in Redis any
+    /// more.
     fn become_reader(
         self: &Arc<Self>,
         writer: &Arc<Tenure>,
         entry: &Arc<Entry>,
         give_back: Option<GiveBack>,
-    ) -> Result<Option<(Arc<Tenure>, Fences)>, Failure> {
+    ) -> Result<Option<(Turn<Arc<Tenure>>, Time)>, Failure> {
         let lease = writer.terms.lease();
         let reader = owner(&*self.chance, &self.settings.label);
         let verb = Verb::TakeOver {
@@ -84,7 +79,7 @@ impl Engine {
             give_back,
         };
         let sent = self.now();
-        let answer = self.call(entry, &verb, self.limits(None));
+        let answer = self.send(&entry.call(&verb), self.limits(None));
         let now = self.now();
         let failure = match answer {
             Ok(answer) => match answer.reply {
@@ -103,7 +98,10 @@ impl Engine {
                         doubt: answer.resent.then(|| sent + lease),
                         kept_until: None,
                     };
-                    return self.tenure(entry, writer.terms, 1, grant).map(Some);
+                    let count = |turn: &Turn<_>, _| self.count_guard(turn, Duration::ZERO, true);
+                    let begun =
+                        self.begin_lease(entry, writer.terms, 1, grant, Queue::given, count);
+                    return begun.map(Some);
                 }
                 Reply::NotOwner(_) => {
                     self.clean_up_doubt(writer);

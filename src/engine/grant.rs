@@ -1,4 +1,11 @@
-//! The steps after a grant: a tenure is made, and its turns go to the threads that fit in.
+//! From a grant to guards: how a lease of this process begins.
+//!
+//! 1. The lease is registered with the watch thread and the renewal thread. If one of them cannot be started, the lock is
+//!    released again.
+//! 2. The lease enters the queue of its name, which gives out the first turns: one to the thread that asked, others to
+//!    threads that wait and fit in beside it.
+//! 3. The first guard is counted, and then the other threads have their signals.
+//! 4. If the lease was lost before it was in the queue, it is taken out again.
 
 use crate::clock::Time;
 use crate::config::Terms;
@@ -11,11 +18,18 @@ use crate::engine::holding::Holding;
 use crate::engine::metrics::WaitMetrics;
 use crate::engine::request::{NotAcquired, Request};
 use crate::engine::tenure::{Entry, Signal, Slot, Tenure};
-use crate::error::{Failure, FailureKind, Result};
+use crate::error::{Failure, FailureKind};
 use crate::sync::{Arc, Ordering};
 
+/// How a lease enters the queue of its name: [`Queue::granted`] or [`Queue::given`].
+type Enter = fn(
+    &mut Queue<Arc<Slot>, Arc<Tenure>>,
+    Granted<Arc<Tenure>>,
+    Time,
+) -> Begun<Arc<Slot>, Arc<Tenure>>;
+
 impl Engine {
-    /// Makes a tenure of a grant and hands out the turns in it.
+    /// Makes a guard of a delegate's grant, and guards for the threads that fit in beside it.
     pub(super) fn granted(
         self: &Arc<Self>,
         request: &Request<'_>,
@@ -24,26 +38,94 @@ impl Engine {
         metrics: &WaitMetrics<'_>,
     ) -> Result<Holding, NotAcquired> {
         let (terms, units) = (request.options.terms(), request.units);
-        let tenure = match self.tenure(entry, terms, units, grant) {
-            Ok(tenure) => tenure,
+        let count = |turn: &Turn<_>, now| metrics.granted(turn, now, true);
+        match self.begin_lease(entry, terms, units, grant, Queue::granted, count) {
+            Ok((turn, since)) => Ok(self.guard(request, turn, since)),
             Err(failure) => {
                 let waiting = entry.lock().queue.failed();
                 for slot in waiting {
                     slot.send(Signal::Failed(failure.clone()));
                 }
                 self.names.retire(entry);
-                return Err(request.failed(failure));
+                Err(request.failed(failure))
             }
-        };
-        let now = self.now();
-        let told = |turn: &Turn<_>| metrics.granted(turn, now, true);
-        let turn = self.begin(entry, tenure, now, told, |queue, granted, now| {
-            queue.granted(granted, now)
-        });
-        Ok(self.guard(request, turn, now))
+        }
     }
 
-    /// A tenure of this process's that more threads could sit in if nobody else waits for the lock.
+    /// Begins the lease of a grant. Returns the first turn in it, and since when that lasts. `count` counts the first guard.
+    pub(super) fn begin_lease(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        terms: Terms,
+        units: u32,
+        grant: Grant,
+        enter: Enter,
+        count: impl FnOnce(&Turn<Arc<Tenure>>, Time),
+    ) -> Result<(Turn<Arc<Tenure>>, Time), Failure> {
+        let fences = Fences::granted(entry.kind, grant.fence, grant.fences);
+        let tenure = self.registered(entry, terms, units, grant)?;
+        let now = self.now();
+        let granted = Granted {
+            tenure: Arc::clone(&tenure),
+            units,
+            fences,
+            quantum_over: now + self.settings.quantum,
+        };
+        let begun = {
+            let mut state = entry.lock();
+            // If threads may want more of the lock, one of them goes on asking. If not, the lease tells who holds it.
+            state.forget_last();
+            let begun = enter(&mut state.queue, granted, now);
+            if !state.queue.is_crowded() {
+                state.forget_aside();
+            }
+            begun
+        };
+        count(&begun.turn, now);
+        let turn = hand_out(begun, now);
+        if let Standing::Lost(cause) = tenure.cell.standing(self.now()) {
+            self.lost(&tenure, cause);
+        }
+        Ok((turn, now))
+    }
+
+    /// Makes the lease of a grant, and has it watched and renewed before any thread relies on it.
+    fn registered(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        terms: Terms,
+        units: u32,
+        grant: Grant,
+    ) -> Result<Arc<Tenure>, Failure> {
+        let sent = grant.sent;
+        let number = self.next_tenure.fetch_add(1, Ordering::Relaxed);
+        let tenure = Arc::new(Tenure::new(
+            number,
+            &self.settings.label,
+            Arc::clone(entry),
+            terms,
+            units,
+            grant,
+        ));
+        let registered = self
+            .watch
+            .register_lease(self, &tenure)
+            .and_then(|()| self.renewal.register(self, &tenure, sent));
+        match registered {
+            Ok(()) => Ok(tenure),
+            Err(error) => {
+                self.watch.deregister_lease(&tenure);
+                tenure.cell.end(self.now());
+                // Before another thread asks: it would find the lock held.
+                let ending = self.ending(&tenure, None, self.now());
+                self.send_ending(entry, ending, self.limits(None)).ok();
+                let words = format!("a thread of leasehold could not be started: {error}");
+                Err(Failure::plain(FailureKind::Unavailable, false, words))
+            }
+        }
+    }
+
+    /// Returns a lease of this process that more threads could share if no process waits for the lock.
     pub(super) fn lease_to_share(
         self: &Arc<Self>,
         request: &Request<'_>,
@@ -58,7 +140,8 @@ impl Engine {
         state.queue.beside(request.units, terms, health).cloned()
     }
 
-    /// Sits down in a tenure for which there is another quantum. Returns `None` if it has ended.
+    /// Gives out turns in a lease that Redis has opened for another quantum. Returns the first, or `None` if the lease has
+    /// ended.
     pub(super) fn reopen(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
@@ -77,84 +160,9 @@ impl Engine {
         metrics.granted(&begun.turn, now, true);
         Some(hand_out(begun, now))
     }
-
-    /// Makes the tenure of a grant, and has it watched and renewed before any thread gets a turn in it. If the threads for
-    /// that cannot be started, releases the lock again.
-    pub(super) fn tenure(
-        self: &Arc<Self>,
-        entry: &Arc<Entry>,
-        terms: Terms,
-        units: u32,
-        grant: Grant,
-    ) -> Result<(Arc<Tenure>, Fences), Failure> {
-        let fences = Fences::granted(entry.kind, grant.fence, grant.fences);
-        let sent = grant.sent;
-        let number = self.next_tenure.fetch_add(1, Ordering::Relaxed);
-        let tenure = Arc::new(Tenure::new(
-            number,
-            &self.settings.label,
-            Arc::clone(entry),
-            terms,
-            units,
-            grant,
-        ));
-        let registered = self
-            .watch
-            .register_lease(self, &tenure)
-            .and_then(|()| self.renewal.register(self, &tenure, sent));
-        if let Err(error) = registered {
-            self.watch.deregister_lease(&tenure);
-            tenure.cell.end(self.now());
-            // Before anybody else may ask: it would find the lock held.
-            let ending = self.ending(&tenure, None, self.now());
-            self.send_ending(entry, ending, self.limits(None)).ok();
-            let words = format!("a thread of leasehold could not be started: {error}");
-            return Err(Failure::plain(FailureKind::Unavailable, false, words));
-        }
-        Ok((tenure, fences))
-    }
-
-    /// Puts a tenure into its queue, by `how`, and hands out the turns in it. Returns the first, which is `told` before
-    /// the others have theirs.
-    pub(super) fn begin(
-        self: &Arc<Self>,
-        entry: &Arc<Entry>,
-        (tenure, fences): (Arc<Tenure>, Fences),
-        now: Time,
-        told: impl FnOnce(&Turn<Arc<Tenure>>),
-        how: impl FnOnce(
-            &mut Queue<Arc<Slot>, Arc<Tenure>>,
-            Granted<Arc<Tenure>>,
-            Time,
-        ) -> Begun<Arc<Slot>, Arc<Tenure>>,
-    ) -> Turn<Arc<Tenure>> {
-        let granted = Granted {
-            tenure: Arc::clone(&tenure),
-            units: tenure.units,
-            fences,
-            quantum_over: now + self.settings.quantum,
-        };
-        let begun = {
-            let mut state = entry.lock();
-            // Where there may be more of it, somebody asks on; where there is not, the tenure says who holds it.
-            state.forget_last();
-            let begun = how(&mut state.queue, granted, now);
-            if !state.queue.is_crowded() {
-                state.forget_aside();
-            }
-            begun
-        };
-        told(&begun.turn);
-        let turn = hand_out(begun, now);
-        // Whoever found it lost before it was in the queue could not take it out.
-        if let Standing::Lost(cause) = tenure.cell.standing(self.now()) {
-            self.lost(&tenure, cause);
-        }
-        turn
-    }
 }
 
-/// Tells everybody but the first what is theirs.
+/// Sends their signals to all threads but the one that asked, whose turn it returns.
 fn hand_out(begun: Begun<Arc<Slot>, Arc<Tenure>>, now: Time) -> Turn<Arc<Tenure>> {
     let (first, rest) = begun.beside;
     for (slot, turn) in first.into_iter().chain(rest) {

@@ -22,9 +22,9 @@ use crate::core::queue::Turn;
 use crate::engine::Engine;
 use crate::engine::events::{Guard, Lease, Notice};
 use crate::engine::request::{NotAcquired, Request};
-use crate::engine::tenure::{Entry, Tenure};
+use crate::engine::tenure::Tenure;
 use crate::error::{Lost, LostCause};
-use crate::script::{Reply, Verb};
+use crate::script::{Call, Reply, Verb};
 use crate::sync::Arc;
 
 /// One call on its way in.
@@ -146,7 +146,10 @@ impl Engine {
     }
 
     /// Counts a hand-over to another process, if the answer to this request says that there was one.
-    pub(super) fn count_hand_over(&self, entry: &Entry, verb: &Verb, reply: &Reply) {
+    pub(super) fn count_hand_over(&self, call: &Call<'_>, reply: &Reply) {
+        let Call::Lock { target, verb, .. } = call else {
+            return;
+        };
         let owner = match (verb, reply) {
             (Verb::TakeOver { from, .. }, Reply::Held { .. }) => from,
             (verb, Reply::HandedOver) => verb.owner(),
@@ -155,7 +158,7 @@ impl Engine {
         self.stats.handed_over.add(1);
         self.events.step(|| {
             Notice::HandedOver(Lease {
-                name: entry.target.name().into(),
+                name: target.name().into(),
                 owner: Arc::clone(owner),
             })
         });

@@ -1,34 +1,36 @@
-//! The thin shell around [`core`](crate::core): threads, blocking, and the order of locks.
+//! The engine: threads, blocking and requests around the decisions of [`core`](crate::core).
 //!
-//! # A lock's way
+//! # Where to read
 //!
-//! 1. A thread enters the queue of the name ([`names`]). Where it is the first, it is the delegate and drives
-//!    the [`Attempt`](crate::core::attempt::Attempt) ([`acquire`]); else it parks until it is handed a turn, the
-//!    attempt, an error, or its time is over.
-//! 2. A grant makes a [`Tenure`](tenure::Tenure). It is registered with [`renewal`] and [`watch`] before
-//!    anybody is told of it.
-//! 3. A guard's end finishes its turn ([`tenure`]): the tenure passes to the next thread, or it is ended here
-//!    first and then in Redis, by the next thread's take-over or by a release.
-//! 4. What fails on the way out, or is left behind by an attempt, goes to the renewal thread, which repeats it.
+//! | subject | module |
+//! | --- | --- |
+//! | a lock's way in | [`acquire`], then [`wait`] or [`delegate`], then [`grant`] |
+//! | its way out | [`release`] |
+//! | the guard, and the lease that guards of one process share | [`holding`], [`hold_limit`], [`tenure`] |
+//! | the queues of the threads, by name | [`names`] |
+//! | a claim, a writer that becomes a reader | [`claim`], [`downgrade`] |
+//! | the rate limiter, requests of operators | [`rate_limiter`], [`admin`] |
+//! | the threads of the table below | [`renewal`], [`watch`], [`wakeup`], [`events`] |
+//! | counters and events | [`metrics`] |
 //!
 //! # Threads
 //!
 //! | thread | does | never | lives |
 //! | --- | --- | --- | --- |
-//! | `leasehold-renewal` | renews every lease; repeats endings; on a connection of its own | runs user code | from the first tenure until there was none, and no ending, for a while |
-//! | `leasehold-watch` | ends leases at their deadlines, fires `on_lost` | does I/O | the same |
-//! | `leasehold-wakeup-0` | hears messages, wakes delegates, hastens renewals of what an operator broke; on a connection of its own | calls scripts | from the first wait until the engine goes |
-//! | `leasehold-events` | calls the listener, logs warnings | holds the engine | from the first event that the listener or the log wants until the engine is dropped and the queue is empty |
+//! | `leasehold-renewal` | renews every lease, and repeats releases, on a connection of its own | runs a caller's code | from the first lease until a while after the last lease and release |
+//! | `leasehold-watch` | ends each lease at its deadline, and tells `on_lost` | does I/O | the same |
+//! | `leasehold-wakeup-0` | receives messages of Redis and wakes delegates, on a connection of its own | calls scripts | from the first wait until the engine is dropped |
+//! | `leasehold-events` | calls the listener, and logs warnings | holds the engine | from the first event that the listener or the log wants until the engine is dropped and the queue is empty |
 //!
 //! # Lock order
 //!
-//! Each mutex is taken with none of a later row held, and no I/O is done under any:
+//! A thread that holds a mutex takes only mutexes of later rows, and does no I/O:
 //!
 //! 1. a shard of the table of names;
-//! 2. the state of one name (its queue);
-//! 3. one of: the timetable of the renewal thread, that of the watch thread, the register of the listener, the
-//!    receivers of a tenure, a waiting thread's slot, the owners that claims were tried under, the beginnings of the
-//!    events thread, the threads that a [token](crate::Cancel) may unpark.
+//! 2. the state of one name, with its queue;
+//! 3. one of: the timer queue of the renewal thread, that of the watch thread, the register of sleeping delegates, the
+//!    listeners for the loss of a lease, the slot of a waiting thread, the owners that claims were tried under, the
+//!    listener that the events thread has not taken yet, the threads that a [token](crate::Cancel) may unpark.
 
 mod acquire;
 mod admin;
@@ -62,7 +64,7 @@ use crate::error::{Error, Failure, FailureKind, Result};
 use crate::panics::survived;
 use crate::process::Origin;
 use crate::random::Chance;
-use crate::script::{Call, Reply, Verb};
+use crate::script::{Call, Reply};
 use crate::stats::{Counters, Stats};
 use crate::store::{Answer, LEAST, Limits, Store};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, Weak};
@@ -70,7 +72,7 @@ use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, Weak};
 use claim::Tried;
 use events::Events;
 use renewal::Renewal;
-use tenure::{Entry, Names, Signal};
+use tenure::{Names, Signal};
 use wakeup::Wakeup;
 use watch::Watch;
 
@@ -209,21 +211,16 @@ impl Engine {
         self.stats.load(self.events.dropped())
     }
 
-    fn call(&self, entry: &Entry, verb: &Verb, limits: Limits<'_>) -> Result<Answer, Failure> {
-        let (kind, target) = (entry.kind, &entry.target);
-        let answer = self.send(&Call::Lock { kind, target, verb }, limits)?;
-        self.count_hand_over(entry, verb, &answer.reply);
-        Ok(answer)
-    }
-
-    /// Sends a request on a pooled connection. A panic on the way is a failure like any other, so that nobody unwinds
-    /// whom others wait for: they would wait for good.
+    /// Sends a request on a pooled connection, and returns the answer to it. A panic on the way becomes a failure: if a
+    /// delegate unwound, the threads behind it would wait for ever.
     fn send(&self, call: &Call<'_>, limits: Limits<'_>) -> Result<Answer, Failure> {
         self.stats.requests.add(1);
-        survived(|| self.store.call(call, limits)).unwrap_or_else(|| {
+        let answer = survived(|| self.store.call(call, limits)).unwrap_or_else(|| {
             let words = "the request panicked";
             Err(Failure::plain(FailureKind::Unavailable, true, words))
-        })
+        })?;
+        self.count_hand_over(call, &answer.reply);
+        Ok(answer)
     }
 
     /// The limits of a request for a wait until `until`; none where it is only a try.

@@ -14,7 +14,7 @@ use crate::core::attempt::Attempt;
 use crate::core::queue::{Queue, Tenancy, Turn};
 use crate::error::Failure;
 use crate::name::Target;
-use crate::script::Kind;
+use crate::script::{Call, Kind, Verb};
 use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, Thread, thread};
 
 /// Enough that threads on names of their own seldom meet.
@@ -241,6 +241,15 @@ impl<L: Tenancy> Entry<L> {
 impl<L> Entry<L> {
     fn id(&self) -> Id<'_> {
         (self.kind, self.target.id())
+    }
+
+    /// Returns the request that asks `verb` of this lock.
+    pub(crate) fn call<'a>(&'a self, verb: &'a Verb) -> Call<'a> {
+        Call::Lock {
+            kind: self.kind,
+            target: &self.target,
+            verb,
+        }
     }
 
     /// Returns whether it is the same lock.

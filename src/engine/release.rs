@@ -251,7 +251,7 @@ impl Engine {
     ) -> Result<Option<Gone>, Failure> {
         loop {
             ending.brought_up_to(self.now());
-            let next = match self.call(entry, ending.verb(), limits) {
+            let next = match self.send(&entry.call(ending.verb()), limits) {
                 Ok(answer) => ending.replied(self.now(), &answer.reply, answer.resent),
                 Err(failure) => {
                     self.stats.endings_repeated.add(1);

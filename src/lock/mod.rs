@@ -71,25 +71,25 @@ impl Handle {
 
     /// Acquires, waiting for as long as it takes.
     fn wait(&self, kind: Kind, units: u32) -> Result<Holding> {
-        without_limit(self.acquire(kind, units, Some(Time::NEVER)))
+        without_limit(self.acquire(self.target()?, kind, units, Some(Time::NEVER)))
     }
 
     /// Acquires, waiting for at most `wait`; where that is zero it is a try.
     fn wait_for(&self, kind: Kind, units: u32, wait: Duration) -> Result<Option<Holding>> {
-        within_limit(self.acquire(kind, units, self.until(wait)))
+        within_limit(self.acquire(self.target()?, kind, units, self.until(wait)))
     }
 
     /// Runs `f` under a guard that `guard` makes of what `acquire` brings within `wait`, and that `release` ends.
     fn run<H, G, T>(
         &self,
         wait: Duration,
-        acquire: impl FnOnce(Option<Time>) -> Result<H, NotAcquired>,
+        acquire: impl FnOnce(&Target, Option<Time>) -> Result<H, NotAcquired>,
         guard: impl FnOnce(H) -> G,
         f: impl FnOnce(&G) -> T,
         release: impl FnOnce(G) -> Result<()>,
     ) -> Result<Ran<T>> {
         let asked = self.engine.now();
-        match acquire(self.until(wait)) {
+        match acquire(self.target()?, self.until(wait)) {
             Ok(held) => Ok(run(guard(held), f, release)),
             Err(NotAcquired::Held(holder)) => Err(Error::Timeout {
                 name: self.name().into(),
@@ -105,11 +105,7 @@ impl Handle {
         (!wait.is_zero()).then(|| self.engine.now() + wait)
     }
 
-    fn acquire(&self, kind: Kind, units: u32, until: Option<Time>) -> Result<Holding, NotAcquired> {
-        self.acquire_one(self.target()?, kind, units, until)
-    }
-
-    fn acquire_one(
+    fn acquire(
         &self,
         target: &Target,
         kind: Kind,

@@ -149,7 +149,7 @@ impl MultiLock {
     ///
     /// As [`Mutex::run`](crate::Mutex::run).
     pub fn run<T>(&self, wait: Duration, f: impl FnOnce(&[Lease]) -> T) -> Result<Ran<T>> {
-        let acquire = |until| self.acquire(until);
+        let acquire = |_: &_, until| self.acquire(until);
         let call = |guard: &MultiGuard| f(guard.leases());
         self.handle
             .run(wait, acquire, MultiGuard::new, call, MultiGuard::release)
@@ -160,7 +160,7 @@ impl MultiLock {
         self.handle.target()?;
         let groups = self.groups.iter();
         groups
-            .map(|group| self.handle.acquire_one(group, Kind::Multi, 1, until))
+            .map(|group| self.handle.acquire(group, Kind::Multi, 1, until))
             .collect()
     }
 }

@@ -147,7 +147,7 @@ impl Mutex {
     /// # Ok(()) }
     /// ```
     pub fn run<T>(&self, wait: Duration, f: impl FnOnce(&Lease) -> T) -> Result<Ran<T>> {
-        let acquire = |until| self.handle.acquire(Kind::Mutex, 1, until);
+        let acquire = |target: &_, until| self.handle.acquire(target, Kind::Mutex, 1, until);
         let call = |guard: &LockGuard| f(guard);
         self.handle
             .run(wait, acquire, LockGuard::new, call, LockGuard::release)

@@ -124,7 +124,7 @@ impl ReentrantMutex {
         if let Some(guard) = self.again()? {
             return Ok(run(guard, call, ReentrantGuard::release));
         }
-        let acquire = |until| self.handle.acquire(Kind::Mutex, 1, until);
+        let acquire = |target: &_, until| self.handle.acquire(target, Kind::Mutex, 1, until);
         let first = |holding| self.first(holding);
         self.handle
             .run(wait, acquire, first, call, ReentrantGuard::release)

@@ -106,7 +106,7 @@ impl RwLock {
     ///
     /// As [`Mutex::run`](crate::Mutex::run).
     pub fn run_read<T>(&self, wait: Duration, f: impl FnOnce(&Lease) -> T) -> Result<Ran<T>> {
-        let acquire = |until| self.handle.acquire(Kind::Read, 1, until);
+        let acquire = |target: &_, until| self.handle.acquire(target, Kind::Read, 1, until);
         let call = |guard: &ReadGuard| f(guard);
         self.handle
             .run(wait, acquire, ReadGuard::new, call, ReadGuard::release)
@@ -168,7 +168,7 @@ impl RwLock {
     ///
     /// As [`Mutex::run`](crate::Mutex::run).
     pub fn run_write<T>(&self, wait: Duration, f: impl FnOnce(&Lease) -> T) -> Result<Ran<T>> {
-        let acquire = |until| self.handle.acquire(Kind::Write, ALL, until);
+        let acquire = |target: &_, until| self.handle.acquire(target, Kind::Write, ALL, until);
         let call = |guard: &WriteGuard| f(guard);
         self.handle
             .run(wait, acquire, WriteGuard::new, call, WriteGuard::release)

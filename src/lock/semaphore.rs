@@ -183,7 +183,7 @@ impl Semaphore {
         f: impl FnOnce(&Lease) -> T,
     ) -> Result<Ran<T>> {
         self.check(n)?;
-        let acquire = |until| self.handle.acquire(self.kind(), n, until);
+        let acquire = |target: &_, until| self.handle.acquire(target, self.kind(), n, until);
         let call = |permit: &Permit| f(permit);
         self.handle
             .run(wait, acquire, Permit::new, call, Permit::release)

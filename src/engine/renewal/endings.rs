@@ -252,7 +252,7 @@ impl Renewal {
         let was_settled = job.ending.is_settled();
         let (next, result) = match answer {
             Ok(answer) => {
-                engine.count_hand_over(&begun.entry, &begun.verb, &answer.reply);
+                engine.count_hand_over(&begun.entry.call(&begun.verb), &answer.reply);
                 let next = job.ending.replied(now, &answer.reply, answer.resent);
                 (next, Ok(()))
             }
