@@ -11,12 +11,12 @@
 
 use crate::clock::Time;
 use crate::core::attempt::Attempt;
-use crate::core::queue::{Arrival, Turn, Wants};
+use crate::core::queue::{Arrival, Wants};
 use crate::engine::Engine;
 use crate::engine::holding::Holding;
 use crate::engine::metrics::WaitMetrics;
 use crate::engine::request::{NotAcquired, Request};
-use crate::engine::tenure::{Entry, Slot, Tenure};
+use crate::engine::tenure::{Entry, Slot, Turn};
 use crate::engine::wait::Waited;
 use crate::error::{Error, Result};
 use crate::sync::Arc;
@@ -91,7 +91,7 @@ impl Engine {
     pub(super) fn guard(
         self: &Arc<Self>,
         request: &Request<'_>,
-        turn: Turn<Arc<Tenure>>,
+        turn: Turn,
         since: Time,
     ) -> Holding {
         let (max_hold, min_hold) = (request.options.max_hold, request.options.min_hold);

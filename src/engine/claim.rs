@@ -38,11 +38,11 @@ use crate::claim::Claim;
 use crate::clock::Time;
 use crate::core::attempt::Grant;
 use crate::core::lease::{Standing, valid_until};
-use crate::core::queue::{Queue, Turn};
+use crate::core::queue::Queue;
 use crate::engine::Engine;
 use crate::engine::holding::Holding;
 use crate::engine::release::Mode;
-use crate::engine::tenure::{Entry, Tenure};
+use crate::engine::tenure::{Entry, Turn};
 use crate::error::{Error, Failure, Lost, LostCause, Result};
 use crate::name::LockKey;
 use crate::random::owner;
@@ -133,11 +133,7 @@ impl Engine {
         ))
     }
 
-    fn ask_to_adopt(
-        self: &Arc<Self>,
-        entry: &Arc<Entry>,
-        claim: &Claim,
-    ) -> Result<(Turn<Arc<Tenure>>, Time)> {
+    fn ask_to_adopt(self: &Arc<Self>, entry: &Arc<Entry>, claim: &Claim) -> Result<(Turn, Time)> {
         let asked = self.now();
         let mut candidates = self.tried.take(claim.owner());
         if candidates.is_empty() {
@@ -152,7 +148,7 @@ impl Engine {
             let failure = match self.adopt_as(entry, claim, candidate) {
                 Ok(Ok(grant)) => {
                     let terms = self.settings.options.terms();
-                    let count = |turn: &Turn<_>, now: Time| {
+                    let count = |turn: &Turn, now: Time| {
                         self.count_guard(turn, now.since(asked), true);
                     };
                     let begun = self.begin_lease(entry, terms, 1, grant, Queue::given, count);

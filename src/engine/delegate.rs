@@ -19,16 +19,16 @@
 use std::mem;
 use std::time::Duration;
 
+use crate::cancel::Cancel;
 use crate::clock::Time;
 use crate::core::attempt::{Attempt, Input, Outcome, Step, Surroundings};
 use crate::core::fence;
-use crate::core::queue::Turn;
 use crate::engine::Engine;
 use crate::engine::holding::Holding;
 use crate::engine::metrics::WaitMetrics;
 use crate::engine::names::Last;
 use crate::engine::request::{NotAcquired, Request};
-use crate::engine::tenure::{Entry, Signal, Tenure};
+use crate::engine::tenure::{Entry, Signal, Tenure, Turn};
 use crate::engine::wakeup::Waker;
 use crate::error::{Error, Failure, Result};
 use crate::script::{Reply, Verb};
@@ -246,7 +246,7 @@ impl Delegate<'_, '_> {
     fn sleep(&mut self, until: Time) {
         let (engine, request) = (self.engine, self.request);
         // From here on a cancel unparks this thread.
-        let _registered = request.cancel.map(|cancel| cancel.register());
+        let _registered = request.cancel.map(Cancel::register);
         engine.wakeup.start(engine);
         let waker = engine
             .wakeup
@@ -264,7 +264,7 @@ impl Delegate<'_, '_> {
         let used = mem::replace(&mut *self.attempt, new);
         engine.clean_up_after(self.entry, used, self.lease());
         let now = engine.now();
-        let turn: Turn<_> = engine.reopen(self.entry, &*offered?, now, self.metrics)?;
+        let turn: Turn = engine.reopen(self.entry, &*offered?, now, self.metrics)?;
         Some(engine.guard(request, turn, now))
     }
 

@@ -12,11 +12,11 @@ use std::time::Duration;
 use crate::clock::Time;
 use crate::core::attempt::{Grant, Leftover};
 use crate::core::lease::{Standing, valid_until};
-use crate::core::queue::{Queue, Turn};
+use crate::core::queue::Queue;
 use crate::engine::Engine;
 use crate::engine::holding::Holding;
 use crate::engine::release::{Mode, Unreleased};
-use crate::engine::tenure::{Entry, Tenure};
+use crate::engine::tenure::{Entry, Tenure, Turn};
 use crate::error::{Error, Failure, LostCause, Result};
 use crate::random::owner;
 use crate::script::{Ask, GiveBack, Kind, Reply, Verb};
@@ -63,7 +63,7 @@ impl Engine {
         writer: &Arc<Tenure>,
         entry: &Arc<Entry>,
         give_back: Option<GiveBack>,
-    ) -> Result<Option<(Turn<Arc<Tenure>>, Time)>, Failure> {
+    ) -> Result<Option<(Turn, Time)>, Failure> {
         let lease = writer.terms.lease();
         let reader = owner(&*self.chance, &self.settings.label);
         let verb = Verb::TakeOver {
@@ -98,7 +98,7 @@ impl Engine {
                         doubt: answer.resent.then(|| sent + lease),
                         kept_until: None,
                     };
-                    let count = |turn: &Turn<_>, _| self.count_guard(turn, Duration::ZERO, true);
+                    let count = |turn: &Turn, _| self.count_guard(turn, Duration::ZERO, true);
                     let begun =
                         self.begin_lease(entry, writer.terms, 1, grant, Queue::given, count);
                     return begun.map(Some);

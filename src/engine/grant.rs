@@ -12,12 +12,12 @@ use crate::config::Terms;
 use crate::core::attempt::Grant;
 use crate::core::fence::Fences;
 use crate::core::lease::Standing;
-use crate::core::queue::{Begun, Granted, Health, Queue, Turn};
+use crate::core::queue::{Begun, Granted, Health, Queue};
 use crate::engine::Engine;
 use crate::engine::holding::Holding;
 use crate::engine::metrics::WaitMetrics;
 use crate::engine::request::{NotAcquired, Request};
-use crate::engine::tenure::{Entry, Signal, Slot, Tenure};
+use crate::engine::tenure::{Entry, Signal, Slot, Tenure, Turn};
 use crate::error::{Failure, FailureKind};
 use crate::sync::{Arc, Ordering};
 
@@ -38,7 +38,7 @@ impl Engine {
         metrics: &WaitMetrics<'_>,
     ) -> Result<Holding, NotAcquired> {
         let (terms, units) = (request.options.terms(), request.units);
-        let count = |turn: &Turn<_>, now| metrics.granted(turn, now, true);
+        let count = |turn: &Turn, now| metrics.granted(turn, now, true);
         match self.begin_lease(entry, terms, units, grant, Queue::granted, count) {
             Ok((turn, since)) => Ok(self.guard(request, turn, since)),
             Err(failure) => {
@@ -60,8 +60,8 @@ impl Engine {
         units: u32,
         grant: Grant,
         enter: Enter,
-        count: impl FnOnce(&Turn<Arc<Tenure>>, Time),
-    ) -> Result<(Turn<Arc<Tenure>>, Time), Failure> {
+        count: impl FnOnce(&Turn, Time),
+    ) -> Result<(Turn, Time), Failure> {
         let fences = Fences::granted(entry.kind, grant.fence, grant.fences);
         let tenure = self.registered(entry, terms, units, grant)?;
         let now = self.now();
@@ -148,7 +148,7 @@ impl Engine {
         tenure: &Tenure,
         now: Time,
         metrics: &WaitMetrics<'_>,
-    ) -> Option<Turn<Arc<Tenure>>> {
+    ) -> Option<Turn> {
         if tenure.health(now) == Health::Lost {
             return None;
         }
@@ -163,7 +163,7 @@ impl Engine {
 }
 
 /// Sends their signals to all threads but the one that asked, whose turn it returns.
-fn hand_out(begun: Begun<Arc<Slot>, Arc<Tenure>>, now: Time) -> Turn<Arc<Tenure>> {
+fn hand_out(begun: Begun<Arc<Slot>, Arc<Tenure>>, now: Time) -> Turn {
     let (first, rest) = begun.beside;
     for (slot, turn) in first.into_iter().chain(rest) {
         slot.send(Signal::Turn(turn, now));

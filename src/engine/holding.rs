@@ -7,10 +7,9 @@ use crossbeam_channel::{Receiver, Sender};
 use crate::clock::Time;
 use crate::config::MAX_LEASE;
 use crate::core::lease::{Standing, drift};
-use crate::core::queue::Turn;
 use crate::engine::Engine;
 use crate::engine::hold_limit::{HoldLimits, Limited};
-use crate::engine::tenure::{LossListener, Tenure};
+use crate::engine::tenure::{LossListener, Tenure, Turn};
 use crate::error::{Error, Failure, FailureKind, Lost, LostCause, Result};
 use crate::script::{Call, Renewed};
 use crate::sync::{Arc, AtomicBool, Ordering};
@@ -43,7 +42,7 @@ enum Of {
 impl Holding {
     pub(crate) fn new(
         engine: Arc<Engine>,
-        turn: Turn<Arc<Tenure>>,
+        turn: Turn,
         since: Time,
         max_hold: Option<Duration>,
         min_hold: Duration,

@@ -18,11 +18,10 @@ use std::time::Duration;
 
 use crate::clock::Time;
 use crate::core::lease::Standing;
-use crate::core::queue::Turn;
 use crate::engine::Engine;
 use crate::engine::events::{Guard, Lease, Notice};
 use crate::engine::request::{NotAcquired, Request};
-use crate::engine::tenure::Tenure;
+use crate::engine::tenure::{Tenure, Turn};
 use crate::error::{Lost, LostCause};
 use crate::script::{Call, Reply, Verb};
 use crate::sync::Arc;
@@ -61,7 +60,7 @@ impl<'a> WaitMetrics<'a> {
     }
 
     /// Notes that the call has a guard since `since`: from Redis, or else from another thread of this process.
-    pub(super) fn granted(&self, turn: &Turn<Arc<Tenure>>, since: Time, from_redis: bool) {
+    pub(super) fn granted(&self, turn: &Turn, since: Time, from_redis: bool) {
         let waited = since.since(self.arrived);
         self.engine.count_guard(turn, waited, from_redis);
     }
@@ -88,7 +87,7 @@ impl Drop for WaitMetrics<'_> {
 impl Engine {
     /// Counts a guard. Called before any thread acts on the guard, so that no event of its end, or of a later guard, comes
     /// first.
-    pub(super) fn count_guard(&self, turn: &Turn<Arc<Tenure>>, waited: Duration, from_redis: bool) {
+    pub(super) fn count_guard(&self, turn: &Turn, waited: Duration, from_redis: bool) {
         let waits = if from_redis {
             &self.stats.waits_asked
         } else {

@@ -216,18 +216,18 @@ impl Engine {
     fn release_now(
         &self,
         tenure: &Tenure,
-        unreleased: Unreleased,
+        Unreleased { give_back }: Unreleased,
     ) -> Result<Option<Gone>, Failure> {
-        let ending = self.ending(tenure, unreleased.give_back, self.now());
+        let ending = self.ending(tenure, give_back, self.now());
         let result = self.send_ending(&tenure.entry, ending, self.limits(None));
         self.release_over(&tenure.entry);
         result
     }
 
     /// Leaves steps 4 and 5 to the renewal thread. The next thread that asks for the name waits for its answer.
-    fn release_later(&self, tenure: &Tenure, unreleased: Unreleased) {
+    fn release_later(&self, tenure: &Tenure, Unreleased { give_back }: Unreleased) {
         let entry = &tenure.entry;
-        let ending = self.ending(tenure, unreleased.give_back, self.now());
+        let ending = self.ending(tenure, give_back, self.now());
         // Any thread that asks from here on finds the place.
         let place = self.renewal.reserve(self.now(), entry, &ending);
         self.release_over(entry);

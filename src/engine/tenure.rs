@@ -9,7 +9,7 @@ use crate::clock::Time;
 use crate::config::Terms;
 use crate::core::attempt::Grant;
 use crate::core::lease::{LeaseCell, Standing, sent_for, valid_until};
-use crate::core::queue::{Health, Tenancy};
+use crate::core::queue::{self, Health, Tenancy};
 use crate::core::schedule::{Numbered, at_risk_below};
 use crate::engine::Engine;
 use crate::engine::names;
@@ -25,6 +25,8 @@ pub(crate) type Entry = names::Entry<Arc<Tenure>>;
 pub(crate) type State = names::State<Arc<Tenure>>;
 pub(crate) type Slot = names::Slot<Arc<Tenure>>;
 pub(crate) type Signal = names::Signal<Arc<Tenure>>;
+/// A guard's part in a lease of this process.
+pub(crate) type Turn = queue::Turn<Arc<Tenure>>;
 
 /// This process's holding of one name, from a grant to its end.
 pub(crate) struct Tenure {

@@ -12,13 +12,13 @@
 
 use std::time::Duration;
 
+use crate::cancel::Cancel;
 use crate::clock::Time;
 use crate::core::attempt::Attempt;
-use crate::core::queue::Turn;
 use crate::engine::Engine;
 use crate::engine::names::Last;
 use crate::engine::request::{NotAcquired, Request};
-use crate::engine::tenure::{Entry, Signal, Slot, State, Tenure};
+use crate::engine::tenure::{Entry, Signal, Slot, State, Turn};
 use crate::error::{Error, Failure, FailureKind, Result};
 use crate::store::LEAST;
 use crate::sync::{Arc, thread};
@@ -29,7 +29,7 @@ const LONGEST_PARK: Duration = Duration::from_secs(1);
 /// How a wait ended.
 pub(super) enum Waited {
     /// The thread has its turn, since this time.
-    Turn(Turn<Arc<Tenure>>, Time),
+    Turn(Turn, Time),
     /// The thread is the delegate now, and goes on with this attempt.
     Delegate(Box<Attempt>),
 }
@@ -87,7 +87,7 @@ impl Engine {
         // this thread in the queue.
         let mut until = if self.is_closed() { self.now() } else { until };
         // From here on a cancel unparks this thread.
-        let _registered = request.cancel.map(|cancel| cancel.register());
+        let _registered = request.cancel.map(Cancel::register);
         let mut is_taken_out = false;
         loop {
             if let Some(signal) = slot.take() {
