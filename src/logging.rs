@@ -19,6 +19,10 @@ pub(crate) fn is_wanted(level: Level) -> bool {
 }
 
 /// Logs one record. Must be called with no mutex held.
+#[expect(
+    clippy::disallowed_macros,
+    reason = "all other code logs through this function"
+)]
 pub(crate) fn write(level: Level, text: fmt::Arguments<'_>) {
     if is_wanted(level) {
         survived(|| log::log!(target: TARGET, level, "{text}"));

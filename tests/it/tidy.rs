@@ -1,9 +1,24 @@
-//! Rules of this crate that no compiler keeps.
+//! Rules of `src/` that neither the compiler nor clippy checks. The tests parse the files; they do not count test code.
+//!
+//! 1. A file uses only its own floor and lower floors: see `floor`.
+//! 2. Modules of one folder do not use each other in a circle. A module stands for itself and all modules below it, so
+//!    a module and the modules below it may use each other: they are one module to all others.
+//! 3. Only `sync.rs` names `std::sync` and `std::thread`. Clippy cannot check that: it does not distinguish
+//!    `std::sync::Arc` from the re-export `crate::sync::Arc`.
+//! 4. A file has at most `LONGEST_FILE` lines.
+//! 5. No file has a note to do something later. Clippy checks the macros `todo!` and `unimplemented!`.
+//! 6. Each Lua script documents its arguments, its reply, and why it may be repeated.
 
+mod syntax;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::LazyLock;
 
-/// The floors: a file uses lower ones, and its own. `None` where somebody has added a module without a place.
+use syntax::{Module, Source, Tree};
+
+/// Returns the floor of a module right below the root, or `None` if the module has no floor yet.
 fn floor(module: &str) -> Option<u32> {
     Some(match module {
         "error" | "name" | "clock" | "process" | "sync" | "random" | "logging" | "panics" => 1,
@@ -15,268 +30,295 @@ fn floor(module: &str) -> Option<u32> {
         "guard" => 7,
         "lock" => 8,
         "manager" | "builder" | "admin" => 9,
-        "lib" | "fuzzing" => 10,
+        "fuzzing" => TOP_FLOOR,
         _ => return None,
     })
 }
 
-/// What stands before that which is compiled for tests only.
-const TEST: &str = "#[cfg(test)]";
+/// The floor of `lib.rs`, and so of what it re-exports.
+const TOP_FLOOR: u32 = 10;
 
-const LONGEST_FILE: usize = 600;
+/// The circles that are still to be untied.
+const KNOWN_CIRCLES: &[&str] = &["core: line, queue"];
 
-/// A source file.
-struct Source {
-    /// From `src/` on.
-    path: String,
-    /// Its text without comments, the insides of strings, and what is compiled for tests only. It has the same
-    /// lines.
-    code: String,
+const LONGEST_FILE: usize = 500;
+
+/// Files that are being split, each with the number of lines that it may have until then.
+const STILL_LONG: &[(&str, usize)] = &[
+    ("core/attempt.rs", 556),
+    ("core/queue.rs", 551),
+    ("store/link.rs", 536),
+];
+
+static TREE: LazyLock<Tree> = LazyLock::new(|| Tree::new(&files("rs")));
+
+// 1. Floors.
+
+#[test]
+fn a_file_uses_its_own_floor_and_lower_ones() {
+    let bad = "
+        // use crate::manager;
+        use crate::{clock::Time, engine::{Engine, names::Entry as E}, store};
+        fn f(_: crate::guard::Lease) -> crate::Error {
+            'c: loop {}
+            \"crate::lock\"; f::<'_>(r#\"crate::admin\"#);
+            assert!(x, super::super::manager::y());
+        }
+        macro_rules! m { () => { $crate::builder::b!() }; }
+        #[cfg(test)]
+        mod tests { use crate::manager::LockManager; fn t() { if a { b[1]; } } }
+        impl T { #[cfg(test)] fn t() { crate::manager::m(); } }
+        use crate::config;
+    ";
+    let higher = |path| uses_of_higher_floors(&Tree::new(&[(path, bad)]));
+    assert_eq!(
+        higher("core/queue.rs"),
+        [
+            "core/queue.rs uses engine::Engine",
+            "core/queue.rs uses engine::names::Entry",
+            "core/queue.rs uses store",
+            "core/queue.rs uses guard::Lease",
+            "core/queue.rs uses Error",
+            "core/queue.rs uses manager::y",
+        ]
+    );
+    assert_eq!(higher("clock/real.rs").len(), 7);
+    assert_eq!(higher("manager.rs"), ["manager.rs uses Error"]);
+    assert_eq!(higher("lib.rs"), [""; 0]);
+    assert_eq!(higher("new/mod.rs"), ["new/mod.rs has no floor"]);
+
+    assert_eq!(uses_of_higher_floors(&TREE), [""; 0]);
 }
 
-impl Source {
-    fn new(path: &str, text: &str) -> Self {
-        Self {
-            path: path.into(),
-            code: without_tests(&bare(text)),
-        }
-    }
-
-    /// The module right under the crate that it belongs to.
-    fn module(&self) -> &str {
-        let first = self.path.split('/').next().unwrap_or_default();
-        first.strip_suffix(".rs").unwrap_or(first)
-    }
-
-    fn uses_of_higher_floors(&self) -> Vec<String> {
-        if self.path.starts_with("bin/") {
-            // A program: the public face only, so nothing of the inside at all.
-            return paths(&self.code, "crate");
-        }
-        let Some(own) = floor(self.module()) else {
-            return vec![format!("{}: a module without a floor", self.module())];
+fn uses_of_higher_floors(tree: &Tree) -> Vec<String> {
+    let mut found = Vec::new();
+    for source in tree.sources() {
+        let own = match source.module.first() {
+            Some(module) => floor(module),
+            None => Some(TOP_FLOOR),
         };
-        paths(&self.code, "crate")
-            .into_iter()
-            // What is no module is exported from the top.
-            .filter(|path| floor(head(path)).unwrap_or(10) > own)
-            .collect()
-    }
-
-    fn uses_of_the_standard_library(&self) -> Vec<String> {
-        if self.path == "sync.rs" {
-            return Vec::new();
+        let Some(own) = own else {
+            found.push(format!("{} has no floor", source.path));
+            continue;
+        };
+        for path in tree.paths_of(source) {
+            let used = path.first().and_then(|module| floor(module));
+            if used.unwrap_or(TOP_FLOOR) > own {
+                found.push(format!("{} uses {}", source.path, path.join("::")));
+            }
         }
-        paths(&self.code, "std")
-            .into_iter()
-            .filter(|path| ["sync", "thread"].contains(&head(path)))
-            .collect()
     }
+    found
+}
 
-    /// A record that is logged past `logging` would have another target, and a panic of the logger would not be caught.
-    fn uses_of_the_logger(&self) -> Vec<String> {
-        if self.path == "logging.rs" {
-            return Vec::new();
+// 2. Circles.
+
+#[test]
+fn modules_of_one_folder_use_each_other_in_no_circle() {
+    let in_circles = |files: &[(&str, &str)]| circles(&Tree::new(files));
+    // Two modules, by an import and by a path.
+    let two = [
+        ("a/b.rs", "use super::c::C;"),
+        ("a/c.rs", "fn f() -> crate::a::b::B {}"),
+    ];
+    assert_eq!(in_circles(&two), ["a: b, c"]);
+    assert_eq!(in_circles(&two[..1]), [""; 0]);
+    // A ring of three, of which one is used by a module outside of the ring.
+    let ring = [
+        ("a.rs", "use crate::b::B;"),
+        ("b.rs", "use crate::{c::C, d::D};"),
+        ("c.rs", "fn f() { assert!(crate::a::A.is_b()); }"),
+        ("d.rs", "use crate::sync::Arc;"),
+        ("e.rs", "use crate::a::A;"),
+    ];
+    assert_eq!(in_circles(&ring), [": a, b, c"]);
+    // By a re-export of the module above, and by a module below.
+    let hidden = [
+        ("a/mod.rs", "mod b; mod c; pub(crate) use b::B;"),
+        ("a/b.rs", "use super::c::C;"),
+        ("a/c.rs", "mod d;"),
+        ("a/c/d.rs", "use crate::a::B;"),
+    ];
+    assert_eq!(in_circles(&hidden), ["a: b, c"]);
+    // A module and the modules below it are one.
+    let nested = [
+        ("a/mod.rs", "mod b; pub(crate) struct A(b::B);"),
+        ("a/b.rs", "use super::A;"),
+    ];
+    assert_eq!(in_circles(&nested), [""; 0]);
+    // Tests may use what they like.
+    let tests = [
+        ("a.rs", "use crate::b::B;"),
+        ("b.rs", "#[cfg(test)] mod tests;"),
+        ("b/tests.rs", "mod more;"),
+        ("b/tests/more.rs", "use crate::a::A;"),
+    ];
+    assert_eq!(in_circles(&tests), [""; 0]);
+
+    assert_eq!(
+        circles(&TREE),
+        KNOWN_CIRCLES,
+        "untie a new circle, and take an untied one out of KNOWN_CIRCLES"
+    );
+}
+
+/// Returns each set of siblings that all reach each other, as `folder: module, module`.
+fn circles(tree: &Tree) -> Vec<String> {
+    let uses = tree.siblings();
+    let reached: BTreeMap<_, _> = uses.keys().map(|from| (from, reach(&uses, from))).collect();
+    let mut found = BTreeSet::new();
+    for (from, to) in &reached {
+        if !to.contains(*from) {
+            continue;
         }
-        paths(&self.code, "log")
+        let ring = to
+            .iter()
+            .filter(|to| reached.get(to).is_some_and(|back| back.contains(*from)));
+        let names: Vec<_> = ring
+            .filter_map(|module| module.last())
+            .map(String::as_str)
+            .collect();
+        let folder = from[..from.len() - 1].join("::");
+        found.insert(format!("{folder}: {}", names.join(", ")));
     }
+    found.into_iter().collect()
+}
 
-    /// How many lines are not for tests only.
-    fn length(&self) -> usize {
-        let end = self.code.trim_end().len();
-        self.code[..end].lines().count()
+/// Returns the modules that one uses, and those that they use.
+fn reach(uses: &BTreeMap<Module, BTreeSet<Module>>, from: &Module) -> BTreeSet<Module> {
+    let mut reached = BTreeSet::new();
+    let mut unseen = vec![from];
+    while let Some(module) = unseen.pop() {
+        for used in uses.get(module).into_iter().flatten() {
+            if reached.insert(used.clone()) {
+                unseen.push(used);
+            }
+        }
+    }
+    reached
+}
+
+// 3. Threads.
+
+#[test]
+fn only_one_file_names_the_standard_librarys_threads() {
+    for bad in [
+        "use std::sync::Arc;",
+        "use std::{fmt, thread};",
+        "use core::sync::atomic::AtomicBool;",
+        "fn f() { std::thread::yield_now() }",
+        "fn f() { assert!(::std::thread::panicking()) }",
+        "use std::{collections::HashMap, sync::{Mutex, atomic::AtomicBool}};",
+    ] {
+        let threads = |path| uses_of_threads(&Source::new(path, bad));
+        assert_ne!(threads("core/queue.rs"), [""; 0], "{bad}");
+        assert_eq!(threads("sync.rs"), [""; 0], "{bad}");
+    }
+    let good = "use crate::sync::{Arc, thread}; use std::time::Duration;";
+    assert_eq!(uses_of_threads(&Source::new("guard.rs", good)), [""; 0]);
+
+    for source in TREE.sources() {
+        assert_eq!(uses_of_threads(source), [""; 0], "{}", source.path);
     }
 }
 
-fn notes_to_self(text: &str) -> Vec<&'static str> {
-    // Each in two parts, so that this file is not one of the offenders.
-    let notes = [
-        concat!("TO", "DO"),
-        concat!("FIX", "ME"),
-        concat!("to", "do!"),
-        concat!("unimpl", "emented!"),
-    ];
+fn uses_of_threads(source: &Source) -> Vec<String> {
+    if source.path == "sync.rs" {
+        return Vec::new();
+    }
+    ["std", "core", "alloc"]
+        .into_iter()
+        .flat_map(|library| source.paths_from(library))
+        .filter(|path| ["sync", "thread"].contains(&path.split("::").nth(1).unwrap_or_default()))
+        .collect()
+}
+
+// 4. The length of files.
+
+#[test]
+fn no_file_is_long() {
+    let lines = "fn f() {}\n".repeat(LONGEST_FILE);
+    let tests = "#[cfg(test)]\nmod tests {\n    fn g() {}\n}\n";
+    let long = |text: &str| too_long(&Tree::new(&[("a.rs", text)]), &[]);
+    assert_eq!(long(&(lines.clone() + tests)), [""; 0]);
+    assert_eq!(long(&(lines.clone() + "\n")), ["a.rs has 501 lines"]);
+    let exempt = |text: &str, lines| too_long(&Tree::new(&[("a.rs", text)]), &[("a.rs", lines)]);
+    assert_eq!(exempt(&(lines.clone() + "\n"), 501), [""; 0]);
+    assert_eq!(
+        exempt(&(lines.clone() + "\n\n"), 501),
+        ["a.rs has 502 lines"]
+    );
+    assert_eq!(
+        exempt(&lines, 501),
+        ["a.rs is in STILL_LONG, and need not be"]
+    );
+
+    assert_eq!(too_long(&TREE, STILL_LONG), [""; 0]);
+}
+
+fn too_long(tree: &Tree, still_long: &[(&str, usize)]) -> Vec<String> {
+    let mut exempt: BTreeMap<_, _> = still_long.iter().copied().collect();
+    let mut found = Vec::new();
+    for Source { path, lines, .. } in tree.sources() {
+        if *lines <= LONGEST_FILE {
+            continue;
+        }
+        let limit = exempt.remove(&**path).unwrap_or(LONGEST_FILE);
+        if *lines > limit {
+            found.push(format!("{path} has {lines} lines"));
+        }
+    }
+    let needless = exempt
+        .keys()
+        .map(|path| format!("{path} is in STILL_LONG, and need not be"));
+    found.extend(needless);
+    found
+}
+
+// 5. Notes.
+
+#[test]
+fn no_note_to_do_something_later_is_left() {
+    let bad = concat!("// TO", "DO: more\n// FIX", "ME\nfn f() {}");
+    assert_eq!(notes(bad).len(), 2);
+
+    for (path, text) in files("rs").iter().chain(&files("lua")) {
+        assert_eq!(notes(text), [""; 0], "{path}");
+    }
+}
+
+fn notes(text: &str) -> Vec<&'static str> {
+    // Each is written in two parts, so that a search for notes does not find this line.
+    let notes = [concat!("TO", "DO"), concat!("FIX", "ME")];
     notes
         .into_iter()
         .filter(|note| text.contains(note))
         .collect()
 }
 
-/// The files that a file declares as modules for tests only: `#[cfg(test)] mod tests;`.
-fn test_files(path: &str, bare: &str) -> Vec<String> {
-    let dir = match path.strip_suffix(".rs") {
-        Some("lib") => "",
-        Some(stem) => stem
-            .strip_suffix("mod")
-            .unwrap_or(stem)
-            .trim_end_matches('/'),
-        None => return Vec::new(),
-    };
-    bare.match_indices(TEST)
-        .filter_map(|(at, _)| {
-            let item = bare[at + TEST.len()..].trim_start();
-            let name = item.split_once("mod ")?.1.split_once(';')?.0;
-            // Of a module with a body the name would be far too long.
-            let is_name = name.chars().all(|c| c.is_alphanumeric() || c == '_');
-            is_name.then(|| format!("{dir}/{name}").trim_start_matches('/').to_owned())
-        })
-        .flat_map(|stem| [format!("{stem}.rs"), format!("{stem}/mod.rs")])
-        .collect()
-}
+// 6. The heads of the Lua scripts.
 
-fn head(path: &str) -> &str {
-    path.split("::").next().unwrap_or_default()
-}
-
-/// Rust without its comments and the insides of its strings: they become spaces, and lines stay lines.
-fn bare(text: &str) -> String {
-    let bytes = text.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        let rest = &text[at..];
-        let length = if rest.starts_with("//") {
-            rest.find('\n').unwrap_or(rest.len())
-        } else if rest.starts_with("/*") {
-            block_comment(rest)
-        } else if let Some(length) = string(rest, out.last()) {
-            length
-        } else {
-            out.push(bytes[at]);
-            at += 1;
-            continue;
-        };
-        let blank = |byte: &u8| if *byte == b'\n' { b'\n' } else { b' ' };
-        out.extend(bytes[at..at + length].iter().map(blank));
-        at += length;
+#[test]
+fn every_script_documents_its_arguments_and_why_it_may_be_repeated() {
+    let good =
+        "-- Does.\n--\n-- KEYS  1\n-- ARGV  1\n-- Reply 1\n-- Idempotent because it is.\nreturn 1";
+    assert_eq!(missing("script/a.lua", good), [""; 0]);
+    for part in ["KEYS", "ARGV", "Reply", "dempotent because"] {
+        assert_eq!(missing("script/a.lua", &good.replace(part, "")), [part]);
     }
-    String::from_utf8(out).expect("whole characters are copied or blanked")
-}
+    // The head ends at the first line that is no comment.
+    let late = format!("return 1\n{good}");
+    assert_eq!(missing("script/a.lua", &late).len(), 4);
+    assert_eq!(missing("script/queue.lua", good).len(), 1);
+    assert_eq!(missing("script/queue.lua", "-- A\n-- Shared: b").len(), 1);
+    assert_eq!(missing("script/mutex_wait.lua", good).len(), 1);
 
-fn block_comment(text: &str) -> usize {
-    let (mut depth, mut at) = (0, 0);
-    loop {
-        let rest = &text.as_bytes()[at..];
-        match rest {
-            [b'/', b'*', ..] => (depth, at) = (depth + 1, at + 2),
-            [b'*', b'/', ..] if depth == 1 => return at + 2,
-            [b'*', b'/', ..] => (depth, at) = (depth - 1, at + 2),
-            [] => return at,
-            _ => at += 1,
-        }
+    for (path, text) in files("lua") {
+        assert_eq!(missing(&path, &text), [""; 0], "{path}");
     }
 }
 
-/// The length of the string or character that `text` begins with, if it does.
-fn string(text: &str, before: Option<&u8>) -> Option<usize> {
-    let bytes = text.as_bytes();
-    let in_a_word = before.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
-    match bytes[0] {
-        b'r' if !in_a_word || before == Some(&b'b') => {
-            let hashes = text[1..].len() - text[1..].trim_start_matches('#').len();
-            let opened = text[1 + hashes..].strip_prefix('"')?;
-            let close = format!("\"{}", &text[1..=hashes]);
-            let length = opened.find(&close).unwrap_or(opened.len() - close.len());
-            Some(2 + hashes + length + close.len())
-        }
-        b'"' => Some(quoted(bytes, b'"')),
-        // A lifetime has no second quote right behind its first character.
-        b'\'' if bytes.get(1) == Some(&b'\\') => Some(quoted(bytes, b'\'')),
-        b'\'' => {
-            let character = text[1..].chars().next()?;
-            let end = 1 + character.len_utf8();
-            (bytes.get(end) == Some(&b'\'')).then_some(end + 1)
-        }
-        _ => None,
-    }
-}
-
-fn quoted(bytes: &[u8], quote: u8) -> usize {
-    let mut at = 1;
-    while at < bytes.len() && bytes[at] != quote {
-        at += if bytes[at] == b'\\' { 2 } else { 1 };
-    }
-    (at + 1).min(bytes.len())
-}
-
-/// Bare code without the items under `#[cfg(test)]`.
-fn without_tests(code: &str) -> String {
-    let mut out = code.to_owned();
-    while let Some(start) = out.find(TEST) {
-        let item = &out[start..];
-        let mut depth = 0;
-        let end = item.char_indices().find_map(|(at, c)| {
-            match c {
-                '{' | '(' | '[' => depth += 1,
-                '}' | ')' | ']' => depth -= 1,
-                _ => {}
-            }
-            let over = at >= TEST.len() && depth == 0 && (c == '}' || c == ';');
-            over.then_some(at + 1)
-        });
-        let end = start + end.unwrap_or(item.len());
-        let blank: String = out[start..end]
-            .chars()
-            .filter_map(|c| match c {
-                '\n' => Some('\n'),
-                _ => None,
-            })
-            .collect();
-        out.replace_range(start..end, &blank);
-    }
-    out
-}
-
-/// All paths in bare code that begin with `root`, groups spelt out, without `root` itself.
-fn paths(code: &str, root: &str) -> Vec<String> {
-    let start = format!("{root}::");
-    let mut found = Vec::new();
-    for (at, _) in code.match_indices(&start) {
-        let before = code[..at].chars().next_back();
-        if before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == '$' || c == ':') {
-            // The end of another word, or of another path: `$crate` is for whoever uses a macro.
-            continue;
-        }
-        tree(&code[at + start.len()..], "", &mut found);
-    }
-    found
-}
-
-/// Spells out one tree of paths. Returns what is behind it.
-fn tree<'a>(code: &'a str, stem: &str, found: &mut Vec<String>) -> &'a str {
-    let code = code.trim_start();
-    if let Some(mut group) = code.strip_prefix('{') {
-        loop {
-            group = group.trim_start();
-            if let Some(rest) = group.strip_prefix('}') {
-                return rest;
-            }
-            if let Some(rest) = group.strip_prefix(',') {
-                group = rest;
-                continue;
-            }
-            let rest = tree(group, stem, found);
-            if rest.len() == group.len() {
-                return rest;
-            }
-            group = rest;
-        }
-    }
-    let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == '*';
-    let end = code.find(|c| !is_word(c)).unwrap_or(code.len());
-    let (word, rest) = code.split_at(end);
-    let stem = format!("{stem}{word}");
-    if let Some(deeper) = rest.trim_start().strip_prefix("::") {
-        return tree(deeper, &format!("{stem}::"), found);
-    }
-    found.push(stem);
-    match rest.trim_start().strip_prefix("as ") {
-        Some(alias) => alias.trim_start().trim_start_matches(is_word),
-        None => rest,
-    }
-}
-
-/// What is missing in the head of a script.
+/// Returns what the head of a script does not say.
 fn missing(path: &str, text: &str) -> Vec<&'static str> {
     let head: String = text
         .lines()
@@ -287,7 +329,7 @@ fn missing(path: &str, text: &str) -> Vec<&'static str> {
     let wanted: &[_] = match file {
         // Parts of several scripts.
         "fence.lua" | "value.lua" | "queue.lua" | "gap.lua" | "share.lua" => &["-- Shared: "],
-        // The second half of others.
+        // The second half of other scripts.
         "mutex_wait.lua" => &["KEYS, ARGV and reply as in mutex_take.lua"],
         _ => &["KEYS", "ARGV", "Reply", "dempotent because"],
     };
@@ -298,196 +340,24 @@ fn missing(path: &str, text: &str) -> Vec<&'static str> {
         .collect()
 }
 
+/// Returns the files below `src/` with an extension, each by its path there, and its text.
 fn files(extension: &str) -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut found = Vec::new();
-    collect(&root, &mut found);
-    let mut files: Vec<_> = found
-        .into_iter()
-        .filter(|path| path.extension().is_some_and(|e| e == extension))
-        .map(|path| {
-            let text = fs::read_to_string(&path).expect("it is text");
-            let path = path.strip_prefix(&root).expect("it is in there");
-            (path.to_string_lossy().into_owned(), text)
-        })
-        .collect();
-    files.sort();
-    assert!(!files.is_empty(), "no .{extension} in {}", root.display());
-    files
-}
-
-fn collect(dir: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(dir).expect("a directory") {
-        let path = entry.expect("an entry").path();
-        if path.is_dir() {
-            collect(&path, found);
-        } else {
-            found.push(path);
+    let mut directories = vec![root.clone()];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                directories.push(path);
+            } else if path.extension().is_some_and(|it| it == extension) {
+                let text = fs::read_to_string(&path).expect("a source is text");
+                let path = path.strip_prefix(&root).expect("the file is below src/");
+                found.push((path.to_string_lossy().into_owned(), text));
+            }
         }
     }
-}
-
-/// All sources but those for tests only.
-fn sources() -> Vec<Source> {
-    let files = files("rs");
-    let for_tests: Vec<_> = files
-        .iter()
-        .flat_map(|(path, text)| test_files(path, &bare(text)))
-        .collect();
-    files
-        .iter()
-        .filter(|(path, _)| !for_tests.contains(path) && !is_below(path, &for_tests))
-        .map(|(path, text)| Source::new(path, text))
-        .collect()
-}
-
-/// Whether it is a module of one of these: `a/tests/b.rs` of `a/tests.rs`.
-fn is_below(path: &str, modules: &[String]) -> bool {
-    let stems = modules
-        .iter()
-        .filter_map(|module| module.strip_suffix(".rs"));
-    stems
-        .map(|stem| stem.strip_suffix("/mod").unwrap_or(stem))
-        .any(|stem| {
-            path.strip_prefix(stem)
-                .is_some_and(|rest| rest.starts_with('/'))
-        })
-}
-
-#[test]
-fn a_file_uses_lower_floors_and_its_own() {
-    let bad = "
-        // use crate::manager;
-        use crate::{clock::Time, engine::{Engine, names::Entry as E}, store};
-        fn f(_: crate::guard::Lease) -> crate::Error { \"crate::lock\"; 'c'; f::<'_>(r#\"crate::admin\"#) }
-        #[cfg(test)]
-        mod tests { use crate::manager::LockManager; fn t() { if a { b[1]; } } }
-        use crate::config;
-    ";
-    let found = Source::new("core/queue.rs", bad).uses_of_higher_floors();
-    assert_eq!(
-        found,
-        [
-            "engine::Engine",
-            "engine::names::Entry",
-            "store",
-            "guard::Lease",
-            "Error"
-        ]
-    );
-    assert_eq!(
-        Source::new("clock.rs", bad).uses_of_higher_floors().len(),
-        6
-    );
-    assert_eq!(
-        Source::new("novelty/mod.rs", "")
-            .uses_of_higher_floors()
-            .len(),
-        1
-    );
-    assert!(
-        Source::new("manager.rs", bad.replace("Error", "x::Y").as_str())
-            .uses_of_higher_floors()
-            .contains(&"x::Y".to_owned())
-    );
-
-    let with_files = "#[cfg(test)]\nmod tests;\n#[cfg(test)] pub(crate) mod m { }\nmod n;";
-    let declared = |path: &str| test_files(path, with_files);
-    assert_eq!(declared("lib.rs"), ["tests.rs", "tests/mod.rs"]);
-    assert_eq!(declared("a.rs"), ["a/tests.rs", "a/tests/mod.rs"]);
-    assert_eq!(declared("a/mod.rs"), ["a/tests.rs", "a/tests/mod.rs"]);
-    assert_eq!(declared("a/b.rs"), ["a/b/tests.rs", "a/b/tests/mod.rs"]);
-    assert!(is_below("a/tests/b.rs", &declared("a.rs")));
-    assert!(!is_below("a/test.rs", &declared("a.rs")));
-    assert!(!is_below("a/testsuite/b.rs", &declared("a.rs")));
-
-    for source in sources() {
-        let higher = source.uses_of_higher_floors();
-        assert!(higher.is_empty(), "{} uses {higher:?}", source.path);
-    }
-}
-
-#[test]
-fn only_one_file_knows_the_standard_librarys_threads() {
-    for bad in [
-        "use std::sync::Arc;",
-        "use std::{fmt, thread};",
-        "fn f() { std::thread::yield_now() }",
-        "use std::{collections::HashMap, sync::{Mutex, atomic::AtomicBool}};",
-    ] {
-        let found = Source::new("core/queue.rs", bad).uses_of_the_standard_library();
-        assert!(!found.is_empty(), "{bad}");
-        let found = Source::new("sync.rs", bad).uses_of_the_standard_library();
-        assert!(found.is_empty(), "{bad}");
-    }
-    let good = "use crate::sync::{Arc, thread}; use std::time::Duration;";
-    assert!(
-        Source::new("guard.rs", good)
-            .uses_of_the_standard_library()
-            .is_empty()
-    );
-
-    for source in sources() {
-        let own = source.uses_of_the_standard_library();
-        assert!(own.is_empty(), "{} uses std::{own:?}", source.path);
-    }
-}
-
-#[test]
-fn only_one_module_logs() {
-    for bad in ["log::warn!(\"x\");", "use log::{Level, warn};"] {
-        let found = Source::new("engine/watch.rs", bad).uses_of_the_logger();
-        assert!(!found.is_empty(), "{bad}");
-        let found = Source::new("logging.rs", bad).uses_of_the_logger();
-        assert!(found.is_empty(), "{bad}");
-    }
-    for source in sources() {
-        let own = source.uses_of_the_logger();
-        assert!(own.is_empty(), "{} uses log::{own:?}", source.path);
-    }
-}
-
-#[test]
-fn no_file_is_long() {
-    let lines = |n| "fn f() {}\n".repeat(n);
-    let tests = "#[cfg(test)]\nmod tests {\n    fn g() {}\n}\n";
-    assert_eq!(Source::new("a.rs", &lines(601)).length(), 601);
-    assert_eq!(Source::new("a.rs", &(lines(7) + tests)).length(), 7);
-
-    for source in sources() {
-        let length = source.length();
-        assert!(length <= LONGEST_FILE, "{}: {length} lines", source.path);
-    }
-}
-
-#[test]
-fn nothing_is_left_to_do() {
-    let bad = concat!("// TO", "DO: more\nfn f() { to", "do!() }");
-    assert_eq!(notes_to_self(bad).len(), 2);
-
-    for (path, text) in files("rs").iter().chain(&files("lua")) {
-        let notes = notes_to_self(text);
-        assert!(notes.is_empty(), "{path}: {notes:?}");
-    }
-}
-
-#[test]
-fn every_script_says_what_it_is_called_with_and_why_it_may_be_repeated() {
-    let good =
-        "-- Does.\n--\n-- KEYS  1\n-- ARGV  1\n-- Reply 1\n-- Idempotent because it is.\nreturn 1";
-    assert!(missing("script/a.lua", good).is_empty());
-    for part in ["KEYS", "ARGV", "Reply", "dempotent because"] {
-        assert_eq!(missing("script/a.lua", &good.replace(part, "")), [part]);
-    }
-    // In its head, and not somewhere below.
-    let late = format!("return 1\n{good}");
-    assert_eq!(missing("script/a.lua", &late).len(), 4);
-    assert_eq!(missing("script/queue.lua", good).len(), 1);
-    assert_eq!(missing("script/queue.lua", "-- A\n-- Shared: b").len(), 1);
-    assert_eq!(missing("script/mutex_wait.lua", good).len(), 1);
-
-    for (path, text) in files("lua") {
-        let missing = missing(&path, &text);
-        assert!(missing.is_empty(), "{path} does not say {missing:?}");
-    }
+    found.sort();
+    assert!(!found.is_empty(), "no .{extension} in {}", root.display());
+    found
 }
