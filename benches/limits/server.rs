@@ -1,4 +1,4 @@
-//! A throwaway server, and what it says of itself.
+//! A temporary server, and the figures that it reports.
 
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
@@ -16,9 +16,9 @@ use crate::Result;
 use crate::bare;
 use crate::cores::{Cores, End};
 
-/// Starts a server without persistence, and outlives whoever asked for it: when its standard input ends, for whatever
-/// reason, the server is killed. So not even a run that is killed leaves one behind.
-const KEEPER: &str = r#"
+/// A shell script that starts a server without persistence, and kills it when the standard input of the script ends. So
+/// a run that is killed leaves no server behind.
+const SUPERVISOR: &str = r#"
 dir=$(mktemp -d "${TMPDIR:-/tmp}/leasehold-limits.XXXXXX") || exit
 redis-server --bind 127.0.0.1 --port "$1" --save '' --appendonly no --daemonize no \
     --dir "$dir" --logfile "$dir/log" </dev/null >/dev/null 2>&1 &
@@ -30,18 +30,18 @@ wait "$server" 2>/dev/null
 rm -rf "$dir"
 "#;
 
-/// How many ports are tried; each may be taken by somebody else between its choice and its use.
+/// How many ports are tried. Another process may take a port between its choice and its use.
 const PORTS: u32 = 20;
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A server on the cores for servers. Dropping it ends it.
+/// A server on the cores for servers. Dropping it ends the server.
 pub struct Server {
-    keeper: Child,
+    supervisor: Child,
     url: String,
 }
 
 impl Server {
-    /// Starts one and waits until it is ready. This thread is bound to the clients' cores afterwards.
+    /// Starts a server and waits until it is ready. Binds this thread to the clients' cores afterwards.
     pub fn start(cores: &Cores) -> Result<Self> {
         cores.bind(End::Server)?;
         let server = (0..PORTS).find_map(|_| Self::on(unused_port()).transpose());
@@ -49,18 +49,21 @@ impl Server {
         server.unwrap_or_else(|| Err("no free port for a server".into()))
     }
 
-    /// None where the port is taken.
+    /// Returns `None` if the port is taken.
     fn on(port: u16) -> Result<Option<Self>> {
-        let mut keeper = Command::new("sh")
-            .args(["-c", KEEPER, "keeper", &port.to_string()])
+        let mut supervisor = Command::new("sh")
+            .args(["-c", SUPERVISOR, "supervisor", &port.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // A Ctrl-C is for us; the keeper comes after.
+            // Ctrl-C must end this process alone. The supervisor ends after it.
             .process_group(0)
             .spawn()?;
-        let stdout = keeper.stdout.take().ok_or("the keeper has no output")?;
+        let stdout = supervisor
+            .stdout
+            .take()
+            .ok_or("the supervisor has no output")?;
         let url = format!("redis://127.0.0.1:{port}/");
-        let server = Self { keeper, url };
+        let server = Self { supervisor, url };
         let mut dir = String::new();
         BufReader::new(stdout).read_line(&mut dir)?;
         let log = Path::new(dir.trim_end()).join("log");
@@ -82,7 +85,7 @@ impl Server {
         &self.url
     }
 
-    /// A way to ask the server about itself, which does not count.
+    /// Returns a connection whose commands are not counted.
     pub fn observer(&self) -> Result<Observer> {
         Ok(Observer(bare::connect(&self.url)?))
     }
@@ -98,12 +101,12 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        drop(self.keeper.stdin.take());
-        self.keeper.wait().ok();
+        drop(self.supervisor.stdin.take());
+        self.supervisor.wait().ok();
     }
 }
 
-/// The commands that the server runs for so many guards, or what stands for a guard.
+/// The number of commands that the server runs for a number of guards, or of what a row counts instead.
 pub struct Tally {
     observer: Observer,
     commands: u64,
@@ -111,7 +114,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts the commands while `work` is done, which brings so many guards, and returns what it measured.
+    /// Counts the commands of `work`, which returns its number of guards and a measured value. Returns that value.
     pub fn count(&mut self, work: impl FnOnce() -> Result<(u64, f64)>) -> Result<f64> {
         let before = self.observer.commands()?;
         let (guards, measured) = work()?;
@@ -128,13 +131,13 @@ impl Tally {
 pub struct Observer(Connection);
 
 impl Observer {
-    /// The commands that the server has run, those that scripts ran included.
+    /// Returns the number of commands that the server has run, with those inside scripts.
     pub fn commands(&mut self) -> Result<u64> {
         let statistics: String = redis::cmd("INFO").arg("commandstats").query(&mut self.0)?;
         Ok(statistics.lines().filter_map(calls).sum())
     }
 
-    /// The time that the server has spent on a core.
+    /// Returns the CPU time of the server.
     pub fn cpu(&mut self) -> Result<Duration> {
         let info: String = redis::cmd("INFO").arg("cpu").query(&mut self.0)?;
         let field = |name| {
@@ -147,7 +150,7 @@ impl Observer {
         Ok(Duration::from_secs_f64(user + system))
     }
 
-    /// How many other connections have sent something within the last so many seconds.
+    /// Returns how many other connections have sent a command within the last `seconds`.
     pub fn connections(&mut self, seconds: u64) -> Result<usize> {
         let clients: String = redis::cmd("CLIENT").arg("LIST").query(&mut self.0)?;
         let own: u64 = redis::cmd("CLIENT").arg("ID").query(&mut self.0)?;
@@ -163,13 +166,13 @@ impl Observer {
         Ok(clients.lines().filter(active).count())
     }
 
-    /// Any command.
+    /// Sends any command.
     pub fn ask<T: FromRedisValue>(&mut self, command: &redis::Cmd) -> Result<T> {
         Ok(command.query(&mut self.0)?)
     }
 }
 
-/// The calls in a line like `cmdstat_get:calls=21,usec=17,…`, but for those of commands that only observe.
+/// Returns the calls in a line like `cmdstat_get:calls=21,usec=17,…`, or `None` for the commands of an [`Observer`].
 fn calls(line: &str) -> Option<u64> {
     let (command, statistics) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
     if command == "info" || command.starts_with("client") {
@@ -178,7 +181,7 @@ fn calls(line: &str) -> Option<u64> {
     statistics.split(',').next()?.parse().ok()
 }
 
-/// Below the range from which systems take the ports of outgoing connections.
+/// Returns a free port below the range of outgoing connections.
 fn unused_port() -> u16 {
     loop {
         let port = 10_000 + (RandomState::new().hash_one(0u8) % 22_000) as u16;

@@ -1,4 +1,4 @@
-//! A Redis that may be killed.
+//! A Redis server that the example may kill.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -8,40 +8,40 @@ use redis::Connection;
 
 use crate::stage::Outcome;
 
-/// Kills the server when its own standard input ends, so that no server is left behind, however this program ends.
-const KEEPER: &str = r#""$@" </dev/null & exec >&-; read -r _; kill -KILL $! 2>/dev/null"#;
+/// A shell script that kills the server when its standard input ends, so that this program leaves no server behind.
+const SUPERVISOR: &str = r#""$@" </dev/null & exec >&-; read -r _; kill -KILL $! 2>/dev/null"#;
 
-/// Keeps no file, not even for its replica.
+/// The server writes no file, not even to feed its replica.
 const OPTIONS: &str = "--bind 127.0.0.1 --appendonly no --repl-diskless-sync yes --repl-diskless-sync-delay 0 \
                        --repl-diskless-load swapdb";
 
-/// A throwaway server. Dropping it kills it.
+/// A temporary server. Dropping it kills the server.
 pub struct Server {
     pub port: u16,
-    keeper: Child,
+    supervisor: Child,
     lifeline: Option<ChildStdin>,
-    /// Open for as long as the server writes to it.
+    /// Kept open because the server writes to it.
     _log: BufReader<ChildStdout>,
 }
 
 impl Server {
     pub fn start() -> Outcome<Self> {
-        // Between its choice and its use a port may be taken by somebody else.
+        // Another process may take a port between its choice and its use.
         for _ in 0..10 {
             let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-            let mut keeper = Command::new("sh")
-                .args(["-c", KEEPER, "keeper", "redis-server"])
+            let mut supervisor = Command::new("sh")
+                .args(["-c", SUPERVISOR, "supervisor", "redis-server"])
                 .args(OPTIONS.split(' '))
                 .args(["--save", "", "--port", &port.to_string()])
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .spawn()?;
-            let lifeline = keeper.stdin.take();
-            let mut log = BufReader::new(keeper.stdout.take().ok_or("no stdout")?);
+            let lifeline = supervisor.stdin.take();
+            let mut log = BufReader::new(supervisor.stdout.take().ok_or("no stdout")?);
             let ready = is_ready(&mut log)?;
             let server = Self {
                 port,
-                keeper,
+                supervisor,
                 lifeline,
                 _log: log,
             };
@@ -64,11 +64,11 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         drop(self.lifeline.take());
-        self.keeper.wait().ok();
+        self.supervisor.wait().ok();
     }
 }
 
-/// Reads until the server says so. False where it ends before that: there is none in PATH, or the port is taken.
+/// Blocks until the server is ready. Returns `false` if it ends before that: none is in PATH, or the port is taken.
 fn is_ready(log: &mut impl BufRead) -> Outcome<bool> {
     for line in log.lines() {
         if line?.contains("Ready to accept connections") {

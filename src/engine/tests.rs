@@ -371,7 +371,7 @@ fn threads_behind_a_failing_delegate_fail_with_it() {
 /// Those who wait behind a try ask for themselves; those who try share its answer.
 #[test]
 fn a_thread_behind_a_failing_try_asks_in_its_place() {
-    let (Told { answers, asked }, pool) = told();
+    let (ManualPool { answers, asked }, pool) = manual_pool();
     let engine = Fake::new(pool, generous()).engine(LONG, Arc::new(SystemClock));
     drop(lock(&engine));
     let run = |wait: Duration| {
@@ -431,13 +431,16 @@ fn a_release_that_fails_is_repeated_from_the_background() {
     assert!(engine.close(PATIENCE));
 }
 
-/// The test's ends of a pool that grants once, and then answers as it is told.
-struct Told {
+/// The control of a pool that grants one acquire. The test answers each further acquire.
+struct ManualPool {
     answers: mpsc::Sender<Result<Reply, Failure>>,
     asked: mpsc::Receiver<()>,
 }
 
-fn told() -> (Told, impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send) {
+fn manual_pool() -> (
+    ManualPool,
+    impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send,
+) {
     let (answers, next) = mpsc::channel();
     let (asks, asked) = mpsc::channel();
     let mut granted = generous();
@@ -452,12 +455,12 @@ fn told() -> (Told, impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send) {
         }
         call => granted(call),
     };
-    (Told { answers, asked }, pool)
+    (ManualPool { answers, asked }, pool)
 }
 
 #[test]
 fn a_wait_survives_the_outage_that_lost_the_lock_before_it() {
-    let (Told { answers, asked }, pool) = told();
+    let (ManualPool { answers, asked }, pool) = manual_pool();
     let engine =
         Fake::new(pool, |_: &Call<'_>| Err(unavailable())).engine(SHORT, Arc::new(SystemClock));
     let guard = lock(&engine);
@@ -482,7 +485,7 @@ fn a_wait_survives_the_outage_that_lost_the_lock_before_it() {
 
 #[test]
 fn a_try_during_an_outage_is_an_error_though_the_lock_was_held_before() {
-    let (Told { answers, asked }, pool) = told();
+    let (ManualPool { answers, asked }, pool) = manual_pool();
     let settings = Settings {
         io_timeout: Duration::from_millis(50),
         ..Settings::default()

@@ -1,4 +1,4 @@
-//! What a listener is told, and that what it does is nobody's harm but its own.
+//! The events that a listener receives, and listeners that block, panic or call back.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,26 +14,26 @@ use crate::support::{
     shared, task, task_asleep, unused_url, wait_until,
 };
 
-/// An event, as a test keeps it.
+/// An event that a listener received.
 #[derive(Clone, Debug)]
-struct Told {
+struct RecordedEvent {
     what: &'static str,
     name: String,
-    /// Or, where a wait begins, who holds it.
+    /// The owner. If a wait begins, this is the holder.
     owner: String,
     fence: u64,
-    /// Whatever length of time it tells.
+    /// The wait, hold or remaining time of the event.
     length: Duration,
     cause: Option<LostCause>,
     connection: Option<Connection>,
-    /// All of it.
+    /// The event as `Debug` shows it.
     text: String,
 }
 
-impl Told {
+impl RecordedEvent {
     #[allow(clippy::too_many_lines)] // One arm for each event, and nothing but arms.
     fn new(event: &Event<'_>) -> Self {
-        let told = |what, name: &str, owner: &str, fence, length| Self {
+        let about_lock = |what, name: &str, owner: &str, fence, length| Self {
             what,
             name: name.into(),
             owner: owner.into(),
@@ -43,20 +43,20 @@ impl Told {
             connection: None,
             text: format!("{event:?}"),
         };
-        let of = |what, connection| Self {
+        let about_connection = |what, connection| Self {
             connection: Some(connection),
-            ..told(what, "", "", 0, ms(0))
+            ..about_lock(what, "", "", 0, ms(0))
         };
-        let told = match *event {
+        let recorded = match *event {
             Event::Acquired {
                 name,
                 owner,
                 fence,
                 waited,
                 ..
-            } => told("acquired", name, owner, fence, waited),
+            } => about_lock("acquired", name, owner, fence, waited),
             Event::Contended { name, holder, .. } => {
-                told("contended", name, holder.unwrap_or_default(), 0, ms(0))
+                about_lock("contended", name, holder.unwrap_or_default(), 0, ms(0))
             }
             Event::PassedOn {
                 name,
@@ -64,102 +64,108 @@ impl Told {
                 fence,
                 waited,
                 ..
-            } => told("passed on", name, owner, fence, waited),
-            Event::HandedOver { name, owner, .. } => told("handed over", name, owner, 0, ms(0)),
+            } => about_lock("passed on", name, owner, fence, waited),
+            Event::HandedOver { name, owner, .. } => {
+                about_lock("handed over", name, owner, 0, ms(0))
+            }
             Event::Released {
                 name,
                 owner,
                 fence,
                 held,
                 ..
-            } => told("released", name, owner, fence, held),
+            } => about_lock("released", name, owner, fence, held),
             Event::HeldLong {
                 name,
                 owner,
                 fence,
                 held,
                 ..
-            } => told("held long", name, owner, fence, held),
+            } => about_lock("held long", name, owner, fence, held),
             Event::Renewed {
                 name,
                 owner,
                 remaining,
                 ..
-            } => told("renewed", name, owner, 0, remaining),
+            } => about_lock("renewed", name, owner, 0, remaining),
             Event::AtRisk {
                 name,
                 owner,
                 remaining,
                 ..
-            } => told("at risk", name, owner, 0, remaining),
+            } => about_lock("at risk", name, owner, 0, remaining),
             Event::Lost { lost, owner, .. } => Self {
                 cause: Some(lost.cause),
-                ..told("lost", &lost.name, owner, lost.fence, ms(0))
+                ..about_lock("lost", &lost.name, owner, lost.fence, ms(0))
             },
             Event::Unreachable {
                 connection, error, ..
             } => {
                 assert!(matches!(error, Error::Unavailable { name: None, .. }));
-                of("unreachable", connection)
+                about_connection("unreachable", connection)
             }
-            Event::Recovered { connection, .. } => of("recovered", connection),
-            ref other => panic!("a new one: {other:?}"),
+            Event::Recovered { connection, .. } => about_connection("recovered", connection),
+            ref other => panic!("an unknown event: {other:?}"),
         };
-        assert_eq!(event.kind(), told.what.replace(' ', "_"));
-        assert_eq!(event.name().unwrap_or_default(), told.name);
-        assert_eq!(event.name().is_none(), told.connection.is_some());
-        told
+        assert_eq!(event.kind(), recorded.what.replace(' ', "_"));
+        assert_eq!(event.name().unwrap_or_default(), recorded.name);
+        assert_eq!(event.name().is_none(), recorded.connection.is_some());
+        recorded
     }
 }
 
-/// Keeps what it is told.
+/// A listener that records all events, and its log.
 #[derive(Clone, Default)]
-struct Diary(Arc<Mutex<Vec<Told>>>);
+struct EventLog(Arc<Mutex<Vec<RecordedEvent>>>);
 
-impl Listener for Diary {
+impl Listener for EventLog {
     fn on_event(&self, event: &Event<'_>) {
-        self.lock().push(Told::new(event));
+        self.lock().push(RecordedEvent::new(event));
     }
 }
 
-impl Diary {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Told>> {
+impl EventLog {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<RecordedEvent>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn all(&self) -> Vec<Told> {
+    fn all(&self) -> Vec<RecordedEvent> {
         self.lock().clone()
     }
 
-    /// What was told of one lock so far, but for what a busy machine may bring at any time.
-    fn course(&self, name: &str) -> Vec<&'static str> {
-        let of = |told: &Told| told.name == name && !["renewed", "at risk"].contains(&told.what);
-        let all = self.all();
-        all.iter()
-            .filter(|told| of(told))
-            .map(|told| told.what)
+    /// Returns the kinds of the events of one lock so far. Leaves out renewals, which depend on the speed of the
+    /// machine.
+    fn kinds_of(&self, name: &str) -> Vec<&'static str> {
+        let is_of_renewal = |event: &RecordedEvent| ["renewed", "at risk"].contains(&event.what);
+        self.all()
+            .iter()
+            .filter(|event| event.name == name && !is_of_renewal(event))
+            .map(|event| event.what)
             .collect()
     }
 
-    /// Waits until something was told for the nth time.
+    /// Blocks until the nth event of a kind, and returns the event.
     #[track_caller]
-    fn nth(&self, what: &str, n: usize) -> Told {
+    fn nth(&self, what: &str, n: usize) -> RecordedEvent {
         let mut found = None;
         wait_until(what, || {
             let all = self.all();
-            found = all.into_iter().filter(|told| told.what == what).nth(n - 1);
+            found = all
+                .into_iter()
+                .filter(|event| event.what == what)
+                .nth(n - 1);
             found.is_some()
         });
         found.expect("it was waited for")
     }
 
     #[track_caller]
-    fn first(&self, what: &str) -> Told {
+    fn first(&self, what: &str) -> RecordedEvent {
         self.nth(what, 1)
     }
 }
 
-/// How many events these figures stand for, where nothing was at risk or out of reach.
+/// Returns the number of events that these figures count. Events about a late renewal or a connection are not counted.
 fn events_of(stats: &Stats) -> u64 {
     stats.acquired
         + stats.passed_on
@@ -172,12 +178,12 @@ fn events_of(stats: &Stats) -> u64 {
 }
 
 #[test]
-fn turns_are_told_in_order_with_what_is_theirs() {
+fn each_turn_has_its_events_in_order() {
     let redis = shared();
-    let (name, diary) = (name("turns"), Diary::default());
+    let (name, events) = (name("turns"), EventLog::default());
     let locks = build(
         patient(redis.url())
-            .listener(diary.clone())
+            .listener(events.clone())
             .quantum(secs(60)),
     );
     let begun = Instant::now();
@@ -186,11 +192,11 @@ fn turns_are_told_in_order_with_what_is_theirs() {
     let mutex = locks.mutex(&name);
     let mut waiting = vec![locking_asleep(&mutex)];
     let waits = Instant::now();
-    diary.first("contended");
+    events.first("contended");
     let least = waits.elapsed();
-    // It asks for as many fences as it may pass on, if others wait.
+    // The second waiter makes the first one ask for a block of fences, so that it can pass the lock on.
     waiting.push(locking_asleep(&mutex));
-    diary.nth("contended", 2);
+    events.nth("contended", 2);
     first.release().expect("it was held all the while");
     let mut turns = Vec::new();
     for task in waiting {
@@ -199,8 +205,8 @@ fn turns_are_told_in_order_with_what_is_theirs() {
         guard.release().expect("it was held all the while");
     }
     let most = begun.elapsed();
-    diary.nth("released", 3);
-    let course = [
+    events.nth("released", 3);
+    let kinds = [
         "acquired",
         "contended",
         "contended",
@@ -210,28 +216,28 @@ fn turns_are_told_in_order_with_what_is_theirs() {
         "passed on",
         "released",
     ];
-    assert_eq!(diary.course(&name), course);
+    assert_eq!(events.kinds_of(&name), kinds);
 
-    let acquired = diary.first("acquired");
+    let acquired = events.first("acquired");
     assert_eq!((&acquired.owner, acquired.fence), (&owner, fence));
     assert!(acquired.length <= most);
-    let released = diary.first("released");
+    let released = events.first("released");
     assert_eq!((&released.owner, released.fence), (&owner, fence));
     assert!(least <= released.length && released.length <= most);
-    assert_eq!(diary.first("contended").owner, owner, "the holder");
-    let acquired = diary.nth("acquired", 2);
+    assert_eq!(events.first("contended").owner, owner, "the holder");
+    let acquired = events.nth("acquired", 2);
     assert_eq!((acquired.owner, acquired.fence), turns[0]);
     assert!(least <= acquired.length && acquired.length <= most);
-    let passed_on = diary.first("passed on");
+    let passed_on = events.first("passed on");
     assert_eq!((passed_on.owner, passed_on.fence), turns[1]);
     assert_eq!(turns[0].0, turns[1].0);
-    assert_eq!(diary.nth("released", 3).fence, turns[1].1);
+    assert_eq!(events.nth("released", 3).fence, turns[1].1);
 }
 
 #[test]
-fn a_hand_over_is_told_by_who_gives_and_who_takes() {
+fn a_hand_over_has_events_at_the_giver_and_at_the_taker() {
     let redis = shared();
-    let (name, giver, taker) = (name("gives"), Diary::default(), Diary::default());
+    let (name, giver, taker) = (name("gives"), EventLog::default(), EventLog::default());
     let one = build(patient(redis.url()).listener(giver.clone()));
     let other = build(patient(redis.url()).listener(taker.clone()));
     let first = one.lock(&name).expect("it is free");
@@ -241,39 +247,39 @@ fn a_hand_over_is_told_by_who_gives_and_who_takes() {
     first.release().expect("it was held all the while");
     let second = waiting.end().expect("it comes free");
     assert_eq!(giver.first("handed over").owner, owner);
-    let course = ["acquired", "released", "handed over"];
-    assert_eq!(giver.course(&name), course);
+    let kinds = ["acquired", "released", "handed over"];
+    assert_eq!(giver.kinds_of(&name), kinds);
     assert_eq!(taker.first("contended").owner, owner);
     let acquired = taker.first("acquired");
     assert_eq!(
         (&*acquired.owner, acquired.fence),
         (second.owner(), second.fence())
     );
-    assert_eq!(taker.course(&name), ["contended", "acquired"]);
+    assert_eq!(taker.kinds_of(&name), ["contended", "acquired"]);
 }
 
 #[test]
-fn a_quantum_that_is_over_hands_over() {
+fn a_release_after_the_quantum_hands_the_lock_over() {
     let redis = shared();
-    let (name, diary) = (name("quantum"), Diary::default());
-    let one = build(patient(redis.url()).listener(diary.clone()).quantum(ms(1)));
+    let (name, events) = (name("quantum"), EventLog::default());
+    let one = build(patient(redis.url()).listener(events.clone()).quantum(ms(1)));
     let other = manager(redis.url());
     let first = one.lock(&name).expect("it is free");
     let owner = first.owner().to_owned();
     let theirs = locking_asleep(&other.mutex(&name));
     redis.wait_until_queued(&name, 1);
     let ours = locking_asleep(&one.mutex(&name));
-    // Time itself is what is tested: the quantum, a millisecond of it, has to be over.
+    // The test needs time to pass: the quantum of a millisecond must be over.
     thread::sleep(ms(2));
     first.release().expect("it was held all the while");
     let theirs = theirs.end().expect("it comes free");
-    assert_eq!(diary.first("handed over").owner, owner);
+    assert_eq!(events.first("handed over").owner, owner);
     drop(theirs);
     let ours = ours.end().expect("it comes free");
-    assert_eq!(diary.nth("acquired", 2).owner, ours.owner());
+    assert_eq!(events.nth("acquired", 2).owner, ours.owner());
     drop(ours);
-    diary.nth("released", 2);
-    let course = [
+    events.nth("released", 2);
+    let kinds = [
         "acquired",
         "contended",
         "released",
@@ -281,27 +287,30 @@ fn a_quantum_that_is_over_hands_over() {
         "acquired",
         "released",
     ];
-    assert_eq!(diary.course(&name), course, "it waits once");
+    assert_eq!(events.kinds_of(&name), kinds, "the thread waits once");
     assert_eq!(one.stats().handed_over, 1);
 }
 
 #[test]
-fn semaphores_and_readers_are_told_of_too() {
+fn semaphores_readers_and_sets_have_events_too() {
     let redis = shared();
-    let (name, diary) = (name("kinds"), Diary::default());
-    let locks = build(patient(redis.url()).listener(diary.clone()));
+    let (name, events) = (name("kinds"), EventLog::default());
+    let locks = build(patient(redis.url()).listener(events.clone()));
     let other = manager(redis.url());
-    // A permit is handed over to a process that waits for it.
+    // A permit is handed over to a waiting process.
     let permit = locks.semaphore(&name, 1).acquire().expect("it is free");
     let semaphore = other.semaphore(&name, 1);
     let waiting = task_asleep(move || semaphore.acquire().map(drop));
     redis.wait_until_queued(&name, 1);
     drop(permit);
     waiting.end().expect("it comes free");
-    diary.first("handed over");
-    assert_eq!(diary.course(&name), ["acquired", "released", "handed over"]);
+    events.first("handed over");
+    assert_eq!(
+        events.kinds_of(&name),
+        ["acquired", "released", "handed over"]
+    );
 
-    // A writer that becomes a reader releases and acquires; the next reader sits down beside it.
+    // A downgrade releases the writer and acquires a reader. The next reader joins it.
     let name = format!("{name}:rw");
     let rwlock = locks.rwlock(&name);
     let writer = rwlock.write().expect("it is free");
@@ -310,35 +319,35 @@ fn semaphores_and_readers_are_told_of_too() {
     let fence = beside.fence();
     drop(reader);
     drop(beside);
-    diary.nth("released", 4);
-    let course = ["acquired", "released", "acquired", "passed on"];
-    assert_eq!(diary.course(&name)[..4], course);
-    assert_eq!(diary.first("passed on").fence, fence);
+    events.nth("released", 4);
+    let kinds = ["acquired", "released", "acquired", "passed on"];
+    assert_eq!(events.kinds_of(&name)[..4], kinds);
+    assert_eq!(events.first("passed on").fence, fence);
 
-    // The names of a set are one.
+    // A set has one event for all its names.
     let names = [format!("{name}:a"), format!("{name}:b")];
     let set = locks.multi(&names).lock().expect("they are free");
     set.release().expect("they were held");
-    let released = diary.nth("released", 5);
-    assert_eq!(diary.course(&released.name), ["acquired", "released"]);
+    let released = events.nth("released", 5);
+    assert_eq!(events.kinds_of(&released.name), ["acquired", "released"]);
 }
 
 #[test]
-fn a_silent_server_is_told_of_before_it_costs_the_lock_and_after() {
+fn a_silent_server_is_reported_with_the_loss_and_its_recovery() {
     let server = Server::start();
-    let diary = Diary::default();
-    let locks = patient(&server.url()).listener(diary.clone());
+    let events = EventLog::default();
+    let locks = patient(&server.url()).listener(events.clone());
     let locks = build(locks.lease(secs(6)));
     let guard = locks.lock("n").expect("it is free");
-    let renewed = diary.first("renewed");
+    let renewed = events.first("renewed");
     assert_eq!((&*renewed.name, &*renewed.owner), ("n", guard.owner()));
     assert!(renewed.length <= secs(6));
     server.pause();
-    diary.first("lost");
-    let all = diary.all();
+    events.first("lost");
+    let all = events.all();
     let last = |what| {
-        let told = all.iter().rposition(|told| told.what == what);
-        told.unwrap_or_else(|| panic!("{what} was not told: {all:#?}"))
+        let last = all.iter().rposition(|event| event.what == what);
+        last.unwrap_or_else(|| panic!("no event {what}: {all:#?}"))
     };
     assert!(last("renewed") < last("at risk") && last("at risk") < last("lost"));
     let at_risk = &all[last("at risk")];
@@ -351,48 +360,52 @@ fn a_silent_server_is_told_of_before_it_costs_the_lock_and_after() {
     );
     assert_eq!(guard.state(), LeaseState::Lost);
     lost(guard.release());
-    let unreachable = diary.first("unreachable");
+    let unreachable = events.first("unreachable");
     assert_eq!(unreachable.connection, Some(Connection::Renewal));
-    // The renewal thread has what the guard has left in Redis to release.
+    // The renewal thread still has to release the key in Redis.
     server.resume();
-    let recovered = diary.first("recovered");
+    let recovered = events.first("recovered");
     assert_eq!(recovered.connection, Some(Connection::Renewal));
-    assert_eq!(diary.course("n"), ["acquired", "lost"], "and no release");
+    assert_eq!(
+        events.kinds_of("n"),
+        ["acquired", "lost"],
+        "a lost lock has no release event"
+    );
     assert_eq!(locks.stats().lost_expired, 1);
 }
 
 #[test]
-fn a_broken_subscription_is_told_of_and_its_return() {
+fn a_broken_subscription_and_its_recovery_are_reported() {
     let server = Server::start();
-    let diary = Diary::default();
-    let locks = build(patient(&server.url()).listener(diary.clone()));
+    let events = EventLog::default();
+    let locks = build(patient(&server.url()).listener(events.clone()));
     let other = manager(&server.url());
     let held = other.lock("n").expect("it is free");
     let waiting = locking_asleep(&locks.mutex("n"));
     server.raw().wait_until_queued("n", 1);
-    // The other manager waits for nothing, and so listens to nothing.
+    // The other manager waits for no lock, so it has no subscription.
     let killed: u32 = server.raw().ask(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     assert_eq!(killed, 1);
-    let unreachable = diary.first("unreachable");
+    let unreachable = events.first("unreachable");
     assert_eq!(unreachable.connection, Some(Connection::Wakeup));
-    let recovered = diary.first("recovered");
+    let recovered = events.first("recovered");
     assert_eq!(recovered.connection, Some(Connection::Wakeup));
     drop(held);
     drop(waiting.end().expect("it comes free"));
 }
 
 #[test]
-fn losses_are_told_once_and_by_their_causes() {
+fn each_loss_is_one_event_with_its_cause() {
     let redis = shared();
-    let (name, diary) = (name("causes"), Diary::default());
+    let (name, events) = (name("causes"), EventLog::default());
     let locks = patient(redis.url()).quantum(secs(60));
-    let locks = build(locks.listener(diary.clone()));
+    let locks = build(locks.listener(events.clone()));
     let mutex = locks.mutex(&name).lease(secs(5));
 
-    // Found by a renewal.
+    // A renewal finds the loss.
     let guard = mutex.lock().expect("it is free");
     let () = redis.ask(&["DEL", &name]);
-    let removed = diary.first("lost");
+    let removed = events.first("lost");
     assert_eq!(removed.cause, Some(LostCause::Removed));
     assert_eq!(
         (&*removed.owner, removed.fence),
@@ -400,77 +413,80 @@ fn losses_are_told_once_and_by_their_causes() {
     );
     lost(guard.release());
 
-    // Found by a release, so that had been told.
+    // The release finds the loss. Its event was sent before.
     let guard = locks.lock(&name).expect("it is free");
     let () = redis.ask(&["SET", &name, "foreign"]);
     lost(guard.release());
-    assert_eq!(diary.nth("lost", 2).cause, Some(LostCause::Taken));
+    assert_eq!(events.nth("lost", 2).cause, Some(LostCause::Taken));
     let () = redis.ask(&["DEL", &name]);
 
-    // By the guard's own limit.
+    // `max_hold` ends the lock.
     let guard = mutex.max_hold(Some(ms(10))).lock().expect("it is free");
-    let by_hold = diary.nth("lost", 3);
+    let by_hold = events.nth("lost", 3);
     assert_eq!(by_hold.cause, Some(LostCause::MaxHold));
     assert_eq!(by_hold.fence, guard.fence());
     lost(guard.release());
 
-    // By its end, unrenewed.
+    // The lease ends, because nobody renews it.
     let guard = locks.mutex(&name).lease(secs(2)).renew(false).lock();
-    let expired = diary.nth("lost", 4);
+    let expired = events.nth("lost", 4);
     assert_eq!(expired.cause, Some(LostCause::Expired));
     lost(guard.expect("it is free").release());
 
-    // Two readers lose one lease.
+    // Two readers share one lease, and lose it.
     let rwlock = locks.rwlock(format!("{name}:rw")).lease(secs(5));
     let readers = [(); 2].map(|()| rwlock.read().expect("they are let in"));
     let () = redis.ask(&["DEL", &format!("{name}:rw")]);
-    let removed = diary.nth("lost", 5);
+    let removed = events.nth("lost", 5);
     assert_eq!(removed.fence, readers[0].fence());
     for reader in readers {
         lost(reader.release());
     }
-    let course = [
+    let kinds = [
         "acquired", "lost", "acquired", "released", "lost", "acquired", "lost", "acquired", "lost",
     ];
-    let mut told = diary.course(&name);
-    // A guard ended by its limit is released in the background, which the next may have to wait for.
-    told.retain(|what| *what != "contended");
-    assert_eq!(told, course);
+    let mut found = events.kinds_of(&name);
+    // The renewal thread releases a lock that `max_hold` ended. The next thread may have to wait for that.
+    found.retain(|what| *what != "contended");
+    assert_eq!(found, kinds);
     let stats = locks.stats();
     let by_cause = [stats.lost_removed, stats.lost_taken, stats.lost_max_hold];
     assert_eq!(by_cause, [2, 1, 1]);
-    let told = diary
+    let lost = events
         .all()
         .iter()
-        .filter(|told| told.what == "lost")
+        .filter(|event| event.what == "lost")
         .count();
-    assert_eq!(stats.lost(), told as u64);
+    assert_eq!(stats.lost(), lost as u64);
 }
 
 #[test]
-fn a_guard_that_is_held_for_long_is_warned_of_once() {
+fn a_guard_that_is_held_for_long_causes_one_warning() {
     let redis = shared();
-    let (name, diary) = (name("long"), Diary::default());
+    let (name, events) = (name("long"), EventLog::default());
     let limit = ms(100);
     let locks = patient(redis.url()).warn_after(Some(limit));
-    let locks = build(locks.listener(diary.clone()));
+    let locks = build(locks.listener(events.clone()));
     let logged = logged(&format!("{name:?}: held for"));
     let begun = Instant::now();
-    // Warned of it would be before the other, unless its end came too late on a busy machine.
+    // Its warning would come before the warning of the other guard. A busy machine may release it too late.
     let short = locks.lock(format!("{name}:short")).expect("it is free");
     drop(short);
     let in_time = begun.elapsed() < limit;
     let guard = locks.lock(&name).expect("it is free");
-    let told = diary.all();
+    let before = events.all();
     let held_long = loop {
-        let all = diary.all();
-        if let Some(told) = all
+        let all = events.all();
+        if let Some(warning) = all
             .iter()
-            .find(|told| told.name == name && told.what == "held long")
+            .find(|event| event.name == name && event.what == "held long")
         {
-            break told.clone();
+            break warning.clone();
         }
-        assert!(begun.elapsed() < PATIENCE, "never warned: {told:?}");
+        assert!(
+            begun.elapsed() < PATIENCE,
+            "no warning came after {before:?}"
+        );
         thread::yield_now();
     };
     assert_eq!(
@@ -480,7 +496,7 @@ fn a_guard_that_is_held_for_long_is_warned_of_once() {
     assert!(limit <= held_long.length && held_long.length <= begun.elapsed());
     if in_time {
         assert_eq!(
-            diary.course(&format!("{name}:short")),
+            events.kinds_of(&format!("{name}:short")),
             ["acquired", "released"]
         );
     }
@@ -490,13 +506,16 @@ fn a_guard_that_is_held_for_long_is_warned_of_once() {
         assert!(line.text.contains(part), "{line:?}");
     }
     guard.release().expect("it was held all the while");
-    wait_until("the release", || diary.course(&name).len() == 3);
-    assert_eq!(diary.course(&name), ["acquired", "held long", "released"]);
+    wait_until("the release", || events.kinds_of(&name).len() == 3);
+    assert_eq!(
+        events.kinds_of(&name),
+        ["acquired", "held long", "released"]
+    );
     assert!(logged.try_recv().is_err(), "it is logged twice");
 }
 
 #[test]
-fn a_warning_needs_no_listener_and_a_limit_of_zero_is_none() {
+fn a_warning_needs_no_listener_and_its_limit_must_not_be_zero() {
     let redis = shared();
     let name = name("unheard");
     let logged = logged(&format!("{name:?}: held for"));
@@ -515,25 +534,25 @@ fn a_warning_needs_no_listener_and_a_limit_of_zero_is_none() {
 }
 
 #[test]
-fn a_listener_that_blocks_for_ever_holds_up_nothing() {
+fn a_listener_that_blocks_for_ever_delays_no_lock() {
     let server = Server::start();
     let (go_on, gate) = channel::<()>();
-    let (told, heard) = channel();
-    let (gate, told) = (Mutex::new(gate), Mutex::new(told));
+    let (sender, received) = channel();
+    let (gate, sender) = (Mutex::new(gate), Mutex::new(sender));
     let locks = build(patient(&server.url()).listener(move |event: &Event<'_>| {
-        // Ends when the test drops the other end.
+        // Blocks until the test drops `go_on`.
         gate.lock().expect("no panic").recv().ok();
-        let told = told.lock().expect("no panic");
-        told.send(Told::new(event).what).ok();
+        let sender = sender.lock().expect("no panic");
+        sender.send(RecordedEvent::new(event).what).ok();
     }));
-    // More than what waits for it.
+    // More events than the queue holds.
     let turns = task({
         let mutex = locks.mutex("busy");
         move || (0..3000).try_for_each(|_| mutex.lock().map(drop))
     });
     turns.end().expect("nothing is wrong");
     wait_until("events are dropped", || locks.stats().events_dropped > 0);
-    // Waits, passing on, hand-overs.
+    // A thread waits, the lock is passed on, and then handed over.
     let other = manager(&server.url());
     let held = locks.lock("n").expect("it is free");
     let both = [&locks, &other].map(|locks| {
@@ -545,20 +564,20 @@ fn a_listener_that_blocks_for_ever_holds_up_nothing() {
     for turn in both {
         turn.end().expect("it comes free");
     }
-    // Renewals.
+    // A lease is renewed.
     let guard = locks.mutex("r").lease(secs(12)).lock().expect("it is free");
     let renewed = locks.stats().renewed;
     wait_until("it is renewed", || locks.stats().renewed > renewed);
     drop(guard);
-    // A loss, at its deadline.
+    // A lock is lost at its deadline.
     let lease = secs(2);
     let short = locks.mutex("l").lease(lease).renew(false);
     let guard = short.lock().expect("it is free");
-    let loss = guard.on_lost().recv_timeout(PATIENCE).expect("it is told");
+    let loss = guard.on_lost().recv_timeout(PATIENCE).expect("a loss");
     assert_eq!(loss.cause, LostCause::Expired);
     lost(guard.release());
     drop(short);
-    // The end.
+    // The manager is closed and dropped.
     let closing = task({
         let locks = locks.clone();
         move || locks.close(PATIENCE)
@@ -568,24 +587,24 @@ fn a_listener_that_blocks_for_ever_holds_up_nothing() {
     let dropping = task(move || drop(locks));
     dropping.end();
 
-    // What it was not told is all that was dropped, but for what the end of the loss may have added.
+    // All other events were dropped. The end of the lost lock may have added events after `stats`.
     drop(go_on);
-    let told = task(move || heard.iter().count()).end() as u64;
+    let count = task(move || received.iter().count()).end() as u64;
     assert!(stats.events_dropped > 0);
-    assert_eq!(told, 4096 + 1, "the queue, and the one at hand");
+    assert_eq!(count, 4096 + 1, "the queue, and the event that blocks");
     let all = events_of(&stats);
-    assert!(told + stats.events_dropped >= all, "{stats:?}");
+    assert!(count + stats.events_dropped >= all, "{stats:?}");
 }
 
 #[test]
-fn a_listener_that_panics_is_called_again_and_harms_nothing() {
+fn a_listener_that_panics_is_called_again_and_fails_no_lock() {
     let redis = shared();
     let (name, calls) = (name("panics"), Arc::new(Mutex::new(0)));
     let counted = Arc::clone(&calls);
     let locks = build(patient(redis.url()).listener(move |_: &Event<'_>| {
         *counted.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        // Not by a macro, whose message would go into every test's output.
-        std::panic::resume_unwind(Box::new("a listener's own"));
+        // `panic!` would print a message into the output of every test.
+        std::panic::resume_unwind(Box::new("a panic of the listener"));
     }));
     let mutex = locks.mutex(&name).lease(secs(5));
     let guard = mutex.lock().expect("it is free");
@@ -600,65 +619,65 @@ fn a_listener_that_panics_is_called_again_and_harms_nothing() {
 }
 
 #[test]
-fn a_listener_may_lock_what_it_likes() {
+fn a_listener_may_use_the_locks_of_its_manager() {
     let redis = shared();
     let (name, own) = (name("calls"), Arc::new(Mutex::new(None::<LockManager>)));
-    let (told, heard) = channel();
-    let (told, theirs) = (Mutex::new(told), Arc::clone(&own));
+    let (sender, received) = channel();
+    let (sender, theirs) = (Mutex::new(sender), Arc::clone(&own));
     let watched = name.clone();
     let locks = build(patient(redis.url()).listener(move |event: &Event<'_>| {
-        let told_of = Told::new(event);
-        if told_of.what != "acquired" || told_of.name != watched {
+        let event = RecordedEvent::new(event);
+        if event.what != "acquired" || event.name != watched {
             return;
         }
         let locks = theirs
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        let locks = locks.expect("it has the manager that tells it");
-        // It waits for what is being told, on the only thread that tells.
+        let locks = locks.expect("the test has set the manager");
+        // The thread of the events locks the lock whose event it delivers.
         let held = locks.try_lock(&watched).map(|guard| guard.is_some());
         let waited = locks.lock(format!("{watched}:own")).map(drop);
-        let told = told.lock().expect("no panic");
-        told.send((held, waited)).ok();
+        let sender = sender.lock().expect("no panic");
+        sender.send((held, waited)).ok();
     }));
     *own.lock().expect("no panic") = Some(locks.clone());
     let guard = locks.lock(&name).expect("it is free");
-    let (held, waited) = heard.recv_timeout(PATIENCE).expect("it is told");
+    let (held, waited) = received.recv_timeout(PATIENCE).expect("the listener ran");
     assert!(!held.expect("it is asked"), "it is held here");
     waited.expect("it is free");
     drop(guard);
-    // Or it would keep itself.
+    // The listener holds the manager, which holds the listener.
     own.lock().expect("no panic").take();
 }
 
-/// Tells when it is dropped.
-struct Mortal {
-    diary: Diary,
+/// A listener with a log. The test learns when the listener is dropped.
+struct ListenerWithEnd {
+    events: EventLog,
     _end: Sender<()>,
 }
 
-impl Listener for Mortal {
+impl Listener for ListenerWithEnd {
     fn on_event(&self, event: &Event<'_>) {
-        self.diary.on_event(event);
+        self.events.on_event(event);
     }
 }
 
-fn mortal() -> (Mortal, Diary, Receiver<()>) {
+fn listener_with_end() -> (ListenerWithEnd, EventLog, Receiver<()>) {
     let (end, ended) = channel();
-    let diary = Diary::default();
-    let mortal = Mortal {
-        diary: diary.clone(),
+    let events = EventLog::default();
+    let listener = ListenerWithEnd {
+        events: events.clone(),
         _end: end,
     };
-    (mortal, diary, ended)
+    (listener, events, ended)
 }
 
 #[test]
-fn the_last_release_is_told_and_nothing_after_it() {
+fn the_last_release_is_the_last_event() {
     let redis = shared();
     let name = name("last");
-    let (listener, diary, ended) = mortal();
+    let (listener, events, ended) = listener_with_end();
     let locks = build(patient(redis.url()).listener(listener));
     let guard = locks.lock(&name).expect("it is free");
     let waiting = locks.mutex(&name);
@@ -667,43 +686,43 @@ fn the_last_release_is_told_and_nothing_after_it() {
     drop(waiting);
     assert!(ended.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty));
     drop(guard);
-    // The listener goes with its thread, and that when all is told.
+    // The thread of the events drops the listener after the last event.
     let gone = ended.recv_timeout(PATIENCE);
     assert_eq!(gone, Err(std::sync::mpsc::RecvTimeoutError::Disconnected));
-    let course = diary.course(&name);
-    assert_eq!(course, ["acquired", "contended", "released"]);
+    let kinds = events.kinds_of(&name);
+    assert_eq!(kinds, ["acquired", "contended", "released"]);
 }
 
-/// Waits for what is held here, so that the thread that hears messages is there too.
+/// Waits in vain for a lock of this process. That starts the thread of the subscription.
 fn wait_in_vain_behind(mutex: &leasehold::Mutex) {
     let held: Result<Option<_>> = mutex.try_lock_for(ms(10));
     assert!(held.expect("it is asked").is_none());
 }
 
 #[test]
-fn a_listener_of_a_manager_that_did_nothing_is_dropped_with_it() {
-    let (listener, diary, ended) = mortal();
+fn an_unused_manager_drops_its_listener() {
+    let (listener, events, ended) = listener_with_end();
     let locks = LockManager::single(&unused_url()).listener(listener);
     drop(locks.build_unchecked().expect("the settings are good"));
     let gone = ended.try_recv();
     assert_eq!(gone, Err(std::sync::mpsc::TryRecvError::Disconnected));
-    assert!(diary.all().is_empty());
+    assert!(events.all().is_empty());
 }
 
 #[test]
 fn no_event_has_a_password() {
     let server = Server::with(&["--requirepass", "s3cret"]);
     let url = server.url().replace("redis://", "redis://:s3cret@");
-    let diary = Diary::default();
-    let builder = patient(&url).listener(diary.clone());
+    let events = EventLog::default();
+    let builder = patient(&url).listener(events.clone());
     assert!(!format!("{builder:?}").contains("s3cret"));
     let locks = build(builder.lease(secs(3)));
     let guard = locks.lock("n").expect("it is free");
     server.kill();
-    diary.first("unreachable");
-    diary.first("lost");
+    events.first("unreachable");
+    events.first("lost");
     lost(guard.release());
-    for told in diary.all() {
-        assert!(!told.text.contains("s3cret"), "{}", told.text);
+    for event in events.all() {
+        assert!(!event.text.contains("s3cret"), "{}", event.text);
     }
 }

@@ -1,5 +1,7 @@
-//! Each fault of a link, on each of a manager's connections, in each phase of a lock. Whatever happens, no call outlasts
-//! its time limits, a guard is believed no longer than its lease, and nothing is left behind.
+//! Each fault of a link, on each connection of a manager, in each phase of a lock.
+//!
+//! In every case a call returns within its time limits, a guard is lost at the end of its lease, and no lock is left in
+//! Redis.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,15 +13,15 @@ use crate::support::{
     patient, secs, task, wait_until,
 };
 
-/// Far longer than a test takes: no lease ends by itself, but the ones that are to.
+/// Far longer than a test takes, so that no lease ends during a test unless the test sets a shorter one.
 const LONG: Duration = secs(600);
-/// How long a request may take: longer than a busy machine stalls.
+/// The time limit of a request. A busy machine stalls for less.
 const IO: Duration = secs(2);
-/// A call is one request, on a connection that may have to be opened first and whose request may have to be sent again.
+/// The limit of a call: it may open a connection, send one request, and send that again.
 const CALL: Duration = secs(8);
 
-/// A manager behind a proxy, another beside it, and the server of both.
-struct Scene {
+/// A manager behind a proxy, another manager without one, and the server of both.
+struct ProxiedManager {
     redis: Raw,
     proxy: Proxy,
     locks: LockManager,
@@ -27,146 +29,149 @@ struct Scene {
     _server: Server,
 }
 
-impl Scene {
-    /// All of the manager's connections are there, and have been used.
+impl ProxiedManager {
+    /// Starts them. The manager has opened and used all its connections then.
     fn new() -> Self {
         let server = Server::start();
         let proxy = Proxy::to(&server);
         let builder = LockManager::single(&proxy.url());
         let locks = build(builder.connect_timeout(IO).io_timeout(IO));
-        let scene = Self {
+        let proxied = Self {
             redis: server.raw(),
             other: manager(&server.url()),
             proxy,
             locks,
             _server: server,
         };
-        let first = scene.other.mutex("first").lease(LONG).lock();
+        let first = proxied.other.mutex("first").lease(LONG).lock();
         let first = first.expect("it is free");
-        let waiter = locking(&scene.locks.mutex("first").lease(secs(6)));
-        scene.redis.wait_until_queued("first", 1);
+        let waiter = locking(&proxied.locks.mutex("first").lease(secs(6)));
+        proxied.redis.wait_until_queued("first", 1);
         first.release().expect("it was held all the while");
         let second = waiter.end().expect("it comes free");
-        scene.redis.wait_until_renewed("first", 1);
+        proxied.redis.wait_until_renewed("first", 1);
         second.release().expect("it was held all the while");
-        scene
+        proxied
     }
 
     fn lock(&self, lease: Duration) -> leasehold::Result<LockGuard> {
         self.locks.mutex("n").lease(lease).lock()
     }
 
-    /// Waits until a call of the manager's knows that it has to wait: until then its failure would be returned at once.
+    /// Blocks until Redis has told a call that the lock is held. Before that, the call would return an error at once.
     fn wait_until_it_waits(&self) {
         self.redis.wait_until_queued("n", 1);
-        // The other one was for the first lock.
-        wait_until("it is told so", || self.locks.stats().contended == 2);
+        // `new` made the other wait.
+        wait_until("the call knows that it waits", || {
+            self.locks.stats().contended == 2
+        });
     }
 
-    /// All is as it was before, once the link is.
-    fn end(self) {
+    /// Repairs the link, and checks that the manager works and that no lock is left in Redis.
+    fn assert_recovers(self) {
         self.proxy.heal();
         let next = self.other.try_lock_for("n", PATIENCE);
         let next = next
             .expect("it is asked")
             .expect("nobody holds it any more");
         next.release().expect("it was held all the while");
-        wait_until("the manager is as good as new", || {
+        wait_until("the manager locks and releases again", || {
             self.lock(LONG).is_ok_and(|guard| guard.release().is_ok())
         });
         assert!(self.locks.close(PATIENCE), "something is left to send");
-        // Of a request that was given up something may arrive even now; it is cancelled again and again until it cannot.
+        // A request that was given up may still arrive. The renewal thread cancels it until it can no longer arrive.
         wait_until("nothing is left", || !self.redis.exists("n"));
     }
 }
 
-/// Whether the callers' requests fail.
+/// Returns whether the fault makes requests of callers fail.
 fn fails_calls(role: Role, fault: Fault) -> bool {
     role == Role::Pool && !fault.lets_through()
 }
 
-/// The first request of a call: its failure is returned at once, and leaves no orphan behind, whatever came of it.
+/// The first request of a call fails: the call returns the error at once. Redis may have granted the lock, but nobody
+/// keeps it.
 fn asking(role: Role, fault: Fault) {
-    let scene = Scene::new();
-    scene.proxy.strike(role, fault);
+    let proxied = ProxiedManager::new();
+    proxied.proxy.strike(role, fault);
     let begun = Instant::now();
-    let locked = scene.lock(LONG);
+    let locked = proxied.lock(LONG);
     assert!(begun.elapsed() < CALL + SLACK, "{:?}", begun.elapsed());
     if fails_calls(role, fault) {
         assert!(
             matches!(locked, Err(Error::Unavailable { .. })),
             "{locked:?}"
         );
-        scene.proxy.wait_until_struck(role);
+        proxied.proxy.wait_until_struck(role);
     } else {
         let guard = locked.expect("it is free");
         guard.release().expect("it was held all the while");
     }
-    scene.end();
+    proxied.assert_recovers();
 }
 
-/// A wait that has begun goes on, and has its turn: without a listener by its polls, without a pool when that is back.
+/// A wait that has begun goes on, and is granted the lock: by polls without a listener, after the fault without a pool.
 fn queued(role: Role, fault: Fault) {
-    let scene = Scene::new();
-    let holder = scene.other.mutex("n").lease(LONG).lock();
+    let proxied = ProxiedManager::new();
+    let holder = proxied.other.mutex("n").lease(LONG).lock();
     let holder = holder.expect("it is free");
-    let waiter = locking(&scene.locks.mutex("n").lease(LONG));
-    scene.wait_until_it_waits();
-    scene.proxy.strike(role, fault);
+    let waiter = locking(&proxied.locks.mutex("n").lease(LONG));
+    proxied.wait_until_it_waits();
+    proxied.proxy.strike(role, fault);
     if role == Role::Pool {
-        // By the waiter's poll. What strikes the listener is the message that it is not to hear.
-        scene.proxy.wait_until_struck(role);
+        // The next poll meets the fault. The message of the release will meet a fault of the listener.
+        proxied.proxy.wait_until_struck(role);
     }
     holder.release().expect("it was held all the while");
     if fails_calls(role, fault) {
-        scene.proxy.heal();
+        proxied.proxy.heal();
     }
     let guard = waiter.end().expect("it comes free");
     guard.check().expect("it is held");
     if role == Role::Listener {
-        scene.proxy.wait_until_struck(role);
+        proxied.proxy.wait_until_struck(role);
     }
-    scene.proxy.heal();
+    proxied.proxy.heal();
     guard.release().expect("it was held all the while");
-    scene.end();
+    proxied.assert_recovers();
 }
 
-/// A wait ends at its deadline, and takes its place in the queue with it.
+/// A wait ends at its deadline, and leaves the queue.
 fn giving_up(role: Role, fault: Fault) {
-    let scene = Scene::new();
-    let holder = scene.other.mutex("n").lease(LONG).lock();
+    let proxied = ProxiedManager::new();
+    let holder = proxied.other.mutex("n").lease(LONG).lock();
     let holder = holder.expect("it is free");
-    let (mutex, wait) = (scene.locks.mutex("n").lease(LONG), secs(6));
+    let (mutex, wait) = (proxied.locks.mutex("n").lease(LONG), secs(6));
     let begun = Instant::now();
     let waiting = task(move || {
         let result = mutex.try_lock_for(wait);
         assert!(begun.elapsed() >= wait, "it gave up too early: {result:?}");
         result
     });
-    scene.wait_until_it_waits();
-    scene.proxy.strike(role, fault);
-    // Whether the last answer was "held", or there was none.
+    proxied.wait_until_it_waits();
+    proxied.proxy.strike(role, fault);
+    // The last answer was "held", or it was lost.
     gave_up(waiting);
     assert!(begun.elapsed() < wait + CALL + SLACK);
-    // While the fault lasts, unless it keeps the renewal thread from it.
+    // The renewal thread sends the cancel. It needs its connection for that.
     if role == Role::Renewal {
-        scene.proxy.heal();
+        proxied.proxy.heal();
     }
-    scene.redis.wait_until_queued("n", 0);
+    proxied.redis.wait_until_queued("n", 0);
     holder.release().expect("it was held all the while");
-    scene.end();
+    proxied.assert_recovers();
 }
 
-/// A lease is renewed past the faults of others, and lost at its deadline by those of the renewal's connection.
+/// A fault of the renewal connection loses the lock at its deadline. Faults of the other connections do not.
 fn held(role: Role, fault: Fault) {
-    let scene = Scene::new();
+    let proxied = ProxiedManager::new();
     let begun = Instant::now();
     let lease = secs(5);
-    let guard = scene.lock(lease).expect("it is free");
+    let guard = proxied.lock(lease).expect("it is free");
     let losses = guard.on_lost();
-    scene.proxy.strike(role, fault);
+    proxied.proxy.strike(role, fault);
     if role == Role::Renewal && !fault.lets_through() {
-        scene.proxy.wait_until_struck(role);
+        proxied.proxy.wait_until_struck(role);
         let loss = losses.recv_timeout(PATIENCE).expect("it is told");
         assert_eq!(
             (loss.fence, loss.cause),
@@ -177,24 +182,24 @@ fn held(role: Role, fault: Fault) {
             begun.elapsed() + lease / 50 >= lease,
             "it was given up too early"
         );
-        scene.proxy.heal();
-        // No answer that comes late revives it.
+        proxied.proxy.heal();
+        // No late answer revives the lease.
         assert_eq!(lost(guard.release()), loss);
     } else {
-        scene.redis.wait_until_renewed("n", 2);
+        proxied.redis.wait_until_renewed("n", 2);
         guard.check().expect("it is renewed");
         assert!(losses.try_recv().is_err());
-        scene.proxy.heal();
+        proxied.proxy.heal();
         guard.release().expect("it was held all the while");
     }
-    scene.end();
+    proxied.assert_recovers();
 }
 
-/// A release that fails says so at once, and is carried out by the renewal thread, whose connection is another.
+/// A release that fails returns the error at once. The renewal thread repeats it over its own connection.
 fn releasing(role: Role, fault: Fault) {
-    let scene = Scene::new();
-    let guard = scene.lock(LONG).expect("it is free");
-    scene.proxy.strike(role, fault);
+    let proxied = ProxiedManager::new();
+    let guard = proxied.lock(LONG).expect("it is free");
+    proxied.proxy.strike(role, fault);
     let begun = Instant::now();
     let released = guard.release();
     assert!(begun.elapsed() < CALL + SLACK, "{:?}", begun.elapsed());
@@ -203,33 +208,36 @@ fn releasing(role: Role, fault: Fault) {
             matches!(released, Err(Error::Unavailable { .. })),
             "{released:?}"
         );
-        scene.proxy.wait_until_struck(role);
+        proxied.proxy.wait_until_struck(role);
     } else {
         released.expect("it was held all the while");
     }
-    // While the fault lasts.
-    wait_until("it is released", || !scene.redis.exists("n"));
-    scene.end();
+    // The fault still lasts.
+    wait_until("it is released", || !proxied.redis.exists("n"));
+    proxied.assert_recovers();
 }
 
-/// With the network dead, and by nothing but the holder's own clock. How late a thread is woken is the machine's affair,
-/// and the same for who only sleeps.
+/// The network is dead, so only the clock of the holder ends the lease. A busy machine wakes every thread late, so the
+/// test compares with threads that only sleep.
 #[test]
-fn a_loss_is_told_within_50_ms_of_the_deadline() {
+fn on_lost_fires_within_50_ms_of_the_deadline() {
     const GUARDS: u64 = 20;
-    let scene = Scene::new();
+    let proxied = ProxiedManager::new();
     let guards: Vec<_> = (0..GUARDS)
         .map(|n| {
-            let mutex = scene.locks.mutex(format!("n{n}")).lease(ms(3_000 + n * 50));
+            let mutex = proxied
+                .locks
+                .mutex(format!("n{n}"))
+                .lease(ms(3_000 + n * 50));
             mutex.lock().expect("it is free")
         })
         .collect();
-    scene.proxy.strike_all(Fault::HalfOpen);
+    proxied.proxy.strike_all(Fault::HalfOpen);
     let ends = guards.into_iter().map(|guard| {
         let losses = guard.on_lost();
         let deadline = Instant::now() + guard.remaining();
         let sleeper = task(move || {
-            // Time itself is what is tested: this is how late the machine wakes who only sleeps.
+            // This measures how late the machine wakes a sleeping thread.
             thread::sleep(deadline.saturating_duration_since(Instant::now()));
             deadline.elapsed()
         });
@@ -254,41 +262,41 @@ fn a_loss_is_told_within_50_ms_of_the_deadline() {
         told[middle] <= slept[middle] + ms(50),
         "told {told:?} late, where others slept {slept:?} too long"
     );
-    scene.end();
+    proxied.assert_recovers();
 }
 
-/// Renews a lease over a link on which everything is late, as often as `times`.
+/// Checks that a lease is renewed `times` times over a link that delays each message by `late_ms`.
 #[track_caller]
-fn is_renewed_over_a_slow_link(late_ms: u64, lease: Duration, times: u64) {
+fn assert_renewed_over_a_slow_link(late_ms: u64, lease: Duration, times: u64) {
     let server = Server::with(&["--requirepass", "slow"]);
     let proxy = Proxy::to(&server);
     proxy.strike_all(Fault::Late(late_ms));
     let url = proxy.url().replace("redis://", "redis://:slow@");
     let locks = build(patient(&url).database(3));
-    // The server learns the script by which it is granted, which takes a round trip more.
+    // The first lock loads the script, which takes a further round trip.
     let first = locks.mutex("first").lease(LONG).lock();
     let _first = first.expect("it is free");
     let guard = locks.mutex("n").lease(lease).lock().expect("it is free");
-    wait_until("it is renewed so often", || {
+    wait_until("the lease is renewed often enough", || {
         guard.check().expect("it is renewed in time");
         locks.stats().renewed >= times
     });
     guard.release().expect("it was held all the while");
 }
 
-/// To connect, log in, choose the database and load the script takes longer than a try may.
+/// To connect, log in, select the database and load the script takes longer than one try of a renewal.
 #[test]
 fn a_short_lease_is_renewed_over_a_slow_link_with_a_login() {
-    is_renewed_over_a_slow_link(360, secs(8), 3);
+    assert_renewed_over_a_slow_link(360, secs(8), 3);
 }
 
-/// No try would have its answer within a quarter of the lease.
+/// A round trip takes longer than a quarter of the lease.
 #[test]
-fn a_lease_is_renewed_whose_quarter_is_shorter_than_a_round_trip() {
-    is_renewed_over_a_slow_link(1200, secs(9), 2);
+fn a_lease_is_renewed_although_a_round_trip_takes_more_than_its_quarter() {
+    assert_renewed_over_a_slow_link(1200, secs(9), 2);
 }
 
-/// A test for each fault of each connection in each phase.
+/// Makes a test for each fault of each connection in each phase.
 macro_rules! phases {
     ($($phase:ident)*) => {$(
         mod $phase {

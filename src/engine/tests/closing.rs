@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn what_a_close_finds_without_an_answer_is_cancelled_until_a_lease_has_passed() {
-    let (Told { answers, asked }, pool) = told();
+    let (ManualPool { answers, asked }, pool) = manual_pool();
     let (cancels, line) = finding_nothing();
     let engine = Fake::new(pool, line).engine(SHORT, Arc::new(SystemClock));
     drop(lock(&engine));

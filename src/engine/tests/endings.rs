@@ -5,21 +5,21 @@ use crate::sync::{AtomicBool, Ordering};
 
 /// How long Redis may keep the key of the guard.
 const KEPT: Duration = Duration::from_mins(1);
-/// The lease of the thread that comes after it.
+/// The lease of the thread that waits behind the guard.
 const SHORT_LEASE: Duration = Duration::from_secs(1);
-/// Longer than everything that the second thread's lease accounts for.
+/// Longer than Redis could keep a key of the second thread's lease.
 const OUTAGE: Duration = Duration::from_secs(5);
 
-/// A manager whose link can be cut, and the verbs that reach its renewal thread's end of the link.
-struct Scene {
+/// An engine whose link to Redis the test can cut and restore.
+struct LinkedEngine {
     clock: Arc<ManualClock>,
     engine: Arc<Engine>,
     is_cut: Arc<AtomicBool>,
-    /// Each with whether it was answered.
+    /// The requests of the renewal thread, each with whether Redis answered.
     verbs: mpsc::Receiver<(Verb, bool)>,
 }
 
-impl Scene {
+impl LinkedEngine {
     fn new(background_release: bool) -> Self {
         let clock = Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)));
         let is_cut = Arc::new(AtomicBool::new(false));
@@ -60,30 +60,37 @@ impl Scene {
         }
     }
 
-    fn cut(&self, is_cut: bool) {
-        self.is_cut.store(is_cut, Ordering::SeqCst);
+    fn cut_link(&self) {
+        self.is_cut.store(true, Ordering::SeqCst);
+    }
+
+    fn restore_link(&self) {
+        self.is_cut.store(false, Ordering::SeqCst);
     }
 
     fn mutex(&self, lease: Duration) -> mutex::Mutex {
         mutex(Arc::clone(&self.engine), "name").lease(lease)
     }
 
-    /// A thread with the short lease that waits behind a guard.
+    /// Starts a thread with the short lease, and returns when the thread waits behind a guard.
     fn waiter(&self) -> thread::JoinHandle<Result<u64, Error>> {
         let handle = self.mutex(SHORT_LEASE);
         let waiting = thread::spawn(move || handle.lock().map(|guard| guard.fence()));
         let begun = SystemClock.now();
         let waits = |entry: &Arc<super::super::tenure::Entry>| entry.lock().queue.waiting() > 0;
         while !self.engine.names.all().iter().any(waits) {
-            assert!(SystemClock.now().since(begun) < PATIENCE, "it never waits");
+            assert!(
+                SystemClock.now().since(begun) < PATIENCE,
+                "the thread never waits"
+            );
             thread::yield_now();
         }
         waiting
     }
 
-    /// Waits until the renewal thread has asked for the end of an owner, answered or not.
+    /// Waits until the renewal thread has sent a release of an owner, and Redis has answered it or not.
     #[track_caller]
-    fn wait_for_an_end_of(&self, owner: &str, is_answered: bool) {
+    fn wait_for_release_of(&self, owner: &str, is_answered: bool) {
         let begun = SystemClock.now();
         while SystemClock.now().since(begun) < PATIENCE {
             let next = self.verbs.recv_timeout(Duration::from_millis(10));
@@ -91,109 +98,126 @@ impl Scene {
             if next.is_ok_and(|(verb, answered)| is_it(&verb) && answered == is_answered) {
                 return;
             }
-            // The pauses between tries are measured by this clock.
+            // The renewal thread measures its pauses by this clock.
             self.clock.advance(Duration::from_millis(20));
         }
-        panic!("the end of {owner} is not asked for (answered: {is_answered})");
+        panic!("no release of {owner} was sent (answered: {is_answered})");
     }
 
-    /// The link is cut for longer than a thread with the short lease would account for, and is back then.
+    /// Keeps the link cut for longer than `OUTAGE`, and checks that the engine repeats the release until Redis answers.
     #[track_caller]
-    fn outlasts_the_outage(
+    fn assert_repeated_until_link_is_back(
         &self,
         owner: &str,
         waiting: Option<thread::JoinHandle<Result<u64, Error>>>,
     ) {
-        self.wait_for_an_end_of(owner, false);
+        self.wait_for_release_of(owner, false);
         self.clock.advance(OUTAGE);
-        self.wait_for_an_end_of(owner, false);
-        assert!(!self.engine.close(Duration::ZERO), "it may be there still");
+        self.wait_for_release_of(owner, false);
+        assert!(
+            !self.engine.close(Duration::ZERO),
+            "the key may still exist"
+        );
         if let Some(waiting) = waiting {
             let ended = waiting.join().expect("no panic");
             assert!(matches!(ended, Err(Error::Closed)), "{ended:?}");
         }
         self.clock.advance(OUTAGE);
-        self.wait_for_an_end_of(owner, false);
-        assert!(!self.engine.close(Duration::ZERO), "it may be there still");
-        self.cut(false);
-        self.wait_for_an_end_of(owner, true);
+        self.wait_for_release_of(owner, false);
+        assert!(
+            !self.engine.close(Duration::ZERO),
+            "the key may still exist"
+        );
+        self.restore_link();
+        self.wait_for_release_of(owner, true);
         let begun = SystemClock.now();
         while !self.engine.close(Duration::ZERO) {
-            assert!(SystemClock.now().since(begun) < PATIENCE, "it was ended");
+            assert!(
+                SystemClock.now().since(begun) < PATIENCE,
+                "the release was answered"
+            );
             self.clock.advance(Duration::from_millis(20));
         }
     }
 }
 
 #[test]
-fn an_extended_key_is_ended_after_an_outage_of_its_take_over() {
-    let scene = Scene::new(false);
-    let guard = scene.mutex(SHORT_LEASE).lock().expect("granted");
+fn an_extended_key_is_released_after_an_outage_during_a_take_over() {
+    let linked = LinkedEngine::new(false);
+    let guard = linked.mutex(SHORT_LEASE).lock().expect("granted");
     guard.extend(KEPT).expect("the server answers");
     let owner = guard.owner().to_owned();
-    let waiting = scene.waiter();
-    scene.cut(true);
-    guard.release().expect("the next thread takes it over");
-    scene.outlasts_the_outage(&owner, Some(waiting));
+    let waiting = linked.waiter();
+    linked.cut_link();
+    guard
+        .release()
+        .expect("the next thread takes the lock over");
+    linked.assert_repeated_until_link_is_back(&owner, Some(waiting));
 }
 
 #[test]
-fn a_key_of_a_longer_lease_is_ended_after_an_outage_of_its_take_over() {
-    let scene = Scene::new(false);
-    let guard = scene.mutex(KEPT).lock().expect("granted");
+fn a_key_with_a_longer_lease_is_released_after_an_outage_during_a_take_over() {
+    let linked = LinkedEngine::new(false);
+    let guard = linked.mutex(KEPT).lock().expect("granted");
     let owner = guard.owner().to_owned();
-    let waiting = scene.waiter();
-    scene.cut(true);
-    guard.release().expect("the next thread takes it over");
-    scene.outlasts_the_outage(&owner, Some(waiting));
+    let waiting = linked.waiter();
+    linked.cut_link();
+    guard
+        .release()
+        .expect("the next thread takes the lock over");
+    linked.assert_repeated_until_link_is_back(&owner, Some(waiting));
 }
 
 #[test]
-fn an_extended_key_is_ended_after_an_outage_of_its_release() {
-    let scene = Scene::new(false);
-    let guard = scene.mutex(SHORT_LEASE).lock().expect("granted");
+fn an_extended_key_is_released_after_an_outage_during_its_release() {
+    let linked = LinkedEngine::new(false);
+    let guard = linked.mutex(SHORT_LEASE).lock().expect("granted");
     guard.extend(KEPT).expect("the server answers");
     let owner = guard.owner().to_owned();
-    scene.cut(true);
+    linked.cut_link();
     guard.release().expect_err("the server does not answer");
-    scene.outlasts_the_outage(&owner, None);
+    linked.assert_repeated_until_link_is_back(&owner, None);
 }
 
 #[test]
-fn an_extended_key_is_ended_after_an_outage_of_its_background_release() {
-    let scene = Scene::new(true);
-    let guard = scene.mutex(SHORT_LEASE).lock().expect("granted");
+fn an_extended_key_is_released_after_an_outage_during_its_background_release() {
+    let linked = LinkedEngine::new(true);
+    let guard = linked.mutex(SHORT_LEASE).lock().expect("granted");
     guard.extend(KEPT).expect("the server answers");
     let owner = guard.owner().to_owned();
-    scene.cut(true);
-    guard.release().expect("it is left to the renewal thread");
-    scene.clock.advance(Duration::from_millis(10));
-    scene.outlasts_the_outage(&owner, None);
+    linked.cut_link();
+    guard
+        .release()
+        .expect("the renewal thread sends the release");
+    linked.clock.advance(Duration::from_millis(10));
+    linked.assert_repeated_until_link_is_back(&owner, None);
 }
 
 #[test]
-fn an_extended_key_whose_release_was_taken_back_is_ended_after_an_outage() {
-    let scene = Scene::new(true);
-    let guard = scene.mutex(SHORT_LEASE).lock().expect("granted");
+fn an_extended_key_whose_release_was_taken_back_is_released_after_an_outage() {
+    let linked = LinkedEngine::new(true);
+    let guard = linked.mutex(SHORT_LEASE).lock().expect("granted");
     guard.extend(KEPT).expect("the server answers");
     let owner = guard.owner().to_owned();
-    scene.cut(true);
+    linked.cut_link();
     // The clock stands still, so the release is not due.
-    guard.release().expect("it is left to the renewal thread");
-    let next = scene.mutex(SHORT_LEASE).try_lock();
+    guard
+        .release()
+        .expect("the renewal thread sends the release");
+    let next = linked.mutex(SHORT_LEASE).try_lock();
     assert!(matches!(next, Err(Error::Unavailable { .. })), "{next:?}");
-    scene.outlasts_the_outage(&owner, None);
+    linked.assert_repeated_until_link_is_back(&owner, None);
 }
 
-/// Redis may have carried out an earlier thread's request under the same owner: the key then lives for that thread's lease.
+/// Redis may have executed an earlier thread's request under the same owner. The key then lives for that thread's lease.
 #[test]
-fn a_key_that_an_earlier_thread_may_have_asked_for_is_ended_after_an_outage() {
-    let scene = Scene::new(false);
-    let other = scene.mutex(KEPT);
-    // The first thread's wait begins, and its next request is not answered.
-    let (Told { answers, asked }, pool) = told();
+fn a_key_that_an_earlier_thread_may_have_set_is_released_after_an_outage() {
+    let linked = LinkedEngine::new(false);
+    let other = linked.mutex(KEPT);
+    // The first thread begins to wait. Redis does not answer its next request.
+    let (ManualPool { answers, asked }, pool) = manual_pool();
     let (sent, verbs) = mpsc::channel();
-    let (is_cut, mut granted) = (Arc::clone(&scene.is_cut), generous());
+    let (is_cut, mut granted) = (Arc::clone(&linked.is_cut), generous());
     let line = move |call: &Call<'_>| {
         let is_cut = is_cut.load(Ordering::SeqCst);
         if let Call::Lock { verb, .. } = call {
@@ -205,8 +229,8 @@ fn a_key_that_an_earlier_thread_may_have_asked_for_is_ended_after_an_outage() {
         granted(call)
     };
     drop(other);
-    let clock = Arc::clone(&scene.clock);
-    let (is_cut, mut pool) = (Arc::clone(&scene.is_cut), pool);
+    let clock = Arc::clone(&linked.clock);
+    let (is_cut, mut pool) = (Arc::clone(&linked.is_cut), pool);
     let pool = move |call: &Call<'_>| {
         let asks = matches!(
             call,
@@ -221,55 +245,63 @@ fn a_key_that_an_earlier_thread_may_have_asked_for_is_ended_after_an_outage() {
         pool(call)
     };
     let engine = Fake::new(pool, line).engine(KEPT, Arc::clone(&clock) as Arc<dyn Clock>);
-    let scene = Scene {
+    let linked = LinkedEngine {
         engine,
         verbs,
-        ..scene
+        ..linked
     };
-    drop(lock(&scene.engine));
-    let (first, wait) = (scene.mutex(KEPT), Duration::from_secs(2));
+    drop(lock(&linked.engine));
+    let (first, wait) = (linked.mutex(KEPT), Duration::from_secs(2));
     let first = thread::spawn(move || first.try_lock_for(wait).map(|guard| guard.is_some()));
-    asked.recv_timeout(PATIENCE).expect("it asks");
+    asked.recv_timeout(PATIENCE).expect("the first thread asks");
     let holder = "lh1:other:l".into();
     answers
         .send(Ok(Reply::Held { ttl: None, holder }))
-        .expect("it waits");
-    asked.recv_timeout(PATIENCE).expect("it asks again");
-    let waiting = scene.waiter();
+        .expect("the thread waits");
+    asked
+        .recv_timeout(PATIENCE)
+        .expect("the first thread asks again");
+    let waiting = linked.waiter();
     clock.advance(wait);
-    answers.send(Err(unavailable())).expect("it waits");
+    answers.send(Err(unavailable())).expect("the thread waits");
     let ended = first.join().expect("no panic");
     assert!(ended.is_err(), "{ended:?}");
-    // The second carries the attempt on, under the same owner, and is granted the lock.
+    // The second thread continues the attempt under the same owner, and Redis grants the lock.
     asked.recv_timeout(PATIENCE).expect("the next thread asks");
-    scene.cut(true);
+    linked.cut_link();
     let granted = Reply::Granted {
         fence: 9_000_000,
         rest: Vec::new(),
         contended: false,
     };
-    answers.send(Ok(granted)).expect("it waits");
+    answers.send(Ok(granted)).expect("the thread waits");
     waiting.join().expect("no panic").expect("granted");
-    let (verb, _) = scene.verbs.recv_timeout(PATIENCE).expect("it is ended");
+    let (verb, _) = linked
+        .verbs
+        .recv_timeout(PATIENCE)
+        .expect("a release is sent");
     let owner = Arc::clone(verb.owner());
-    scene.outlasts_the_outage(&owner, None);
+    linked.assert_repeated_until_link_is_back(&owner, None);
 }
 
-/// An ending without an answer may or may not have reached Redis.
+/// Redis may not have received a release that it did not answer.
 #[test]
-fn a_release_that_was_given_up_on_is_no_release_that_went_out() {
-    let scene = Scene::new(false);
-    let guard = scene.mutex(SHORT_LEASE).lock().expect("granted");
+fn close_is_false_after_a_release_was_given_up() {
+    let linked = LinkedEngine::new(false);
+    let guard = linked.mutex(SHORT_LEASE).lock().expect("granted");
     let owner = guard.owner().to_owned();
-    scene.cut(true);
+    linked.cut_link();
     guard.release().expect_err("the server does not answer");
-    scene.wait_for_an_end_of(&owner, false);
-    scene.clock.advance(KEPT);
+    linked.wait_for_release_of(&owner, false);
+    linked.clock.advance(KEPT);
     let begun = SystemClock.now();
-    // The thread has nothing left to do.
-    while Arc::strong_count(&scene.engine) > 1 {
-        assert!(SystemClock.now().since(begun) < PATIENCE, "it goes on");
+    // The renewal thread has nothing left to do, and ends.
+    while Arc::strong_count(&linked.engine) > 1 {
+        assert!(
+            SystemClock.now().since(begun) < PATIENCE,
+            "the renewal thread still runs"
+        );
         thread::yield_now();
     }
-    assert!(!scene.engine.close(PATIENCE));
+    assert!(!linked.engine.close(PATIENCE));
 }

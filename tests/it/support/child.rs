@@ -15,7 +15,7 @@ use std::time::Instant;
 use leasehold::{Claim, LockManager};
 use rustix::process::{Pid, Signal};
 
-use super::keeper::Keeper;
+use super::child_guards::ChildGuards;
 use super::{
     Guard, Kind, PATIENCE, Raw, Subject, doomed, log, ms, own_threads, patient, threads, wait_until,
 };
@@ -197,7 +197,7 @@ fn child() {
         raw: Raw::new(&url),
         manager: Some(manager(&url, &settings)),
         guards: HashMap::new(),
-        keeper: Keeper::default(),
+        other_guards: ChildGuards::default(),
     };
     say("ready");
     for line in io::stdin().lines().map_while(Result::ok) {
@@ -242,7 +242,7 @@ struct Session {
     raw: Raw,
     manager: Option<LockManager>,
     guards: HashMap<String, Guard>,
-    keeper: Keeper,
+    other_guards: ChildGuards,
 }
 
 impl Session {
@@ -255,7 +255,7 @@ impl Session {
             return answer;
         }
         let manager = self.manager.as_ref().expect("it was not dropped");
-        if let Some(answer) = self.keeper.answer(&self.raw, manager, command) {
+        if let Some(answer) = self.other_guards.answer(&self.raw, manager, command) {
             return answer;
         }
         let [verb, name, rest @ ..] = command else {

@@ -1,11 +1,11 @@
 //! What the tests stand on: real servers, processes that can be killed, and waiting for conditions.
 
 mod child;
+mod child_guards;
 mod clock;
 mod doomed;
 mod file;
 mod hostile;
-mod keeper;
 mod log;
 mod proxy;
 mod raw;
@@ -23,12 +23,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use leasehold::{Builder, Error, LockManager, Lost};
 
 pub(crate) use child::{Child, add, add_under, added};
+pub(crate) use child_guards::count;
 pub(crate) use clock::Clock;
 pub(crate) use file::File;
 pub(crate) use hostile::{
     Answer, Hostile, IO, Words, at_last, impatient, in_time, is_script, to_scripts,
 };
-pub(crate) use keeper::count;
 pub(crate) use log::{Logged, logged};
 pub(crate) use proxy::{Fault, Proxy, Role};
 pub(crate) use raw::{Raw, companions_of, fence_of};

@@ -1,4 +1,4 @@
-//! Real servers, each on a port of its own.
+//! Real Redis servers, each on its own port.
 
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
@@ -14,12 +14,12 @@ use rustix::process::{Pid, Signal};
 
 use super::{Clock, Raw, log, threads, wait_until};
 
-/// Starts a server and outlives whoever asked for it: when its standard input ends, for whatever reason, the
-/// server is killed. So not even a test process that is killed itself leaves a server behind. That works on a
-/// stopped server too.
+/// A shell script that starts a server, and kills it when the standard input of the script ends. So a test process that
+/// is killed leaves no server behind, not even a stopped one.
 ///
-/// Told `again`, it kills the server and says so, and starts it again over the same data at the next line.
-const KEEPER: &str = r#"
+/// After the line `again` the script kills the server and prints `gone`. After the next line it starts the server again
+/// over the same data.
+const SUPERVISOR: &str = r#"
 dir=$(mktemp -d "${TMPDIR:-/tmp}/leasehold-it.XXXXXX") || exit
 while
   : >"$dir/log"
@@ -34,11 +34,12 @@ do :; done
 rm -rf "$dir"
 "#;
 
-/// How many ports are tried; each may be taken by somebody else between its choice and its use.
+/// How many ports are tried. Another process may take a port between its choice and its use.
 const PORTS: u32 = 20;
 
-/// The server for tests that need any: that of `REDIS_URL`, or else one for all tests of this process. It is
-/// never flushed, stopped or reconfigured, so names on it are to be made by [`super::name`].
+/// Returns the server that tests share: the one of `REDIS_URL`, or else one for all tests of this process.
+///
+/// No test may flush, stop or configure it. Names on it must be made by [`super::name`].
 pub(crate) fn shared() -> &'static Raw {
     static SHARED: LazyLock<(Raw, Option<Server>)> = LazyLock::new(|| {
         log::install();
@@ -54,27 +55,27 @@ pub(crate) fn shared() -> &'static Raw {
     &SHARED.0
 }
 
-/// The URL of a server that is not there.
+/// Returns the URL of a server that does not exist.
 pub(crate) fn unused_url() -> String {
     log::install();
     url(unused_port())
 }
 
-/// A server of one test's own, that it may do anything to. Dropping it stops it.
+/// A server of one test, which the test may stop and configure. Dropping it ends the server.
 pub(crate) struct Server {
     port: u16,
     options: Vec<String>,
-    /// Where it has a clock of its own.
+    /// The clock of the server, if the test sets it.
     clock: Option<Clock>,
     running: Mutex<Option<Running>>,
 }
 
 struct Running {
-    keeper: Child,
-    /// Closing it ends the server.
+    supervisor: Child,
+    /// The standard input of the supervisor. Closing it ends the server.
     lifeline: Option<ChildStdin>,
-    /// What the keeper says.
-    says: BufReader<ChildStdout>,
+    /// The output of the supervisor.
+    output: BufReader<ChildStdout>,
     pid: Pid,
     dir: PathBuf,
 }
@@ -86,26 +87,26 @@ impl Server {
         Self::with(&[])
     }
 
-    /// Starts one with further options.
+    /// Starts a server with further options.
     #[track_caller]
     pub(crate) fn with(options: &[&str]) -> Self {
         Self::begin(options, None)
     }
 
-    /// Starts one whose clock can be set, without a second of anybody's time passing.
+    /// Starts a server whose clock the test can set.
     #[track_caller]
     pub(crate) fn with_clock() -> Self {
         Self::begin(&[], Some(Clock::new()))
     }
 
-    /// Starts one that has all that it acknowledged when it is killed and started again.
+    /// Starts a server that keeps all acknowledged writes when it is killed and started again.
     #[track_caller]
     pub(crate) fn keeping_data(options: &[&str]) -> Self {
         let durable = ["--appendonly", "yes", "--appendfsync", "always"];
         Self::begin(&[&durable, options].concat(), None)
     }
 
-    /// Starts one that also speaks TLS, on another port, with a certificate and its key from these files.
+    /// Starts a server that also speaks TLS, on another port, with a certificate and its key from these files.
     #[allow(dead_code, reason = "only the tests of TLS need it")]
     #[track_caller]
     pub(crate) fn with_tls(certificate: &str, key: &str) -> (Self, u16) {
@@ -132,7 +133,7 @@ impl Server {
         on_free_ports(|port| Self::on(port, &options, &mut clock))
     }
 
-    /// None where the port is taken.
+    /// Returns `None` if the port is taken.
     fn on(port: u16, options: &[String], clock: &mut Option<Clock>) -> Option<Self> {
         let running = Running::start(port, options, clock.as_ref())?;
         Some(Self {
@@ -155,7 +156,7 @@ impl Server {
         Raw::new(&self.url())
     }
 
-    /// Stops the server in its tracks: connections stay open, and nothing is answered.
+    /// Stops the process of the server: connections stay open, and no request is answered.
     pub(crate) fn pause(&self) {
         self.signal(Signal::STOP);
     }
@@ -164,31 +165,30 @@ impl Server {
         self.signal(Signal::CONT);
     }
 
-    /// Kills the server; all its data is lost.
+    /// Kills the server. All its data is lost.
     pub(crate) fn kill(&self) {
         self.running().take();
     }
 
-    /// Kills the server, where it has not been yet, and starts an empty one on the same port.
+    /// Kills the server if it still runs, and starts an empty server on the same port.
     pub(crate) fn restart(&self) {
         let mut running = self.running();
         running.take();
-        wait_until("the server has its port back", || {
+        wait_until("the port is free again", || {
             *running = Running::start(self.port, &self.options, self.clock.as_ref());
             running.is_some()
         });
     }
 
-    /// Kills the server; what it has on disk is there for [`Self::start_again`].
+    /// Kills the server, but keeps its data on disk for [`Self::start_again`].
     pub(crate) fn kill_for_now(&self) {
         self.with_running(Running::kill_for_now);
     }
 
-    /// Starts the server that was killed, with the data that it had, and returns when it listens: it may still be
-    /// loading.
+    /// Starts the killed server again with its data. Returns when it listens, perhaps before it has loaded the data.
     pub(crate) fn start_again(&self) {
         self.with_running(|running| {
-            wait_until("the server has its port back", || {
+            wait_until("the port is free again", || {
                 let listens = running.start_again();
                 if !listens {
                     running.kill_for_now();
@@ -198,17 +198,21 @@ impl Server {
         });
     }
 
-    /// The directory of its data.
+    /// Returns the directory of its data.
     pub(crate) fn dir(&self) -> PathBuf {
         self.with_running(|running| running.dir.clone())
     }
 
-    /// Sets the clock of a server that has its own, and waits until the server reads it: Valkey 9.1 looks at the clock
-    /// once a millisecond, and what it set to expire just before would be over at once.
+    /// Sets the clock of a server started by [`Self::with_clock`], and waits until the server reads the new time.
+    ///
+    /// Valkey 9.1 reads the clock once a millisecond. A key that it set just before would expire at once.
     #[track_caller]
     pub(crate) fn set_clock_ahead(&self, seconds: i64) {
         const NEAR: u64 = 60;
-        let clock = self.clock.as_ref().expect("it was started with one");
+        let clock = self
+            .clock
+            .as_ref()
+            .expect("the server was started with a clock");
         clock.set_ahead(seconds);
         let raw = self.raw();
         wait_until("the server reads its new clock", || {
@@ -234,39 +238,39 @@ impl Server {
 }
 
 impl Running {
-    /// None where the port is taken.
+    /// Returns `None` if the port is taken.
     fn start(port: u16, options: &[String], clock: Option<&Clock>) -> Option<Self> {
-        let mut keeper = Command::new("sh");
-        keeper
-            .args(["-c", KEEPER, "keeper", "env"])
+        let mut supervisor = Command::new("sh");
+        supervisor
+            .args(["-c", SUPERVISOR, "supervisor", "env"])
             .args(clock.map(Clock::variables).unwrap_or_default())
             .arg("redis-server");
         let is_sentinel = options.iter().any(|option| option == "--sentinel");
         if is_sentinel {
-            // The file of its settings comes first, and it keeps no data.
-            keeper.args(options);
+            // A Sentinel takes its configuration file first. It keeps no data.
+            supervisor.args(options);
         }
-        keeper.args(["--bind", "127.0.0.1", "--port", &port.to_string()]);
+        supervisor.args(["--bind", "127.0.0.1", "--port", &port.to_string()]);
         if !is_sentinel {
-            keeper
+            supervisor
                 .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
                 .args(options);
         }
-        let mut keeper = keeper
+        let mut supervisor = supervisor
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // A Ctrl-C is for the test process; the keeper comes after it.
+            // Ctrl-C must end the test process alone. The supervisor ends after it.
             .process_group(0)
             .spawn()
             .expect("a shell");
-        let lifeline = keeper.stdin.take();
-        let stdout = keeper.stdout.take().expect("it is piped");
-        let mut says = BufReader::new(stdout);
-        let (pid, dir) = started(&mut says);
+        let lifeline = supervisor.stdin.take();
+        let stdout = supervisor.stdout.take().expect("it is piped");
+        let mut output = BufReader::new(stdout);
+        let (pid, dir) = started(&mut output);
         let running = Self {
-            keeper,
+            supervisor,
             lifeline,
-            says,
+            output,
             pid,
             dir,
         };
@@ -275,11 +279,11 @@ impl Running {
         } else {
             "Ready to accept connections"
         };
-        running.comes_to(ready).then_some(running)
+        running.logs(ready).then_some(running)
     }
 
-    /// Waits until the server's log has come so far. False where it never will, because the port is taken.
-    fn comes_to(&self, line: &str) -> bool {
+    /// Blocks until the server has logged `line`. Returns `false` if the port is taken.
+    fn logs(&self, line: &str) -> bool {
         let mut taken = false;
         wait_until("the server is ready", || {
             let log = fs::read_to_string(self.dir.join("log")).unwrap_or_default();
@@ -291,44 +295,46 @@ impl Running {
 
     fn kill_for_now(&mut self) {
         self.tell("again");
-        assert_eq!(heard(&mut self.says), "gone");
+        assert_eq!(read_line(&mut self.output), "gone");
     }
 
     fn start_again(&mut self) -> bool {
         self.tell("");
-        (self.pid, self.dir) = started(&mut self.says);
-        // It listens before it loads what it has.
-        self.comes_to("Server initialized")
+        (self.pid, self.dir) = started(&mut self.output);
+        // The server listens before it has loaded its data.
+        self.logs("Server initialized")
     }
 
     fn tell(&mut self, word: &str) {
         let lifeline = self.lifeline.as_mut().expect("it is open");
-        writeln!(lifeline, "{word}").expect("the keeper listens");
+        writeln!(lifeline, "{word}").expect("the supervisor reads");
     }
 }
 
-/// What the keeper says of a server that it has started.
-fn started(keeper: &mut impl BufRead) -> (Pid, PathBuf) {
-    let line = heard(keeper);
+/// Reads the process id and the directory of a server that the supervisor has started.
+fn started(supervisor: &mut impl BufRead) -> (Pid, PathBuf) {
+    let line = read_line(supervisor);
     let (pid, dir) = line.split_once(' ').expect("a process and a directory");
     let pid = pid.parse().ok().and_then(Pid::from_raw);
     (pid.expect("a pid"), dir.into())
 }
 
-fn heard(keeper: &mut impl BufRead) -> String {
+fn read_line(supervisor: &mut impl BufRead) -> String {
     let mut line = String::new();
-    keeper.read_line(&mut line).expect("the keeper's line");
+    supervisor
+        .read_line(&mut line)
+        .expect("the supervisor's line");
     line.trim_end().to_owned()
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
         drop(self.lifeline.take());
-        self.keeper.wait().ok();
+        self.supervisor.wait().ok();
     }
 }
 
-/// Starts a server with what tries to start it on one port.
+/// Calls `start` with free ports until it returns a server.
 #[track_caller]
 fn on_free_ports<T>(mut start: impl FnMut(u16) -> Option<T>) -> T {
     log::install();
@@ -344,7 +350,7 @@ fn url(port: u16) -> String {
     format!("redis://127.0.0.1:{port}/")
 }
 
-/// Below the range from which systems take the ports of outgoing connections.
+/// Returns a free port below the range of outgoing connections.
 fn unused_port() -> u16 {
     loop {
         let chance = RandomState::new().hash_one(0u8);

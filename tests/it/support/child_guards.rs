@@ -1,4 +1,4 @@
-//! What a child holds besides mutexes.
+//! The guards of a child process that only some tests need: readers, writers, permits and sets of locks.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -9,12 +9,12 @@ use leasehold::{LockManager, Result, Semaphore};
 
 use super::Raw;
 
-/// Guards by the first word of what they were taken by: the name.
+/// Guards by the name of the lock.
 #[derive(Default)]
-pub(crate) struct Keeper(HashMap<String, Box<dyn Any>>);
+pub(crate) struct ChildGuards(HashMap<String, Box<dyn Any>>);
 
-impl Keeper {
-    /// Carries out a command about a lock that is no mutex; none where it is another command.
+impl ChildGuards {
+    /// Executes a command of one of these guards. Returns `None` for any other command.
     pub(crate) fn answer(
         &mut self,
         raw: &Raw,
@@ -59,7 +59,7 @@ impl Keeper {
     }
 }
 
-/// Takes permits one after the other and counts in Redis how many are out; returns the most that it saw.
+/// Acquires permits one after the other, and counts in Redis how many permits are held. Returns the largest count.
 pub(crate) fn count(raw: &Raw, semaphore: &Semaphore, name: &str, times: u32) -> u32 {
     let out = format!("{name}:out");
     let most = (0..times).map(|_| {
