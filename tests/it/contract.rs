@@ -1,5 +1,6 @@
-//! What every kind of lock keeps to: one set of tests, expanded for each kind. Where a kind lacks a capability, the
-//! matrix says why, and it has no tests of that.
+//! The behaviour that all kinds of lock share: one set of tests, expanded for each kind.
+//!
+//! The matrix says which capabilities a kind has. A kind without a capability has no tests of it, and a reason instead.
 
 mod clocks;
 mod closures;
@@ -7,13 +8,13 @@ mod crashes;
 mod exclusion;
 mod faces;
 mod faults;
+mod holder_and_waiter;
 mod links;
 mod loss;
 mod min_hold;
 mod outages;
 mod refusals;
 mod rights;
-mod scene;
 mod storms;
 mod traces;
 mod waits;
@@ -22,33 +23,33 @@ use std::collections::HashSet;
 use std::env;
 use std::process::Command;
 
-/// A kind's row in the matrix.
+/// The row of a kind in the matrix.
 struct Row {
     kind: &'static str,
-    /// The capabilities, and for each that it lacks the reason.
+    /// Each capability with the reason why the kind lacks it, or `None` if the kind has it.
     answers: &'static [(&'static str, Option<&'static str>)],
 }
 
-/// Keeps the tests of a capability that a kind has.
+/// Keeps a test of a capability that a kind has.
 macro_rules! yes {
     ($test:item) => {
         $test
     };
 }
 
-/// Leaves out those of one that it lacks.
+/// Leaves out a test of a capability that a kind lacks.
 macro_rules! no {
     ($test:item) => {};
 }
 
-/// The behaviours, by the capability that a kind needs for them and the module that tests them.
+/// Lists the behaviours by the capability that they need, and by the module that tests them.
 macro_rules! behaviours {
     ($($capability:ident { $($module:ident { $($behaviour:ident,)* })* })*) => {
         const BEHAVIOURS: &[(&str, &[&str])] = &[
             $((stringify!($capability), &[$($(stringify!($behaviour),)*)*]),)*
         ];
 
-        /// The tests of the kind in whose module it is called.
+        /// Makes the tests of the kind in whose module it is called.
         macro_rules! tests {
             () => {
                 $($($(
@@ -64,7 +65,7 @@ macro_rules! behaviours {
     };
 }
 
-/// The kinds, and what each answers to each capability. One that is forgotten does not compile.
+/// Lists the kinds with an answer to each capability. A missing answer does not compile.
 macro_rules! matrix {
     ($($name:ident = $kind:ident {
         $($capability:ident: $answer:ident $(($reason:literal))?,)*
@@ -100,12 +101,12 @@ use {no, yes};
 behaviours! {
     locks {
         faces {
-            a_handle_has_its_name_even_if_it_is_unfit,
-            code_that_is_generic_over_the_kind_locks_it,
-            a_deadline_is_waited_for_like_a_length,
+            a_handle_returns_its_name_even_if_the_name_is_invalid,
+            code_that_is_generic_over_the_kind_can_lock,
+            try_lock_until_waits_until_its_deadline,
         }
         exclusion {
-            smoke,
+            a_free_lock_is_granted_and_released,
             released_on_drop,
             released_on_panic,
             keeps_out_threads_of_its_manager,
@@ -114,7 +115,7 @@ behaviours! {
             three_hundred_threads_finish,
         }
         waits {
-            a_wait_is_none_at_its_deadline_and_not_before,
+            a_wait_returns_none_at_its_deadline_and_not_before,
             a_release_lets_in_a_thread_of_its_manager,
             a_release_wakes_another_manager,
             a_release_wakes_another_process,
@@ -126,15 +127,15 @@ behaviours! {
             hung_waiters_cost_one_claim_window_together,
         }
         loss {
-            renewed_for_longer_than_its_lease,
-            not_renewed_it_is_lost_at_its_end,
-            never_reads_held_when_its_key_is_gone,
-            a_silent_server_costs_it_at_the_deadline_and_for_good,
+            a_lock_is_renewed_for_longer_than_its_lease,
+            an_unrenewed_lock_is_lost_at_the_end_of_its_lease,
+            a_guard_never_reads_held_after_its_key_is_gone,
+            a_silent_server_loses_the_lock_at_its_deadline_for_ever,
             a_deleted_key_is_lost_as_removed,
             on_lost_disconnects_at_a_healthy_end,
             extend_lengthens_and_never_shortens,
             max_hold_releases_for_the_others,
-            a_lost_guard_lets_in_who_waits_behind_it,
+            a_lost_lock_goes_to_the_next_waiter,
         }
         faults {
             a_wait_survives_the_servers_restart,
@@ -143,21 +144,21 @@ behaviours! {
         links {
             an_acquire_whose_answer_was_lost_leaves_no_orphan,
             a_release_whose_answer_was_lost_frees_it,
-            a_dead_link_costs_it_at_the_deadline_and_for_good,
+            a_dead_link_loses_the_lock_at_its_deadline_for_ever,
             a_wait_outlives_the_faults_of_its_link,
         }
         outages {
             a_master_that_is_a_replica_for_a_while_costs_nothing,
-            who_gives_up_beside_a_replica_is_forgotten_by_the_master,
+            a_waiter_that_gives_up_beside_a_replica_leaves_the_queue_of_the_master,
             replicas_that_are_missing_for_a_while_cost_nothing,
             a_disk_that_fails_for_a_while_costs_nothing,
-            an_endless_script_of_another_costs_nothing,
+            an_endless_script_of_another_client_costs_nothing,
             a_server_that_loads_its_data_for_a_while_costs_nothing,
-            full_memory_keeps_out_only_what_is_new,
+            full_memory_refuses_only_new_locks,
             a_restart_that_keeps_the_data_costs_nothing,
             a_server_that_stops_for_less_than_the_lease_costs_nothing,
             clients_paused_for_less_than_the_lease_lose_nothing,
-            clients_paused_for_longer_than_the_lease_lose_it_and_no_more,
+            clients_paused_for_longer_than_the_lease_lose_it_once,
             connections_that_are_closed_cost_nothing,
         }
         min_hold {
@@ -176,28 +177,28 @@ behaviours! {
             connections_killed_one_after_the_other_lose_nothing,
         }
         clocks {
-            a_clock_set_forward_costs_the_lock_and_says_so,
+            a_clock_set_forward_loses_the_lock_and_the_holder_learns_it,
             a_clock_set_back_costs_a_holder_nothing,
-            an_unrenewed_lease_ends_for_its_holder_whatever_the_servers_clock_says,
+            an_unrenewed_lease_ends_for_its_holder_although_the_servers_clock_is_set_back,
         }
         rights {
             a_user_without_scripts_or_the_keys_is_denied_at_once,
-            rights_taken_away_end_waits_and_cost_a_lease_only_at_its_end,
-            rights_taken_away_for_good_cost_the_lock_at_the_deadline,
+            rights_taken_away_for_a_while_end_waits_and_cost_no_lease,
+            rights_taken_away_for_ever_lose_the_lock_at_its_deadline,
             a_right_that_is_missing_leaves_no_lock_behind,
-            a_renewal_that_may_not_look_shortens_nothing,
-            a_key_replaced_while_held_and_waited_for_is_told_to_both,
+            a_renewal_without_the_right_to_pttl_shortens_no_lease,
+            holder_and_waiter_learn_that_their_key_was_replaced,
             a_companion_replaced_while_held_costs_no_lease,
         }
         refusals {
             a_key_of_another_type_is_the_wrong_type,
             a_fence_of_another_type_leaves_no_lock_behind,
             a_name_that_another_kind_holds_is_the_wrong_type,
-            unfit_names_are_refused_before_anything_is_sent,
-            unfit_options_are_refused_before_anything_is_sent,
+            invalid_names_are_refused_before_a_request_is_sent,
+            invalid_options_are_refused_before_a_request_is_sent,
         }
         traces {
-            leaves_only_its_fence_behind,
+            a_lock_leaves_only_its_fence_in_redis,
         }
     }
     excludes {
@@ -213,14 +214,14 @@ behaviours! {
     shares {
         exclusion {
             several_hold_it_at_once,
-            who_waits_together_goes_in_together,
-            those_who_share_and_their_rivals_starve_neither,
+            waiters_that_can_share_are_granted_together,
+            sharers_and_exclusive_owners_do_not_starve_each_other,
         }
         crashes {
             a_killed_sharer_costs_the_others_nothing,
         }
         loss {
-            the_loss_of_one_is_not_that_of_those_beside_it,
+            the_loss_of_one_sharer_costs_the_others_nothing,
         }
     }
     numbers {
@@ -238,7 +239,7 @@ behaviours! {
     }
     spans_names {
         loss {
-            any_key_deleted_costs_all_and_frees_the_rest,
+            one_deleted_key_loses_the_set_and_frees_its_other_names,
         }
         min_hold {
             a_foreign_key_among_the_kept_keeps_none_of_the_others,
@@ -340,7 +341,7 @@ matrix! {
     }
 }
 
-/// What the harness runs is what the matrix promises, with a reason for each capability that a kind lacks.
+/// The test binary has exactly the tests of the matrix, and each missing capability has a reason.
 #[test]
 fn each_kind_is_tested_or_says_why_not() {
     let listing = Command::new(env::current_exe().expect("this binary"))

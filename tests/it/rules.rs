@@ -1,5 +1,5 @@
-//! What was learnt by attacking the protocol: one test for each way in which a lock like this has been broken.
-//! Where another file has the test already, the rule's comment says so.
+//! One test for each way in which the protocol of a lock like this has been broken, by the rule that prevents it. The
+//! comment of a rule names the tests of it that are in other files.
 
 use std::thread;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::support::{
     secs, shared, wait_until,
 };
 
-/// So long that no test lives to see it end: whatever comes free came free by itself.
+/// Longer than any test runs, so that the end of a lease frees no lock.
 const LONG: Duration = Duration::from_mins(10);
 
 fn waits_for(manager: &LockManager, name: &str) -> thread::JoinHandle<leasehold::LockGuard> {
@@ -20,7 +20,7 @@ fn waits_for(manager: &LockManager, name: &str) -> thread::JoinHandle<leasehold:
     thread::spawn(move || handle.lock().expect("it comes free"))
 }
 
-/// Puts somebody into the queue of `name` who does not exist; `seen` is in ms from now.
+/// Puts a waiter that does not exist into the queue of `name`. Its last poll is `seen` ms after now.
 fn fake_waiter(raw: &Raw, name: &str, owner: &str, seen: i64, channel: &str) {
     let [_, queue, _] = companions_of(name);
     note_waiter(raw, name, owner, seen, 300, channel);
@@ -28,7 +28,7 @@ fn fake_waiter(raw: &Raw, name: &str, owner: &str, seen: i64, channel: &str) {
     let () = raw.ask(&["PEXPIRE", &queue, "60000"]);
 }
 
-/// Notes when a waiter was `seen`, in ms from now, and the claim window that it asks for, in ms.
+/// Records the last poll of a waiter, `seen` ms after now, and the claim window that it asks for, in ms.
 fn note_waiter(raw: &Raw, name: &str, owner: &str, seen: i64, claim: i64, channel: &str) {
     let [_, _, waiters] = companions_of(name);
     let time: (i64, i64) = raw.ask(&["TIME"]);
@@ -38,10 +38,11 @@ fn note_waiter(raw: &Raw, name: &str, owner: &str, seen: i64, claim: i64, channe
     let () = raw.ask(&["PEXPIRE", &waiters, "60000"]);
 }
 
-// Rule 1: one owner per attempt and its tenure, never reused.
+// Rule 1: each attempt has its own owner, which is never used again. Two managers of a process are two processes:
+// contract::*::keeps_out_other_managers, contract::*::a_release_wakes_another_manager.
 
 #[test]
-fn every_tenure_has_an_owner_of_its_own() {
+fn every_acquire_has_an_owner_of_its_own() {
     let manager = manager(shared().url());
     let name = name("owners");
     let mut owners: Vec<String> = (0..5)
@@ -66,7 +67,7 @@ fn a_place_in_the_queue_passes_to_the_next_thread() {
         let second = asleep(scope, || {
             waiting.lock(&name).map(|guard| guard.owner().to_owned())
         });
-        // On a busy machine its last request may go unanswered.
+        // On a busy machine its last request may get no answer.
         let first = first.join().expect("no panic");
         assert!(
             matches!(first, Ok(None) | Err(Error::Unavailable { .. })),
@@ -79,20 +80,7 @@ fn a_place_in_the_queue_passes_to_the_next_thread() {
     });
 }
 
-#[test]
-fn two_managers_of_one_process_are_two_processes() {
-    let raw = shared();
-    let name = name("managers");
-    let (one, other) = (manager(raw.url()), manager(raw.url()));
-    let guard = one.lock(&name).expect("free");
-    assert!(other.try_lock(&name).expect("asked").is_none());
-    let waiter = waits_for(&other, &name);
-    raw.wait_until_queued(&name, 1);
-    guard.release().expect("held");
-    waiter.join().expect("no panic").release().expect("held");
-}
-
-// Rule 2: what may give the lock away ends the tenure first.
+// Rule 2: a guard ends before its process sends a request that may give the lock away.
 
 #[test]
 fn a_take_over_whose_answer_is_lost_leaves_no_owner_behind() {
@@ -109,15 +97,15 @@ fn a_take_over_whose_answer_is_lost_leaves_no_owner_behind() {
     let fence = guard.fence();
     thread::scope(|scope| {
         let next = asleep(scope, || locks.lock("n"));
-        // The quantum is over when the guard has been held for longer than it.
+        // The quantum is over when the guard has been held for longer than a millisecond.
         let begun = guard.remaining();
         wait_until("a quantum", || guard.remaining() + ms(5) < begun);
         server.pause();
         guard
             .release()
-            .expect("ended here, whatever becomes of the request");
-        // Two requests of the same patience, one after the other: by then the take-over too is given up on by
-        // its sender, but the server will still carry it out.
+            .expect("the guard ends before the request is sent");
+        // Two requests with the same time limit, one after the other. After them the take-over has timed out too, but the
+        // server will still execute it.
         for _ in 0..2 {
             assert!(elsewhere.try_lock("x").is_err());
         }
@@ -126,7 +114,7 @@ fn a_take_over_whose_answer_is_lost_leaves_no_owner_behind() {
         assert!(next.fence() > fence);
         let owner = next.owner().to_owned();
         next.release().expect("held");
-        // Neither the old owner nor the one that was to take over comes back to hold it for ten minutes.
+        // Neither the old owner nor the owner of the take-over holds the lock for ten minutes.
         wait_until("free again", || !raw.exists("n"));
         assert_eq!(raw.queue("n"), [""; 0]);
         let last = manager(&server.url()).lock("n").expect("free");
@@ -134,11 +122,11 @@ fn a_take_over_whose_answer_is_lost_leaves_no_owner_behind() {
     });
 }
 
-// Rule 3: a renewal never creates a key: mutex_loss::a_key_that_was_deleted_is_lost_as_removed; and never lowers
-// a time to live: mutex::a_renewal_does_not_lower_what_extend_has_raised.
+// Rule 3: a renewal never creates a key (contract::*::a_deleted_key_is_lost_as_removed), and never lowers a time to live
+// (mutex::a_renewal_does_not_lower_what_extend_has_raised).
 
 #[test]
-fn a_release_that_finds_nothing_is_an_error_but_no_event() {
+fn a_release_that_finds_no_key_is_an_error_and_no_message() {
     let raw = shared();
     let name = name("no-event");
     let guard = manager(raw.url()).lock(&name).expect("free");
@@ -148,35 +136,13 @@ fn a_release_that_finds_nothing_is_an_error_but_no_event() {
     assert_eq!(told.try_recv(), Err(TryRecvError::Disconnected));
 }
 
-// Rule 4: an acquire of unknown outcome is released until it can no longer be carried out.
+// Rule 4: an acquire of unknown outcome is released until Redis can no longer execute it:
+// contract::*::an_acquire_whose_answer_was_lost_leaves_no_orphan.
+
+// Rule 5: the mark for waiters. Values of other clients get none: foreign::*::theirs_is_not_touched_while_ours_waits.
 
 #[test]
-fn an_acquire_whose_answer_was_lost_leaves_no_orphan() {
-    let server = Server::start();
-    let raw = server.raw();
-    let locks = build(hasty(&server.url()));
-    // So that the script is known, and one request is all it takes.
-    drop(locks.lock("warm").expect("free"));
-    let taken = raw.stats()["set"];
-    server.pause();
-    assert!(matches!(
-        locks.try_lock("n"),
-        Err(Error::Unavailable { .. })
-    ));
-    server.resume();
-    wait_until("the request is carried out after all", || {
-        raw.stats()["set"] > taken
-    });
-    let guard = manager(&server.url())
-        .try_lock_for("n", PATIENCE)
-        .expect("asked");
-    assert!(guard.is_some(), "an orphan holds it");
-}
-
-// Rule 5: the mark. That foreign values are left alone: foreign::*::theirs_is_not_touched_while_ours_waits.
-
-#[test]
-fn a_newcomer_takes_a_lapsed_lock_past_the_queue_but_once() {
+fn a_newcomer_passes_the_queue_of_a_vanished_lock_only_once() {
     let raw = shared();
     let name = name("newcomer");
     let crashed = manager(raw.url()).lock(&name).expect("free");
@@ -187,8 +153,11 @@ fn a_newcomer_takes_a_lapsed_lock_past_the_queue_but_once() {
     raw.wait_until_polled(&name, &place[0]);
     let newcomer = manager(raw.url());
     let () = raw.ask(&["DEL", &name]);
-    let guard = newcomer.try_lock(&name).expect("asked").expect("it lapsed");
-    // The next poll marks it, and so it is handed over, not just let go.
+    let guard = newcomer
+        .try_lock(&name)
+        .expect("asked")
+        .expect("its key is gone");
+    // The next poll of the waiter marks the value. So the release hands the lock over.
     wait_until("the poll marks it", || {
         raw.get(&name).is_some_and(|value| value.ends_with('!'))
     });
@@ -201,7 +170,7 @@ fn a_newcomer_takes_a_lapsed_lock_past_the_queue_but_once() {
 }
 
 #[test]
-fn a_claim_keeps_the_mark() {
+fn a_waiter_that_is_handed_the_lock_keeps_the_mark_for_waiters() {
     let raw = shared();
     let name = name("claim");
     let guard = manager(raw.url()).lock(&name).expect("free");
@@ -216,17 +185,17 @@ fn a_claim_keeps_the_mark() {
     assert_eq!(value, format!("{}!", guard.owner()));
     assert!(
         raw.ttl(&name).expect("it expires") > secs(10),
-        "the claim raised it to the lease"
+        "the new owner raised the time to live to its lease"
     );
     guard.release().expect("held");
     third.join().expect("no panic").release().expect("held");
 }
 
-// Rule 6: crashed waiters are skipped; see also mutex_processes::killed_waiters_delay_others_by_no_more_than_one_of_them
-// and a_waiter_that_hangs_is_passed_over_after_its_claim_window.
+// Rule 6: crashed waiters are skipped. See also contract::*::killed_waiters_delay_nobody and
+// contract::*::hung_waiters_cost_one_claim_window_together.
 
 #[test]
-fn waiters_that_are_stale_or_unheard_are_skipped_in_one_go() {
+fn one_release_skips_all_stale_and_unreachable_waiters() {
     let raw = shared();
     let name = name("skipped");
     let guard = manager(raw.url()).lock(&name).expect("free");
@@ -238,40 +207,40 @@ fn waiters_that_are_stale_or_unheard_are_skipped_in_one_go() {
     fake_waiter(raw, &name, "lh1:unheard:x", 0, "leasehold:nobody");
     assert_eq!(raw.queue(&name).len(), 3);
     guard.release().expect("held");
-    // In the very script of the release.
+    // The script of the release handed the lock over.
     let value = raw.get(&name);
     assert_eq!(value.as_deref(), Some(&*place[0]));
     waiter.join().expect("no panic").release().expect("held");
 }
 
 #[test]
-fn whoever_polls_a_free_lock_gives_it_to_the_first_in_the_queue() {
+fn a_poll_of_a_free_lock_gives_it_to_the_first_waiter() {
     let raw = shared();
     let name = name("advance");
     let crashed = manager(raw.url()).lock(&name).expect("free");
     let waiting = manager(raw.url());
     let waiter = waits_for(&waiting, &name);
     raw.wait_until_queued(&name, 1);
-    // It polls, and is not heard of again.
+    // A waiter that polls and then dies.
     fake_waiter(raw, &name, "lh1:first:x", 0, "");
     let () = raw.ask(&["DEL", &name]);
     wait_until("the poll gives it to the first", || {
-        // However long the poll takes to come, the first was seen shortly before. Its claim window is long.
+        // The poll may come late on a busy machine. So the first waiter is made to look alive until then.
         note_waiter(raw, &name, "lh1:first:x", 0, 60_000, "");
         raw.get(&name)
             .is_some_and(|value| value == "lh1:first:x!" || value == "lh1:first:x")
     });
-    // And after its claim window to the next.
+    // The next waiter gets the lock after the key of the first is gone.
     let () = raw.ask(&["DEL", &name]);
     waiter.join().expect("no panic").release().expect("held");
     drop(crashed);
 }
 
-// Rule 7: what can fail comes first. A refused channel:
-// server_faults::without_its_channels_or_their_commands_a_user_polls_and_says_so_once.
+// Rule 7: a script first runs the commands that can fail. Full memory: contract::*::full_memory_refuses_only_new_locks. A
+// refused channel: server_faults::without_its_channels_or_their_commands_a_user_polls_and_says_so_once.
 
 #[test]
-fn one_bad_key_in_a_batch_spoils_no_other_renewal() {
+fn one_bad_key_in_a_batch_fails_no_other_renewal() {
     let raw = shared();
     let locks = build(patient(raw.url()).lease(secs(12)));
     let names: Vec<String> = (0..5).map(|_| name("batch")).collect();
@@ -292,38 +261,14 @@ fn one_bad_key_in_a_batch_spoils_no_other_renewal() {
     let () = raw.ask(&["DEL", &names[2]]);
 }
 
-#[test]
-fn full_memory_stops_neither_renewal_nor_release() {
-    let server = Server::start();
-    let raw = server.raw();
-    let locks = build(patient(&server.url()).lease(secs(6)));
-    let guard = locks.lock("n").expect("free");
-    let owner = guard.owner().to_owned();
-    let waiting = manager(&server.url());
-    let waiter = waits_for(&waiting, "n");
-    raw.wait_until_queued("n", 1);
-    let () = raw.ask(&["CONFIG", "SET", "maxmemory", "1"]);
-    raw.wait_until_renewed("n", 2);
-    guard.release().expect("held all the while");
-    // Redis lets a script go on writing that has begun to; a server that does not would just have released it.
-    let value = raw.get("n").unwrap_or_default();
-    assert!(!value.starts_with(&owner), "{value}");
-    assert!(matches!(
-        locks.try_lock("m"),
-        Err(Error::Unavailable { .. })
-    ));
-    let () = raw.ask(&["CONFIG", "SET", "maxmemory", "0"]);
-    waiter.join().expect("no panic").release().expect("held");
-}
+// Rule 8: renewal and plain release declare only the key of the lock: a unit test of the script module.
+// Rule 9: a lost lock leaves the queue of its process: contract::*::a_lost_lock_goes_to_the_next_waiter.
+// Rule 10, for `extend`: contract::*::extend_lengthens_and_never_shortens.
 
-// Rule 8: renewal and plain release declare the lock's key alone: a unit test of the script module.
-// Rule 9: mutex_loss::a_lost_tenure_lets_the_threads_behind_it_ask.
-// Rule 10, of `extend`: mutex::extend_lengthens_and_never_shortens.
-
-// Rule 13: a queued release outlives everything it was queued by.
+// Rule 13: a queued release is sent although the manager that queued it is gone.
 
 #[test]
-fn a_queued_release_outlives_its_manager() {
+fn a_queued_release_is_sent_after_its_manager_is_dropped() {
     let server = Server::start();
     let raw = server.raw();
     let locks = build(hasty(&server.url()));
@@ -336,22 +281,22 @@ fn a_queued_release_outlives_its_manager() {
 }
 
 #[test]
-fn close_says_whether_every_release_went_out() {
+fn close_returns_whether_every_release_was_sent() {
     let server = Server::start();
     let locks = build(hasty(&server.url()));
     let guard = locks.lock("n").expect("free");
     server.pause();
     drop(guard);
-    assert!(!locks.close(ms(300)), "nothing can have gone out");
+    assert!(!locks.close(ms(300)), "the server cannot have answered");
     server.resume();
     assert!(locks.close(PATIENCE));
     assert!(!server.raw().exists("n"));
 }
 
-// What an extension raised ends with the guard that asked for it.
+// An extension ends with the guard that asked for it.
 
 #[test]
-fn an_extension_is_not_passed_on() {
+fn an_extension_ends_with_its_guard() {
     let raw = shared();
     let name = name("extension");
     let locks = build(patient(raw.url()).lease(secs(20)));
@@ -368,11 +313,11 @@ fn an_extension_is_not_passed_on() {
 }
 
 #[test]
-fn an_extension_whose_answer_was_lost_leaves_no_orphan() {
+fn a_lock_whose_extension_got_no_answer_is_released() {
     let server = Server::start();
     let raw = server.raw();
     let locks = build(LockManager::single(&server.url()).io_timeout(secs(1)));
-    // So that the server knows the script.
+    // Loads the script.
     let warm = locks.lock("warm").expect("free");
     warm.extend(LONG).expect("extended");
     let short = locks.mutex("n").lease(secs(2)).renew(false);
@@ -381,25 +326,26 @@ fn an_extension_whose_answer_was_lost_leaves_no_orphan() {
     let error = guard.extend(LONG).expect_err("no answer");
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
     server.resume();
-    // It was carried out all the same: the key outlives the lease by far.
+    // The server executed the request all the same: the key lives far longer than the lease.
     wait_until("extended", || {
         raw.ttl("n").is_some_and(|ttl| ttl > secs(500))
     });
-    wait_until("lost here", || guard.state() == LeaseState::Lost);
+    wait_until("the guard is lost", || guard.state() == LeaseState::Lost);
     assert!(raw.exists("n"));
     drop(guard);
     wait_until("released", || !raw.exists("n"));
 }
 
 #[test]
-fn unused_fences_are_given_back_at_each_quantum() {
+fn unused_fences_are_given_back_after_each_quantum() {
     let name = name("give-back");
-    // A block of as many fences as there are microseconds in it.
+    // A block has one fence for each microsecond of the quantum.
     let locks = build(patient(shared().url()).quantum(LONG));
     let mut next = locks.lock(&name).expect("free");
     let mut fences = vec![next.fence()];
     for round in 0..4 {
-        // Another lease each time, so that nothing is passed on: the tenure is taken over by the script.
+        // A different lease each time, so that the next thread cannot get the lock in memory: it takes the lock over by
+        // a script.
         let handle = locks.mutex(&name).lease(secs(100 + round));
         next = thread::scope(|scope| {
             let waiter = asleep(scope, || handle.lock());
@@ -409,19 +355,19 @@ fn unused_fences_are_given_back_at_each_quantum() {
         fences.push(next.fence());
     }
     assert!(fences.is_sorted(), "{fences:?}");
-    // They follow the server's clock: had one block been kept, they would be ten minutes ahead.
+    // Fences follow the server's clock. If one block had not been given back, they would be ten minutes ahead.
     let micros = u64::try_from(LONG.as_micros()).expect("it is small");
     assert!(fences[4] - fences[0] < micros / 2, "{fences:?}");
 }
 
-// A wait that is cut short fails no other.
+// A short wait fails no other wait.
 
 #[test]
-fn a_short_wait_does_not_fail_those_behind_it() {
+fn a_short_wait_fails_no_longer_wait_behind_it() {
     let server = Server::start();
     let raw = server.raw();
     let locks = build(LockManager::single(&server.url()).io_timeout(secs(20)));
-    // So that the connections are there.
+    // Opens the connections.
     drop(locks.lock("warm").expect("free"));
     let () = raw.ask(&["CLIENT", "PAUSE", "2000", "ALL"]);
     thread::scope(|scope| {
@@ -434,15 +380,15 @@ fn a_short_wait_does_not_fail_those_behind_it() {
     });
 }
 
-// The fence goes on from the last one where the server's clock has been set back.
+// After the server's clock was set back, fences go on from the last one.
 
 #[test]
-fn fences_rise_though_the_clock_was_set_back() {
+fn fences_go_on_from_the_last_one_after_the_clock_was_set_back() {
     let raw = shared();
     let name = name("clock");
     let [fence, ..] = companions_of(&name);
     let (seconds, micros): (u64, u64) = raw.ask(&["TIME"]);
-    // As it stands after the clock was set back by an hour.
+    // The record that Redis would have after its clock was set back by an hour.
     let mut last = (seconds + 3600) * 1_000_000 + micros;
     let () = raw.ask(&["SET", &fence, &last.to_string(), "PX", "600000"]);
     let locks = manager(raw.url());
@@ -450,10 +396,10 @@ fn fences_rise_though_the_clock_was_set_back() {
         let guard = locks.lock(&name).expect("free");
         assert_eq!(guard.fence(), last + 1);
         last = guard.fence();
-        // Kept for its memory past its own time, not past the clock's.
+        // Redis keeps the record until ten minutes after the time of the fence, not of its clock.
         assert!(raw.ttl(&fence).expect("it expires") > secs(3600));
     }
-    // And with a block of them, as a lock that is passed on takes.
+    // A lock that is passed on takes a block of fences.
     let guard = locks.lock(&name).expect("free");
     let mut last = guard.fence();
     thread::scope(|scope| {
@@ -465,7 +411,7 @@ fn fences_rise_though_the_clock_was_set_back() {
             last = fence;
         }
     });
-    // What was not used of the block was given back.
+    // The last release gave the unused fences of the block back.
     let kept: String = raw.ask(&["GET", &fence]);
     assert_eq!(kept, last.to_string());
 }

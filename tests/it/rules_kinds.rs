@@ -1,4 +1,4 @@
-//! What was learnt by attacking the kinds: one test for each way in which one of them was broken.
+//! One test for each way in which a kind other than the mutex was broken.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,13 +7,13 @@ use std::time::Duration;
 use leasehold::{Error, LeaseState, LockManager};
 
 use crate::support::{
-    Kind, PATIENCE, Raw, Server, build, fence_of, lost, manager, ms, name, patient, secs, shared,
-    task, task_asleep, wait_until,
+    Kind, PATIENCE, Server, build, fence_of, lost, manager, ms, name, patient, secs, shared, task,
+    task_asleep, wait_until,
 };
 
 const LONG: Duration = Duration::from_mins(10);
 
-/// Waits for longer than a lease of a second, by a lease.
+/// Blocks for longer than a second: until a lease ends that is longer.
 fn wait_for_more_than_a_second() {
     let locks = manager(shared().url());
     let lease = locks.mutex(name("clock")).lease(secs(3)).renew(false);
@@ -22,32 +22,7 @@ fn wait_for_more_than_a_second() {
 }
 
 #[test]
-fn full_memory_stops_no_renewal_of_a_share() {
-    let server = Server::start();
-    let raw = server.raw();
-    let locks = build(patient(&server.url()).lease(secs(9)));
-    let permit = locks.semaphore("s", 3).acquire().expect("free");
-    let reader = locks.rwlock("r").read().expect("free");
-    let writer = locks.rwlock("w").write().expect("free");
-    let () = raw.ask(&["CONFIG", "SET", "maxmemory", "1"]);
-    let ends =
-        |raw: &Raw| ["s", "r", "w"].map(|key| *raw.shares(key).values().next().expect("held"));
-    for _ in 0..2 {
-        let before = ends(&raw);
-        wait_until("all are renewed", || {
-            ends(&raw)
-                .iter()
-                .zip(&before)
-                .all(|(end, before)| end > before)
-        });
-    }
-    permit.release().expect("held");
-    reader.release().expect("held");
-    writer.release().expect("held");
-}
-
-#[test]
-fn no_answer_is_not_none_though_this_process_has_permits() {
+fn a_wait_without_an_answer_is_an_error_although_this_process_has_permits() {
     let server = Server::start();
     let locks = build(
         LockManager::single(&server.url())
@@ -71,7 +46,7 @@ fn no_answer_is_not_none_though_this_process_has_permits() {
 }
 
 #[test]
-fn a_try_for_few_is_not_answered_by_a_try_for_many() {
+fn a_try_for_one_permit_does_not_share_the_answer_of_a_try_for_many() {
     let server = Server::start();
     let locks = build(
         LockManager::single(&server.url())
@@ -99,7 +74,7 @@ fn a_try_for_few_is_not_answered_by_a_try_for_many() {
 }
 
 #[test]
-fn a_key_of_another_type_keeps_no_other_of_its_set() {
+fn a_key_of_another_type_does_not_block_the_release_of_its_set() {
     let raw = shared();
     let mut names = [name("a"), name("b"), name("c")];
     names.sort();
@@ -116,7 +91,7 @@ fn a_key_of_another_type_keeps_no_other_of_its_set() {
 }
 
 #[test]
-fn a_failed_downgrade_of_an_extended_writer_is_cleaned_up() {
+fn a_failed_downgrade_of_an_extended_writer_is_released() {
     let server = Server::start();
     let raw = server.raw();
     let locks = build(patient(&server.url()));
@@ -130,7 +105,7 @@ fn a_failed_downgrade_of_an_extended_writer_is_cleaned_up() {
 }
 
 #[test]
-fn a_shorter_window_does_not_forget_a_longer_one() {
+fn a_shorter_window_of_a_rate_limiter_does_not_shorten_a_longer_one() {
     let raw = shared();
     let name = name("windows");
     let locks = manager(raw.url());
@@ -147,7 +122,7 @@ fn a_shorter_window_does_not_forget_a_longer_one() {
 }
 
 #[test]
-fn a_lost_hold_of_many_readers_is_cleaned_up_once() {
+fn a_lost_lease_of_many_readers_is_released_once() {
     let server = Server::start();
     let raw = server.raw();
     let locks = build(patient(&server.url()).quantum(LONG));
@@ -171,7 +146,7 @@ fn no_number_in_redis_makes_the_rate_limiter_panic() {
     let () = raw.ask(&["RPUSH", &name, "9007199254740000"]);
     let error = limiter.acquire().expect_err("it is no rate limiter's list");
     assert!(matches!(error, Error::WrongType { .. }), "{error:?}");
-    // Its own list, with a time that no clock will reach.
+    // A list of a rate limiter, with a time that no clock will reach.
     let () = raw.ask(&["DEL", &name]);
     let () = raw.ask(&["RPUSH", &name, "1 1000000 1", "9007199254740000"]);
     let error = limiter.acquire().expect_err("nobody waits for so long");
@@ -179,7 +154,7 @@ fn no_number_in_redis_makes_the_rate_limiter_panic() {
 }
 
 #[test]
-fn after_the_loss_of_all_data_nobody_frees_what_is_anothers() {
+fn after_the_loss_of_all_data_no_release_frees_the_lock_of_another() {
     let server = Server::start();
     let raw = server.raw();
     let locks = build(patient(&server.url()).lease(LONG));
@@ -216,9 +191,9 @@ fn after_the_loss_of_all_data_nobody_frees_what_is_anothers() {
     taken.release().expect("held");
 }
 
-/// A set that nobody hands anything to in its turn, because two others hand it what it cannot use.
+/// In a ring, each set gets names handed over that it cannot use yet.
 #[test]
-fn sets_in_a_ring_all_come_in() {
+fn sets_that_overlap_in_a_ring_are_all_granted() {
     let server = Server::start();
     let rings = [["x", "y"], ["y", "z"], ["x", "z"]];
     let tasks: Vec<_> = rings
@@ -254,16 +229,16 @@ fn sets_in_a_ring_all_come_in() {
     }
 }
 
-/// After a quantum the readers' hold is open for another, and none is added to it.
+/// After each quantum, the process opens its lease for further readers, and adds no second lease.
 #[test]
-fn long_readers_of_a_process_sit_in_one_hold() {
+fn long_readers_of_a_process_share_one_lease() {
     let raw = shared();
     let name = name("long-readers");
     let lock = build(patient(raw.url()).quantum(ms(1))).rwlock(&name);
     let first = lock.read().expect("free");
     let mut readers = Vec::new();
     for _ in 0..20 {
-        // For longer than a quantum.
+        // The quantum is over after a millisecond.
         let left = first.remaining();
         wait_until("a quantum", || first.remaining() + ms(2) < left);
         readers.push(lock.read().expect("nobody waits"));
@@ -275,7 +250,7 @@ fn long_readers_of_a_process_sit_in_one_hold() {
 }
 
 #[test]
-fn somebodys_own_sorted_set_is_no_lock() {
+fn a_sorted_set_of_another_program_is_the_wrong_type() {
     let raw = shared();
     let name = name("board");
     let () = raw.ask(&["ZADD", &name, "1", "ann", "2", "bob"]);
@@ -291,9 +266,9 @@ fn somebodys_own_sorted_set_is_no_lock() {
     assert_eq!(raw.ttl(&name), None);
 }
 
-/// Somebody else's text, or a number that no clock has come to: it is passed over, and fences go on from the clock.
+/// The record is a text of another program, or a number that no clock has reached. Fences go on from the clock.
 #[test]
-fn a_record_that_can_be_no_fence_is_none() {
+fn an_impossible_fence_in_redis_is_ignored() {
     let server = Server::start();
     let (raw, locks) = (server.raw(), manager(&server.url()));
     for record in [
@@ -314,7 +289,7 @@ fn a_record_that_can_be_no_fence_is_none() {
             let guard = kind.of(&locks, &name).lock();
             let guard = guard.unwrap_or_else(|error| panic!("{record:?}, {kind:?}: {error}"));
             let next = guard.lease().fence();
-            // After the year 2020, and before 2100.
+            // The fence is a time between the years 2020 and 2100.
             assert!(
                 (1_577_836_800_000_000..4_102_444_800_000_000).contains(&next),
                 "{next}"

@@ -1,50 +1,50 @@
-//! A server whose clock is set, by an hour: what is promised of that is only that fences rise, and that nobody is left
-//! in the dark.
+//! A server whose clock is set by an hour. After that, leasehold promises only two things: fences rise, and a holder
+//! learns that it lost its lock.
 
 use leasehold::{LeaseState, LostCause};
 
-use super::scene::{NAME, Scene, both_ways};
+use super::holder_and_waiter::{HolderAndWaiter, NAME, both_ways};
 use super::traces::only_fences_are_left;
 use crate::support::{Kind, PATIENCE, Server, lost, manager, secs, wait_until};
 
 const HOUR: i64 = 60 * 60;
 
-/// For the server the lease is over, an hour ago. Its holder learns it by its next renewal, or by who came in.
-pub(super) fn a_clock_set_forward_costs_the_lock_and_says_so(kind: Kind) {
+/// To the server, the lease ended an hour ago. The holder learns that from its next renewal.
+pub(super) fn a_clock_set_forward_loses_the_lock_and_the_holder_learns_it(kind: Kind) {
     both_ways(kind, |kind| {
-        let scene = Scene::new(kind, Server::with_clock(), secs(9));
-        let losses = scene.guard.on_lost();
-        scene.server.set_clock_ahead(HOUR);
-        let next = scene.waiter.locked();
+        let pair = HolderAndWaiter::new(kind, Server::with_clock(), secs(9));
+        let losses = pair.guard.on_lost();
+        pair.server.set_clock_ahead(HOUR);
+        let next = pair.waiter.locked();
         let loss = losses.recv_timeout(PATIENCE).expect("it is told");
         assert!(
             matches!(loss.cause, LostCause::Removed | LostCause::Taken),
             "{loss:?}"
         );
-        // An hour later for the server: whatever it remembered of fences, this is larger.
+        // The server's time, from which fences are made, is an hour later.
         assert!(next > loss.fence);
-        assert_eq!(scene.guard.lease().state(), LeaseState::Lost);
-        assert_eq!(lost(scene.guard.release()), loss);
-        scene.waiter.release();
-        assert!(scene.locks.close(PATIENCE), "something is left to send");
-        only_fences_are_left(&scene.redis, kind, NAME);
+        assert_eq!(pair.guard.lease().state(), LeaseState::Lost);
+        assert_eq!(lost(pair.guard.release()), loss);
+        pair.waiter.release();
+        assert!(pair.locks.close(PATIENCE), "something is left to send");
+        only_fences_are_left(&pair.redis, kind, NAME);
     });
 }
 
-/// Renewals, releases and hand-overs go on; only by itself a lease ends an hour later.
+/// Renewals, releases and hand-overs go on. A lease that nobody renews or releases ends an hour later.
 pub(super) fn a_clock_set_back_costs_a_holder_nothing(kind: Kind) {
     both_ways(kind, |kind| {
-        let scene = Scene::new(kind, Server::with_clock(), secs(9));
-        scene.server.set_clock_ahead(-HOUR);
-        scene.wait_until_renewed();
-        let holders = scene.redis.holders(NAME);
+        let pair = HolderAndWaiter::new(kind, Server::with_clock(), secs(9));
+        pair.server.set_clock_ahead(-HOUR);
+        pair.wait_until_renewed();
+        let holders = pair.redis.holders(NAME);
         assert!(
             matches!(holders[..], [(_, left)] if left > secs(3000)),
             "{holders:?}"
         );
-        let redis = scene.redis.clone();
-        let server = scene.goes_on();
-        // By its own time, at which it will be forgotten.
+        let redis = pair.redis.clone();
+        let server = pair.assert_goes_on();
+        // Redis drops the rest by the true time.
         server.set_clock_ahead(0);
         only_fences_are_left(&redis, kind, NAME);
     });
@@ -63,7 +63,7 @@ pub(super) fn fences_rise_over_a_clock_that_is_set(kind: Kind) {
             guard.release().expect("it was held all the while");
         }
     }
-    // What is remembered of that is remembered past the latest of these times, and not for ever.
+    // Redis keeps the record of the last fence past the latest of these times, and not for ever.
     for key in kind.keys(NAME) {
         let fence = crate::support::fence_of(&key);
         let ttl = server.raw().ttl(&fence).expect("it expires");
@@ -71,8 +71,10 @@ pub(super) fn fences_rise_over_a_clock_that_is_set(kind: Kind) {
     }
 }
 
-/// A guard tells by its own clock.
-pub(super) fn an_unrenewed_lease_ends_for_its_holder_whatever_the_servers_clock_says(kind: Kind) {
+/// A guard uses the clock of its own machine.
+pub(super) fn an_unrenewed_lease_ends_for_its_holder_although_the_servers_clock_is_set_back(
+    kind: Kind,
+) {
     let server = Server::with_clock();
     let (one, other) = (manager(&server.url()), manager(&server.url()));
     let lock = kind.of(&one, NAME).lease(secs(2)).unrenewed();
@@ -80,7 +82,7 @@ pub(super) fn an_unrenewed_lease_ends_for_its_holder_whatever_the_servers_clock_
     server.set_clock_ahead(-HOUR);
     let loss = guard.on_lost().recv_timeout(PATIENCE).expect("it is told");
     assert_eq!(loss.cause, LostCause::Expired);
-    // For the server it goes on, until the guard ends or the hour is over.
+    // On the server, the lease goes on until the guard ends or the hour is over.
     let rival = kind.rival().of(&other, NAME);
     assert!(rival.try_lock().expect("it is asked").is_none());
     assert_eq!(lost(guard.release()), loss);

@@ -23,7 +23,7 @@ pub(super) fn with_returns_what_the_closure_returns(kind: Kind) {
         .expect("it is free");
     assert!(owner.starts_with("lh1:"));
     assert!(keys.iter().all(|key| !redis.exists(key)));
-    // The closure's own error nests: the lock's part went well.
+    // An error of the closure is nested: the lock itself succeeded.
     let nested: Result<Result<(), &str>, Error> = lock.with(secs(1), |_| Err("its own"));
     assert_eq!(nested.expect("it is free"), Err("its own"));
     assert!(keys.iter().all(|key| !redis.exists(key)));
@@ -41,16 +41,21 @@ pub(super) fn with_times_out_and_names_the_holder(kind: Kind) {
     holder.release();
 }
 
-/// Waits for a lock that is taken all the while, and returns the holder that the error names.
+/// Waits for a lock that stays held, and returns the holder that the error names.
 #[track_caller]
 pub(super) fn holder_at_timeout(lock: &Subject, wait: Duration) -> Option<Arc<str>> {
     let try_it = || lock.with(wait, |_| panic!("it ran without the lock"));
-    // On a busy machine the last request may go unanswered, and then it is not known to be held.
+    // On a busy machine the last request may get no answer. Then the call does not know the holder.
     let timeout = iter::repeat_with(try_it)
         .take(10)
         .find(|result| !matches!(result, Err(Error::Unavailable { .. })));
     match timeout {
-        Some(Err(Error::Timeout { waited, holder, .. })) => {
+        Some(Err(Error::Timeout {
+            name,
+            waited,
+            holder,
+        })) => {
+            assert!(name.starts_with(lock.name()), "{name}");
             assert!(waited >= wait);
             holder
         }
@@ -59,7 +64,8 @@ pub(super) fn holder_at_timeout(lock: &Subject, wait: Duration) -> Option<Arc<st
 }
 
 pub(super) fn with_says_that_the_lease_ended_inside(kind: Kind) {
-    let lock = kind.of(&manager(shared().url()), &name("with-lost"));
+    let name = name("with-lost");
+    let lock = kind.of(&manager(shared().url()), &name);
     let mut ran = false;
     let result = lock.lease(secs(2)).unrenewed().with(PATIENCE, |leases| {
         wait_until("the lease is over", || {
@@ -67,11 +73,13 @@ pub(super) fn with_says_that_the_lease_ended_inside(kind: Kind) {
         });
         ran = true;
     });
-    assert_eq!(lost(result).cause, LostCause::Expired);
+    let loss = lost(result);
+    assert_eq!(loss.cause, LostCause::Expired);
+    assert!(loss.name.starts_with(&name), "{loss:?}");
     assert!(ran);
 }
 
-/// The work was done, so its result is there whether the lease was lost or not.
+/// The closure ran, so its result is there whether the lease was lost or not.
 pub(super) fn run_returns_the_result_beside_the_loss(kind: Kind) {
     let name = name("run");
     let lock = kind.of(&manager(shared().url()), &name);

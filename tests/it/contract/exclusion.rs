@@ -1,7 +1,8 @@
-//! Who is kept out, who is let in, and in which order.
+//! Which threads and processes are kept out, which are let in, and in which order.
 
 use std::panic;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use leasehold::{LeaseState, LockManager};
@@ -10,7 +11,7 @@ use crate::support::{
     Child, Kind, PATIENCE, add_under, added, manager, ms, name, secs, shared, task, wait_until,
 };
 
-pub(super) fn smoke(kind: Kind) {
+pub(super) fn a_free_lock_is_granted_and_released(kind: Kind) {
     let redis = shared();
     let name = name("smoke");
     let (one, other) = (manager(redis.url()), manager(redis.url()));
@@ -55,7 +56,7 @@ pub(super) fn released_on_panic(kind: Kind) {
     let panicked = panic::catch_unwind(panic::AssertUnwindSafe(|| {
         let _guard = lock.lock().expect("it is free");
         assert!(redis.exists(&name));
-        // Without the message of a panic, which would look like a failure.
+        // `panic!` would print a message that looks like a failure.
         panic::resume_unwind(Box::new(()));
     }));
     assert!(panicked.is_err());
@@ -139,20 +140,35 @@ pub(super) fn three_hundred_threads_finish(kind: Kind) {
     });
 }
 
+/// Threads of two managers and of another process add to a number in Redis. The threads of the managers also add to a
+/// number in memory, so often that the lock goes both ways: from thread to thread and over Redis.
 pub(super) fn no_update_is_lost(kind: Kind) {
+    const QUICK_TURNS: u32 = 50;
     let redis = shared();
     let name = name("updates");
-    let locks = manager(redis.url());
-    let crowd = kind.crowd().map(|crowd| crowd.of(&locks, &name).hold());
+    let (one, other) = (manager(redis.url()), manager(redis.url()));
+    let crowd = kind.crowd().map(|crowd| crowd.of(&one, &name).hold());
     let mut child = Child::start(redis.url(), "");
     child.say(format_args!("add@{} {name} 4 15", kind.name()));
-    let tasks = [(); 4].map(|()| {
-        let lock = kind.of(&locks, &name);
-        task(move || add_under(redis, &lock, 15))
+    let counter = Arc::new(AtomicU32::new(0));
+    let tasks = [&one, &other, &one, &other].map(|locks| {
+        let (lock, counter) = (kind.of(locks, &name), Arc::clone(&counter));
+        task(move || {
+            add_under(redis, &lock, 15);
+            for _ in 0..QUICK_TURNS {
+                let guard = lock.lock().expect("it comes free");
+                // A second thread under the lock would read the same value.
+                let value = counter.load(Ordering::Relaxed);
+                thread::yield_now();
+                counter.store(value + 1, Ordering::Relaxed);
+                guard.release().expect("it was held all the while");
+            }
+        })
     });
     for task in tasks {
         task.end();
     }
+    assert_eq!(counter.load(Ordering::Relaxed), 4 * QUICK_TURNS);
     assert_eq!(child.hear(), "added");
     let (sum, fences) = added(redis, &name);
     assert_eq!((sum, fences.len()), (120, 120));
@@ -177,10 +193,12 @@ pub(super) fn serves_processes_in_the_order_in_which_they_came(kind: Kind) {
     let mut waiters = waiters.into_iter();
     for owner in &queue {
         holder.release();
-        // Given in the very script that released it, so nobody can come in between.
+        // The script of the release hands the lock over, so no other client can take it in between.
         let holders = redis.holders(&name);
         assert!(holders.iter().any(|(holder, _)| holder == owner));
-        holder = waiters.next().expect("as many as were queued");
+        holder = waiters
+            .next()
+            .expect("one waiter for each owner in the queue");
         holder.locked();
         assert!(waiters.as_slice().iter().all(|waiter| waiter.waits()));
     }
@@ -195,7 +213,7 @@ pub(super) fn several_hold_it_at_once(kind: Kind) {
     let first = kind.of(&one, &name).lock().expect("there is room");
     let second = kind.of(&other, &name).try_lock().expect("it is asked");
     let second = second.expect("there is room");
-    // Another thread of a manager that holds it.
+    // Another thread of the same manager.
     let third = kind.of(&one, &name).hold();
     let rival = kind.rival().of(&other, &name);
     assert!(rival.try_lock().expect("it is asked").is_none());
@@ -206,7 +224,7 @@ pub(super) fn several_hold_it_at_once(kind: Kind) {
     assert!(rival.try_lock().expect("it is asked").is_some());
 }
 
-pub(super) fn who_waits_together_goes_in_together(kind: Kind) {
+pub(super) fn waiters_that_can_share_are_granted_together(kind: Kind) {
     let redis = shared();
     let name = name("together");
     let rival = kind.rival().of(&manager(redis.url()), &name);
@@ -234,9 +252,9 @@ pub(super) fn who_waits_together_goes_in_together(kind: Kind) {
     assert!(rival.try_lock_for(secs(15)).expect("it is asked").is_some());
 }
 
-pub(super) fn those_who_share_and_their_rivals_starve_neither(kind: Kind) {
+pub(super) fn sharers_and_exclusive_owners_do_not_starve_each_other(kind: Kind) {
     let managers = [(); 3].map(|()| manager(shared().url()));
-    // Over Redis, and passed on in memory.
+    // The lock goes from process to process, and from thread to thread.
     for crowd in [[0, 1, 2], [0, 0, 0]] {
         let crowd = crowd.map(|number| &managers[number]);
         a_crowd_lets_in(kind, kind.rival(), crowd);
@@ -247,17 +265,17 @@ pub(super) fn those_who_share_and_their_rivals_starve_neither(kind: Kind) {
 fn a_crowd_lets_in(kind: Kind, rival: Kind, crowd: [&LockManager; 3]) {
     let redis = shared();
     let name = name("starve");
-    // Held for so much longer than not, and out of step, that all but never are all of them out; they stop with
-    // this test.
+    // Each thread holds the lock most of the time, and for a different length. So at nearly any time some thread holds
+    // it. The threads stop when `stop` is dropped.
     let stop = Arc::new(());
     let mut holds = [47, 61, 83].into_iter().map(ms);
     let busy = crowd.map(|locks| {
-        let held = holds.next().expect("one for each");
+        let held = holds.next().expect("a length for each thread");
         let (lock, stopped) = (kind.of(locks, &name), Arc::downgrade(&stop));
         task(move || {
             while stopped.strong_count() > 0 {
                 let guard = lock.lock().expect("it comes free");
-                // Time itself is what is tested: how long each holds is what puts the crowd out of step.
+                // The test needs time to pass: the different lengths put the threads out of step.
                 thread::sleep(held);
                 drop(guard);
             }

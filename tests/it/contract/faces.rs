@@ -1,12 +1,14 @@
-//! Every kind behind the trait that they share, and the parts that all handles have.
+//! The trait `Lock`, which all kinds share, and the methods that all handles have.
 
 use std::time::Instant;
 
 use leasehold::{Guard, Lock, Result};
 
-use crate::support::{Kind, PATIENCE, WithLock, manager, ms, name, secs, shared, wait_in_vain};
+use crate::support::{
+    Kind, PATIENCE, SLACK, WithLock, manager, ms, name, secs, shared, wait_in_vain,
+};
 
-/// A call of a function that takes a lock of any kind.
+/// Locks and releases by each method of the trait.
 struct Steps;
 
 impl WithLock for Steps {
@@ -23,7 +25,7 @@ impl WithLock for Steps {
     }
 }
 
-/// Whether the lock is held.
+/// Returns whether the lock is held.
 struct Busy;
 
 impl WithLock for Busy {
@@ -34,7 +36,7 @@ impl WithLock for Busy {
     }
 }
 
-/// The name by the trait, and by `Debug`.
+/// Returns the name, by the trait and by `Debug`.
 struct Name;
 
 impl WithLock for Name {
@@ -45,7 +47,7 @@ impl WithLock for Name {
     }
 }
 
-pub(super) fn a_handle_has_its_name_even_if_it_is_unfit(kind: Kind) {
+pub(super) fn a_handle_returns_its_name_even_if_the_name_is_invalid(kind: Kind) {
     let locks = manager(shared().url());
     for given in ["fit", "", "a}b"] {
         let (name, shown) = kind.of(&locks, given).as_lock(Name);
@@ -62,7 +64,7 @@ pub(super) fn a_handle_has_its_name_even_if_it_is_unfit(kind: Kind) {
     }
 }
 
-pub(super) fn code_that_is_generic_over_the_kind_locks_it(kind: Kind) {
+pub(super) fn code_that_is_generic_over_the_kind_can_lock(kind: Kind) {
     let locks = manager(shared().url());
     let name = name("generic");
     kind.of(&locks, &name).as_lock(Steps).expect("it is free");
@@ -72,20 +74,26 @@ pub(super) fn code_that_is_generic_over_the_kind_locks_it(kind: Kind) {
     holder.release();
 }
 
-pub(super) fn a_deadline_is_waited_for_like_a_length(kind: Kind) {
+pub(super) fn try_lock_until_waits_until_its_deadline(kind: Kind) {
     let redis = shared();
     let name = name("until");
-    let lock = kind.of(&manager(redis.url()), &name);
+    let (one, other) = (manager(redis.url()), manager(redis.url()));
+    let lock = kind.of(&one, &name);
     let free = lock.try_lock_until(Instant::now() + PATIENCE);
     drop(free.expect("it is asked").expect("it is free"));
-    let holder = kind.rival().of(&manager(redis.url()), &name).hold();
-    wait_in_vain(|| {
-        let deadline = Instant::now() + ms(300);
-        let outcome = lock.try_lock_until(deadline);
-        assert!(!matches!(outcome, Ok(None)) || Instant::now() >= deadline);
-        outcome
-    });
-    // A deadline that has passed makes it a try.
-    wait_in_vain(|| lock.try_lock_until(Instant::now()));
+    let holder = kind.rival().of(&other, &name).hold();
+    // Another process holds the lock, and then the same process.
+    for locks in [&one, &other] {
+        let lock = kind.of(locks, &name);
+        let mut deadline = Instant::now();
+        wait_in_vain(|| {
+            deadline = Instant::now() + ms(300);
+            lock.try_lock_until(deadline)
+        });
+        assert!(Instant::now() >= deadline);
+        assert!(Instant::now() < deadline + SLACK);
+        // A deadline that has passed makes the call a try.
+        wait_in_vain(|| lock.try_lock_until(deadline));
+    }
     holder.release();
 }

@@ -1,4 +1,4 @@
-//! A link that loses what is sent over it. For what each connection does under each fault see the links of the mutex.
+//! A link that loses requests or answers. `links.rs` tests each fault on each connection of a mutex.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use crate::support::{
     Fault, Kind, PATIENCE, Proxy, Role, Server, build, lost, manager, secs, wait_until,
 };
 
-/// Far longer than these tests take: it is not the end of a lease that frees the lock.
+/// Far longer than these tests take, so that the end of a lease frees no lock.
 const LONG: Duration = secs(600);
 
-/// A manager behind a proxy, and one beside it.
+/// Returns a server, a proxy, a manager behind the proxy and a manager without one.
 fn managers() -> (Server, Proxy, LockManager, LockManager) {
     let server = Server::start();
     let proxy = Proxy::to(&server);
@@ -20,25 +20,38 @@ fn managers() -> (Server, Proxy, LockManager, LockManager) {
     (server, proxy, locks, other)
 }
 
-/// A server that does not know a script asks for it, and that question would be lost too.
+/// Makes the server load the scripts. A server that lacks a script answers with an error first.
 fn make_known(kind: Kind, locks: &LockManager) {
     let guard = kind.of(locks, "first").lock().expect("it is free");
     guard.release().expect("it was held all the while");
 }
 
 pub(super) fn an_acquire_whose_answer_was_lost_leaves_no_orphan(kind: Kind) {
-    let (_server, proxy, locks, other) = managers();
+    let (server, proxy, locks, other) = managers();
+    let redis = server.raw();
     make_known(kind, &other);
     proxy.strike_all(Fault::LoseAnswers);
     let tried = kind.of(&locks, "n").lease(LONG).try_lock();
     assert!(matches!(tried, Err(Error::Unavailable { .. })), "{tried:?}");
-    // It was granted: that answer is what was lost.
+    // The proxy lost the answer, which was a grant.
     proxy.wait_until_struck(Role::Pool);
     proxy.heal();
     let next = kind.rival().of(&other, "n").try_lock_for(PATIENCE);
     let next = next.expect("it is asked").expect("there is no orphan");
-    assert!(locks.close(PATIENCE), "something is left to send");
     next.release().expect("it was held all the while");
+
+    // The server executes the request after the caller has given up.
+    let scripts = || redis.stats()["evalsha"];
+    let before = scripts();
+    server.pause();
+    let tried = kind.of(&locks, "m").lease(LONG).try_lock();
+    assert!(matches!(tried, Err(Error::Unavailable { .. })), "{tried:?}");
+    server.resume();
+    wait_until("the server executes the request", || scripts() > before);
+    let next = kind.rival().of(&other, "m").try_lock_for(PATIENCE);
+    let next = next.expect("it is asked").expect("there is no orphan");
+    next.release().expect("it was held all the while");
+    assert!(locks.close(PATIENCE), "something is left to send");
 }
 
 pub(super) fn a_release_whose_answer_was_lost_frees_it(kind: Kind) {
@@ -59,12 +72,12 @@ pub(super) fn a_release_whose_answer_was_lost_frees_it(kind: Kind) {
     let next = next.expect("it is free");
     proxy.heal();
     assert!(locks.close(PATIENCE), "something is left to send");
-    // Repeated until it was answered, the release has not touched who came next.
+    // The renewal thread repeated the release until Redis answered. That did not touch the next owner.
     next.release().expect("it was held all the while");
     assert!(is_free());
 }
 
-pub(super) fn a_dead_link_costs_it_at_the_deadline_and_for_good(kind: Kind) {
+pub(super) fn a_dead_link_loses_the_lock_at_its_deadline_for_ever(kind: Kind) {
     let (_server, proxy, locks, other) = managers();
     let guard = kind.of(&locks, "n").lease(secs(3)).lock();
     let guard = guard.expect("it is free");
@@ -73,7 +86,7 @@ pub(super) fn a_dead_link_costs_it_at_the_deadline_and_for_good(kind: Kind) {
     let loss = losses.recv_timeout(PATIENCE).expect("it is told");
     assert_eq!(loss.cause, LostCause::Expired);
     assert_eq!(guard.lease().state(), LeaseState::Lost);
-    // The others need no word of it.
+    // The others need no message from the holder.
     let next = kind.rival().of(&other, "n").try_lock_for(PATIENCE);
     let next = next.expect("it is asked").expect("its lease is over");
     proxy.heal();
@@ -87,17 +100,17 @@ pub(super) fn a_wait_outlives_the_faults_of_its_link(kind: Kind) {
     let redis = server.raw();
     let holder = kind.rival().of(&other, "n").lease(LONG).hold();
     let waiter = kind.of(&locks, "n").lease(LONG).locking();
-    // Until then its failure would be returned at once.
+    // Before that, the call would return an error at once.
     wait_until("it is told to wait", || locks.stats().contended == 1);
     for fault in [Fault::Reset, Fault::HalfOpen, Fault::LoseAnswers] {
         redis.wait_until_queued("n", 1);
         proxy.strike_all(fault);
-        // The next poll and the listener.
+        // The next poll and the subscription meet the fault.
         proxy.wait_until_struck(Role::Pool);
         assert!(waiter.waits(), "{fault:?} ended it");
         proxy.heal();
         wait_until("it polls again", || {
-            // None where its place was forgotten meanwhile.
+            // The queue is empty if Redis dropped it meanwhile.
             let queue = redis.queue("n");
             queue.first().is_some_and(|owner| {
                 redis.wait_until_polled("n", owner);

@@ -1,4 +1,4 @@
-//! How long a guard is to be relied on, and how it learns that it is not.
+//! For how long a guard holds its lock, and how it learns that it lost the lock.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,12 +9,12 @@ use crate::support::{
     Kind, PATIENCE, SLACK, Server, build, lost, manager, ms, name, secs, shared, wait_until,
 };
 
-/// Takes 1 % and 2 ms off, and a grain of the clocks.
+/// Returns the shortest time that a guard may be valid: 1 % and 2 ms less than the lease, and 1 ms for the clocks.
 fn least(lease: Duration) -> Duration {
     lease.saturating_sub(lease / 100 + ms(3))
 }
 
-pub(super) fn renewed_for_longer_than_its_lease(kind: Kind) {
+pub(super) fn a_lock_is_renewed_for_longer_than_its_lease(kind: Kind) {
     let redis = shared();
     let name = name("renewed");
     let lease = secs(6);
@@ -34,19 +34,19 @@ pub(super) fn renewed_for_longer_than_its_lease(kind: Kind) {
             );
             assert!(holders[0].1 <= lease);
         }
-        // Time itself is what is tested, two leases of it: looked at often enough to see a gap, and not so often as to
-        // make one for other tests.
+        // The test needs time to pass: two leases. It looks often enough to see a gap, and seldom enough not to delay
+        // other tests.
         thread::sleep(ms(20));
     }
     guard.check().expect("it is held");
     assert_eq!(guard.lease().owner(), owner);
-    // On a busy machine a renewal may be overdue.
+    // A busy machine may be late with a renewal. Then the state is `AtRisk`.
     assert_ne!(guard.lease().state(), LeaseState::Lost);
     guard.release().expect("it was held all the while");
     assert!(rival.try_lock().expect("it is asked").is_some());
 }
 
-pub(super) fn not_renewed_it_is_lost_at_its_end(kind: Kind) {
+pub(super) fn an_unrenewed_lock_is_lost_at_the_end_of_its_lease(kind: Kind) {
     let redis = shared();
     let name = name("unrenewed");
     let lease = secs(2);
@@ -67,17 +67,17 @@ pub(super) fn not_renewed_it_is_lost_at_its_end(kind: Kind) {
         assert_eq!(*lost(lease.check()).name, *key);
         assert_eq!(lost(lease.extend(secs(1))).cause, LostCause::Expired);
     }
-    // One who asks later is told too.
+    // A receiver that is made later gets the loss too.
     assert_eq!(guard.on_lost().try_recv(), Ok(loss.clone()));
     let next = kind.rival().of(&other, &name).try_lock_for(PATIENCE);
     let next = next.expect("it is asked").expect("it comes free");
     assert_eq!(lost(guard.release()), loss);
-    // What the first has left is cleaned up in the background; once that is done, close says so.
+    // The renewal thread releases the lost lock in Redis. `close` returns `true` when that is done.
     assert!(one.close(PATIENCE));
     next.release().expect("it was held all the while");
 }
 
-pub(super) fn never_reads_held_when_its_key_is_gone(kind: Kind) {
+pub(super) fn a_guard_never_reads_held_after_its_key_is_gone(kind: Kind) {
     let redis = shared();
     let locks = manager(redis.url());
     let mut seen = 0;
@@ -85,7 +85,7 @@ pub(super) fn never_reads_held_when_its_key_is_gone(kind: Kind) {
         let name = name("ends-first");
         let lock = kind.of(&locks, &name).lease(ms(lease)).unrenewed();
         let Ok(guard) = lock.lock() else {
-            // On a busy machine a short lease can be over before its answer is there; then it is not handed out.
+            // On a busy machine a short lease may end before the answer arrives. Then there is no guard.
             continue;
         };
         seen += 1;
@@ -99,9 +99,9 @@ pub(super) fn never_reads_held_when_its_key_is_gone(kind: Kind) {
     assert!(seen > 0);
 }
 
-pub(super) fn a_silent_server_costs_it_at_the_deadline_and_for_good(kind: Kind) {
+pub(super) fn a_silent_server_loses_the_lock_at_its_deadline_for_ever(kind: Kind) {
     let server = Server::start();
-    // The renewal thread waits for an answer all the while, so it is another that ends the lease.
+    // The renewal thread waits for an answer all the time, so another thread must end the lease.
     let locks = build(LockManager::single(&server.url()).io_timeout(PATIENCE * 2));
     let other = manager(&server.url());
     let guard = kind.of(&locks, "n").lease(secs(8)).lock();
@@ -111,13 +111,13 @@ pub(super) fn a_silent_server_costs_it_at_the_deadline_and_for_good(kind: Kind) 
     server.pause();
     let mut seen = vec![lease.state()];
     wait_until("it is at risk", || {
-        // Read once: it may change between two readings.
+        // Read once, because the state may change between two reads.
         let state = lease.state();
         seen.push(state);
         state != LeaseState::Held
     });
     guard.check().expect("at risk is not lost");
-    // No answer is under way any more, so the deadline does not move.
+    // No answer is on its way any more, so the deadline does not change.
     let before = Instant::now();
     let left = lease.remaining();
     let after = Instant::now();
@@ -132,7 +132,7 @@ pub(super) fn a_silent_server_costs_it_at_the_deadline_and_for_good(kind: Kind) 
     let course = [LeaseState::Held, LeaseState::AtRisk, LeaseState::Lost];
     assert_eq!(seen, course);
     assert_eq!(lost(guard.check()), loss);
-    // Now the renewal is answered; that revives nothing.
+    // Redis answers the renewal now. That does not revive the lease.
     server.resume();
     let next = kind.rival().of(&other, "n").try_lock_for(PATIENCE);
     let _next = next.expect("it is asked").expect("it comes free");
@@ -146,7 +146,7 @@ pub(super) fn a_deleted_key_is_lost_as_removed(kind: Kind) {
     a_deleted_key_costs_the_lock(kind, 0);
 }
 
-pub(super) fn any_key_deleted_costs_all_and_frees_the_rest(kind: Kind) {
+pub(super) fn one_deleted_key_loses_the_set_and_frees_its_other_names(kind: Kind) {
     for which in 0..kind.keys("n").len() {
         a_deleted_key_costs_the_lock(kind, which);
     }
@@ -156,7 +156,7 @@ fn a_deleted_key_costs_the_lock(kind: Kind, which: usize) {
     let redis = shared();
     let name = name("removed");
     let (one, other) = (manager(redis.url()), manager(redis.url()));
-    // Renewed every other second or so.
+    // Such a lease is renewed about every two seconds.
     let guard = kind.of(&one, &name).lease(secs(6)).lock();
     let guard = guard.expect("it is free");
     let losses = guard.on_lost();
@@ -171,12 +171,13 @@ fn a_deleted_key_costs_the_lock(kind: Kind, which: usize) {
     for lease in guard.leases() {
         assert_eq!(lease.state(), LeaseState::Lost);
     }
-    // The guard is neither dropped nor renewed, and whatever is left of it is there for everybody.
+    // The guard is neither dropped nor renewed. All its names must come free.
     let next = kind.rival().of(&other, &name).try_lock_for(PATIENCE);
     let next = next.expect("it is asked").expect("it comes free");
     assert_eq!(lost(guard.release()), loss);
     assert!(one.close(PATIENCE), "something is left to send");
-    next.check().expect("it is none of its business");
+    next.check()
+        .expect("the loss of another guard does not matter");
     next.release().expect("it was held all the while");
 }
 
@@ -196,7 +197,7 @@ pub(super) fn on_lost_disconnects_at_a_healthy_end(kind: Kind) {
         assert!(all.is_empty());
         ends(guard);
         for losses in each.iter().chain([&all]) {
-            // An error without a message before it: disconnected.
+            // The channel is disconnected without a message.
             let end = losses.recv_timeout(PATIENCE);
             assert!(end.is_err_and(|error| !error.is_timeout()));
         }
@@ -209,10 +210,10 @@ pub(super) fn extend_lengthens_and_never_shortens(kind: Kind) {
     let locks = manager(redis.url());
     let guard = kind.of(&locks, &name).lease(secs(6)).lock();
     let guard = guard.expect("it is free");
-    // Of several names the last, which speaks for all.
+    // The lease of the last name extends all names of a set.
     let lease = guard.leases().last().expect("there is one");
     let is_long = || {
-        // Time passes between any two lines; it is given plenty, and yet far from what would be wrong.
+        // Time passes between two lines. The bounds leave much room for that, and exclude a shorter lease.
         for lease in guard.leases() {
             assert!(lease.remaining() > secs(30) && lease.remaining() <= secs(62));
         }
@@ -241,7 +242,7 @@ pub(super) fn max_hold_releases_for_the_others(kind: Kind) {
     let guard = kind.of(&one, &name).max_hold(limit).lock();
     let guard = guard.expect("it is free");
     let losses = guard.on_lost();
-    // The lease of 30 s is renewed, so it is not its end that the other waits for.
+    // The lease of 30 s is renewed, so the other manager cannot wait for its end.
     let next = kind.rival().of(&other, &name).try_lock_for(secs(15));
     let next = next.expect("it is asked").expect("it is released");
     assert!(begun.elapsed() >= limit);
@@ -256,34 +257,37 @@ pub(super) fn max_hold_releases_for_the_others(kind: Kind) {
         assert_eq!(lost(lease.extend(secs(1))).cause, LostCause::MaxHold);
     }
     assert_eq!(lost(guard.check()), loss);
+    let guard_fence = guard.fence();
     assert_eq!(lost(guard.release()), loss);
-    next.check().expect("it is none of its business");
+    assert!(next.fence() > guard_fence);
+    next.check()
+        .expect("the limit of another guard does not matter");
     next.release().expect("it was held all the while");
-    // A guard that ends within the limit is none of its business either.
+    // A guard that ends within the limit is not lost.
     let guard = kind.of(&one, &name).max_hold(PATIENCE).lock();
     let guard = guard.expect("it is free");
     guard.release().expect("it was held all the while");
 }
 
-pub(super) fn a_lost_guard_lets_in_who_waits_behind_it(kind: Kind) {
+pub(super) fn a_lost_lock_goes_to_the_next_waiter(kind: Kind) {
     let name = name("behind");
     let locks = manager(shared().url());
     let lease = secs(2);
     let begun = Instant::now();
     let guard = kind.of(&locks, &name).lease(lease).unrenewed().lock();
     let guard = guard.expect("it is free");
-    // The guard is neither dropped nor looked at, and another thread's wait ends all the same.
+    // The wait of another thread ends although the guard is neither dropped nor checked.
     let waiter = kind.rival().of(&locks, &name).locking();
     waiter.locked();
     assert!(begun.elapsed() >= least(lease), "it was not over");
     assert!(begun.elapsed() < lease + SLACK);
     assert_eq!(guard.lease().state(), LeaseState::Lost);
-    // Its end is its own and not that of the next.
+    // The drop of the lost guard must not release the lock of the next thread.
     drop(guard);
     waiter.release();
 }
 
-pub(super) fn the_loss_of_one_is_not_that_of_those_beside_it(kind: Kind) {
+pub(super) fn the_loss_of_one_sharer_costs_the_others_nothing(kind: Kind) {
     let redis = shared();
     let name = name("beside");
     let (one, other) = (manager(redis.url()), manager(redis.url()));
@@ -300,7 +304,8 @@ pub(super) fn the_loss_of_one_is_not_that_of_those_beside_it(kind: Kind) {
         let loss = guard.on_lost().recv_timeout(PATIENCE);
         assert_eq!(loss.expect("it is told").cause, cause);
     }
-    kept.check().expect("it is none of its business");
+    kept.check()
+        .expect("the loss of another guard does not matter");
     assert!(losses.is_empty());
     let rival = kind.rival().of(&other, &name);
     assert!(rival.try_lock().expect("it is asked").is_none());

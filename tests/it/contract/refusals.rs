@@ -1,4 +1,4 @@
-//! What no lock can be made of.
+//! Names, options and keys that no lock can have.
 
 use std::time::Duration;
 
@@ -9,12 +9,13 @@ use crate::support::{
     unused_url,
 };
 
-/// What comes of it in each of the ways of locking.
-fn outcomes(lock: &Subject) -> [Result<Option<Guard>>; 3] {
+/// Returns the result of each way to lock.
+fn outcomes(lock: &Subject) -> [Result<Option<Guard>>; 4] {
     [
         lock.lock().map(Some),
         lock.try_lock(),
         lock.try_lock_for(secs(1)),
+        lock.with(secs(1), |_| ()).map(|()| None),
     ]
 }
 
@@ -33,7 +34,7 @@ pub(super) fn a_key_of_another_type_is_the_wrong_type(kind: Kind) {
         let left: Vec<String> = redis.ask(&["LRANGE", &key, "0", "-1"]);
         assert_eq!(left, ["a list"]);
         let () = redis.ask(&["DEL", &key]);
-        // Neither was anything else of it taken.
+        // The other keys of the lock are free.
         assert!(lock.try_lock().expect("it is asked").is_some());
     }
 }
@@ -76,16 +77,16 @@ pub(super) fn a_name_that_another_kind_holds_is_the_wrong_type(kind: Kind) {
     let strangers = families.iter().filter(|family| !family.contains(&kind));
     for &stranger in strangers.flat_map(|family| *family) {
         let name = name("stranger");
-        // Held by another process, and held by this one.
+        // Another process holds the name, and then the same process.
         for theirs in [&manager(redis.url()), &locks] {
             let held = stranger.of(theirs, &name).lock().expect("it is free");
             for outcome in outcomes(&kind.of(&locks, &name)) {
                 let wrong = matches!(outcome, Err(Error::WrongType { .. }));
                 assert!(wrong, "held as {stranger:?}: {outcome:?}");
             }
-            held.check().expect("it is none of its business");
+            held.check().expect("a refused request does not matter");
             held.release().expect("it was held all the while");
-            // A name is that of one kind at a time, and not for good.
+            // A name has one kind while it is held, and any kind later.
             let guard = kind.of(&locks, &name).try_lock().expect("it is asked");
             let guard = guard.expect("it is free");
             guard.release().expect("it was held all the while");
@@ -93,38 +94,38 @@ pub(super) fn a_name_that_another_kind_holds_is_the_wrong_type(kind: Kind) {
     }
 }
 
-/// A manager whose server is not there: whatever is sent fails as unavailable.
-fn out_of_reach() -> LockManager {
+/// Returns a manager whose server does not exist, so that each request fails as `Unavailable`.
+fn without_server() -> LockManager {
     let builder = patient(&unused_url());
     builder.build_unchecked().expect("nothing is wrong with it")
 }
 
-pub(super) fn unfit_names_are_refused_before_anything_is_sent(kind: Kind) {
-    let locks = out_of_reach();
+pub(super) fn invalid_names_are_refused_before_a_request_is_sent(kind: Kind) {
+    let locks = without_server();
     for name in unfit_names() {
         let name = &*name;
-        // Of several names, the others are fit.
+        // The other names of a set are valid.
         for outcome in outcomes(&kind.of(&locks, name)) {
             let refused = matches!(outcome, Err(Error::InvalidName { .. }));
             assert!(refused, "{name:?}: {outcome:?}");
         }
     }
-    // That it would be sent at all.
+    // A valid name is sent.
     let sent = kind.of(&locks, "n").try_lock();
     assert!(matches!(sent, Err(Error::Unavailable { .. })), "{sent:?}");
 }
 
-pub(super) fn unfit_options_are_refused_before_anything_is_sent(kind: Kind) {
-    let locks = out_of_reach();
+pub(super) fn invalid_options_are_refused_before_a_request_is_sent(kind: Kind) {
+    let locks = without_server();
     let lock = kind.of(&locks, "n");
-    for unfit in [
+    for invalid in [
         lock.clone().lease(ms(9)),
         lock.clone().lease(Duration::ZERO),
         lock.clone().lease(secs(24 * 60 * 60) + ms(1)),
         lock.clone().lease(Duration::MAX),
         lock.clone().max_hold(Duration::ZERO),
     ] {
-        for outcome in outcomes(&unfit) {
+        for outcome in outcomes(&invalid) {
             assert!(matches!(outcome, Err(Error::Config { .. })), "{outcome:?}");
         }
     }
@@ -147,9 +148,9 @@ pub(super) fn unfit_options_are_refused_before_anything_is_sent(kind: Kind) {
     for outcome in own {
         assert!(matches!(outcome, Err(Error::Config { .. })), "{outcome:?}");
     }
-    // The bounds themselves are good, and are sent.
-    for fit in [lock.clone().lease(ms(10)), lock.lease(secs(24 * 60 * 60))] {
-        let sent = fit.try_lock();
+    // The bounds themselves are valid, and are sent.
+    for valid in [lock.clone().lease(ms(10)), lock.lease(secs(24 * 60 * 60))] {
+        let sent = valid.try_lock();
         assert!(matches!(sent, Err(Error::Unavailable { .. })), "{sent:?}");
     }
 }

@@ -1,22 +1,22 @@
-//! Rights that are missing, or taken away, and keys that turn out to be somebody else's.
+//! Rights that the Redis user lacks or loses, and keys that another client has replaced.
 
 use leasehold::{Error, LeaseState, LostCause};
 
-use super::scene::{NAME, Scene, both_ways};
+use super::holder_and_waiter::{HolderAndWaiter, NAME, both_ways};
 use super::traces::only_fences_are_left;
 use crate::support::{
     Kind, PATIENCE, Raw, Server, companions_of, fence_of, lost, manager, secs, wait_until,
 };
 
-/// The kinds whose lock is a string of its own, as other clients make it.
+/// The kinds whose lock is a plain string in Redis.
 const IS_A_STRING: [Kind; 3] = [Kind::Mutex, Kind::Reentrant, Kind::Multi];
 
-/// Gives a user rights beside what it has.
+/// Gives the user further rights.
 fn grant(redis: &Raw, rights: &[&str]) {
     let () = redis.ask(&[&["ACL", "SETUSER", "user"], rights].concat());
 }
 
-/// A server with a user that may do everything, and the user's URL.
+/// Returns a server with a user that has every right but those that `options` take away, and the user's URL.
 fn with_user(options: &[&str]) -> (Server, String) {
     let server = Server::start();
     grant(
@@ -30,9 +30,9 @@ fn with_user(options: &[&str]) -> (Server, String) {
 pub(super) fn a_user_without_scripts_or_the_keys_is_denied_at_once(kind: Kind) {
     let rights: [&[&str]; 4] = [
         &["-evalsha", "-eval"],
-        // The name, and not what stands beside it.
-        &["resetkeys", "~scene*"],
-        &["resetkeys", "~{scene*"],
+        // The key of the lock, without its companions.
+        &["resetkeys", "~pair*"],
+        &["resetkeys", "~{pair*"],
         &["resetkeys", "~other"],
     ];
     for rights in rights {
@@ -57,7 +57,7 @@ pub(super) fn a_user_without_scripts_or_the_keys_is_denied_at_once(kind: Kind) {
     }
 }
 
-/// All that scripts use to acquire and release.
+/// The commands that scripts use to acquire and release, and the commands that run scripts.
 const COMMANDS: [&str; 25] = [
     "append",
     "del",
@@ -86,7 +86,7 @@ const COMMANDS: [&str; 25] = [
     "evalsha",
 ];
 
-/// Those of them that write nothing.
+/// The commands of those that write nothing.
 const READS: [&str; 11] = [
     "exists",
     "get",
@@ -101,7 +101,7 @@ const READS: [&str; 11] = [
     "zscore",
 ];
 
-/// Each right in turn, so that scripts fail wherever they can.
+/// Takes each right away in turn, so that the scripts fail at every command.
 pub(super) fn a_right_that_is_missing_leaves_no_lock_behind(kind: Kind) {
     let (server, url) = with_user(&[]);
     let (redis, other) = (server.raw(), manager(&server.url()));
@@ -117,7 +117,7 @@ pub(super) fn a_right_that_is_missing_leaves_no_lock_behind(kind: Kind) {
             left.iter().all(|key| fences.contains(key))
         };
         if READS.contains(&command) && outcome.is_err() {
-            // By what is there without the right to it.
+            // The script may have failed after it wrote the lock. The clean-up needs no such right.
             wait_until("nothing but fences is left", only_fences_are_left);
         }
         grant(&redis, &["+@all"]);
@@ -128,42 +128,42 @@ pub(super) fn a_right_that_is_missing_leaves_no_lock_behind(kind: Kind) {
         }
         let next = kind.rival().of(&other, name).try_lock_for(PATIENCE);
         let next = next.expect("it is asked");
-        drop(next.unwrap_or_else(|| panic!("{name}: it was left behind")));
+        drop(next.unwrap_or_else(|| panic!("{name}: a lock was left behind")));
         wait_until("nothing but fences is left", only_fences_are_left);
     }
     assert!(denied > 1, "{denied} were denied");
 }
 
-pub(super) fn rights_taken_away_end_waits_and_cost_a_lease_only_at_its_end(kind: Kind) {
+pub(super) fn rights_taken_away_for_a_while_end_waits_and_cost_no_lease(kind: Kind) {
     both_ways(kind, |kind| {
         let (server, url) = with_user(&[]);
-        let scene = Scene::with_user(kind, server, secs(15), &url);
-        // Its lease is no help to get rid of it.
-        let released = kind.of(&scene.locks, "other").lease(secs(600)).lock();
+        let pair = HolderAndWaiter::with_user(kind, server, secs(15), &url);
+        // The lease is longer than the test, so its end does not release the lock.
+        let released = kind.of(&pair.locks, "other").lease(secs(600)).lock();
         let released = released.expect("it is free");
-        let failed = scene.locks.stats().renewals_failed;
-        grant(&scene.redis, &["-evalsha", "-eval"]);
-        let outcome = scene.waiter.outcome();
+        let failed = pair.locks.stats().renewals_failed;
+        grant(&pair.redis, &["-evalsha", "-eval"]);
+        let outcome = pair.waiter.outcome();
         assert!(matches!(outcome, Err(Error::Denied { .. })), "{outcome:?}");
-        let tried = kind.of(&scene.other, "further").try_lock();
+        let tried = kind.of(&pair.other, "further").try_lock();
         assert!(matches!(tried, Err(Error::Denied { .. })), "{tried:?}");
         let refused = released.release();
         assert!(matches!(refused, Err(Error::Denied { .. })), "{refused:?}");
         wait_until("a renewal is refused", || {
-            scene.locks.stats().renewals_failed > failed
+            pair.locks.stats().renewals_failed > failed
         });
-        assert_ne!(scene.guard.lease().state(), LeaseState::Lost);
-        grant(&scene.redis, &["+evalsha", "+eval"]);
-        scene.wait_until_renewed();
-        scene.guard.check().expect("it is held");
-        let release = scene.guard.release();
+        assert_ne!(pair.guard.lease().state(), LeaseState::Lost);
+        grant(&pair.redis, &["+evalsha", "+eval"]);
+        pair.wait_until_renewed();
+        pair.guard.check().expect("it is held");
+        let release = pair.guard.release();
         release.expect("it was held all the while");
-        only_fences_are_left(&scene.redis, kind, NAME);
-        only_fences_are_left(&scene.redis, kind, "other");
+        only_fences_are_left(&pair.redis, kind, NAME);
+        only_fences_are_left(&pair.redis, kind, "other");
     });
 }
 
-pub(super) fn rights_taken_away_for_good_cost_the_lock_at_the_deadline(kind: Kind) {
+pub(super) fn rights_taken_away_for_ever_lose_the_lock_at_its_deadline(kind: Kind) {
     let (server, url) = with_user(&[]);
     let redis = server.raw();
     let (locks, other) = (manager(&url), manager(&server.url()));
@@ -179,8 +179,8 @@ pub(super) fn rights_taken_away_for_good_cost_the_lock_at_the_deadline(kind: Kin
     next.release().expect("it was held all the while");
 }
 
-/// A renewal only ever lengthens what there is: where it may not look how long that lives, it leaves it alone.
-pub(super) fn a_renewal_that_may_not_look_shortens_nothing(kind: Kind) {
+/// A renewal that may not read the time to live must not set a shorter one.
+pub(super) fn a_renewal_without_the_right_to_pttl_shortens_no_lease(kind: Kind) {
     let (server, url) = with_user(&[]);
     let (redis, locks) = (server.raw(), manager(&url));
     let guard = kind.of(&locks, NAME).lease(secs(9)).lock();
@@ -201,28 +201,28 @@ pub(super) fn a_renewal_that_may_not_look_shortens_nothing(kind: Kind) {
     guard.release().expect("it was held all the while");
 }
 
-/// Puts a list where the lock has something of its own.
+/// Replaces a key of the lock by a list.
 fn spoil(redis: &Raw, key: &str) {
-    // At one moment, or a poll would come in between.
+    // One script does both, so that no poll comes between them.
     let replace = "redis.call('DEL', KEYS[1]) redis.call('RPUSH', KEYS[1], 'a list')";
     let () = redis.ask(&["EVAL", replace, "1", key]);
 }
 
-pub(super) fn a_key_replaced_while_held_and_waited_for_is_told_to_both(kind: Kind) {
+pub(super) fn holder_and_waiter_learn_that_their_key_was_replaced(kind: Kind) {
     both_ways(kind, |kind| {
-        let scene = Scene::new(kind, Server::start(), secs(9));
-        let losses = scene.guard.on_lost();
-        spoil(&scene.redis, NAME);
-        let outcome = scene.waiter.outcome();
+        let pair = HolderAndWaiter::new(kind, Server::start(), secs(9));
+        let losses = pair.guard.on_lost();
+        spoil(&pair.redis, NAME);
+        let outcome = pair.waiter.outcome();
         assert!(
             matches!(outcome, Err(Error::WrongType { .. })),
             "{outcome:?}"
         );
         let loss = losses.recv_timeout(PATIENCE).expect("it is told");
         assert_eq!(loss.cause, LostCause::Taken);
-        assert_eq!(lost(scene.guard.release()), loss);
-        // It is somebody's, and stays.
-        let left: Vec<String> = scene.redis.ask(&["LRANGE", NAME, "0", "-1"]);
+        assert_eq!(lost(pair.guard.release()), loss);
+        // The list belongs to another client, and stays.
+        let left: Vec<String> = pair.redis.ask(&["LRANGE", NAME, "0", "-1"]);
         assert_eq!(left, ["a list"]);
     });
 }
@@ -230,40 +230,40 @@ pub(super) fn a_key_replaced_while_held_and_waited_for_is_told_to_both(kind: Kin
 pub(super) fn a_companion_replaced_while_held_costs_no_lease(kind: Kind) {
     for which in 0..companions_of(NAME).len() {
         both_ways(kind, |kind| {
-            let scene = Scene::new(kind, Server::start(), secs(9));
+            let pair = HolderAndWaiter::new(kind, Server::start(), secs(9));
             let companion = &companions_of(NAME)[which];
-            spoil(&scene.redis, companion);
-            // Renewal needs the lock alone.
-            scene.wait_until_renewed();
-            scene.guard.check().expect("it is held");
+            spoil(&pair.redis, companion);
+            // A renewal needs the key of the lock alone.
+            pair.wait_until_renewed();
+            pair.guard.check().expect("it is held");
             if *companion == fence_of(NAME) {
-                // Waiting needs no fence; being granted does.
-                assert!(scene.waiter.waits());
+                // A waiter needs no fence until it is granted the lock.
+                assert!(pair.waiter.waits());
             } else {
-                let outcome = scene.waiter.outcome();
+                let outcome = pair.waiter.outcome();
                 assert!(
                     matches!(outcome, Err(Error::WrongType { .. })),
                     "{outcome:?}"
                 );
             }
-            match scene.guard.release() {
+            match pair.guard.release() {
                 Ok(()) if *companion == fence_of(NAME) => {}
-                // There is nobody to hand it to.
-                Ok(()) => assert!(kind.keys(NAME).iter().all(|key| !scene.redis.exists(key))),
-                // Who shares a lock counts with those who wait.
+                // Without its queue, the lock has no waiter that a hand-over could go to.
+                Ok(()) => assert!(kind.keys(NAME).iter().all(|key| !pair.redis.exists(key))),
+                // The release of a share reads the queue.
                 Err(Error::WrongType { .. }) if !IS_A_STRING.contains(&kind) => {}
                 other => panic!("{companion}: {other:?}"),
             }
-            if *companion == fence_of(NAME) && kind.rival() != Kind::Reader {
-                let outcome = scene.waiter.outcome();
+            if *companion == fence_of(NAME) {
+                let outcome = pair.waiter.outcome();
                 assert!(
                     matches!(outcome, Err(Error::WrongType { .. })),
                     "{outcome:?}"
                 );
             }
-            let () = scene.redis.ask(&["DEL", companion]);
-            // A release that was refused is sent again, so it is long before the lease is over that it is free.
-            let next = kind.rival().of(&scene.other, NAME).try_lock_for(secs(6));
+            let () = pair.redis.ask(&["DEL", companion]);
+            // The renewal thread repeats a refused release. So the lock is free long before its lease ends.
+            let next = kind.rival().of(&pair.other, NAME).try_lock_for(secs(6));
             let next = next.expect("it is asked").expect("it comes free");
             next.release().expect("it was held all the while");
         });

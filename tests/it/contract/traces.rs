@@ -1,13 +1,13 @@
-//! What stays in Redis: the fences, and nothing else.
+//! The keys that stay in Redis: only fences.
 
 use crate::support::{Child, Kind, Raw, fence_of, manager, ms, name, secs, shared, wait_until};
 
-/// Waits until there is nothing of the lock but its fences, which are not to stay for ever.
+/// Blocks until only the fences of the lock are in Redis, and checks that they expire.
 #[track_caller]
 pub(super) fn only_fences_are_left(redis: &Raw, kind: Kind, name: &str) {
     let fences: Vec<_> = kind.keys(name).iter().map(|key| fence_of(key)).collect();
     let all = || -> Vec<String> { redis.ask(&["KEYS", &format!("*{name}*")]) };
-    // What gave up waiting is taken out of the queues in the background.
+    // The renewal thread takes waiters that gave up out of the queue.
     wait_until("nothing but fences is left", || {
         all().iter().all(|key| fences.contains(key))
     });
@@ -19,7 +19,7 @@ pub(super) fn only_fences_are_left(redis: &Raw, kind: Kind, name: &str) {
     }
 }
 
-pub(super) fn leaves_only_its_fence_behind(kind: Kind) {
+pub(super) fn a_lock_leaves_only_its_fence_in_redis(kind: Kind) {
     let redis = shared();
     let name = name("traces");
     let (one, other) = (manager(redis.url()), manager(redis.url()));
@@ -28,7 +28,7 @@ pub(super) fn leaves_only_its_fence_behind(kind: Kind) {
     drop(lock.lock().expect("it is free"));
     only_fences_are_left(redis, kind, &name);
 
-    // After a try in vain, and after a wait that ended in vain.
+    // After a try and a wait that were not granted the lock.
     let holder = rival.hold();
     assert!(lock.try_lock().expect("it is asked").is_none());
     let in_vain = lock.try_lock_for(ms(300));
@@ -37,7 +37,7 @@ pub(super) fn leaves_only_its_fence_behind(kind: Kind) {
     holder.release();
     only_fences_are_left(redis, kind, &name);
 
-    // After a wait that ended well.
+    // After a wait that was granted the lock.
     let holder = rival.hold();
     let waiter = lock.locking();
     redis.wait_until_queued(&name, 1);
@@ -46,7 +46,7 @@ pub(super) fn leaves_only_its_fence_behind(kind: Kind) {
     waiter.release();
     only_fences_are_left(redis, kind, &name);
 
-    // After it was held for too long.
+    // After `max_hold` ended the lock.
     let guard = lock.max_hold(ms(1)).lock().expect("it is free");
     wait_until("it is over", || guard.check().is_err());
     drop(guard);
@@ -79,7 +79,7 @@ pub(super) fn readers_have_the_last_writers_fence(kind: Kind) {
     let mut child = Child::start(redis.url(), "");
     let mut last = 0;
     for round in 0..3 {
-        // Before the first writer it is one of their own.
+        // Before the first writer, readers have a fence of their own.
         let before = if round == 0 {
             None
         } else {

@@ -1,4 +1,4 @@
-//! Waiting: how long, and what ends it.
+//! How long a call waits, and what ends its wait.
 
 use std::time::Instant;
 
@@ -6,11 +6,11 @@ use leasehold::{Error, LockManager};
 
 use crate::support::{Child, Kind, PATIENCE, SLACK, manager, ms, name, secs, shared, wait_in_vain};
 
-pub(super) fn a_wait_is_none_at_its_deadline_and_not_before(kind: Kind) {
+pub(super) fn a_wait_returns_none_at_its_deadline_and_not_before(kind: Kind) {
     let name = name("deadline");
     let (one, other) = (manager(shared().url()), manager(shared().url()));
     let holder = kind.rival().of(&one, &name).hold();
-    // Held by another process, and held by this one.
+    // Another process holds the lock, and then the same process.
     for locks in [&one, &other] {
         let lock = kind.of(locks, &name);
         let wait = ms(600);
@@ -46,10 +46,10 @@ pub(super) fn a_release_lets_in_a_thread_of_its_manager(kind: Kind) {
     }
 }
 
-/// Whether in one of a few rounds it is a message that wakes a waiter. Its polls are most of a second apart, and a
-/// busy machine is not late in each round.
+/// Checks that a message, and not a poll, wakes a waiter in at least one of five rounds. Polls are most of a second
+/// apart. A busy machine may be late in some rounds.
 #[track_caller]
-fn woken_by_a_message(name: &str, mut round: impl FnMut(&mut dyn FnMut()) -> Instant) {
+fn assert_woken_by_a_message(name: &str, mut round: impl FnMut(&mut dyn FnMut()) -> Instant) {
     let redis = shared();
     for _ in 0..5 {
         let mut released = None;
@@ -62,13 +62,13 @@ fn woken_by_a_message(name: &str, mut round: impl FnMut(&mut dyn FnMut()) -> Ins
             return;
         }
     }
-    panic!("it was never woken, but polled");
+    panic!("only polls woke the waiter");
 }
 
 pub(super) fn a_release_wakes_another_manager(kind: Kind) {
     let name = name("wakes-manager");
     let (one, other) = (manager(shared().url()), manager(shared().url()));
-    woken_by_a_message(&name, |before_release| {
+    assert_woken_by_a_message(&name, |before_release| {
         let holder = kind.rival().of(&one, &name).hold();
         let waiter = kind.of(&other, &name).locking();
         before_release();
@@ -84,7 +84,7 @@ pub(super) fn a_release_wakes_another_process(kind: Kind) {
     let name = name("wakes-process");
     let locks = manager(shared().url());
     let mut child = Child::start(shared().url(), "");
-    woken_by_a_message(&name, |before_release| {
+    assert_woken_by_a_message(&name, |before_release| {
         let holder = kind.rival().of(&locks, &name).hold();
         child.wait_as(kind, &name);
         before_release();
@@ -101,13 +101,13 @@ pub(super) fn close_ends_waits_and_leaves_guards(kind: Kind) {
     let (name, mine) = (name("close"), name("close-mine"));
     let (one, other) = (manager(redis.url()), manager(redis.url()));
     let theirs = kind.rival().of(&one, &name).lock().expect("it is free");
-    // What keeps this kind out, and one of this kind, which both are to stay.
+    // A guard that keeps this kind out, and a guard of this kind. Both must stay valid.
     let blocking = kind.rival().of(&other, &mine).lease(secs(9));
     let blocking = blocking.lock().expect("it is free");
     let kept = format!("{mine}:kept");
     let guard = kind.of(&other, &kept).lease(secs(9)).lock();
     let guard = guard.expect("it is free");
-    // One that asks Redis, one that waits behind it, one that waits for this process's own guard.
+    // The first wait asks Redis, the second waits behind it, and the third waits for a guard of this manager.
     let asking = kind.of(&other, &name).locking();
     redis.wait_until_queued(&name, 1);
     let behind = kind.of(&other, &name).locking_asleep();
@@ -125,12 +125,14 @@ pub(super) fn close_ends_waits_and_leaves_guards(kind: Kind) {
     assert!(matches!(again.lock(), Err(Error::Closed)));
     assert!(matches!(again.try_lock(), Err(Error::Closed)));
     assert!(matches!(again.try_lock_for(secs(1)), Err(Error::Closed)));
+    assert!(matches!(again.with(secs(1), |_| ()), Err(Error::Closed)));
     redis.wait_until_renewed(&kept, 2);
     redis.wait_until_renewed(&mine, 2);
     guard.check().expect("it is held");
     guard.release().expect("it was held all the while");
     blocking.release().expect("it was held all the while");
     assert!(!redis.exists(&kept) && !redis.exists(&mine));
-    // Other managers are not concerned.
+    // Other managers are not affected.
+    theirs.check().expect("it is held");
     theirs.release().expect("it was held all the while");
 }

@@ -1,4 +1,4 @@
-//! One who holds, and one of another process who waits: what a fault of the server finds.
+//! The setting of the tests of server faults: one manager holds a lock, and a thread of another manager waits for it.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Mutex, PoisonError};
@@ -9,23 +9,23 @@ use leasehold::{Connection, Error, Event, LeaseState, LockManager};
 use super::traces::only_fences_are_left;
 use crate::support::{Guard, Holder, Kind, PATIENCE, Raw, Server, build, patient, wait_until};
 
-pub(super) const NAME: &str = "scene";
+pub(super) const NAME: &str = "pair";
 
-pub(super) struct Scene {
+pub(super) struct HolderAndWaiter {
     pub(super) server: Server,
     pub(super) redis: Raw,
     pub(super) kind: Kind,
-    /// The manager of who holds.
+    /// The manager of the holder.
     pub(super) locks: LockManager,
-    /// That of who waits.
+    /// The manager of the waiter.
     pub(super) other: LockManager,
     pub(super) guard: Guard,
     pub(super) waiter: Holder,
-    /// What the manager of who holds tells of its renewal's connection: whether it is out of reach.
-    out_of_reach: Receiver<bool>,
+    /// Receives `true` if the holder's renewal connection breaks, and `false` if it recovers.
+    unreachable: Receiver<bool>,
 }
 
-/// Runs a test with this kind as the holder, and with it as the one who waits.
+/// Runs a test twice: once with this kind as the holder, and once with this kind as the waiter.
 pub(super) fn both_ways(kind: Kind, test: impl Fn(Kind)) {
     test(kind);
     if kind.rival() != kind {
@@ -33,25 +33,25 @@ pub(super) fn both_ways(kind: Kind, test: impl Fn(Kind)) {
     }
 }
 
-impl Scene {
+impl HolderAndWaiter {
     pub(super) fn new(kind: Kind, server: Server, lease: Duration) -> Self {
         let url = server.url();
         Self::with_user(kind, server, lease, &url)
     }
 
-    /// The same with a URL that names a user.
+    /// Does the same with a URL that names a user.
     pub(super) fn with_user(kind: Kind, server: Server, lease: Duration, url: &str) -> Self {
-        let (tell, out_of_reach) = channel();
+        let (tell, unreachable) = channel();
         let tell = Mutex::new(tell);
         let listener = move |event: &Event<'_>| {
-            let (connection, is_out) = match *event {
+            let (connection, is_unreachable) = match *event {
                 Event::Unreachable { connection, .. } => (connection, true),
                 Event::Recovered { connection, .. } => (connection, false),
                 _ => return,
             };
             if connection == Connection::Renewal {
                 let tell = tell.lock().unwrap_or_else(PoisonError::into_inner);
-                tell.send(is_out).ok();
+                tell.send(is_unreachable).ok();
             }
         };
         let locks = build(patient(url).listener(listener));
@@ -69,27 +69,27 @@ impl Scene {
             other,
             guard,
             waiter,
-            out_of_reach,
+            unreachable,
         }
     }
 
-    /// Waits until the renewal thread says that it cannot renew, or that it can again.
+    /// Blocks until the renewal connection breaks (`true`) or recovers (`false`).
     #[track_caller]
-    pub(super) fn wait_until_out_of_reach(&self, is_out: bool) {
-        let told = self.out_of_reach.recv_timeout(PATIENCE);
-        assert_eq!(told, Ok(is_out));
+    pub(super) fn wait_until_unreachable(&self, is_unreachable: bool) {
+        let received = self.unreachable.recv_timeout(PATIENCE);
+        assert_eq!(received, Ok(is_unreachable));
     }
 
-    /// Waits until the holder's lease is renewed.
+    /// Blocks until the holder's lease is renewed.
     #[track_caller]
     pub(super) fn wait_until_renewed(&self) {
         let renewed = self.locks.stats().renewed;
         wait_until("it is renewed", || self.locks.stats().renewed > renewed);
     }
 
-    /// A further lock cannot be had now, and nobody says that it is held.
+    /// Checks that a lock of another name is refused, and not reported as held.
     #[track_caller]
-    pub(super) fn nothing_new_is_granted(&self) {
+    pub(super) fn assert_nothing_new_is_granted(&self) {
         let further = self.kind.of(&self.other, "further");
         for outcome in [further.try_lock(), further.lock().map(Some)] {
             assert!(
@@ -99,29 +99,31 @@ impl Scene {
         }
     }
 
-    /// The fault has cost nobody anything: the holder still holds, who waits still waits, and is next.
+    /// Checks that the fault did no harm: the holder still holds the lock, and the waiter still waits and is next.
+    /// Only fences stay in Redis.
     #[track_caller]
-    pub(super) fn ends_well(self) {
+    pub(super) fn assert_unharmed(self) {
         let (redis, kind) = (self.redis.clone(), self.kind);
-        let _server = self.goes_on();
+        let _server = self.assert_goes_on();
         only_fences_are_left(&redis, kind, NAME);
     }
 
-    /// The same, without a look at what it leaves behind.
+    /// Checks the same, except for what stays in Redis.
     #[track_caller]
-    pub(super) fn goes_on(self) -> Server {
+    pub(super) fn assert_goes_on(self) -> Server {
         self.wait_until_renewed();
         wait_until("it is held", || {
             assert_ne!(self.guard.lease().state(), LeaseState::Lost);
             self.guard.lease().state() == LeaseState::Held
         });
-        assert!(self.waiter.waits(), "it came in beside the holder");
+        assert!(
+            self.waiter.waits(),
+            "the waiter was granted the lock beside the holder"
+        );
         let fence = self.guard.fence();
         self.guard.release().expect("it was held all the while");
         let next = self.waiter.locked();
-        // A reader has the fence of the last writer.
-        let is_reader = self.kind.rival() == Kind::Reader;
-        assert!(next > fence || is_reader && next == fence, "{next} {fence}");
+        assert!(next > fence, "{next} {fence}");
         self.waiter.release();
         assert_eq!(self.locks.stats().lost(), 0);
         self.server
