@@ -1,4 +1,4 @@
-//! The shell against a store of the test's own: what no real server can be made to do on time.
+//! Tests of the engine over a store that the test controls, for faults that a real server cannot be made to have in time.
 
 mod background;
 mod called;
@@ -28,16 +28,16 @@ use crate::script::{Call, Renewed, Reply, Verb};
 use crate::store::{Answer, Heard, Limits, Line, Store};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, thread};
 
-/// Short, for what is to expire, or for a clock that the test moves.
+/// A short lease: it ends during the test, or the test moves the clock.
 const SHORT: Duration = Duration::from_millis(300);
-/// Long, for what is not.
+/// A long lease, which does not end during a test.
 const LONG: Duration = Duration::from_mins(10);
-/// Far longer than anything here takes, so that only a hang runs into it.
+/// A time limit far longer than any step of these tests takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 type Script = Box<dyn FnMut(&Call<'_>) -> Result<Reply, Failure> + Send>;
 
-/// A store whose answers are the test's.
+/// A store whose answers the test gives.
 #[derive(Clone)]
 struct Fake {
     /// Answers the callers' threads.
@@ -466,7 +466,7 @@ fn a_wait_survives_the_outage_that_lost_the_lock_before_it() {
     let guard = lock(&engine);
     let handle = mutex(Arc::clone(&engine), "name");
     let waiting = thread::spawn(move || handle.lock().map(|guard| guard.fence()));
-    // The guard is lost and not dropped; whoever waits behind it asks, and finds the server gone.
+    // The guard is lost and not dropped. The thread that waits behind it asks, and cannot reach the server.
     for _ in 0..3 {
         asked.recv_timeout(PATIENCE).expect("asks again");
         answers.send(Err(unavailable())).expect("it waits");

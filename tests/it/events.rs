@@ -693,7 +693,7 @@ fn the_last_release_is_the_last_event() {
     assert_eq!(kinds, ["acquired", "contended", "released"]);
 }
 
-/// Waits in vain for a lock of this process. That starts the thread of the subscription.
+/// Waits for a lock that stays held. That starts the thread of the subscription.
 fn wait_in_vain_behind(mutex: &leasehold::Mutex) {
     let held: Result<Option<_>> = mutex.try_lock_for(ms(10));
     assert!(held.expect("it is asked").is_none());

@@ -1,5 +1,5 @@
-//! What is special to the mutex among the kinds of lock, and settings that one kind is enough to test: the prefix, the
-//! database. The behaviour that all kinds share is tested in `contract/`.
+//! Behaviour of the mutex alone, and settings that are tested with one kind only: the prefix and the database. The
+//! behaviour that all kinds share is tested in `contract/`.
 
 use std::sync::mpsc::channel;
 use std::thread;

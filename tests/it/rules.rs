@@ -104,7 +104,7 @@ fn a_take_over_whose_answer_is_lost_leaves_no_owner_behind() {
         guard
             .release()
             .expect("the guard ends before the request is sent");
-        // Two requests with the same time limit, one after the other. After them the take-over has timed out too, but the
+        // Two requests with the same time limit, one after the other. By then the take-over has timed out too, but the
         // server will still execute it.
         for _ in 0..2 {
             assert!(elsewhere.try_lock("x").is_err());
@@ -236,8 +236,8 @@ fn a_poll_of_a_free_lock_gives_it_to_the_first_waiter() {
     drop(crashed);
 }
 
-// Rule 7: a script first runs the commands that can fail. Full memory: contract::*::full_memory_refuses_only_new_locks. A
-// refused channel: server_faults::without_its_channels_or_their_commands_a_user_polls_and_says_so_once.
+// Rule 7: a script first runs the commands that can fail. Full memory: contract::*::full_memory_refuses_only_new_locks.
+// A refused channel: server_faults::without_its_channels_or_their_commands_a_user_polls_and_says_so_once.
 
 #[test]
 fn one_bad_key_in_a_batch_fails_no_other_renewal() {

@@ -71,7 +71,7 @@ pub(super) fn fences_rise_over_a_clock_that_is_set(kind: Kind) {
     }
 }
 
-/// A guard uses the clock of its own machine.
+/// A guard measures its lease by the clock of its machine.
 pub(super) fn an_unrenewed_lease_ends_for_its_holder_although_the_servers_clock_is_set_back(
     kind: Kind,
 ) {

@@ -1,4 +1,4 @@
-//! Which threads and processes are kept out, which are let in, and in which order.
+//! Threads and processes that a lock keeps out or lets in, and the order in which it lets them in.
 
 use std::panic;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! A process that takes locks and can be killed: this very binary, told by a variable to be a child.
+//! A child process that takes locks and can be killed. It runs this binary, with an environment variable set.
 //!
-//! It reads a command a line and answers with a line. What it can do stands in [`Session::answer`].
+//! The child reads one command a line, and answers each with one line. [`Session::answer`] has the commands.
 
 use std::collections::HashMap;
 use std::env;
@@ -20,16 +20,16 @@ use super::{
     Guard, Kind, PATIENCE, Raw, Subject, doomed, log, ms, own_threads, patient, threads, wait_until,
 };
 
-/// The server's URL: where it is set, this process is a child.
+/// The variable with the server's URL. If it is set, this process is a child.
 const URL: &str = "LEASEHOLD_IT_CHILD";
-/// The manager's settings, as `key=value` with spaces between them.
+/// The variable with the manager's settings: `key=value`, separated by spaces.
 const SETTINGS: &str = "LEASEHOLD_IT_SETTINGS";
-/// A claim that a child is born with.
+/// The variable with a claim for the child to adopt.
 const CLAIM: &str = "LEASEHOLD_IT_CLAIM";
-/// What tells answers from what the test harness prints.
+/// The start of each answer. Other lines are printed by the test harness.
 const ANSWER: &str = "child says: ";
 
-/// A child, killed when it is dropped.
+/// A child process, which is killed when this is dropped.
 pub(crate) struct Child {
     process: process::Child,
     stdin: ChildStdin,
@@ -37,12 +37,12 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    /// Starts a child with a manager of the settings, see [`manager`].
+    /// Starts a child with a manager that has the settings: see [`manager`].
     pub(crate) fn start(url: &str, settings: &str) -> Self {
         Self::start_with(url, settings, None)
     }
 
-    /// The same with a claim in its environment.
+    /// Does the same with a claim in the environment of the child.
     pub(crate) fn start_with(url: &str, settings: &str, claim: Option<&Claim>) -> Self {
         let mut process = Command::new(env::current_exe().expect("this binary"))
             .args(["--exact", "support::child::child", "--nocapture", "-q"])
@@ -56,7 +56,7 @@ impl Child {
         let stdin = process.stdin.take().expect("it is piped");
         let stdout = process.stdout.take().expect("it is piped");
         let (sender, answers) = channel();
-        // A thread of its own, because reading cannot be given a time limit. It ends with the child.
+        // A thread reads, because a read of a pipe has no time limit. The thread ends with the child.
         thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 if let Some((_, answer)) = line.split_once(ANSWER)
@@ -75,7 +75,7 @@ impl Child {
         child
     }
 
-    /// Sends a command, whose answer may come much later.
+    /// Sends a command, and does not wait for the answer.
     #[track_caller]
     pub(crate) fn say(&mut self, command: impl Display) {
         writeln!(self.stdin, "{command}").expect("the child listens");
@@ -104,20 +104,20 @@ impl Child {
         self.locked()
     }
 
-    /// Takes one of any kind, and returns its fence.
+    /// Takes a lock of any kind, and returns its fence.
     #[track_caller]
     pub(crate) fn lock_as(&mut self, kind: Kind, name: &str) -> u64 {
         self.wait_as(kind, name);
         self.locked()
     }
 
-    /// Tells it to wait for a lock of any kind, and keep it.
+    /// Makes the child wait for a lock of any kind, and keep it.
     #[track_caller]
     pub(crate) fn wait_as(&mut self, kind: Kind, name: &str) {
         self.say(format_args!("lock@{} {name}", kind.name()));
     }
 
-    /// Waits until the lock is taken that it was told to take, and returns its fence.
+    /// Blocks until the child has the lock that it waits for, and returns the fence.
     #[track_caller]
     pub(crate) fn locked(&self) -> u64 {
         let answer = self.hear();
@@ -317,7 +317,7 @@ impl Session {
 
     /// Drops the manager, then the guards, and answers with the threads that do not end after that.
     fn drop_everything(&mut self) -> String {
-        /// Renewal, watch, listener and pool.
+        /// The threads of renewal, watch, subscription and pool.
         const THREADS: usize = 4;
         let wait_for = |done: &dyn Fn(&[String]) -> bool| {
             let begun = Instant::now();
@@ -328,7 +328,7 @@ impl Session {
             }
             threads
         };
-        // A thread has its name only once it runs.
+        // A thread has its name only after it has begun to run.
         let before = wait_for(&|threads| threads.len() == THREADS);
         self.manager = None;
         self.guards.clear();
@@ -343,12 +343,13 @@ fn keep(guards: &mut HashMap<String, Guard>, name: &str, guard: Guard) -> String
     answer
 }
 
-/// Under a mutex adds one to a number in Redis, by reading and then writing it, and notes its fence in a list.
+/// Adds one to a number in Redis `times` times, each time under the mutex: reads the number, writes it, and appends the
+/// fence to a list.
 pub(crate) fn add(raw: &Raw, manager: &LockManager, name: &str, times: u32) {
     add_under(raw, &Kind::Mutex.of(manager, name), times);
 }
 
-/// The same under a lock of any kind.
+/// Does the same under a lock of any kind.
 pub(crate) fn add_under(raw: &Raw, subject: &Subject, times: u32) {
     let name = subject.name();
     let (sum, fences) = (format!("{name}:sum"), format!("{name}:fences"));
@@ -361,7 +362,7 @@ pub(crate) fn add_under(raw: &Raw, subject: &Subject, times: u32) {
     }
 }
 
-/// What came of that: the number, and the fences in the order in which they were noted. Both are deleted.
+/// Returns the number, and the fences in the order of the list. Deletes both.
 pub(crate) fn added(raw: &Raw, name: &str) -> (u32, Vec<u64>) {
     let (sum, fences) = (format!("{name}:sum"), format!("{name}:fences"));
     let found = (

@@ -1,4 +1,4 @@
-//! What the tests stand on: real servers, processes that can be killed, and waiting for conditions.
+//! Helpers of all tests: real servers, child processes that can be killed, and functions that wait for conditions.
 
 mod child;
 mod child_guards;
@@ -36,10 +36,9 @@ pub(crate) use server::{Server, shared, unused_url};
 pub(crate) use subject::{Guard, Holder, Kind, Subject, WithLock};
 pub(crate) use threads::{Task, asleep, locking, locking_asleep, own_threads, task, task_asleep};
 
-/// How long anything may take that is bound to happen: far longer than it does, so that a busy machine fails no
-/// test.
+/// The time limit of anything that must happen. It is far longer than needed, so that a busy machine fails no test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-/// How far past its time something may be on a busy machine, where a test is about time.
+/// How late something may be on a busy machine, in tests of time.
 pub(crate) const SLACK: Duration = Duration::from_secs(5);
 
 pub(crate) const fn ms(n: u64) -> Duration {
@@ -50,7 +49,7 @@ pub(crate) const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-/// Waits for something that is bound to happen.
+/// Blocks until a condition is true, which must happen within [`PATIENCE`].
 #[track_caller]
 pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
@@ -60,15 +59,14 @@ pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// The path of a program that cargo builds beside this one: `target/PROFILE/…`, where this is
-/// `target/PROFILE/deps/it-…`.
+/// Returns the path of a program that cargo builds into `target/PROFILE/`. This binary is `target/PROFILE/deps/it-…`.
 pub(crate) fn built(program: impl AsRef<Path>) -> PathBuf {
     let test = env::current_exe().expect("this binary");
     let profile = test.ancestors().nth(2).expect("target/PROFILE");
     profile.join(program)
 }
 
-/// A name that no other test, process or run uses.
+/// Returns a name that no other test, process or run uses.
 pub(crate) fn name(what: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -82,8 +80,8 @@ pub(crate) fn name(what: &str) -> String {
     )
 }
 
-/// Names that no lock can have: empty or over-long, with braces that keep their companions out of their slot, or ending as
-/// companions do.
+/// Returns names that no lock can have: empty or too long, with braces that put companions into another slot, or with the
+/// suffix of a companion.
 pub(crate) fn unfit_names() -> Vec<String> {
     let long = ["x".repeat(1025), "é".repeat(512) + "x", "😀".repeat(257)];
     let short = [
@@ -107,21 +105,21 @@ pub(crate) fn unfit_names() -> Vec<String> {
     long.into_iter().chain(short.map(str::to_owned)).collect()
 }
 
-/// Settings for requests that are given up on soon, and leases that no test lives to see the end of.
+/// Returns settings with a short time limit for requests, and leases that outlast each test.
 pub(crate) fn hasty(url: &str) -> Builder {
     LockManager::single(url)
         .lease(Duration::from_mins(10))
         .io_timeout(ms(200))
 }
 
-/// Settings for a busy machine: its servers may well take longer than the default allows.
+/// Returns settings for a busy machine, whose servers may take longer than the default allows.
 pub(crate) fn patient(url: &str) -> Builder {
     LockManager::single(url)
         .connect_timeout(secs(10))
         .io_timeout(secs(5))
 }
 
-/// A manager of its own, and so what another process would be to the lock.
+/// Returns a new manager. To a lock, two managers are like two processes.
 #[track_caller]
 pub(crate) fn manager(url: &str) -> LockManager {
     build(patient(url))
@@ -132,13 +130,13 @@ pub(crate) fn build(builder: Builder) -> LockManager {
     builder.build().expect("the server is there")
 }
 
-/// Waits for what is held by another.
+/// Calls `wait`, which must end without the lock because another owner holds it.
 #[track_caller]
 pub(crate) fn wait_in_vain<G: Debug>(mut wait: impl FnMut() -> Result<Option<G>, Error>) {
     for _ in 0..10 {
         match wait() {
             Ok(None) => return,
-            // On a busy machine the last request may go unanswered, and then it is not known to be held.
+            // On a busy machine the last request may get no answer. Then the call returns an error.
             Err(Error::Unavailable { .. }) => {}
             other => panic!("it was held all the while: {other:?}"),
         }
@@ -146,7 +144,7 @@ pub(crate) fn wait_in_vain<G: Debug>(mut wait: impl FnMut() -> Result<Option<G>,
     panic!("the server never answers");
 }
 
-/// Waits for the end of a wait in vain. On a busy machine its last request may have gone unanswered.
+/// Blocks until a wait ends without the lock. On a busy machine its last request may have got no answer.
 #[track_caller]
 pub(crate) fn gave_up<G: Debug>(waiting: Task<Result<Option<G>, Error>>) {
     match waiting.end() {
@@ -155,7 +153,7 @@ pub(crate) fn gave_up<G: Debug>(waiting: Task<Result<Option<G>, Error>>) {
     }
 }
 
-/// The loss in an answer that must be one.
+/// Returns the loss in a result that must be `Err(Lost)`.
 #[track_caller]
 pub(crate) fn lost<T: Debug>(result: Result<T, Error>) -> Lost {
     match result {

@@ -21,7 +21,7 @@ pub(super) struct Source {
     pub(super) lines: usize,
     /// The paths of at least two segments, and the paths that are imported.
     used: Vec<Used>,
-    /// What the top level of the file imports: its name here, and its path.
+    /// The imports at the top level of the file: each name, and the path that it stands for.
     imported: HashMap<String, Used>,
     /// The modules that the file declares for tests only.
     test_modules: Vec<Module>,
