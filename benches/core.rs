@@ -28,6 +28,7 @@ floors! {
     "../src/clock.rs" clock
     "../src/error.rs" error
     "../src/name.rs" name
+    "../src/owner.rs" owner
     "../src/random.rs" random
     "../src/sync.rs" sync
     "../src/config.rs" config
@@ -45,7 +46,7 @@ use crate::core::lease::{LeaseCell, valid_until};
 use crate::core::queue::{Arrival, Finish, Granted, Health, Queue, Tenancy, Wants};
 use crate::core::schedule::{Numbered, Schedule, renewal_due};
 use crate::name::{LockKey, Target};
-use crate::random::{Chance, SystemChance, owner};
+use crate::random::{Chance, SystemChance};
 use crate::script::{Ask, By, Call, Kind, Renewal, Reply, Verb, Wire};
 use crate::sync::Arc;
 
@@ -200,7 +201,7 @@ fn attempts(bench: &mut Criterion) {
         });
     });
     let leftover = Leftover {
-        owner: owner(&Fixed, LABEL),
+        owner: owner::generate(&Fixed, LABEL),
         units: 1,
         doubt: None,
         kept_until: None,
@@ -214,7 +215,7 @@ fn attempts(bench: &mut Criterion) {
     });
     let chance = SystemChance::new();
     bench.bench_function("owner, by the system's generator", |bench| {
-        bench.iter(|| owner(&chance, LABEL));
+        bench.iter(|| owner::generate(&chance, LABEL));
     });
 }
 
@@ -255,7 +256,7 @@ fn calls(bench: &mut Criterion) {
     let wire = Wire::new(Duration::from_mins(10), Duration::from_secs(1));
     let key = LockKey::new("", "orders:42").expect("a name");
     let target = Target::from(key.clone());
-    let owner = owner(&Fixed, LABEL);
+    let owner = owner::generate(&Fixed, LABEL);
     bench.bench_function("target of a name", |bench| {
         bench.iter(|| LockKey::new("", black_box("orders:42")).map(Target::from));
     });

@@ -10,7 +10,8 @@ use crate::error::Result;
 #[cfg(doc)]
 use crate::error::{Error, LostCause};
 use crate::manager::LockManager;
-use crate::name::{self, LockKey};
+use crate::name::LockKey;
+use crate::owner;
 use crate::script::{ALL, Cursor, Seen, pattern_of};
 use crate::sync::Arc;
 
@@ -89,7 +90,7 @@ impl LockInfo {
             Some(permits) => Kind::Semaphore { permits },
         };
         let holders = seen.holders.into_iter().map(|holder| {
-            let label = name::label(&holder.owner).map(str::to_owned);
+            let label = owner::label(&holder.owner).map(str::to_owned);
             let mode = match kind {
                 Kind::Semaphore { .. } => Mode::Permits(holder.units),
                 Kind::RwLock if holder.units < ALL => Mode::Read,

@@ -8,6 +8,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 
 use crate::error::{Error, Result};
 use crate::name::{self, LARGEST_FENCE};
+use crate::owner;
 use crate::sync::Arc;
 
 /// What stands as itself in a claim's text. All else is percent-encoded (RFC 3986), so that nothing in it means
@@ -94,7 +95,7 @@ impl FromStr for Claim {
             return Err(invalid("it does not begin with a fence"));
         }
         let decoded = |part| percent_decode_str(part).decode_utf8().ok();
-        let owner = decoded(owner).filter(|owner| name::label(owner).is_some());
+        let owner = decoded(owner).filter(|owner| owner::label(owner).is_some());
         let Some(owner) = owner.map(Cow::into_owned) else {
             return Err(invalid("its owner was not written by leasehold"));
         };
@@ -167,7 +168,7 @@ mod tests {
             label in "[!-~]{0,128}",
             fence in 1..=LARGEST_FENCE,
         ) {
-            let label = label.replace(name::MARK, "~");
+            let label = label.replace(owner::MARK, "~");
             let owner = format!("lh1:{}:{label}", uuid::Uuid::new_v4());
             let claim = Claim::new(name.into(), owner.into(), fence);
             let text = claim.to_string();

@@ -8,7 +8,7 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionI
 
 use crate::error::{Error, Result};
 use crate::event::SharedListener;
-use crate::name::{MARK, MAX_LABEL, is_label};
+use crate::owner::{MARK, MAX_LABEL, is_label};
 use crate::sync::Arc;
 
 /// The shortest lease: below it, the drift taken off and one request would leave nothing.

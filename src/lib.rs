@@ -205,6 +205,7 @@ mod lock;
 mod logging;
 mod manager;
 mod name;
+mod owner;
 mod panics;
 mod process;
 mod random;

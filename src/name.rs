@@ -27,39 +27,11 @@ pub(crate) const MAX_NAME: usize = 1024;
 /// Beyond it a script's numbers are no longer exact. As microseconds it is reached in the year 2255.
 pub(crate) const LARGEST_FENCE: u64 = (1 << 53) - 1;
 
-/// How every owner written by this crate begins; the version is that of the wire format.
-pub(crate) const OWNER_PREFIX: &str = "lh1:";
-
-/// What a waiter appends to the value of a lock: "look into the queue before you go".
-///
-/// It is no character of a label, so an owner never ends in it by itself.
-pub(crate) const MARK: char = '!';
-
 /// How every channel of this crate's begins, so that one pattern of an access control list covers them.
 pub(crate) const CHANNEL_PREFIX: &str = "leasehold:";
 
 /// The channel that all listeners hear: the owners whose locks were broken are published there.
 pub(crate) const BROKEN: &str = "leasehold:broken";
-
-/// The longest label, in bytes.
-pub(crate) const MAX_LABEL: usize = 128;
-
-/// Whether it may stand in a label. The mark that waiters append to a value must never be part of it.
-pub(crate) fn is_label(c: char) -> bool {
-    c.is_ascii_graphic() && c != MARK
-}
-
-/// The label in an owner of this crate's making: what follows `lh1:<uuid>:`. None in any other.
-pub(crate) fn label(owner: &str) -> Option<&str> {
-    let (unique, label) = owner.strip_prefix(OWNER_PREFIX)?.split_once(':')?;
-    let is_unique = uuid::Uuid::try_parse(unique).is_ok_and(|uuid| {
-        uuid.as_hyphenated()
-            .encode_lower(&mut uuid::Uuid::encode_buffer())
-            == unique
-    });
-    let fits = label.len() <= MAX_LABEL && label.chars().all(is_label);
-    (is_unique && fits).then_some(label)
-}
 
 /// The keys beside a lock's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

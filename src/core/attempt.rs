@@ -36,7 +36,8 @@ use crate::core::lease::valid_until;
 use crate::core::outage::{LONGEST_PAUSE, Outage, is_of_replicas};
 use crate::core::poll;
 use crate::error::{Failure, FailureKind};
-use crate::random::{Chance, jittered, owner};
+use crate::owner;
+use crate::random::{Chance, jittered};
 use crate::script::{Ask, GiveBack, Reply, Verb};
 use crate::sync::Arc;
 
@@ -187,7 +188,7 @@ impl Attempt {
     /// An attempt from nothing, at so much of the lock.
     pub(crate) fn new(chance: &dyn Chance, label: &str, units: u32) -> Self {
         Self {
-            owner: owner(chance, label),
+            owner: owner::generate(chance, label),
             units,
             state: State::Ask,
             queued: false,
@@ -490,7 +491,8 @@ impl Attempt {
 
     /// Leaves the present owner behind, to be released, and goes on under another.
     fn renamed(&mut self, around: &Surroundings<'_>) {
-        let old = std::mem::replace(&mut self.owner, owner(around.chance, around.label));
+        let new = owner::generate(around.chance, around.label);
+        let old = std::mem::replace(&mut self.owner, new);
         self.leave_behind(old);
         self.queued = false;
     }

@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use crate::name::OWNER_PREFIX;
+use crate::owner::OWNER_PREFIX;
 use crate::random::{Chance, jittered, jittered_by_half};
 use crate::script::shortest_claim_window;
 use crate::sync::Arc;

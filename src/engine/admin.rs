@@ -11,8 +11,8 @@
 
 use crate::engine::Engine;
 use crate::error::{Failure, Result};
-use crate::name::{self, LockKey};
-use crate::random::Owner;
+use crate::name::LockKey;
+use crate::owner::{self, Owner};
 use crate::script::{Call, Cursor, Reply, Seen};
 
 /// Locks that were found, and where to go on.
@@ -80,7 +80,7 @@ impl Engine {
     /// every lease memory, for what hardly ever happens.
     pub(crate) fn ask_about(&self, owner: &str) {
         // By its label an owner is mostly known for another process's.
-        if name::label(owner) != Some(&self.settings.label) {
+        if owner::label(owner) != Some(&self.settings.label) {
             return;
         }
         let owner = Owner::new(owner, &self.settings.label);

@@ -45,7 +45,7 @@ use crate::engine::release::Mode;
 use crate::engine::tenure::{Entry, Turn};
 use crate::error::{Error, Failure, Lost, LostCause, Result};
 use crate::name::LockKey;
-use crate::random::owner;
+use crate::owner;
 use crate::script::{Adopt, Call, Gone, Kind, Reply};
 use crate::sync::{Arc, Mutex};
 
@@ -94,7 +94,7 @@ impl Holding {
         let owner = if self.end_for_claim() {
             self.engine.owner_of(&self.tenure)
         } else {
-            owner(&*self.engine.chance, &self.engine.settings.label)
+            owner::generate(&*self.engine.chance, &self.engine.settings.label)
         };
         Claim::new(self.name().into(), owner, self.fence())
     }
@@ -138,7 +138,7 @@ impl Engine {
         let mut candidates = self.tried.take(claim.owner());
         if candidates.is_empty() {
             candidates.push(Candidate {
-                owner: owner(&*self.chance, &self.settings.label),
+                owner: owner::generate(&*self.chance, &self.settings.label),
                 until: None,
             });
         }

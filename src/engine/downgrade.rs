@@ -18,7 +18,7 @@ use crate::engine::holding::Holding;
 use crate::engine::release::{Mode, Unreleased};
 use crate::engine::tenure::{Entry, Tenure, Turn};
 use crate::error::{Error, Failure, LostCause, Result};
-use crate::random::owner;
+use crate::owner;
 use crate::script::{Ask, GiveBack, Kind, Reply, Verb};
 use crate::sync::Arc;
 
@@ -65,7 +65,7 @@ impl Engine {
         give_back: Option<GiveBack>,
     ) -> Result<Option<(Turn, Time)>, Failure> {
         let lease = writer.terms.lease();
-        let reader = owner(&*self.chance, &self.settings.label);
+        let reader = owner::generate(&*self.chance, &self.settings.label);
         let verb = Verb::TakeOver {
             ask: Ask {
                 owner: Arc::clone(&reader),

@@ -6,7 +6,7 @@ use crate::cancel::Cancel;
 use crate::engine::Engine;
 use crate::error::{Error, Failure, Result};
 use crate::name::LockKey;
-use crate::random::owner;
+use crate::owner;
 use crate::script::{Call, Pass, Reply};
 use crate::store::Limits;
 use crate::sync::Arc;
@@ -54,7 +54,7 @@ impl Engine {
         let mut waker = None;
         let waker = self
             .wakeup
-            .register(&mut waker, &owner(&*self.chance, "sleeps"));
+            .register(&mut waker, &owner::generate(&*self.chance, "sleeps"));
         loop {
             // Whoever closes sets the flag before it wakes all: one of us sees the other.
             if self.is_closed() {

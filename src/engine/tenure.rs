@@ -15,7 +15,7 @@ use crate::engine::Engine;
 use crate::engine::names;
 use crate::error::{Lost, LostCause};
 use crate::name::LockKey;
-use crate::random::Owner;
+use crate::owner::Owner;
 use crate::script::{Gone, Renewal, Renewed};
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 

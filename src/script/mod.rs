@@ -476,8 +476,8 @@ fn renewed(value: &Value) -> Option<Renewed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::name::{MARK, MAX_LABEL};
-    use crate::random::{SystemChance, owner};
+    use crate::owner::{self, MARK, MAX_LABEL};
+    use crate::random::SystemChance;
 
     fn target(name: &str) -> Target {
         LockKey::new("", name).expect("a name").into()
@@ -505,7 +505,8 @@ mod tests {
 
     #[test]
     fn no_owner_is_as_long_as_the_part_of_a_value_that_scripts_read() {
-        let longest = owner(&SystemChance::new(), &"x".repeat(MAX_LABEL)).len() + MARK.len_utf8();
+        let longest =
+            owner::generate(&SystemChance::new(), &"x".repeat(MAX_LABEL)).len() + MARK.len_utf8();
         let value = include_str!("value.lua");
         let (_, read) = value
             .split_once("local MOST_OF_VALUE = ")

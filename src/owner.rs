@@ -1,0 +1,132 @@
+//! Owners: the unique strings under which this crate's processes hold locks in Redis.
+//!
+//! An owner is `lh1:<uuid v4>:<label>`. Each attempt to acquire a lock has a new one, and no owner is ever reused. The
+//! value of a held mutex is its owner. A waiter appends [`MARK`] to that value.
+
+use once_cell::race::OnceBox;
+use uuid::Uuid;
+
+use crate::random::Chance;
+use crate::sync::Arc;
+
+/// The beginning of every owner that this crate writes. The number is the version of the wire format.
+pub(crate) const OWNER_PREFIX: &str = "lh1:";
+
+/// The character that a waiter appends to the value of a lock: "look into the queue before you release".
+///
+/// No label may contain it, so no owner ends in it.
+pub(crate) const MARK: char = '!';
+
+/// The longest label, in bytes.
+pub(crate) const MAX_LABEL: usize = 128;
+
+/// Returns whether a label may contain this character.
+pub(crate) fn is_label(c: char) -> bool {
+    c.is_ascii_graphic() && c != MARK
+}
+
+/// Returns the label of an owner: the part behind `lh1:<uuid>:`. Returns `None` if this crate has not made the owner.
+pub(crate) fn label(owner: &str) -> Option<&str> {
+    let (unique, label) = owner.strip_prefix(OWNER_PREFIX)?.split_once(':')?;
+    let is_unique = Uuid::try_parse(unique).is_ok_and(|uuid| {
+        uuid.as_hyphenated()
+            .encode_lower(&mut Uuid::encode_buffer())
+            == unique
+    });
+    let fits = label.len() <= MAX_LABEL && label.chars().all(is_label);
+    (is_unique && fits).then_some(label)
+}
+
+/// Returns a new owner, for one attempt to acquire a lock and for the lease that Redis grants to it.
+pub(crate) fn generate(chance: &dyn Chance, label: &str) -> Arc<str> {
+    text_of(chance.uuid(), label).into()
+}
+
+fn text_of(unique: Uuid, label: &str) -> String {
+    let mut buffer = Uuid::encode_buffer();
+    let unique = unique.hyphenated().encode_lower(&mut buffer);
+    [OWNER_PREFIX, unique, ":", label].concat()
+}
+
+/// An owner in a small form: its unique part alone. The whole text is built when somebody reads it.
+///
+/// A manager keeps one for each lease. All of them have the label of the manager.
+#[derive(Debug)]
+pub(crate) struct Owner {
+    unique: Uuid,
+    /// The whole text, once it was read. It is set from the start if it cannot be built from the unique part.
+    text: OnceBox<String>,
+}
+
+impl Owner {
+    /// Keeps an owner of this label.
+    pub(crate) fn new(owner: &str, label: &str) -> Self {
+        let unique = owner.strip_prefix(OWNER_PREFIX).and_then(|rest| {
+            let unique = rest.strip_suffix(label)?.strip_suffix(':')?;
+            Uuid::try_parse(unique).ok()
+        });
+        let kept = Self {
+            unique: unique.unwrap_or_default(),
+            text: OnceBox::new(),
+        };
+        if text_of(kept.unique, label) != owner {
+            // Another program, or another label, has made it.
+            kept.text.set(Box::new(owner.into())).ok();
+        }
+        kept
+    }
+
+    /// Returns the text that stands in Redis. `label` is the label that was given to [`Self::new`].
+    pub(crate) fn text(&self, label: &str) -> String {
+        match self.text.get() {
+            Some(text) => text.clone(),
+            None => text_of(self.unique, label),
+        }
+    }
+
+    /// Returns the same text as [`Self::text`], and keeps it.
+    pub(crate) fn shown(&self, label: &str) -> &str {
+        self.text
+            .get_or_init(|| Box::new(text_of(self.unique, label)))
+    }
+}
+
+impl PartialEq for Owner {
+    fn eq(&self, other: &Self) -> bool {
+        let is_odd = self.unique.is_nil();
+        self.unique == other.unique && (!is_odd || self.text.get() == other.text.get())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::SystemChance;
+
+    #[test]
+    fn an_owner_is_kept_whole() {
+        let made = generate(&SystemChance::new(), "host:1");
+        for (text, label) in [
+            (&*made, "host:1"),
+            (&made.to_uppercase(), "HOST:1"),
+            (&made, "other"),
+            ("lh1:u:l", "l"),
+            ("lh1::", ""),
+            ("somebody", ""),
+            ("", "l"),
+        ] {
+            let kept = Owner::new(text, label);
+            assert_eq!(kept.text(label), text);
+            assert_eq!(kept.shown(label), text);
+            assert_eq!(kept.text(label), text);
+        }
+    }
+
+    #[test]
+    fn owners_differ_and_carry_the_label() {
+        let chance = SystemChance::new();
+        let (a, b) = (generate(&chance, "host:1"), generate(&chance, "host:1"));
+        assert_ne!(a, b);
+        assert!(a.starts_with("lh1:") && a.ends_with(":host:1"));
+    }
+}
