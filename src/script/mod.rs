@@ -499,7 +499,7 @@ mod tests {
 
     #[test]
     fn the_mark_of_the_scripts_is_the_mark_of_the_names() {
-        let value = include_str!("value.lua");
+        let value = include_str!("lua/value.lua");
         assert!(value.contains(&format!("local MARK = '{MARK}'")));
     }
 
@@ -507,7 +507,7 @@ mod tests {
     fn no_owner_is_as_long_as_the_part_of_a_value_that_scripts_read() {
         let longest =
             owner::generate(&SystemChance::new(), &"x".repeat(MAX_LABEL)).len() + MARK.len_utf8();
-        let value = include_str!("value.lua");
+        let value = include_str!("lua/value.lua");
         let (_, read) = value
             .split_once("local MOST_OF_VALUE = ")
             .expect("it is set");

@@ -16,8 +16,8 @@ pub(super) struct Script {
 macro_rules! script {
     ($($part:literal),+) => {
         Script {
-            text: concat!($(include_str!($part)),+),
-            digest: Lazy::new(|| redis::Script::new(concat!($(include_str!($part)),+))),
+            text: concat!($(include_str!(concat!("lua/", $part))),+),
+            digest: Lazy::new(|| redis::Script::new(concat!($(include_str!(concat!("lua/", $part))),+))),
         }
     };
 }

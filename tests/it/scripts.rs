@@ -18,7 +18,7 @@ const LIFE: u64 = 7_200_000;
 /// A script of several files. It is used in files one folder further down.
 macro_rules! script {
     ($($part:literal),+) => {
-        concat!($(include_str!(concat!("../../../src/script/", $part))),+)
+        concat!($(include_str!(concat!("../../../src/script/lua/", $part))),+)
     };
 }
 

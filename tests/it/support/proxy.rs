@@ -49,8 +49,8 @@ impl Role {
 
     fn of(first_request: &[u8]) -> Self {
         let renewal = redis::Script::new(concat!(
-            include_str!("../../../src/script/value.lua"),
-            include_str!("../../../src/script/renew.lua")
+            include_str!("../../../src/script/lua/value.lua"),
+            include_str!("../../../src/script/lua/renew.lua")
         ));
         let has = |word: &str| {
             let mut windows = first_request.windows(word.len());
