@@ -33,8 +33,9 @@ floors! {
     "../src/sync.rs" sync
     "../src/config.rs" config
     "../src/event.rs" event
-    "../src/script/mod.rs" script
+    "../src/message/mod.rs" message
     "../src/core/mod.rs" core
+    "../src/script/mod.rs" script
 }
 
 use crate::clock::Time;
@@ -45,9 +46,10 @@ use crate::core::fence::{Fences, block};
 use crate::core::lease::{LeaseCell, valid_until};
 use crate::core::queue::{Arrival, Finish, Granted, Health, Queue, Tenancy, Wants};
 use crate::core::schedule::{Numbered, Schedule, renewal_due};
+use crate::message::{Ask, Call, Kind, Renewal, Reply, Verb};
 use crate::name::{LockKey, Target};
 use crate::random::{Chance, SystemChance};
-use crate::script::{Ask, By, Call, Kind, Renewal, Reply, Verb, Wire};
+use crate::script::{By, Wire};
 use crate::sync::Arc;
 
 const TERMS: Terms = Terms::new(Duration::from_secs(30), true);
@@ -285,7 +287,7 @@ fn calls(bench: &mut Criterion) {
             verb,
         };
         bench.bench_function(&format!("command/{name}: made and packed"), |bench| {
-            bench.iter(|| call.command(By::Digest, &wire).get_packed_command());
+            bench.iter(|| script::encode(&call, By::Digest, &wire).get_packed_command());
         });
     }
     let names = (0..200).map(|number| format!("orders:{number}"));
@@ -303,17 +305,13 @@ fn calls(bench: &mut Criterion) {
         })
         .collect();
     bench.bench_function("command/renewal of 200: made and packed", |bench| {
-        bench.iter(|| {
-            Call::Renew(&batch)
-                .command(By::Digest, &wire)
-                .get_packed_command()
-        });
+        bench.iter(|| script::encode(&Call::Renew(&batch), By::Digest, &wire).get_packed_command());
     });
     bench.bench_function("reply/renewal of 200", |bench| {
         let value = redis::Value::Array(vec![redis::Value::Int(1); batch.len()]);
         bench.iter_batched(
             || value.clone(),
-            |value| Call::Renew(&batch).reply(value),
+            |value| script::decode(&Call::Renew(&batch), value),
             BatchSize::SmallInput,
         );
     });

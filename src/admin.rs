@@ -10,9 +10,9 @@ use crate::error::Result;
 #[cfg(doc)]
 use crate::error::{Error, LostCause};
 use crate::manager::LockManager;
+use crate::message::{ALL, Cursor, Seen};
 use crate::name::LockKey;
 use crate::owner;
-use crate::script::{ALL, Cursor, Seen, pattern_of};
 use crate::sync::Arc;
 
 /// What kind of lock a name is in Redis.
@@ -175,10 +175,9 @@ impl LockManager {
     /// # Ok(()) }
     /// ```
     pub fn list(&self, pattern: &str) -> impl Iterator<Item = Result<LockInfo>> + use<> {
-        let pattern = pattern_of(&self.engine.settings.prefix, pattern);
         Listing {
             engine: Arc::clone(&self.engine),
-            pattern,
+            pattern: pattern.to_owned(),
             next: Some(Cursor::START),
             shown: Shown::default(),
         }
@@ -272,8 +271,8 @@ mod tests {
     use crate::clock::SystemClock;
     use crate::config::Settings;
     use crate::error::Failure;
+    use crate::message::{Call, Reply};
     use crate::random::SystemChance;
-    use crate::script::{Call, Reply};
     use crate::store::{Answer, Heard, Limits, Line, Store};
     use crate::sync::{AtomicU64, Ordering};
 

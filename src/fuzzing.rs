@@ -12,11 +12,12 @@ use crate::engine::Engine;
 use crate::error::{Error, Failure, Result};
 use crate::guard::LockGuard;
 use crate::manager::LockManager;
-use crate::name::{Companion, LockKey, Target};
-use crate::random::SystemChance;
-use crate::script::{
+use crate::message::{
     Adopt, Ask, Call, Cursor, Kind, Pass, PlainRelease, Renewal, Renewed, Reply, Verb,
 };
+use crate::name::{Companion, LockKey, Target};
+use crate::random::SystemChance;
+use crate::script;
 use crate::store::frame::Frame;
 use crate::store::link::Said;
 use crate::store::{Answer, Heard, Limits, Line, Store};
@@ -127,6 +128,7 @@ pub fn reply(value: &Value) {
         },
         Call::Scan {
             from: Cursor::START,
+            prefix: "",
             pattern: "*",
         },
         Call::ForceRelease {
@@ -134,7 +136,7 @@ pub fn reply(value: &Value) {
             owner: &owner,
         },
     ] {
-        match call.reply(value.clone()) {
+        match script::decode(&call, value.clone()) {
             Ok(Reply::Granted { fence, rest, .. }) => {
                 let names = match call {
                     Call::Lock { target, .. } => target.keys().len(),

@@ -204,6 +204,7 @@ mod guard;
 mod lock;
 mod logging;
 mod manager;
+mod message;
 mod name;
 mod owner;
 mod panics;

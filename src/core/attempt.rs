@@ -36,9 +36,9 @@ use crate::core::lease::valid_until;
 use crate::core::outage::{LONGEST_PAUSE, Outage, is_of_replicas};
 use crate::core::poll;
 use crate::error::{Failure, FailureKind};
+use crate::message::{Ask, GiveBack, Reply, Verb};
 use crate::owner;
 use crate::random::{Chance, jittered};
-use crate::script::{Ask, GiveBack, Reply, Verb};
 use crate::sync::Arc;
 
 pub(crate) use crate::core::poll::Hearing;

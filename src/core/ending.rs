@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use crate::clock::Time;
 use crate::core::attempt::Leftover;
+use crate::message::{GiveBack, Gone, Reply, Verb};
 use crate::random::{Chance, jittered};
-use crate::script::{GiveBack, Gone, Reply, Verb};
 use crate::sync::Arc;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(10);

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use crate::script::{GiveBack, Kind};
+use crate::message::{GiveBack, Kind};
 
 /// So many fences from `next` on, and the one given last.
 #[derive(Clone, Debug, PartialEq, Eq)]

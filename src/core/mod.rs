@@ -5,6 +5,7 @@
 //!
 //! * [`attempt`]: one process's way to a lock, from the first request to the grant;
 //! * [`poll`]: how often an attempt asks without having been woken; [`outage`]: what it makes of failures;
+//! * [`pickup`]: how long a waiter has to pick up a lock that it was handed;
 //! * [`ending`]: the way out, and the clean-up of what may have been left behind;
 //! * [`queue`]: the threads of this process that want one name, and the passing of a tenure between them; [`line`]:
 //!   those of them that wait;
@@ -20,6 +21,7 @@ mod line;
 #[cfg(test)]
 mod model;
 mod outage;
+pub(crate) mod pickup;
 mod poll;
 pub(crate) mod queue;
 pub(crate) mod schedule;

@@ -14,8 +14,8 @@ use crate::config::Terms;
 use crate::core::attempt::{Attempt, Grant, Hearing, Input, Leftover, Outcome, Step, Surroundings};
 use crate::core::ending::{Ending, Next};
 use crate::error::{Failure, FailureKind};
+use crate::message::{Ask, Gone, Reply, Verb};
 use crate::random::Chance;
-use crate::script::{Ask, Gone, Reply, Verb};
 use crate::sync::{Arc, AtomicU64, Ordering};
 
 const LEASE: Duration = Duration::from_secs(2);

@@ -12,9 +12,9 @@
 
 use std::time::Duration;
 
+use crate::core::pickup::shortest_window;
 use crate::owner::OWNER_PREFIX;
 use crate::random::{Chance, jittered, jittered_by_half};
-use crate::script::shortest_claim_window;
 use crate::sync::Arc;
 
 /// A waiting process asks at least this often, so a lost message costs at most this. Jitter only shortens it, so that it
@@ -60,7 +60,7 @@ pub(super) fn pause(
     delegates: u32,
     chance: &dyn Chance,
 ) -> Duration {
-    let window = shortest_claim_window(lease);
+    let window = shortest_window(lease);
     let pause = match hearing {
         Hearing::Ready(_) => SUBSCRIBED.min(window * 19 / 20),
         Hearing::NotYet => SUBSCRIBING,

@@ -41,7 +41,7 @@ use crate::clock::Time;
 use crate::config::Terms;
 use crate::core::fence::Fences;
 use crate::core::line::Line;
-use crate::script::{GiveBack, Sharing};
+use crate::message::{GiveBack, Sharing};
 
 /// What a thread wants of a name.
 #[derive(Clone, Copy, Debug)]
@@ -653,7 +653,7 @@ mod tests {
     #[test]
     fn readers_sit_together_until_the_quantum_is_over_and_then_ask_anew() {
         let mut queue: Queue<u32, u32> = Queue::new(TOGETHER);
-        let fences = || Fences::granted(crate::script::Kind::Read, 7, 1);
+        let fences = || Fences::granted(crate::message::Kind::Read, 7, 1);
         let arrive = |queue: &mut Queue<u32, u32>, now| {
             queue.arrive(wants(1, true), now, |_| Health::Good, || 0)
         };

@@ -11,9 +11,9 @@
 
 use crate::engine::Engine;
 use crate::error::{Failure, Result};
+use crate::message::{Call, Cursor, Reply, Seen};
 use crate::name::LockKey;
 use crate::owner::{self, Owner};
-use crate::script::{Call, Cursor, Reply, Seen};
 
 /// Locks that were found, and where to go on.
 pub(crate) type Page = (Vec<(LockKey, Seen)>, Option<Cursor>);
@@ -31,12 +31,17 @@ impl Engine {
         }
     }
 
-    /// The locks on one page of the keys that `pattern` matches.
+    /// The locks on one page of the keys whose names `pattern` matches.
     pub(crate) fn page(&self, from: Cursor, pattern: &str) -> Result<Page> {
-        let Reply::Page { keys, next } = self.ask_of(&Call::Scan { from, pattern }, None)? else {
+        let prefix = &self.settings.prefix;
+        let call = Call::Scan {
+            from,
+            prefix,
+            pattern,
+        };
+        let Reply::Page { keys, next } = self.ask_of(&call, None)? else {
             return Err(Failure::another_question().into_error(None));
         };
-        let prefix = &self.settings.prefix;
         let lock = |key: &Vec<u8>| {
             // Companions, and whatever else can be no lock's, are no names.
             let name = std::str::from_utf8(key).ok()?.strip_prefix(&**prefix)?;

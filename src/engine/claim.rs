@@ -44,9 +44,9 @@ use crate::engine::holding::Holding;
 use crate::engine::release::Mode;
 use crate::engine::tenure::{Entry, Turn};
 use crate::error::{Error, Failure, Lost, LostCause, Result};
+use crate::message::{Adopt, Call, Gone, Kind, Reply};
 use crate::name::LockKey;
 use crate::owner;
-use crate::script::{Adopt, Call, Gone, Kind, Reply};
 use crate::sync::{Arc, Mutex};
 
 /// The owners that claims were tried under without a clear answer, by the claims' own owners.

@@ -31,7 +31,7 @@ use crate::engine::request::{NotAcquired, Request};
 use crate::engine::tenure::{Entry, Signal, Tenure, Turn};
 use crate::engine::wakeup::Waker;
 use crate::error::{Error, Failure, Result};
-use crate::script::{Reply, Verb};
+use crate::message::{Reply, Verb};
 use crate::store::Limits;
 use crate::sync::Arc;
 

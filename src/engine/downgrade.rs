@@ -18,8 +18,8 @@ use crate::engine::holding::Holding;
 use crate::engine::release::{Mode, Unreleased};
 use crate::engine::tenure::{Entry, Tenure, Turn};
 use crate::error::{Error, Failure, LostCause, Result};
+use crate::message::{Ask, GiveBack, Kind, Reply, Verb};
 use crate::owner;
-use crate::script::{Ask, GiveBack, Kind, Reply, Verb};
 use crate::sync::Arc;
 
 impl Holding {

@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::engine::hold_limit::{HoldLimits, Limited};
 use crate::engine::tenure::{LossListener, Tenure, Turn};
 use crate::error::{Error, Failure, FailureKind, Lost, LostCause, Result};
-use crate::script::{Call, Renewed};
+use crate::message::{Call, Renewed};
 use crate::sync::{Arc, AtomicBool, Ordering};
 
 /// A guard's turn in a tenure, while it lasts. Dropping it ends it.

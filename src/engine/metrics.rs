@@ -23,7 +23,7 @@ use crate::engine::events::{Guard, Lease, Notice};
 use crate::engine::request::{NotAcquired, Request};
 use crate::engine::tenure::{Tenure, Turn};
 use crate::error::{Lost, LostCause};
-use crate::script::{Call, Reply, Verb};
+use crate::message::{Call, Reply, Verb};
 use crate::sync::Arc;
 
 /// One call on its way in.

@@ -13,8 +13,8 @@ use crate::clock::Time;
 use crate::core::attempt::Attempt;
 use crate::core::queue::{Queue, Tenancy, Turn};
 use crate::error::Failure;
+use crate::message::{Call, Kind, Verb};
 use crate::name::Target;
-use crate::script::{Call, Kind, Verb};
 use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, Thread, thread};
 
 /// Enough that threads on names of their own seldom meet.

@@ -5,9 +5,9 @@ use std::time::Duration;
 use crate::cancel::Cancel;
 use crate::engine::Engine;
 use crate::error::{Error, Failure, Result};
+use crate::message::{Call, Pass, Reply};
 use crate::name::LockKey;
 use crate::owner;
-use crate::script::{Call, Pass, Reply};
 use crate::store::Limits;
 use crate::sync::Arc;
 

@@ -32,7 +32,7 @@ use crate::engine::names::Last;
 use crate::engine::tenure::{Entry, Signal, Slot, Tenure};
 use crate::error::{Error, Failure, LostCause, Result};
 use crate::logging;
-use crate::script::{GiveBack, Gone};
+use crate::message::{GiveBack, Gone};
 use crate::store::Limits;
 use crate::sync::{Arc, Ordering};
 

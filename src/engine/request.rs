@@ -5,8 +5,8 @@ use crate::clock::Time;
 use crate::config::Options;
 use crate::engine::Engine;
 use crate::error::{Error, Failure};
+use crate::message::Kind;
 use crate::name::Target;
-use crate::script::Kind;
 use crate::sync::Arc;
 
 /// What a thread asks for.

@@ -14,9 +14,9 @@ use crate::core::schedule::{Numbered, at_risk_below};
 use crate::engine::Engine;
 use crate::engine::names;
 use crate::error::{Lost, LostCause};
+use crate::message::{Gone, Renewal, Renewed};
 use crate::name::LockKey;
 use crate::owner::Owner;
-use crate::script::{Gone, Renewal, Renewed};
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 
 /// The names of this engine, and their parts.

@@ -22,9 +22,9 @@ use crate::error::{Error, Failure, FailureKind, LostCause};
 use crate::guard::{Lease, LeaseState, LockGuard};
 use crate::lock::multi::MultiLock;
 use crate::lock::{Handle, mutex};
+use crate::message::{Call, Renewed, Reply, Verb};
 use crate::name::LockKey;
 use crate::random::SystemChance;
-use crate::script::{Call, Renewed, Reply, Verb};
 use crate::store::{Answer, Heard, Limits, Line, Store};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, thread};
 
@@ -194,7 +194,7 @@ fn finding_nothing() -> (
         {
             cancelled.send((SystemClock.now(), Arc::clone(owner))).ok();
         }
-        Ok(Reply::NotOwner(crate::script::Gone::Removed))
+        Ok(Reply::NotOwner(crate::message::Gone::Removed))
     };
     (cancels, line)
 }

@@ -349,8 +349,8 @@ impl Drop for Waker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::Call;
     use crate::random::SystemChance;
-    use crate::script::Call;
     use crate::store::{Answer, Limits, Line, Store};
 
     const START: Time = Time::from_nanos(1 << 50);

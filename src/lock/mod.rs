@@ -18,8 +18,8 @@ use crate::engine::Engine;
 use crate::engine::holding::Holding;
 use crate::engine::request::{NotAcquired, Request};
 use crate::error::{Error, Lost, Result};
+use crate::message::{ALL, Kind};
 use crate::name::{LockKey, Target};
-use crate::script::{ALL, Kind};
 use crate::sync::Arc;
 
 /// What all handles are made of.

@@ -15,8 +15,8 @@ use crate::engine::request::NotAcquired;
 use crate::error::Result;
 use crate::guard::{Lease, MultiGuard};
 use crate::lock::{Handle, Ran, Unfit, debug, options, until, within_limit, without_limit};
+use crate::message::Kind;
 use crate::name::{LockKey, Target};
-use crate::script::Kind;
 use crate::sync::Arc;
 
 /// Several mutexes that are locked together: all of them or none.

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::error::Result;
 use crate::guard::{Lease, LockGuard};
 use crate::lock::{Handle, Ran, debug, options, until};
-use crate::script::Kind;
+use crate::message::Kind;
 
 /// A lock that one guard holds at a time, among all threads of all processes that use the same Redis.
 ///

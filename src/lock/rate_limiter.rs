@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Failure, FailureKind, Result};
 use crate::lock::Handle;
-use crate::script::Pass;
+use crate::message::Pass;
 
 /// The shortest window.
 const LEAST: Duration = Duration::from_millis(1);

@@ -12,7 +12,7 @@ use crate::engine::holding::Holding;
 use crate::error::{Error, Result};
 use crate::guard::{Lease, ReentrantGuard};
 use crate::lock::{Handle, Ran, debug, options, run, until};
-use crate::script::Kind;
+use crate::message::Kind;
 use crate::sync::{Arc, Weak};
 
 /// A [`Mutex`](crate::Mutex) that the thread which holds it may lock again.

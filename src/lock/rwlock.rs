@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::error::Result;
 use crate::guard::{Lease, ReadGuard, WriteGuard};
 use crate::lock::{Handle, Ran, debug, options, until};
-use crate::script::{ALL, Kind};
+use crate::message::{ALL, Kind};
 
 /// A lock that many readers hold at a time, or one writer, among all threads of all processes that use the same
 /// Redis.

@@ -7,7 +7,7 @@ use crate::engine::holding::Holding;
 use crate::error::{Error, Result};
 use crate::guard::{Lease, Permit};
 use crate::lock::{Handle, Ran, options, until};
-use crate::script::{ALL, Kind};
+use crate::message::{ALL, Kind};
 
 /// A lock of so many permits, which any number of threads of all processes hold some of.
 ///

@@ -1,7 +1,8 @@
 //! The multi-lock's commands.
 
 use super::text::{By, MULTI_ACQUIRE, MULTI_RELEASE, ask, keep, of_waiters};
-use super::{Ask, Verb, Wire};
+use super::wire::Wire;
+use crate::message::{Ask, Verb};
 use crate::name::LockKey;
 
 pub(super) fn command(keys: &[LockKey], verb: &Verb, by: By, wire: &Wire) -> redis::Cmd {

@@ -1,10 +1,14 @@
 //! The mutex's commands.
 
+use redis::Value;
+
+use super::reply;
 use super::text::{
     By, MUTEX_ACQUIRE, MUTEX_ADOPT, MUTEX_HAND_OVER, MUTEX_QUANTUM, MUTEX_RELEASE,
     MUTEX_RELEASE_MANY, ask, give_back, keep, of_waiters,
 };
-use super::{Adopt, GiveBack, PlainRelease, Verb, Wire, ms};
+use super::wire::{Wire, ms};
+use crate::message::{Adopt, GiveBack, PlainRelease, Reply, Verb};
 use crate::name::{Companion, LockKey};
 
 pub(super) fn command(key: &LockKey, verb: &Verb, by: By, wire: &Wire) -> redis::Cmd {
@@ -67,6 +71,21 @@ pub(super) fn release_many(batch: &[PlainRelease<'_>], by: By) -> redis::Cmd {
         command.arg(release.owner);
     }
     command
+}
+
+/// Reads the answer to the release of this number of mutexes.
+pub(super) fn replies(mutexes: usize, value: &Value) -> Option<Reply> {
+    match value {
+        Value::Array(values) if values.len() == mutexes => values
+            .iter()
+            .map(|value| match value {
+                Value::Int(-2) => Some(None),
+                value => reply::release(value).map(Some),
+            })
+            .collect::<Option<_>>()
+            .map(Reply::Each),
+        _ => None,
+    }
 }
 
 pub(super) fn adopt(key: &LockKey, adopt: &Adopt, by: By, wire: &Wire) -> redis::Cmd {

@@ -4,39 +4,12 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::Reply;
 use super::text::{By, FORCE_RELEASE, INSPECT, of_waiters};
+use crate::message::{Cursor, Reply, Seen, SeenHolder};
 use crate::name::{BROKEN, LockKey};
 
 /// How many keys a page is to have. The server decides, and pauses about a millisecond to look at so many locks.
 const PAGE: u32 = 200;
-
-/// Where a scan goes on. A node's own cursor; a store of several would count its nodes in it too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cursor(u64);
-
-impl Cursor {
-    pub(crate) const START: Self = Self(0);
-}
-
-/// What is to be seen of a lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
-    /// Into how many units it is divided; none where it is a mutex.
-    pub(crate) of: Option<u32>,
-    /// The last fence that was reserved, where it is remembered.
-    pub(crate) fence: Option<u64>,
-    pub(crate) waiters: u64,
-    pub(crate) holders: Vec<SeenHolder>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SeenHolder {
-    pub(crate) owner: String,
-    /// None where its hold has no end.
-    pub(crate) ttl: Option<Duration>,
-    pub(crate) units: u32,
-}
 
 pub(super) fn inspect(keys: &[LockKey], named: bool, by: By) -> redis::Cmd {
     let mut command = INSPECT.with_companions(by, keys);
@@ -99,11 +72,26 @@ fn one(value: Value) -> Option<Seen> {
     })
 }
 
-pub(super) fn scan(from: Cursor, pattern: &str) -> redis::Cmd {
+pub(super) fn scan(from: Cursor, prefix: &str, pattern: &str) -> redis::Cmd {
     let mut command = redis::cmd("SCAN");
-    command.arg(from.0).arg("MATCH").arg(pattern);
+    command
+        .arg(from.0)
+        .arg("MATCH")
+        .arg(pattern_of(prefix, pattern));
     command.arg("COUNT").arg(PAGE);
     command
+}
+
+/// Returns a pattern of Redis that matches the prefix as it is written, and behind it what `pattern` matches.
+fn pattern_of(prefix: &str, pattern: &str) -> String {
+    let mut whole = String::with_capacity(prefix.len() + pattern.len());
+    for c in prefix.chars() {
+        if matches!(c, '*' | '?' | '[' | '\\') {
+            whole.push('\\');
+        }
+        whole.push(c);
+    }
+    whole + pattern
 }
 
 pub(super) fn page(value: Value) -> Option<Reply> {
@@ -130,18 +118,6 @@ pub(super) fn force_release(key: &LockKey, owner: &str, by: By) -> redis::Cmd {
     command.arg(owner).arg(BROKEN);
     of_waiters(&mut command);
     command
-}
-
-/// A pattern that matches keys of this prefix whose names `pattern` matches.
-pub(crate) fn pattern_of(prefix: &str, pattern: &str) -> String {
-    let mut whole = String::with_capacity(prefix.len() + pattern.len());
-    for c in prefix.chars() {
-        if matches!(c, '*' | '?' | '[' | '\\') {
-            whole.push('\\');
-        }
-        whole.push(c);
-    }
-    whole + pattern
 }
 
 #[cfg(test)]

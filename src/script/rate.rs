@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::text::{By, PASS};
-use super::{Pass, Reply};
+use crate::message::{Pass, Reply};
 use crate::name::LockKey;
 
 pub(super) fn command(key: &LockKey, pass: &Pass, by: By) -> redis::Cmd {

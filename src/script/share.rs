@@ -1,7 +1,8 @@
 //! The commands of the kinds whose leases stand side by side: readers and writers, and permits.
 
 use super::text::{By, SHARE_ACQUIRE, SHARE_RELEASE, ask, give_back, keep, of_waiters};
-use super::{Ask, GiveBack, Kind, Verb, Wire};
+use super::wire::Wire;
+use crate::message::{Ask, GiveBack, Kind, Verb};
 use crate::name::LockKey;
 
 pub(super) fn command(kind: Kind, key: &LockKey, verb: &Verb, by: By, wire: &Wire) -> redis::Cmd {

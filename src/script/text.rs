@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use once_cell::sync::Lazy;
 
-use super::{Ask, GiveBack, Wire, ms};
+use super::wire::{Wire, ms};
+use crate::message::{Ask, GiveBack};
 use crate::name::{Companion, LockKey};
 
 /// A script: its text, and the digest by which a server that has it knows it.
@@ -139,7 +140,7 @@ pub(super) fn ask(command: &mut redis::Cmd, ask: &Ask, how: &str, wire: &Wire) {
         .arg(ms(wire.fence_memory))
         .arg(how)
         .arg(ask.channel.as_deref().unwrap_or("-"))
-        .arg(ms(wire.claim(ask.lease)));
+        .arg(ms(wire.pickup_window(ask.lease)));
     of_waiters(command);
 }
 

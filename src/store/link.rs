@@ -25,7 +25,8 @@ use redis::Value;
 
 use crate::config::Server;
 use crate::error::{Failure, FailureKind, on_a_line};
-use crate::script::{By, Call, Wire};
+use crate::message::Call;
+use crate::script::{self, By, Wire};
 use crate::store::cuts::{CLOSED, Cuts};
 use crate::store::refusal::{refusal, refused_database, refused_login, says};
 use crate::store::socket::{Fault, Socket};
@@ -114,7 +115,8 @@ impl Link {
         // By digest, and in the same write by text: the first lease on a slow link has no time for another round trip if
         // the server does not have the script.
         let renewal = Call::Renew(&[]);
-        let commands = [By::Digest, By::Text].map(|by| renewal.command(by, &self.route.wire));
+        let commands =
+            [By::Digest, By::Text].map(|by| script::encode(&renewal, by, &self.route.wire));
         let begun = Instant::now();
         let heard = |number, answer| match answer {
             Value::ServerError(error) if number > 0 => {
@@ -194,7 +196,7 @@ impl Link {
                 false,
             ),
         };
-        let reply = call.reply(value).inspect_err(|_| {
+        let reply = script::decode(call, value).inspect_err(|_| {
             // It may be the answer to something else: nothing on this connection can be trusted any more.
             self.open = None;
         })?;
@@ -220,12 +222,12 @@ impl Link {
             None => connect(&self.route, budget).map_err(Trouble::Certain)?,
         };
         let (wire, io_timeout) = (&self.route.wire, self.route.io_timeout);
-        let command = call.command(By::Digest, wire);
+        let command = script::encode(call, By::Digest, wire);
         let mut value = open
             .request(&command, budget.left(io_timeout))
             .map_err(Trouble::of)?;
         if matches!(&value, Value::ServerError(error) if error.code() == "NOSCRIPT") {
-            let command = call.command(By::Text, wire);
+            let command = script::encode(call, By::Text, wire);
             value = open
                 .request(&command, budget.left(io_timeout))
                 .map_err(Trouble::of)?;

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crate::clock::Time;
 use crate::error::Failure;
-use crate::script::{Call, Reply};
+use crate::message::{Call, Reply};
 
 /// What a call may take, beside the time limits of connecting and of input and output.
 #[derive(Clone, Copy)]

@@ -290,7 +290,7 @@ mod tests {
 
     use super::*;
     use crate::config::{Server, Settings};
-    use crate::script::Call;
+    use crate::message::Call;
     use crate::store::node::route;
     use crate::sync::{AtomicBool, AtomicU32, Ordering, thread};
 

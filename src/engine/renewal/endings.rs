@@ -22,8 +22,8 @@ use crate::engine::Engine;
 use crate::engine::tenure::Entry;
 use crate::error::{Failure, FailureKind};
 use crate::logging;
+use crate::message::{Call, Kind, PlainRelease, Reply, Verb};
 use crate::name::LockKey;
-use crate::script::{Call, Kind, PlainRelease, Reply, Verb};
 use crate::store::{Answer, LEAST, Line};
 use crate::sync::Arc;
 

@@ -38,7 +38,7 @@ fn granted() -> Reply {
 }
 
 fn taken() -> Reply {
-    Reply::NotOwner(crate::script::Gone::Taken)
+    Reply::NotOwner(crate::message::Gone::Taken)
 }
 
 #[test]

@@ -1,10 +1,10 @@
-//! The kinds of lock that Redis is asked for.
+//! The kinds of lock.
 
-/// What a lock is to Redis, and to the threads of a process.
+/// A kind of lock. Redis treats each kind in its own way, and so do the threads of a process.
 ///
-/// A reader-writer lock is two kinds over one key, so that the readers of a process and its writers each have a
-/// queue and a delegate of their own, and Redis judges between them as between processes. The permits of a
-/// semaphore are part of its kind, so that threads which disagree on them do not share an answer.
+/// A reader-writer lock is two kinds over one key. So the readers of a process and its writers have a queue and a
+/// delegate each, and Redis decides between readers and writers as it does between processes. The number of permits is
+/// part of a semaphore's kind: threads that disagree on it do not share a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     Mutex,
@@ -13,24 +13,24 @@ pub(crate) enum Kind {
     Semaphore {
         of: u32,
     },
-    /// Mutexes, all or none.
+    /// Several mutexes, all or none.
     Multi,
 }
 
-/// How a tenure is shared by the threads of a process.
+/// How the threads of a process share a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sharing {
-    /// Whether it has any number of turns at one time, or one.
+    /// Whether any number of threads hold one lease at the same time. If not, one thread holds it.
     pub(crate) together: bool,
-    /// Whether a process may have several tenures beside each other.
+    /// Whether a process may have several leases of one lock at the same time.
     pub(crate) several: bool,
 }
 
-/// All that there is of a reader-writer lock: what a writer takes up. A reader takes up one.
+/// All units of a reader-writer lock. A writer takes them all, a reader takes one.
 pub(crate) const ALL: u32 = u32::MAX;
 
 impl Sharing {
-    /// How many turns a tenure has at one time.
+    /// Returns how many threads can hold one lease at the same time.
     pub(crate) const fn seats(self) -> u32 {
         if self.together { u32::MAX } else { 1 }
     }
@@ -54,7 +54,7 @@ impl Kind {
         }
     }
 
-    /// Into how many units its lock is divided.
+    /// Returns how many units a lock of this kind has.
     pub(crate) fn of(self) -> u32 {
         match self {
             Self::Mutex | Self::Multi => 1,

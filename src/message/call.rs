@@ -1,0 +1,174 @@
+//! The requests.
+
+use std::time::Duration;
+
+use super::kind::Kind;
+use super::reply::Cursor;
+use crate::name::{LockKey, Target};
+use crate::sync::Arc;
+
+/// A request to a node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Call<'a> {
+    /// Finds out whether the node answers.
+    Ping,
+    /// Does something with one lock.
+    Lock {
+        kind: Kind,
+        target: &'a Target,
+        verb: &'a Verb,
+    },
+    /// Renews many leases.
+    Renew(&'a [Renewal<'a>]),
+    /// Releases many mutexes that nobody is known to wait for.
+    Release(&'a [PlainRelease<'a>]),
+    /// Asks a rate limiter for admission.
+    Pass { key: &'a LockKey, pass: Pass },
+    /// Gives a new owner to a mutex that was detached.
+    Adopt { key: &'a LockKey, adopt: &'a Adopt },
+    /// Looks at locks of any kind. If they are not `named`, the keys were found by a scan, and may be no locks.
+    Inspect { keys: &'a [LockKey], named: bool },
+    /// Lists some of the keys that begin with `prefix` and go on as `pattern` says, which is a pattern of Redis.
+    Scan {
+        from: Cursor,
+        prefix: &'a str,
+        pattern: &'a str,
+    },
+    /// Takes a lock of any kind from one owner.
+    ForceRelease { key: &'a LockKey, owner: &'a str },
+}
+
+/// A request about one lock. Only `Acquire` and `TakeOver` can be granted; all others give something up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    /// Asks for the lock.
+    Acquire {
+        ask: Ask,
+        /// Whether the caller may take a free lock before those in the queue.
+        at_once: bool,
+    },
+    /// Ends the lease of `from`, and asks for the lock under a new owner. If another process waits, the lock goes to
+    /// that process. A reader may end a writer: the writer's lease then becomes the reader's.
+    TakeOver {
+        ask: Ask,
+        from: Arc<str>,
+        give_back: Option<GiveBack>,
+    },
+    /// Gives up a lock that nobody is known to wait for.
+    Release { owner: Arc<str>, units: u32 },
+    /// Gives the lock to the first waiter.
+    HandOver {
+        owner: Arc<str>,
+        units: u32,
+        give_back: Option<GiveBack>,
+    },
+    /// Gives up a lock, and keeps it from everybody for `life` from now (`min_hold`).
+    Keep {
+        owner: Arc<str>,
+        units: u32,
+        life: Duration,
+        give_back: Option<GiveBack>,
+    },
+    /// Gives up the lock or the place in the queue, whichever this owner has.
+    Cancel { owner: Arc<str>, units: u32 },
+}
+
+/// The terms on which a lock is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ask {
+    pub(crate) owner: Arc<str>,
+    /// How many units of the lock.
+    pub(crate) units: u32,
+    pub(crate) lease: Duration,
+    /// How many fences to reserve.
+    pub(crate) fences: u64,
+    /// An owner of this process. If nobody waits for the lock, the caller may share the lease of that owner instead.
+    pub(crate) beside: Option<Arc<str>>,
+    /// The channel on which a hand-over is published. `None` means that the caller does not queue for a held lock; an
+    /// empty text means that it queues without a channel.
+    pub(crate) channel: Option<Arc<str>>,
+}
+
+/// The unused part of a block of fences, for the server to take back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GiveBack {
+    /// The last fence that was given to a guard.
+    pub(crate) used: u64,
+    /// The last fence of the block. The server's record stands there, unless another grant raised it.
+    pub(crate) last: u64,
+}
+
+/// One lease to renew.
+#[derive(Clone, Debug)]
+pub(crate) struct Renewal<'a> {
+    pub(crate) kind: Kind,
+    pub(crate) key: &'a LockKey,
+    pub(crate) owner: String,
+    pub(crate) units: u32,
+    pub(crate) lease: Duration,
+}
+
+/// One mutex to release.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlainRelease<'a> {
+    pub(crate) key: &'a LockKey,
+    pub(crate) owner: &'a str,
+}
+
+/// The terms of an admission by a rate limiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pass {
+    pub(crate) permits: u32,
+    pub(crate) per: Duration,
+    /// The longest wait that the caller accepts. An admission that comes later is not booked.
+    pub(crate) patience: Duration,
+}
+
+/// The terms on which a claim is adopted. It brings one fence: other threads of this process that want the lock wait
+/// behind a delegate, so none of them is handed the adopted lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Adopt {
+    /// The new owner.
+    pub(crate) owner: Arc<str>,
+    pub(crate) lease: Duration,
+    /// The owner that was detached.
+    pub(crate) from: Arc<str>,
+    /// The fence of the last guard of that owner.
+    pub(crate) last: u64,
+}
+
+impl Call<'_> {
+    /// Returns whether the call is about a lock that this process holds. Without it a lease would end, or others would
+    /// wait for a lock that this process gives up.
+    pub(crate) fn is_of_a_holder(&self) -> bool {
+        match self {
+            Call::Lock { verb, .. } => !matches!(verb, Verb::Acquire { .. }),
+            Call::Renew(_) | Call::Release(_) => true,
+            _ => false,
+        }
+    }
+}
+
+impl Verb {
+    /// Returns the owner that asks, or that gives something up.
+    pub(crate) fn owner(&self) -> &Arc<str> {
+        match self {
+            Self::Acquire { ask, .. } | Self::TakeOver { ask, .. } => &ask.owner,
+            Self::Release { owner, .. }
+            | Self::HandOver { owner, .. }
+            | Self::Keep { owner, .. }
+            | Self::Cancel { owner, .. } => owner,
+        }
+    }
+
+    /// Returns whether it leaves its owner in the queue if the lock is held.
+    pub(crate) fn queues(&self) -> bool {
+        match self {
+            Self::Acquire { ask, .. } | Self::TakeOver { ask, .. } => ask.channel.is_some(),
+            Self::Release { .. }
+            | Self::HandOver { .. }
+            | Self::Keep { .. }
+            | Self::Cancel { .. } => false,
+        }
+    }
+}

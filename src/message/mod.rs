@@ -1,0 +1,24 @@
+//! Messages: the requests to Redis and the replies to them, as plain data.
+//!
+//! No message knows how it travels. A request takes these steps:
+//!
+//! 1. `core` and `engine` build a [`Call`].
+//! 2. `store` lets `script` encode the call as a Redis command, and sends the command.
+//! 3. `script` decodes the answer as a [`Reply`]. An answer that is no reply to this call is an error.
+//! 4. `core` and `engine` act on the reply.
+//!
+//! So a store without a server, as tests have it, takes calls and returns replies.
+//!
+//! | module | its content |
+//! | --- | --- |
+//! | `kind` | the kinds of lock, and how the threads of a process share each |
+//! | `call` | the requests |
+//! | `reply` | the replies |
+
+mod call;
+mod kind;
+mod reply;
+
+pub(crate) use call::{Adopt, Ask, Call, GiveBack, Pass, PlainRelease, Renewal, Verb};
+pub(crate) use kind::{ALL, Kind, Sharing};
+pub(crate) use reply::{Cursor, Gone, Renewed, Reply, Seen, SeenHolder};

@@ -1,0 +1,124 @@
+//! The replies.
+
+use std::time::Duration;
+
+use crate::error::Failure;
+use crate::sync::Arc;
+
+/// A reply to a [`Call`](super::Call).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    Pong,
+    Granted {
+        fence: u64,
+        /// The fences of the other names, if there are several.
+        rest: Vec<u64>,
+        /// Whether other processes wait for the lock.
+        contended: bool,
+    },
+    /// Not granted, but nobody waits: the caller may share the lease that it named in [`Ask::beside`](super::Ask).
+    Shared,
+    Held {
+        /// How long the holder's lease still runs. `None` if the key has no time to live, or less than a millisecond.
+        ttl: Option<Duration>,
+        holder: Arc<str>,
+    },
+    Released,
+    /// Released, and given to the first waiter.
+    HandedOver,
+    /// Not released: other processes wait, so the lock must be handed over.
+    Contended,
+    /// Not released: this owner did not hold the lock any more.
+    NotOwner(Gone),
+    /// Not granted: the other clients divide the lock into this number of units.
+    Differs(u32),
+    Renewed(Vec<Renewed>),
+    /// The result of each release; `None` if the server rejected that one.
+    Each(Vec<Option<Reply>>),
+    /// Admitted by the rate limiter, once this time has passed.
+    Passed(Duration),
+    /// Not admitted: the wait would be this long.
+    NotPassed(Duration),
+    /// The state of each lock; `None` if the key is no lock, or nobody holds it or waits for it. If the keys were found by
+    /// a scan, the reply may be about the first of them only. The caller must then ask about the others again.
+    Inspected(Vec<Option<Seen>>),
+    /// Some keys, and the place where the scan continues.
+    Page {
+        keys: Vec<Vec<u8>>,
+        next: Option<Cursor>,
+    },
+}
+
+/// The reason why an owner does not hold a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gone {
+    /// The key does not exist.
+    Removed,
+    /// Another owner holds it.
+    Taken,
+}
+
+/// The result of one renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Renewed {
+    Done {
+        /// Whether other processes wait for the lock.
+        contended: bool,
+    },
+    Gone(Gone),
+    /// The server rejected it.
+    Refused,
+}
+
+/// The state of a lock in Redis.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// How many units the lock has; `None` for a mutex.
+    pub(crate) of: Option<u32>,
+    /// The last fence that was reserved; `None` if Redis has forgotten it.
+    pub(crate) fence: Option<u64>,
+    pub(crate) waiters: u64,
+    pub(crate) holders: Vec<SeenHolder>,
+}
+
+/// One holder of a lock in Redis.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SeenHolder {
+    pub(crate) owner: String,
+    /// How long the lease still runs; `None` if it has no end.
+    pub(crate) ttl: Option<Duration>,
+    pub(crate) units: u32,
+}
+
+/// The place where a scan continues: the cursor of the one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cursor(pub(crate) u64);
+
+impl Cursor {
+    pub(crate) const START: Self = Self(0);
+}
+
+impl Reply {
+    /// Returns the result for each lease of a renewal.
+    ///
+    /// # Errors
+    ///
+    /// This is the reply to another call.
+    pub(crate) fn renewed(self) -> Result<Vec<Renewed>, Failure> {
+        match self {
+            Self::Renewed(results) => Ok(results),
+            _ => Err(Failure::another_question()),
+        }
+    }
+
+    /// Returns whether it is a grant or a renewal: then the caller relies on what the server has written.
+    pub(crate) fn is_gain(&self) -> bool {
+        match self {
+            Self::Granted { .. } | Self::Shared => true,
+            Self::Renewed(results) => results
+                .iter()
+                .any(|result| matches!(result, Renewed::Done { .. })),
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! The renewal of many leases: one script, whatever their kinds.
+
+use redis::Value;
+
+use super::text::{By, RENEW};
+use super::wire::ms;
+use crate::message::{Gone, Kind, Renewal, Renewed, Reply};
+
+pub(super) fn command(batch: &[Renewal<'_>], by: By) -> redis::Cmd {
+    let mut command = RENEW.command(by, batch.len());
+    for renewal in batch {
+        command.arg(renewal.key.key());
+    }
+    for renewal in batch {
+        let shares = match renewal.kind {
+            Kind::Mutex | Kind::Multi => 0,
+            Kind::Read | Kind::Write | Kind::Semaphore { .. } => renewal.units,
+        };
+        let owner = renewal.owner.as_str();
+        command.arg(owner).arg(ms(renewal.lease)).arg(shares);
+    }
+    command
+}
+
+/// Reads the answer to the renewal of this number of leases.
+pub(super) fn reply(leases: usize, value: &Value) -> Option<Reply> {
+    match value {
+        Value::Array(values) if values.len() == leases => values
+            .iter()
+            .map(result)
+            .collect::<Option<_>>()
+            .map(Reply::Renewed),
+        _ => None,
+    }
+}
+
+fn result(value: &Value) -> Option<Renewed> {
+    match value {
+        Value::Int(1) => Some(Renewed::Done { contended: false }),
+        Value::Int(2) => Some(Renewed::Done { contended: true }),
+        Value::Int(0) => Some(Renewed::Gone(Gone::Removed)),
+        Value::Int(-1) => Some(Renewed::Gone(Gone::Taken)),
+        Value::Int(-2) => Some(Renewed::Refused),
+        _ => None,
+    }
+}

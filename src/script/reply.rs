@@ -1,0 +1,62 @@
+//! The answers that several kinds of lock share.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use crate::message::{Gone, Reply};
+use crate::name::LARGEST_FENCE;
+
+/// Reads the answer to a request for a lock of this number of names. Each name has a fence.
+pub(super) fn grant(names: usize, value: &Value) -> Option<Reply> {
+    let fence_of = |value: &Value| match value {
+        Value::Int(fence) => u64::try_from(*fence)
+            .ok()
+            // A script does not count a larger one exactly: the next grant could have the same.
+            .filter(|fence| (1..=LARGEST_FENCE).contains(fence)),
+        _ => None,
+    };
+    let granted = |first: &Value, rest: &[Value], contended: i64| {
+        if rest.len() + 1 != names {
+            return None;
+        }
+        Some(Reply::Granted {
+            fence: fence_of(first)?,
+            rest: rest.iter().map(fence_of).collect::<Option<_>>()?,
+            contended: contended == 1,
+        })
+    };
+    match value {
+        Value::Int(-1) => Some(Reply::NotOwner(Gone::Removed)),
+        Value::Int(-2) => Some(Reply::NotOwner(Gone::Taken)),
+        Value::Int(_) => granted(value, &[], 0),
+        Value::Array(parts) => match parts.as_slice() {
+            [Value::Int(0), Value::Int(ttl), Value::BulkString(holder)] => Some(Reply::Held {
+                ttl: u64::try_from(*ttl)
+                    .ok()
+                    .filter(|ttl| *ttl > 0)
+                    .map(Duration::from_millis),
+                holder: String::from_utf8_lossy(holder).into(),
+            }),
+            [Value::Int(-2), Value::Int(stored)] => {
+                Some(Reply::Differs(u32::try_from(*stored).ok()?))
+            }
+            [Value::Int(_), Value::Int(2)] => Some(Reply::Shared),
+            [first, rest @ .., Value::Int(contended @ (0 | 1))] => granted(first, rest, *contended),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Reads the answer to a request that gives something up.
+pub(super) fn release(value: &Value) -> Option<Reply> {
+    match value {
+        Value::Int(1) => Some(Reply::Released),
+        Value::Int(2) => Some(Reply::Contended),
+        Value::Int(3) => Some(Reply::HandedOver),
+        Value::Int(0) => Some(Reply::NotOwner(Gone::Removed)),
+        Value::Int(-1) => Some(Reply::NotOwner(Gone::Taken)),
+        _ => None,
+    }
+}

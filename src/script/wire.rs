@@ -1,0 +1,64 @@
+//! The manager's settings that travel with the calls, and durations as whole milliseconds.
+
+use std::time::Duration;
+
+use crate::core::pickup;
+
+/// The settings that travel with the calls.
+#[derive(Clone, Debug)]
+pub(crate) struct Wire {
+    pub(super) fence_memory: Duration,
+    /// The longest pickup window of a waiter.
+    longest_window: Duration,
+    /// How long a contended mutex is left free once in `quantum`, for clients that poll.
+    pub(super) poller_gap: Duration,
+    quantum: Duration,
+}
+
+impl Wire {
+    pub(crate) fn new(fence_memory: Duration, io_timeout: Duration) -> Self {
+        Self {
+            fence_memory,
+            longest_window: pickup::longest_window(io_timeout),
+            poller_gap: Duration::ZERO,
+            quantum: Duration::ZERO,
+        }
+    }
+
+    pub(crate) fn with_gap(self, poller_gap: Duration, quantum: Duration) -> Self {
+        Self {
+            poller_gap,
+            quantum,
+            ..self
+        }
+    }
+
+    /// Returns the pickup window of a waiter with this lease.
+    pub(super) fn pickup_window(&self, lease: Duration) -> Duration {
+        pickup::window(lease, self.longest_window)
+    }
+
+    /// Adds the arguments of `gap.lua`. Without `may_leave` there is no gap.
+    pub(super) fn gap(&self, command: &mut redis::Cmd, may_leave: bool) {
+        let gap = if may_leave { ms(self.poller_gap) } else { 0 };
+        command.arg(gap).arg(ms(self.quantum));
+    }
+}
+
+/// Returns a length in whole milliseconds, rounded up, because Redis rejects a time to live of zero.
+pub(super) fn ms(length: Duration) -> u64 {
+    // Settings are checked to be far below the largest number.
+    u64::try_from(length.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_rounded_up_to_whole_milliseconds() {
+        assert_eq!(ms(Duration::from_nanos(10_000_001)), 11);
+        assert_eq!(ms(Duration::from_nanos(1)), 1);
+        assert_eq!(ms(Duration::MAX), u64::MAX);
+    }
+}
