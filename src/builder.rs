@@ -384,7 +384,7 @@ impl Builder {
         self.settings.check()?;
         let server = Server::new(&self.url, &self.settings)?;
         #[cfg(feature = "tls")]
-        crate::store::link::provide_crypto();
+        crate::store::tls::provide_crypto();
         let store = Arc::new(Node::new(server, &self.settings));
         let engine = Engine::new(
             self.settings,

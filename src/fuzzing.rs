@@ -19,7 +19,7 @@ use crate::name::{Companion, LockKey, Target};
 use crate::random::SystemChance;
 use crate::script;
 use crate::store::frame::Frame;
-use crate::store::link::Said;
+use crate::store::pubsub::Said;
 use crate::store::{Answer, Heard, Limits, Line, Store};
 use crate::sync::Arc;
 

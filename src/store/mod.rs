@@ -1,17 +1,38 @@
 //! Where calls are carried out.
 //!
-//! A *node* is one logical Redis that runs one script atomically; a *store* is one or more nodes and the vote
-//! over them. The floors above know the store by this trait only, so a store of another topology, or of a
-//! test, takes the place of the real one.
+//! A *node* is one logical Redis that runs one script atomically. A *store* is one or more nodes and the vote over them.
+//! The floors above know the store by the trait [`Store`] only. So a store of another topology, or of a test, can take the
+//! place of the real one.
+//!
+//! | module | its subject |
+//! | --- | --- |
+//! | `node` | one server, and the store of one |
+//! | `pool` | the connections that all threads share |
+//! | `link` | one connection for calls |
+//! | `pubsub` | one connection that listens |
+//! | `login` | connecting and logging in, for both |
+//! | `route` | the way to a server: its address and time limits |
+//! | `errors` | the failures of a connection, and what each means for a request |
+//! | `refusal` | the error answers of a server, and what each means |
+//! | `cuts` | signs that a server has lost its data |
+//! | `memory` | the first question to a server: is it one master, and may it evict locks? |
+//! | `socket`, `tls` | bytes, with a time limit for each request and its answer |
+//! | `frame` | where an answer ends |
 
 mod cuts;
+mod errors;
 pub(crate) mod frame;
-pub(crate) mod link;
+mod link;
+mod login;
 mod memory;
 pub(crate) mod node;
-pub(crate) mod pool;
+mod pool;
+pub(crate) mod pubsub;
 mod refusal;
+mod route;
 mod socket;
+#[cfg(feature = "tls")]
+pub(crate) mod tls;
 
 use std::time::Duration;
 

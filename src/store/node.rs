@@ -7,8 +7,10 @@ use crate::config::{Server, Settings};
 use crate::error::Failure;
 use crate::message::Call;
 use crate::script::Wire;
-use crate::store::link::{Link, Route};
+use crate::store::link::Link;
 use crate::store::pool::Pool;
+use crate::store::pubsub;
+use crate::store::route::Route;
 use crate::store::{Answer, Heard, LEAST, Limits, Line, Store};
 use crate::sync::Arc;
 
@@ -68,7 +70,7 @@ impl Store for Node {
         channels: &[&str],
         hear: &mut dyn FnMut(Heard<'_>) -> bool,
     ) -> Result<(), Failure> {
-        Link::listen(&self.route, channels, hear)
+        pubsub::listen(&self.route, channels, hear)
     }
 }
 

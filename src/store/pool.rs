@@ -29,7 +29,8 @@ use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
 use crate::error::{Failure, FailureKind};
 use crate::panics::survived;
 use crate::store::LOOK_EVERY;
-use crate::store::link::{Link, Route};
+use crate::store::link::Link;
+use crate::store::route::Route;
 use crate::sync::{Arc, Condvar, Mutex};
 
 /// How long a connection is kept that nobody uses: held locks need none.

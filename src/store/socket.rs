@@ -19,7 +19,7 @@ use socket2::{Domain, SockAddr, Type};
 
 use crate::store::frame::Frame;
 #[cfg(feature = "tls")]
-use crate::sync::Arc;
+use crate::store::tls;
 
 /// The longest answer, in bytes. A page of 200 locks is some 50,000. What is read of an answer takes up to some twenty
 /// times as much memory, where it is made of the smallest pieces.
@@ -74,7 +74,7 @@ impl Socket {
             ConnectionAddr::Unix(path) => plain(dial_here(path, limit)?),
             #[cfg(feature = "tls")]
             ConnectionAddr::TcpTls { host, port, .. } => {
-                let client = tls(host)?;
+                let client = tls::client(host)?;
                 let os = Limited::new(dial((&**host, *port), limit)?);
                 Stream::Tls(Box::new(rustls::StreamOwned::new(client, os)))
             }
@@ -333,32 +333,6 @@ fn dial_here(path: &Path, limit: Duration) -> io::Result<Os> {
             Err(error) => return Err(error),
         }
     }
-}
-
-/// The client's side of TLS, which trusts whom the system trusts.
-#[cfg(feature = "tls")]
-fn tls(host: &str) -> io::Result<rustls::ClientConnection> {
-    use rustls::{ClientConfig, ClientConnection, RootCertStore};
-
-    // Those whom the system trusts are read once, which takes milliseconds; and sessions are resumed from here.
-    static CONFIG: once_cell::sync::OnceCell<Arc<ClientConfig>> = once_cell::sync::OnceCell::new();
-    let config = CONFIG.get_or_try_init(|| {
-        let mut found = rustls_native_certs::load_native_certs();
-        let mut trusted = RootCertStore::empty();
-        // One that cannot be read is no reason to trust none.
-        let (readable, _) = trusted.add_parsable_certificates(found.certs);
-        if readable == 0 {
-            return Err(match found.errors.pop() {
-                Some(error) => io::Error::other(error),
-                None => io::Error::other("the system has no certificates"),
-            });
-        }
-        let builder = ClientConfig::builder().with_root_certificates(trusted);
-        Ok(builder.with_no_client_auth().into())
-    })?;
-    let host =
-        rustls::pki_types::ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-    ClientConnection::new(Arc::clone(config), host).map_err(io::Error::other)
 }
 
 #[cfg(test)]

@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::{Budget, Link, Trouble, is_late, refusal};
+use super::Link;
 use crate::error::{Failure, FailureKind};
+use crate::store::errors::{Trouble, is_late};
+use crate::store::refusal::refusal;
+use crate::store::route::Budget;
 use crate::store::socket::Fault;
 
 /// How late the server may answer a WAIT whose time is over: its timer runs every 100 ms.

@@ -1,0 +1,103 @@
+//! The failures of a connection, and their meaning for the request that was on its way.
+//!
+//! | event | the request | noted as a sign of lost data |
+//! | --- | --- | --- |
+//! | the server answers with an error: see `refusal` | was certainly not carried out | for some codes |
+//! | the other side closes the connection | unknown; sent once more if the connection was opened for an earlier call | yes |
+//! | any other error of input or output, such as a timeout | unknown | no |
+//! | an answer cannot be read | unknown | no |
+
+use std::fmt;
+use std::io;
+
+use crate::config::Server;
+use crate::error::{Failure, FailureKind, on_a_line};
+use crate::store::cuts::CLOSED;
+use crate::store::route::Route;
+use crate::store::socket::Fault;
+use crate::sync::Arc;
+
+/// The failure of one request.
+pub(super) enum Trouble {
+    /// The server has certainly not carried it out.
+    Certain(Failure),
+    /// The other side closed the connection.
+    Closed(io::Error),
+    /// Any other fault of the connection. It is unknown whether the server carried the request out.
+    Broken(Fault),
+}
+
+impl Trouble {
+    pub(super) fn of(fault: Fault) -> Self {
+        match fault {
+            Fault::Io(error) if CLOSED.contains(&error.kind()) => Self::Closed(error),
+            fault => Self::Broken(fault),
+        }
+    }
+
+    pub(super) fn into_failure(self, route: &Route) -> Failure {
+        match self {
+            Self::Certain(failure) => failure,
+            Self::Closed(error) => route.broken(Fault::Io(error)),
+            Self::Broken(fault) => route.broken(fault),
+        }
+    }
+}
+
+impl Route {
+    /// Returns the failure that a fault means for a request. Notes the fault if the server may have lost its data.
+    pub(super) fn broken(&self, fault: Fault) -> Failure {
+        if let Fault::Io(error) = &fault {
+            self.cuts.note_error(error);
+        }
+        broken(&self.server, fault)
+    }
+}
+
+fn broken(server: &Server, fault: Fault) -> Failure {
+    let address = &server.address;
+    match fault {
+        Fault::Io(error) => Failure {
+            kind: FailureKind::Unavailable,
+            unknown: true,
+            half_done: false,
+            timed_out: is_late(&error),
+            cause: Arc::new(At {
+                address: Arc::clone(address),
+                error,
+            }),
+        },
+        // No Redis server sends such an answer, so a retry would not help.
+        Fault::Malformed(what) => {
+            let words = format!("{address}: {}", on_a_line(&server.without_password(&what)));
+            Failure::plain(FailureKind::Protocol, true, words)
+        }
+    }
+}
+
+/// Returns whether an error says only that the time was over.
+pub(super) fn is_late(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock
+    )
+}
+
+/// An error of a connection, and the address at the other end.
+#[derive(Debug)]
+struct At {
+    address: Arc<str>,
+    error: io::Error,
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the connection to {} failed", self.address)
+    }
+}
+
+impl std::error::Error for At {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}

@@ -1,0 +1,50 @@
+//! The way to a server, and the time that a call on this way has.
+
+use std::time::{Duration, Instant};
+
+use crate::config::Server;
+use crate::script::Wire;
+use crate::store::cuts::Cuts;
+use crate::sync::{Arc, AtomicBool};
+
+/// The way to a server. All connections of a manager share it.
+#[derive(Clone, Debug)]
+pub(crate) struct Route {
+    pub(crate) server: Arc<Server>,
+    pub(crate) wire: Arc<Wire>,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) io_timeout: Duration,
+    /// How many replicas must confirm a grant or renewal.
+    pub(crate) replicas: u32,
+    /// Whether a connection has asked the server in which mode it runs and what it does when its memory is full. The
+    /// first connection of the route asks.
+    pub(crate) asked_about_itself: Arc<AtomicBool>,
+    /// Signs that the server may have lost its data.
+    pub(crate) cuts: Arc<Cuts>,
+}
+
+/// The time that a call still has.
+pub(super) struct Budget {
+    pub(super) started: Instant,
+    whole: Duration,
+}
+
+impl Budget {
+    pub(super) fn new(whole: Duration) -> Self {
+        Self {
+            started: Instant::now(),
+            whole,
+        }
+    }
+
+    /// Returns a budget for steps that have time limits of their own.
+    pub(super) fn unlimited() -> Self {
+        Self::new(Duration::MAX)
+    }
+
+    /// Returns the time for a step that may take at most `limit`. It is never zero, because zero would mean no limit.
+    pub(super) fn left(&self, limit: Duration) -> Duration {
+        let left = self.whole.saturating_sub(self.started.elapsed());
+        limit.min(left).max(Duration::from_millis(1))
+    }
+}
