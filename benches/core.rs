@@ -31,7 +31,7 @@ floors! {
     "../src/owner.rs" owner
     "../src/random.rs" random
     "../src/sync.rs" sync
-    "../src/config.rs" config
+    "../src/config/mod.rs" config
     "../src/event.rs" event
     "../src/message/mod.rs" message
     "../src/core/mod.rs" core

@@ -1,0 +1,7 @@
+//! The settings, parsed and checked. No other module sees a URL, or a number that is out of bounds.
+
+mod server;
+mod settings;
+
+pub(crate) use server::Server;
+pub(crate) use settings::{MAX_LEASE, Options, Secret, Settings, Terms};

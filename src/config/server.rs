@@ -1,0 +1,269 @@
+//! The server that a URL names.
+
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
+
+use super::settings::{Secret, Settings};
+use crate::error::{Error, Result};
+use crate::sync::Arc;
+
+/// One server, in the form that the redis crate needs.
+#[derive(Clone, Debug)]
+pub(crate) struct Server {
+    pub(crate) info: ConnectionInfo,
+    /// The address, without user or password.
+    pub(crate) address: Arc<str>,
+}
+
+impl Server {
+    /// Reads a `redis://`, `rediss://` (feature `tls`), `valkey://` or `unix://` URL. A database, user or password in the
+    /// settings overrides the one in the URL.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`]; its text never repeats the URL, which may hold a password.
+    pub(crate) fn new(url: &str, settings: &Settings) -> Result<Self> {
+        let mut server = Self::parse(url, settings.database)?;
+        let mut login = server.info.redis_settings().clone();
+        if let Some(username) = &settings.username {
+            login = login.set_username(username);
+        }
+        if let Some(Secret(password)) = &settings.password {
+            login = login.set_password(password);
+        }
+        server.info = server.info.set_redis_settings(login);
+        Ok(server)
+    }
+
+    /// Reads a URL, as [`Self::new`] does, without settings except the database.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::new`].
+    pub(crate) fn parse(url: &str, database: Option<i64>) -> Result<Self> {
+        let wrong = |what: &str| {
+            let how = if is_of_a_socket(url) {
+                SOCKET_FORM
+            } else {
+                HOST_FORM
+            };
+            Error::config("url", format!("{what}; write {how}"))
+        };
+        let Some(parsed) = redis::parse_redis_url(url) else {
+            return Err(wrong(what_does_not_parse(url)));
+        };
+        // The redis crate ignores parameters that it does not know.
+        let known = if is_of_a_socket(url) {
+            &["db", "user", "pass", "protocol"][..]
+        } else {
+            &["protocol"]
+        };
+        if parsed
+            .query_pairs()
+            .any(|(name, _)| !known.contains(&&*name))
+        {
+            let known = known.join("`, `");
+            return Err(wrong(&format!("it has a parameter other than `{known}`")));
+        }
+        let is_tls = ["rediss", "valkeys"].contains(&parsed.scheme());
+        if parsed.fragment().is_some() && !is_tls {
+            return Err(wrong("it has a fragment, which begins with #"));
+        }
+        // The redis crate's sentence gives the reason. Its details quote the input, so they are left out.
+        let info = url
+            .into_connection_info()
+            .map_err(|error| wrong(&description(&error)))?;
+        if info.redis_settings().db() < 0 {
+            return Err(wrong("its database is negative"));
+        }
+        if let ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } =
+            info.addr()
+        {
+            if host.is_empty() || *port == 0 {
+                return Err(wrong("it has no host, or its port is 0"));
+            }
+        }
+        if let ConnectionAddr::TcpTls { insecure, .. } = info.addr() {
+            // Another crate of the program may have turned on TLS in the redis crate.
+            if cfg!(not(feature = "tls")) {
+                return Err(Error::config("url", "TLS needs the feature `tls`"));
+            }
+            if *insecure {
+                let reason = "a server without a trusted certificate is not supported";
+                return Err(Error::config("url", reason));
+            }
+        }
+        let address = info.addr().to_string().into();
+        let mut login: RedisConnectionInfo = info.redis_settings().clone();
+        if let Some(number) = database {
+            login = login.set_db(number);
+        }
+        Ok(Self {
+            info: info.set_redis_settings(login),
+            address,
+        })
+    }
+
+    /// Returns a text that the server sent, with `<password>` in place of the password.
+    pub(crate) fn without_password(&self, text: &str) -> String {
+        match self.info.redis_settings().password() {
+            Some(password) if !password.is_empty() => text.replace(password, "<password>"),
+            _ => text.to_owned(),
+        }
+    }
+}
+
+/// The form of a server's URL.
+const HOST_FORM: &str = "redis://user:password@host:port/database, where all but the host may be left out, and a special \
+                         character in the user or password is percent-encoded, such as %40 for @";
+/// The form of a Unix socket's URL.
+const SOCKET_FORM: &str = "unix:///path?user=…&pass=…&db=…, where the parameters may be left out, and are percent-encoded";
+
+fn is_of_a_socket(url: &str) -> bool {
+    let scheme = url
+        .split(':')
+        .next()
+        .unwrap_or_default()
+        .to_ascii_lowercase();
+    scheme == "unix" || scheme.ends_with("+unix")
+}
+
+/// Returns the reason why a URL does not parse.
+fn what_does_not_parse(url: &str) -> &'static str {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return "it has no scheme";
+    };
+    let scheme = scheme.to_ascii_lowercase();
+    if !["redis", "rediss", "valkey", "valkeys"].contains(&&*scheme) && !is_of_a_socket(url) {
+        return "its scheme is unknown";
+    }
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    let (name, port) = match host.rsplit_once(':') {
+        Some((name, port)) if !port.contains(']') => (name, Some(port)),
+        _ => (host, None),
+    };
+    if name.is_empty() {
+        "it has no host"
+    } else if port.is_some_and(|port| port.parse::<u16>().is_err()) {
+        "its port is not a number from 1 to 65535"
+    } else {
+        "its host cannot be read"
+    }
+}
+
+/// Returns the redis crate's sentence for an error, without the details behind it.
+fn description(error: &redis::RedisError) -> String {
+    let text = error.to_string();
+    let kept = text.split(" - ").next().unwrap_or_default();
+    kept.trim().to_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_read() {
+        let server =
+            Server::parse("redis://user:s3cret%3A@example.org:7000/3", None).expect("a URL");
+        assert_eq!(&*server.address, "example.org:7000");
+        assert_eq!(server.info.redis_settings().db(), 3);
+        assert_eq!(server.info.redis_settings().password(), Some("s3cret:"));
+        let server = Server::parse("redis://h/3", Some(5)).expect("a URL");
+        assert_eq!(server.info.redis_settings().db(), 5);
+        assert!(Server::parse("unix:///run/redis.sock?db=2", None).is_ok());
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn tls_trusts_nobody_who_is_not_trusted() {
+        assert!(Server::parse("rediss://h/", None).is_ok());
+        let error = Server::parse("rediss://h/#insecure", None).expect_err("insecure");
+        assert!(error.to_string().starts_with("invalid `url`"), "{error}");
+    }
+
+    /// Other crates of this build know TLS; that is none of this one's.
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn tls_needs_its_feature() {
+        let error = Server::parse("rediss://h/", None).expect_err("there is no TLS");
+        assert!(error.to_string().starts_with("invalid `url`"), "{error}");
+    }
+
+    #[test]
+    fn bad_urls_are_refused_without_being_repeated() {
+        for url in [
+            "",
+            "nonsense",
+            "http://:s3cret@h",
+            "redis://:s3cret@h:99999",
+            "redis://:s3cret@h/x",
+            "redis://:s3cret@/",
+            "redis://:s3cret@h/-1",
+            "redis://:s3cret@0.0.0.0",
+            "redis://:s3cret@h:0",
+            "redis://:s3cret%ff@h/",
+            "redis://h?protocol=s3cret",
+            "unix://?pass=s3cret&db=s3cret",
+            "redis://h/?s3cret=1",
+            "unix:///path?s3cret=1",
+            "redis://h/#s3cret",
+        ] {
+            let error = Server::parse(url, None).expect_err(url);
+            let text = format!("{error} {error:?}");
+            assert!(!text.contains("s3cret"), "{text}");
+            // The error says how to write it.
+            assert!(text.contains("://") || text.contains("TLS"), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_url_is_told() {
+        for (url, what) in [
+            ("localhost:6379", "it has no scheme"),
+            ("http://h/", "its scheme is unknown"),
+            ("redis://user:pa/ss@h/", "its port is not a number"),
+            ("redis://h:70000/", "its port is not a number"),
+            ("redis://:1/", "it has no host"),
+            ("redis://h:0/", "it has no host, or its port is 0"),
+            ("redis://h h/", "its host cannot be read"),
+            ("redis://h/one", "invalid database number"),
+            (
+                "redis://h/?db=1",
+                "it has a parameter other than `protocol`",
+            ),
+            (
+                "unix:///run/redis.sock?name=a",
+                "it has a parameter other than `db`",
+            ),
+        ] {
+            let text = Server::parse(url, None).expect_err(url).to_string();
+            assert!(
+                text.starts_with(&format!("invalid `url`: {what}")),
+                "{url}: {text}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_settings_come_before_the_url() {
+        let settings = Settings {
+            username: Some("mine".into()),
+            password: Some(Secret("s3cret".into())),
+            database: Some(4),
+            ..Settings::default()
+        };
+        assert!(!format!("{settings:?}").contains("s3cret"));
+        for url in [
+            "redis://h/",
+            "redis://user:pass@h/3",
+            "unix:///run/redis.sock?user=u&pass=p",
+        ] {
+            let server = Server::new(url, &settings).expect("a URL");
+            let login = server.info.redis_settings();
+            assert_eq!(login.username(), Some("mine"));
+            assert_eq!(login.password(), Some("s3cret"));
+            assert_eq!(login.db(), 4);
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! The settings of a manager and of a handle, and their bounds.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::event::SharedListener;
+use crate::owner::{MARK, MAX_LABEL, is_label};
+
+/// The shortest lease. Of a shorter one, the clock drift and one request would leave nothing.
+const MIN_LEASE: Duration = Duration::from_millis(10);
+/// The longest lease. A crashed holder delays the others for its whole lease.
+pub(crate) const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
+/// The longest time that a mutex is left free for clients that poll. `gap.lua` has the same number.
+const LONGEST_GAP: Duration = Duration::from_millis(500);
+/// The largest number of replicas. Nobody has as many, so a larger number is a mistake.
+const MAX_REPLICAS: u32 = 1000;
+/// The longest prefix, in bytes.
+const MAX_PREFIX: usize = 1024;
+
+/// The terms of a lease. A thread hands its lease only to a thread that asked for the same terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Terms {
+    /// In 32 bits, because every lease in the process has this field. A day has 86,400,000 milliseconds.
+    lease_ms: u32,
+    pub(crate) renew: bool,
+}
+
+impl Terms {
+    /// Rounds the lease up to whole milliseconds, which Redis counts in.
+    pub(crate) const fn new(lease: Duration, renew: bool) -> Self {
+        let ms = lease.as_nanos().div_ceil(1_000_000);
+        debug_assert!(ms <= MAX_LEASE.as_millis(), "it was checked");
+        Self {
+            lease_ms: ms as u32,
+            renew,
+        }
+    }
+
+    pub(crate) fn lease(self) -> Duration {
+        Duration::from_millis(self.lease_ms.into())
+    }
+}
+
+/// The options of a handle: the manager's defaults, or options that were set on the handle.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    pub(crate) lease: Duration,
+    pub(crate) renew: bool,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) min_hold: Duration,
+}
+
+impl Options {
+    /// Checks the bounds of all options.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] if an option is out of bounds.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.max_hold == Some(Duration::ZERO) {
+            return Err(Error::config("max_hold", "zero"));
+        }
+        if self.min_hold > MAX_LEASE {
+            let reason = format!("{:?} is longer than 24 h", self.min_hold);
+            return Err(Error::config("min_hold", reason));
+        }
+        if (MIN_LEASE..=MAX_LEASE).contains(&self.lease) {
+            return Ok(());
+        }
+        let reason = format!("{:?} is not between 10 ms and 24 h", self.lease);
+        Err(Error::config("lease", reason))
+    }
+
+    pub(crate) fn terms(&self) -> Terms {
+        Terms::new(self.lease, self.renew)
+    }
+}
+
+/// A password. `Debug` does not show it.
+#[derive(Clone)]
+pub(crate) struct Secret(pub(crate) String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("<password>")
+    }
+}
+
+/// The settings of a manager.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) prefix: String,
+    pub(crate) label: String,
+    pub(crate) options: Options,
+    pub(crate) quantum: Duration,
+    pub(crate) poller_gap: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) io_timeout: Duration,
+    pub(crate) outage_limit: Duration,
+    /// Whether a wait begins with the call. If not, it begins with the first answer.
+    pub(crate) wait_through_outages: bool,
+    pub(crate) fence_memory: Duration,
+    pub(crate) pool_size: u32,
+    pub(crate) background_release: bool,
+    pub(crate) replicas: u32,
+    pub(crate) database: Option<i64>,
+    pub(crate) username: Option<String>,
+    pub(crate) password: Option<Secret>,
+    pub(crate) warn_after: Option<Duration>,
+    pub(crate) listener: Option<SharedListener>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            prefix: String::new(),
+            label: default_label(),
+            options: Options {
+                lease: Duration::from_secs(30),
+                renew: true,
+                max_hold: None,
+                min_hold: Duration::ZERO,
+            },
+            quantum: Duration::from_millis(50),
+            poller_gap: Duration::ZERO,
+            connect_timeout: Duration::from_secs(2),
+            io_timeout: Duration::from_secs(1),
+            outage_limit: Duration::from_secs(60),
+            wait_through_outages: false,
+            fence_memory: Duration::from_secs(10 * 60),
+            pool_size: 10,
+            background_release: false,
+            replicas: 0,
+            database: None,
+            username: None,
+            password: None,
+            warn_after: None,
+            listener: None,
+        }
+    }
+}
+
+impl Settings {
+    /// Checks the bounds of all settings.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] with the name of the first setting that is out of bounds.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.options.check()?;
+        let check = |option, value: Duration, bounds: RangeInclusive<Duration>, said: &str| {
+            if bounds.contains(&value) {
+                return Ok(());
+            }
+            Err(Error::config(option, format!("{value:?} is not {said}")))
+        };
+        let (ms, hour) = (Duration::from_millis(1), Duration::from_secs(60 * 60));
+        let (short, said) = (ms..=hour, "between 1 ms and 1 h");
+        check("quantum", self.quantum, short.clone(), said)?;
+        check(
+            "poller_gap",
+            self.poller_gap,
+            Duration::ZERO..=LONGEST_GAP.min(self.quantum),
+            "between 0 and 500 ms, and no longer than the quantum",
+        )?;
+        check("connect_timeout", self.connect_timeout, short.clone(), said)?;
+        check("io_timeout", self.io_timeout, short, said)?;
+        let any = ms..=Duration::MAX;
+        check("outage_limit", self.outage_limit, any, "at least 1 ms")?;
+        let year = Duration::from_secs(1)..=hour * 24 * 366;
+        check(
+            "fence_memory",
+            self.fence_memory,
+            year,
+            "between 1 s and 366 days",
+        )?;
+        if !(1..=1024).contains(&self.pool_size) {
+            return Err(Error::config("pool_size", "not between 1 and 1,024"));
+        }
+        if self.replicas > MAX_REPLICAS {
+            return Err(Error::config("replicas", "more than 1,000"));
+        }
+        if self.database.is_some_and(|number| number < 0) {
+            return Err(Error::config("database", "negative"));
+        }
+        if self.warn_after == Some(Duration::ZERO) {
+            return Err(Error::config("warn_after", "zero"));
+        }
+        if self.prefix.len() > MAX_PREFIX {
+            return Err(Error::config("prefix", "longer than 1,024 bytes"));
+        }
+        if self.label.len() > MAX_LABEL {
+            return Err(Error::config("label", "longer than 128 bytes"));
+        }
+        if !self.label.chars().all(is_label) {
+            let reason = format!("only visible ASCII characters other than {MARK:?} are allowed");
+            return Err(Error::config("label", reason));
+        }
+        Ok(())
+    }
+}
+
+/// Returns `host:pid`, so that an operator who looks into Redis finds the process.
+fn default_label() -> String {
+    let host = rustix::system::uname();
+    let host = host.nodename().to_string_lossy();
+    let host: String = host
+        .chars()
+        .take(64)
+        .map(|c| if is_label(c) { c } else { '-' })
+        .collect();
+    format!("{host}:{}", std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_in_bounds() {
+        Settings::default().check().expect("the defaults");
+    }
+
+    #[test]
+    fn what_is_out_of_bounds_is_named() {
+        let settings = |change: fn(&mut Settings)| {
+            let mut settings = Settings::default();
+            change(&mut settings);
+            settings.check().expect_err("out of bounds").to_string()
+        };
+        for (text, named) in [
+            (settings(|s| s.options.lease = Duration::ZERO), "lease"),
+            (
+                settings(|s| s.options.lease = Duration::from_millis(9)),
+                "lease",
+            ),
+            (settings(|s| s.options.lease = Duration::MAX), "lease"),
+            (
+                settings(|s| s.options.max_hold = Some(Duration::ZERO)),
+                "max_hold",
+            ),
+            (
+                settings(|s| s.options.min_hold = MAX_LEASE + Duration::from_nanos(1)),
+                "min_hold",
+            ),
+            (settings(|s| s.quantum = Duration::ZERO), "quantum"),
+            (settings(|s| s.poller_gap = s.quantum * 2), "poller_gap"),
+            (settings(|s| s.io_timeout = Duration::ZERO), "io_timeout"),
+            (
+                settings(|s| s.connect_timeout = Duration::MAX),
+                "connect_timeout",
+            ),
+            (
+                settings(|s| s.outage_limit = Duration::ZERO),
+                "outage_limit",
+            ),
+            (
+                settings(|s| s.fence_memory = Duration::ZERO),
+                "fence_memory",
+            ),
+            (
+                settings(|s| s.warn_after = Some(Duration::ZERO)),
+                "warn_after",
+            ),
+            (settings(|s| s.pool_size = 0), "pool_size"),
+            (settings(|s| s.replicas = 1001), "replicas"),
+            (settings(|s| s.database = Some(-1)), "database"),
+            (settings(|s| s.label = "a b".into()), "label"),
+            (settings(|s| s.label = "a!".into()), "label"),
+            (settings(|s| s.label = "é".into()), "label"),
+            (settings(|s| s.prefix = "p".repeat(2000)), "prefix"),
+        ] {
+            assert!(text.starts_with(&format!("invalid `{named}`: ")), "{text}");
+        }
+    }
+}
