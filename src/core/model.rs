@@ -4,7 +4,8 @@
 //! Each random history ends with a spell of good weather. All along, no two processes may hold the lock by
 //! their own clocks, and fences must rise; in the end, everybody must have been served, and nothing be left.
 
-use std::collections::VecDeque;
+mod server;
+
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -14,185 +15,15 @@ use crate::config::Terms;
 use crate::core::attempt::{Attempt, Grant, Hearing, Input, Leftover, Outcome, Step, Surroundings};
 use crate::core::ending::{Ending, Next};
 use crate::error::{Failure, FailureKind};
-use crate::message::{Ask, Gone, Reply, Verb};
+use crate::message::{Reply, Verb};
 use crate::random::Chance;
 use crate::sync::{Arc, AtomicU64, Ordering};
 
+use server::{LIFE, Server};
+
 const LEASE: Duration = Duration::from_secs(2);
 const ALMOST_A_LEASE: Duration = Duration::from_millis(1_999);
-const CLAIM: Duration = Duration::from_secs(1);
-const LIFE: Duration = Duration::from_secs(3);
 const PROCESSES: usize = 3;
-
-/// What the scripts keep in Redis for one name.
-#[derive(Debug, Default)]
-struct Server {
-    /// Owner, whether marked, and when it expires.
-    lock: Option<(Arc<str>, bool, Time)>,
-    last_fence: u64,
-    /// Owner, when it was last seen, and whether it named a channel.
-    queue: VecDeque<(Arc<str>, Time, bool)>,
-    /// The owners that messages were for.
-    published: Vec<Arc<str>>,
-    /// The owners whose process has no subscription at this time.
-    deaf: Vec<Arc<str>>,
-}
-
-impl Server {
-    fn expire(&mut self, now: Time) {
-        if self.lock.as_ref().is_some_and(|(_, _, end)| *end <= now) {
-            self.lock = None;
-        }
-    }
-
-    fn fences(&mut self, now: Time, count: u64) -> u64 {
-        let first = (self.last_fence + 1).max(now.as_nanos() / 1000);
-        self.last_fence = first + count - 1;
-        first
-    }
-
-    fn leave(&mut self, owner: &Arc<str>) {
-        self.queue.retain(|(queued, ..)| queued != owner);
-    }
-
-    fn next_waiter(&mut self, me: &Arc<str>, believed: Duration, now: Time) -> Option<Arc<str>> {
-        while let Some((head, seen, named)) = self.queue.pop_front() {
-            if head == *me {
-                return Some(head);
-            }
-            let is_heard = !named || !self.deaf.contains(&head);
-            if now.since(seen) <= believed && is_heard {
-                if named {
-                    self.published.push(Arc::clone(&head));
-                }
-                return Some(head);
-            }
-        }
-        None
-    }
-
-    fn give(&mut self, owner: &Arc<str>, until: Time) {
-        self.lock = Some((Arc::clone(owner), !self.queue.is_empty(), until));
-    }
-
-    fn release(&mut self, owner: &Arc<str>, now: Time) -> Reply {
-        match &self.lock {
-            Some((holder, _, _)) if holder == owner => {
-                let nobody = Arc::from("");
-                match self.next_waiter(&nobody, LIFE, now) {
-                    Some(head) => self.give(&head, now + CLAIM),
-                    None => self.lock = None,
-                }
-                Reply::Released
-            }
-            Some(_) => Reply::NotOwner(Gone::Taken),
-            None => Reply::NotOwner(Gone::Removed),
-        }
-    }
-
-    fn ask(&mut self, ask: &Ask, at_once: bool, now: Time) -> Reply {
-        if self.lock.is_none() && at_once {
-            self.lock = Some((Arc::clone(&ask.owner), false, now + ask.lease));
-            let fence = self.fences(now, ask.fences);
-            return Reply::Granted {
-                fence,
-                rest: Vec::new(),
-                contended: false,
-            };
-        }
-        if self.lock.is_none() {
-            let head = self.next_waiter(&ask.owner, LIFE / 2, now);
-            let head = head.unwrap_or_else(|| Arc::clone(&ask.owner));
-            if head == ask.owner {
-                self.give(&head, now + ask.lease);
-                let fence = self.fences(now, ask.fences);
-                let contended = !self.queue.is_empty();
-                return Reply::Granted {
-                    fence,
-                    rest: Vec::new(),
-                    contended,
-                };
-            }
-            self.give(&head, now + CLAIM);
-        }
-        let Some((holder, marked, end)) = &mut self.lock else {
-            unreachable!("it was given away just now");
-        };
-        if *holder == ask.owner {
-            *end = (*end).max(now + ask.lease);
-            let contended = *marked;
-            self.leave(&ask.owner);
-            let fence = self.fences(now, ask.fences);
-            return Reply::Granted {
-                fence,
-                rest: Vec::new(),
-                contended,
-            };
-        }
-        let reply = Reply::Held {
-            ttl: Some(end.since(now)),
-            holder: Arc::clone(holder),
-        };
-        if let Some(channel) = &ask.channel {
-            *marked = true;
-            let named = !channel.is_empty();
-            match self
-                .queue
-                .iter_mut()
-                .find(|(owner, ..)| *owner == ask.owner)
-            {
-                Some(waiter) => (waiter.1, waiter.2) = (now, named),
-                None => self.queue.push_back((Arc::clone(&ask.owner), now, named)),
-            }
-        }
-        reply
-    }
-
-    fn carry_out(&mut self, verb: &Verb, now: Time) -> Reply {
-        self.expire(now);
-        match verb {
-            Verb::Acquire { ask, at_once } => self.ask(ask, *at_once, now),
-            Verb::TakeOver { ask, from, .. } => {
-                let ours = matches!(&self.lock, Some((holder, _, _)) if holder == from);
-                if !ours {
-                    return self.ask(ask, false, now);
-                }
-                match self.next_waiter(&ask.owner, LIFE, now) {
-                    Some(head) if head != ask.owner => {
-                        if let Some(channel) = &ask.channel {
-                            let named = !channel.is_empty();
-                            self.queue.push_back((Arc::clone(&ask.owner), now, named));
-                        }
-                        self.give(&head, now + CLAIM);
-                        Reply::Held {
-                            ttl: Some(CLAIM),
-                            holder: head,
-                        }
-                    }
-                    _ => {
-                        let fence = self.fences(now, ask.fences);
-                        self.lock = Some((Arc::clone(&ask.owner), false, now + ask.lease));
-                        Reply::Granted {
-                            fence,
-                            rest: Vec::new(),
-                            contended: false,
-                        }
-                    }
-                }
-            }
-            Verb::Release { owner, .. } => match &self.lock {
-                Some((holder, true, _)) if holder == owner => Reply::Contended,
-                _ => self.release(owner, now),
-            },
-            Verb::HandOver { owner, .. } => self.release(owner, now),
-            Verb::Keep { .. } => unreachable!("no guard here has a min_hold"),
-            Verb::Cancel { owner, .. } => {
-                self.leave(owner);
-                self.release(owner, now)
-            }
-        }
-    }
-}
 
 /// What the network does with one request.
 #[derive(Clone, Copy, Debug)]
@@ -585,7 +416,7 @@ proptest! {
         }
         prop_assert!(world.processes.iter().all(|process| process.endings.is_empty()), "endings without an end");
         world.server.expire(world.now);
-        // As the keys of the queue do, a life after the last who joined it.
+        // As the keys of the queue do, a life after the last waiter joined it.
         world.server.queue.retain(|(_, seen, _)| world.now.since(*seen) <= LIFE);
         prop_assert_eq!(world.server.lock, None);
         prop_assert!(world.server.queue.is_empty());

@@ -1,0 +1,694 @@
+//! Single steps of an attempt, each beside the answer that brings it about.
+
+use super::*;
+use crate::core::outage::UNCONFIRMED_PAUSE;
+use crate::random::SystemChance;
+
+const LEASE: Duration = Duration::from_secs(30);
+const START: Time = Time::from_nanos(1 << 50);
+
+/// An attempt, and the present as its thread sees it.
+struct Scene {
+    chance: SystemChance,
+    now: Time,
+    until: Option<Time>,
+    hearing: Hearing,
+    lease: Duration,
+    delegates: u32,
+    waits_through_outages: bool,
+    attempt: Attempt,
+}
+
+impl Scene {
+    fn new(until: Option<Time>) -> Self {
+        let chance = SystemChance::new();
+        Self {
+            attempt: Attempt::new(&chance, "l", 1),
+            chance,
+            now: START,
+            until,
+            hearing: Hearing::Ready("c".into()),
+            lease: LEASE,
+            delegates: 1,
+            waits_through_outages: false,
+        }
+    }
+
+    fn waiting() -> Self {
+        Self::new(Some(Time::NEVER))
+    }
+
+    fn step(&mut self, input: Input) -> Step {
+        self.attempt.step(
+            input,
+            &Surroundings {
+                now: self.now,
+                arrived: START,
+                terms: Terms::new(self.lease, true),
+                until: self.until,
+                hearing: self.hearing.clone(),
+                block: 100,
+                beside: None,
+                of: 1,
+                crowded: false,
+                delegates: self.delegates,
+                outage_limit: Duration::from_mins(1),
+                waits_through_outages: self.waits_through_outages,
+                label: "l",
+                chance: &self.chance,
+            },
+        )
+    }
+
+    fn send(&mut self, input: Input) -> Verb {
+        match self.step(input) {
+            Step::Send(verb) => verb,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn replied(&mut self, reply: Reply) -> Step {
+        let sent = self.now;
+        self.step(Input::Replied {
+            sent,
+            reply,
+            resent: false,
+        })
+    }
+
+    fn failed(&mut self, kind: FailureKind, unknown: bool) -> Step {
+        let sent = self.now;
+        let failure = Failure::plain(kind, unknown, "bad weather");
+        self.step(Input::Failed {
+            sent,
+            failure,
+            cut_short: false,
+        })
+    }
+}
+
+fn held(ttl: Option<Duration>) -> Reply {
+    Reply::Held {
+        ttl,
+        holder: "lh1:other:l".into(),
+    }
+}
+
+const GRANTED: Reply = Reply::Granted {
+    fence: 7,
+    rest: Vec::new(),
+    contended: false,
+};
+
+fn sleep_of(step: Step, now: Time) -> Duration {
+    match step {
+        Step::Sleep(until) => until.since(now),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_free_lock_is_one_request_with_one_fence() {
+    let mut scene = Scene::waiting();
+    let Verb::Acquire { ask, at_once } = scene.send(Input::Go) else {
+        panic!("not asked");
+    };
+    assert_eq!((ask.fences, at_once), (1, true));
+    let Step::Done(Outcome::Granted(grant)) = scene.replied(GRANTED) else {
+        panic!("not granted");
+    };
+    assert_eq!(
+        (grant.fence, grant.contended, grant.doubt),
+        (7, false, None)
+    );
+    assert_eq!(grant.deadline, valid_until(START, LEASE));
+    assert_eq!(scene.attempt.abandon(), []);
+}
+
+#[test]
+fn what_was_not_offered_cannot_be_shared() {
+    let mut scene = Scene::waiting();
+    scene.send(Input::Go);
+    let Step::Done(Outcome::Failed(failure)) = scene.replied(Reply::Shared) else {
+        panic!("it was believed");
+    };
+    assert_eq!(failure.kind, FailureKind::Protocol);
+}
+
+#[test]
+fn a_try_never_queues_and_ends_with_the_answer() {
+    let mut scene = Scene::new(None);
+    let Verb::Acquire { ask, .. } = scene.send(Input::Go) else {
+        panic!("not asked");
+    };
+    assert_eq!(ask.channel, None);
+    let step = scene.replied(held(None));
+    assert!(matches!(step, Step::Done(Outcome::TimeOver(None))));
+    assert_eq!(scene.attempt.abandon(), []);
+}
+
+#[test]
+fn a_wait_queues_only_after_the_first_try_to_subscribe() {
+    let mut scene = Scene::waiting();
+    scene.hearing = Hearing::NotYet;
+    let Verb::Acquire { ask, .. } = scene.send(Input::Go) else {
+        panic!("not asked");
+    };
+    assert_eq!(ask.channel, None);
+    assert!(sleep_of(scene.replied(held(None)), START) <= poll::SUBSCRIBING);
+    scene.send(Input::Woken);
+    // Confirmed while the request was under way.
+    scene.hearing = Hearing::Ready("c".into());
+    assert!(sleep_of(scene.replied(held(None)), START) <= AFTER_EXPIRY);
+    let Verb::Acquire { ask, at_once } = scene.send(Input::Woken) else {
+        panic!("not asked");
+    };
+    assert_eq!((ask.channel.as_deref(), at_once), (Some("c"), true));
+    scene.replied(held(None));
+    // Queued under its channel: the queue goes first now.
+    scene.hearing = Hearing::NoSubscription;
+    let Verb::Acquire { ask, at_once } = scene.send(Input::Woken) else {
+        panic!("not asked");
+    };
+    assert_eq!((ask.channel.as_deref(), at_once), (Some(""), false));
+    assert!(sleep_of(scene.replied(held(None)), START) <= poll::NO_SUBSCRIPTION);
+}
+
+/// For each state of the subscription before a request and after it: only what the request named can wake it.
+#[test]
+fn a_request_that_named_the_wrong_channel_is_followed_by_another_at_once() {
+    let states = [Hearing::Ready("c".into()), Hearing::NoSubscription];
+    for before in &states {
+        for after in &states {
+            let mut scene = Scene::waiting();
+            scene.hearing = before.clone();
+            scene.send(Input::Go);
+            scene.hearing = after.clone();
+            let slept = sleep_of(scene.replied(held(None)), START);
+            assert_eq!(slept <= AFTER_EXPIRY, before != after, "{slept:?}");
+        }
+    }
+}
+
+/// It may have been handed the lock, for its claim window, and the message may be lost or never sent.
+#[test]
+fn polls_come_within_the_claim_window() {
+    for (lease_ms, window_ms) in [
+        (10, 250),
+        (250, 250),
+        (600, 600),
+        (1000, 1000),
+        (30_000, 1000),
+    ] {
+        let window = Duration::from_millis(window_ms);
+        for hearing in [Hearing::Ready("c".into()), Hearing::NoSubscription] {
+            let mut scene = Scene::waiting();
+            scene.lease = Duration::from_millis(lease_ms);
+            scene.hearing = hearing.clone();
+            scene.send(Input::Go);
+            let slept = sleep_of(scene.replied(held(None)), START);
+            let most = match hearing {
+                Hearing::NoSubscription => window / 3,
+                _ => window * 19 / 20,
+            };
+            assert!(slept <= most, "{lease_ms} ms, {hearing:?}: {slept:?}");
+        }
+    }
+}
+
+/// No message tells of its release. Many delegates share what the process may send.
+#[test]
+fn a_holder_of_another_client_is_polled_more_often() {
+    for (delegates, least_ms, most_ms) in [
+        (1, 50, 100),
+        (50, 50, 100),
+        (200, 200, 400),
+        (5000, 700, 950),
+    ] {
+        for holder in ["6e0b1c", "", "lh2:other"] {
+            let mut scene = Scene::waiting();
+            scene.delegates = delegates;
+            scene.send(Input::Go);
+            let holder = holder.into();
+            let slept = sleep_of(scene.replied(Reply::Held { ttl: None, holder }), START);
+            let bounds = Duration::from_millis(least_ms)..=Duration::from_millis(most_ms);
+            assert!(bounds.contains(&slept), "{delegates}: {slept:?}");
+        }
+    }
+}
+
+#[test]
+fn a_sleep_ends_at_the_reported_expiry_and_is_never_of_no_length() {
+    for (ttl, least, most) in [
+        (None, 700, 950),
+        (Some(60_000), 700, 950),
+        (Some(100), 100, 110),
+        (Some(0), 1, 10),
+    ] {
+        let mut scene = Scene::waiting();
+        scene.send(Input::Go);
+        let slept = sleep_of(scene.replied(held(ttl.map(Duration::from_millis))), START);
+        let bounds = Duration::from_millis(least)..=Duration::from_millis(most);
+        assert!(bounds.contains(&slept), "{ttl:?}: {slept:?}");
+    }
+}
+
+#[test]
+fn the_first_error_is_returned_and_later_ones_are_waited_out() {
+    let mut scene = Scene::waiting();
+    scene.send(Input::Go);
+    let step = scene.failed(FailureKind::Unavailable, true);
+    assert!(matches!(step, Step::Done(Outcome::Failed(_))));
+    // It may still be carried out.
+    assert_eq!(scene.attempt.abandon()[0].doubt, Some(START + LEASE));
+
+    let mut scene = Scene::waiting();
+    scene.send(Input::Go);
+    scene.replied(held(None));
+    let owner = Arc::clone(scene.attempt.owner());
+    scene.send(Input::Woken);
+    let mut slept = Duration::ZERO;
+    let failure = loop {
+        match scene.failed(FailureKind::Unavailable, true) {
+            Step::Sleep(until) => {
+                assert!(until > scene.now && until.since(scene.now) <= LONGEST_PAUSE);
+                slept += until.since(scene.now);
+                scene.now = until;
+            }
+            Step::Done(Outcome::Failed(failure)) => break failure,
+            other => panic!("{other:?}"),
+        }
+        // The same owner: its place in the queue is kept.
+        match scene.step(Input::Woken) {
+            Step::Send(verb) => assert_eq!(*verb.owner(), owner),
+            Step::Done(Outcome::Failed(failure)) => break failure,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(failure.passes());
+    assert!(
+        slept >= Duration::from_mins(1) && slept < Duration::from_secs(65),
+        "{slept:?}"
+    );
+}
+
+#[test]
+fn a_request_cut_short_by_one_threads_deadline_fails_no_other() {
+    let mut scene = Scene::new(Some(START + Duration::from_millis(1)));
+    scene.send(Input::Go);
+    scene.now = START + Duration::from_millis(100);
+    let step = scene.failed(FailureKind::Unavailable, true);
+    assert!(matches!(step, Step::Done(Outcome::TimeOver(Some(_)))));
+}
+
+#[test]
+fn other_permits_end_a_wait_and_leave_no_place_in_the_queue() {
+    let mut scene = Scene::waiting();
+    scene.send(Input::Go);
+    scene.replied(held(None));
+    scene.send(Input::Woken);
+    let step = scene.replied(Reply::Differs(5));
+    let Step::Done(Outcome::Failed(failure)) = step else {
+        panic!("it goes on: {step:?}");
+    };
+    let (asked, stored) = (1, 5);
+    assert_eq!(failure.kind, FailureKind::PermitsDiffer { asked, stored });
+    assert_eq!(scene.attempt.abandon().len(), 1);
+}
+
+#[test]
+fn what_will_not_pass_ends_a_wait() {
+    for kind in [
+        FailureKind::Denied,
+        FailureKind::WrongType,
+        FailureKind::Protocol,
+    ] {
+        let mut scene = Scene::waiting();
+        scene.send(Input::Go);
+        scene.replied(held(None));
+        scene.send(Input::Woken);
+        let step = scene.failed(kind, false);
+        assert!(matches!(step, Step::Done(Outcome::Failed(failure)) if failure.kind == kind));
+    }
+}
+
+#[test]
+fn a_deadline_during_an_outage_is_an_error_for_this_thread_alone() {
+    let mut scene = Scene::new(Some(START + Duration::from_secs(1)));
+    scene.send(Input::Go);
+    scene.replied(held(None));
+    scene.send(Input::Woken);
+    scene.now = START + Duration::from_secs(1);
+    let step = scene.failed(FailureKind::Unavailable, false);
+    assert!(matches!(step, Step::Done(Outcome::TimeOver(Some(_)))));
+    // The next thread carries it on, under the same owner.
+    let owner = Arc::clone(scene.attempt.owner());
+    scene.until = Some(Time::NEVER);
+    assert_eq!(*scene.send(Input::Go).owner(), owner);
+}
+
+#[test]
+fn a_grant_after_an_unknown_outcome_stays_in_doubt() {
+    let mut scene = Scene::waiting();
+    scene.send(Input::Go);
+    scene.replied(held(None));
+    scene.send(Input::Woken);
+    scene.failed(FailureKind::Unavailable, true);
+    scene.now = START + Duration::from_secs(1);
+    scene.send(Input::Woken);
+    let Step::Done(Outcome::Granted(grant)) = scene.replied(GRANTED) else {
+        panic!("not granted");
+    };
+    assert_eq!(grant.doubt, Some(START + LEASE));
+    assert!(grant.contended);
+}
+
+#[test]
+fn a_grant_by_a_request_that_went_out_twice_stays_in_doubt() {
+    let mut scene = Scene::waiting();
+    scene.send(Input::Go);
+    let step = scene.step(Input::Replied {
+        sent: START,
+        reply: GRANTED,
+        resent: true,
+    });
+    let Step::Done(Outcome::Granted(grant)) = step else {
+        panic!("not granted");
+    };
+    assert_eq!(grant.doubt, Some(START + LEASE));
+}
+
+#[test]
+fn a_grant_past_its_validity_is_not_one() {
+    let mut scene = Scene::waiting();
+    scene.send(Input::Go);
+    scene.replied(held(None));
+    let owner = Arc::clone(scene.attempt.owner());
+    scene.send(Input::Woken);
+    let sent = scene.now;
+    scene.now = valid_until(sent, LEASE);
+    let step = scene.step(Input::Replied {
+        sent,
+        reply: GRANTED,
+        resent: false,
+    });
+    assert!(matches!(step, Step::Sleep(_)));
+    assert_eq!(scene.attempt.leftovers()[0].owner, owner);
+    assert_ne!(*scene.attempt.owner(), owner);
+}
+
+const UNCONFIRMED: FailureKind = FailureKind::NotReplicated {
+    wanted: 2,
+    confirmed: 1,
+};
+
+/// The answer to a grant that too few replicas confirmed.
+fn unconfirmed(scene: &mut Scene) -> Step {
+    let failure = Failure {
+        half_done: true,
+        ..Failure::plain(UNCONFIRMED, false, "1 of 2")
+    };
+    let sent = scene.now;
+    scene.step(Input::Failed {
+        sent,
+        failure,
+        cut_short: false,
+    })
+}
+
+/// One cancel is enough: the request was carried out, and cannot be carried out later.
+#[test]
+fn a_grant_that_too_few_replicas_have_is_cancelled_before_the_next_try() {
+    let mut scene = Scene::waiting();
+    scene.send(Input::Go);
+    scene.replied(held(None));
+    for _ in 0..3 {
+        let owner = Arc::clone(scene.attempt.owner());
+        scene.send(Input::Woken);
+        let Step::Sleep(until) = unconfirmed(&mut scene) else {
+            panic!("it does not go on");
+        };
+        assert!(until.since(scene.now) >= UNCONFIRMED_PAUSE * 3 / 4);
+        let left = scene.attempt.leftovers();
+        assert_eq!((left.len(), &left[0].owner), (1, &owner));
+        assert_eq!(left[0].doubt, Some(scene.now));
+        assert_ne!(*scene.attempt.owner(), owner);
+        scene.now = until;
+        // The cancel is on its way: that the lock is still held says nothing.
+        scene.send(Input::Woken);
+        let ttl = None;
+        let step = scene.replied(Reply::Held { ttl, holder: owner });
+        assert!(matches!(step, Step::Sleep(_)), "{step:?}");
+        // Another holds it for a while.
+        scene.send(Input::Woken);
+        scene.replied(held(None));
+    }
+    // That others come and go says nothing of the replicas.
+    scene.now = scene.now + Duration::from_secs(40);
+    scene.send(Input::Woken);
+    assert!(matches!(unconfirmed(&mut scene), Step::Sleep(_)));
+    scene.send(Input::Woken);
+    scene.replied(held(None));
+    scene.now = scene.now + Duration::from_secs(40);
+    scene.send(Input::Woken);
+    let Step::Done(Outcome::Failed(failure)) = unconfirmed(&mut scene) else {
+        panic!("it waits for ever");
+    };
+    assert_eq!(failure.kind, UNCONFIRMED);
+}
+
+#[test]
+fn a_first_request_that_fails_is_waited_out_if_that_is_asked_for() {
+    for until in [
+        Some(Time::NEVER),
+        Some(START + Duration::from_mins(1)),
+        None,
+    ] {
+        let mut scene = Scene::new(until);
+        scene.waits_through_outages = true;
+        scene.send(Input::Go);
+        let mut step = scene.failed(FailureKind::Unavailable, false);
+        assert_eq!(matches!(step, Step::Sleep(_)), until.is_some(), "{step:?}");
+        while let Step::Sleep(end) = step {
+            scene.now = end;
+            step = scene.step(Input::Woken);
+            if let Step::Send(_) = step {
+                step = scene.failed(FailureKind::Unavailable, false);
+            }
+        }
+        let is_error = matches!(
+            step,
+            Step::Done(Outcome::Failed(_) | Outcome::TimeOver(Some(_)))
+        );
+        assert!(is_error, "{step:?}");
+        let waited = scene.now.since(START);
+        assert_eq!(
+            waited >= Duration::from_mins(1),
+            until.is_some(),
+            "{waited:?}"
+        );
+    }
+}
+
+/// For each answer to the request before it.
+#[test]
+fn a_request_that_is_cut_short_leaves_the_answer_before_it() {
+    let end = START + Duration::from_secs(1);
+    let cut_short = |scene: &mut Scene| {
+        scene.send(Input::Woken);
+        let sent = scene.now;
+        scene.now = end;
+        let failure = Failure {
+            timed_out: true,
+            ..Failure::plain(FailureKind::Unavailable, true, "no answer in time")
+        };
+        match scene.step(Input::Failed {
+            sent,
+            failure,
+            cut_short: true,
+        }) {
+            Step::Done(Outcome::TimeOver(failure)) => failure.map(|failure| failure.kind),
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut nothing = Scene::new(Some(end));
+    assert_eq!(cut_short(&mut nothing), Some(FailureKind::Unavailable));
+
+    let mut was_held = Scene::new(Some(end));
+    was_held.send(Input::Go);
+    was_held.replied(held(None));
+    assert_eq!(cut_short(&mut was_held), None);
+    // An answer from before this thread's wait does not count.
+    was_held.now = START;
+    was_held.attempt.held = Some(START - Duration::from_millis(1));
+    assert_eq!(cut_short(&mut was_held), Some(FailureKind::Unavailable));
+
+    let mut failed = Scene::new(Some(end));
+    failed.send(Input::Go);
+    failed.replied(held(None));
+    failed.send(Input::Woken);
+    unconfirmed(&mut failed);
+    assert_eq!(cut_short(&mut failed), Some(UNCONFIRMED));
+}
+
+fn taking_over(scene: &mut Scene) -> Arc<str> {
+    let from: Arc<str> = "lh1:mine:l".into();
+    let leftover = Leftover {
+        owner: Arc::clone(&from),
+        units: 1,
+        doubt: None,
+        kept_until: None,
+        give_back: None,
+    };
+    scene.attempt = Attempt::take_over(&scene.chance, "l", leftover, None);
+    let verb = scene.send(Input::Go);
+    assert!(matches!(verb, Verb::TakeOver { from: f, .. } if f == from));
+    from
+}
+
+#[test]
+fn a_take_over_of_unknown_outcome_leaves_both_owners_behind() {
+    let mut scene = Scene::waiting();
+    let from = taking_over(&mut scene);
+    let owner = Arc::clone(scene.attempt.owner());
+    assert!(matches!(
+        scene.failed(FailureKind::Unavailable, true),
+        Step::Sleep(_)
+    ));
+    let left: Vec<_> = scene.attempt.leftovers();
+    assert_eq!([&left[0].owner, &left[1].owner], [&from, &owner]);
+    assert!(
+        left.iter()
+            .all(|leftover| leftover.doubt == Some(START + LEASE))
+    );
+    scene.now = scene.now + Duration::from_secs(1);
+    let verb = scene.send(Input::Woken);
+    assert!(matches!(verb, Verb::Acquire { .. }));
+    assert!(*verb.owner() != owner && *verb.owner() != from);
+}
+
+#[test]
+fn an_answer_to_another_question_takes_nothing_over() {
+    for reply in [Reply::Shared, Reply::Released] {
+        let mut scene = Scene::waiting();
+        let from = taking_over(&mut scene);
+        let owner = Arc::clone(scene.attempt.owner());
+        let step = scene.replied(reply);
+        assert!(matches!(step, Step::Done(Outcome::Failed(_))), "{step:?}");
+        let left = scene.attempt.abandon();
+        let left: Vec<_> = left.iter().map(|leftover| &*leftover.owner).collect();
+        assert_eq!(left, [&*from, &*owner]);
+    }
+}
+
+/// One cancel is enough: Redis will not carry the request out later.
+#[test]
+fn what_was_refused_half_way_leaves_its_owner_behind() {
+    for half_done in [false, true] {
+        let mut scene = Scene::new(None);
+        scene.send(Input::Go);
+        let failure = Failure {
+            half_done,
+            ..Failure::plain(FailureKind::Denied, false, "no right to this")
+        };
+        let sent = scene.now;
+        let step = scene.step(Input::Failed {
+            sent,
+            failure,
+            cut_short: false,
+        });
+        assert!(matches!(step, Step::Done(Outcome::Failed(_))), "{step:?}");
+        let left = scene.attempt.abandon();
+        let doubts: Vec<_> = left.iter().map(|leftover| leftover.doubt).collect();
+        assert_eq!(doubts, if half_done { vec![Some(sent)] } else { vec![] });
+    }
+}
+
+#[test]
+fn a_take_over_that_was_not_sent_is_sent_again_or_cleaned_up() {
+    let mut scene = Scene::waiting();
+    let from = taking_over(&mut scene);
+    assert!(matches!(
+        scene.failed(FailureKind::Unavailable, false),
+        Step::Sleep(_)
+    ));
+    scene.now = scene.now + Duration::from_secs(1);
+    assert!(matches!(scene.send(Input::Woken), Verb::TakeOver { .. }));
+    assert_eq!(scene.attempt.abandon()[0].owner, from);
+}
+
+#[test]
+fn who_takes_a_release_back_keeps_the_patience_of_its_wait() {
+    for waits in [false, true] {
+        let mut scene = Scene::waiting();
+        let from = Leftover {
+            owner: "lh1:mine:l".into(),
+            units: 1,
+            doubt: None,
+            kept_until: None,
+            give_back: None,
+        };
+        scene.attempt = Attempt::take_back(&scene.chance, "l", from.clone(), None, waits);
+        scene.send(Input::Go);
+        let step = scene.failed(FailureKind::Unavailable, false);
+        assert_eq!(matches!(step, Step::Sleep(_)), waits, "{step:?}");
+        // Not taken over, it is still to be released.
+        assert_eq!(scene.attempt.abandon()[0], from);
+    }
+}
+
+#[test]
+fn a_take_over_that_is_abandoned_leaves_its_unused_fences_to_be_given_back() {
+    let unused = Some(GiveBack { used: 1, last: 9 });
+    for failure in [None, Some(true), Some(false)] {
+        let mut scene = Scene::waiting();
+        let from = Leftover {
+            owner: "lh1:mine:l".into(),
+            units: 1,
+            doubt: None,
+            kept_until: None,
+            give_back: None,
+        };
+        scene.attempt = Attempt::take_over(&scene.chance, "l", from, unused);
+        scene.send(Input::Go);
+        if let Some(unknown) = failure {
+            scene.failed(FailureKind::Unavailable, unknown);
+        }
+        assert_eq!(scene.attempt.abandon()[0].give_back, unused);
+    }
+}
+
+#[test]
+fn a_take_over_from_an_owner_in_doubt_leaves_that_owner_behind() {
+    for reply in [GRANTED, held(None)] {
+        let mut scene = Scene::waiting();
+        let from = Leftover {
+            owner: "lh1:mine:l".into(),
+            units: 1,
+            doubt: Some(START + LEASE),
+            kept_until: None,
+            give_back: None,
+        };
+        scene.attempt = Attempt::take_over(&scene.chance, "l", from.clone(), None);
+        scene.send(Input::Go);
+        scene.replied(reply);
+        assert_eq!(scene.attempt.leftovers(), [from]);
+    }
+}
+
+#[test]
+fn a_take_over_that_was_handed_over_waits_in_the_queue() {
+    let mut scene = Scene::waiting();
+    taking_over(&mut scene);
+    assert!(matches!(scene.replied(held(None)), Step::Sleep(_)));
+    assert!(matches!(
+        scene.send(Input::Woken),
+        Verb::Acquire { at_once: false, .. }
+    ));
+    let left = scene.attempt.abandon();
+    assert_eq!(
+        left.len(),
+        1,
+        "the old owner is gone, the new one is queued"
+    );
+}

@@ -1,0 +1,449 @@
+//! A queue beside a plain model, and its rules one by one.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const TERMS: Terms = Terms::new(Duration::from_secs(30), true);
+
+const ALONE: Sharing = Sharing {
+    together: false,
+    several: false,
+};
+const TOGETHER: Sharing = Sharing {
+    together: true,
+    several: true,
+};
+const BESIDE: Sharing = Sharing {
+    together: false,
+    several: true,
+};
+
+/// It is its number.
+impl Tenancy for u32 {
+    fn number(&self) -> u64 {
+        (*self).into()
+    }
+
+    fn terms(&self) -> Terms {
+        TERMS
+    }
+}
+
+fn wants(units: u32, waits: bool) -> Wants {
+    Wants {
+        units,
+        terms: TERMS,
+        waits,
+    }
+}
+
+fn at(ms: u64) -> Time {
+    Time::from_nanos(ms * 1_000_000)
+}
+
+fn grant(tenure: u32, units: u32, fences: Fences, quantum_over: Time) -> Granted<u32> {
+    Granted {
+        tenure,
+        units,
+        fences,
+        quantum_over,
+    }
+}
+
+#[test]
+fn a_tenure_passes_until_its_quantum_is_over() {
+    let mut queue = Queue::new(ALONE);
+    let arrive = |queue: &mut Queue<&str, u32>, who| {
+        queue.arrive(wants(1, true), at(0), |_| Health::Good, || who)
+    };
+    assert!(matches!(arrive(&mut queue, "a"), Arrival::Delegate));
+    assert!(matches!(arrive(&mut queue, "b"), Arrival::Queued(0)));
+    assert!(matches!(arrive(&mut queue, "c"), Arrival::Queued(1)));
+    let begun = queue.granted(grant(9, 1, Fences::new(100, 10), at(50)), at(0));
+    assert_eq!(begun.turn.fence, 100);
+    assert!(begun.beside.0.is_none() && begun.next.is_none());
+    let Finish::Passed((Some(("b", turn)), _)) = queue.finish(9, at(49), Health::Good) else {
+        panic!("not passed on");
+    };
+    assert_eq!(turn.fence, 101);
+    let Finish::TakeOver("c", Some(back)) =
+        queue.finish(turn.tenure.number(), at(50), Health::Good)
+    else {
+        panic!("no take-over at the end of the quantum");
+    };
+    assert_eq!(
+        back,
+        GiveBack {
+            used: 101,
+            last: 109
+        }
+    );
+}
+
+#[test]
+fn other_terms_take_over_instead_of_being_passed_to() {
+    let mut queue: Queue<&str, u32> = Queue::new(ALONE);
+    let mut other = wants(1, true);
+    queue.arrive(other, at(0), |_| Health::Good, || "a");
+    other.terms = Terms::new(Duration::from_secs(31), true);
+    queue.arrive(other, at(0), |_| Health::Good, || "b");
+    queue.granted(grant(1, 1, Fences::new(1, 9), at(50)), at(0));
+    assert!(matches!(
+        queue.finish(1, at(1), Health::Good),
+        Finish::TakeOver("b", _)
+    ));
+}
+
+#[test]
+fn readers_sit_together_until_the_quantum_is_over_and_then_ask_anew() {
+    let mut queue: Queue<u32, u32> = Queue::new(TOGETHER);
+    let fences = || Fences::granted(crate::message::Kind::Read, 7, 1);
+    let arrive = |queue: &mut Queue<u32, u32>, now| {
+        queue.arrive(wants(1, true), now, |_| Health::Good, || 0)
+    };
+    assert!(matches!(arrive(&mut queue, at(0)), Arrival::Delegate));
+    assert!(matches!(arrive(&mut queue, at(0)), Arrival::Queued(_)));
+    let begun = queue.granted(grant(1, 1, fences(), at(50)), at(0));
+    assert_eq!(begun.beside.0.map(|(_, turn)| turn.fence), Some(7));
+    assert!(matches!(arrive(&mut queue, at(49)), Arrival::Turn(_)));
+    // The old tenure goes on for those who are in it; nobody else joins them, nor waits for their end.
+    assert!(matches!(arrive(&mut queue, at(50)), Arrival::Delegate));
+    queue.granted(grant(2, 1, fences(), at(100)), at(50));
+    assert!(matches!(arrive(&mut queue, at(51)), Arrival::Turn(turn) if turn.tenure == 2));
+    for _ in 0..2 {
+        let finish = queue.finish(1, at(52), Health::Good);
+        assert!(matches!(finish, Finish::Passed((None, _))));
+    }
+    assert!(matches!(
+        queue.finish(1, at(52), Health::Good),
+        Finish::Release(None)
+    ));
+}
+
+#[test]
+fn permits_are_asked_for_one_after_the_other_and_passed_to_their_equals() {
+    let mut queue: Queue<&str, u32> = Queue::new(BESIDE);
+    let arrive = |queue: &mut Queue<&str, u32>, units, who| {
+        queue.arrive(wants(units, true), at(0), |_| Health::Good, || who)
+    };
+    assert!(matches!(arrive(&mut queue, 1, "a"), Arrival::Delegate));
+    assert!(matches!(arrive(&mut queue, 1, "b"), Arrival::Queued(_)));
+    assert!(matches!(arrive(&mut queue, 2, "c"), Arrival::Queued(_)));
+    assert!(matches!(arrive(&mut queue, 1, "d"), Arrival::Queued(_)));
+    let begun = queue.granted(grant(1, 1, Fences::new(1, 9), at(50)), at(0));
+    assert_eq!(begun.next, Some("b"), "there may be another");
+    // While b asks, a's goes to nobody: c is first and wants two.
+    assert!(matches!(
+        queue.finish(1, at(1), Health::Good),
+        Finish::Release(_)
+    ));
+    let begun = queue.granted(grant(2, 1, Fences::new(10, 9), at(50)), at(2));
+    assert_eq!(begun.next, Some("c"));
+    let Finish::Passed((Some(("d", _)), _)) = queue.finish(2, at(3), Health::Good) else {
+        panic!("not passed on");
+    };
+}
+
+/// One step of a random history.
+#[derive(Clone, Debug)]
+enum Act {
+    Arrive(u32, bool),
+    Leave(usize),
+    Held(bool),
+    NotAnswered,
+    Grant(u64),
+    Given(u64),
+    GiveUp,
+    Fail,
+    TryFail,
+    Finish(usize, Health),
+    Lose,
+    Released,
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        5 => (prop_oneof![Just(1u32), Just(4)], any::<bool>()).prop_map(|(u, w)| Act::Arrive(u, w)),
+        1 => any::<usize>().prop_map(Act::Leave),
+        2 => any::<bool>().prop_map(Act::Held),
+        1 => Just(Act::NotAnswered),
+        4 => (1u64..6).prop_map(Act::Grant),
+        1 => (1u64..6).prop_map(Act::Given),
+        1 => Just(Act::GiveUp),
+        1 => Just(Act::Fail),
+        1 => Just(Act::TryFail),
+        6 => (any::<usize>(), prop_oneof![
+            8 => Just(Health::Good), 1 => Just(Health::Poor), 1 => Just(Health::Lost),
+        ]).prop_map(|(n, h)| Act::Finish(n, h)),
+        1 => Just(Act::Lose),
+        3 => Just(Act::Released),
+    ]
+}
+
+/// The plain model: the waiting threads in order, the delegate, the live tenures and turns, and whether a release is
+/// under way.
+#[derive(Debug)]
+struct Model {
+    sharing: Sharing,
+    waiting: Vec<(u64, u32, bool, u64)>,
+    asking: Option<(u32, Answered)>,
+    /// With their units.
+    tenures: Vec<(u32, u32)>,
+    /// Those that are passed to nobody.
+    shut: Vec<u32>,
+    turns: Vec<Turn<u32>>,
+    ending: bool,
+    fence: u64,
+}
+
+impl Model {
+    fn fits(&self, units: u32) -> bool {
+        self.tenures.iter().any(|(tenure, of)| {
+            let is_open = !self.shut.contains(tenure);
+            *of == units && is_open && self.taken(*tenure) < self.sharing.seats()
+        })
+    }
+
+    fn taken(&self, tenure: u32) -> u32 {
+        self.turns
+            .iter()
+            .filter(|turn| turn.tenure == tenure)
+            .count() as u32
+    }
+
+    /// Takes the thread at the front, which must be the one that came first.
+    fn serve(&mut self, who: u64) -> (u32, bool) {
+        let (_, units, waits, first) = self.waiting.remove(0);
+        assert_eq!(first, who, "served out of turn");
+        (units, waits)
+    }
+
+    fn turn(&mut self, turn: Turn<u32>, units: u32) {
+        let repeats = |other: &Turn<u32>| other.fence == turn.fence;
+        assert!(!self.turns.iter().any(repeats), "a fence was repeated");
+        self.fence = self.fence.max(turn.fence);
+        assert!(
+            self.tenures.contains(&(turn.tenure, units)),
+            "it does not fit"
+        );
+        assert!(self.taken(turn.tenure) < self.sharing.seats(), "it is full");
+        self.turns.push(turn);
+    }
+
+    fn admitted(&mut self, admitted: impl IntoIterator<Item = Admitted<u64, u32>>) {
+        for (who, turn) in admitted {
+            assert!(!self.shut.contains(&turn.tenure), "past the delegate");
+            let (units, _) = self.serve(who);
+            self.turn(turn, units);
+        }
+    }
+
+    /// Takes out the tries for `least` units or more, which must be those that were answered.
+    fn tried(&mut self, answered: &[u64], least: u32) {
+        let has_it = |w: &(u64, u32, bool, u64)| !w.2 && w.1 >= least;
+        let tries = self.waiting.iter().filter(|w| has_it(w)).map(|w| w.3);
+        assert_eq!(answered, tries.collect::<Vec<_>>());
+        self.waiting.retain(|w| !has_it(w));
+    }
+
+    /// Returns whether the last answer holds for a thread that wants `units`.
+    fn told(&self, units: u32) -> bool {
+        self.asking.is_some_and(|(asked, answer)| match answer {
+            Answered::Nothing => false,
+            Answered::Held => units >= asked,
+            Answered::Queued => true,
+        })
+    }
+
+    /// Whether this process has all of it.
+    fn is_held(&self) -> bool {
+        !self.sharing.several && !self.tenures.is_empty()
+    }
+
+    fn may_ask(&self) -> bool {
+        self.asking.is_none() && !self.is_held() && !self.ending
+    }
+
+    fn delegate(&mut self, next: Option<u64>, answer: Answered) {
+        let expected = self.may_ask() && !self.waiting.is_empty();
+        assert_eq!(next.is_some(), expected, "somebody was forgotten");
+        if let Some(who) = next {
+            self.asking = Some((self.serve(who).0, answer));
+        }
+    }
+
+    /// Begins a tenure, with the turns and the tasks that the queue returned.
+    fn begun(&mut self, begun: Begun<u64, u32>, tenure: u32, units: u32) {
+        self.tenures.push((tenure, units));
+        self.turn(begun.turn, units);
+        self.admitted(begun.beside.0.into_iter().chain(begun.beside.1));
+        self.delegate(begun.next, Answered::Nothing);
+        if self.sharing.several {
+            assert!(begun.tried.is_empty());
+        } else {
+            self.tried(&begun.tried, 0);
+        }
+    }
+
+    fn over(&mut self, tenure: u32) {
+        self.tenures.retain(|(other, _)| *other != tenure);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn it_agrees_with_the_plain_model(
+        sharing in prop_oneof![Just(ALONE), Just(TOGETHER), Just(BESIDE)],
+        acts in proptest::collection::vec(act(), 1..80),
+    ) {
+        let mut queue: Queue<u64, u32> = Queue::new(sharing);
+        let mut model = Model {
+            sharing,
+            waiting: Vec::new(),
+            asking: None,
+            tenures: Vec::new(),
+            shut: Vec::new(),
+            turns: Vec::new(),
+            ending: false,
+            fence: 0,
+        };
+        let now = at(0);
+        for (who, act) in acts.into_iter().enumerate() {
+            let who = who as u64;
+            match act {
+                Act::Arrive(units, waits) => {
+                    let fits = model.waiting.is_empty() && model.fits(units);
+                    match queue.arrive(wants(units, waits), now, |_| Health::Good, || who) {
+                        Arrival::Delegate => {
+                            prop_assert!(model.may_ask() && model.waiting.is_empty());
+                            model.asking = Some((units, Answered::Nothing));
+                        }
+                        Arrival::Turn(turn) => {
+                            prop_assert!(fits);
+                            model.turn(turn, units);
+                        }
+                        Arrival::Held => {
+                            prop_assert!(!waits);
+                            let own = model.asking.is_none() && !model.may_ask();
+                            prop_assert!(model.told(units) || own || model.is_held());
+                        }
+                        Arrival::Queued(ticket) => {
+                            prop_assert!(!model.may_ask(), "it waits for nobody");
+                            prop_assert!(waits || !model.is_held(), "that was known");
+                            model.waiting.push((ticket, units, waits, who));
+                        }
+                    }
+                }
+                Act::Leave(index) => {
+                    if let Some(index) = index.checked_rem(model.waiting.len()) {
+                        let (ticket, ..) = model.waiting.remove(index);
+                        prop_assert!(queue.leave(ticket));
+                        prop_assert!(!queue.leave(ticket));
+                    }
+                }
+                Act::Held(queued) => {
+                    if let Some((units, answer)) = &mut model.asking {
+                        *answer = if queued { Answered::Queued } else { Answered::Held };
+                        let least = if queued { 0 } else { *units };
+                        model.tried(&queue.answered_held(queued), least);
+                    }
+                }
+                Act::NotAnswered => {
+                    queue.not_answered();
+                    if let Some((_, answer)) = &mut model.asking {
+                        *answer = Answered::Nothing;
+                    }
+                }
+                Act::Grant(fences) => {
+                    if let Some((units, _)) = model.asking.take() {
+                        let block = Fences::new(model.fence + 10, fences);
+                        let begun = queue.granted(grant(who as u32, units, block, at(1)), now);
+                        model.begun(begun, who as u32, units);
+                    }
+                }
+                Act::Given(fences) => {
+                    let block = Fences::new(model.fence + 10, fences);
+                    let begun = queue.given(grant(who as u32, 1, block, at(1)), now);
+                    if !sharing.several && model.asking.is_some() {
+                        model.shut.push(who as u32);
+                    }
+                    model.begun(begun, who as u32, 1);
+                }
+                Act::GiveUp => {
+                    if let Some((units, answer)) = model.asking.take() {
+                        let next = queue.delegate_left();
+                        let same = model.waiting.first().is_some_and(|w| w.1 == units);
+                        model.delegate(next, if same { answer } else { Answered::Nothing });
+                    }
+                }
+                Act::Fail => {
+                    if model.asking.take().is_some() {
+                        let all: Vec<u64> = model.waiting.drain(..).map(|w| w.3).collect();
+                        prop_assert_eq!(queue.failed(), all);
+                    }
+                }
+                Act::TryFail => {
+                    if model.asking.take().is_some() {
+                        let (tries, next) = queue.try_failed();
+                        model.tried(&tries, 0);
+                        model.delegate(next, Answered::Nothing);
+                    }
+                }
+                Act::Finish(index, health) => {
+                    let Some(index) = index.checked_rem(model.turns.len()) else { continue };
+                    let turn = model.turns.remove(index);
+                    let tenure = turn.tenure;
+                    let stale = !model.tenures.iter().any(|(other, _)| *other == tenure);
+                    let empty = model.taken(tenure) == 0;
+                    match queue.finish(tenure.number(), now, health) {
+                        Finish::Stale => prop_assert!(stale),
+                        Finish::Passed((first, rest)) => {
+                            model.admitted(first.into_iter().chain(rest));
+                            prop_assert!(model.taken(tenure) > 0);
+                        }
+                        Finish::TakeOver(who, _) => {
+                            prop_assert!(empty && !sharing.several);
+                            model.over(tenure);
+                            model.delegate(Some(who), Answered::Held);
+                        }
+                        Finish::Release(_) => {
+                            model.over(tenure);
+                            prop_assert!(empty && (model.waiting.is_empty() || !model.may_ask()));
+                            model.ending = !sharing.several;
+                        }
+                        Finish::Lost(next) => {
+                            prop_assert_eq!(health, Health::Lost);
+                            model.over(tenure);
+                            model.delegate(next, Answered::Nothing);
+                        }
+                    }
+                }
+                Act::Lose => {
+                    if let Some((tenure, _)) = model.tenures.first().copied() {
+                        let next = queue.lost(u64::from(tenure));
+                        model.over(tenure);
+                        model.delegate(next, Answered::Nothing);
+                    }
+                }
+                Act::Released => {
+                    if std::mem::take(&mut model.ending) {
+                        let next = queue.ended();
+                        model.delegate(next, Answered::Nothing);
+                    }
+                }
+            }
+            let mut tenures: Vec<_> = queue.tenures.iter().map(|held| held.tenure).collect();
+            tenures.sort_unstable();
+            prop_assert!(tenures.into_iter().eq(model.tenures.iter().map(|(tenure, _)| *tenure)));
+            let busy = model.asking.is_some() || !model.tenures.is_empty() || model.ending;
+            prop_assert_eq!(queue.is_idle(), !busy);
+            prop_assert!(!model.may_ask() || model.waiting.is_empty(), "a thread waits for nobody");
+            prop_assert_eq!(queue.is_crowded(), !model.waiting.is_empty());
+        }
+    }
+}
