@@ -1,7 +1,8 @@
 //! Single steps of an attempt, each beside the answer that brings it about.
 
 use super::*;
-use crate::core::outage::UNCONFIRMED_PAUSE;
+use crate::config::Terms;
+use crate::core::outage::{LONGEST_PAUSE, UNCONFIRMED_PAUSE};
 use crate::random::SystemChance;
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -378,6 +379,23 @@ fn a_grant_by_a_request_that_went_out_twice_stays_in_doubt() {
     assert_eq!(grant.doubt, Some(START + LEASE));
 }
 
+/// A guard holds the lock under this owner: a cancel would end the lock under it.
+#[test]
+fn an_attempt_that_was_granted_leaves_nothing_behind() {
+    for resent in [false, true] {
+        let mut scene = Scene::waiting();
+        scene.send(Input::Go);
+        let step = scene.step(Input::Replied {
+            sent: START,
+            reply: GRANTED,
+            resent,
+        });
+        assert!(matches!(step, Step::Done(Outcome::Granted(_))), "{step:?}");
+        assert!(!scene.attempt.is_new());
+        assert_eq!(scene.attempt.abandon(), [], "resent: {resent}");
+    }
+}
+
 #[test]
 fn a_grant_past_its_validity_is_not_one() {
     let mut scene = Scene::waiting();
@@ -520,7 +538,7 @@ fn a_request_that_is_cut_short_leaves_the_answer_before_it() {
     assert_eq!(cut_short(&mut was_held), None);
     // An answer from before this thread's wait does not count.
     was_held.now = START;
-    was_held.attempt.held = Some(START - Duration::from_millis(1));
+    was_held.attempt.patience = Patience::new(Wait::Held(START - Duration::from_millis(1)));
     assert_eq!(cut_short(&mut was_held), Some(FailureKind::Unavailable));
 
     let mut failed = Scene::new(Some(end));
@@ -669,9 +687,11 @@ fn a_take_over_from_an_owner_in_doubt_leaves_that_owner_behind() {
             kept_until: None,
             give_back: None,
         };
-        scene.attempt = Attempt::take_over(&scene.chance, "l", from.clone(), None);
+        let unused = Some(GiveBack { used: 1, last: 9 });
+        scene.attempt = Attempt::take_over(&scene.chance, "l", from.clone(), unused);
         scene.send(Input::Go);
         scene.replied(reply);
+        // The take-over has given the unused fences back: they are nobody's a second time.
         assert_eq!(scene.attempt.leftovers(), [from]);
     }
 }

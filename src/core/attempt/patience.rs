@@ -1,0 +1,132 @@
+//! How long an attempt goes on without a grant, and how it ends for the thread that drives it.
+//!
+//! A wait goes on until its thread's deadline. A failure ends it in the cases of this table, the first that fits; in all
+//! others, the attempt backs off.
+//!
+//! | failure | the attempt ends |
+//! | --- | --- |
+//! | permanent: denied, wrong type, other permits, an answer that makes no sense | for everybody |
+//! | at or after the thread's deadline | for this thread alone; another may carry the attempt on |
+//! | the same, and only because of the deadline | the same; the answer before the failure counts, if there is one |
+//! | of a try | for everybody |
+//! | before a wait has begun | the same, unless the manager waits through outages |
+//! | of an outage that has lasted for its limit, in a wait without a deadline | for everybody |
+
+use std::time::Duration;
+
+use super::step::{Outcome, Step, Surroundings};
+use crate::clock::Time;
+use crate::core::outage::{LONGEST_PAUSE, Outage};
+use crate::error::Failure;
+use crate::random::jittered;
+
+/// The shortest sleep: the next request follows at once.
+pub(super) const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
+
+/// The answers and failures that decide whether a wait goes on.
+#[derive(Debug)]
+pub(super) struct Patience {
+    wait: Wait,
+    /// The failures since the last answer.
+    outage: Option<Outage>,
+}
+
+/// How far the wait has come.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wait {
+    /// No wait has begun: the first failure is returned at once.
+    NotBegun,
+    /// A thread of this process waits: failures are waited out.
+    Begun,
+    /// The same, and the lock is contended: a thread of this process has just passed it on.
+    Contended,
+    /// The same, and Redis answered "held" at this time.
+    Held(Time),
+}
+
+impl Patience {
+    pub(super) fn new(wait: Wait) -> Self {
+        Self { wait, outage: None }
+    }
+
+    /// Returns whether failures are waited out.
+    pub(super) fn has_begun(&self) -> bool {
+        !matches!(self.wait, Wait::NotBegun)
+    }
+
+    /// Returns whether others are known to have wanted the lock.
+    pub(super) fn is_contended(&self) -> bool {
+        matches!(self.wait, Wait::Contended | Wait::Held(_))
+    }
+
+    /// Returns the last failure, if Redis has not answered since.
+    pub(super) fn failure(&self) -> Option<Failure> {
+        self.outage.as_ref().and_then(Outage::failure)
+    }
+
+    /// Takes in that Redis answered "held". That ends every outage but one of replicas.
+    pub(super) fn answered_held(&mut self, now: Time) {
+        self.wait = Wait::Held(now);
+        self.outage.take_if(|outage| !outage.outlives_an_answer());
+    }
+
+    /// Returns the end for this thread, if its time or the limit of an outage is over. A try that was not answered still
+    /// has its one request.
+    pub(super) fn end(&self, around: &Surroundings<'_>) -> Option<Step> {
+        let is_over = match around.until {
+            None => self.is_contended(),
+            Some(Time::NEVER) => {
+                let outage = self.outage.as_ref()?;
+                let failure = outage.too_long(around.now, around.outage_limit)?;
+                return Some(Step::Done(Outcome::Failed(failure)));
+            }
+            Some(until) => around.now >= until && (self.has_begun() || self.outage.is_some()),
+        };
+        is_over.then(|| Step::Done(Outcome::TimeOver(self.failure())))
+    }
+
+    /// Backs off after a failure, or ends the attempt: the table at the top.
+    pub(super) fn back_off(
+        &mut self,
+        failure: Failure,
+        cut_short: bool,
+        around: &Surroundings<'_>,
+    ) -> Step {
+        // 1. A permanent failure is everybody's.
+        if !failure.passes() {
+            return Step::Done(Outcome::Failed(failure));
+        }
+        // 2. A failure after this thread's deadline says nothing to the threads behind it.
+        if around.until.is_some_and(|until| around.now >= until) {
+            let result = if cut_short {
+                self.before(failure, around)
+            } else {
+                Some(failure)
+            };
+            return Step::Done(Outcome::TimeOver(result));
+        }
+        // 3. Nobody waits for the failure to pass.
+        let waits = self.has_begun() || around.waits_through_outages;
+        if around.until.is_none() || !waits {
+            return Step::Done(Outcome::Failed(failure));
+        }
+        // 4. Sleep, unless the outage has lasted for its limit.
+        let pause = Outage::note(&mut self.outage, failure, around.now, around.outage_limit);
+        match self.end(around) {
+            Some(end) => end,
+            None => sleep(jittered(around.chance, pause), around),
+        }
+    }
+
+    /// Returns the result of a thread whose deadline `cut` its last request short. `None`: the answer before was "held".
+    fn before(&self, cut: Failure, around: &Surroundings<'_>) -> Option<Failure> {
+        let was_held = matches!(self.wait, Wait::Held(at) if at >= around.arrived);
+        self.failure().or_else(|| (!was_held).then_some(cut))
+    }
+}
+
+/// Returns a sleep, which ends at the thread's own deadline. That is later than now, so the sleep has a length.
+pub(super) fn sleep(length: Duration, around: &Surroundings<'_>) -> Step {
+    let until = around.now + length.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
+    Step::Sleep(until.min(around.until.unwrap_or(Time::NEVER)))
+}

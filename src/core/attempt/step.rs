@@ -1,0 +1,111 @@
+//! The input and the output of an attempt's steps.
+
+use std::time::Duration;
+
+use crate::clock::Time;
+use crate::config::Terms;
+use crate::core::poll::Hearing;
+use crate::error::Failure;
+use crate::message::{GiveBack, Reply, Verb};
+use crate::random::Chance;
+use crate::sync::Arc;
+
+/// The present, as an attempt needs it for a step.
+pub(crate) struct Surroundings<'a> {
+    pub(crate) now: Time,
+    /// When the driving thread called.
+    pub(crate) arrived: Time,
+    pub(crate) terms: Terms,
+    /// When the driving thread gives up; `None` if it only tries.
+    pub(crate) until: Option<Time>,
+    pub(crate) hearing: Hearing,
+    /// How many fences a grant reserves if the lock will be passed on.
+    pub(crate) block: u64,
+    /// A tenure of this process that more threads may share, if nobody else waits.
+    pub(crate) beside: Option<Arc<str>>,
+    /// Into how many units the lock is divided.
+    pub(crate) of: u32,
+    /// Whether other threads of this process wait.
+    pub(crate) crowded: bool,
+    /// How many delegates this process has, over all names.
+    pub(crate) delegates: u32,
+    pub(crate) outage_limit: Duration,
+    /// Whether a failure of the first request is waited out too.
+    pub(crate) waits_through_outages: bool,
+    pub(crate) label: &'a str,
+    pub(crate) chance: &'a dyn Chance,
+}
+
+/// The event that leads to a step.
+#[derive(Debug)]
+pub(crate) enum Input {
+    /// A thread begins to drive the attempt.
+    Go,
+    /// The request that was sent at this time was answered. `resent`: Redis may carry it out twice.
+    Replied {
+        sent: Time,
+        reply: Reply,
+        resent: bool,
+    },
+    /// The request that was sent at this time failed. `cut_short`: only because the driving thread's wait was over.
+    Failed {
+        sent: Time,
+        failure: Failure,
+        cut_short: bool,
+    },
+    /// A sleep is over, by a message or by time.
+    Woken,
+}
+
+/// The next thing to do.
+#[derive(Debug)]
+pub(crate) enum Step {
+    Send(Verb),
+    Sleep(Time),
+    Done(Outcome),
+}
+
+/// How the attempt ended, for the thread that drives it.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Granted(Grant),
+    /// Threads may share the tenure that was offered for another quantum.
+    Shared,
+    /// The thread's time is over. `None`: the last answer was "held". Otherwise this failure kept the thread from an
+    /// answer. Another thread may carry the attempt on.
+    TimeOver(Option<Failure>),
+    /// It failed for everybody.
+    Failed(Failure),
+}
+
+/// A lock that was granted.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    pub(crate) owner: Arc<str>,
+    pub(crate) fence: u64,
+    pub(crate) fences: u64,
+    /// The fences of the further names of a set.
+    pub(crate) rest: Vec<u64>,
+    /// A reading of the clock from before the request.
+    pub(crate) sent: Time,
+    pub(crate) deadline: Time,
+    /// Whether other processes are known, or likely, to wait for it.
+    pub(crate) contended: bool,
+    /// Until when Redis may still carry out a request of unknown outcome.
+    pub(crate) doubt: Option<Time>,
+    /// Until when Redis may keep the key for such a request, whose lease may be longer than this grant's.
+    pub(crate) kept_until: Option<Time>,
+}
+
+/// An owner of this process that may be left in Redis.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Leftover {
+    pub(crate) owner: Arc<str>,
+    pub(crate) units: u32,
+    /// Until when the answer "not there" is not final.
+    pub(crate) doubt: Option<Time>,
+    /// Until when Redis may keep the key, if that may be longer than the lease of the thread that ends it.
+    pub(crate) kept_until: Option<Time>,
+    /// The unused part of the fences of a tenure.
+    pub(crate) give_back: Option<GiveBack>,
+}
