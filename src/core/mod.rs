@@ -7,8 +7,8 @@
 //! * [`poll`]: how often an attempt asks without having been woken; [`outage`]: what it makes of failures;
 //! * [`pickup`]: how long a waiter has to pick up a lock that it was handed;
 //! * [`ending`]: the way out, and the clean-up of what may have been left behind;
-//! * [`queue`]: the threads of this process that want one name, and the passing of a tenure between them; [`line`]:
-//!   those of them that wait;
+//! * [`queue`]: the threads of this process that want one name, and the passing of a tenure between them;
+//!   [`ticket_queue`]: those of them that wait;
 //! * [`fence`]: the numbers that order guards;
 //! * [`lease`]: how long a tenure may be believed, and how it ends;
 //! * [`schedule`]: what is due when.
@@ -17,7 +17,6 @@ pub(crate) mod attempt;
 pub(crate) mod ending;
 pub(crate) mod fence;
 pub(crate) mod lease;
-mod line;
 #[cfg(test)]
 mod model;
 mod outage;
@@ -25,3 +24,4 @@ pub(crate) mod pickup;
 mod poll;
 pub(crate) mod queue;
 pub(crate) mod schedule;
+mod ticket_queue;

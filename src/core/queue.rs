@@ -40,7 +40,7 @@ use smallvec::SmallVec;
 use crate::clock::Time;
 use crate::config::Terms;
 use crate::core::fence::Fences;
-use crate::core::line::Line;
+use crate::core::ticket_queue::TicketQueue;
 use crate::message::{GiveBack, Sharing};
 
 /// What a thread wants of a name.
@@ -138,13 +138,20 @@ pub(crate) enum Finish<W, T> {
 #[derive(Debug)]
 pub(crate) struct Queue<W, T> {
     sharing: Sharing,
-    waiting: Line<W>,
+    waiting: TicketQueue<Waiting<W>>,
     asking: Option<Asking>,
     /// One at the most, unless the kind has several beside each other.
     tenures: SmallVec<[Held<T>; 1]>,
     /// Whether the only tenure is being released.
     ending: bool,
     retired: bool,
+}
+
+/// A thread that waits.
+#[derive(Debug)]
+struct Waiting<W> {
+    wants: Wants,
+    waiter: W,
 }
 
 /// What is known of a delegate's question.
@@ -197,7 +204,7 @@ impl<W, T: Tenancy> Queue<W, T> {
     pub(crate) fn new(sharing: Sharing) -> Self {
         Self {
             sharing,
-            waiting: Line::new(),
+            waiting: TicketQueue::new(),
             asking: None,
             tenures: SmallVec::new(),
             ending: false,
@@ -243,7 +250,8 @@ impl<W, T: Tenancy> Queue<W, T> {
         if !wants.waits && (is_held || is_answered) {
             return Arrival::Held;
         }
-        Arrival::Queued(self.waiting.push(wants, waiter()))
+        let waiter = waiter();
+        Arrival::Queued(self.waiting.push(Waiting { wants, waiter }))
     }
 
     /// A waiting thread gives up. False where it waits no longer: a turn or a task is on its way to it.
@@ -389,7 +397,7 @@ impl<W, T: Tenancy> Queue<W, T> {
 
     /// Everybody who waits is to be told that the manager is closed.
     pub(crate) fn close(&mut self) -> Vec<W> {
-        self.waiting.take(|_| true)
+        self.take_waiting(|_| true)
     }
 
     /// A turn of tenure `number` has ended.
@@ -506,8 +514,13 @@ impl<W, T: Tenancy> Queue<W, T> {
     /// Takes out the threads that wait for an answer only, where it is one to what they want. There are none but while
     /// the first is awaited.
     fn take_tries(&mut self, is_answered: impl Fn(u32) -> bool) -> Vec<W> {
-        self.waiting
-            .take(|w| !w.wants.waits && is_answered(w.wants.units))
+        self.take_waiting(|wants| !wants.waits && is_answered(wants.units))
+    }
+
+    /// Takes out the waiting threads for which `is_meant` returns true.
+    fn take_waiting(&mut self, is_meant: impl Fn(&Wants) -> bool) -> Vec<W> {
+        let taken = self.waiting.take(|waiting| is_meant(&waiting.wants));
+        taken.into_iter().map(|waiting| waiting.waiter).collect()
     }
 
     /// Lets in whoever is first and fits, until somebody does not.
