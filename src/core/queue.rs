@@ -1,49 +1,77 @@
 //! The threads of this process that want one name.
 //!
-//! Whatever wants a name enters its queue. The first that cannot be let in is the *delegate*, the only thread of
-//! this process that asks Redis; the others wait behind it, first come, first served. A grant from Redis starts a
-//! *tenure*, which is then passed from thread to thread in memory for as long as its quantum, its fences and the
-//! health of its lease allow.
+//! A thread that wants a name enters its queue. The first thread that finds no seat is the *delegate*, the only thread of
+//! this process that asks Redis. The others wait behind it, first come, first served. A grant from Redis begins a
+//! *tenure*. It is passed from thread to thread in memory, as long as its quantum, its fences and the health of its lease
+//! allow.
 //!
-//! | what is so | event | what is so then | what the caller is to do |
+//! | state | event | next state | the caller must |
 //! | --- | --- | --- | --- |
-//! | nothing | a thread arrives | asking | it is the delegate: ask Redis |
-//! | asking | a thread arrives | asking | it waits; a try is answered "held" if Redis said so last, and no failure since |
-//! | asking | this process adopts the lock | held, asking | its turn; it is passed to nobody: who asks is first |
-//! | asking | Redis grants | held | hand the delegate its turn, and whoever else fits in |
-//! | asking | the delegate gives up | asking / nothing | the next thread carries its attempt on / clean up |
-//! | asking | a delegate that waits fails with an error that ends its wait | nothing | fail everybody behind it |
-//! | asking | a delegate that tries fails | asking / nothing | fail the tries behind it; the next thread that waits asks |
-//! | held | a thread arrives that fits in | held | its turn: no request |
-//! | held | a turn ends, the next thread may have the tenure | held | pass it on: no request |
-//! | held | the last turn ends, threads wait | asking | the first asks by *taking over* the tenure |
+//! | idle | a thread arrives | asking | ask Redis: the thread is the delegate |
+//! | asking | a thread arrives | asking | let it wait; a try gets "held" if that was the last answer, with no failure since |
+//! | asking | this process adopts the lock | held, asking | give the adopter its turn, and pass it to nobody: the delegate is first |
+//! | asking | Redis grants | held | give the delegate its turn, and all who fit in |
+//! | asking | the delegate gives up | asking / idle | hand its attempt to the next thread / clean up |
+//! | asking | a delegate that waits fails with an error that ends its wait | idle | fail everybody behind it |
+//! | asking | a delegate that tries fails | asking / idle | fail the tries behind it; the next thread that waits asks |
+//! | held | a thread arrives that fits in | held | give it a turn, without a request |
+//! | held | a turn ends, the next thread may have the tenure | held | pass it on, without a request |
+//! | held | the last turn ends, threads wait | asking | let the first ask by *taking over* the tenure |
 //! | held | the last turn ends, nobody waits | ending | release |
-//! | held | the lease is lost | asking / nothing | the next thread asks afresh |
-//! | ending | a thread arrives | ending | it waits; the lock is still this process's |
-//! | ending | the release is over | asking / nothing | the first thread that waits asks |
+//! | held | the lease is lost | asking / idle | let the next thread ask anew |
+//! | ending | a thread arrives | ending | let it wait: the lock is still this process's |
+//! | ending | the release is over | asking / idle | let the first thread that waits ask |
 //!
-//! Invariant: nobody waits while nothing is so, so no thread is ever forgotten.
+//! Invariant: no thread waits while the queue is idle, so no thread is ever forgotten.
 //!
-//! How a tenure is shared is the kind's ([`Sharing`]): a mutex has one tenure of one seat; the readers of a name sit
-//! in one tenure together; a semaphore's permits are tenures beside each other. Where tenures may stand beside each
-//! other, a process asks while it holds, so that a thread that does not fit into a tenure it has need not wait for
-//! its end: then "held" and "asking" are both so, nobody waits without a delegate, and what ends is released to
-//! whoever is first in Redis, be it this process's own delegate.
+//! The kind decides how threads share a tenure ([`Sharing`]). A mutex has one tenure of one seat. The readers of a name
+//! sit in one tenure together. A semaphore's permits are tenures beside each other. If a kind allows several tenures, a
+//! process asks while it holds, so "held" and "asking" are both true. A thread that finds no seat then need not wait for
+//! a tenure's end. A tenure that ends is released to the first waiter in Redis, which may be this process's own delegate.
 //!
-//! A mutex has one tenure, but a hold that was detached elsewhere may be adopted here at any moment: while the delegate
-//! asks, while a release is under way, even while this process has a tenure that it has lost without knowing. Then the
-//! same is so for it. Nobody asks until the last tenure has ended; if the delegate gives up meanwhile, those behind it
+//! A mutex has one tenure, but a thread may adopt a detached hold at any moment. The delegate may be asking then, a
+//! release may be under way, or this process may have lost a tenure without knowing. So here, too, several states may be
+//! true at once. Nobody asks until the last tenure has ended. If the delegate gives up meanwhile, the threads behind it
 //! wait for that end.
+
+mod delegate;
+mod seats;
 
 use smallvec::SmallVec;
 
 use crate::clock::Time;
 use crate::config::Terms;
-use crate::core::fence::Fences;
 use crate::core::ticket_queue::TicketQueue;
 use crate::message::{GiveBack, Sharing};
 
-/// What a thread wants of a name.
+use delegate::{DelegateRequest, LastAnswer};
+use seats::Seats;
+
+pub(crate) use seats::{Granted, Turn};
+
+/// The queue of one name. `W` stands for a waiting thread, `T` for a tenure.
+#[derive(Debug)]
+pub(crate) struct Queue<W, T> {
+    sharing: Sharing,
+    waiting: TicketQueue<Waiting<W>>,
+    /// The delegate's request, while there is a delegate.
+    asking: Option<DelegateRequest>,
+    /// At most one tenure, unless the kind allows several, or a thread adopts.
+    tenures: SmallVec<[Seats<T>; 1]>,
+    /// Whether the only tenure is being released.
+    ending: bool,
+    /// Whether the queue has left the table of names, so that no thread may enter.
+    retired: bool,
+}
+
+/// A thread that waits.
+#[derive(Debug)]
+struct Waiting<W> {
+    wants: Wants,
+    waiter: W,
+}
+
+/// The part of a lock that a thread wants, and on which terms.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wants {
     /// How much of the lock it takes up.
@@ -53,6 +81,14 @@ pub(crate) struct Wants {
     pub(crate) waits: bool,
 }
 
+/// A tenure, as far as the queue knows it.
+pub(crate) trait Tenancy: Clone {
+    /// Returns the number that tells the tenure from all others.
+    fn number(&self) -> u64;
+    /// Returns the terms that all turns of the tenure share.
+    fn terms(&self) -> Terms;
+}
+
 /// Whether a tenure's lease allows it to be passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Health {
@@ -60,28 +96,12 @@ pub(crate) enum Health {
     Good,
     /// Still held, but not renewed, or late: the next thread asks Redis.
     Poor,
-    /// Still held, and to be kept from everybody for a while: it is released, and then the next thread asks.
+    /// Still held, and kept from everybody for a while (`min_hold`): it is released, and then the next thread asks.
     KeptBack,
     Lost,
 }
 
-/// What the queue wants to know of a tenure.
-pub(crate) trait Tenancy: Clone {
-    /// Tells it from the queue's other ones.
-    fn number(&self) -> u64;
-    fn terms(&self) -> Terms;
-}
-
-/// A grant, as the queue keeps it.
-#[derive(Debug)]
-pub(crate) struct Granted<T> {
-    pub(crate) tenure: T,
-    pub(crate) units: u32,
-    pub(crate) fences: Fences,
-    pub(crate) quantum_over: Time,
-}
-
-/// What became of a thread that arrived.
+/// The role of a thread that arrived.
 #[derive(Debug)]
 pub(crate) enum Arrival<T> {
     /// It asks Redis.
@@ -94,32 +114,25 @@ pub(crate) enum Arrival<T> {
     Held,
 }
 
-/// One thread's part in a tenure.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Turn<T> {
-    pub(crate) tenure: T,
-    pub(crate) fence: u64,
-}
-
 /// A thread that waited and now has its turn.
 pub(crate) type Admitted<W, T> = (W, Turn<T>);
 
 /// The threads that come in at one moment. Mostly it is one, so the first is kept apart from the allocation.
 pub(crate) type Entrants<W, T> = (Option<Admitted<W, T>>, Vec<Admitted<W, T>>);
 
-/// What is to be done after a grant.
+/// The tasks after a grant.
 #[derive(Debug)]
 pub(crate) struct Begun<W, T> {
     /// The turn of the thread that asked.
     pub(crate) turn: Turn<T>,
     pub(crate) beside: Entrants<W, T>,
-    /// Threads that only tried, and now know that it is held.
+    /// Threads that only tried, and now know that the lock is held.
     pub(crate) tried: Vec<W>,
     /// The thread that asks next.
     pub(crate) next: Option<W>,
 }
 
-/// What is to be done after a turn has ended.
+/// The tasks after a turn has ended.
 #[derive(Debug)]
 pub(crate) enum Finish<W, T> {
     /// The tenure was over before.
@@ -130,74 +143,8 @@ pub(crate) enum Finish<W, T> {
     TakeOver(W, Option<GiveBack>),
     /// The tenure has ended here, and nobody wants it: release it, then call [`Queue::ended`].
     Release(Option<GiveBack>),
-    /// The lease was lost; this thread, if any, asks afresh.
+    /// The lease was lost; this thread, if any, asks anew.
     Lost(Option<W>),
-}
-
-/// The queue of one name. `W` stands for a waiting thread, `T` for a tenure.
-#[derive(Debug)]
-pub(crate) struct Queue<W, T> {
-    sharing: Sharing,
-    waiting: TicketQueue<Waiting<W>>,
-    asking: Option<Asking>,
-    /// One at the most, unless the kind has several beside each other.
-    tenures: SmallVec<[Held<T>; 1]>,
-    /// Whether the only tenure is being released.
-    ending: bool,
-    retired: bool,
-}
-
-/// A thread that waits.
-#[derive(Debug)]
-struct Waiting<W> {
-    wants: Wants,
-    waiter: W,
-}
-
-/// What is known of a delegate's question.
-#[derive(Clone, Copy, Debug)]
-struct Asking {
-    units: u32,
-    /// The last answer.
-    answer: Answered,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answered {
-    /// None yet, or a failure since.
-    Nothing,
-    /// Held: so much is not to be had.
-    Held,
-    /// Held, and it stands in the queue, so that nobody gets past it who wants less.
-    Queued,
-}
-
-impl Asking {
-    fn new(units: u32) -> Self {
-        Self {
-            units,
-            answer: Answered::Nothing,
-        }
-    }
-
-    /// Whether the answer is one to who wants so much.
-    fn answers(self, units: u32) -> bool {
-        match self.answer {
-            Answered::Nothing => false,
-            Answered::Held => units >= self.units,
-            Answered::Queued => true,
-        }
-    }
-}
-
-#[derive(Debug)]
-struct Held<T> {
-    tenure: T,
-    units: u32,
-    /// How many turns it has at this time.
-    taken: u32,
-    fences: Fences,
-    quantum_over: Time,
 }
 
 impl<W, T: Tenancy> Queue<W, T> {
@@ -212,7 +159,7 @@ impl<W, T: Tenancy> Queue<W, T> {
         }
     }
 
-    /// Nobody enters it any more.
+    /// Closes an idle queue: no thread enters it any more.
     pub(crate) fn retire(&mut self) {
         debug_assert!(self.is_idle() && !self.is_crowded());
         self.retired = true;
@@ -222,8 +169,7 @@ impl<W, T: Tenancy> Queue<W, T> {
         self.retired
     }
 
-    /// A thread wants the name. `waiter` is called only where it has to wait; `health` only where there is a
-    /// tenure that it could share.
+    /// Lets a thread in. Calls `waiter` only if the thread must wait, and `health` only for a tenure with a seat for it.
     pub(crate) fn arrive(
         &mut self,
         wants: Wants,
@@ -231,45 +177,54 @@ impl<W, T: Tenancy> Queue<W, T> {
         health: impl Fn(&T) -> Health,
         waiter: impl FnOnce() -> W,
     ) -> Arrival<T> {
+        // 1. Nobody is before it: it takes a seat, or asks for one.
         if self.waiting.is_empty() {
-            for held in &mut self.tenures {
-                if held.admits(&wants, self.sharing, now) && health(&held.tenure) == Health::Good {
-                    if let Some(turn) = held.admit() {
+            for seats in &mut self.tenures {
+                let is_admitted = admits(seats, &wants, self.sharing, now);
+                if is_admitted && health(&seats.tenure) == Health::Good {
+                    if let Some(turn) = seats.admit() {
                         return Arrival::Turn(turn);
                     }
                 }
             }
             if self.may_ask() {
-                self.asking = Some(Asking::new(wants.units));
+                self.asking = Some(DelegateRequest::new(wants.units, LastAnswer::None));
                 return Arrival::Delegate;
             }
         }
-        // Whatever keeps a process from asking is the question under way, or its own hold on the lock.
+        // 2. A try needs no more than an answer, which the delegate may have. Without a delegate, this process itself
+        //    holds or releases the lock.
         let is_held = !self.sharing.several && !self.tenures.is_empty();
         let is_answered = self.asking.is_none_or(|asking| asking.answers(wants.units));
         if !wants.waits && (is_held || is_answered) {
             return Arrival::Held;
         }
+        // 3. It waits.
         let waiter = waiter();
         Arrival::Queued(self.waiting.push(Waiting { wants, waiter }))
     }
 
-    /// A waiting thread gives up. False where it waits no longer: a turn or a task is on its way to it.
+    /// Takes out a thread that gives up. Returns false if it waits no longer: a turn or a task is on its way to it.
     pub(crate) fn leave(&mut self, ticket: u64) -> bool {
         self.waiting.remove(ticket).is_some()
     }
 
-    /// Whether threads wait here that a grant would be passed on to.
+    /// Takes out all threads that wait, because the manager is closed.
+    pub(crate) fn close(&mut self) -> Vec<W> {
+        self.take_waiting(|_| true)
+    }
+
+    /// Returns whether threads wait to which a grant would be passed on.
     pub(crate) fn is_crowded(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Whether nothing is held, asked or waited for.
+    /// Returns whether nothing is held, asked or waited for.
     pub(crate) fn is_idle(&self) -> bool {
         self.asking.is_none() && self.tenures.is_empty() && !self.ending
     }
 
-    /// Whether this process releases the lock at this time.
+    /// Returns whether this process is releasing the lock.
     pub(crate) fn is_ending(&self) -> bool {
         self.ending
     }
@@ -279,79 +234,77 @@ impl<W, T: Tenancy> Queue<W, T> {
         self.waiting.iter().count()
     }
 
-    /// The tenure that this process has now, where it can have no other.
+    /// Returns the tenure of this process, if it can have no other.
     pub(crate) fn tenure(&self) -> Option<&T> {
         let only = self.tenures.first().filter(|_| !self.sharing.several);
-        only.map(|held| &held.tenure)
+        only.map(|seats| &seats.tenure)
     }
 
-    /// All that it has.
+    /// Returns all tenures of this process.
     pub(crate) fn tenures(&self) -> impl Iterator<Item = &T> {
-        self.tenures.iter().map(|held| &held.tenure)
+        self.tenures.iter().map(|seats| &seats.tenure)
     }
 
-    /// The fence of those who sit in tenure `number`; none where that is over. Whoever sit in one together have the
-    /// same.
+    /// Returns the fence of the threads in tenure `number`; `None` if that is over. Threads that sit together share it.
     pub(crate) fn fence(&self, number: u64) -> Option<u64> {
         let index = self.position(number)?;
-        Some(self.tenures[index].fences.last())
+        Some(self.tenures[index].fence())
     }
 
-    /// The delegate was told that the lock is held, and stands in the queue in Redis, or not. Returns the threads that
-    /// wait for no more than that.
+    /// Notes that Redis answered "held" to the delegate. `queued`: the delegate stands in the queue there. Returns the
+    /// threads that waited only for this answer.
     pub(crate) fn answered_held(&mut self, queued: bool) -> Vec<W> {
         let Some(asking) = &mut self.asking else {
             return Vec::new();
         };
         asking.answer = if queued {
-            Answered::Queued
+            LastAnswer::Queued
         } else {
-            Answered::Held
+            LastAnswer::Held
         };
         let asking = *asking;
         self.take_tries(|units| asking.answers(units))
     }
 
-    /// The delegate could not ask: what Redis last said is not what it would say now.
+    /// Notes that the delegate could not ask. Its last answer may not be true now.
     pub(crate) fn not_answered(&mut self) {
         if let Some(asking) = &mut self.asking {
-            asking.answer = Answered::Nothing;
+            asking.answer = LastAnswer::None;
         }
     }
 
-    /// The delegate was granted the lock.
+    /// Begins the tenure that Redis granted to the delegate.
     pub(crate) fn granted(&mut self, granted: Granted<T>, now: Time) -> Begun<W, T> {
         self.asking = None;
         self.begin(granted, now)
     }
 
-    /// This process was granted the lock in another way than by this queue's delegate.
+    /// Begins a tenure that this process has not from the queue's delegate: one that it adopted, or downgraded.
     pub(crate) fn given(&mut self, mut granted: Granted<T>, now: Time) -> Begun<W, T> {
         if self.asking.is_some() && !self.sharing.several {
-            // Passed on here, it would go past the delegate, and past whoever is before that in Redis.
+            // Passed on here, it would overtake the delegate, and the waiters before the delegate in Redis.
             granted.quantum_over = now;
         }
         self.begin(granted, now)
     }
 
-    /// The tenure that a delegate who wants this could sit in if its quantum were not over.
+    /// Returns a tenure that the delegate could share, if its quantum were not over.
     pub(crate) fn beside(
         &self,
         units: u32,
         terms: Terms,
         health: impl Fn(&T) -> Health,
     ) -> Option<&T> {
-        let fits = |held: &&Held<T>| {
-            held.units == units
-                && held.tenure.terms() == terms
-                && held.taken < self.sharing.seats()
-                && health(&held.tenure) == Health::Good
+        let fits = |seats: &&Seats<T>| {
+            seats.has_room(units, self.sharing)
+                && seats.tenure.terms() == terms
+                && health(&seats.tenure) == Health::Good
         };
-        let held = self.tenures.iter().find(fits)?;
-        Some(&held.tenure)
+        let seats = self.tenures.iter().find(fits)?;
+        Some(&seats.tenure)
     }
 
-    /// Redis lets the delegate sit in tenure `number` for another quantum. None where that has ended meanwhile.
+    /// Begins another quantum of tenure `number`, with the delegate in it. Returns `None` if the tenure has ended.
     pub(crate) fn reopened(
         &mut self,
         number: u64,
@@ -359,18 +312,18 @@ impl<W, T: Tenancy> Queue<W, T> {
         quantum_over: Time,
     ) -> Option<Begun<W, T>> {
         let index = self.position(number)?;
-        self.tenures[index].quantum_over = quantum_over;
+        self.tenures[index].reopen(quantum_over);
         let turn = self.tenures[index].admit()?;
         self.asking = None;
         Some(self.begun(index, turn, now))
     }
 
-    /// The delegate gives up. The next thread, if any, carries its attempt on, and knows what it was told.
+    /// Ends a delegate that gives up. Returns the next thread, if any, which carries its attempt on.
     pub(crate) fn delegate_left(&mut self) -> Option<W> {
         let left = self.asking.take();
         debug_assert!(left.is_some(), "only a delegate leaves");
-        let next = self.next_delegate(false)?;
-        // The answer is the attempt's, and that is carried on only by who wants as much.
+        let next = self.next_delegate(LastAnswer::None)?;
+        // The answer belongs to the attempt. A thread that wants more or less begins a new attempt.
         if let (Some(asking), Some(left)) = (&mut self.asking, left) {
             if asking.units == left.units {
                 asking.answer = left.answer;
@@ -379,38 +332,34 @@ impl<W, T: Tenancy> Queue<W, T> {
         Some(next)
     }
 
-    /// The delegate failed in a way that holds for all. Returns everybody behind it.
+    /// Ends a delegate whose failure is everybody's. Returns the threads behind it.
     pub(crate) fn failed(&mut self) -> Vec<W> {
         debug_assert!(self.asking.is_some());
         self.asking = None;
         self.close()
     }
 
-    /// The delegate was a try, and failed. Returns the tries behind it, and the thread that asks next: one that waits does
-    /// not fail because another has tried.
+    /// Ends a delegate that only tried, and failed. Returns the tries behind it, and the thread that asks next. A thread
+    /// that waits does not fail because another has tried.
     pub(crate) fn try_failed(&mut self) -> (Vec<W>, Option<W>) {
         debug_assert!(self.asking.is_some());
         self.asking = None;
         let tries = self.take_tries(|_| true);
-        (tries, self.next_delegate(false))
+        (tries, self.next_delegate(LastAnswer::None))
     }
 
-    /// Everybody who waits is to be told that the manager is closed.
-    pub(crate) fn close(&mut self) -> Vec<W> {
-        self.take_waiting(|_| true)
-    }
-
-    /// A turn of tenure `number` has ended.
+    /// Ends a turn of tenure `number`.
     pub(crate) fn finish(&mut self, number: u64, now: Time, health: Health) -> Finish<W, T> {
+        // 1. The tenure may be over already.
         let Some(index) = self.position(number) else {
             return Finish::Stale;
         };
-        let held = &mut self.tenures[index];
-        held.taken -= 1;
-        let taken = held.taken;
-        let give_back = held.fences.give_back();
+        let seats = &mut self.tenures[index];
+        let taken = seats.leave();
+        let give_back = seats.give_back();
+        // 2. It goes on in the threads that have a turn, and a good one in those that wait.
         match health {
-            Health::Lost => return Finish::Lost(self.over(index, false)),
+            Health::Lost => return Finish::Lost(self.over(index, LastAnswer::None)),
             Health::Good => {
                 let entrants = self.admit_waiting(index, now);
                 if entrants.0.is_some() || taken > 0 {
@@ -421,78 +370,46 @@ impl<W, T: Tenancy> Queue<W, T> {
                 return Finish::Passed((None, Vec::new()));
             }
             Health::Poor => {}
-            // Nobody asks before it is released, unless there may be more of it.
+            // Nobody asks before it is released, unless the kind allows several.
             Health::KeptBack => self.ending = !self.sharing.several,
         }
-        // Until Redis says otherwise, this process holds the lock: a try need not ask.
-        if let Some(next) = self.over(index, true) {
+        // 3. It ends here, and the next thread asks to take it over. Until Redis answers that thread, this process holds the
+        //    lock: a try need not ask.
+        if let Some(next) = self.over(index, LastAnswer::Held) {
             return Finish::TakeOver(next, give_back);
         }
+        // 4. Nobody waits, or nobody may ask.
         self.ending = !self.sharing.several;
         Finish::Release(give_back)
     }
 
-    /// The lease of tenure `number` was lost. Returns the thread that asks afresh, if that was news and
-    /// somebody waits.
+    /// Ends tenure `number`, whose lease was lost. Returns the thread that asks anew, if the tenure was not over yet and
+    /// a thread waits.
     pub(crate) fn lost(&mut self, number: u64) -> Option<W> {
         let index = self.position(number)?;
-        self.over(index, false)
+        self.over(index, LastAnswer::None)
     }
 
-    /// A release is over. Returns the thread that asks next.
+    /// Ends a release. Returns the thread that asks next.
     pub(crate) fn ended(&mut self) -> Option<W> {
         self.ending = false;
-        self.next_delegate(false)
-    }
-
-    fn may_ask(&self) -> bool {
-        let has_room = self.sharing.several || self.tenures.is_empty();
-        has_room && self.asking.is_none() && !self.ending
-    }
-
-    /// The thread that asks next, where one waits and it may be asked.
-    fn next_delegate(&mut self, held: bool) -> Option<W> {
-        if !self.may_ask() {
-            return None;
-        }
-        let next = self.waiting.pop_front()?;
-        self.asking = Some(Asking {
-            units: next.wants.units,
-            answer: if held {
-                Answered::Held
-            } else {
-                Answered::Nothing
-            },
-        });
-        Some(next.waiter)
-    }
-
-    fn position(&self, number: u64) -> Option<usize> {
-        self.tenures
-            .iter()
-            .position(|held| held.tenure.number() == number)
+        self.next_delegate(LastAnswer::None)
     }
 
     fn begin(&mut self, granted: Granted<T>, now: Time) -> Begun<W, T> {
-        let mut held = Held {
-            tenure: granted.tenure,
-            units: granted.units,
-            taken: 0,
-            fences: granted.fences,
-            quantum_over: granted.quantum_over,
-        };
-        let turn = held
+        let mut seats = Seats::new(granted);
+        let turn = seats
             .admit()
             .expect("a grant holds at least the fence of the turn that asked for it");
-        self.tenures.push(held);
+        self.tenures.push(seats);
         self.begun(self.tenures.len() - 1, turn, now)
     }
 
     fn begun(&mut self, index: usize, turn: Turn<T>, now: Time) -> Begun<W, T> {
         let beside = self.admit_waiting(index, now);
-        let next = self.next_delegate(false);
+        let next = self.next_delegate(LastAnswer::None);
         let tried = if self.sharing.several {
-            // There may be more of it: each asks for itself.
+            // Redis may have more of the lock: each try asks for itself.
             Vec::new()
         } else {
             self.take_tries(|_| true)
@@ -505,33 +422,15 @@ impl<W, T: Tenancy> Queue<W, T> {
         }
     }
 
-    /// A tenure is over here. Returns the thread that asks next.
-    fn over(&mut self, index: usize, held: bool) -> Option<W> {
-        self.tenures.swap_remove(index);
-        self.next_delegate(held)
-    }
-
-    /// Takes out the threads that wait for an answer only, where it is one to what they want. There are none but while
-    /// the first is awaited.
-    fn take_tries(&mut self, is_answered: impl Fn(u32) -> bool) -> Vec<W> {
-        self.take_waiting(|wants| !wants.waits && is_answered(wants.units))
-    }
-
-    /// Takes out the waiting threads for which `is_meant` returns true.
-    fn take_waiting(&mut self, is_meant: impl Fn(&Wants) -> bool) -> Vec<W> {
-        let taken = self.waiting.take(|waiting| is_meant(&waiting.wants));
-        taken.into_iter().map(|waiting| waiting.waiter).collect()
-    }
-
-    /// Lets in whoever is first and fits, until somebody does not.
+    /// Lets in the first threads that wait, up to the first that does not fit.
     fn admit_waiting(&mut self, index: usize, now: Time) -> Entrants<W, T> {
         let (mut first, mut rest) = (None, Vec::new());
-        let held = &mut self.tenures[index];
+        let seats = &mut self.tenures[index];
         while let Some(next) = self.waiting.front() {
-            if !held.admits(&next.wants, self.sharing, now) {
+            if !admits(seats, &next.wants, self.sharing, now) {
                 break;
             }
-            let Some(turn) = held.admit() else {
+            let Some(turn) = seats.admit() else {
                 break;
             };
             let Some(next) = self.waiting.pop_front() else {
@@ -546,24 +445,50 @@ impl<W, T: Tenancy> Queue<W, T> {
         }
         (first, rest)
     }
+
+    /// Takes a tenure out. Returns the thread that asks next.
+    fn over(&mut self, index: usize, answer: LastAnswer) -> Option<W> {
+        self.tenures.swap_remove(index);
+        self.next_delegate(answer)
+    }
+
+    /// Makes the first thread that waits the delegate, if there may be one. `answer`: the last thing known of the lock.
+    fn next_delegate(&mut self, answer: LastAnswer) -> Option<W> {
+        if !self.may_ask() {
+            return None;
+        }
+        let next = self.waiting.pop_front()?;
+        self.asking = Some(DelegateRequest::new(next.wants.units, answer));
+        Some(next.waiter)
+    }
+
+    fn may_ask(&self) -> bool {
+        let has_room = self.sharing.several || self.tenures.is_empty();
+        has_room && self.asking.is_none() && !self.ending
+    }
+
+    /// Takes out the threads that only wait for an answer, if theirs `is_answered`. Tries wait only until the first answer.
+    fn take_tries(&mut self, is_answered: impl Fn(u32) -> bool) -> Vec<W> {
+        self.take_waiting(|wants| !wants.waits && is_answered(wants.units))
+    }
+
+    /// Takes out the waiting threads for which `is_meant` returns true.
+    fn take_waiting(&mut self, is_meant: impl Fn(&Wants) -> bool) -> Vec<W> {
+        let taken = self.waiting.take(|waiting| is_meant(&waiting.wants));
+        taken.into_iter().map(|waiting| waiting.waiter).collect()
+    }
+
+    fn position(&self, number: u64) -> Option<usize> {
+        let is_it = |seats: &Seats<T>| seats.tenure.number() == number;
+        self.tenures.iter().position(is_it)
+    }
 }
 
-impl<T: Tenancy> Held<T> {
-    fn admits(&self, wants: &Wants, sharing: Sharing, now: Time) -> bool {
-        wants.units == self.units
-            && wants.terms == self.tenure.terms()
-            && now < self.quantum_over
-            && self.taken < sharing.seats()
-    }
-
-    fn admit(&mut self) -> Option<Turn<T>> {
-        let fence = self.fences.take()?;
-        self.taken += 1;
-        Some(Turn {
-            tenure: self.tenure.clone(),
-            fence,
-        })
-    }
+/// Returns whether a thread may share a tenure in its present quantum.
+fn admits<T: Tenancy>(seats: &Seats<T>, wants: &Wants, sharing: Sharing, now: Time) -> bool {
+    seats.has_room(wants.units, sharing)
+        && seats.tenure.terms() == wants.terms
+        && seats.is_open(now)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::core::fence::Fences;
 
 const TERMS: Terms = Terms::new(Duration::from_secs(30), true);
 
@@ -189,7 +190,7 @@ fn act() -> impl Strategy<Value = Act> {
 struct Model {
     sharing: Sharing,
     waiting: Vec<(u64, u32, bool, u64)>,
-    asking: Option<(u32, Answered)>,
+    asking: Option<(u32, LastAnswer)>,
     /// With their units.
     tenures: Vec<(u32, u32)>,
     /// Those that are passed to nobody.
@@ -252,9 +253,9 @@ impl Model {
     /// Returns whether the last answer holds for a thread that wants `units`.
     fn told(&self, units: u32) -> bool {
         self.asking.is_some_and(|(asked, answer)| match answer {
-            Answered::Nothing => false,
-            Answered::Held => units >= asked,
-            Answered::Queued => true,
+            LastAnswer::None => false,
+            LastAnswer::Held => units >= asked,
+            LastAnswer::Queued => true,
         })
     }
 
@@ -267,7 +268,7 @@ impl Model {
         self.asking.is_none() && !self.is_held() && !self.ending
     }
 
-    fn delegate(&mut self, next: Option<u64>, answer: Answered) {
+    fn delegate(&mut self, next: Option<u64>, answer: LastAnswer) {
         let expected = self.may_ask() && !self.waiting.is_empty();
         assert_eq!(next.is_some(), expected, "somebody was forgotten");
         if let Some(who) = next {
@@ -280,7 +281,7 @@ impl Model {
         self.tenures.push((tenure, units));
         self.turn(begun.turn, units);
         self.admitted(begun.beside.0.into_iter().chain(begun.beside.1));
-        self.delegate(begun.next, Answered::Nothing);
+        self.delegate(begun.next, LastAnswer::None);
         if self.sharing.several {
             assert!(begun.tried.is_empty());
         } else {
@@ -321,7 +322,7 @@ proptest! {
                     match queue.arrive(wants(units, waits), now, |_| Health::Good, || who) {
                         Arrival::Delegate => {
                             prop_assert!(model.may_ask() && model.waiting.is_empty());
-                            model.asking = Some((units, Answered::Nothing));
+                            model.asking = Some((units, LastAnswer::None));
                         }
                         Arrival::Turn(turn) => {
                             prop_assert!(fits);
@@ -348,7 +349,7 @@ proptest! {
                 }
                 Act::Held(queued) => {
                     if let Some((units, answer)) = &mut model.asking {
-                        *answer = if queued { Answered::Queued } else { Answered::Held };
+                        *answer = if queued { LastAnswer::Queued } else { LastAnswer::Held };
                         let least = if queued { 0 } else { *units };
                         model.tried(&queue.answered_held(queued), least);
                     }
@@ -356,7 +357,7 @@ proptest! {
                 Act::NotAnswered => {
                     queue.not_answered();
                     if let Some((_, answer)) = &mut model.asking {
-                        *answer = Answered::Nothing;
+                        *answer = LastAnswer::None;
                     }
                 }
                 Act::Grant(fences) => {
@@ -378,7 +379,7 @@ proptest! {
                     if let Some((units, answer)) = model.asking.take() {
                         let next = queue.delegate_left();
                         let same = model.waiting.first().is_some_and(|w| w.1 == units);
-                        model.delegate(next, if same { answer } else { Answered::Nothing });
+                        model.delegate(next, if same { answer } else { LastAnswer::None });
                     }
                 }
                 Act::Fail => {
@@ -391,7 +392,7 @@ proptest! {
                     if model.asking.take().is_some() {
                         let (tries, next) = queue.try_failed();
                         model.tried(&tries, 0);
-                        model.delegate(next, Answered::Nothing);
+                        model.delegate(next, LastAnswer::None);
                     }
                 }
                 Act::Finish(index, health) => {
@@ -409,7 +410,7 @@ proptest! {
                         Finish::TakeOver(who, _) => {
                             prop_assert!(empty && !sharing.several);
                             model.over(tenure);
-                            model.delegate(Some(who), Answered::Held);
+                            model.delegate(Some(who), LastAnswer::Held);
                         }
                         Finish::Release(_) => {
                             model.over(tenure);
@@ -419,7 +420,7 @@ proptest! {
                         Finish::Lost(next) => {
                             prop_assert_eq!(health, Health::Lost);
                             model.over(tenure);
-                            model.delegate(next, Answered::Nothing);
+                            model.delegate(next, LastAnswer::None);
                         }
                     }
                 }
@@ -427,17 +428,17 @@ proptest! {
                     if let Some((tenure, _)) = model.tenures.first().copied() {
                         let next = queue.lost(u64::from(tenure));
                         model.over(tenure);
-                        model.delegate(next, Answered::Nothing);
+                        model.delegate(next, LastAnswer::None);
                     }
                 }
                 Act::Released => {
                     if std::mem::take(&mut model.ending) {
                         let next = queue.ended();
-                        model.delegate(next, Answered::Nothing);
+                        model.delegate(next, LastAnswer::None);
                     }
                 }
             }
-            let mut tenures: Vec<_> = queue.tenures.iter().map(|held| held.tenure).collect();
+            let mut tenures: Vec<_> = queue.tenures().copied().collect();
             tenures.sort_unstable();
             prop_assert!(tenures.into_iter().eq(model.tenures.iter().map(|(tenure, _)| *tenure)));
             let busy = model.asking.is_some() || !model.tenures.is_empty() || model.ending;

@@ -1,0 +1,35 @@
+//! The delegate's request, as the threads behind it see it.
+
+/// A request of the delegate that Redis has not granted yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DelegateRequest {
+    /// How much of the lock it asks for.
+    pub(super) units: u32,
+    pub(super) answer: LastAnswer,
+}
+
+/// The last answer to a delegate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LastAnswer {
+    /// Redis has not answered yet, or the delegate has failed to ask since.
+    None,
+    /// "Held": Redis does not give this much of the lock.
+    Held,
+    /// "Held", and the delegate stands in the queue in Redis. Nobody gets past it, not even for less of the lock.
+    Queued,
+}
+
+impl DelegateRequest {
+    pub(super) fn new(units: u32, answer: LastAnswer) -> Self {
+        Self { units, answer }
+    }
+
+    /// Returns whether the last answer tells a thread that it cannot have `units` of the lock either.
+    pub(super) fn answers(self, units: u32) -> bool {
+        match self.answer {
+            LastAnswer::None => false,
+            LastAnswer::Held => units >= self.units,
+            LastAnswer::Queued => true,
+        }
+    }
+}
