@@ -421,7 +421,9 @@ impl Attempt {
         let (_, mut in_redis, from) = state.into_request();
         in_redis.note(Uncertain::new(sent, until, lease));
         let is_unconfirmed = is_of_replicas(failure);
-        self.former_owner = is_unconfirmed.then(|| Arc::clone(&self.owner));
+        if is_unconfirmed {
+            self.former_owner = Some(Arc::clone(&self.owner));
+        }
         match from {
             // 3. The release that must follow for the old owner may end a grant of the new one: neither asks again.
             Some(from) => {

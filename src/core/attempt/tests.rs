@@ -475,6 +475,31 @@ fn a_grant_that_too_few_replicas_have_is_cancelled_before_the_next_try() {
     assert_eq!(failure.kind, UNCONFIRMED);
 }
 
+/// The cancel may still be on its way, however the requests of the new owner end.
+#[test]
+fn held_by_the_former_owner_is_no_answer_after_a_failure_either() {
+    for unknown in [false, true] {
+        let mut scene = Scene::waiting();
+        scene.send(Input::Go);
+        scene.replied(held(None));
+        scene.send(Input::Woken);
+        let holder = Arc::clone(scene.attempt.owner());
+        unconfirmed(&mut scene);
+        scene.send(Input::Woken);
+        scene.failed(FailureKind::Unavailable, unknown);
+        scene.send(Input::Woken);
+        assert!(scene.attempt.is_former_owner(&holder), "unknown: {unknown}");
+        scene.replied(Reply::Held { ttl: None, holder });
+        // Its thread learns why it has no answer.
+        scene.until = Some(scene.now);
+        let step = scene.step(Input::Woken);
+        assert!(
+            matches!(step, Step::Done(Outcome::TimeOver(Some(_)))),
+            "{step:?}"
+        );
+    }
+}
+
 #[test]
 fn a_first_request_that_fails_is_waited_out_if_that_is_asked_for() {
     for until in [
