@@ -140,22 +140,11 @@ impl Ending {
         let Some(until) = self.kept_back_until else {
             return;
         };
-        let (owner, units, give_back) = match &self.verb {
-            Verb::Release { owner, units } => (owner, *units, None),
-            Verb::HandOver {
-                owner,
-                units,
-                give_back,
-            }
-            | Verb::Keep {
-                owner,
-                units,
-                give_back,
-                ..
-            } => (owner, *units, *give_back),
-            Verb::Cancel { .. } | Verb::Acquire { .. } | Verb::TakeOver { .. } => return,
-        };
-        let (owner, life) = (Arc::clone(owner), until.since(now));
+        if let Verb::Cancel { .. } = self.verb {
+            return;
+        }
+        let (owner, units, give_back) = given_up(&self.verb);
+        let life = until.since(now);
         self.verb = if !life.is_zero() {
             Verb::Keep {
                 owner,
@@ -184,23 +173,7 @@ impl Ending {
     /// Takes back the end of a tenure that was never sent: what is left to be ended, and the fences it has unused.
     pub(crate) fn unsent(self) -> (Leftover, Option<GiveBack>) {
         debug_assert!(!self.repeated && !self.settled);
-        let (owner, units, give_back) = match self.verb {
-            Verb::HandOver {
-                owner,
-                units,
-                give_back,
-            }
-            | Verb::Keep {
-                owner,
-                units,
-                give_back,
-                ..
-            } => (owner, units, give_back),
-            Verb::Release { owner, units } | Verb::Cancel { owner, units } => (owner, units, None),
-            Verb::Acquire { .. } | Verb::TakeOver { .. } => {
-                unreachable!("an ending only ever gives up")
-            }
-        };
+        let (owner, units, give_back) = given_up(&self.verb);
         let leftover = Leftover {
             owner,
             units,
@@ -239,16 +212,9 @@ impl Ending {
         let Some(doubt) = self.doubt.filter(|doubt| *doubt > now) else {
             return Next::Done;
         };
-        // What may still be carried out may take the lock, and may also queue for it.
-        if let Verb::Release { owner, units }
-        | Verb::HandOver { owner, units, .. }
-        | Verb::Keep { owner, units, .. } = &self.verb
-        {
-            self.verb = Verb::Cancel {
-                owner: Arc::clone(owner),
-                units: *units,
-            };
-        }
+        // A request that Redis carries out later may take the lock, and may also queue for it.
+        let (owner, units, _) = given_up(&self.verb);
+        self.verb = Verb::Cancel { owner, units };
         Next::Later((now + self.next_pause()).min(doubt))
     }
 
@@ -270,6 +236,28 @@ impl Ending {
         self.pause = (pause * 2).min(self.longest_pause);
         pause
     }
+}
+
+/// Returns what a request gives up: the owner, how much of the lock it has, and its unused fences.
+fn given_up(verb: &Verb) -> (Arc<str>, u32, Option<GiveBack>) {
+    let (owner, units, give_back) = match verb {
+        Verb::Release { owner, units } | Verb::Cancel { owner, units } => (owner, units, None),
+        Verb::HandOver {
+            owner,
+            units,
+            give_back,
+        }
+        | Verb::Keep {
+            owner,
+            units,
+            give_back,
+            ..
+        } => (owner, units, *give_back),
+        Verb::Acquire { .. } | Verb::TakeOver { .. } => {
+            unreachable!("an ending only gives up")
+        }
+    };
+    (Arc::clone(owner), *units, give_back)
 }
 
 #[cfg(test)]
