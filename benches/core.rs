@@ -211,7 +211,7 @@ fn attempts(bench: &mut Criterion) {
     };
     bench.bench_function("ending: released", |bench| {
         bench.iter(|| {
-            let mut ending = Ending::of_tenure(leftover.clone(), false, None, NOW, TERMS.lease());
+            let mut ending = Ending::of_tenure(leftover.clone(), false, NOW, TERMS.lease());
             ending.replied(NOW, &Reply::Released, false)
         });
     });

@@ -41,7 +41,7 @@ use crate::core::lease::valid_until;
 use crate::core::outage::is_of_replicas;
 use crate::core::poll;
 use crate::error::{Failure, FailureKind};
-use crate::message::{Ask, GiveBack, Reply, Verb};
+use crate::message::{Ask, Reply, Verb};
 use crate::owner;
 use crate::random::Chance;
 use crate::sync::Arc;
@@ -82,28 +82,23 @@ impl Attempt {
     }
 
     /// Begins an attempt to keep the lock that this process holds as `from`. Its tenure has ended here.
-    pub(crate) fn take_over(
-        chance: &dyn Chance,
-        label: &str,
-        from: Leftover,
-        give_back: Option<GiveBack>,
-    ) -> Self {
-        let (units, state) = (from.units, State::take_over(from, give_back));
-        Self::begin(chance, label, units, state, Wait::Contended)
+    pub(crate) fn take_over(chance: &dyn Chance, label: &str, from: Leftover) -> Self {
+        let units = from.units;
+        Self::begin(
+            chance,
+            label,
+            units,
+            State::take_over(from),
+            Wait::Contended,
+        )
     }
 
     /// Begins an attempt to keep a lock whose release was not sent, so no other thread was notified.
     /// `waits`: a wait has begun.
-    pub(crate) fn take_back(
-        chance: &dyn Chance,
-        label: &str,
-        from: Leftover,
-        give_back: Option<GiveBack>,
-        waits: bool,
-    ) -> Self {
-        let (units, state) = (from.units, State::take_over(from, give_back));
+    pub(crate) fn take_back(chance: &dyn Chance, label: &str, from: Leftover, waits: bool) -> Self {
+        let units = from.units;
         let wait = if waits { Wait::Begun } else { Wait::NotBegun };
-        Self::begin(chance, label, units, state, wait)
+        Self::begin(chance, label, units, State::take_over(from), wait)
     }
 
     fn begin(chance: &dyn Chance, label: &str, units: u32, state: State, wait: Wait) -> Self {

@@ -58,19 +58,13 @@ pub(crate) struct Ending {
 
 impl Ending {
     /// Ends a tenure, whose key lives for `lease` or until what the tenure knows of.
-    pub(crate) fn of_tenure(
-        tenure: Leftover,
-        contended: bool,
-        give_back: Option<GiveBack>,
-        now: Time,
-        lease: Duration,
-    ) -> Self {
+    pub(crate) fn of_tenure(tenure: Leftover, contended: bool, now: Time, lease: Duration) -> Self {
         let Leftover {
             owner,
             units,
             doubt,
             kept_until,
-            ..
+            give_back,
         } = tenure;
         let verb = if contended || give_back.is_some() {
             Verb::HandOver {
@@ -170,18 +164,17 @@ impl Ending {
         &self.verb
     }
 
-    /// Takes back the end of a tenure that was never sent: what is left to be ended, and the fences it has unused.
-    pub(crate) fn unsent(self) -> (Leftover, Option<GiveBack>) {
+    /// Takes back the end of a tenure that was never sent.
+    pub(crate) fn unsent(self) -> Leftover {
         debug_assert!(!self.repeated && !self.settled);
         let (owner, units, give_back) = given_up(&self.verb);
-        let leftover = Leftover {
+        Leftover {
             owner,
             units,
             doubt: self.doubt,
             kept_until: Some(self.over),
-            give_back: None,
-        };
-        (leftover, give_back)
+            give_back,
+        }
     }
 
     /// Whether the server has answered at all: what is left then is only caution.
@@ -287,7 +280,7 @@ mod tests {
 
     #[test]
     fn an_uncontended_release_is_one_request() {
-        let mut ending = Ending::of_tenure(leftover(None), false, None, at(0), LEASE);
+        let mut ending = Ending::of_tenure(leftover(None), false, at(0), LEASE);
         assert!(matches!(ending.verb(), Verb::Release { .. }));
         assert_eq!(ending.replied(at(1), &Reply::Released, false), Next::Done);
         assert_eq!(ending.gone(), None);
@@ -295,7 +288,7 @@ mod tests {
 
     #[test]
     fn a_release_that_finds_waiters_hands_over() {
-        let mut ending = Ending::of_tenure(leftover(None), false, None, at(0), LEASE);
+        let mut ending = Ending::of_tenure(leftover(None), false, at(0), LEASE);
         assert_eq!(ending.replied(at(1), &Reply::Contended, false), Next::Send);
         assert!(matches!(ending.verb(), Verb::HandOver { .. }));
         assert!(!ending.is_settled());
@@ -305,16 +298,16 @@ mod tests {
     #[test]
     fn not_there_is_a_loss_only_on_the_first_answer() {
         let gone = Reply::NotOwner(Gone::Taken);
-        let mut ending = Ending::of_tenure(leftover(None), true, None, at(0), LEASE);
+        let mut ending = Ending::of_tenure(leftover(None), true, at(0), LEASE);
         ending.replied(at(1), &gone, false);
         assert_eq!(ending.gone(), Some(Gone::Taken));
 
-        let mut ending = Ending::of_tenure(leftover(None), true, None, at(0), LEASE);
+        let mut ending = Ending::of_tenure(leftover(None), true, at(0), LEASE);
         ending.failed(at(1), true, &SystemChance::new());
         ending.replied(at(2), &gone, false);
         assert_eq!(ending.gone(), None);
 
-        let mut ending = Ending::of_tenure(leftover(None), true, None, at(0), LEASE);
+        let mut ending = Ending::of_tenure(leftover(None), true, at(0), LEASE);
         ending.replied(at(1), &gone, true);
         assert_eq!(ending.gone(), None);
     }
@@ -343,7 +336,7 @@ mod tests {
     #[test]
     fn failures_are_repeated_until_the_lease_is_over() {
         let chance = SystemChance::new();
-        let mut ending = Ending::of_tenure(leftover(None), false, None, at(0), LEASE);
+        let mut ending = Ending::of_tenure(leftover(None), false, at(0), LEASE);
         let mut now = at(0);
         while let Next::Later(later) = ending.failed(now, false, &chance) {
             assert!(later > now);
@@ -361,12 +354,10 @@ mod tests {
             kept_until: Some(kept_until),
             ..leftover(None)
         };
-        let taken_back = Ending::of_tenure(kept.clone(), false, None, at(0), LEASE)
-            .unsent()
-            .0;
+        let taken_back = Ending::of_tenure(kept.clone(), false, at(0), LEASE).unsent();
         assert_eq!(taken_back.kept_until, Some(kept_until));
         for mut ending in [
-            Ending::of_tenure(kept, false, None, at(0), LEASE),
+            Ending::of_tenure(kept, false, at(0), LEASE),
             Ending::of_leftover(taken_back, at(0), LEASE),
         ] {
             let mut now = at(0);
@@ -386,7 +377,7 @@ mod tests {
     fn a_lock_is_kept_back_for_what_is_left_and_then_released() {
         let chance = SystemChance::new();
         let until = at(0) + LEASE * 2;
-        let ending = Ending::of_tenure(leftover(None), true, None, at(0), LEASE);
+        let ending = Ending::of_tenure(leftover(None), true, at(0), LEASE);
         let mut ending = ending.keeping_back(until, at(0));
         let life = |ending: &Ending| match ending.verb() {
             Verb::Keep { life, .. } => *life,
@@ -401,7 +392,7 @@ mod tests {
         assert_eq!(life(&ending), LEASE, "a repeat must not lengthen it");
         assert_eq!(ending.replied(at(2), &Reply::Released, false), Next::Done);
 
-        let ending = Ending::of_tenure(leftover(None), true, None, at(0), LEASE);
+        let ending = Ending::of_tenure(leftover(None), true, at(0), LEASE);
         let mut ending = ending.keeping_back(until, at(0));
         ending.failed(at(1), true, &chance);
         ending.brought_up_to(until);
@@ -413,7 +404,11 @@ mod tests {
     fn a_lock_that_is_kept_back_gives_its_unused_fences_back() {
         let chance = SystemChance::new();
         let (until, unused) = (at(0) + LEASE, Some(GiveBack { used: 1, last: 9 }));
-        let ending = Ending::of_tenure(leftover(None), true, unused, at(0), LEASE);
+        let tenure = Leftover {
+            give_back: unused,
+            ..leftover(None)
+        };
+        let ending = Ending::of_tenure(tenure, true, at(0), LEASE);
         let mut ending = ending.keeping_back(until, at(0));
         let given_back = |ending: &Ending| match ending.verb() {
             Verb::Keep { give_back, .. } | Verb::HandOver { give_back, .. } => *give_back,

@@ -325,11 +325,11 @@ impl World {
         let in_time = self.now < grant.deadline;
         self.processes[who].state = State::Idle;
         if take_over && in_time {
-            let attempt = Attempt::take_over(&self.chance, "p", left, None);
+            let attempt = Attempt::take_over(&self.chance, "p", left);
             self.processes[who].state = State::Asking(attempt, Input::Go);
             self.run(who, fate);
         } else {
-            let ending = Ending::of_tenure(left, contended, None, self.now, LEASE);
+            let ending = Ending::of_tenure(left, contended, self.now, LEASE);
             self.processes[who].endings.push((self.now, ending));
             self.send_endings(who, fate);
         }

@@ -177,9 +177,11 @@ impl Engine {
                     next.send(Signal::Delegate(None));
                     Some(Unreleased { give_back })
                 } else {
-                    let from = self.leftover(tenure, now);
-                    let label = &self.settings.label;
-                    let attempt = Attempt::take_over(&*self.chance, label, from, give_back);
+                    let from = Leftover {
+                        give_back,
+                        ..self.leftover(tenure, now)
+                    };
+                    let attempt = Attempt::take_over(&*self.chance, &self.settings.label, from);
                     next.send(Signal::Delegate(Some(Box::new(attempt))));
                     None
                 }
@@ -294,8 +296,11 @@ impl Engine {
     /// Returns how a lease is ended in Redis.
     pub(super) fn ending(&self, tenure: &Tenure, give_back: Option<GiveBack>, now: Time) -> Ending {
         let contended = tenure.is_contended();
-        let left = self.leftover(tenure, now);
-        let ending = Ending::of_tenure(left, contended, give_back, now, tenure.terms.lease());
+        let left = Leftover {
+            give_back,
+            ..self.leftover(tenure, now)
+        };
+        let ending = Ending::of_tenure(left, contended, now, tenure.terms.lease());
         match tenure.kept_back(now) {
             Some(until) => ending.keeping_back(until, now),
             None => ending,

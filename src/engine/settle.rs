@@ -41,9 +41,8 @@ impl Engine {
             let is_this_lock =
                 released.is_of(entry) && !entry.kind.sharing().several && !ending.keeps_back();
             if is_this_lock && attempt.is_new() {
-                let (from, give_back) = ending.unsent();
                 let (label, waits) = (&self.settings.label, attempt.waits());
-                *attempt = Attempt::take_back(&*self.chance, label, from, give_back, waits);
+                *attempt = Attempt::take_back(&*self.chance, label, ending.unsent(), waits);
             } else if self.now() >= until || is_over() {
                 self.renewal.end(self, &released, ending);
             } else {

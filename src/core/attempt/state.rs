@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::step::Leftover;
 use crate::clock::Time;
-use crate::message::GiveBack;
 use crate::sync::Arc;
 
 #[derive(Debug)]
@@ -58,9 +57,9 @@ impl State {
         Self::Ask(InRedis::new(false))
     }
 
-    pub(super) fn take_over(from: Leftover, give_back: Option<GiveBack>) -> Self {
+    pub(super) fn take_over(from: Leftover) -> Self {
         Self::TakeOver {
-            from: Leftover { give_back, ..from },
+            from,
             queued: false,
         }
     }

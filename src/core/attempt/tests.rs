@@ -3,6 +3,7 @@
 use super::*;
 use crate::config::Terms;
 use crate::core::outage::{LONGEST_PAUSE, UNCONFIRMED_PAUSE};
+use crate::message::GiveBack;
 use crate::random::SystemChance;
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -583,7 +584,7 @@ fn taking_over(scene: &mut Scene) -> Arc<str> {
         kept_until: None,
         give_back: None,
     };
-    scene.attempt = Attempt::take_over(&scene.chance, "l", leftover, None);
+    scene.attempt = Attempt::take_over(&scene.chance, "l", leftover);
     let verb = scene.send(Input::Go);
     assert!(matches!(verb, Verb::TakeOver { from: f, .. } if f == from));
     from
@@ -671,7 +672,7 @@ fn who_takes_a_release_back_keeps_the_patience_of_its_wait() {
             kept_until: None,
             give_back: None,
         };
-        scene.attempt = Attempt::take_back(&scene.chance, "l", from.clone(), None, waits);
+        scene.attempt = Attempt::take_back(&scene.chance, "l", from.clone(), waits);
         scene.send(Input::Go);
         let step = scene.failed(FailureKind::Unavailable, false);
         assert_eq!(matches!(step, Step::Sleep(_)), waits, "{step:?}");
@@ -690,9 +691,9 @@ fn a_take_over_that_is_abandoned_leaves_its_unused_fences_to_be_given_back() {
             units: 1,
             doubt: None,
             kept_until: None,
-            give_back: None,
+            give_back: unused,
         };
-        scene.attempt = Attempt::take_over(&scene.chance, "l", from, unused);
+        scene.attempt = Attempt::take_over(&scene.chance, "l", from);
         scene.send(Input::Go);
         if let Some(unknown) = failure {
             scene.failed(FailureKind::Unavailable, unknown);
@@ -710,14 +711,14 @@ fn a_take_over_from_an_owner_in_doubt_leaves_that_owner_behind() {
             units: 1,
             doubt: Some(START + LEASE),
             kept_until: None,
-            give_back: None,
+            give_back: Some(GiveBack { used: 1, last: 9 }),
         };
-        let unused = Some(GiveBack { used: 1, last: 9 });
-        scene.attempt = Attempt::take_over(&scene.chance, "l", from.clone(), unused);
+        scene.attempt = Attempt::take_over(&scene.chance, "l", from.clone());
         scene.send(Input::Go);
         scene.replied(reply);
-        // The take-over has given the unused fences back: they are nobody's a second time.
-        assert_eq!(scene.attempt.leftovers(), [from]);
+        // The take-over has given the unused fences back.
+        let give_back = None;
+        assert_eq!(scene.attempt.leftovers(), [Leftover { give_back, ..from }]);
     }
 }
 
