@@ -40,16 +40,18 @@ floors! {
 
 use crate::clock::Time;
 use crate::config::Terms;
-use crate::core::attempt::{Attempt, Hearing, Input, Leftover, Outcome, Step, Surroundings};
-use crate::core::ending::Ending;
+use crate::core::attempt::{
+    Attempt, Input, OrphanedOwner, Outcome, Step, StepContext, SubscriptionState,
+};
 use crate::core::fence::{Fences, block};
-use crate::core::lease::{LeaseCell, valid_until};
-use crate::core::queue::{Arrival, Finish, Granted, Health, Queue, Tenancy, Wants};
-use crate::core::schedule::{Numbered, Schedule, renewal_due};
+use crate::core::lease::{AtomicLease, valid_until};
+use crate::core::queue::{AcquireParams, Arrival, Finish, Granted, Health, HeldLease, Queue};
+use crate::core::release_task::ReleaseTask;
+use crate::core::timer_queue::{Numbered, TimerQueue, renewal_due};
 use crate::message::{Ask, Call, Kind, Renewal, Reply, Verb};
 use crate::name::{LockKey, Target};
-use crate::random::{Chance, SystemChance};
-use crate::script::{By, Wire};
+use crate::random::{Rng, SystemRng};
+use crate::script::{ScriptRef, Wire};
 use crate::sync::Arc;
 
 const TERMS: Terms = Terms::new(Duration::from_secs(30), true);
@@ -60,7 +62,7 @@ const LABEL: &str = "host:4711";
 /// Chance that costs nothing.
 struct Fixed;
 
-impl Chance for Fixed {
+impl Rng for Fixed {
     fn uuid(&self) -> uuid::Uuid {
         uuid::Uuid::from_u128(7)
     }
@@ -70,8 +72,8 @@ impl Chance for Fixed {
     }
 }
 
-fn wants() -> Wants {
-    Wants {
+fn wants() -> AcquireParams {
+    AcquireParams {
         units: 1,
         terms: TERMS,
         waits: true,
@@ -79,7 +81,7 @@ fn wants() -> Wants {
 }
 
 /// There is only one.
-impl Tenancy for () {
+impl HeldLease for () {
     fn number(&self) -> u64 {
         1
     }
@@ -103,7 +105,7 @@ impl Numbered for Due {
 
 fn grant(fences: u64) -> Granted<()> {
     Granted {
-        tenure: (),
+        process_lease: (),
         units: 1,
         fences: Fences::new(1, fences),
         quantum_over: NOW + QUANTUM,
@@ -138,7 +140,7 @@ fn queues(bench: &mut Criterion) {
         bench.bench_function(&name, |bench| {
             let mut queue = held(waiting);
             bench.iter(|| {
-                let Finish::Passed((Some((waiter, _)), _)) = queue.finish(1, NOW, Health::Good)
+                let Finish::HandedOn((Some((waiter, _)), _)) = queue.finish(1, NOW, Health::Good)
                 else {
                     unreachable!("there are fences for years");
                 };
@@ -165,21 +167,21 @@ fn queues(bench: &mut Criterion) {
 }
 
 fn attempts(bench: &mut Criterion) {
-    let around = Surroundings {
+    let around = StepContext {
         now: NOW,
         arrived: NOW,
         terms: TERMS,
         until: Some(Time::NEVER),
-        hearing: Hearing::NotYet,
+        subscription: SubscriptionState::NotYet,
         block: block(Kind::Mutex, QUANTUM),
-        beside: None,
-        of: 1,
+        shareable_lease: None,
+        total_units: 1,
         crowded: false,
         delegates: 1,
         outage_limit: Duration::from_mins(1),
         waits_through_outages: false,
         label: LABEL,
-        chance: &Fixed,
+        rng: &Fixed,
     };
     bench.bench_function("attempt: ask, granted", |bench| {
         bench.iter(|| {
@@ -202,32 +204,33 @@ fn attempts(bench: &mut Criterion) {
             grant
         });
     });
-    let leftover = Leftover {
+    let orphaned_owner = OrphanedOwner {
         owner: owner::generate(&Fixed, LABEL),
         units: 1,
-        doubt: None,
+        uncertain_until: None,
         kept_until: None,
         give_back: None,
     };
     bench.bench_function("ending: released", |bench| {
         bench.iter(|| {
-            let mut ending = Ending::of_tenure(leftover.clone(), false, NOW, TERMS.lease());
-            ending.replied(NOW, &Reply::Released, false)
+            let mut release_task =
+                ReleaseTask::of_lease(orphaned_owner.clone(), false, NOW, TERMS.lease());
+            release_task.replied(NOW, &Reply::Released, false)
         });
     });
-    let chance = SystemChance::new();
+    let rng = SystemRng::new();
     bench.bench_function("owner, by the system's generator", |bench| {
-        bench.iter(|| owner::generate(&chance, LABEL));
+        bench.iter(|| owner::generate(&rng, LABEL));
     });
 }
 
 fn leases(bench: &mut Criterion) {
-    let cell = LeaseCell::new(valid_until(NOW, TERMS.lease()));
+    let cell = AtomicLease::new(valid_until(NOW, TERMS.lease()));
     bench.bench_function("lease: standing", |bench| {
-        bench.iter(|| black_box(&cell).standing(NOW));
+        bench.iter(|| black_box(&cell).status(NOW));
     });
     bench.bench_function("lease: renew", |bench| {
-        let (cell, mut sent) = (LeaseCell::new(valid_until(NOW, TERMS.lease())), NOW);
+        let (cell, mut sent) = (AtomicLease::new(valid_until(NOW, TERMS.lease())), NOW);
         bench.iter(|| {
             sent = sent + Duration::from_millis(1);
             cell.renew(sent, valid_until(sent, TERMS.lease()))
@@ -236,19 +239,19 @@ fn leases(bench: &mut Criterion) {
     for leases in [1_000, 100_000] {
         let name = format!("schedule/{leases}: the earliest is put back");
         bench.bench_function(&name, |bench| {
-            let mut schedule = Schedule::default();
+            let mut timer_queue = TimerQueue::default();
             for number in 0..leases {
                 let due = Time::from_nanos(number);
-                schedule.insert(due, Due { due, number });
+                timer_queue.insert(due, Due { due, number });
             }
             let mut jitter = 0_u64;
             bench.iter(|| {
-                let Due { due, number } = schedule
+                let Due { due, number } = timer_queue
                     .pop_due(Time::NEVER)
                     .expect("it is put back each time");
                 jitter = jitter.wrapping_add(0x9e37_79b9_7f4a_7c15);
                 let due = renewal_due(due, TERMS.lease(), jitter);
-                schedule.insert(due, Due { due, number });
+                timer_queue.insert(due, Due { due, number });
             });
         });
     }
@@ -267,7 +270,7 @@ fn calls(bench: &mut Criterion) {
         units: 1,
         lease: TERMS.lease(),
         fences: 1,
-        beside: None,
+        shareable_lease: None,
         channel: None,
     };
     let verbs = [
@@ -287,7 +290,7 @@ fn calls(bench: &mut Criterion) {
             verb,
         };
         bench.bench_function(&format!("command/{name}: made and packed"), |bench| {
-            bench.iter(|| script::encode(&call, By::Digest, &wire).get_packed_command());
+            bench.iter(|| script::encode(&call, ScriptRef::Digest, &wire).get_packed_command());
         });
     }
     let names = (0..200).map(|number| format!("orders:{number}"));
@@ -305,7 +308,9 @@ fn calls(bench: &mut Criterion) {
         })
         .collect();
     bench.bench_function("command/renewal of 200: made and packed", |bench| {
-        bench.iter(|| script::encode(&Call::Renew(&batch), By::Digest, &wire).get_packed_command());
+        bench.iter(|| {
+            script::encode(&Call::Renew(&batch), ScriptRef::Digest, &wire).get_packed_command()
+        });
     });
     bench.bench_function("reply/renewal of 200", |bench| {
         let value = redis::Value::Array(vec![redis::Value::Int(1); batch.len()]);

@@ -84,7 +84,7 @@ pub struct Holder {
 
 impl LockInfo {
     pub(crate) fn new(key: &LockKey, seen: Seen) -> Self {
-        let kind = match seen.of {
+        let kind = match seen.total_units {
             None => Kind::Mutex,
             Some(ALL) => Kind::RwLock,
             Some(permits) => Kind::Semaphore { permits },
@@ -272,8 +272,8 @@ mod tests {
     use crate::config::Settings;
     use crate::error::Failure;
     use crate::message::{Call, Reply};
-    use crate::random::SystemChance;
-    use crate::store::{Answer, Heard, Limits, Line, Store};
+    use crate::random::SystemRng;
+    use crate::store::{Answer, DedicatedConnection, Limits, PubSubEvent, Store};
     use crate::sync::{AtomicU64, Ordering};
 
     /// A server that comes to some keys again, as one may whose table shrinks, and counts how often it is asked.
@@ -294,7 +294,7 @@ mod tests {
                 }
                 Call::Inspect { keys, .. } => {
                     let seen = Seen {
-                        of: None,
+                        total_units: None,
                         fence: None,
                         waiters: 1,
                         holders: Vec::new(),
@@ -309,14 +309,14 @@ mod tests {
             })
         }
 
-        fn line(&self) -> Box<dyn Line> {
+        fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {
             unreachable!("nothing is held")
         }
 
         fn listen(
             &self,
             _: &[&str],
-            _: &mut dyn FnMut(Heard<'_>) -> bool,
+            _: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
         ) -> std::result::Result<(), Failure> {
             unreachable!("nobody waits")
         }
@@ -329,7 +329,7 @@ mod tests {
             Settings::default(),
             Arc::clone(&store) as Arc<dyn Store>,
             Arc::new(SystemClock),
-            Arc::new(SystemChance::new()),
+            Arc::new(SystemRng::new()),
         );
         let mut list = LockManager { engine }.list("*");
         let mut next = || list.next().map(|lock| lock.expect("no error").name);

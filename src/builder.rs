@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::error::Result;
 use crate::event::{Listener, SharedListener};
 use crate::manager::LockManager;
-use crate::random::SystemChance;
+use crate::random::SystemRng;
 use crate::store::node::Node;
 use crate::sync::Arc;
 
@@ -390,7 +390,7 @@ impl Builder {
             self.settings,
             store,
             Arc::new(SystemClock),
-            Arc::new(SystemChance::new()),
+            Arc::new(SystemRng::new()),
         );
         Ok(LockManager { engine })
     }

@@ -13,14 +13,14 @@ use crate::error::{Error, Failure, Result};
 use crate::guard::LockGuard;
 use crate::manager::LockManager;
 use crate::message::{
-    Adopt, Ask, Call, Cursor, Kind, Pass, PlainRelease, Renewal, Renewed, Reply, Verb,
+    Adopt, Ask, Call, Cursor, Kind, PlainRelease, RateRequest, Renewal, Renewed, Reply, Verb,
 };
 use crate::name::{Companion, LockKey, Target};
-use crate::random::SystemChance;
+use crate::random::SystemRng;
 use crate::script;
 use crate::store::frame::Frame;
-use crate::store::pubsub::Said;
-use crate::store::{Answer, Heard, Limits, Line, Store};
+use crate::store::pubsub::PushMessage;
+use crate::store::{Answer, DedicatedConnection, Limits, PubSubEvent, Store};
 use crate::sync::Arc;
 
 /// A lock's key, its companions, and the slot that all of them are to be in.
@@ -71,7 +71,7 @@ pub fn reply(value: &Value) {
         units: 1,
         lease: Duration::from_secs(1),
         fences: 50_000,
-        beside: None,
+        shareable_lease: None,
         channel: None,
     };
     let acquire = Verb::Acquire { ask, at_once: true };
@@ -91,7 +91,7 @@ pub fn reply(value: &Value) {
         key: &keys[0],
         owner: &owner,
     };
-    let pass = Pass {
+    let request = RateRequest {
         permits: 1,
         per: Duration::from_secs(1),
         patience: Duration::from_secs(1),
@@ -110,9 +110,9 @@ pub fn reply(value: &Value) {
         lock(Kind::Mutex, &one, &release),
         Call::Renew(&[renewal.clone(), renewal]),
         Call::Release(&[plain, plain]),
-        Call::Pass {
+        Call::RateLimit {
             key: &keys[0],
-            pass,
+            request,
         },
         Call::Adopt {
             key: &keys[0],
@@ -151,7 +151,7 @@ pub fn reply(value: &Value) {
             }
             Ok(Reply::Renewed(said)) => assert_eq!(said.len(), 2),
             Ok(Reply::Each(said)) => assert_eq!(said.len(), 2),
-            Ok(Reply::Passed(wait)) => assert!(wait <= Duration::from_secs(1)),
+            Ok(Reply::Admitted(wait)) => assert!(wait <= Duration::from_secs(1)),
             Ok(Reply::Inspected(seen)) => {
                 for seen in seen.into_iter().flatten() {
                     let info = LockInfo::new(&keys[0], seen);
@@ -187,8 +187,8 @@ impl Listening {
             label: "l".into(),
             ..Settings::default()
         };
-        let (clock, chance) = (Arc::new(SystemClock), Arc::new(SystemChance::new()));
-        let engine = Engine::new(settings, Arc::new(Grants), clock, chance);
+        let (clock, rng) = (Arc::new(SystemClock), Arc::new(SystemRng::new()));
+        let engine = Engine::new(settings, Arc::new(Grants), clock, rng);
         let locks = LockManager {
             engine: Arc::clone(&engine),
         };
@@ -203,10 +203,10 @@ impl Listening {
         let server = Server::parse("redis://h/", None).expect("it is a URL");
         let said = answers(bytes)
             .into_iter()
-            .map_while(|value| Said::of(&server, value).ok());
+            .map_while(|value| PushMessage::of(&server, value).ok());
         let mut count = 0;
         for said in said {
-            if let Said::Message { channel, payload } = said {
+            if let PushMessage::Message { channel, payload } = said {
                 let payload = match &payload[..] {
                     b"@" => self.guard.owner().as_bytes(),
                     payload => payload,
@@ -243,21 +243,25 @@ impl Store for Grants {
         })
     }
 
-    fn line(&self) -> Box<dyn Line> {
+    fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {
         Box::new(Self)
     }
 
-    fn listen(&self, _: &[&str], _: &mut dyn FnMut(Heard<'_>) -> bool) -> Result<(), Failure> {
+    fn listen(
+        &self,
+        _: &[&str],
+        _: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
+    ) -> Result<(), Failure> {
         Ok(())
     }
 }
 
-impl Line for Grants {
+impl DedicatedConnection for Grants {
     fn call(&mut self, call: &Call<'_>, limit: Duration) -> Result<Answer, Failure> {
         let limits = Limits {
             checkout: limit,
             whole: limit,
-            haste: false,
+            has_priority: false,
             is_over: None,
         };
         Store::call(self, call, limits)

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crossbeam_channel::Receiver;
 
 use crate::claim::Claim;
-use crate::engine::holding::Holding;
+use crate::engine::guard_inner::GuardInner;
 use crate::error::{Error, Lost, Result};
 use crate::sync::{Arc, MutexGuard};
 
@@ -39,18 +39,18 @@ pub enum LeaseState {
 ///
 /// In a forked child of the process that took the lock, every lease reads lost.
 pub struct Lease {
-    holding: Holding,
+    guard_inner: GuardInner,
 }
 
 impl Lease {
-    pub(crate) fn new(holding: Holding) -> Self {
-        Self { holding }
+    pub(crate) fn new(guard_inner: GuardInner) -> Self {
+        Self { guard_inner }
     }
 
     /// The name of the lock.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.holding.name()
+        self.guard_inner.name()
     }
 
     /// The unique string that stands in Redis for this process's hold on the lock.
@@ -58,7 +58,7 @@ impl Lease {
     /// Guards that were passed on between threads of one process may share it; their fences differ.
     #[must_use]
     pub fn owner(&self) -> &str {
-        self.holding.owner()
+        self.guard_inner.owner()
     }
 
     /// Returns the fencing token of this guard. Its promise depends on the kind of the guard:
@@ -74,21 +74,21 @@ impl Lease {
     /// distributed locking", 2016).
     #[must_use]
     pub fn fence(&self) -> u64 {
-        self.holding.fence()
+        self.guard_inner.fence()
     }
 
     /// How much longer the lock may be relied on without another renewal; zero when it is lost.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.holding
-            .standing()
+        self.guard_inner
+            .status()
             .map_or(Duration::ZERO, |(left, _)| left)
     }
 
     /// What the lease is now. It asks this machine's clock, not the server.
     #[must_use]
     pub fn state(&self) -> LeaseState {
-        match self.holding.standing() {
+        match self.guard_inner.status() {
             Ok((_, false)) => LeaseState::Held,
             Ok((_, true)) => LeaseState::AtRisk,
             Err(_) => LeaseState::Lost,
@@ -101,7 +101,7 @@ impl Lease {
     ///
     /// [`Error::Lost`] when it is lost, and only then.
     pub fn check(&self) -> Result<()> {
-        self.holding.standing().map(drop).map_err(Error::Lost)
+        self.guard_inner.status().map(drop).map_err(Error::Lost)
     }
 
     /// A channel that receives one [`Lost`] within 50 ms of the loss, or is disconnected when the guard ends in
@@ -126,7 +126,7 @@ impl Lease {
     /// ```
     #[must_use]
     pub fn on_lost(&self) -> Receiver<Lost> {
-        self.holding.on_lost()
+        self.guard_inner.on_lost()
     }
 
     /// Makes sure that the lease lasts for at least `at_least` from now, by asking the server unless it does
@@ -140,7 +140,7 @@ impl Lease {
     /// * [`Error::Unavailable`], [`Error::Denied`], [`Error::Protocol`] when the server could not be asked; the
     ///   lease is what it was.
     pub fn extend(&self, at_least: Duration) -> Result<()> {
-        self.holding.extend(at_least)
+        self.guard_inner.extend(at_least)
     }
 }
 
@@ -165,9 +165,9 @@ macro_rules! guard {
         }
 
         impl $guard {
-            pub(crate) fn new(holding: Holding) -> Self {
+            pub(crate) fn new(guard_inner: GuardInner) -> Self {
                 Self {
-                    lease: Lease::new(holding),
+                    lease: Lease::new(guard_inner),
                 }
             }
 
@@ -180,7 +180,7 @@ macro_rules! guard {
             ///   told; the renewal thread goes on trying until the lease is over.
             /// * [`Error::Closed`] in a forked child, where nothing is released.
             pub fn release(self) -> Result<()> {
-                self.lease.holding.release()
+                self.lease.guard_inner.release()
             }
         }
 
@@ -256,7 +256,7 @@ impl LockGuard {
     /// ```
     #[must_use = "without its claim the lock stays held until its lease ends"]
     pub fn detach(self) -> Claim {
-        self.lease.holding.detach()
+        self.lease.guard_inner.detach()
     }
 }
 
@@ -274,7 +274,7 @@ impl WriteGuard {
     ///   not be asked, did not answer, or too few replicas confirmed it; what may be left of it is released in the background.
     /// * [`Error::Closed`] in a forked child.
     pub fn downgrade(self) -> Result<ReadGuard> {
-        self.lease.holding.downgrade().map(ReadGuard::new)
+        self.lease.guard_inner.downgrade().map(ReadGuard::new)
     }
 }
 
@@ -282,7 +282,7 @@ impl Permit {
     /// How many permits it is.
     #[must_use]
     pub fn count(&self) -> u32 {
-        self.lease.holding.units()
+        self.lease.guard_inner.units()
     }
 }
 
@@ -318,7 +318,7 @@ impl ReentrantGuard {
     /// As [`LockGuard::release`]; of a guard that is not the last one, [`Error::Lost`] alone.
     pub fn release(self) -> Result<()> {
         match Arc::try_unwrap(self.hold) {
-            Ok(last) => last.holding.release(),
+            Ok(last) => last.guard_inner.release(),
             Err(hold) => hold.check(),
         }
     }
@@ -344,8 +344,8 @@ pub struct MultiGuard {
 }
 
 impl MultiGuard {
-    pub(crate) fn new(held: Vec<Holding>) -> Self {
-        let by_name = held.iter().flat_map(Holding::by_name);
+    pub(crate) fn new(held: Vec<GuardInner>) -> Self {
+        let by_name = held.iter().flat_map(GuardInner::by_name);
         let mut leases: Vec<_> = by_name.map(Lease::new).collect();
         leases.sort_unstable_by(|one, other| one.name().cmp(other.name()));
         Self {
@@ -402,7 +402,7 @@ impl MultiGuard {
     pub fn on_lost(&self) -> Receiver<Lost> {
         let (sender, receiver) = crossbeam_channel::bounded(1);
         for hold in &self.holds {
-            hold.holding.tell_of_loss(&sender);
+            hold.guard_inner.tell_of_loss(&sender);
         }
         receiver
     }
@@ -416,7 +416,7 @@ impl MultiGuard {
         let ends: Vec<_> = self
             .holds
             .into_iter()
-            .map(|hold| hold.holding.release())
+            .map(|hold| hold.guard_inner.release())
             .collect();
         ends.into_iter().collect()
     }

@@ -74,7 +74,7 @@
 //!    dead and the renewal is stuck. `Lost` is final: no late answer revives a lease. [`on_lost`] fires within
 //!    50 ms, from a thread that does no input or output.
 //! 4. **Liveness.** A crashed holder delays the others by its lease at the most (or 250 ms, where the lease is
-//!    shorter), any number of crashed waiters by one claim window together (twice the `io_timeout`, a second at the
+//!    shorter), any number of crashed waiters by one pickup window together (twice the `io_timeout`, a second at the
 //!    least; where that is less than 1.5 s and they hang instead of ending, by 1.5 s more). A lost message costs at
 //!    most one poll, a second.
 //! 5. **Nobody else's lock.** Every request compares the owner, may be repeated without harm, and never shortens

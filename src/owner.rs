@@ -6,7 +6,7 @@
 use once_cell::race::OnceBox;
 use uuid::Uuid;
 
-use crate::random::Chance;
+use crate::random::Rng;
 use crate::sync::Arc;
 
 /// The beginning of every owner that this crate writes. The number is the version of the wire format.
@@ -38,8 +38,8 @@ pub(crate) fn label(owner: &str) -> Option<&str> {
 }
 
 /// Returns a new owner, for one attempt to acquire a lock and for the lease that Redis grants to it.
-pub(crate) fn generate(chance: &dyn Chance, label: &str) -> Arc<str> {
-    text_of(chance.uuid(), label).into()
+pub(crate) fn generate(rng: &dyn Rng, label: &str) -> Arc<str> {
+    text_of(rng.uuid(), label).into()
 }
 
 fn text_of(unique: Uuid, label: &str) -> String {
@@ -101,11 +101,11 @@ impl PartialEq for Owner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::SystemChance;
+    use crate::random::SystemRng;
 
     #[test]
     fn an_owner_is_kept_whole() {
-        let made = generate(&SystemChance::new(), "host:1");
+        let made = generate(&SystemRng::new(), "host:1");
         for (text, label) in [
             (&*made, "host:1"),
             (&made.to_uppercase(), "HOST:1"),
@@ -124,8 +124,8 @@ mod tests {
 
     #[test]
     fn owners_differ_and_carry_the_label() {
-        let chance = SystemChance::new();
-        let (a, b) = (generate(&chance, "host:1"), generate(&chance, "host:1"));
+        let rng = SystemRng::new();
+        let (a, b) = (generate(&rng, "host:1"), generate(&rng, "host:1"));
         assert_ne!(a, b);
         assert!(a.starts_with("lh1:") && a.ends_with(":host:1"));
     }

@@ -8,14 +8,14 @@ use forkguard::atfork::Guard;
 
 /// The process that something was made in.
 #[derive(Debug)]
-pub(crate) enum Origin {
+pub(crate) enum ForkGuard {
     /// So many forks after the first.
     Counted(Guard),
     /// This one, where forks cannot be counted.
     Pid(u32),
 }
 
-impl Origin {
+impl ForkGuard {
     /// This process.
     pub(crate) fn here() -> Self {
         match Guard::try_new() {

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use crate::sync::{AtomicU64, Ordering};
 
 /// Where chance comes from; a simulator puts a seeded source in its place.
-pub(crate) trait Chance: Send + Sync {
+pub(crate) trait Rng: Send + Sync {
     /// A number never given before, in the form of a version 4 UUID (RFC 9562).
     fn uuid(&self) -> Uuid;
 
@@ -17,11 +17,11 @@ pub(crate) trait Chance: Send + Sync {
 
 /// UUIDs of the system's generator; jitter from `SplitMix64` seeded by one of them.
 #[derive(Debug)]
-pub(crate) struct SystemChance {
+pub(crate) struct SystemRng {
     state: AtomicU64,
 }
 
-impl SystemChance {
+impl SystemRng {
     pub(crate) fn new() -> Self {
         let (seed, _) = Uuid::new_v4().as_u64_pair();
         Self {
@@ -30,7 +30,7 @@ impl SystemChance {
     }
 }
 
-impl Chance for SystemChance {
+impl Rng for SystemRng {
     fn uuid(&self) -> Uuid {
         Uuid::new_v4()
     }
@@ -49,19 +49,19 @@ impl Chance for SystemChance {
 /// A length between three quarters of `most` and `most`.
 ///
 /// Jitter only ever shortens a wait: a bound that is stated somewhere stays a bound.
-pub(crate) fn jittered(chance: &dyn Chance, most: Duration) -> Duration {
-    shortened(chance, most, most / 4)
+pub(crate) fn jittered(rng: &dyn Rng, most: Duration) -> Duration {
+    shortened(rng, most, most / 4)
 }
 
 /// Returns a length between half of `most` and `most`.
-pub(crate) fn jittered_by_half(chance: &dyn Chance, most: Duration) -> Duration {
-    shortened(chance, most, most / 2)
+pub(crate) fn jittered_by_half(rng: &dyn Rng, most: Duration) -> Duration {
+    shortened(rng, most, most / 2)
 }
 
 /// Returns `length` less a random part of `by`.
-fn shortened(chance: &dyn Chance, length: Duration, by: Duration) -> Duration {
+fn shortened(rng: &dyn Rng, length: Duration, by: Duration) -> Duration {
     // The top 16 bits are a fraction in 65,536ths.
-    let part = (chance.bits() >> 48) as u32;
+    let part = (rng.bits() >> 48) as u32;
     length.saturating_sub(by * part / 65_536)
 }
 
@@ -71,9 +71,9 @@ mod tests {
 
     #[test]
     fn jitter_stays_between_three_quarters_and_the_whole() {
-        let chance = SystemChance::new();
+        let rng = SystemRng::new();
         let most = Duration::from_secs(1);
-        let drawn: Vec<_> = (0..1000).map(|_| jittered(&chance, most)).collect();
+        let drawn: Vec<_> = (0..1000).map(|_| jittered(&rng, most)).collect();
         assert!(drawn.iter().all(|d| *d <= most && *d > most * 3 / 4));
         assert!(drawn.iter().any(|d| *d != drawn[0]), "no jitter at all");
     }

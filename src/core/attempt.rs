@@ -7,11 +7,11 @@
 //! | state | input | next state | step |
 //! | --- | --- | --- | --- |
 //! | `Ask` | go, woken | `AskSent` | send *acquire*: at once the first time, then only past the queue |
-//! | `TakeOver` | go, woken | `TakeOverSent` | send *take-over* of the tenure that this process's last guard ended |
+//! | `TakeOver` | go, woken | `TakeOverSent` | send *take-over* of the lease that this process's last guard ended |
 //! | `AskSent`, `TakeOverSent` | go, woken: the request was not written | as from `Ask`, `TakeOver` | the same |
 //! | `AskSent`, `TakeOverSent` | granted in time | `Granted` | done |
 //! | `AskSent`, `TakeOverSent` | granted too late to be believed | `Ask`, new owner | abandon the owner, back off |
-//! | `AskSent`, `TakeOverSent` | the tenure on offer may be shared | `Ask` | done: the owner is not used |
+//! | `AskSent`, `TakeOverSent` | the lease on offer may be shared | `Ask` | done: the owner is not used |
 //! | `AskSent`, `TakeOverSent` | held | `Ask` | a try is done; a wait sleeps until a message, the holder's expiry, or its poll |
 //! | `AskSent`, `TakeOverSent` | held, and the subscription began or ended meanwhile | `Ask` | ask again at once: the queue has the wrong channel |
 //! | `AskSent`, `TakeOverSent` | held by the former owner, whose cancel is on its way | `Ask` | no answer: back off |
@@ -28,7 +28,7 @@
 //!
 //! An owner for which a release or a cancel was sent never asks again. An owner with a request of unknown outcome is
 //! *uncertain* until a lease has passed since the request was sent: Redis may still carry the request out. A thread that
-//! ends such an owner repeats the ending until then ([`super::ending`]).
+//! ends such an owner repeats the ending until then ([`super::release_task`]).
 
 mod patience;
 mod state;
@@ -43,14 +43,14 @@ use crate::core::poll;
 use crate::error::{Failure, FailureKind};
 use crate::message::{Ask, Reply, Verb};
 use crate::owner;
-use crate::random::Chance;
+use crate::random::Rng;
 use crate::sync::Arc;
 
 use patience::{Patience, SHORTEST_PAUSE, Wait, sleep};
 use state::{InRedis, Sent, State, Uncertain};
 
-pub(crate) use crate::core::poll::Hearing;
-pub(crate) use step::{Grant, Input, Leftover, Outcome, Step, Surroundings};
+pub(crate) use crate::core::poll::SubscriptionState;
+pub(crate) use step::{Grant, Input, OrphanedOwner, Outcome, Step, StepContext};
 
 /// How long after a holder's reported expiry to ask: Redis drops a key no earlier than its time.
 const AFTER_EXPIRY: Duration = Duration::from_millis(2);
@@ -67,48 +67,42 @@ pub(crate) struct Attempt {
     /// The owner before this one, if too few replicas confirmed its grant. Its key stays until its cancel is carried out.
     former_owner: Option<Arc<str>>,
     /// Former owners that nobody has begun to release.
-    leftovers: Vec<Leftover>,
+    orphaned_owners: Vec<OrphanedOwner>,
 }
 
 impl Attempt {
     /// Begins an attempt at `units` of the lock.
-    pub(crate) fn new(chance: &dyn Chance, label: &str, units: u32) -> Self {
-        Self::begin(chance, label, units, State::new(), Wait::NotBegun)
+    pub(crate) fn new(rng: &dyn Rng, label: &str, units: u32) -> Self {
+        Self::begin(rng, label, units, State::new(), Wait::NotBegun)
     }
 
     /// Begins an attempt of a thread that has waited behind others of its process.
-    pub(crate) fn after_waiting(chance: &dyn Chance, label: &str, units: u32) -> Self {
-        Self::begin(chance, label, units, State::new(), Wait::Begun)
+    pub(crate) fn after_waiting(rng: &dyn Rng, label: &str, units: u32) -> Self {
+        Self::begin(rng, label, units, State::new(), Wait::Begun)
     }
 
-    /// Begins an attempt to keep the lock that this process holds as `from`. Its tenure has ended here.
-    pub(crate) fn take_over(chance: &dyn Chance, label: &str, from: Leftover) -> Self {
+    /// Begins an attempt to keep the lock that this process holds as `from`. Its lease has ended here.
+    pub(crate) fn take_over(rng: &dyn Rng, label: &str, from: OrphanedOwner) -> Self {
         let units = from.units;
-        Self::begin(
-            chance,
-            label,
-            units,
-            State::take_over(from),
-            Wait::Contended,
-        )
+        Self::begin(rng, label, units, State::take_over(from), Wait::Contended)
     }
 
     /// Begins an attempt to keep a lock whose release was not sent, so no other thread was notified.
     /// `waits`: a wait has begun.
-    pub(crate) fn take_back(chance: &dyn Chance, label: &str, from: Leftover, waits: bool) -> Self {
+    pub(crate) fn take_back(rng: &dyn Rng, label: &str, from: OrphanedOwner, waits: bool) -> Self {
         let units = from.units;
         let wait = if waits { Wait::Begun } else { Wait::NotBegun };
-        Self::begin(chance, label, units, State::take_over(from), wait)
+        Self::begin(rng, label, units, State::take_over(from), wait)
     }
 
-    fn begin(chance: &dyn Chance, label: &str, units: u32, state: State, wait: Wait) -> Self {
+    fn begin(rng: &dyn Rng, label: &str, units: u32, state: State, wait: Wait) -> Self {
         Self {
-            owner: owner::generate(chance, label),
+            owner: owner::generate(rng, label),
             units,
             state,
             patience: Patience::new(wait),
             former_owner: None,
-            leftovers: Vec::new(),
+            orphaned_owners: Vec::new(),
         }
     }
 
@@ -143,45 +137,45 @@ impl Attempt {
     }
 
     /// Takes out the owners that must be released in the background.
-    pub(crate) fn leftovers(&mut self) -> Vec<Leftover> {
-        std::mem::take(&mut self.leftovers)
+    pub(crate) fn orphaned_owners(&mut self) -> Vec<OrphanedOwner> {
+        std::mem::take(&mut self.orphaned_owners)
     }
 
     /// Ends an attempt that nobody carries on. Returns the owners that may be left in Redis.
-    pub(crate) fn abandon(mut self) -> Vec<Leftover> {
+    pub(crate) fn abandon(mut self) -> Vec<OrphanedOwner> {
         match std::mem::replace(&mut self.state, State::Granted) {
             State::Ask(in_redis) | State::AskSent { in_redis, .. } => self.leave_behind(&in_redis),
             State::TakeOver { from, queued } | State::TakeOverSent { from, queued, .. } => {
-                self.leftovers.push(from);
+                self.orphaned_owners.push(from);
                 self.leave_behind(&InRedis::new(queued));
             }
             // The holder of the grant ends this owner. A release from here would end the lock under a guard.
             State::Granted => {}
         }
-        self.leftovers
+        self.orphaned_owners
     }
 
     /// Takes an event in. Returns the next thing to do.
-    pub(crate) fn step(&mut self, input: Input, around: &Surroundings<'_>) -> Step {
+    pub(crate) fn step(&mut self, input: Input, context: &StepContext<'_>) -> Step {
         // Each branch takes the state apart, and returns the one that follows.
         let state = std::mem::replace(&mut self.state, State::Granted);
         let (state, step) = match input {
-            Input::Go | Input::Woken => match self.patience.end(around) {
+            Input::Go | Input::Woken => match self.patience.end(context) {
                 Some(over) => (state, over),
-                None => self.send(state, around),
+                None => self.send(state, context),
             },
             Input::Replied {
                 sent,
                 reply,
                 resent,
-            } => self.replied(state, sent, resent, reply, around),
+            } => self.replied(state, sent, resent, reply, context),
             Input::Failed {
                 sent,
                 failure,
                 cut_short,
             } => {
-                let state = self.failed(state, sent, &failure, around);
-                (state, self.patience.back_off(failure, cut_short, around))
+                let state = self.failed(state, sent, &failure, context);
+                (state, self.patience.back_off(failure, cut_short, context))
             }
         };
         self.state = state;
@@ -189,10 +183,10 @@ impl Attempt {
     }
 
     /// Sends the next request. A request that is under way already was not written: its thread gave up first.
-    fn send(&self, state: State, around: &Surroundings<'_>) -> (State, Step) {
+    fn send(&self, state: State, context: &StepContext<'_>) -> (State, Step) {
         match state {
             State::Ask(in_redis) | State::AskSent { in_redis, .. } => {
-                let (ask, request) = self.request(in_redis.queued, around);
+                let (ask, request) = self.request(in_redis.queued, context);
                 let verb = Verb::Acquire {
                     ask,
                     at_once: !in_redis.queued,
@@ -204,7 +198,7 @@ impl Attempt {
                 (State::AskSent { request, in_redis }, Step::Send(verb))
             }
             State::TakeOver { from, queued } | State::TakeOverSent { from, queued, .. } => {
-                let (ask, request) = self.request(queued, around);
+                let (ask, request) = self.request(queued, context);
                 let verb = Verb::TakeOver {
                     ask,
                     from: Arc::clone(&from.owner),
@@ -222,21 +216,21 @@ impl Attempt {
     }
 
     /// Returns the terms of the next request, and the part of them that its answer is read by.
-    fn request(&self, queued: bool, around: &Surroundings<'_>) -> (Ask, Sent) {
+    fn request(&self, queued: bool, context: &StepContext<'_>) -> (Ask, Sent) {
         // A lock that was contended will be again; most likely, nobody else wants a lock that was free.
-        let is_passed_on = around.crowded || self.patience.is_contended();
+        let is_passed_on = context.crowded || self.patience.is_contended();
         let ask = Ask {
             owner: Arc::clone(&self.owner),
             units: self.units,
-            lease: around.terms.lease(),
-            fences: if is_passed_on { around.block } else { 1 },
+            lease: context.terms.lease(),
+            fences: if is_passed_on { context.block } else { 1 },
             // An owner in the queue waits its turn.
-            beside: around.beside.clone().filter(|_| !queued),
-            channel: channel(around),
+            shareable_lease: context.shareable_lease.clone().filter(|_| !queued),
+            channel: channel(context),
         };
         let request = Sent {
             fences: ask.fences,
-            offered: ask.beside.is_some(),
+            offered: ask.shareable_lease.is_some(),
             channel: ask.channel.clone(),
         };
         (ask, request)
@@ -249,7 +243,7 @@ impl Attempt {
         sent: Time,
         resent: bool,
         reply: Reply,
-        around: &Surroundings<'_>,
+        context: &StepContext<'_>,
     ) -> (State, Step) {
         match reply {
             Reply::Granted {
@@ -257,12 +251,12 @@ impl Attempt {
                 rest,
                 contended,
             } => {
-                let settled = self.settle(state, sent, resent, around);
-                self.granted(settled, sent, (fence, rest, contended), around)
+                let settled = self.settle(state, sent, resent, context);
+                self.granted(settled, sent, (fence, rest, contended), context)
             }
             Reply::Shared if state.offers() => {
-                let Settled { in_redis, .. } = self.settle(state, sent, resent, around);
-                // Only an owner that is not in the queue offers a tenure, and this answer puts none there.
+                let Settled { in_redis, .. } = self.settle(state, sent, resent, context);
+                // Only an owner that is not in the queue offers a lease, and this answer puts none there.
                 let in_redis = InRedis {
                     queued: false,
                     ..in_redis
@@ -270,27 +264,27 @@ impl Attempt {
                 (State::Ask(in_redis), Step::Done(Outcome::Shared))
             }
             Reply::Held { ttl, holder } => {
-                let settled = self.settle(state, sent, resent, around);
-                let step = self.held(&settled.request, ttl, &holder, around);
+                let settled = self.settle(state, sent, resent, context);
+                let step = self.held(&settled.request, ttl, &holder, context);
                 (State::Ask(settled.in_redis), step)
             }
             Reply::Differs(stored) => {
-                let Settled { in_redis, .. } = self.settle(state, sent, resent, around);
+                let Settled { in_redis, .. } = self.settle(state, sent, resent, context);
                 let kind = FailureKind::PermitsDiffer {
-                    asked: around.of,
+                    asked: context.total_units,
                     stored,
                 };
                 let words = "others use it with another number of permits";
                 let failure = Failure::plain(kind, false, words);
                 (
                     State::Ask(in_redis),
-                    self.patience.back_off(failure, false, around),
+                    self.patience.back_off(failure, false, context),
                 )
             }
             _ => {
                 let failure = Failure::another_question();
-                let state = self.failed(state, sent, &failure, around);
-                (state, self.patience.back_off(failure, false, around))
+                let state = self.failed(state, sent, &failure, context);
+                (state, self.patience.back_off(failure, false, context))
             }
         }
     }
@@ -301,22 +295,23 @@ impl Attempt {
         state: State,
         sent: Time,
         resent: bool,
-        around: &Surroundings<'_>,
+        context: &StepContext<'_>,
     ) -> Settled {
         let (request, mut in_redis, from) = state.into_request();
         // 1. Redis may carry a request out twice if it was sent twice.
         if resent {
-            let lease = around.terms.lease();
+            let lease = context.terms.lease();
             in_redis.note(Uncertain::new(sent, sent + lease, lease));
         }
-        // 2. Every answer to a take-over ends the old tenure, and takes its unused fences back. But Redis may still carry
+        // 2. Every answer to a take-over ends the old lease, and takes its unused fences back. But Redis may still carry
         //    out an earlier request of the old owner.
         let has_taken_over = from.is_some();
-        let uncertain = from.filter(|from| from.doubt.is_some());
-        self.leftovers.extend(uncertain.map(|from| Leftover {
-            give_back: None,
-            ..from
-        }));
+        let uncertain = from.filter(|from| from.uncertain_until.is_some());
+        self.orphaned_owners
+            .extend(uncertain.map(|from| OrphanedOwner {
+                give_back: None,
+                ..from
+            }));
         Settled {
             request,
             in_redis,
@@ -330,17 +325,17 @@ impl Attempt {
         settled: Settled,
         sent: Time,
         (fence, rest, contended): (u64, Vec<u64>, bool),
-        around: &Surroundings<'_>,
+        context: &StepContext<'_>,
     ) -> (State, Step) {
-        let lease = around.terms.lease();
+        let lease = context.terms.lease();
         let deadline = valid_until(sent, lease);
         let mut in_redis = settled.in_redis;
         // 1. A lease that may be over is not one: leave its owner behind, and ask under another.
-        if around.now >= deadline {
+        if context.now >= deadline {
             in_redis.note(Uncertain::new(sent, sent + lease, lease));
-            let state = self.rename(&in_redis, around);
+            let state = self.rename(&in_redis, context);
             let failure = Failure::too_late();
-            return (state, self.patience.back_off(failure, false, around));
+            return (state, self.patience.back_off(failure, false, context));
         }
         // 2. The owner has left the queue. An uncertain request of it is the grant's from here on.
         let grant = Grant {
@@ -352,9 +347,9 @@ impl Attempt {
             deadline,
             // A lock that was waited for is likely to have other waiters. A take-over would have found them.
             contended: contended || (self.patience.is_contended() && !settled.has_taken_over),
-            doubt: in_redis
+            uncertain_until: in_redis
                 .uncertain_until()
-                .filter(|until| *until > around.now),
+                .filter(|until| *until > context.now),
             kept_until: in_redis.kept_until(),
         };
         (State::Granted, Step::Done(Outcome::Granted(grant)))
@@ -366,29 +361,29 @@ impl Attempt {
         request: &Sent,
         ttl: Option<Duration>,
         holder: &str,
-        around: &Surroundings<'_>,
+        context: &StepContext<'_>,
     ) -> Step {
         // 1. The former owner holds the lock only until its cancel arrives. The failure before stands.
         if self.is_former_owner(holder) {
             if let Some(failure) = self.patience.failure() {
-                return self.patience.back_off(failure, false, around);
+                return self.patience.back_off(failure, false, context);
             }
         }
         // 2. This is an answer: a wait has begun, and an outage is over, except one of replicas.
-        self.patience.answered_held(around.now);
+        self.patience.answered_held(context.now);
         // 3. A try has its answer. A wait may be over.
-        if let Some(over) = self.patience.end(around) {
+        if let Some(over) = self.patience.end(context) {
             return over;
         }
         // 4. Sleep until the next poll, or until the holder's lease expires. A lease that never expires, or is about to
         //    expire, says nothing: poll.
-        let poll = if request.channel == channel(around) {
+        let poll = if request.channel == channel(context) {
             poll::pause(
-                &around.hearing,
-                around.terms.lease(),
+                &context.subscription,
+                context.terms.lease(),
                 holder,
-                around.delegates,
-                around.chance,
+                context.delegates,
+                context.rng,
             )
         } else {
             // The subscription began or ended during the request. A message for this owner may go to a channel that
@@ -396,7 +391,7 @@ impl Attempt {
             SHORTEST_PAUSE
         };
         let pause = ttl.map_or(poll, |ttl| (ttl + AFTER_EXPIRY).min(poll));
-        sleep(pause, around)
+        sleep(pause, context)
     }
 
     /// Takes in that the request under way failed. Returns the state to go on from.
@@ -405,11 +400,11 @@ impl Attempt {
         state: State,
         sent: Time,
         failure: &Failure,
-        around: &Surroundings<'_>,
+        context: &StepContext<'_>,
     ) -> State {
         // 1. Redis certainly carried nothing out: go on from the state before the request.
-        let lease = around.terms.lease();
-        let Some(until) = failure.doubt(sent, lease) else {
+        let lease = context.terms.lease();
+        let Some(until) = failure.uncertain_until(sent, lease) else {
             return state.before_request();
         };
         // 2. The owner may come to hold the lock.
@@ -422,34 +417,34 @@ impl Attempt {
         match from {
             // 3. The release that must follow for the old owner may end a grant of the new one: neither asks again.
             Some(from) => {
-                self.leftovers.push(Leftover {
-                    doubt: from.doubt.max(in_redis.uncertain_until()),
+                self.orphaned_owners.push(OrphanedOwner {
+                    uncertain_until: from.uncertain_until.max(in_redis.uncertain_until()),
                     kept_until: from.kept_until.max(in_redis.kept_until()),
                     ..from
                 });
-                self.rename(&in_redis, around)
+                self.rename(&in_redis, context)
             }
             // 4. Nobody has a guard of an unconfirmed grant, so nobody may find the lock held by it.
-            None if is_unconfirmed => self.rename(&in_redis, around),
+            None if is_unconfirmed => self.rename(&in_redis, context),
             // 5. Asking again under the same owner is idempotent.
             None => State::Ask(in_redis),
         }
     }
 
     /// Leaves the owner behind, to be released. Returns the state to go on from under another.
-    fn rename(&mut self, in_redis: &InRedis, around: &Surroundings<'_>) -> State {
+    fn rename(&mut self, in_redis: &InRedis, context: &StepContext<'_>) -> State {
         self.leave_behind(in_redis);
-        self.owner = owner::generate(around.chance, around.label);
+        self.owner = owner::generate(context.rng, context.label);
         State::new()
     }
 
     /// Has the owner released, if Redis may have it.
     fn leave_behind(&mut self, in_redis: &InRedis) {
         if in_redis.has_owner() {
-            self.leftovers.push(Leftover {
+            self.orphaned_owners.push(OrphanedOwner {
                 owner: Arc::clone(&self.owner),
                 units: self.units,
-                doubt: in_redis.uncertain_until(),
+                uncertain_until: in_redis.uncertain_until(),
                 kept_until: in_redis.kept_until(),
                 give_back: None,
             });
@@ -461,13 +456,13 @@ impl Attempt {
 struct Settled {
     request: Sent,
     in_redis: InRedis,
-    /// Whether the request took a tenure over.
+    /// Whether the request took a lease over.
     has_taken_over: bool,
 }
 
 /// Returns the channel to queue under; `None` if the request must not queue. A try never queues.
-fn channel(around: &Surroundings<'_>) -> Option<Arc<str>> {
-    around.until.and_then(|_| around.hearing.channel())
+fn channel(context: &StepContext<'_>) -> Option<Arc<str>> {
+    context.until.and_then(|_| context.subscription.channel())
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Blocks of fences.
 //!
-//! A tenure that may be passed between threads reserves a block of fences with one script, so that the
+//! A lease that may be passed between threads reserves a block of fences with one script, so that the
 //! passing itself needs no server: one for each guard, at most one for each microsecond of its quantum.
 //! The fences of one node follow its clock in microseconds, so a block that is used up no faster than one
 //! a microsecond never runs ahead of that clock, and the fences given after a loss of all data (when only
@@ -30,7 +30,7 @@ impl Fences {
         }
     }
 
-    /// What a grant of `count` fences brings to a tenure of this kind: the readers all have the last writer's.
+    /// What a grant of `count` fences brings to a lease of this kind: the readers all have the last writer's.
     pub(crate) fn granted(kind: Kind, first: u64, count: u64) -> Self {
         Self {
             is_common: kind == Kind::Read,
@@ -67,13 +67,13 @@ impl Fences {
     }
 }
 
-/// How many fences to reserve where guards are going to be passed on: a quantum's worth. The tenures that a name
+/// How many fences to reserve where guards are going to be passed on: a quantum's worth. The leases that a name
 /// may have beside each other share it.
 pub(crate) fn block(kind: Kind, quantum: Duration) -> u64 {
     let worth = u64::try_from(quantum.as_micros()).unwrap_or(u64::MAX);
     match kind {
         Kind::Mutex | Kind::Write => worth.max(1),
-        Kind::Semaphore { of } => (worth / u64::from(of)).max(1),
+        Kind::Semaphore { total_units } => (worth / u64::from(total_units)).max(1),
         // One fence for all readers; and the names of a set are not passed on, because each would want a block.
         Kind::Read | Kind::Multi => 1,
     }
@@ -101,8 +101,16 @@ mod tests {
         let quantum = Duration::from_millis(50);
         assert_eq!(block(Kind::Mutex, quantum), 50_000);
         assert_eq!(block(Kind::Mutex, Duration::from_nanos(1)), 1);
-        assert_eq!(block(Kind::Semaphore { of: 8 }, quantum), 6_250);
-        assert_eq!(block(Kind::Semaphore { of: u32::MAX }, quantum), 1);
+        assert_eq!(block(Kind::Semaphore { total_units: 8 }, quantum), 6_250);
+        assert_eq!(
+            block(
+                Kind::Semaphore {
+                    total_units: u32::MAX
+                },
+                quantum
+            ),
+            1
+        );
         assert_eq!(block(Kind::Read, quantum), 1);
     }
 

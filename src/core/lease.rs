@@ -1,4 +1,4 @@
-//! How long a tenure may be believed.
+//! How long a lease may be believed.
 //!
 //! The server keeps the key for `lease` from the moment it carried out the request. The holder counts from
 //! a reading of its own clock taken *before* the request was sent, and takes off what two clocks may differ
@@ -49,7 +49,7 @@ pub(crate) fn sent_for(deadline: Time, lease: Duration) -> Time {
 
 /// What a lease is at some moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum LeaseStatus {
     /// It may be believed for this much longer.
     Live(Duration),
     /// The guard ended it.
@@ -58,28 +58,28 @@ pub(crate) enum Standing {
     Lost(LostCause),
 }
 
-/// The deadline of one tenure, or how it ended.
+/// The deadline of one lease, or how it ended.
 #[derive(Debug)]
-pub(crate) struct LeaseCell(AtomicU64);
+pub(crate) struct AtomicLease(AtomicU64);
 
-impl LeaseCell {
+impl AtomicLease {
     pub(crate) fn new(deadline: Time) -> Self {
         Self(AtomicU64::new(deadline.as_nanos().max(ENDINGS)))
     }
 
     /// What the lease is at `now`. Finding the deadline passed settles it as lost for everybody.
-    pub(crate) fn standing(&self, now: Time) -> Standing {
+    pub(crate) fn status(&self, now: Time) -> LeaseStatus {
         let mut word = self.0.load(Ordering::Acquire);
         loop {
             if word < ENDINGS {
-                return ending(word);
+                return release_task(word);
             }
             let deadline = Time::from_nanos(word);
             if now < deadline {
-                return Standing::Live(deadline.since(now));
+                return LeaseStatus::Live(deadline.since(now));
             }
             match self.set(word, EXPIRED) {
-                Ok(()) => return Standing::Lost(LostCause::Expired),
+                Ok(()) => return LeaseStatus::Lost(LostCause::Expired),
                 Err(changed) => word = changed,
             }
         }
@@ -92,31 +92,31 @@ impl LeaseCell {
     }
 
     /// Moves the deadline to `later`, never back. Returns what the lease is afterwards.
-    pub(crate) fn renew(&self, now: Time, later: Time) -> Standing {
+    pub(crate) fn renew(&self, now: Time, later: Time) -> LeaseStatus {
         loop {
-            let Standing::Live(_) = self.standing(now) else {
-                return self.standing(now);
+            let LeaseStatus::Live(_) = self.status(now) else {
+                return self.status(now);
             };
             let word = self.0.load(Ordering::Acquire);
             if word < ENDINGS
                 || word >= later.as_nanos()
                 || self.set(word, later.as_nanos()).is_ok()
             {
-                return self.standing(now);
+                return self.status(now);
             }
         }
     }
 
     /// The guard's own end. Returns what the lease was when it came.
-    pub(crate) fn end(&self, now: Time) -> Standing {
+    pub(crate) fn end(&self, now: Time) -> LeaseStatus {
         loop {
-            let standing = self.standing(now);
-            let Standing::Live(_) = standing else {
-                return standing;
+            let status = self.status(now);
+            let LeaseStatus::Live(_) = status else {
+                return status;
             };
             let word = self.0.load(Ordering::Acquire);
             if word >= ENDINGS && self.set(word, ENDED).is_ok() {
-                return standing;
+                return status;
             }
         }
     }
@@ -146,12 +146,12 @@ impl LeaseCell {
     }
 }
 
-fn ending(word: u64) -> Standing {
+fn release_task(word: u64) -> LeaseStatus {
     match word {
-        ENDED => Standing::Ended,
-        TAKEN => Standing::Lost(LostCause::Taken),
-        REMOVED => Standing::Lost(LostCause::Removed),
-        _ => Standing::Lost(LostCause::Expired),
+        ENDED => LeaseStatus::Ended,
+        TAKEN => LeaseStatus::Lost(LostCause::Taken),
+        REMOVED => LeaseStatus::Lost(LostCause::Removed),
+        _ => LeaseStatus::Lost(LostCause::Expired),
     }
 }
 
@@ -174,22 +174,22 @@ mod tests {
 
     #[test]
     fn a_late_renewal_revives_nothing() {
-        let cell = LeaseCell::new(at(100));
-        assert_eq!(cell.standing(at(100)), Standing::Lost(LostCause::Expired));
+        let cell = AtomicLease::new(at(100));
+        assert_eq!(cell.status(at(100)), LeaseStatus::Lost(LostCause::Expired));
         assert_eq!(
             cell.renew(at(50), at(200)),
-            Standing::Lost(LostCause::Expired)
+            LeaseStatus::Lost(LostCause::Expired)
         );
         assert!(!cell.lose(LostCause::Taken));
-        assert_eq!(cell.standing(at(0)), Standing::Lost(LostCause::Expired));
+        assert_eq!(cell.status(at(0)), LeaseStatus::Lost(LostCause::Expired));
     }
 
     #[test]
     fn a_renewal_that_arrives_late_finds_the_lease_lost_though_nobody_had_looked() {
-        let cell = LeaseCell::new(at(100));
+        let cell = AtomicLease::new(at(100));
         assert_eq!(
             cell.renew(at(101), at(200)),
-            Standing::Lost(LostCause::Expired)
+            LeaseStatus::Lost(LostCause::Expired)
         );
     }
 
@@ -199,7 +199,7 @@ mod tests {
     fn no_renewal_overtakes_a_loss_that_was_seen() {
         use crate::sync::{Arc, thread};
         const ROUNDS: usize = 200_000;
-        let cells: Arc<Vec<_>> = Arc::new((0..ROUNDS).map(|_| LeaseCell::new(at(100))).collect());
+        let cells: Arc<Vec<_>> = Arc::new((0..ROUNDS).map(|_| AtomicLease::new(at(100))).collect());
         // Each round begins when both have come to it, so that they meet in the middle of what they do.
         let turns = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
         let meet = |turns: &[AtomicU64; 2], me: usize, round: usize| {
@@ -222,13 +222,13 @@ mod tests {
         let mut seen = Vec::with_capacity(ROUNDS);
         for (round, cell) in cells.iter().enumerate() {
             meet(&turns, 1, round);
-            seen.push(cell.standing(at(100)));
+            seen.push(cell.status(at(100)));
         }
         renewal.join().expect("no panic");
         for (cell, seen) in cells.iter().zip(seen) {
             match seen {
-                Standing::Lost(_) => assert_eq!(cell.standing(at(150)), seen),
-                _ => assert!(matches!(cell.standing(at(150)), Standing::Live(_))),
+                LeaseStatus::Lost(_) => assert_eq!(cell.status(at(150)), seen),
+                _ => assert!(matches!(cell.status(at(150)), LeaseStatus::Live(_))),
             }
         }
     }
@@ -255,13 +255,13 @@ mod tests {
                 1..40,
             )
         ) {
-            let cell = LeaseCell::new(at(100));
+            let cell = AtomicLease::new(at(100));
             let (mut now, mut deadline, mut ended) = (0, 100, None);
             for (pause, act) in acts {
                 now += pause;
                 // The server's word ends a lease without a look at the clock.
                 if ended.is_none() && now >= deadline && !matches!(act, Act::Lose) {
-                    ended = Some(Standing::Lost(LostCause::Expired));
+                    ended = Some(LeaseStatus::Lost(LostCause::Expired));
                 }
                 match act {
                     Act::Look => {}
@@ -273,15 +273,15 @@ mod tests {
                     }
                     Act::End => {
                         cell.end(at(now));
-                        ended.get_or_insert(Standing::Ended);
+                        ended.get_or_insert(LeaseStatus::Ended);
                     }
                     Act::Lose => {
                         prop_assert_eq!(cell.lose(LostCause::Taken), ended.is_none());
-                        ended.get_or_insert(Standing::Lost(LostCause::Taken));
+                        ended.get_or_insert(LeaseStatus::Lost(LostCause::Taken));
                     }
                 }
-                let live = Standing::Live(Duration::from_millis(deadline.saturating_sub(now)));
-                prop_assert_eq!(cell.standing(at(now)), ended.unwrap_or(live));
+                let live = LeaseStatus::Live(Duration::from_millis(deadline.saturating_sub(now)));
+                prop_assert_eq!(cell.status(at(now)), ended.unwrap_or(live));
             }
         }
     }

@@ -6,15 +6,14 @@
 //! * [`attempt`]: one process's way to a lock, from the first request to the grant;
 //! * [`poll`]: how often an attempt asks without having been woken; [`outage`]: what it makes of failures;
 //! * [`pickup`]: how long a waiter has to pick up a lock that it was handed;
-//! * [`ending`]: the way out, and the clean-up of what may have been left behind;
-//! * [`queue`]: the threads of this process that want one name, and the passing of a tenure between them;
+//! * [`release_task`]: the way out, and the clean-up of what may have been left behind;
+//! * [`queue`]: the threads of this process that want one name, and the passing of a lease between them;
 //!   [`ticket_queue`]: those of them that wait;
 //! * [`fence`]: the numbers that order guards;
-//! * [`lease`]: how long a tenure may be believed, and how it ends;
-//! * [`schedule`]: what is due when.
+//! * [`lease`]: how long a lease may be believed, and how it ends;
+//! * [`timer_queue`]: what is due when.
 
 pub(crate) mod attempt;
-pub(crate) mod ending;
 pub(crate) mod fence;
 pub(crate) mod lease;
 #[cfg(test)]
@@ -23,5 +22,6 @@ mod outage;
 pub(crate) mod pickup;
 mod poll;
 pub(crate) mod queue;
-pub(crate) mod schedule;
+pub(crate) mod release_task;
 mod ticket_queue;
+pub(crate) mod timer_queue;

@@ -1,5 +1,5 @@
 //! A reference model to test the core against: one server that does what the scripts do, processes that run
-//! the real [`Attempt`] and [`Ending`], and a network that loses and delays.
+//! the real [`Attempt`] and [`ReleaseTask`], and a network that loses and delays.
 //!
 //! Each random history ends with a spell of good weather. All along, no two processes may hold the lock by
 //! their own clocks, and fences must rise; in the end, everybody must have been served, and nothing be left.
@@ -12,11 +12,13 @@ use proptest::prelude::*;
 
 use crate::clock::Time;
 use crate::config::Terms;
-use crate::core::attempt::{Attempt, Grant, Hearing, Input, Leftover, Outcome, Step, Surroundings};
-use crate::core::ending::{Ending, Next};
+use crate::core::attempt::{
+    Attempt, Grant, Input, OrphanedOwner, Outcome, Step, StepContext, SubscriptionState,
+};
+use crate::core::release_task::{Next, ReleaseTask};
 use crate::error::{Failure, FailureKind};
 use crate::message::{Reply, Verb};
-use crate::random::Chance;
+use crate::random::Rng;
 use crate::sync::{Arc, AtomicU64, Ordering};
 
 use server::{LIFE, Server};
@@ -81,20 +83,20 @@ enum State {
     Idle,
     Asking(Attempt, Input),
     Sleeping(Attempt, Time),
-    Holding(Grant),
+    GuardInner(Grant),
 }
 
 struct Process {
     state: State,
-    hearing: Hearing,
-    endings: Vec<(Time, Ending)>,
+    subscription: SubscriptionState,
+    release_tasks: Vec<(Time, ReleaseTask)>,
     served: usize,
 }
 
 /// Owners by counting, no jitter: every run of a history is the same.
 struct Counting(AtomicU64);
 
-impl Chance for Counting {
+impl Rng for Counting {
     fn uuid(&self) -> uuid::Uuid {
         uuid::Uuid::from_u128(u128::from(self.0.fetch_add(1, Ordering::Relaxed)))
     }
@@ -109,7 +111,7 @@ struct World {
     server: Server,
     late: Vec<(Time, Verb)>,
     processes: Vec<Process>,
-    chance: Counting,
+    rng: Counting,
     last_fence: u64,
 }
 
@@ -117,8 +119,8 @@ impl World {
     fn new() -> Self {
         let process = || Process {
             state: State::Idle,
-            hearing: Hearing::NotYet,
-            endings: Vec::new(),
+            subscription: SubscriptionState::NotYet,
+            release_tasks: Vec::new(),
             served: 0,
         };
         Self {
@@ -126,7 +128,7 @@ impl World {
             server: Server::default(),
             late: Vec::new(),
             processes: (0..PROCESSES).map(|_| process()).collect(),
-            chance: Counting(AtomicU64::new(1)),
+            rng: Counting(AtomicU64::new(1)),
             last_fence: 0,
         }
     }
@@ -180,10 +182,10 @@ impl World {
     /// The subscription of a process begins or ends: its delegate asks again.
     fn subscribe(&mut self, who: usize, is_there: bool) {
         let process = &mut self.processes[who];
-        process.hearing = if is_there {
-            Hearing::Ready("c".into())
+        process.subscription = if is_there {
+            SubscriptionState::Ready("c".into())
         } else {
-            Hearing::NoSubscription
+            SubscriptionState::NoSubscription
         };
         if let State::Sleeping(_, until) = &mut process.state {
             *until = self.now;
@@ -195,9 +197,9 @@ impl World {
         let deaf = self.processes.iter().filter_map(|process| {
             let attempt = match &process.state {
                 State::Asking(attempt, _) | State::Sleeping(attempt, _) => attempt,
-                State::Idle | State::Holding(_) => return None,
+                State::Idle | State::GuardInner(_) => return None,
             };
-            let is_deaf = !matches!(process.hearing, Hearing::Ready(_));
+            let is_deaf = !matches!(process.subscription, SubscriptionState::Ready(_));
             is_deaf.then(|| Arc::clone(attempt.owner()))
         });
         self.server.deaf = deaf.collect();
@@ -219,7 +221,7 @@ impl World {
         self.send_endings(who, fate);
         let (mut attempt, mut input) =
             match std::mem::replace(&mut self.processes[who].state, State::Idle) {
-                State::Idle => (Attempt::new(&self.chance, "p", 1), Input::Go),
+                State::Idle => (Attempt::new(&self.rng, "p", 1), Input::Go),
                 State::Asking(attempt, input) => (attempt, input),
                 State::Sleeping(attempt, until) if until <= self.now => (attempt, Input::Woken),
                 other => {
@@ -230,25 +232,25 @@ impl World {
         loop {
             let step = attempt.step(
                 input,
-                &Surroundings {
+                &StepContext {
                     now: self.now,
                     arrived: self.now,
                     terms: Terms::new(LEASE, false),
                     until: Some(Time::NEVER),
-                    hearing: self.processes[who].hearing.clone(),
+                    subscription: self.processes[who].subscription.clone(),
                     block: 5,
-                    beside: None,
-                    of: 1,
+                    shareable_lease: None,
+                    total_units: 1,
                     crowded: false,
                     delegates: 1,
                     outage_limit: Duration::from_mins(1),
                     waits_through_outages: false,
                     label: "p",
-                    chance: &self.chance,
+                    rng: &self.rng,
                 },
             );
-            let leftovers = attempt.leftovers();
-            self.clean_up(who, leftovers);
+            let orphaned_owners = attempt.orphaned_owners();
+            self.clean_up(who, orphaned_owners);
             match step {
                 Step::Done(Outcome::Shared) => unreachable!("nothing is offered"),
                 Step::Send(verb) => {
@@ -275,62 +277,66 @@ impl World {
                     assert!(grant.fence > self.last_fence, "a fence was repeated");
                     self.last_fence = grant.fence;
                     self.processes[who].served += 1;
-                    self.processes[who].state = State::Holding(grant);
+                    self.processes[who].state = State::GuardInner(grant);
                     return;
                 }
                 Step::Done(Outcome::Failed(_) | Outcome::TimeOver(_)) => {
-                    let leftovers = attempt.abandon();
-                    self.clean_up(who, leftovers);
+                    let orphaned_owners = attempt.abandon();
+                    self.clean_up(who, orphaned_owners);
                     return;
                 }
             }
         }
     }
 
-    fn clean_up(&mut self, who: usize, leftovers: Vec<Leftover>) {
-        for leftover in leftovers {
-            let ending = Ending::of_leftover(leftover, self.now, LEASE);
-            self.processes[who].endings.push((self.now, ending));
+    fn clean_up(&mut self, who: usize, orphaned_owners: Vec<OrphanedOwner>) {
+        for orphaned_owner in orphaned_owners {
+            let release_task = ReleaseTask::of_orphaned_owner(orphaned_owner, self.now, LEASE);
+            self.processes[who]
+                .release_tasks
+                .push((self.now, release_task));
         }
     }
 
     fn send_endings(&mut self, who: usize, fate: Fate) {
-        for (due, mut ending) in std::mem::take(&mut self.processes[who].endings) {
+        for (due, mut release_task) in std::mem::take(&mut self.processes[who].release_tasks) {
             let mut next = Next::Later(due);
             while next == Next::Send || matches!(next, Next::Later(due) if due <= self.now) {
-                let verb = ending.verb().clone();
+                let verb = release_task.verb().clone();
                 next = match self.send(&verb, fate) {
-                    Ok(reply) => ending.replied(self.now, &reply, false),
-                    Err(_) => ending.failed(self.now, true, &self.chance),
+                    Ok(reply) => release_task.replied(self.now, &reply, false),
+                    Err(_) => release_task.failed(self.now, true, &self.rng),
                 };
             }
             if let Next::Later(due) = next {
-                self.processes[who].endings.push((due, ending));
+                self.processes[who].release_tasks.push((due, release_task));
             }
         }
     }
 
     fn let_go(&mut self, who: usize, take_over: bool, fate: Fate) {
-        let State::Holding(grant) = &self.processes[who].state else {
+        let State::GuardInner(grant) = &self.processes[who].state else {
             return;
         };
         let (owner, contended) = (Arc::clone(&grant.owner), grant.contended);
-        let left = Leftover {
+        let left = OrphanedOwner {
             owner,
             units: 1,
-            doubt: grant.doubt,
+            uncertain_until: grant.uncertain_until,
             kept_until: grant.kept_until,
             give_back: None,
         };
         let in_time = self.now < grant.deadline;
         self.processes[who].state = State::Idle;
         if take_over && in_time {
-            let attempt = Attempt::take_over(&self.chance, "p", left);
+            let attempt = Attempt::take_over(&self.rng, "p", left);
             self.processes[who].state = State::Asking(attempt, Input::Go);
             self.run(who, fate);
         } else {
-            let ending = Ending::of_tenure(left, contended, self.now, LEASE);
-            self.processes[who].endings.push((self.now, ending));
+            let release_task = ReleaseTask::of_lease(left, contended, self.now, LEASE);
+            self.processes[who]
+                .release_tasks
+                .push((self.now, release_task));
             self.send_endings(who, fate);
         }
     }
@@ -338,8 +344,8 @@ impl World {
     fn give_up(&mut self, who: usize) {
         match std::mem::replace(&mut self.processes[who].state, State::Idle) {
             State::Asking(attempt, _) | State::Sleeping(attempt, _) => {
-                let leftovers = attempt.abandon();
-                self.clean_up(who, leftovers);
+                let orphaned_owners = attempt.abandon();
+                self.clean_up(who, orphaned_owners);
             }
             other => self.processes[who].state = other,
         }
@@ -357,7 +363,7 @@ impl World {
 
     fn holders(&self) -> usize {
         let holds = |process: &&Process| match &process.state {
-            State::Holding(grant) => self.now < grant.deadline,
+            State::GuardInner(grant) => self.now < grant.deadline,
             _ => false,
         };
         self.processes.iter().filter(holds).count()
@@ -414,7 +420,7 @@ proptest! {
             }
             world.happen(Event::Pass(10));
         }
-        prop_assert!(world.processes.iter().all(|process| process.endings.is_empty()), "endings without an end");
+        prop_assert!(world.processes.iter().all(|process| process.release_tasks.is_empty()), "endings without an end");
         world.server.expire(world.now);
         // As the keys of the queue do, a life after the last waiter joined it.
         world.server.queue.retain(|(_, seen, _)| world.now.since(*seen) <= LIFE);

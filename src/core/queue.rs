@@ -2,7 +2,7 @@
 //!
 //! A thread that wants a name enters its queue. The first thread that finds no seat is the *delegate*, the only thread of
 //! this process that asks Redis. The others wait behind it, first come, first served. A grant from Redis begins a
-//! *tenure*. It is passed from thread to thread in memory, as long as its quantum, its fences and the health of its lease
+//! *lease*. It is passed from thread to thread in memory, as long as its quantum, its fences and the health of its lease
 //! allow.
 //!
 //! | state | event | next state | the caller must |
@@ -15,8 +15,8 @@
 //! | asking | a delegate that waits fails with an error that ends its wait | idle | fail everybody behind it |
 //! | asking | a delegate that tries fails | asking / idle | fail the tries behind it; the next thread that waits asks |
 //! | held | a thread arrives that fits in | held | give it a turn, without a request |
-//! | held | a turn ends, the next thread may have the tenure | held | pass it on, without a request |
-//! | held | the last turn ends, threads wait | asking | let the first ask by *taking over* the tenure |
+//! | held | a turn ends, the next thread may have the lease | held | pass it on, without a request |
+//! | held | the last turn ends, threads wait | asking | let the first ask by *taking over* the lease |
 //! | held | the last turn ends, nobody waits | ending | release |
 //! | held | the lease is lost | asking / idle | let the next thread ask anew |
 //! | ending | a thread arrives | ending | let it wait: the lock is still this process's |
@@ -24,14 +24,14 @@
 //!
 //! Invariant: no thread waits while the queue is idle, so no thread is ever forgotten.
 //!
-//! The kind decides how threads share a tenure ([`Sharing`]). A mutex has one tenure of one seat. The readers of a name
-//! sit in one tenure together. A semaphore's permits are tenures beside each other. If a kind allows several tenures, a
+//! The kind decides how threads share a lease ([`Sharing`]). A mutex has one lease of one seat. The readers of a name
+//! sit in one lease together. A semaphore's permits are leases beside each other. If a kind allows several leases, a
 //! process asks while it holds, so "held" and "asking" are both true. A thread that finds no seat then need not wait for
-//! a tenure's end. A tenure that ends is released to the first waiter in Redis, which may be this process's own delegate.
+//! a lease's end. A lease that ends is released to the first waiter in Redis, which may be this process's own delegate.
 //!
-//! A mutex has one tenure, but a thread may adopt a detached hold at any moment. The delegate may be asking then, a
-//! release may be under way, or this process may have lost a tenure without knowing. So here, too, several states may be
-//! true at once. Nobody asks until the last tenure has ended. If the delegate gives up meanwhile, the threads behind it
+//! A mutex has one lease, but a thread may adopt a detached hold at any moment. The delegate may be asking then, a
+//! release may be under way, or this process may have lost a lease without knowing. So here, too, several states may be
+//! true at once. Nobody asks until the last lease has ended. If the delegate gives up meanwhile, the threads behind it
 //! wait for that end.
 
 mod delegate;
@@ -49,17 +49,17 @@ use seats::Seats;
 
 pub(crate) use seats::{Granted, Turn};
 
-/// The queue of one name. `W` stands for a waiting thread, `T` for a tenure.
+/// The queue of one name. `W` stands for a waiting thread, `T` for a lease.
 #[derive(Debug)]
 pub(crate) struct Queue<W, T> {
     sharing: Sharing,
     waiting: TicketQueue<Waiting<W>>,
     /// The delegate's request, while there is a delegate.
     asking: Option<DelegateRequest>,
-    /// At most one tenure, unless the kind allows several, or a thread adopts.
-    tenures: SmallVec<[Seats<T>; 1]>,
-    /// Whether the only tenure is being released.
-    ending: bool,
+    /// At most one lease, unless the kind allows several, or a thread adopts.
+    process_leases: SmallVec<[Seats<T>; 1]>,
+    /// Whether the only lease is being released.
+    release_task: bool,
     /// Whether the queue has left the table of names, so that no thread may enter.
     retired: bool,
 }
@@ -67,13 +67,13 @@ pub(crate) struct Queue<W, T> {
 /// A thread that waits.
 #[derive(Debug)]
 struct Waiting<W> {
-    wants: Wants,
+    params: AcquireParams,
     waiter: W,
 }
 
 /// The part of a lock that a thread wants, and on which terms.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wants {
+pub(crate) struct AcquireParams {
     /// How much of the lock it takes up.
     pub(crate) units: u32,
     pub(crate) terms: Terms,
@@ -81,15 +81,15 @@ pub(crate) struct Wants {
     pub(crate) waits: bool,
 }
 
-/// A tenure, as far as the queue knows it.
-pub(crate) trait Tenancy: Clone {
-    /// Returns the number that tells the tenure from all others.
+/// A lease, as far as the queue knows it.
+pub(crate) trait HeldLease: Clone {
+    /// Returns the number that tells the lease from all others.
     fn number(&self) -> u64;
-    /// Returns the terms that all turns of the tenure share.
+    /// Returns the terms that all turns of the lease share.
     fn terms(&self) -> Terms;
 }
 
-/// Whether a tenure's lease allows it to be passed on.
+/// Whether a lease's lease allows it to be passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Health {
     /// Held, renewed, on time.
@@ -108,7 +108,7 @@ pub(crate) enum Arrival<T> {
     Delegate,
     /// It waits, under this ticket.
     Queued(u64),
-    /// It shares a tenure that this process has.
+    /// It shares a lease that this process has.
     Turn(Turn<T>),
     /// It only tried, and the lock is held.
     Held,
@@ -125,7 +125,7 @@ pub(crate) type Entrants<W, T> = (Option<Admitted<W, T>>, Vec<Admitted<W, T>>);
 pub(crate) struct Begun<W, T> {
     /// The turn of the thread that asked.
     pub(crate) turn: Turn<T>,
-    pub(crate) beside: Entrants<W, T>,
+    pub(crate) shareable_lease: Entrants<W, T>,
     /// Threads that only tried, and now know that the lock is held.
     pub(crate) tried: Vec<W>,
     /// The thread that asks next.
@@ -135,26 +135,26 @@ pub(crate) struct Begun<W, T> {
 /// The tasks after a turn has ended.
 #[derive(Debug)]
 pub(crate) enum Finish<W, T> {
-    /// The tenure was over before.
+    /// The lease was over before.
     Stale,
-    /// The tenure goes on, in these threads too.
-    Passed(Entrants<W, T>),
-    /// The tenure has ended here; this thread asks Redis to let this process keep the lock.
+    /// The lease goes on, in these threads too.
+    HandedOn(Entrants<W, T>),
+    /// The lease has ended here; this thread asks Redis to let this process keep the lock.
     TakeOver(W, Option<GiveBack>),
-    /// The tenure has ended here, and nobody wants it: release it, then call [`Queue::ended`].
+    /// The lease has ended here, and nobody wants it: release it, then call [`Queue::ended`].
     Release(Option<GiveBack>),
     /// The lease was lost; this thread, if any, asks anew.
     Lost(Option<W>),
 }
 
-impl<W, T: Tenancy> Queue<W, T> {
+impl<W, T: HeldLease> Queue<W, T> {
     pub(crate) fn new(sharing: Sharing) -> Self {
         Self {
             sharing,
             waiting: TicketQueue::new(),
             asking: None,
-            tenures: SmallVec::new(),
-            ending: false,
+            process_leases: SmallVec::new(),
+            release_task: false,
             retired: false,
         }
     }
@@ -169,39 +169,41 @@ impl<W, T: Tenancy> Queue<W, T> {
         self.retired
     }
 
-    /// Lets a thread in. Calls `waiter` only if the thread must wait, and `health` only for a tenure with a seat for it.
+    /// Lets a thread in. Calls `waiter` only if the thread must wait, and `health` only for a lease with a seat for it.
     pub(crate) fn arrive(
         &mut self,
-        wants: Wants,
+        params: AcquireParams,
         now: Time,
         health: impl Fn(&T) -> Health,
         waiter: impl FnOnce() -> W,
     ) -> Arrival<T> {
         // 1. Nobody is before it: it takes a seat, or asks for one.
         if self.waiting.is_empty() {
-            for seats in &mut self.tenures {
-                let is_admitted = admits(seats, &wants, self.sharing, now);
-                if is_admitted && health(&seats.tenure) == Health::Good {
+            for seats in &mut self.process_leases {
+                let is_admitted = admits(seats, &params, self.sharing, now);
+                if is_admitted && health(&seats.process_lease) == Health::Good {
                     if let Some(turn) = seats.admit() {
                         return Arrival::Turn(turn);
                     }
                 }
             }
             if self.may_ask() {
-                self.asking = Some(DelegateRequest::new(wants.units, LastAnswer::None));
+                self.asking = Some(DelegateRequest::new(params.units, LastAnswer::None));
                 return Arrival::Delegate;
             }
         }
         // 2. A try needs no more than an answer, which the delegate may have. Without a delegate, this process itself
         //    holds or releases the lock.
-        let is_held = !self.sharing.several && !self.tenures.is_empty();
-        let is_answered = self.asking.is_none_or(|asking| asking.answers(wants.units));
-        if !wants.waits && (is_held || is_answered) {
+        let is_held = !self.sharing.several && !self.process_leases.is_empty();
+        let is_answered = self
+            .asking
+            .is_none_or(|asking| asking.answers(params.units));
+        if !params.waits && (is_held || is_answered) {
             return Arrival::Held;
         }
         // 3. It waits.
         let waiter = waiter();
-        Arrival::Queued(self.waiting.push(Waiting { wants, waiter }))
+        Arrival::Queued(self.waiting.push(Waiting { params, waiter }))
     }
 
     /// Takes out a thread that gives up. Returns false if it waits no longer: a turn or a task is on its way to it.
@@ -221,12 +223,12 @@ impl<W, T: Tenancy> Queue<W, T> {
 
     /// Returns whether nothing is held, asked or waited for.
     pub(crate) fn is_idle(&self) -> bool {
-        self.asking.is_none() && self.tenures.is_empty() && !self.ending
+        self.asking.is_none() && self.process_leases.is_empty() && !self.release_task
     }
 
     /// Returns whether this process is releasing the lock.
     pub(crate) fn is_ending(&self) -> bool {
-        self.ending
+        self.release_task
     }
 
     #[cfg(test)]
@@ -234,21 +236,24 @@ impl<W, T: Tenancy> Queue<W, T> {
         self.waiting.iter().count()
     }
 
-    /// Returns the tenure of this process, if it can have no other.
-    pub(crate) fn tenure(&self) -> Option<&T> {
-        let only = self.tenures.first().filter(|_| !self.sharing.several);
-        only.map(|seats| &seats.tenure)
+    /// Returns the lease of this process, if it can have no other.
+    pub(crate) fn process_lease(&self) -> Option<&T> {
+        let only = self
+            .process_leases
+            .first()
+            .filter(|_| !self.sharing.several);
+        only.map(|seats| &seats.process_lease)
     }
 
-    /// Returns all tenures of this process.
-    pub(crate) fn tenures(&self) -> impl Iterator<Item = &T> {
-        self.tenures.iter().map(|seats| &seats.tenure)
+    /// Returns all leases of this process.
+    pub(crate) fn process_leases(&self) -> impl Iterator<Item = &T> {
+        self.process_leases.iter().map(|seats| &seats.process_lease)
     }
 
-    /// Returns the fence of the threads in tenure `number`; `None` if that is over. Threads that sit together share it.
+    /// Returns the fence of the threads in lease `number`; `None` if that is over. Threads that sit together share it.
     pub(crate) fn fence(&self, number: u64) -> Option<u64> {
         let index = self.position(number)?;
-        Some(self.tenures[index].fence())
+        Some(self.process_leases[index].fence())
     }
 
     /// Notes that Redis answered "held" to the delegate. `queued`: the delegate stands in the queue there. Returns the
@@ -273,13 +278,13 @@ impl<W, T: Tenancy> Queue<W, T> {
         }
     }
 
-    /// Begins the tenure that Redis granted to the delegate.
+    /// Begins the lease that Redis granted to the delegate.
     pub(crate) fn granted(&mut self, granted: Granted<T>, now: Time) -> Begun<W, T> {
         self.asking = None;
         self.begin(granted, now)
     }
 
-    /// Begins a tenure that this process has not from the queue's delegate: one that it adopted, or downgraded.
+    /// Begins a lease that this process has not from the queue's delegate: one that it adopted, or downgraded.
     pub(crate) fn given(&mut self, mut granted: Granted<T>, now: Time) -> Begun<W, T> {
         if self.asking.is_some() && !self.sharing.several {
             // Passed on here, it would overtake the delegate, and the waiters before the delegate in Redis.
@@ -288,8 +293,8 @@ impl<W, T: Tenancy> Queue<W, T> {
         self.begin(granted, now)
     }
 
-    /// Returns a tenure that the delegate could share, if its quantum were not over.
-    pub(crate) fn beside(
+    /// Returns a lease that the delegate could share, if its quantum were not over.
+    pub(crate) fn shareable_lease(
         &self,
         units: u32,
         terms: Terms,
@@ -297,14 +302,14 @@ impl<W, T: Tenancy> Queue<W, T> {
     ) -> Option<&T> {
         let fits = |seats: &&Seats<T>| {
             seats.has_room(units, self.sharing)
-                && seats.tenure.terms() == terms
-                && health(&seats.tenure) == Health::Good
+                && seats.process_lease.terms() == terms
+                && health(&seats.process_lease) == Health::Good
         };
-        let seats = self.tenures.iter().find(fits)?;
-        Some(&seats.tenure)
+        let seats = self.process_leases.iter().find(fits)?;
+        Some(&seats.process_lease)
     }
 
-    /// Begins another quantum of tenure `number`, with the delegate in it. Returns `None` if the tenure has ended.
+    /// Begins another quantum of lease `number`, with the delegate in it. Returns `None` if the lease has ended.
     pub(crate) fn reopened(
         &mut self,
         number: u64,
@@ -312,8 +317,8 @@ impl<W, T: Tenancy> Queue<W, T> {
         quantum_over: Time,
     ) -> Option<Begun<W, T>> {
         let index = self.position(number)?;
-        self.tenures[index].reopen(quantum_over);
-        let turn = self.tenures[index].admit()?;
+        self.process_leases[index].reopen(quantum_over);
+        let turn = self.process_leases[index].admit()?;
         self.asking = None;
         Some(self.begun(index, turn, now))
     }
@@ -348,13 +353,13 @@ impl<W, T: Tenancy> Queue<W, T> {
         (tries, self.next_delegate(LastAnswer::None))
     }
 
-    /// Ends a turn of tenure `number`.
+    /// Ends a turn of lease `number`.
     pub(crate) fn finish(&mut self, number: u64, now: Time, health: Health) -> Finish<W, T> {
-        // 1. The tenure may be over already.
+        // 1. The lease may be over already.
         let Some(index) = self.position(number) else {
             return Finish::Stale;
         };
-        let seats = &mut self.tenures[index];
+        let seats = &mut self.process_leases[index];
         let taken = seats.leave();
         let give_back = seats.give_back();
         // 2. It goes on in the threads that have a turn, and a good one in those that wait.
@@ -363,15 +368,15 @@ impl<W, T: Tenancy> Queue<W, T> {
             Health::Good => {
                 let entrants = self.admit_waiting(index, now);
                 if entrants.0.is_some() || taken > 0 {
-                    return Finish::Passed(entrants);
+                    return Finish::HandedOn(entrants);
                 }
             }
             Health::Poor | Health::KeptBack if taken > 0 => {
-                return Finish::Passed((None, Vec::new()));
+                return Finish::HandedOn((None, Vec::new()));
             }
             Health::Poor => {}
             // Nobody asks before it is released, unless the kind allows several.
-            Health::KeptBack => self.ending = !self.sharing.several,
+            Health::KeptBack => self.release_task = !self.sharing.several,
         }
         // 3. It ends here, and the next thread asks to take it over. Until Redis answers that thread, this process holds the
         //    lock: a try need not ask.
@@ -379,11 +384,11 @@ impl<W, T: Tenancy> Queue<W, T> {
             return Finish::TakeOver(next, give_back);
         }
         // 4. Nobody waits, or nobody may ask.
-        self.ending = !self.sharing.several;
+        self.release_task = !self.sharing.several;
         Finish::Release(give_back)
     }
 
-    /// Ends tenure `number`, whose lease was lost. Returns the thread that asks anew, if the tenure was not over yet and
+    /// Ends lease `number`, whose lease was lost. Returns the thread that asks anew, if the lease was not over yet and
     /// a thread waits.
     pub(crate) fn lost(&mut self, number: u64) -> Option<W> {
         let index = self.position(number)?;
@@ -392,7 +397,7 @@ impl<W, T: Tenancy> Queue<W, T> {
 
     /// Ends a release. Returns the thread that asks next.
     pub(crate) fn ended(&mut self) -> Option<W> {
-        self.ending = false;
+        self.release_task = false;
         self.next_delegate(LastAnswer::None)
     }
 
@@ -401,12 +406,12 @@ impl<W, T: Tenancy> Queue<W, T> {
         let turn = seats
             .admit()
             .expect("a grant holds at least the fence of the turn that asked for it");
-        self.tenures.push(seats);
-        self.begun(self.tenures.len() - 1, turn, now)
+        self.process_leases.push(seats);
+        self.begun(self.process_leases.len() - 1, turn, now)
     }
 
     fn begun(&mut self, index: usize, turn: Turn<T>, now: Time) -> Begun<W, T> {
-        let beside = self.admit_waiting(index, now);
+        let shareable_lease = self.admit_waiting(index, now);
         let next = self.next_delegate(LastAnswer::None);
         let tried = if self.sharing.several {
             // Redis may have more of the lock: each try asks for itself.
@@ -416,7 +421,7 @@ impl<W, T: Tenancy> Queue<W, T> {
         };
         Begun {
             turn,
-            beside,
+            shareable_lease,
             tried,
             next,
         }
@@ -425,9 +430,9 @@ impl<W, T: Tenancy> Queue<W, T> {
     /// Lets in the first threads that wait, up to the first that does not fit.
     fn admit_waiting(&mut self, index: usize, now: Time) -> Entrants<W, T> {
         let (mut first, mut rest) = (None, Vec::new());
-        let seats = &mut self.tenures[index];
+        let seats = &mut self.process_leases[index];
         while let Some(next) = self.waiting.front() {
-            if !admits(seats, &next.wants, self.sharing, now) {
+            if !admits(seats, &next.params, self.sharing, now) {
                 break;
             }
             let Some(turn) = seats.admit() else {
@@ -446,9 +451,9 @@ impl<W, T: Tenancy> Queue<W, T> {
         (first, rest)
     }
 
-    /// Takes a tenure out. Returns the thread that asks next.
+    /// Takes a lease out. Returns the thread that asks next.
     fn over(&mut self, index: usize, answer: LastAnswer) -> Option<W> {
-        self.tenures.swap_remove(index);
+        self.process_leases.swap_remove(index);
         self.next_delegate(answer)
     }
 
@@ -458,36 +463,41 @@ impl<W, T: Tenancy> Queue<W, T> {
             return None;
         }
         let next = self.waiting.pop_front()?;
-        self.asking = Some(DelegateRequest::new(next.wants.units, answer));
+        self.asking = Some(DelegateRequest::new(next.params.units, answer));
         Some(next.waiter)
     }
 
     fn may_ask(&self) -> bool {
-        let has_room = self.sharing.several || self.tenures.is_empty();
-        has_room && self.asking.is_none() && !self.ending
+        let has_room = self.sharing.several || self.process_leases.is_empty();
+        has_room && self.asking.is_none() && !self.release_task
     }
 
     /// Takes out the threads that only wait for an answer, if theirs `is_answered`. Tries wait only until the first answer.
     fn take_tries(&mut self, is_answered: impl Fn(u32) -> bool) -> Vec<W> {
-        self.take_waiting(|wants| !wants.waits && is_answered(wants.units))
+        self.take_waiting(|params| !params.waits && is_answered(params.units))
     }
 
     /// Takes out the waiting threads for which `is_meant` returns true.
-    fn take_waiting(&mut self, is_meant: impl Fn(&Wants) -> bool) -> Vec<W> {
-        let taken = self.waiting.take(|waiting| is_meant(&waiting.wants));
+    fn take_waiting(&mut self, is_meant: impl Fn(&AcquireParams) -> bool) -> Vec<W> {
+        let taken = self.waiting.take(|waiting| is_meant(&waiting.params));
         taken.into_iter().map(|waiting| waiting.waiter).collect()
     }
 
     fn position(&self, number: u64) -> Option<usize> {
-        let is_it = |seats: &Seats<T>| seats.tenure.number() == number;
-        self.tenures.iter().position(is_it)
+        let is_it = |seats: &Seats<T>| seats.process_lease.number() == number;
+        self.process_leases.iter().position(is_it)
     }
 }
 
-/// Returns whether a thread may share a tenure in its present quantum.
-fn admits<T: Tenancy>(seats: &Seats<T>, wants: &Wants, sharing: Sharing, now: Time) -> bool {
-    seats.has_room(wants.units, sharing)
-        && seats.tenure.terms() == wants.terms
+/// Returns whether a thread may share a lease in its present quantum.
+fn admits<T: HeldLease>(
+    seats: &Seats<T>,
+    params: &AcquireParams,
+    sharing: Sharing,
+    now: Time,
+) -> bool {
+    seats.has_room(params.units, sharing)
+        && seats.process_lease.terms() == params.terms
         && seats.is_open(now)
 }
 

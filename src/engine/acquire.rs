@@ -11,19 +11,22 @@
 
 use crate::clock::Time;
 use crate::core::attempt::Attempt;
-use crate::core::queue::{Arrival, Wants};
+use crate::core::queue::{AcquireParams, Arrival};
 use crate::engine::Engine;
-use crate::engine::holding::Holding;
+use crate::engine::guard_inner::GuardInner;
 use crate::engine::metrics::WaitMetrics;
+use crate::engine::process_lease::{Entry, Slot, Turn};
 use crate::engine::request::{NotAcquired, Request};
-use crate::engine::tenure::{Entry, Slot, Turn};
 use crate::engine::wait::Waited;
 use crate::error::{Error, Result};
 use crate::sync::Arc;
 
 impl Engine {
     /// Acquires the lock. Blocks until there is a guard, the wait is over, or the call has failed.
-    pub(crate) fn acquire(self: &Arc<Self>, request: &Request<'_>) -> Result<Holding, NotAcquired> {
+    pub(crate) fn acquire(
+        self: &Arc<Self>,
+        request: &Request<'_>,
+    ) -> Result<GuardInner, NotAcquired> {
         self.check_open()?;
         request.options.check()?;
         if request.is_cancelled() {
@@ -42,9 +45,9 @@ impl Engine {
         self: &Arc<Self>,
         request: &Request<'_>,
         metrics: &mut WaitMetrics<'_>,
-    ) -> Result<Holding, NotAcquired> {
+    ) -> Result<GuardInner, NotAcquired> {
         let arrived = metrics.arrived;
-        let wants = Wants {
+        let params = AcquireParams {
             units: request.units,
             terms: request.options.terms(),
             waits: request.until.is_some(),
@@ -54,9 +57,9 @@ impl Engine {
             .names
             .with(request.kind, request.target, |entry, state| {
                 let arrival = state.queue.arrive(
-                    wants,
+                    params,
                     arrived,
-                    |tenure| self.health(tenure, arrived),
+                    |process_lease| self.health(process_lease, arrived),
                     || Arc::clone(slot.insert(Slot::new())),
                 );
                 if matches!(arrival, Arrival::Delegate) {
@@ -93,9 +96,9 @@ impl Engine {
         request: &Request<'_>,
         turn: Turn,
         since: Time,
-    ) -> Holding {
+    ) -> GuardInner {
         let (max_hold, min_hold) = (request.options.max_hold, request.options.min_hold);
-        Holding::new(Arc::clone(self), turn, since, max_hold, min_hold)
+        GuardInner::new(Arc::clone(self), turn, since, max_hold, min_hold)
     }
 
     /// Returns the result of a call that found the lock held until its end.

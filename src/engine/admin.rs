@@ -91,11 +91,14 @@ impl Engine {
         let owner = Owner::new(owner, &self.settings.label);
         for entry in self.names.all() {
             let state = entry.lock();
-            let its = state.queue.tenures().find(|tenure| tenure.owner == owner);
+            let its = state
+                .queue
+                .process_leases()
+                .find(|process_lease| process_lease.owner == owner);
             let its = its.cloned();
             drop(state);
-            if let Some(tenure) = its {
-                self.renewal.hasten(self, &tenure);
+            if let Some(process_lease) = its {
+                self.renewal.hasten(self, &process_lease);
             }
         }
     }

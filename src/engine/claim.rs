@@ -3,7 +3,7 @@
 //! # Detaching
 //!
 //! 1. The lease is renewed once more, so that whoever adopts it has time; whatever comes of that is no matter.
-//! 2. The tenure is ended here, and nothing is sent: in Redis the lock stays its owner's. From here on the guard is none,
+//! 2. The lease is ended here, and nothing is sent: in Redis the lock stays its owner's. From here on the guard is none,
 //!    and only now can there be a claim. Threads that wait here ask Redis, and queue there.
 //!
 //! A guard that was lost before, or is a copy in a forked child, gives a claim of an owner that nobody ever was.
@@ -37,12 +37,12 @@ use std::collections::HashMap;
 use crate::claim::Claim;
 use crate::clock::Time;
 use crate::core::attempt::Grant;
-use crate::core::lease::{Standing, valid_until};
+use crate::core::lease::{LeaseStatus, valid_until};
 use crate::core::queue::Queue;
 use crate::engine::Engine;
-use crate::engine::holding::Holding;
+use crate::engine::guard_inner::GuardInner;
+use crate::engine::process_lease::{Entry, Turn};
 use crate::engine::release::Mode;
-use crate::engine::tenure::{Entry, Turn};
 use crate::error::{Error, Failure, Lost, LostCause, Result};
 use crate::message::{Adopt, Call, Gone, Kind, Reply};
 use crate::name::LockKey;
@@ -83,18 +83,18 @@ impl Tried {
     }
 }
 
-impl Holding {
+impl GuardInner {
     /// Ends this guard and leaves the lock held.
     pub(crate) fn detach(mut self) -> Claim {
-        if self.tenure.terms.renew {
-            if let Ok((left, _)) = self.standing() {
-                self.renew(self.tenure.terms.lease(), left).ok();
+        if self.process_lease.terms.renew {
+            if let Ok((left, _)) = self.status() {
+                self.renew(self.process_lease.terms.lease(), left).ok();
             }
         }
         let owner = if self.end_for_claim() {
-            self.engine.owner_of(&self.tenure)
+            self.engine.owner_of(&self.process_lease)
         } else {
-            owner::generate(&*self.engine.chance, &self.engine.settings.label)
+            owner::generate(&*self.engine.rng, &self.engine.settings.label)
         };
         Claim::new(self.name().into(), owner, self.fence())
     }
@@ -102,9 +102,9 @@ impl Holding {
     /// False where it was lost before, or is none of this process's.
     fn end_for_claim(&mut self) -> bool {
         match self.end_turn(Mode::Detach) {
-            Ok((standing, Some(_))) => {
-                self.engine.release_over(&self.tenure.entry);
-                matches!(standing, Standing::Live(_))
+            Ok((status, Some(_))) => {
+                self.engine.release_over(&self.process_lease.entry);
+                matches!(status, LeaseStatus::Live(_))
             }
             Ok((_, None)) | Err(_) => false,
         }
@@ -113,7 +113,7 @@ impl Holding {
 
 impl Engine {
     /// Makes a guard's holding of a claim.
-    pub(crate) fn adopt(self: &Arc<Self>, claim: &Claim) -> Result<Holding> {
+    pub(crate) fn adopt(self: &Arc<Self>, claim: &Claim) -> Result<GuardInner> {
         self.check_open()?;
         let key = LockKey::new(&self.settings.prefix, claim.name())?;
         let entry = self.names.pin(Kind::Mutex, &key.into());
@@ -124,7 +124,7 @@ impl Engine {
             self.settings.options.max_hold,
             self.settings.options.min_hold,
         );
-        Ok(Holding::new(
+        Ok(GuardInner::new(
             Arc::clone(self),
             turn,
             since,
@@ -138,7 +138,7 @@ impl Engine {
         let mut candidates = self.tried.take(claim.owner());
         if candidates.is_empty() {
             candidates.push(Candidate {
-                owner: owner::generate(&*self.chance, &self.settings.label),
+                owner: owner::generate(&*self.rng, &self.settings.label),
                 until: None,
             });
         }
@@ -204,7 +204,7 @@ impl Engine {
                     deadline: valid_until(sent, lease),
                     contended,
                     // Carried out late, it takes nothing that has become free.
-                    doubt: None,
+                    uncertain_until: None,
                     kept_until: None,
                 }));
             }

@@ -21,14 +21,14 @@ use std::time::Duration;
 
 use crate::cancel::Cancel;
 use crate::clock::Time;
-use crate::core::attempt::{Attempt, Input, Outcome, Step, Surroundings};
+use crate::core::attempt::{Attempt, Input, Outcome, Step, StepContext};
 use crate::core::fence;
 use crate::engine::Engine;
-use crate::engine::holding::Holding;
+use crate::engine::guard_inner::GuardInner;
 use crate::engine::metrics::WaitMetrics;
 use crate::engine::names::Last;
+use crate::engine::process_lease::{Entry, ProcessLease, Signal, Turn};
 use crate::engine::request::{NotAcquired, Request};
-use crate::engine::tenure::{Entry, Signal, Tenure, Turn};
 use crate::engine::wakeup::Waker;
 use crate::error::{Error, Failure, Result};
 use crate::message::{Reply, Verb};
@@ -43,7 +43,7 @@ impl Engine {
         entry: &Arc<Entry>,
         mut attempt: Box<Attempt>,
         metrics: &mut WaitMetrics<'_>,
-    ) -> Result<Holding, NotAcquired> {
+    ) -> Result<GuardInner, NotAcquired> {
         let _asking = self.asking();
         // 1. Redis must not find the lock held by this process only because a release has not been sent.
         if !request.is_over(self) {
@@ -67,29 +67,29 @@ impl Engine {
         request: &Request<'_>,
         entry: &Entry,
         arrived: Time,
-        lease_to_share: Option<&Tenure>,
-    ) -> Surroundings<'c> {
+        lease_to_share: Option<&ProcessLease>,
+    ) -> StepContext<'c> {
         let now = self.now();
-        Surroundings {
+        StepContext {
             now,
             arrived,
             terms: request.options.terms(),
             until: request.until,
-            hearing: self.wakeup.hearing(now),
+            subscription: self.wakeup.subscription(now),
             // A lease with a `min_hold` is not handed to another thread before that has passed.
             block: if request.options.min_hold.is_zero() {
                 fence::block(entry.kind, self.settings.quantum)
             } else {
                 1
             },
-            of: entry.kind.of(),
-            beside: lease_to_share.map(|tenure| self.owner_of(tenure)),
+            total_units: entry.kind.total_units(),
+            shareable_lease: lease_to_share.map(|process_lease| self.owner_of(process_lease)),
             crowded: entry.lock().queue.is_crowded(),
             delegates: self.delegates(),
             outage_limit: self.settings.outage_limit,
             waits_through_outages: self.settings.wait_through_outages,
             label: &self.settings.label,
-            chance: &*self.chance,
+            rng: &*self.rng,
         }
     }
 }
@@ -108,7 +108,7 @@ struct Delegate<'a, 'm> {
 }
 
 impl Delegate<'_, '_> {
-    fn run(mut self) -> Result<Holding, NotAcquired> {
+    fn run(mut self) -> Result<GuardInner, NotAcquired> {
         let engine = self.engine;
         let mut input = Input::Go;
         // The lease that the last request offered to share.
@@ -132,8 +132,8 @@ impl Delegate<'_, '_> {
             let arrived = self.metrics.arrived;
             let context = engine.step_context(request, entry, arrived, lease_to_share.as_deref());
             let step = self.attempt.step(input, &context);
-            for leftover in self.attempt.leftovers() {
-                engine.clean_up(self.entry, leftover, self.lease());
+            for orphaned_owner in self.attempt.orphaned_owners() {
+                engine.clean_up(self.entry, orphaned_owner, self.lease());
             }
 
             // 4. Do what it says.
@@ -198,7 +198,7 @@ impl Delegate<'_, '_> {
         let is_over = || request.is_over(engine);
         let limits = Limits {
             // Redis waits for the request of an owner that it has handed the lock to.
-            haste: mem::take(&mut self.is_called),
+            has_priority: mem::take(&mut self.is_called),
             is_over: Some(&is_over),
             ..engine.limits(request.until)
         };
@@ -258,7 +258,7 @@ impl Delegate<'_, '_> {
     }
 
     /// Takes a turn in the lease that was offered, for another quantum. Returns `None` if the lease has ended.
-    fn share(&mut self, offered: Option<Arc<Tenure>>) -> Option<Holding> {
+    fn share(&mut self, offered: Option<Arc<ProcessLease>>) -> Option<GuardInner> {
         let (engine, request) = (self.engine, self.request);
         let new = engine.attempt(request, Attempt::after_waiting);
         let used = mem::replace(&mut *self.attempt, new);

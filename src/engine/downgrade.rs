@@ -1,34 +1,34 @@
 //! How a writer becomes a reader without a gap.
 //!
-//! 1. The writer's tenure is ended here, as at a release, before anything is sent that may let others in.
+//! 1. The writer's lease is ended here, as at a release, before anything is sent that may let others in.
 //! 2. One request ends it in Redis and begins the reader's under an owner of its own, together with those of all
 //!    readers that wait.
-//! 3. The reader's tenure is put among those of this process's readers; whoever wants to write here may ask.
+//! 3. The reader's lease is put among those of this process's readers; whoever wants to write here may ask.
 //! 4. Where the answer is lost, either owner may be left in Redis: both are released in the background, and the
 //!    caller has neither.
 
 use std::time::Duration;
 
 use crate::clock::Time;
-use crate::core::attempt::{Grant, Leftover};
-use crate::core::lease::{Standing, valid_until};
+use crate::core::attempt::{Grant, OrphanedOwner};
+use crate::core::lease::{LeaseStatus, valid_until};
 use crate::core::queue::Queue;
 use crate::engine::Engine;
-use crate::engine::holding::Holding;
+use crate::engine::guard_inner::GuardInner;
+use crate::engine::process_lease::{Entry, ProcessLease, Turn};
 use crate::engine::release::{Mode, Unreleased};
-use crate::engine::tenure::{Entry, Tenure, Turn};
 use crate::error::{Error, Failure, LostCause, Result};
 use crate::message::{Ask, GiveBack, Kind, Reply, Verb};
 use crate::owner;
 use crate::sync::Arc;
 
-impl Holding {
+impl GuardInner {
     /// Ends this writer's turn and begins a reader's.
     pub(crate) fn downgrade(mut self) -> Result<Self> {
-        let (standing, unreleased) = self.end_turn(Mode::Detach)?;
-        if let Standing::Lost(cause) = standing {
+        let (status, unreleased) = self.end_turn(Mode::Detach)?;
+        if let LeaseStatus::Lost(cause) = status {
             if unreleased.is_some() {
-                self.engine.release_over(&self.tenure.entry);
+                self.engine.release_over(&self.process_lease.entry);
             }
             return Err(Error::Lost(self.lost(cause)));
         }
@@ -36,7 +36,7 @@ impl Holding {
             // The lease had ended before its last guard: it was lost.
             return Err(Error::Lost(self.lost(LostCause::Expired)));
         };
-        let writer = &self.tenure;
+        let writer = &self.process_lease;
         let engine = Arc::clone(&self.engine);
         let entry = engine.names.pin(Kind::Read, &writer.entry.target);
         let reader = engine.become_reader(writer, &entry, give_back);
@@ -49,7 +49,7 @@ impl Holding {
         };
         let max_hold = self.max_hold();
         // The writer's `min_hold` goes on: the reader is the same hold.
-        let kept_back = self.tenure.kept_back(now);
+        let kept_back = self.process_lease.kept_back(now);
         let min_hold = kept_back.map_or(Duration::ZERO, |until| until.since(now));
         Ok(Self::new(engine, turn, now, max_hold, min_hold))
     }
@@ -60,19 +60,19 @@ impl Engine {
     /// more.
     fn become_reader(
         self: &Arc<Self>,
-        writer: &Arc<Tenure>,
+        writer: &Arc<ProcessLease>,
         entry: &Arc<Entry>,
         give_back: Option<GiveBack>,
     ) -> Result<Option<(Turn, Time)>, Failure> {
         let lease = writer.terms.lease();
-        let reader = owner::generate(&*self.chance, &self.settings.label);
+        let reader = owner::generate(&*self.rng, &self.settings.label);
         let verb = Verb::TakeOver {
             ask: Ask {
                 owner: Arc::clone(&reader),
                 units: 1,
                 lease,
                 fences: 1,
-                beside: None,
+                shareable_lease: None,
                 channel: None,
             },
             from: self.owner_of(writer),
@@ -86,7 +86,7 @@ impl Engine {
                 Reply::Granted {
                     fence, contended, ..
                 } if now < valid_until(sent, lease) => {
-                    self.clean_up_doubt(writer);
+                    self.clean_up_uncertain(writer);
                     let grant = Grant {
                         owner: reader,
                         fence,
@@ -95,7 +95,7 @@ impl Engine {
                         sent,
                         deadline: valid_until(sent, lease),
                         contended,
-                        doubt: answer.resent.then(|| sent + lease),
+                        uncertain_until: answer.resent.then(|| sent + lease),
                         kept_until: None,
                     };
                     let count = |turn: &Turn, _| self.count_guard(turn, Duration::ZERO, true);
@@ -104,7 +104,7 @@ impl Engine {
                     return begun.map(Some);
                 }
                 Reply::NotOwner(_) => {
-                    self.clean_up_doubt(writer);
+                    self.clean_up_uncertain(writer);
                     return Ok(None);
                 }
                 Reply::Granted { .. } => Failure::too_late(),
@@ -112,16 +112,16 @@ impl Engine {
             },
             Err(failure) => failure,
         };
-        let doubt = failure.doubt(sent, lease);
-        let mut left = self.leftover(writer, now);
-        left.doubt = left.doubt.max(doubt);
+        let uncertain_until = failure.uncertain_until(sent, lease);
+        let mut left = self.orphaned_owner(writer, now);
+        left.uncertain_until = left.uncertain_until.max(uncertain_until);
         left.give_back = give_back;
         self.clean_up(&writer.entry, left, lease);
-        if doubt.is_some() {
-            let left = Leftover {
+        if uncertain_until.is_some() {
+            let left = OrphanedOwner {
                 owner: reader,
                 units: 1,
-                doubt,
+                uncertain_until,
                 kept_until: None,
                 give_back: None,
             };
@@ -131,9 +131,9 @@ impl Engine {
     }
 
     /// A request of the writer's own may still be carried out.
-    fn clean_up_doubt(&self, writer: &Arc<Tenure>) {
-        let left = self.leftover(writer, self.now());
-        if left.doubt.is_some() {
+    fn clean_up_uncertain(&self, writer: &Arc<ProcessLease>) {
+        let left = self.orphaned_owner(writer, self.now());
+        if left.uncertain_until.is_some() {
             self.clean_up(&writer.entry, left, writer.terms.lease());
         }
     }

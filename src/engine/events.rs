@@ -26,7 +26,7 @@ use crossbeam_channel::{Receiver, Sender};
 use once_cell::sync::OnceCell;
 
 use crate::engine::Engine;
-use crate::engine::tenure::Tenure;
+use crate::engine::process_lease::ProcessLease;
 use crate::error::{Error, Lost};
 #[cfg(doc)]
 use crate::event::Listener;
@@ -56,44 +56,44 @@ struct Outlet {
 }
 
 /// A guard, for a while after its end.
-pub(crate) struct Guard {
+pub(crate) struct GuardInfo {
     pub(crate) name: Arc<str>,
     pub(crate) owner: Arc<str>,
     pub(crate) fence: u64,
 }
 
 /// A lease, for a while after its end.
-pub(crate) struct Lease {
+pub(crate) struct LeaseInfo {
     pub(crate) name: Arc<str>,
     pub(crate) owner: Arc<str>,
 }
 
-impl Guard {
-    pub(crate) fn of(engine: &Engine, tenure: &Tenure, fence: u64) -> Self {
-        let Lease { name, owner } = Lease::of(engine, tenure);
+impl GuardInfo {
+    pub(crate) fn of(engine: &Engine, process_lease: &ProcessLease, fence: u64) -> Self {
+        let LeaseInfo { name, owner } = LeaseInfo::of(engine, process_lease);
         Self { name, owner, fence }
     }
 }
 
-impl Lease {
-    pub(crate) fn of(engine: &Engine, tenure: &Tenure) -> Self {
+impl LeaseInfo {
+    pub(crate) fn of(engine: &Engine, process_lease: &ProcessLease) -> Self {
         Self {
-            name: tenure.entry.target.name().into(),
-            owner: engine.owner_of(tenure),
+            name: process_lease.entry.target.name().into(),
+            owner: engine.owner_of(process_lease),
         }
     }
 }
 
 /// An [`Event`] on its way to the thread.
 pub(crate) enum Notice {
-    Acquired(Guard, Duration),
+    Acquired(GuardInfo, Duration),
     Contended(Arc<str>, Option<Arc<str>>),
-    PassedOn(Guard, Duration),
-    HandedOver(Lease),
-    Released(Guard, Duration),
-    HeldLong(Guard, Duration),
-    Renewed(Lease, Duration),
-    AtRisk(Lease, Duration),
+    PassedOn(GuardInfo, Duration),
+    HandedOver(LeaseInfo),
+    Released(GuardInfo, Duration),
+    HeldLong(GuardInfo, Duration),
+    Renewed(LeaseInfo, Duration),
+    AtRisk(LeaseInfo, Duration),
     Lost(Lost, Arc<str>),
     Unreachable(Connection, Error),
     Recovered(Connection),
@@ -193,7 +193,7 @@ impl Outlet {
 impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Acquired(Guard { name, owner, fence }, waited) => write!(
+            Self::Acquired(GuardInfo { name, owner, fence }, waited) => write!(
                 f,
                 "lock {name:?}: granted after {waited:?}, fence {fence}, owner {owner:?}"
             ),
@@ -201,31 +201,31 @@ impl fmt::Display for Notice {
                 write!(f, "lock {name:?}: waiting, held by {holder:?}")
             }
             Self::Contended(name, None) => write!(f, "lock {name:?}: waiting"),
-            Self::PassedOn(Guard { name, owner, fence }, waited) => write!(
+            Self::PassedOn(GuardInfo { name, owner, fence }, waited) => write!(
                 f,
                 "lock {name:?}: passed on in memory after {waited:?}, fence {fence}, owner {owner:?}"
             ),
-            Self::HandedOver(Lease { name, owner }) => {
+            Self::HandedOver(LeaseInfo { name, owner }) => {
                 write!(
                     f,
                     "lock {name:?}: handed over to the next waiter by {owner:?}"
                 )
             }
-            Self::Released(Guard { name, owner, fence }, held) => write!(
+            Self::Released(GuardInfo { name, owner, fence }, held) => write!(
                 f,
                 "lock {name:?}: released after {held:?}, fence {fence}, owner {owner:?}"
             ),
-            Self::HeldLong(Guard { name, owner, fence }, held) => write!(
+            Self::HeldLong(GuardInfo { name, owner, fence }, held) => write!(
                 f,
                 "lock {name:?}: held for {held:?} by {owner:?}, fence {fence}"
             ),
-            Self::Renewed(Lease { name, owner }, remaining) => {
+            Self::Renewed(LeaseInfo { name, owner }, remaining) => {
                 write!(
                     f,
                     "lock {name:?}: renewed for {remaining:?}, owner {owner:?}"
                 )
             }
-            Self::AtRisk(Lease { name, owner }, remaining) => write!(
+            Self::AtRisk(LeaseInfo { name, owner }, remaining) => write!(
                 f,
                 "lock {name:?}: its renewal is overdue, {remaining:?} left, owner {owner:?}"
             ),
@@ -243,7 +243,7 @@ impl fmt::Display for Notice {
 impl Notice {
     fn event(&self) -> Event<'_> {
         match self {
-            Self::Acquired(Guard { name, owner, fence }, waited) => Event::Acquired {
+            Self::Acquired(GuardInfo { name, owner, fence }, waited) => Event::Acquired {
                 name,
                 owner,
                 fence: *fence,
@@ -253,31 +253,31 @@ impl Notice {
                 name,
                 holder: holder.as_deref(),
             },
-            Self::PassedOn(Guard { name, owner, fence }, waited) => Event::PassedOn {
+            Self::PassedOn(GuardInfo { name, owner, fence }, waited) => Event::PassedOn {
                 name,
                 owner,
                 fence: *fence,
                 waited: *waited,
             },
-            Self::HandedOver(Lease { name, owner }) => Event::HandedOver { name, owner },
-            Self::Released(Guard { name, owner, fence }, held) => Event::Released {
+            Self::HandedOver(LeaseInfo { name, owner }) => Event::HandedOver { name, owner },
+            Self::Released(GuardInfo { name, owner, fence }, held) => Event::Released {
                 name,
                 owner,
                 fence: *fence,
                 held: *held,
             },
-            Self::HeldLong(Guard { name, owner, fence }, held) => Event::HeldLong {
+            Self::HeldLong(GuardInfo { name, owner, fence }, held) => Event::HeldLong {
                 name,
                 owner,
                 fence: *fence,
                 held: *held,
             },
-            Self::Renewed(Lease { name, owner }, remaining) => Event::Renewed {
+            Self::Renewed(LeaseInfo { name, owner }, remaining) => Event::Renewed {
                 name,
                 owner,
                 remaining: *remaining,
             },
-            Self::AtRisk(Lease { name, owner }, remaining) => Event::AtRisk {
+            Self::AtRisk(LeaseInfo { name, owner }, remaining) => Event::AtRisk {
                 name,
                 owner,
                 remaining: *remaining,

@@ -11,22 +11,22 @@ use crate::clock::Time;
 use crate::config::Terms;
 use crate::core::attempt::Grant;
 use crate::core::fence::Fences;
-use crate::core::lease::Standing;
+use crate::core::lease::LeaseStatus;
 use crate::core::queue::{Begun, Granted, Health, Queue};
 use crate::engine::Engine;
-use crate::engine::holding::Holding;
+use crate::engine::guard_inner::GuardInner;
 use crate::engine::metrics::WaitMetrics;
+use crate::engine::process_lease::{Entry, ProcessLease, Signal, Slot, Turn};
 use crate::engine::request::{NotAcquired, Request};
-use crate::engine::tenure::{Entry, Signal, Slot, Tenure, Turn};
 use crate::error::{Failure, FailureKind};
 use crate::sync::{Arc, Ordering};
 
 /// How a lease enters the queue of its name: [`Queue::granted`] or [`Queue::given`].
 type Enter = fn(
-    &mut Queue<Arc<Slot>, Arc<Tenure>>,
-    Granted<Arc<Tenure>>,
+    &mut Queue<Arc<Slot>, Arc<ProcessLease>>,
+    Granted<Arc<ProcessLease>>,
     Time,
-) -> Begun<Arc<Slot>, Arc<Tenure>>;
+) -> Begun<Arc<Slot>, Arc<ProcessLease>>;
 
 impl Engine {
     /// Makes a guard of a delegate's grant, and guards for the threads that fit in beside it.
@@ -36,7 +36,7 @@ impl Engine {
         entry: &Arc<Entry>,
         grant: Grant,
         metrics: &WaitMetrics<'_>,
-    ) -> Result<Holding, NotAcquired> {
+    ) -> Result<GuardInner, NotAcquired> {
         let (terms, units) = (request.options.terms(), request.units);
         let count = |turn: &Turn, now| metrics.granted(turn, now, true);
         match self.begin_lease(entry, terms, units, grant, Queue::granted, count) {
@@ -63,10 +63,10 @@ impl Engine {
         count: impl FnOnce(&Turn, Time),
     ) -> Result<(Turn, Time), Failure> {
         let fences = Fences::granted(entry.kind, grant.fence, grant.fences);
-        let tenure = self.registered(entry, terms, units, grant)?;
+        let process_lease = self.registered(entry, terms, units, grant)?;
         let now = self.now();
         let granted = Granted {
-            tenure: Arc::clone(&tenure),
+            process_lease: Arc::clone(&process_lease),
             units,
             fences,
             quantum_over: now + self.settings.quantum,
@@ -77,14 +77,14 @@ impl Engine {
             state.forget_last();
             let begun = enter(&mut state.queue, granted, now);
             if !state.queue.is_crowded() {
-                state.forget_aside();
+                state.forget_contention();
             }
             begun
         };
         count(&begun.turn, now);
         let turn = hand_out(begun, now);
-        if let Standing::Lost(cause) = tenure.cell.standing(self.now()) {
-            self.lost(&tenure, cause);
+        if let LeaseStatus::Lost(cause) = process_lease.cell.status(self.now()) {
+            self.lost(&process_lease, cause);
         }
         Ok((turn, now))
     }
@@ -96,10 +96,10 @@ impl Engine {
         terms: Terms,
         units: u32,
         grant: Grant,
-    ) -> Result<Arc<Tenure>, Failure> {
+    ) -> Result<Arc<ProcessLease>, Failure> {
         let sent = grant.sent;
-        let number = self.next_tenure.fetch_add(1, Ordering::Relaxed);
-        let tenure = Arc::new(Tenure::new(
+        let number = self.next_lease_number.fetch_add(1, Ordering::Relaxed);
+        let process_lease = Arc::new(ProcessLease::new(
             number,
             &self.settings.label,
             Arc::clone(entry),
@@ -109,16 +109,17 @@ impl Engine {
         ));
         let registered = self
             .watch
-            .register_lease(self, &tenure)
-            .and_then(|()| self.renewal.register(self, &tenure, sent));
+            .register_lease(self, &process_lease)
+            .and_then(|()| self.renewal.register(self, &process_lease, sent));
         match registered {
-            Ok(()) => Ok(tenure),
+            Ok(()) => Ok(process_lease),
             Err(error) => {
-                self.watch.deregister_lease(&tenure);
-                tenure.cell.end(self.now());
+                self.watch.deregister_lease(&process_lease);
+                process_lease.cell.end(self.now());
                 // Before another thread asks: it would find the lock held.
-                let ending = self.ending(&tenure, None, self.now());
-                self.send_ending(entry, ending, self.limits(None)).ok();
+                let release_task = self.release_task(&process_lease, None, self.now());
+                self.send_release(entry, release_task, self.limits(None))
+                    .ok();
                 let words = format!("a thread of leasehold could not be started: {error}");
                 Err(Failure::plain(FailureKind::Unavailable, false, words))
             }
@@ -130,14 +131,17 @@ impl Engine {
         self: &Arc<Self>,
         request: &Request<'_>,
         entry: &Entry,
-    ) -> Option<Arc<Tenure>> {
+    ) -> Option<Arc<ProcessLease>> {
         if !entry.kind.sharing().together {
             return None;
         }
         let (now, terms) = (self.now(), request.options.terms());
-        let health = |tenure: &Arc<Tenure>| self.health(tenure, now);
+        let health = |process_lease: &Arc<ProcessLease>| self.health(process_lease, now);
         let state = entry.lock();
-        state.queue.beside(request.units, terms, health).cloned()
+        state
+            .queue
+            .shareable_lease(request.units, terms, health)
+            .cloned()
     }
 
     /// Gives out turns in a lease that Redis has opened for another quantum. Returns the first, or `None` if the lease has
@@ -145,26 +149,26 @@ impl Engine {
     pub(super) fn reopen(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
-        tenure: &Tenure,
+        process_lease: &ProcessLease,
         now: Time,
         metrics: &WaitMetrics<'_>,
     ) -> Option<Turn> {
-        if tenure.health(now) == Health::Lost {
+        if process_lease.health(now) == Health::Lost {
             return None;
         }
         let quantum_over = now + self.settings.quantum;
         let begun = entry
             .lock()
             .queue
-            .reopened(tenure.number, now, quantum_over)?;
+            .reopened(process_lease.number, now, quantum_over)?;
         metrics.granted(&begun.turn, now, true);
         Some(hand_out(begun, now))
     }
 }
 
 /// Sends their signals to all threads but the one that asked, whose turn it returns.
-fn hand_out(begun: Begun<Arc<Slot>, Arc<Tenure>>, now: Time) -> Turn {
-    let (first, rest) = begun.beside;
+fn hand_out(begun: Begun<Arc<Slot>, Arc<ProcessLease>>, now: Time) -> Turn {
+    let (first, rest) = begun.shareable_lease;
     for (slot, turn) in first.into_iter().chain(rest) {
         slot.send(Signal::Turn(turn, now));
     }

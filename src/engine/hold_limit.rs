@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::clock::Time;
-use crate::core::lease::Standing;
+use crate::core::lease::LeaseStatus;
 use crate::engine::Engine;
-use crate::engine::tenure::Tenure;
+use crate::engine::process_lease::ProcessLease;
 use crate::error::LostCause;
 use crate::sync::{Arc, AtomicU8, AtomicU64, Ordering};
 
@@ -18,8 +18,8 @@ pub(super) struct HoldLimits {
 
 /// One limit, which the guard and the watch thread settle: the first of them decides.
 pub(crate) struct HoldLimit {
-    pub(crate) tenure: Arc<Tenure>,
-    holding: u32,
+    pub(crate) process_lease: Arc<ProcessLease>,
+    guard_inner: u32,
     fence: u64,
     since: Time,
     action: Action,
@@ -44,8 +44,8 @@ const EXCEEDED: u8 = 2;
 
 /// A guard, as its limits know it.
 pub(super) struct Limited<'a> {
-    pub(super) tenure: &'a Arc<Tenure>,
-    pub(super) holding: u32,
+    pub(super) process_lease: &'a Arc<ProcessLease>,
+    pub(super) guard_inner: u32,
     pub(super) fence: u64,
     pub(super) since: Time,
 }
@@ -63,8 +63,8 @@ impl HoldLimits {
         }
         let watch = |length: Duration, action| {
             let limit = Arc::new(HoldLimit {
-                tenure: Arc::clone(guard.tenure),
-                holding: guard.holding,
+                process_lease: Arc::clone(guard.process_lease),
+                guard_inner: guard.guard_inner,
                 fence: guard.fence,
                 since: guard.since,
                 action,
@@ -141,18 +141,18 @@ impl HoldLimit {
         match &self.action {
             Action::Warn { max_hold } => {
                 let is_over = max_hold.as_ref().is_some_and(|limit| limit.is_exceeded());
-                let is_live = matches!(self.tenure.cell.standing(now), Standing::Live(_));
+                let is_live = matches!(self.process_lease.cell.status(now), LeaseStatus::Live(_));
                 if is_live && !is_over {
-                    engine.count_held_long(&self.tenure, self.fence, held);
+                    engine.count_held_long(&self.process_lease, self.fence, held);
                 }
             }
             Action::End => {
                 // From here on the guard reads lost.
-                engine.count_end_at_max_hold(&self.tenure, self.fence, held);
-                for listener in self.tenure.withdraw(self.holding) {
+                engine.count_end_at_max_hold(&self.process_lease, self.fence, held);
+                for listener in self.process_lease.withdraw(self.guard_inner) {
                     listener.tell(LostCause::MaxHold);
                 }
-                engine.end_at_max_hold(&self.tenure, now);
+                engine.end_at_max_hold(&self.process_lease, now);
             }
         }
     }

@@ -17,11 +17,11 @@ use std::mem;
 use std::time::Duration;
 
 use crate::clock::Time;
-use crate::core::lease::Standing;
+use crate::core::lease::LeaseStatus;
 use crate::engine::Engine;
-use crate::engine::events::{Guard, Lease, Notice};
+use crate::engine::events::{GuardInfo, LeaseInfo, Notice};
+use crate::engine::process_lease::{ProcessLease, Turn};
 use crate::engine::request::{NotAcquired, Request};
-use crate::engine::tenure::{Tenure, Turn};
 use crate::error::{Lost, LostCause};
 use crate::message::{Call, Reply, Verb};
 use crate::sync::Arc;
@@ -95,7 +95,7 @@ impl Engine {
         };
         waits.record(waited);
         self.events.step(|| {
-            let guard = Guard::of(self, &turn.tenure, turn.fence);
+            let guard = GuardInfo::of(self, &turn.process_lease, turn.fence);
             if from_redis {
                 Notice::Acquired(guard, waited)
             } else {
@@ -105,41 +105,52 @@ impl Engine {
     }
 
     /// Counts the end of a guard that was held for `held`. Called before the lock goes to the next thread.
-    pub(super) fn count_end(&self, tenure: &Tenure, fence: u64, now: Time, held: Duration) {
-        if let Standing::Live(_) = tenure.cell.standing(now) {
+    pub(super) fn count_end(
+        &self,
+        process_lease: &ProcessLease,
+        fence: u64,
+        now: Time,
+        held: Duration,
+    ) {
+        if let LeaseStatus::Live(_) = process_lease.cell.status(now) {
             self.stats.holds_released.record(held);
             self.events
-                .step(|| Notice::Released(Guard::of(self, tenure, fence), held));
+                .step(|| Notice::Released(GuardInfo::of(self, process_lease, fence), held));
         } else {
             self.stats.holds_lost.record(held);
         }
     }
 
     /// Counts a guard that the watch thread ends at its `max_hold`.
-    pub(super) fn count_end_at_max_hold(&self, tenure: &Tenure, fence: u64, held: Duration) {
+    pub(super) fn count_end_at_max_hold(
+        &self,
+        process_lease: &ProcessLease,
+        fence: u64,
+        held: Duration,
+    ) {
         self.stats.holds_lost.record(held);
-        self.count_loss(tenure, fence, LostCause::MaxHold);
+        self.count_loss(process_lease, fence, LostCause::MaxHold);
     }
 
     /// Counts a guard that has been held for longer than `warn_after`.
-    pub(super) fn count_held_long(&self, tenure: &Tenure, fence: u64, held: Duration) {
+    pub(super) fn count_held_long(&self, process_lease: &ProcessLease, fence: u64, held: Duration) {
         self.stats.held_long.add(1);
         self.events
-            .warn(|| Notice::HeldLong(Guard::of(self, tenure, fence), held));
+            .warn(|| Notice::HeldLong(GuardInfo::of(self, process_lease, fence), held));
     }
 
     /// Counts a renewal that the server has confirmed. The lease lasts for `left` from now.
-    pub(super) fn count_renewal(&self, tenure: &Tenure, left: Duration) {
+    pub(super) fn count_renewal(&self, process_lease: &ProcessLease, left: Duration) {
         self.stats.renewed.add(1);
         self.events
-            .tell(|| Notice::Renewed(Lease::of(self, tenure), left));
+            .tell(|| Notice::Renewed(LeaseInfo::of(self, process_lease), left));
     }
 
     /// Counts a loss: of a lease, or at its `max_hold` of one guard.
-    pub(super) fn count_loss(&self, tenure: &Tenure, fence: u64, cause: LostCause) {
+    pub(super) fn count_loss(&self, process_lease: &ProcessLease, fence: u64, cause: LostCause) {
         self.stats.lost(cause).add(1);
         self.events.warn(|| {
-            let Lease { name, owner } = Lease::of(self, tenure);
+            let LeaseInfo { name, owner } = LeaseInfo::of(self, process_lease);
             Notice::Lost(Lost { name, fence, cause }, owner)
         });
     }
@@ -156,7 +167,7 @@ impl Engine {
         };
         self.stats.handed_over.add(1);
         self.events.step(|| {
-            Notice::HandedOver(Lease {
+            Notice::HandedOver(LeaseInfo {
                 name: target.name().into(),
                 owner: Arc::clone(owner),
             })

@@ -6,7 +6,7 @@
 //! | --- | --- |
 //! | a lock's way in | [`acquire`], then [`wait`] or [`delegate`], then [`grant`] |
 //! | its way out | [`release`] |
-//! | the guard, and the lease that guards of one process share | [`holding`], [`hold_limit`], [`tenure`] |
+//! | the guard, and the lease that guards of one process share | [`guard_inner`], [`hold_limit`], [`process_lease`] |
 //! | the queues of the threads, by name | [`names`] |
 //! | a claim, a writer that becomes a reader | [`claim`], [`downgrade`] |
 //! | the rate limiter, requests of operators | [`rate_limiter`], [`admin`] |
@@ -39,16 +39,16 @@ mod delegate;
 mod downgrade;
 pub(crate) mod events;
 mod grant;
+pub(crate) mod guard_inner;
 mod hold_limit;
-pub(crate) mod holding;
 mod metrics;
 mod names;
+pub(crate) mod process_lease;
 mod rate_limiter;
 mod release;
 pub(crate) mod renewal;
 pub(crate) mod request;
 mod settle;
-pub(crate) mod tenure;
 mod wait;
 pub(crate) mod wakeup;
 pub(crate) mod watch;
@@ -63,16 +63,16 @@ use crate::config::Settings;
 use crate::error::{Error, Failure, FailureKind, Result};
 use crate::message::{Call, Reply};
 use crate::panics::survived;
-use crate::process::Origin;
-use crate::random::Chance;
+use crate::process::ForkGuard;
+use crate::random::Rng;
 use crate::stats::{Counters, Stats};
 use crate::store::{Answer, LEAST, Limits, Store};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, Weak};
 
 use claim::Tried;
 use events::Events;
-use renewal::Renewal;
-use tenure::{Names, Signal};
+use process_lease::{Names, Signal};
+use renewal::RenewalThread;
 use wakeup::Wakeup;
 use watch::Watch;
 
@@ -81,9 +81,9 @@ pub(crate) struct Engine {
     pub(crate) settings: Settings,
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
-    chance: Arc<dyn Chance>,
+    rng: Arc<dyn Rng>,
     names: Names,
-    renewal: Arc<Renewal>,
+    renewal: Arc<RenewalThread>,
     watch: Arc<Watch>,
     wakeup: Arc<Wakeup>,
     tried: Tried,
@@ -93,8 +93,8 @@ pub(crate) struct Engine {
     /// How many threads ask Redis, or wait to.
     asking: AtomicU64,
     /// The process that made it; in a forked child nothing here may be touched.
-    origin: Origin,
-    next_tenure: AtomicU64,
+    fork_guard: ForkGuard,
+    next_lease_number: AtomicU64,
     me: Weak<Engine>,
 }
 
@@ -103,9 +103,9 @@ impl Engine {
         mut settings: Settings,
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
-        chance: Arc<dyn Chance>,
+        rng: Arc<dyn Rng>,
     ) -> Arc<Self> {
-        let wakeup = Arc::new(Wakeup::new(chance.uuid()));
+        let wakeup = Arc::new(Wakeup::new(rng.uuid()));
         // It belongs to the events thread alone, which also drops it.
         let listener = settings.listener.take();
         let events = Arc::new(Events::new(listener));
@@ -113,9 +113,9 @@ impl Engine {
             settings,
             store,
             clock,
-            chance,
+            rng,
             names: Names::new(),
-            renewal: Arc::new(Renewal::new()),
+            renewal: Arc::new(RenewalThread::new()),
             watch: Arc::new(Watch::new()),
             wakeup,
             tried: Tried::default(),
@@ -123,8 +123,8 @@ impl Engine {
             stats: Counters::new(),
             closed: AtomicBool::new(false),
             asking: AtomicU64::new(0),
-            origin: Origin::here(),
-            next_tenure: AtomicU64::new(1),
+            fork_guard: ForkGuard::here(),
+            next_lease_number: AtomicU64::new(1),
             me: me.clone(),
         })
     }
@@ -136,7 +136,7 @@ impl Engine {
     /// Whether this is a forked child, where mutexes may be locked for ever and connections are shared with
     /// the parent. Asked before anything else is touched.
     pub(crate) fn is_forked(&self) -> bool {
-        self.origin.is_left()
+        self.fork_guard.is_left()
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -231,13 +231,13 @@ impl Engine {
             None => Limits {
                 checkout: self.settings.io_timeout,
                 whole: LONG,
-                haste: false,
+                has_priority: false,
                 is_over: None,
             },
             Some(Time::NEVER) => Limits {
                 checkout: self.settings.outage_limit.min(LONG),
                 whole: LONG,
-                haste: false,
+                has_priority: false,
                 is_over: None,
             },
             Some(until) => {
@@ -245,7 +245,7 @@ impl Engine {
                 Limits {
                     checkout: left,
                     whole: left,
-                    haste: false,
+                    has_priority: false,
                     is_over: None,
                 }
             }

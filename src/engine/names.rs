@@ -11,7 +11,7 @@ use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
 use crate::clock::Time;
 use crate::core::attempt::Attempt;
-use crate::core::queue::{Queue, Tenancy, Turn};
+use crate::core::queue::{HeldLease, Queue, Turn};
 use crate::error::Failure;
 use crate::message::{Call, Kind, Verb};
 use crate::name::Target;
@@ -94,7 +94,7 @@ pub(crate) struct Entry<L> {
 pub(crate) struct State<L> {
     pub(crate) queue: Queue<Arc<Slot<L>>, L>,
     /// What a name has only while somebody asks or waits: most are just held.
-    aside: Option<Box<Aside>>,
+    contention: Option<Box<ContentionInfo>>,
 }
 
 /// The last thing known of a lock that this process does not hold.
@@ -108,7 +108,7 @@ pub(crate) enum Last {
 }
 
 #[derive(Debug, Default)]
-struct Aside {
+struct ContentionInfo {
     /// What this process was last told of the lock.
     last: Last,
     /// When and by whom it was last said to be held.
@@ -117,7 +117,7 @@ struct Aside {
     pins: u32,
 }
 
-impl Aside {
+impl ContentionInfo {
     /// Whether the entry must stay for it.
     fn is_kept(&self) -> bool {
         self.pins > 0
@@ -147,7 +147,7 @@ pub(crate) enum Signal<L> {
     Closed,
 }
 
-impl<L: Tenancy> Names<L> {
+impl<L: HeldLease> Names<L> {
     pub(crate) fn new() -> Self {
         Self {
             hasher: RandomState::new(),
@@ -190,14 +190,14 @@ impl<L: Tenancy> Names<L> {
     /// The name's entry, kept in the table until [`unpin`](Names::unpin).
     pub(crate) fn pin(&self, kind: Kind, target: &Target) -> Arc<Entry<L>> {
         self.with(kind, target, |entry, state| {
-            state.aside.get_or_insert_default().pins += 1;
+            state.contention.get_or_insert_default().pins += 1;
             Arc::clone(entry)
         })
     }
 
     pub(crate) fn unpin(&self, entry: &Entry<L>) {
-        if let Some(aside) = &mut entry.lock().aside {
-            aside.pins -= 1;
+        if let Some(contention) = &mut entry.lock().contention {
+            contention.pins -= 1;
         }
         self.retire(entry);
     }
@@ -225,14 +225,14 @@ impl<L: Tenancy> Names<L> {
     }
 }
 
-impl<L: Tenancy> Entry<L> {
+impl<L: HeldLease> Entry<L> {
     fn new(kind: Kind, target: Target) -> Self {
         Self {
             kind,
             target,
             state: Mutex::new(State {
                 queue: Queue::new(kind.sharing()),
-                aside: None,
+                contention: None,
             }),
         }
     }
@@ -262,50 +262,54 @@ impl<L> Entry<L> {
     }
 }
 
-impl<L: Tenancy> State<L> {
+impl<L: HeldLease> State<L> {
     fn is_idle(&self) -> bool {
-        self.queue.is_idle() && !self.aside.as_deref().is_some_and(Aside::is_kept)
+        self.queue.is_idle()
+            && !self
+                .contention
+                .as_deref()
+                .is_some_and(ContentionInfo::is_kept)
     }
 
     /// What this process was last told of the lock.
     pub(crate) fn last(&self) -> &Last {
-        self.aside
+        self.contention
             .as_ref()
-            .map_or(&Last::NoAnswer, |aside| &aside.last)
+            .map_or(&Last::NoAnswer, |contention| &contention.last)
     }
 
     /// What was said before says nothing now.
     pub(crate) fn forget_last(&mut self) {
-        if let Some(aside) = &mut self.aside {
-            aside.last = Last::NoAnswer;
+        if let Some(contention) = &mut self.contention {
+            contention.last = Last::NoAnswer;
         }
     }
 
     pub(crate) fn note_last(&mut self, last: Last) {
-        self.aside.get_or_insert_default().last = last;
+        self.contention.get_or_insert_default().last = last;
     }
 
     /// It was said at `now` to be held by this owner.
     pub(crate) fn note_held(&mut self, now: Time, holder: &Arc<str>) {
-        let aside = self.aside.get_or_insert_default();
-        aside.last = Last::Held(Arc::clone(holder));
-        aside.last_held = Some((now, Arc::clone(holder)));
+        let contention = self.contention.get_or_insert_default();
+        contention.last = Last::Held(Arc::clone(holder));
+        contention.last_held = Some((now, Arc::clone(holder)));
     }
 
     /// It was granted and nobody waits, so all that was said of it is old.
-    pub(crate) fn forget_aside(&mut self) {
-        self.aside.take_if(|aside| !aside.is_kept());
+    pub(crate) fn forget_contention(&mut self) {
+        self.contention.take_if(|contention| !contention.is_kept());
     }
 
     /// Who held the lock at the last answer, where there was one after `since`.
     pub(crate) fn holder_since(&self, since: Time) -> Option<Arc<str>> {
-        let (at, holder) = self.aside.as_ref()?.last_held.as_ref()?;
+        let (at, holder) = self.contention.as_ref()?.last_held.as_ref()?;
         (*at >= since).then(|| Arc::clone(holder))
     }
 
     /// Returns who holds the lock, as far as this process knows. `owner` gives the owner of a lease.
     pub(crate) fn holder(&self, owner: impl FnOnce(&L) -> Arc<str>) -> Option<Arc<str>> {
-        match (self.queue.tenure(), self.last()) {
+        match (self.queue.process_lease(), self.last()) {
             (Some(lease), _) => Some(owner(lease)),
             (None, Last::Held(holder)) => Some(Arc::clone(holder)),
             (None, _) => None,

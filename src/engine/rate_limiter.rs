@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::cancel::Cancel;
 use crate::engine::Engine;
 use crate::error::{Error, Failure, Result};
-use crate::message::{Call, Pass, Reply};
+use crate::message::{Call, RateRequest, Reply};
 use crate::name::LockKey;
 use crate::owner;
 use crate::store::Limits;
@@ -14,10 +14,10 @@ use crate::sync::Arc;
 impl Engine {
     /// Asks once, and waits for the time that was given. Returns after how long there is a place where none was
     /// taken.
-    pub(crate) fn pass(
+    pub(crate) fn ask_rate_limiter(
         self: &Arc<Self>,
         key: &LockKey,
-        pass: Pass,
+        request: RateRequest,
         cancel: Option<&Cancel>,
     ) -> Result<Option<Duration>> {
         self.check_open()?;
@@ -29,7 +29,7 @@ impl Engine {
             is_over: Some(&is_over),
             ..self.limits(None)
         };
-        let answer = match self.send(&Call::Pass { key, pass }, limits) {
+        let answer = match self.send(&Call::RateLimit { key, request }, limits) {
             Ok(answer) => answer,
             // The call stopped waiting for a connection.
             Err(failure) if is_over() && failure.was_not_sent() => {
@@ -39,9 +39,9 @@ impl Engine {
             Err(failure) => return Err(failure.into_error(Some(key.name()))),
         };
         match answer.reply {
-            Reply::Passed(wait) if wait.is_zero() => Ok(None),
-            Reply::Passed(wait) => self.sleep(wait, cancel).map(|()| None),
-            Reply::NotPassed(wait) => Ok(Some(wait)),
+            Reply::Admitted(wait) if wait.is_zero() => Ok(None),
+            Reply::Admitted(wait) => self.sleep(wait, cancel).map(|()| None),
+            Reply::NotAdmitted(wait) => Ok(Some(wait)),
             _ => Err(Failure::another_question().into_error(Some(key.name()))),
         }
     }
@@ -54,7 +54,7 @@ impl Engine {
         let mut waker = None;
         let waker = self
             .wakeup
-            .register(&mut waker, &owner::generate(&*self.chance, "sleeps"));
+            .register(&mut waker, &owner::generate(&*self.rng, "sleeps"));
         loop {
             // Whoever closes sets the flag before it wakes all: one of us sees the other.
             if self.is_closed() {

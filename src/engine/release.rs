@@ -22,14 +22,14 @@
 //! out, since the lock stays in Redis for its next owner.
 
 use crate::clock::Time;
-use crate::core::attempt::{Attempt, Leftover};
-use crate::core::ending::{Ending, Next};
-use crate::core::lease::Standing;
+use crate::core::attempt::{Attempt, OrphanedOwner};
+use crate::core::lease::LeaseStatus;
 use crate::core::queue::{Finish, Health};
+use crate::core::release_task::{Next, ReleaseTask};
 use crate::engine::Engine;
-use crate::engine::holding::Holding;
+use crate::engine::guard_inner::GuardInner;
 use crate::engine::names::Last;
-use crate::engine::tenure::{Entry, Signal, Slot, Tenure};
+use crate::engine::process_lease::{Entry, ProcessLease, Signal, Slot};
 use crate::error::{Error, Failure, LostCause, Result};
 use crate::logging;
 use crate::message::{GiveBack, Gone};
@@ -51,7 +51,7 @@ pub(super) struct Unreleased {
     pub(super) give_back: Option<GiveBack>,
 }
 
-impl Holding {
+impl GuardInner {
     /// Releases the lock. Returns whether the lease lasted until then.
     pub(crate) fn release(mut self) -> Result<()> {
         self.end()
@@ -61,16 +61,16 @@ impl Holding {
         if self.finished {
             return Ok(());
         }
-        let (standing, unreleased) = self.end_turn(Mode::Release)?;
+        let (status, unreleased) = self.end_turn(Mode::Release)?;
         let released = match unreleased {
             None => Ok(None),
             Some(unreleased) if self.engine.settings.background_release => {
-                self.engine.release_later(&self.tenure, unreleased);
+                self.engine.release_later(&self.process_lease, unreleased);
                 Ok(None)
             }
-            Some(unreleased) => self.engine.release_now(&self.tenure, unreleased),
+            Some(unreleased) => self.engine.release_now(&self.process_lease, unreleased),
         };
-        if let Standing::Lost(cause) = standing {
+        if let LeaseStatus::Lost(cause) = status {
             return Err(Error::Lost(self.lost(cause)));
         }
         match released {
@@ -80,15 +80,16 @@ impl Holding {
                     Gone::Removed => LostCause::Removed,
                     Gone::Taken => LostCause::Taken,
                 };
-                self.engine.count_loss(&self.tenure, self.fence, cause);
+                self.engine
+                    .count_loss(&self.process_lease, self.fence, cause);
                 Err(Error::Lost(self.lost(cause)))
             }
-            Err(failure) => Err(failure.into_error(Some(self.tenure.entry.target.name()))),
+            Err(failure) => Err(failure.into_error(Some(self.process_lease.entry.target.name()))),
         }
     }
 
     /// Does steps 1 to 3. Returns what the lease was, and the lock if it is still in Redis.
-    pub(super) fn end_turn(&mut self, mode: Mode) -> Result<(Standing, Option<Unreleased>)> {
+    pub(super) fn end_turn(&mut self, mode: Mode) -> Result<(LeaseStatus, Option<Unreleased>)> {
         self.finished = true;
         if self.engine.is_forked() {
             // Counted up and never down, so that this copy of the engine is never dropped.
@@ -101,24 +102,25 @@ impl Holding {
         }
         // Before the lock goes on: a loss of the next guard is no loss of this one.
         let listeners = if self.is_listened_to.load(Ordering::Relaxed) {
-            self.tenure.withdraw(self.number)
+            self.process_lease.withdraw(self.number)
         } else {
             Vec::new()
         };
         let now = self.engine.now();
         let held = now.since(self.since);
-        self.engine.count_end(&self.tenure, self.fence, now, held);
-        let (standing, unreleased) = self.engine.end_turn(&self.tenure, now, mode);
-        if let Standing::Lost(cause) = standing {
+        self.engine
+            .count_end(&self.process_lease, self.fence, now, held);
+        let (status, unreleased) = self.engine.end_turn(&self.process_lease, now, mode);
+        if let LeaseStatus::Lost(cause) = status {
             for listener in listeners {
                 listener.tell(cause);
             }
         }
-        Ok((standing, unreleased))
+        Ok((status, unreleased))
     }
 }
 
-impl Drop for Holding {
+impl Drop for GuardInner {
     fn drop(&mut self) {
         match self.end() {
             // A loss is logged when it is found.
@@ -138,78 +140,83 @@ impl Engine {
     /// [`release_over`](Engine::release_over) must follow.
     pub(super) fn end_turn(
         self: &Arc<Self>,
-        tenure: &Arc<Tenure>,
+        process_lease: &Arc<ProcessLease>,
         now: Time,
         mode: Mode,
-    ) -> (Standing, Option<Unreleased>) {
-        let (standing, finish, fence, now) = {
-            let mut state = tenure.entry.lock();
+    ) -> (LeaseStatus, Option<Unreleased>) {
+        let (status, finish, fence, now) = {
+            let mut state = process_lease.entry.lock();
             // The wait for the mutex may have been long.
             let now = now.max(self.now());
-            let health = self.health_at_end(tenure, now, mode);
+            let health = self.health_at_end(process_lease, now, mode);
             // A loss is told with the fence, which the queue forgets.
             let fence = match health {
-                Health::Lost => state.queue.fence(tenure.number),
+                Health::Lost => state.queue.fence(process_lease.number),
                 Health::Good | Health::Poor | Health::KeptBack => None,
             };
-            let finish = state.queue.finish(tenure.number, now, health);
-            let standing = match finish {
-                Finish::Passed(..) => tenure.cell.standing(now),
-                _ => tenure.cell.end(now),
+            let finish = state.queue.finish(process_lease.number, now, health);
+            let status = match finish {
+                Finish::HandedOn(..) => process_lease.cell.status(now),
+                _ => process_lease.cell.end(now),
             };
             if mode == Mode::Release && matches!(finish, Finish::TakeOver(..)) {
                 // Until the next thread has asked.
-                state.note_last(Last::Held(self.owner_of(tenure)));
+                state.note_last(Last::Held(self.owner_of(process_lease)));
             }
-            (standing, finish, fence, now)
+            (status, finish, fence, now)
         };
         let unreleased = match finish {
-            Finish::Passed((first, rest)) => {
+            Finish::HandedOn((first, rest)) => {
                 for (slot, turn) in first.into_iter().chain(rest) {
                     slot.send(Signal::Turn(turn, now));
                 }
                 None
             }
             Finish::TakeOver(next, give_back) => {
-                self.deregister(tenure);
-                if mode == Mode::Detach || tenure.kept_back(now).is_some() {
+                self.deregister(process_lease);
+                if mode == Mode::Detach || process_lease.kept_back(now).is_some() {
                     // The lock is not the next thread's to take over: that thread asks Redis as any other process would.
                     next.send(Signal::Delegate(None));
                     Some(Unreleased { give_back })
                 } else {
-                    let from = Leftover {
+                    let from = OrphanedOwner {
                         give_back,
-                        ..self.leftover(tenure, now)
+                        ..self.orphaned_owner(process_lease, now)
                     };
-                    let attempt = Attempt::take_over(&*self.chance, &self.settings.label, from);
+                    let attempt = Attempt::take_over(&*self.rng, &self.settings.label, from);
                     next.send(Signal::Delegate(Some(Box::new(attempt))));
                     None
                 }
             }
             Finish::Release(give_back) => {
-                self.deregister(tenure);
+                self.deregister(process_lease);
                 Some(Unreleased { give_back })
             }
             Finish::Lost(next) => {
-                self.count_loss_once(tenure, standing, fence);
-                self.hand_on(&tenure.entry, next);
-                self.after_loss(tenure, standing);
+                self.count_loss_once(process_lease, status, fence);
+                self.hand_on(&process_lease.entry, next);
+                self.after_loss(process_lease, status);
                 None
             }
             Finish::Stale => {
-                self.after_loss(tenure, standing);
+                self.after_loss(process_lease, status);
                 None
             }
         };
-        (standing, unreleased)
+        (status, unreleased)
     }
 
     /// Returns whether a lease may go on in another thread, when a guard of it ends.
-    fn health_at_end(self: &Arc<Self>, tenure: &Arc<Tenure>, now: Time, mode: Mode) -> Health {
-        match (mode, self.health(tenure, now)) {
+    fn health_at_end(
+        self: &Arc<Self>,
+        process_lease: &Arc<ProcessLease>,
+        now: Time,
+        mode: Mode,
+    ) -> Health {
+        match (mode, self.health(process_lease, now)) {
             (_, Health::Lost) => Health::Lost,
             (Mode::Detach, _) => Health::Poor,
-            (Mode::Release, _) if tenure.kept_back(now).is_some() => Health::KeptBack,
+            (Mode::Release, _) if process_lease.kept_back(now).is_some() => Health::KeptBack,
             (Mode::Release, health) => health,
         }
     }
@@ -217,48 +224,48 @@ impl Engine {
     /// Does steps 4 to 6 on this thread. Returns where the lock had gone, if Redis did not have it under this owner.
     fn release_now(
         &self,
-        tenure: &Tenure,
+        process_lease: &ProcessLease,
         Unreleased { give_back }: Unreleased,
     ) -> Result<Option<Gone>, Failure> {
-        let ending = self.ending(tenure, give_back, self.now());
-        let result = self.send_ending(&tenure.entry, ending, self.limits(None));
-        self.release_over(&tenure.entry);
+        let release_task = self.release_task(process_lease, give_back, self.now());
+        let result = self.send_release(&process_lease.entry, release_task, self.limits(None));
+        self.release_over(&process_lease.entry);
         result
     }
 
     /// Leaves steps 4 and 5 to the renewal thread. The next thread that asks for the name waits for its answer.
-    fn release_later(&self, tenure: &Tenure, Unreleased { give_back }: Unreleased) {
-        let entry = &tenure.entry;
-        let ending = self.ending(tenure, give_back, self.now());
+    fn release_later(&self, process_lease: &ProcessLease, Unreleased { give_back }: Unreleased) {
+        let entry = &process_lease.entry;
+        let release_task = self.release_task(process_lease, give_back, self.now());
         // Any thread that asks from here on finds the place.
-        let place = self.renewal.reserve(self.now(), entry, &ending);
+        let place = self.renewal.reserve(self.now(), entry, &release_task);
         self.release_over(entry);
-        self.renewal.leave(self, entry, ending, place);
+        self.renewal.leave(self, entry, release_task, place);
     }
 
     /// Ends the turn of a guard that has reached its `max_hold`.
-    pub(super) fn end_at_max_hold(self: &Arc<Self>, tenure: &Arc<Tenure>, now: Time) {
-        if let (_, Some(unreleased)) = self.end_turn(tenure, now, Mode::Release) {
-            self.release_later(tenure, unreleased);
+    pub(super) fn end_at_max_hold(self: &Arc<Self>, process_lease: &Arc<ProcessLease>, now: Time) {
+        if let (_, Some(unreleased)) = self.end_turn(process_lease, now, Mode::Release) {
+            self.release_later(process_lease, unreleased);
         }
     }
 
     /// Sends a release once, within `limits`. If it fails, the renewal thread repeats it. Returns where the lock
     /// had gone, if Redis did not have it under this owner.
-    pub(super) fn send_ending(
+    pub(super) fn send_release(
         &self,
         entry: &Arc<Entry>,
-        mut ending: Ending,
+        mut release_task: ReleaseTask,
         limits: Limits<'_>,
     ) -> Result<Option<Gone>, Failure> {
         loop {
-            ending.brought_up_to(self.now());
-            let next = match self.send(&entry.call(ending.verb()), limits) {
-                Ok(answer) => ending.replied(self.now(), &answer.reply, answer.resent),
+            release_task.brought_up_to(self.now());
+            let next = match self.send(&entry.call(release_task.verb()), limits) {
+                Ok(answer) => release_task.replied(self.now(), &answer.reply, answer.resent),
                 Err(failure) => {
                     self.stats.endings_repeated.add(1);
-                    ending.failed(self.now(), failure.passes(), &*self.chance);
-                    self.renewal.end(self, entry, ending);
+                    release_task.failed(self.now(), failure.is_transient(), &*self.rng);
+                    self.renewal.end(self, entry, release_task);
                     return Err(failure);
                 }
             };
@@ -266,11 +273,11 @@ impl Engine {
                 Next::Send => {}
                 Next::Later(_) => {
                     self.stats.endings_repeated.add(1);
-                    let gone = ending.gone();
-                    self.renewal.end(self, entry, ending);
+                    let gone = release_task.gone();
+                    self.renewal.end(self, entry, release_task);
                     return Ok(gone);
                 }
-                Next::Done => return Ok(ending.gone()),
+                Next::Done => return Ok(release_task.gone()),
             }
         }
     }
@@ -294,65 +301,80 @@ impl Engine {
     }
 
     /// Returns how a lease is ended in Redis.
-    pub(super) fn ending(&self, tenure: &Tenure, give_back: Option<GiveBack>, now: Time) -> Ending {
-        let contended = tenure.is_contended();
-        let left = Leftover {
+    pub(super) fn release_task(
+        &self,
+        process_lease: &ProcessLease,
+        give_back: Option<GiveBack>,
+        now: Time,
+    ) -> ReleaseTask {
+        let contended = process_lease.is_contended();
+        let left = OrphanedOwner {
             give_back,
-            ..self.leftover(tenure, now)
+            ..self.orphaned_owner(process_lease, now)
         };
-        let ending = Ending::of_tenure(left, contended, now, tenure.terms.lease());
-        match tenure.kept_back(now) {
-            Some(until) => ending.keeping_back(until, now),
-            None => ending,
+        let release_task = ReleaseTask::of_lease(left, contended, now, process_lease.terms.lease());
+        match process_lease.kept_back(now) {
+            Some(until) => release_task.keeping_back(until, now),
+            None => release_task,
         }
     }
 
     /// Returns what may be left of a lease in Redis, and until when. The thread that ends it may have a shorter lease.
-    pub(super) fn leftover(&self, tenure: &Tenure, now: Time) -> Leftover {
-        Leftover {
-            owner: self.owner_of(tenure),
-            units: tenure.units,
-            doubt: tenure.doubt(),
-            kept_until: tenure.kept_until().max(Some(now + tenure.terms.lease())),
+    pub(super) fn orphaned_owner(&self, process_lease: &ProcessLease, now: Time) -> OrphanedOwner {
+        OrphanedOwner {
+            owner: self.owner_of(process_lease),
+            units: process_lease.units,
+            uncertain_until: process_lease.uncertain_until(),
+            kept_until: process_lease
+                .kept_until()
+                .max(Some(now + process_lease.terms.lease())),
             give_back: None,
         }
     }
 
-    fn deregister(&self, tenure: &Arc<Tenure>) {
-        self.renewal.deregister(tenure);
-        self.watch.deregister_lease(tenure);
+    fn deregister(&self, process_lease: &Arc<ProcessLease>) {
+        self.renewal.deregister(process_lease);
+        self.watch.deregister_lease(process_lease);
     }
 
     /// Ends a lease that the watch thread, or a renewal, has found lost. The next thread may ask, and listeners are told.
-    pub(super) fn lost(&self, tenure: &Arc<Tenure>, cause: LostCause) {
+    pub(super) fn lost(&self, process_lease: &Arc<ProcessLease>, cause: LostCause) {
         let (fence, next) = {
-            let queue = &mut tenure.entry.lock().queue;
-            (queue.fence(tenure.number), queue.lost(tenure.number))
+            let queue = &mut process_lease.entry.lock().queue;
+            (
+                queue.fence(process_lease.number),
+                queue.lost(process_lease.number),
+            )
         };
-        self.count_loss_once(tenure, Standing::Lost(cause), fence);
-        self.hand_on(&tenure.entry, next);
-        self.renewal.deregister(tenure);
-        tenure.announce(cause);
+        self.count_loss_once(process_lease, LeaseStatus::Lost(cause), fence);
+        self.hand_on(&process_lease.entry, next);
+        self.renewal.deregister(process_lease);
+        process_lease.announce(cause);
     }
 
     /// Counts a loss if the caller has taken the lease out of its queue, in which its guards had this fence. So each loss
     /// is counted once.
-    fn count_loss_once(&self, tenure: &Tenure, standing: Standing, fence: Option<u64>) {
-        if let (Standing::Lost(cause), Some(fence)) = (standing, fence) {
-            self.count_loss(tenure, fence, cause);
+    fn count_loss_once(
+        &self,
+        process_lease: &ProcessLease,
+        status: LeaseStatus,
+        fence: Option<u64>,
+    ) {
+        if let (LeaseStatus::Lost(cause), Some(fence)) = (status, fence) {
+            self.count_loss(process_lease, fence, cause);
         }
     }
 
     /// Cleans up after the guard of a lost lease: no guard relies any more on what may be left of it in Redis.
-    fn after_loss(&self, tenure: &Arc<Tenure>, standing: Standing) {
-        if let Standing::Lost(cause) = standing {
-            self.deregister(tenure);
-            tenure.announce(cause);
+    fn after_loss(&self, process_lease: &Arc<ProcessLease>, status: LeaseStatus) {
+        if let LeaseStatus::Lost(cause) = status {
+            self.deregister(process_lease);
+            process_lease.announce(cause);
             // If Redis says that a key is gone, that key needs no release. The other keys of a set do.
-            let may_be_left = cause == LostCause::Expired || tenure.keys().len() > 1;
-            if may_be_left && tenure.begin_clean_up() {
-                let left = self.leftover(tenure, self.now());
-                self.clean_up(&tenure.entry, left, tenure.terms.lease());
+            let may_be_left = cause == LostCause::Expired || process_lease.keys().len() > 1;
+            if may_be_left && process_lease.begin_clean_up() {
+                let left = self.orphaned_owner(process_lease, self.now());
+                self.clean_up(&process_lease.entry, left, process_lease.terms.lease());
             }
         }
     }

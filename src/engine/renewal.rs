@@ -16,7 +16,7 @@
 //! The thread starts with the first lease or ending, and ends when there has been neither for a while. An
 //! ending that is queued keeps the engine, and so the thread, alive.
 
-mod endings;
+mod release_tasks;
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -24,24 +24,24 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::clock::Time;
-use crate::core::lease::Standing;
-use crate::core::schedule::{
-    Place, Schedule, Shift, gathered_within, renewal_due, renewal_limit, retry_after,
+use crate::core::lease::LeaseStatus;
+use crate::core::timer_queue::{
+    Place, TimerQueue, WorkerTimer, gathered_within, renewal_due, renewal_limit, retry_after,
 };
 use crate::engine::Engine;
 use crate::engine::events::Notice;
-use crate::engine::tenure::Tenure;
+use crate::engine::process_lease::ProcessLease;
 use crate::error::{Chain, Failure};
 use crate::event::Connection;
 use crate::logging;
-use crate::message::{Call, Renewal as Lease, Renewed};
+use crate::message::{Call, Renewal, Renewed};
 use crate::name::LockKey;
 use crate::panics::survived;
 use crate::stats::Recorder;
-use crate::store::Line;
+use crate::store::DedicatedConnection;
 use crate::sync::{Arc, Condvar, Mutex, Ordering, Weak, thread};
 
-use endings::Job;
+use release_tasks::Job;
 
 /// How many keys, or a few more where a lease has several, go into one request: the server pauses about a millisecond for it.
 pub(super) const BATCH: usize = 200;
@@ -54,7 +54,7 @@ const AFTER_FAILURE: Duration = Duration::from_millis(10);
 /// After a panic, so that one that comes again and again does not take a core.
 const AFTER_PANIC: Duration = Duration::from_millis(100);
 
-pub(crate) struct Renewal {
+pub(crate) struct RenewalThread {
     state: Mutex<State>,
     /// Something earlier is due, an ending was settled, or the engine goes.
     changed: Condvar,
@@ -63,11 +63,11 @@ pub(crate) struct Renewal {
 /// Guarded by the renewal's mutex.
 #[derive(Default)]
 struct State {
-    leases: Schedule<Arc<Tenure>>,
+    leases: TimerQueue<Arc<ProcessLease>>,
     /// Those whose renewal is under way, and which so have no place; and since when.
-    in_flight: Option<(Time, Arc<[Arc<Tenure>]>)>,
-    endings: Schedule<Job>,
-    shift: Shift,
+    in_flight: Option<(Time, Arc<[Arc<ProcessLease>]>)>,
+    release_tasks: TimerQueue<Job>,
+    timer: WorkerTimer,
     next_job: u64,
     /// How many endings the server has not answered yet.
     unsettled: usize,
@@ -82,7 +82,7 @@ struct State {
     failing: bool,
 }
 
-impl Renewal {
+impl RenewalThread {
     pub(crate) fn new() -> Self {
         Self {
             state: Mutex::default(),
@@ -98,16 +98,16 @@ impl Renewal {
     pub(crate) fn register(
         self: &Arc<Self>,
         engine: &Engine,
-        tenure: &Arc<Tenure>,
+        process_lease: &Arc<ProcessLease>,
         sent: Time,
     ) -> std::io::Result<()> {
-        if !tenure.terms.renew {
+        if !process_lease.terms.renew {
             return Ok(());
         }
-        let due = renewal_due(sent, tenure.terms.lease(), engine.chance.bits());
+        let due = renewal_due(sent, process_lease.terms.lease(), engine.rng.bits());
         let mut state = self.state.lock();
         self.ensure_running(&mut state, engine)?;
-        state.put(tenure, due);
+        state.put(process_lease, due);
         // It connects now: a slow link leaves no time for that when the renewal is due.
         let wakes_at = if state.is_opened { due } else { engine.now() };
         self.wake_for(&mut state, wakes_at);
@@ -116,76 +116,77 @@ impl Renewal {
 
     /// Renews a lease at once, whatever its terms: somebody says that the lock was taken from it, and the answer
     /// tells. Where no thread can be had for that, its deadline does.
-    pub(crate) fn hasten(self: &Arc<Self>, engine: &Engine, tenure: &Arc<Tenure>) {
+    pub(crate) fn hasten(self: &Arc<Self>, engine: &Engine, process_lease: &Arc<ProcessLease>) {
         let now = engine.now();
         let mut state = self.state.lock();
         if self.ensure_running(&mut state, engine).is_err() {
             return;
         }
-        state.take(tenure);
+        state.take(process_lease);
         // Whoever ends a lease sets it first and looks for its place second.
-        if tenure.cell.deadline().is_some() {
-            state.put(tenure, now);
+        if process_lease.cell.deadline().is_some() {
+            state.put(process_lease, now);
             self.wake_for(&mut state, now);
         }
     }
 
-    pub(crate) fn deregister(&self, tenure: &Tenure) {
-        self.state.lock().take(tenure);
+    pub(crate) fn deregister(&self, process_lease: &ProcessLease) {
+        self.state.lock().take(process_lease);
     }
 
     pub(crate) fn stop(&self) {
-        self.state.lock().shift.stop();
+        self.state.lock().timer.stop();
         self.changed.notify_all();
     }
 
     fn wake_for(&self, state: &mut State, due: Time) {
-        if state.shift.expect(due) {
+        if state.timer.expect(due) {
             self.changed.notify_all();
         }
     }
 
     fn ensure_running(self: &Arc<Self>, state: &mut State, engine: &Engine) -> std::io::Result<()> {
-        if state.shift.is_running() {
+        if state.timer.is_running() {
             return Ok(());
         }
         let (renewal, engine) = (Arc::clone(self), engine.me.clone());
         thread::Builder::new()
             .name("leasehold-renewal".into())
             .spawn(move || renewal.run(&engine))?;
-        state.shift.started();
+        state.timer.started();
         state.is_opened = false;
         Ok(())
     }
 
     fn run(&self, engine: &Weak<Engine>) {
-        let mut line: Option<Box<dyn Line>> = None;
+        let mut dedicated_connection: Option<Box<dyn DedicatedConnection>> = None;
         loop {
             // Held only while there is work, so that the last handle and guard can end the engine.
             let Some(engine) = engine.upgrade() else {
                 return;
             };
             let round = survived(|| {
-                let line = line.get_or_insert_with(|| engine.store.line());
+                let dedicated_connection =
+                    dedicated_connection.get_or_insert_with(|| engine.store.dedicated_connection());
                 if self.state.lock().is_to_be_opened() {
                     // If it fails, the first renewal tries again and logs why.
-                    line.open().ok();
+                    dedicated_connection.open().ok();
                 }
-                let renewed = self.renew_due(&engine, &mut **line);
-                let ended = self.end_due(&engine, &mut **line);
+                let renewed = self.renew_due(&engine, &mut **dedicated_connection);
+                let ended = self.send_due_releases(&engine, &mut **dedicated_connection);
                 renewed && ended
             });
             if round.is_none() {
                 logging::error!("the renewal thread panicked and goes on with all its leases");
                 // The connection may be in the middle of something.
-                line = None;
+                dedicated_connection = None;
                 self.state.lock().land();
             }
             let now = engine.now();
             drop(engine);
             let mut state = self.state.lock();
             let next = state.next_due();
-            let Some(sleep) = state.shift.rest(now, next) else {
+            let Some(sleep) = state.timer.rest(now, next) else {
                 return;
             };
             let least = match round {
@@ -194,18 +195,22 @@ impl Renewal {
                 None => AFTER_PANIC,
             };
             let sleep = sleep.max(least);
-            self.changed.wait_for(state, sleep).shift.woke();
+            self.changed.wait_for(state, sleep).timer.woke();
         }
     }
 
     /// Renews what is due, batch by batch, until a request fails. False where one did.
-    fn renew_due(&self, engine: &Engine, line: &mut dyn Line) -> bool {
+    fn renew_due(
+        &self,
+        engine: &Engine,
+        dedicated_connection: &mut dyn DedicatedConnection,
+    ) -> bool {
         loop {
             let lags = &engine.stats.renewal_lags;
             let Some(batch) = self.state.lock().take_due(engine.now(), lags) else {
                 return true;
             };
-            let renewed = self.renew(engine, line, &batch);
+            let renewed = self.renew(engine, dedicated_connection, &batch);
             self.state.lock().in_flight = None;
             match renewed {
                 Err(failure) if failure.is_of_the_connection() => {
@@ -223,25 +228,28 @@ impl Renewal {
     fn renew(
         &self,
         engine: &Engine,
-        line: &mut dyn Line,
-        batch: &[Arc<Tenure>],
+        dedicated_connection: &mut dyn DedicatedConnection,
+        batch: &[Arc<ProcessLease>],
     ) -> Result<(), Failure> {
-        let leases: Vec<Lease> = batch
+        let leases: Vec<Renewal> = batch
             .iter()
-            .flat_map(|tenure| engine.renewals(tenure, tenure.renewed_for()))
+            .flat_map(|process_lease| engine.renewals(process_lease, process_lease.renewed_for()))
             .collect();
         // One lost answer must not cost the shortest of them.
-        let shortest = batch.iter().map(|tenure| tenure.terms.lease()).min();
+        let shortest = batch
+            .iter()
+            .map(|process_lease| process_lease.terms.lease())
+            .min();
         let limit = renewal_limit(shortest.unwrap_or_default());
         let sent = engine.now();
         engine.stats.requests.add(1);
-        let answer = line.call(&Call::Renew(&leases), limit);
+        let answer = dedicated_connection.call(&Call::Renew(&leases), limit);
         let said = match answer.and_then(|answer| answer.reply.renewed()) {
             Ok(said) => said,
-            Err(failure) if !failure.unknown && !failure.passes() && batch.len() > 1 => {
+            Err(failure) if !failure.unknown && !failure.is_transient() && batch.len() > 1 => {
                 let (first, second) = batch.split_at(batch.len() / 2);
-                let first = self.renew(engine, line, first);
-                return self.renew(engine, line, second).and(first);
+                let first = self.renew(engine, dedicated_connection, first);
+                return self.renew(engine, dedicated_connection, second).and(first);
             }
             Err(failure) => {
                 self.not_confirmed(engine, batch);
@@ -250,28 +258,28 @@ impl Renewal {
         };
         let (now, mut said) = (engine.now(), &said[..]);
         // One for all of them: what is renewed together stays together, and batches drift apart.
-        let jitter = engine.chance.bits();
+        let jitter = engine.rng.bits();
         for part in batch.chunks(AT_A_TIME) {
             let confirmed: Vec<_> = part
                 .iter()
-                .filter_map(|tenure| {
+                .filter_map(|process_lease| {
                     let of_this;
-                    (of_this, said) = said.split_at(tenure.keys().len());
-                    let is_confirmed = self.confirmed(engine, tenure, sent, now, of_this)?;
-                    let lease = tenure.terms.lease();
+                    (of_this, said) = said.split_at(process_lease.keys().len());
+                    let is_confirmed = self.confirmed(engine, process_lease, sent, now, of_this)?;
+                    let lease = process_lease.terms.lease();
                     let due = if is_confirmed {
                         renewal_due(sent, lease, jitter)
                     } else {
                         now + retry_after(lease)
                     };
-                    Some((tenure, due))
+                    Some((process_lease, due))
                 })
                 .collect();
             let mut state = self.state.lock();
             // Redis answers, and the keys of endings that were given up have expired.
             state.is_given_up = false;
-            for (tenure, due) in confirmed {
-                state.put_back(tenure, due);
+            for (process_lease, due) in confirmed {
+                state.put_back(process_lease, due);
             }
         }
         Ok(())
@@ -282,36 +290,39 @@ impl Renewal {
     fn confirmed(
         &self,
         engine: &Engine,
-        tenure: &Arc<Tenure>,
+        process_lease: &Arc<ProcessLease>,
         sent: Time,
         now: Time,
         said: &[Renewed],
     ) -> Option<bool> {
-        match tenure.renewed(sent, now, tenure.renewed_for(), said) {
-            Standing::Live(_) if said.contains(&Renewed::Refused) => {
+        match process_lease.renewed(sent, now, process_lease.renewed_for(), said) {
+            LeaseStatus::Live(_) if said.contains(&Renewed::Refused) => {
                 engine.stats.renewals_failed.add(1);
                 Some(false)
             }
-            Standing::Live(left) => tenure.terms.renew.then(|| {
-                engine.count_renewal(tenure, left);
+            LeaseStatus::Live(left) => process_lease.terms.renew.then(|| {
+                engine.count_renewal(process_lease, left);
                 true
             }),
-            Standing::Ended => None,
-            Standing::Lost(_) => {
-                self.deregister(tenure);
-                engine.watch.hurry(tenure);
+            LeaseStatus::Ended => None,
+            LeaseStatus::Lost(_) => {
+                self.deregister(process_lease);
+                engine.watch.hurry(process_lease);
                 None
             }
         }
     }
 
     /// Nothing is known of what became of these: they are tried again.
-    fn not_confirmed(&self, engine: &Engine, batch: &[Arc<Tenure>]) {
+    fn not_confirmed(&self, engine: &Engine, batch: &[Arc<ProcessLease>]) {
         engine.stats.renewals_failed.add(batch.len() as u64);
         let now = engine.now();
         let mut state = self.state.lock();
-        for tenure in batch {
-            state.put_back(tenure, now + retry_after(tenure.terms.lease()));
+        for process_lease in batch {
+            state.put_back(
+                process_lease,
+                now + retry_after(process_lease.terms.lease()),
+            );
         }
     }
 
@@ -346,53 +357,55 @@ impl State {
     }
 
     fn next_due(&self) -> Option<Time> {
-        match (self.leases.next(), self.endings.next()) {
-            (Some(lease), Some(ending)) => Some(lease.min(ending)),
-            (lease, ending) => lease.or(ending),
+        match (self.leases.next(), self.release_tasks.next()) {
+            (Some(lease), Some(release_task)) => Some(lease.min(release_task)),
+            (lease, release_task) => lease.or(release_task),
         }
     }
 
-    fn put(&mut self, tenure: &Arc<Tenure>, due: Time) {
-        tenure
+    fn put(&mut self, process_lease: &Arc<ProcessLease>, due: Time) {
+        process_lease
             .renewal_place
             .store(due.as_nanos(), Ordering::Relaxed);
-        self.leases.insert(due, Arc::clone(tenure));
+        self.leases.insert(due, Arc::clone(process_lease));
     }
 
-    fn take(&mut self, tenure: &Tenure) {
-        let due = Time::from_nanos(tenure.renewal_place.load(Ordering::Relaxed));
-        self.leases.remove((due, tenure.number));
+    fn take(&mut self, process_lease: &ProcessLease) {
+        let due = Time::from_nanos(process_lease.renewal_place.load(Ordering::Relaxed));
+        self.leases.remove((due, process_lease.number));
     }
 
     /// Puts a lease that was in flight into its next place, unless its guard has ended it meanwhile: that sets the
     /// lease first and looks for its place second. One that was hastened after its renewal was sent has its place: the
     /// answer may be older than what is said of it.
-    fn put_back(&mut self, tenure: &Arc<Tenure>, due: Time) {
-        let is_in_flight = tenure.renewal_place.load(Ordering::Relaxed) == IN_FLIGHT;
-        if is_in_flight && tenure.cell.deadline().is_some() {
-            self.put(tenure, due);
+    fn put_back(&mut self, process_lease: &Arc<ProcessLease>, due: Time) {
+        let is_in_flight = process_lease.renewal_place.load(Ordering::Relaxed) == IN_FLIGHT;
+        if is_in_flight && process_lease.cell.deadline().is_some() {
+            self.put(process_lease, due);
         }
     }
 
     /// The leases that are due, or will be soon, up to a batch. They are in flight from here on.
-    fn take_due(&mut self, now: Time, lags: &Recorder) -> Option<Arc<[Arc<Tenure>]>> {
+    fn take_due(&mut self, now: Time, lags: &Recorder) -> Option<Arc<[Arc<ProcessLease>]>> {
         let (mut batch, mut keys) = (Vec::new(), 0);
         while keys < BATCH {
-            let Some((due, tenure)) = self.leases.first() else {
+            let Some((due, process_lease)) = self.leases.first() else {
                 break;
             };
-            if due > now + gathered_within(tenure.terms.lease()) {
+            if due > now + gathered_within(process_lease.terms.lease()) {
                 break;
             }
-            let Some(tenure) = self.leases.pop_due(due) else {
+            let Some(process_lease) = self.leases.pop_due(due) else {
                 break;
             };
             // One that has run out is not renewed: its key would only keep the others waiting.
-            if let Standing::Live(_) = tenure.cell.standing(now) {
+            if let LeaseStatus::Live(_) = process_lease.cell.status(now) {
                 lags.record(now.since(due));
-                keys += tenure.keys().len();
-                tenure.renewal_place.store(IN_FLIGHT, Ordering::Relaxed);
-                batch.push(tenure);
+                keys += process_lease.keys().len();
+                process_lease
+                    .renewal_place
+                    .store(IN_FLIGHT, Ordering::Relaxed);
+                batch.push(process_lease);
             }
         }
         if batch.is_empty() {
@@ -408,8 +421,11 @@ impl State {
         let Some((since, batch)) = self.in_flight.take() else {
             return;
         };
-        for tenure in &*batch {
-            self.put_back(tenure, since + retry_after(tenure.terms.lease()));
+        for process_lease in &*batch {
+            self.put_back(
+                process_lease,
+                since + retry_after(process_lease.terms.lease()),
+            );
         }
     }
 }

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use crate::core::attempt::{Attempt, Leftover};
-use crate::core::ending::Ending;
+use crate::core::attempt::{Attempt, OrphanedOwner};
+use crate::core::release_task::ReleaseTask;
 use crate::engine::Engine;
+use crate::engine::process_lease::Entry;
 use crate::engine::request::Request;
-use crate::engine::tenure::Entry;
 use crate::store::Limits;
 use crate::sync::Arc;
 
@@ -33,25 +33,26 @@ impl Engine {
         let until = request.until.map_or(limit, |until| until.min(limit));
         let is_over = || request.is_over(self);
         for place in self.renewal.left_here(keys) {
-            let Some((released, ending)) = self.renewal.take_back(place) else {
+            let Some((released, release_task)) = self.renewal.take_back(place) else {
                 self.renewal
                     .wait_until_sent(self, keys, place, until, &is_over);
                 continue;
             };
-            let is_this_lock =
-                released.is_of(entry) && !entry.kind.sharing().several && !ending.keeps_back();
+            let is_this_lock = released.is_of(entry)
+                && !entry.kind.sharing().several
+                && !release_task.keeps_back();
             if is_this_lock && attempt.is_new() {
                 let (label, waits) = (&self.settings.label, attempt.waits());
-                *attempt = Attempt::take_back(&*self.chance, label, ending.unsent(), waits);
+                *attempt = Attempt::take_back(&*self.rng, label, release_task.unsent(), waits);
             } else if self.now() >= until || is_over() {
-                self.renewal.end(self, &released, ending);
+                self.renewal.end(self, &released, release_task);
             } else {
                 // If it fails, the renewal thread repeats it.
                 let limits = Limits {
                     is_over: Some(&is_over),
                     ..self.limits(Some(until))
                 };
-                self.send_ending(&released, ending, limits).ok();
+                self.send_release(&released, release_task, limits).ok();
             }
         }
     }
@@ -64,14 +65,19 @@ impl Engine {
 
     /// Has everything released in the background that an attempt may have in Redis.
     pub(super) fn clean_up_after(&self, entry: &Arc<Entry>, attempt: Attempt, lease: Duration) {
-        for leftover in attempt.abandon() {
-            self.clean_up(entry, leftover, lease);
+        for orphaned_owner in attempt.abandon() {
+            self.clean_up(entry, orphaned_owner, lease);
         }
     }
 
     /// Has an owner released in the background.
-    pub(super) fn clean_up(&self, entry: &Arc<Entry>, leftover: Leftover, lease: Duration) {
-        let ending = Ending::of_leftover(leftover, self.now(), lease);
-        self.renewal.end(self, entry, ending);
+    pub(super) fn clean_up(
+        &self,
+        entry: &Arc<Entry>,
+        orphaned_owner: OrphanedOwner,
+        lease: Duration,
+    ) {
+        let release_task = ReleaseTask::of_orphaned_owner(orphaned_owner, self.now(), lease);
+        self.renewal.end(self, entry, release_task);
     }
 }

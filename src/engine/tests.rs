@@ -4,9 +4,9 @@ mod background;
 mod called;
 mod claims;
 mod closing;
-mod endings;
 mod leases;
 mod panics;
+mod release_tasks;
 mod suspend;
 mod told;
 
@@ -24,8 +24,8 @@ use crate::lock::multi::MultiLock;
 use crate::lock::{Handle, mutex};
 use crate::message::{Call, Renewed, Reply, Verb};
 use crate::name::LockKey;
-use crate::random::SystemChance;
-use crate::store::{Answer, Heard, Limits, Line, Store};
+use crate::random::SystemRng;
+use crate::store::{Answer, DedicatedConnection, Limits, PubSubEvent, Store};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, thread};
 
 /// A short lease: it ends during the test, or the test moves the clock.
@@ -43,7 +43,7 @@ struct Fake {
     /// Answers the callers' threads.
     pool: Arc<Mutex<Script>>,
     /// Answers the renewal thread.
-    line: Arc<Mutex<Script>>,
+    dedicated_connection: Arc<Mutex<Script>>,
     /// When a connection was last closed by the server, in nanoseconds.
     cut: Arc<AtomicU64>,
 }
@@ -51,11 +51,11 @@ struct Fake {
 impl Fake {
     fn new(
         pool: impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send + 'static,
-        line: impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send + 'static,
+        dedicated_connection: impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send + 'static,
     ) -> Self {
         Self {
             pool: Arc::new(Mutex::new(Box::new(pool))),
-            line: Arc::new(Mutex::new(Box::new(line))),
+            dedicated_connection: Arc::new(Mutex::new(Box::new(dedicated_connection))),
             cut: Arc::default(),
         }
     }
@@ -68,8 +68,8 @@ impl Fake {
 fn engine(store: impl Store + 'static, lease: Duration, clock: Arc<dyn Clock>) -> Arc<Engine> {
     let mut settings = Settings::default();
     settings.options.lease = lease;
-    let chance = Arc::new(SystemChance::new());
-    Engine::new(settings, Arc::new(store), clock, chance)
+    let rng = Arc::new(SystemRng::new());
+    Engine::new(settings, Arc::new(store), clock, rng)
 }
 
 fn answer(reply: Result<Reply, Failure>) -> Result<Answer, Failure> {
@@ -84,7 +84,7 @@ impl Store for Fake {
         answer((self.pool.lock())(call))
     }
 
-    fn line(&self) -> Box<dyn Line> {
+    fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {
         Box::new(self.clone())
     }
 
@@ -92,7 +92,11 @@ impl Store for Fake {
         Time::from_nanos(self.cut.load(Ordering::SeqCst))
     }
 
-    fn listen(&self, _: &[&str], _: &mut dyn FnMut(Heard<'_>) -> bool) -> Result<(), Failure> {
+    fn listen(
+        &self,
+        _: &[&str],
+        _: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
+    ) -> Result<(), Failure> {
         Err(Failure::plain(
             FailureKind::Unavailable,
             false,
@@ -113,22 +117,22 @@ impl Store for Slotted {
         true
     }
 
-    fn line(&self) -> Box<dyn Line> {
-        self.0.line()
+    fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {
+        self.0.dedicated_connection()
     }
 
     fn listen(
         &self,
         channels: &[&str],
-        hear: &mut dyn FnMut(Heard<'_>) -> bool,
+        hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
     ) -> Result<(), Failure> {
         self.0.listen(channels, hear)
     }
 }
 
-impl Line for Fake {
+impl DedicatedConnection for Fake {
     fn call(&mut self, call: &Call<'_>, _: Duration) -> Result<Answer, Failure> {
-        answer((self.line.lock())(call))
+        answer((self.dedicated_connection.lock())(call))
     }
 }
 
@@ -138,7 +142,7 @@ fn generous() -> impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send {
     move |call| {
         Ok(match call {
             Call::Ping => Reply::Pong,
-            Call::Pass { .. } => Reply::Passed(Duration::ZERO),
+            Call::RateLimit { .. } => Reply::Admitted(Duration::ZERO),
             Call::Renew(batch) => {
                 Reply::Renewed(vec![Renewed::Done { contended: false }; batch.len()])
             }
@@ -186,7 +190,7 @@ fn finding_nothing() -> (
     impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send,
 ) {
     let (cancelled, cancels) = mpsc::channel();
-    let line = move |call: &Call<'_>| {
+    let dedicated_connection = move |call: &Call<'_>| {
         if let Call::Lock {
             verb: Verb::Cancel { owner, .. },
             ..
@@ -196,7 +200,7 @@ fn finding_nothing() -> (
         }
         Ok(Reply::NotOwner(crate::message::Gone::Removed))
     };
-    (cancels, line)
+    (cancels, dedicated_connection)
 }
 
 fn unavailable() -> Failure {
@@ -225,8 +229,8 @@ fn stuck() -> (
 
 #[test]
 fn a_loss_is_told_while_the_renewal_thread_is_stuck() {
-    let (keep, line) = stuck();
-    let engine = Fake::new(generous(), line).engine(SHORT, Arc::new(SystemClock));
+    let (keep, dedicated_connection) = stuck();
+    let engine = Fake::new(generous(), dedicated_connection).engine(SHORT, Arc::new(SystemClock));
     let guard = lock(&engine);
     let lost = guard.on_lost();
     let told = lost.recv_timeout(PATIENCE).expect("told of the loss");
@@ -241,8 +245,9 @@ fn a_loss_is_told_while_the_renewal_thread_is_stuck() {
 #[test]
 fn a_resume_from_suspend_past_the_lease_is_a_loss_at_once() {
     let clock = Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)));
-    let (keep, line) = stuck();
-    let engine = Fake::new(generous(), line).engine(SHORT, Arc::clone(&clock) as Arc<dyn Clock>);
+    let (keep, dedicated_connection) = stuck();
+    let engine = Fake::new(generous(), dedicated_connection)
+        .engine(SHORT, Arc::clone(&clock) as Arc<dyn Clock>);
     let guard = lock(&engine);
     assert_eq!(guard.state(), LeaseState::Held);
     clock.advance(Duration::from_hours(1));
@@ -295,13 +300,13 @@ fn a_grant_that_comes_too_late_is_given_back() {
             contended: false,
         })
     };
-    let line = move |call: &Call<'_>| {
+    let dedicated_connection = move |call: &Call<'_>| {
         if let Call::Lock { verb, .. } = call {
             cancelled.send((*verb).clone()).ok();
         }
         Ok(Reply::Released)
     };
-    let engine = Fake::new(pool, line).engine(SHORT, clock);
+    let engine = Fake::new(pool, dedicated_connection).engine(SHORT, clock);
     let error = mutex(Arc::clone(&engine), "name")
         .lock()
         .expect_err("too late to be believed");
@@ -312,8 +317,9 @@ fn a_grant_that_comes_too_late_is_given_back() {
 
 #[test]
 fn an_acquire_of_unknown_outcome_is_cancelled_until_a_lease_has_passed() {
-    let (cancels, line) = finding_nothing();
-    let engine = Fake::new(|_| Err(unavailable()), line).engine(SHORT, Arc::new(SystemClock));
+    let (cancels, dedicated_connection) = finding_nothing();
+    let engine = Fake::new(|_| Err(unavailable()), dedicated_connection)
+        .engine(SHORT, Arc::new(SystemClock));
     let started = SystemClock.now();
     let error = mutex(Arc::clone(&engine), "name").try_lock();
     assert!(matches!(error, Err(Error::Unavailable { .. })));
@@ -415,7 +421,7 @@ fn a_thread_behind_a_failing_try_asks_in_its_place() {
 fn a_release_that_fails_is_repeated_from_the_background() {
     let (sender, releases) = mpsc::channel();
     let mut failures = VecDeque::from([unavailable(), unavailable()]);
-    let line = move |call: &Call<'_>| match (call, failures.pop_front()) {
+    let dedicated_connection = move |call: &Call<'_>| match (call, failures.pop_front()) {
         (Call::Lock { .. }, Some(failure)) => Err(failure),
         (Call::Lock { verb, .. }, None) => {
             sender.send(Arc::clone(verb.owner())).ok();
@@ -423,7 +429,7 @@ fn a_release_that_fails_is_repeated_from_the_background() {
         }
         (call, _) => generous()(call),
     };
-    let engine = Fake::new(unreleasing(), line).engine(LONG, Arc::new(SystemClock));
+    let engine = Fake::new(unreleasing(), dedicated_connection).engine(LONG, Arc::new(SystemClock));
     let guard = lock(&engine);
     let owner = guard.owner().to_owned();
     assert!(matches!(guard.release(), Err(Error::Unavailable { .. })));
@@ -494,7 +500,7 @@ fn a_try_during_an_outage_is_an_error_though_the_lock_was_held_before() {
         settings,
         Arc::new(Fake::new(pool, generous())),
         Arc::new(SystemClock),
-        Arc::new(SystemChance::new()),
+        Arc::new(SystemRng::new()),
     );
     drop(lock(&engine));
     let handle = mutex(Arc::clone(&engine), "name");

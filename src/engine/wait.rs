@@ -17,8 +17,8 @@ use crate::clock::Time;
 use crate::core::attempt::Attempt;
 use crate::engine::Engine;
 use crate::engine::names::Last;
+use crate::engine::process_lease::{Entry, Signal, Slot, State, Turn};
 use crate::engine::request::{NotAcquired, Request};
-use crate::engine::tenure::{Entry, Signal, Slot, State, Turn};
 use crate::error::{Error, Failure, FailureKind, Result};
 use crate::store::LEAST;
 use crate::sync::{Arc, thread};
@@ -147,8 +147,8 @@ impl Engine {
     pub(super) fn attempt(
         &self,
         request: &Request<'_>,
-        begin: impl FnOnce(&dyn crate::random::Chance, &str, u32) -> Attempt,
+        begin: impl FnOnce(&dyn crate::random::Rng, &str, u32) -> Attempt,
     ) -> Attempt {
-        begin(&*self.chance, &self.settings.label, request.units)
+        begin(&*self.rng, &self.settings.label, request.units)
     }
 }

@@ -11,7 +11,7 @@
 //! | not started | starts the thread | subscribing; no subscription, if the thread cannot be started |
 //! | subscribing, for at most 250 ms after the first wait | may not queue, and polls every 50 ms | ready; no subscription, if the try fails or takes longer |
 //! | ready | queues under the channel, and sleeps until a message or its poll | no subscription, if the connection ends |
-//! | no subscription | queues without a channel, and polls within its claim window | ready, if a later try succeeds |
+//! | no subscription | queues without a channel, and polls within its pickup window | ready, if a later try succeeds |
 //!
 //! A process without a subscription must queue all the same: a busy process beside it gives the lock away only to the
 //! queue, so a process that only polls would never find the lock free.
@@ -31,7 +31,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::clock::Time;
-use crate::core::attempt::Hearing;
+use crate::core::attempt::SubscriptionState;
 use crate::engine::Engine;
 use crate::engine::events::Notice;
 use crate::error::{Chain, Failure, FailureKind};
@@ -39,7 +39,7 @@ use crate::event::Connection;
 use crate::logging;
 use crate::name::{BROKEN, CHANNEL_PREFIX};
 use crate::panics::survived;
-use crate::store::Heard;
+use crate::store::PubSubEvent;
 use crate::sync::{
     Arc, AtomicBool, AtomicU8, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, Thread, Weak,
     thread,
@@ -64,7 +64,7 @@ const NO_SUBSCRIPTION: u8 = 2;
 pub(crate) struct Wakeup {
     /// The one channel of this process.
     channel: Arc<str>,
-    hearing: AtomicU8,
+    subscription: AtomicU8,
     /// Until when the first subscription is waited for, in the clock's nanoseconds.
     first_try_until: AtomicU64,
     register: Mutex<Register>,
@@ -100,32 +100,32 @@ impl Wakeup {
     pub(crate) fn new(unique: uuid::Uuid) -> Self {
         Self {
             channel: format!("{CHANNEL_PREFIX}{unique}").into(),
-            hearing: AtomicU8::new(NOT_YET),
+            subscription: AtomicU8::new(NOT_YET),
             first_try_until: AtomicU64::new(Time::NEVER.as_nanos()),
             register: Mutex::default(),
             stopping: Condvar::new(),
         }
     }
 
-    pub(crate) fn hearing(&self, now: Time) -> Hearing {
-        match self.hearing.load(Ordering::SeqCst) {
-            READY => Hearing::Ready(Arc::clone(&self.channel)),
+    pub(crate) fn subscription(&self, now: Time) -> SubscriptionState {
+        match self.subscription.load(Ordering::SeqCst) {
+            READY => SubscriptionState::Ready(Arc::clone(&self.channel)),
             NOT_YET if now.as_nanos() < self.first_try_until.load(Ordering::SeqCst) => {
-                Hearing::NotYet
+                SubscriptionState::NotYet
             }
-            _ => Hearing::NoSubscription,
+            _ => SubscriptionState::NoSubscription,
         }
     }
 
     /// Notes the state of the subscription. If that is news, all delegates ask again, and name the right channel.
-    fn note(&self, hearing: u8) {
-        if self.hearing.swap(hearing, Ordering::SeqCst) != hearing {
+    fn note(&self, subscription: u8) {
+        if self.subscription.swap(subscription, Ordering::SeqCst) != subscription {
             self.wake_all();
         }
     }
 
     fn is_ready(&self) -> bool {
-        self.hearing.load(Ordering::SeqCst) == READY
+        self.subscription.load(Ordering::SeqCst) == READY
     }
 
     /// Starts the thread if there is none.
@@ -141,7 +141,7 @@ impl Wakeup {
         self.first_try_until
             .fetch_min(until.as_nanos(), Ordering::SeqCst);
         let (wakeup, store) = (Arc::clone(self), Arc::clone(&engine.store));
-        let (chance, engine_of) = (Arc::clone(&engine.chance), engine.me.clone());
+        let (rng, engine_of) = (Arc::clone(&engine.rng), engine.me.clone());
         let events = Arc::downgrade(&engine.events);
         let tell = move |notice| {
             if let Some(events) = events.upgrade() {
@@ -150,7 +150,7 @@ impl Wakeup {
         };
         let started = thread::Builder::new()
             .name("leasehold-wakeup-0".into())
-            .spawn(move || wakeup.run(&*store, &*chance, &engine_of, &tell));
+            .spawn(move || wakeup.run(&*store, &*rng, &engine_of, &tell));
         match started {
             Ok(_) => register.running = true,
             Err(error) => self.not_started(register, &error),
@@ -231,7 +231,7 @@ impl Wakeup {
     fn run(
         &self,
         store: &dyn crate::store::Store,
-        chance: &dyn crate::random::Chance,
+        rng: &dyn crate::random::Rng,
         engine: &Weak<Engine>,
         tell: &dyn Fn(Notice),
     ) {
@@ -241,9 +241,9 @@ impl Wakeup {
         let mut said_muted = false;
         loop {
             let mut subscribed: Option<Instant> = None;
-            let mut hear = |heard: Heard<'_>| {
+            let mut hear = |heard: PubSubEvent<'_>| {
                 match heard {
-                    Heard::Muted(failure) => {
+                    PubSubEvent::Muted(failure) => {
                         if !std::mem::replace(&mut said_muted, true) {
                             logging::warning!(
                                 "the server does not let this user publish on {:?}, so other processes poll for \
@@ -253,8 +253,8 @@ impl Wakeup {
                             );
                         }
                     }
-                    Heard::Subscribed => {
-                        self.hearing.store(READY, Ordering::SeqCst);
+                    PubSubEvent::Subscribed => {
+                        self.subscription.store(READY, Ordering::SeqCst);
                         subscribed = Some(Instant::now());
                         said_refused = false;
                         if std::mem::take(&mut failing) {
@@ -263,10 +263,10 @@ impl Wakeup {
                         // Whoever was handed a lock meanwhile was told in vain.
                         self.wake_all();
                     }
-                    Heard::Message { channel, payload } => {
+                    PubSubEvent::Message { channel, payload } => {
                         self.message(channel, payload, engine);
                     }
-                    Heard::Silence => {}
+                    PubSubEvent::Silence => {}
                 }
                 !self.is_stopped()
             };
@@ -279,8 +279,8 @@ impl Wakeup {
                 Ok(()) => Duration::ZERO,
                 Err(failure) => {
                     self.note(NO_SUBSCRIPTION);
-                    let passes = failure.passes();
-                    if passes || said_refused {
+                    let is_transient = failure.is_transient();
+                    if is_transient || said_refused {
                         logging::debug!("the listener starts again: {}", Chain(&*failure.cause));
                     } else {
                         said_refused = true;
@@ -302,8 +302,12 @@ impl Wakeup {
                     if is_denied {
                         pause = AFTER_REFUSAL;
                     }
-                    let longest = if passes { LONGEST_PAUSE } else { AFTER_REFUSAL };
-                    let wait = crate::random::jittered(chance, pause.min(longest));
+                    let longest = if is_transient {
+                        LONGEST_PAUSE
+                    } else {
+                        AFTER_REFUSAL
+                    };
+                    let wait = crate::random::jittered(rng, pause.min(longest));
                     pause = (pause * 2).min(longest);
                     wait
                 }
@@ -314,7 +318,7 @@ impl Wakeup {
             }
             if register.stopped {
                 register.running = false;
-                self.hearing.store(NO_SUBSCRIPTION, Ordering::SeqCst);
+                self.subscription.store(NO_SUBSCRIPTION, Ordering::SeqCst);
                 return;
             }
         }
@@ -350,8 +354,8 @@ impl Drop for Waker {
 mod tests {
     use super::*;
     use crate::message::Call;
-    use crate::random::SystemChance;
-    use crate::store::{Answer, Limits, Line, Store};
+    use crate::random::SystemRng;
+    use crate::store::{Answer, DedicatedConnection, Limits, Store};
 
     const START: Time = Time::from_nanos(1 << 50);
 
@@ -360,20 +364,20 @@ mod tests {
 
     impl<F> Store for Listening<F>
     where
-        F: Fn(&mut dyn FnMut(Heard<'_>) -> bool) -> Result<(), Failure> + Send + Sync,
+        F: Fn(&mut dyn FnMut(PubSubEvent<'_>) -> bool) -> Result<(), Failure> + Send + Sync,
     {
         fn call(&self, _: &Call<'_>, _: Limits<'_>) -> Result<Answer, Failure> {
             unreachable!("a listener asks nothing")
         }
 
-        fn line(&self) -> Box<dyn Line> {
+        fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {
             unreachable!("a listener asks nothing")
         }
 
         fn listen(
             &self,
             _: &[&str],
-            hear: &mut dyn FnMut(Heard<'_>) -> bool,
+            hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
         ) -> Result<(), Failure> {
             (self.0)(hear)
         }
@@ -393,20 +397,20 @@ mod tests {
             })
         };
         let seen = Mutex::new(Vec::new());
-        let message = |payload| Heard::Message {
+        let message = |payload| PubSubEvent::Message {
             channel: "leasehold:its own",
             payload,
         };
-        let store = Listening(|hear: &mut dyn FnMut(Heard<'_>) -> bool| {
+        let store = Listening(|hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool| {
             let mut seen = seen.lock();
             for heard in [
-                Heard::Subscribed,
-                Heard::Silence,
+                PubSubEvent::Subscribed,
+                PubSubEvent::Silence,
                 message(b"other"),
                 message(b"nobody"),
                 message(b"\xff"),
                 // The connection broke unnoticed by this store, and is there again.
-                Heard::Subscribed,
+                PubSubEvent::Subscribed,
             ] {
                 assert!(hear(heard));
                 seen.push(were_woken());
@@ -414,13 +418,13 @@ mod tests {
             wakeup.stop();
             Ok(())
         });
-        wakeup.run(&store, &SystemChance::new(), &Weak::new(), &|_| {});
+        wakeup.run(&store, &SystemRng::new(), &Weak::new(), &|_| {});
         let (none, all) = ([(false, false); 2], [(true, false); 2]);
         let called = [(false, false), (true, true)];
         assert_eq!(*seen.lock(), [all, none, called, none, none, all]);
         assert_eq!(
-            wakeup.hearing(START),
-            Hearing::NoSubscription,
+            wakeup.subscription(START),
+            SubscriptionState::NoSubscription,
             "it has stopped"
         );
     }
@@ -435,7 +439,7 @@ mod tests {
         let (woken, left) = (Mutex::new(Vec::new()), Mutex::new(kinds.iter()));
         let was_woken = || sleeper.woken.swap(false, Ordering::SeqCst);
         let is_first = AtomicBool::new(true);
-        let store = Listening(|_: &mut dyn FnMut(Heard<'_>) -> bool| {
+        let store = Listening(|_: &mut dyn FnMut(PubSubEvent<'_>) -> bool| {
             if !is_first.swap(false, Ordering::SeqCst) {
                 woken.lock().push(was_woken());
             }
@@ -445,7 +449,7 @@ mod tests {
             };
             Err(Failure::plain(*kind, false, "no subscription"))
         });
-        wakeup.run(&store, &SystemChance::new(), &Weak::new(), &|_| {});
+        wakeup.run(&store, &SystemRng::new(), &Weak::new(), &|_| {});
         let woken = woken.lock().clone();
         (Arc::clone(&wakeup), woken)
     }
@@ -454,7 +458,10 @@ mod tests {
     fn any_failure_to_subscribe_lets_waits_queue_without_a_channel() {
         for kind in [FailureKind::Unavailable, FailureKind::Protocol] {
             let (wakeup, woken) = woken_by_failures(&[kind, kind]);
-            assert_eq!(wakeup.hearing(START), Hearing::NoSubscription);
+            assert_eq!(
+                wakeup.subscription(START),
+                SubscriptionState::NoSubscription
+            );
             // The second failure is no news.
             assert_eq!(woken, [true, false], "{kind:?}");
         }
@@ -467,20 +474,23 @@ mod tests {
         wakeup.register(&mut waker, &"owner".into());
         let sleeper = Arc::clone(&waker.as_ref().expect("it is registered").sleeper);
         let seen = Mutex::new(Vec::new());
-        let store = Listening(|hear: &mut dyn FnMut(Heard<'_>) -> bool| {
+        let store = Listening(|hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool| {
             let was_woken = || sleeper.woken.swap(false, Ordering::SeqCst);
             seen.lock().push(was_woken());
             if seen.lock().len() == 2 {
                 wakeup.stop();
                 return Ok(());
             }
-            hear(Heard::Subscribed);
+            hear(PubSubEvent::Subscribed);
             assert!(was_woken());
-            assert!(matches!(wakeup.hearing(START), Hearing::Ready(_)));
+            assert!(matches!(
+                wakeup.subscription(START),
+                SubscriptionState::Ready(_)
+            ));
             let words = "the connection is closed";
             Err(Failure::plain(FailureKind::Unavailable, false, words))
         });
-        wakeup.run(&store, &SystemChance::new(), &Weak::new(), &|_| {});
+        wakeup.run(&store, &SystemRng::new(), &Weak::new(), &|_| {});
         assert_eq!(*seen.lock(), [false, true]);
     }
 
@@ -488,13 +498,20 @@ mod tests {
     fn a_first_try_that_hangs_is_waited_for_only_briefly() {
         let wakeup = Wakeup::new(uuid::Uuid::nil());
         let long = START + Duration::from_hours(1);
-        assert_eq!(wakeup.hearing(long), Hearing::NotYet, "nobody waits yet");
+        assert_eq!(
+            wakeup.subscription(long),
+            SubscriptionState::NotYet,
+            "nobody waits yet"
+        );
         let until = START + FIRST_TRY;
         wakeup
             .first_try_until
             .store(until.as_nanos(), Ordering::SeqCst);
-        assert_eq!(wakeup.hearing(START), Hearing::NotYet);
-        assert_eq!(wakeup.hearing(until), Hearing::NoSubscription);
+        assert_eq!(wakeup.subscription(START), SubscriptionState::NotYet);
+        assert_eq!(
+            wakeup.subscription(until),
+            SubscriptionState::NoSubscription
+        );
     }
 
     #[test]
@@ -502,7 +519,10 @@ mod tests {
         let wakeup = Wakeup::new(uuid::Uuid::nil());
         let error = std::io::Error::from(std::io::ErrorKind::WouldBlock);
         wakeup.not_started(wakeup.register.lock(), &error);
-        assert_eq!(wakeup.hearing(START), Hearing::NoSubscription);
+        assert_eq!(
+            wakeup.subscription(START),
+            SubscriptionState::NoSubscription
+        );
         assert!(wakeup.register.lock().warned);
     }
 }

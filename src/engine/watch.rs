@@ -12,12 +12,12 @@
 //! from suspend), and ends when it has had nothing to watch for a while.
 
 use crate::clock::Time;
-use crate::core::lease::Standing;
-use crate::core::schedule::{Numbered, Place, Schedule, Shift, at_risk_below};
+use crate::core::lease::LeaseStatus;
+use crate::core::timer_queue::{Numbered, Place, TimerQueue, WorkerTimer, at_risk_below};
 use crate::engine::Engine;
-use crate::engine::events::{Lease, Notice};
+use crate::engine::events::{LeaseInfo, Notice};
 use crate::engine::hold_limit::HoldLimit;
-use crate::engine::tenure::Tenure;
+use crate::engine::process_lease::ProcessLease;
 use crate::logging;
 use crate::panics::survived;
 use crate::sync::{Arc, Condvar, Mutex, Ordering, Weak, thread};
@@ -39,10 +39,10 @@ pub(crate) struct Watch {
 #[derive(Default)]
 struct State {
     /// In a timetable of their own, which so has no room for anything else: they are many.
-    leases: Schedule<Arc<Tenure>>,
-    holds: Schedule<Arc<HoldLimit>>,
+    leases: TimerQueue<Arc<ProcessLease>>,
+    holds: TimerQueue<Arc<HoldLimit>>,
     next_hold: u64,
-    shift: Shift,
+    timer: WorkerTimer,
 }
 
 impl Numbered for Arc<HoldLimit> {
@@ -67,32 +67,32 @@ impl Watch {
     pub(crate) fn register_lease(
         self: &Arc<Self>,
         engine: &Engine,
-        tenure: &Arc<Tenure>,
+        process_lease: &Arc<ProcessLease>,
     ) -> std::io::Result<()> {
-        let Some(deadline) = tenure.cell.deadline() else {
+        let Some(deadline) = process_lease.cell.deadline() else {
             return Ok(());
         };
         let mut state = self.state.lock();
-        if !state.shift.is_running() {
+        if !state.timer.is_running() {
             self.spawn(engine)?;
-            state.shift.started();
+            state.timer.started();
         }
-        let look = risk_of(engine, tenure, deadline).unwrap_or(deadline);
-        state.put(tenure, look);
+        let look = risk_of(engine, process_lease, deadline).unwrap_or(deadline);
+        state.put(process_lease, look);
         self.wake_for(&mut state, look);
         Ok(())
     }
 
-    pub(crate) fn deregister_lease(&self, tenure: &Tenure) {
-        self.state.lock().take(tenure);
+    pub(crate) fn deregister_lease(&self, process_lease: &ProcessLease) {
+        self.state.lock().take(process_lease);
     }
 
     /// Looks at a lease at once: somebody has found it lost.
-    pub(crate) fn hurry(&self, tenure: &Arc<Tenure>) {
+    pub(crate) fn hurry(&self, process_lease: &Arc<ProcessLease>) {
         let mut state = self.state.lock();
-        if state.take(tenure) {
+        if state.take(process_lease) {
             let now = Time::from_nanos(0);
-            state.put(tenure, now);
+            state.put(process_lease, now);
             self.wake_for(&mut state, now);
         }
     }
@@ -112,12 +112,12 @@ impl Watch {
     }
 
     pub(crate) fn stop(&self) {
-        self.state.lock().shift.stop();
+        self.state.lock().timer.stop();
         self.changed.notify_all();
     }
 
     fn wake_for(&self, state: &mut State, due: Time) {
-        if state.shift.expect(due) {
+        if state.timer.expect(due) {
             self.changed.notify_all();
         }
     }
@@ -152,10 +152,10 @@ impl Watch {
             drop(engine);
             let mut state = self.state.lock();
             let next = state.next_due();
-            let Some(sleep) = state.shift.rest(now, next) else {
+            let Some(sleep) = state.timer.rest(now, next) else {
                 return;
             };
-            self.changed.wait_for(state, sleep).shift.woke();
+            self.changed.wait_for(state, sleep).timer.woke();
         }
     }
 
@@ -174,16 +174,16 @@ impl Watch {
     fn put_back_moved(&self, engine: &Engine, after: Place, until: Time) -> Option<Place> {
         let mut state = self.state.lock();
         let (mut looked_at, mut last, mut moved) = (0, None, Vec::new());
-        for (place, tenure) in state.leases.due_between(after, until).take(AT_A_TIME) {
+        for (place, process_lease) in state.leases.due_between(after, until).take(AT_A_TIME) {
             looked_at += 1;
             last = Some(place);
-            if let Some(look) = look_at(engine, tenure).filter(|look| *look > until) {
-                moved.push((Arc::clone(tenure), look));
+            if let Some(look) = look_at(engine, process_lease).filter(|look| *look > until) {
+                moved.push((Arc::clone(process_lease), look));
             }
         }
-        for (tenure, look) in &moved {
-            if state.take(tenure) {
-                state.put(tenure, *look);
+        for (process_lease, look) in &moved {
+            if state.take(process_lease) {
+                state.put(process_lease, *look);
             }
         }
         last.filter(|_| looked_at == AT_A_TIME)
@@ -211,30 +211,32 @@ impl Watch {
             if let Some(limit) = hold {
                 limit.exceed(engine, now);
             }
-            if let Some(tenure) = lease {
-                self.settle(engine, &tenure, now);
+            if let Some(process_lease) = lease {
+                self.settle(engine, &process_lease, now);
             }
         }
     }
 
     /// Nothing is logged here, because a logger may block: the events thread logs the loss.
-    fn settle(&self, engine: &Arc<Engine>, tenure: &Arc<Tenure>, now: Time) {
+    fn settle(&self, engine: &Arc<Engine>, process_lease: &Arc<ProcessLease>, now: Time) {
         loop {
-            match tenure.cell.standing(now) {
-                Standing::Ended => return,
-                Standing::Lost(cause) => return engine.lost(tenure, cause),
+            match process_lease.cell.status(now) {
+                LeaseStatus::Ended => return,
+                LeaseStatus::Lost(cause) => return engine.lost(process_lease, cause),
                 // Where it was ended or lost meanwhile, nobody found it in the timetable: look again.
-                Standing::Live(left) => {
+                LeaseStatus::Live(left) => {
                     let deadline = now + left;
-                    let risk = risk_of(engine, tenure, deadline);
+                    let risk = risk_of(engine, process_lease, deadline);
                     if let Some(risk) = risk.filter(|risk| now < *risk) {
-                        if self.put_back(tenure, risk) {
+                        if self.put_back(process_lease, risk) {
                             return;
                         }
-                    } else if self.put_back(tenure, deadline) {
+                    } else if self.put_back(process_lease, deadline) {
                         if risk.is_some() {
                             let events = &engine.events;
-                            events.tell(|| Notice::AtRisk(Lease::of(engine, tenure), left));
+                            events.tell(|| {
+                                Notice::AtRisk(LeaseInfo::of(engine, process_lease), left)
+                            });
                         }
                         return;
                     }
@@ -244,26 +246,26 @@ impl Watch {
     }
 
     /// Looks at it again at that time. False where the lease is over: whoever ends one sets it first and looks for its place second.
-    fn put_back(&self, tenure: &Arc<Tenure>, look: Time) -> bool {
+    fn put_back(&self, process_lease: &Arc<ProcessLease>, look: Time) -> bool {
         let mut state = self.state.lock();
-        let is_live = tenure.cell.deadline().is_some();
+        let is_live = process_lease.cell.deadline().is_some();
         if is_live {
-            state.put(tenure, look);
+            state.put(process_lease, look);
         }
         is_live
     }
 }
 
 /// When a lease with this deadline will be at risk, where anybody wants to know.
-fn risk_of(engine: &Engine, tenure: &Tenure, deadline: Time) -> Option<Time> {
-    let is_wanted = tenure.terms.renew && engine.events.is_wanted();
-    is_wanted.then(|| deadline - at_risk_below(tenure.terms.lease()))
+fn risk_of(engine: &Engine, process_lease: &ProcessLease, deadline: Time) -> Option<Time> {
+    let is_wanted = process_lease.terms.renew && engine.events.is_wanted();
+    is_wanted.then(|| deadline - at_risk_below(process_lease.terms.lease()))
 }
 
 /// Returns when to look at a lease again, or `None` if it has ended.
-fn look_at(engine: &Engine, tenure: &Tenure) -> Option<Time> {
-    let deadline = tenure.cell.deadline()?;
-    Some(risk_of(engine, tenure, deadline).unwrap_or(deadline))
+fn look_at(engine: &Engine, process_lease: &ProcessLease) -> Option<Time> {
+    let deadline = process_lease.cell.deadline()?;
+    Some(risk_of(engine, process_lease, deadline).unwrap_or(deadline))
 }
 
 impl State {
@@ -274,13 +276,15 @@ impl State {
             .min()
     }
 
-    fn put(&mut self, tenure: &Arc<Tenure>, at: Time) {
-        tenure.watch_place.store(at.as_nanos(), Ordering::Relaxed);
-        self.leases.insert(at, Arc::clone(tenure));
+    fn put(&mut self, process_lease: &Arc<ProcessLease>, at: Time) {
+        process_lease
+            .watch_place
+            .store(at.as_nanos(), Ordering::Relaxed);
+        self.leases.insert(at, Arc::clone(process_lease));
     }
 
-    fn take(&mut self, tenure: &Tenure) -> bool {
-        let at = Time::from_nanos(tenure.watch_place.load(Ordering::Relaxed));
-        self.leases.remove((at, tenure.number)).is_some()
+    fn take(&mut self, process_lease: &ProcessLease) -> bool {
+        let at = Time::from_nanos(process_lease.watch_place.load(Ordering::Relaxed));
+        self.leases.remove((at, process_lease.number)).is_some()
     }
 }

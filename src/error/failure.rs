@@ -80,7 +80,7 @@ impl Failure {
     }
 
     /// Until when what was `sent` then may be carried out, where it may have been. What was carried out in part is over.
-    pub(crate) fn doubt(&self, sent: Time, lease: Duration) -> Option<Time> {
+    pub(crate) fn uncertain_until(&self, sent: Time, lease: Duration) -> Option<Time> {
         if self.unknown {
             Some(sent + lease)
         } else {
@@ -90,10 +90,10 @@ impl Failure {
 
     /// Returns whether the time was over before the request was sent: the thread waited for a connection.
     pub(crate) fn was_not_sent(&self) -> bool {
-        self.timed_out && !self.unknown && !self.half_done && self.passes()
+        self.timed_out && !self.unknown && !self.half_done && self.is_transient()
     }
 
-    pub(crate) fn passes(&self) -> bool {
+    pub(crate) fn is_transient(&self) -> bool {
         matches!(
             self.kind,
             FailureKind::Unavailable | FailureKind::NotReplicated { .. }
@@ -102,7 +102,7 @@ impl Failure {
 
     /// Whether it says something of the server, or of the way there, and not only of what was asked.
     pub(crate) fn is_of_the_connection(&self) -> bool {
-        self.unknown || self.passes()
+        self.unknown || self.is_transient()
     }
 
     pub(crate) fn into_error(self, name: Option<&str>) -> Error {

@@ -15,7 +15,7 @@ use crate::cancel::Cancel;
 use crate::clock::Time;
 use crate::config::Options;
 use crate::engine::Engine;
-use crate::engine::holding::Holding;
+use crate::engine::guard_inner::GuardInner;
 use crate::engine::request::{NotAcquired, Request};
 use crate::error::{Error, Lost, Result};
 use crate::message::{ALL, Kind};
@@ -70,12 +70,12 @@ impl Handle {
     }
 
     /// Acquires, waiting for as long as it takes.
-    fn wait(&self, kind: Kind, units: u32) -> Result<Holding> {
+    fn wait(&self, kind: Kind, units: u32) -> Result<GuardInner> {
         without_limit(self.acquire(self.target()?, kind, units, Some(Time::NEVER)))
     }
 
     /// Acquires, waiting for at most `wait`; where that is zero it is a try.
-    fn wait_for(&self, kind: Kind, units: u32, wait: Duration) -> Result<Option<Holding>> {
+    fn wait_for(&self, kind: Kind, units: u32, wait: Duration) -> Result<Option<GuardInner>> {
         within_limit(self.acquire(self.target()?, kind, units, self.until(wait)))
     }
 
@@ -111,7 +111,7 @@ impl Handle {
         kind: Kind,
         units: u32,
         until: Option<Time>,
-    ) -> Result<Holding, NotAcquired> {
+    ) -> Result<GuardInner, NotAcquired> {
         let acquired = self.engine.acquire(&Request {
             kind,
             target,
@@ -141,7 +141,7 @@ impl Handle {
         });
         let found = target.keys().iter().find_map(|key| {
             let seen = self.engine.inspect(key).ok()??;
-            let found = match seen.of {
+            let found = match seen.total_units {
                 None => "mutex",
                 Some(ALL) => "reader-writer lock",
                 Some(_) => "semaphore",

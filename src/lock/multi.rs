@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::clock::Time;
 use crate::engine::Engine;
-use crate::engine::holding::Holding;
+use crate::engine::guard_inner::GuardInner;
 use crate::engine::request::NotAcquired;
 use crate::error::Result;
 use crate::guard::{Lease, MultiGuard};
@@ -36,7 +36,7 @@ use crate::sync::Arc;
 /// While a set keeps a name, nobody uses that name. The set keeps it for as long as the other name is held, without a
 /// limit: also if the other name belongs to a client whose key never expires. A wait with a limit
 /// ([`try_lock_for`](MultiLock::try_lock_for)) gives the name back when the wait ends. If the waiting process dies, that
-/// name is free after at most the claim window: 1 s, or twice [`io_timeout`](crate::Builder::io_timeout).
+/// name is free after at most the pickup window: 1 s, or twice [`io_timeout`](crate::Builder::io_timeout).
 ///
 /// A thread that holds a name of a set by another guard, and waits for a second name of that set, must take them in the
 /// order of their bytes. In another order the thread and the set can wait for each other until one of them gives up.
@@ -156,7 +156,7 @@ impl MultiLock {
     }
 
     /// Acquires one group of names after the other. If one fails, those before it are dropped, and so released.
-    fn acquire(&self, until: Option<Time>) -> Result<Vec<Holding>, NotAcquired> {
+    fn acquire(&self, until: Option<Time>) -> Result<Vec<GuardInner>, NotAcquired> {
         self.handle.target()?;
         let groups = self.groups.iter();
         groups

@@ -92,8 +92,8 @@ impl Mutex {
     ///
     /// As [`lock`](Mutex::lock), but an outage ends with the wait: [`Error::Unavailable`].
     pub fn try_lock_for(&self, wait: Duration) -> Result<Option<LockGuard>> {
-        let holding = self.handle.wait_for(Kind::Mutex, 1, wait)?;
-        Ok(holding.map(LockGuard::new))
+        let guard_inner = self.handle.wait_for(Kind::Mutex, 1, wait)?;
+        Ok(guard_inner.map(LockGuard::new))
     }
 
     /// Acquires the lock, waiting until `deadline` at the latest. `None` means that the last answer was that it

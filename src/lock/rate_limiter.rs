@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Failure, FailureKind, Result};
 use crate::lock::Handle;
-use crate::message::Pass;
+use crate::message::RateRequest;
 
 /// The shortest window.
 const LEAST: Duration = Duration::from_millis(1);
@@ -105,7 +105,7 @@ impl RateLimiter {
     /// * [`Error::Cancelled`]: the handle's [token](crate::Cancel) was cancelled, also during the wait; the place that
     ///   the call took stays taken.
     pub fn acquire(&self) -> Result<()> {
-        match self.pass(Duration::MAX)? {
+        match self.ask(Duration::MAX)? {
             Admission::Admitted => Ok(()),
             Admission::RetryAfter(wait) => {
                 // Beyond what the script can count: after more than a hundred years.
@@ -122,7 +122,7 @@ impl RateLimiter {
     ///
     /// As [`acquire`](RateLimiter::acquire).
     pub fn try_acquire(&self) -> Result<Admission> {
-        self.pass(Duration::ZERO)
+        self.ask(Duration::ZERO)
     }
 
     /// Takes a place if its time comes within `wait`, and waits for it; else returns at once.
@@ -131,18 +131,21 @@ impl RateLimiter {
     ///
     /// As [`acquire`](RateLimiter::acquire).
     pub fn try_acquire_for(&self, wait: Duration) -> Result<Admission> {
-        self.pass(wait)
+        self.ask(wait)
     }
 
-    fn pass(&self, patience: Duration) -> Result<Admission> {
-        let pass = Pass {
+    fn ask(&self, patience: Duration) -> Result<Admission> {
+        let request = RateRequest {
             permits: self.permits,
             per: self.per,
             patience,
         };
         let target = self.handle.target()?;
         let cancel = self.handle.cancel.as_ref();
-        let answer = self.handle.engine.pass(target.first(), pass, cancel);
+        let answer = self
+            .handle
+            .engine
+            .ask_rate_limiter(target.first(), request, cancel);
         let refused =
             answer.map_err(|error| self.handle.with_the_kind_found(error, target, None))?;
         Ok(refused.map_or(Admission::Admitted, Admission::RetryAfter))

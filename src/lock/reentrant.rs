@@ -8,7 +8,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::engine::Engine;
-use crate::engine::holding::Holding;
+use crate::engine::guard_inner::GuardInner;
 use crate::error::{Error, Result};
 use crate::guard::{Lease, ReentrantGuard};
 use crate::lock::{Handle, Ran, debug, options, run, until};
@@ -125,19 +125,19 @@ impl ReentrantMutex {
             return Ok(run(guard, call, ReentrantGuard::release));
         }
         let acquire = |target: &_, until| self.handle.acquire(target, Kind::Mutex, 1, until);
-        let first = |holding| self.first(holding);
+        let first = |guard_inner| self.first(guard_inner);
         self.handle
             .run(wait, acquire, first, call, ReentrantGuard::release)
     }
 
     fn enter(
         &self,
-        acquire: impl FnOnce() -> Result<Option<Holding>>,
+        acquire: impl FnOnce() -> Result<Option<GuardInner>>,
     ) -> Result<Option<ReentrantGuard>> {
         if let Some(guard) = self.again()? {
             return Ok(Some(guard));
         }
-        Ok(acquire()?.map(|holding| self.first(holding)))
+        Ok(acquire()?.map(|guard_inner| self.first(guard_inner)))
     }
 
     /// Another guard, where this thread has one.
@@ -168,8 +168,8 @@ impl ReentrantMutex {
     }
 
     /// This thread's first guard.
-    fn first(&self, holding: Holding) -> ReentrantGuard {
-        let hold = Arc::new(Lease::new(holding));
+    fn first(&self, guard_inner: GuardInner) -> ReentrantGuard {
+        let hold = Arc::new(Lease::new(guard_inner));
         if let Ok(target) = self.handle.target() {
             let entry = Held {
                 engine: Arc::as_ptr(&self.handle.engine),

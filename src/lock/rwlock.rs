@@ -76,8 +76,8 @@ impl RwLock {
     ///
     /// As [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
     pub fn try_read_for(&self, wait: Duration) -> Result<Option<ReadGuard>> {
-        let holding = self.handle.wait_for(Kind::Read, 1, wait)?;
-        Ok(holding.map(ReadGuard::new))
+        let guard_inner = self.handle.wait_for(Kind::Read, 1, wait)?;
+        Ok(guard_inner.map(ReadGuard::new))
     }
 
     /// As [`read`](RwLock::read), waiting until `deadline` at the latest. `None` means that the last answer was that
@@ -138,8 +138,8 @@ impl RwLock {
     ///
     /// As [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
     pub fn try_write_for(&self, wait: Duration) -> Result<Option<WriteGuard>> {
-        let holding = self.handle.wait_for(Kind::Write, ALL, wait)?;
-        Ok(holding.map(WriteGuard::new))
+        let guard_inner = self.handle.wait_for(Kind::Write, ALL, wait)?;
+        Ok(guard_inner.map(WriteGuard::new))
     }
 
     /// As [`write`](RwLock::write), waiting until `deadline` at the latest. `None` means that the last answer was that

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::engine::holding::Holding;
+use crate::engine::guard_inner::GuardInner;
 use crate::error::{Error, Result};
 use crate::guard::{Lease, Permit};
 use crate::lock::{Handle, Ran, options, until};
@@ -140,8 +140,8 @@ impl Semaphore {
     /// As [`acquire_many`](Semaphore::acquire_many), but an outage ends with the wait: [`Error::Unavailable`].
     pub fn try_acquire_many_for(&self, n: u32, wait: Duration) -> Result<Option<Permit>> {
         self.check(n)?;
-        let holding: Option<Holding> = self.handle.wait_for(self.kind(), n, wait)?;
-        Ok(holding.map(Permit::new))
+        let guard_inner: Option<GuardInner> = self.handle.wait_for(self.kind(), n, wait)?;
+        Ok(guard_inner.map(Permit::new))
     }
 
     /// Acquires `n` permits together, waiting until `deadline` at the latest. `None` means that the last answer was that too
@@ -202,6 +202,8 @@ impl Semaphore {
     }
 
     fn kind(&self) -> Kind {
-        Kind::Semaphore { of: self.permits }
+        Kind::Semaphore {
+            total_units: self.permits,
+        }
     }
 }

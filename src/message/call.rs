@@ -23,7 +23,10 @@ pub(crate) enum Call<'a> {
     /// Releases many mutexes that nobody is known to wait for.
     Release(&'a [PlainRelease<'a>]),
     /// Asks a rate limiter for admission.
-    Pass { key: &'a LockKey, pass: Pass },
+    RateLimit {
+        key: &'a LockKey,
+        request: RateRequest,
+    },
     /// Gives a new owner to a mutex that was detached.
     Adopt { key: &'a LockKey, adopt: &'a Adopt },
     /// Looks at locks of any kind. If they are not `named`, the keys were found by a scan, and may be no locks.
@@ -83,7 +86,7 @@ pub(crate) struct Ask {
     /// How many fences to reserve.
     pub(crate) fences: u64,
     /// An owner of this process. If nobody waits for the lock, the caller may share the lease of that owner instead.
-    pub(crate) beside: Option<Arc<str>>,
+    pub(crate) shareable_lease: Option<Arc<str>>,
     /// The channel on which a hand-over is published. `None` means that the caller does not queue for a held lock; an
     /// empty text means that it queues without a channel.
     pub(crate) channel: Option<Arc<str>>,
@@ -117,7 +120,7 @@ pub(crate) struct PlainRelease<'a> {
 
 /// The terms of an admission by a rate limiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pass {
+pub(crate) struct RateRequest {
     pub(crate) permits: u32,
     pub(crate) per: Duration,
     /// The longest wait that the caller accepts. An admission that comes later is not booked.

@@ -11,7 +11,7 @@ pub(crate) enum Kind {
     Read,
     Write,
     Semaphore {
-        of: u32,
+        total_units: u32,
     },
     /// Several mutexes, all or none.
     Multi,
@@ -55,11 +55,11 @@ impl Kind {
     }
 
     /// Returns how many units a lock of this kind has.
-    pub(crate) fn of(self) -> u32 {
+    pub(crate) fn total_units(self) -> u32 {
         match self {
             Self::Mutex | Self::Multi => 1,
             Self::Read | Self::Write => ALL,
-            Self::Semaphore { of } => of,
+            Self::Semaphore { total_units } => total_units,
         }
     }
 }

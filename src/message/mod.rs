@@ -19,6 +19,6 @@ mod call;
 mod kind;
 mod reply;
 
-pub(crate) use call::{Adopt, Ask, Call, GiveBack, Pass, PlainRelease, Renewal, Verb};
+pub(crate) use call::{Adopt, Ask, Call, GiveBack, PlainRelease, RateRequest, Renewal, Verb};
 pub(crate) use kind::{ALL, Kind, Sharing};
 pub(crate) use reply::{Cursor, Gone, Renewed, Reply, Seen, SeenHolder};

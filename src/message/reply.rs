@@ -16,7 +16,7 @@ pub(crate) enum Reply {
         /// Whether other processes wait for the lock.
         contended: bool,
     },
-    /// Not granted, but nobody waits: the caller may share the lease that it named in [`Ask::beside`](super::Ask).
+    /// Not granted, but nobody waits: the caller may share the lease that it named in [`Ask::shareable_lease`](super::Ask).
     Shared,
     Held {
         /// How long the holder's lease still runs. `None` if the key has no time to live, or less than a millisecond.
@@ -36,9 +36,9 @@ pub(crate) enum Reply {
     /// The result of each release; `None` if the server rejected that one.
     Each(Vec<Option<Reply>>),
     /// Admitted by the rate limiter, once this time has passed.
-    Passed(Duration),
+    Admitted(Duration),
     /// Not admitted: the wait would be this long.
-    NotPassed(Duration),
+    NotAdmitted(Duration),
     /// The state of each lock; `None` if the key is no lock, or nobody holds it or waits for it. If the keys were found by
     /// a scan, the reply may be about the first of them only. The caller must then ask about the others again.
     Inspected(Vec<Option<Seen>>),
@@ -74,7 +74,7 @@ pub(crate) enum Renewed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     /// How many units the lock has; `None` for a mutex.
-    pub(crate) of: Option<u32>,
+    pub(crate) total_units: Option<u32>,
     /// The last fence that was reserved; `None` if Redis has forgotten it.
     pub(crate) fence: Option<u64>,
     pub(crate) waiters: u64,

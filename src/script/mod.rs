@@ -22,13 +22,13 @@ use redis::Value;
 use crate::error::{Failure, FailureKind};
 use crate::message::{Call, Gone, Kind, Reply, Verb};
 
-pub(crate) use text::By;
+pub(crate) use text::ScriptRef;
 pub(crate) use wire::Wire;
 
 mod multi;
 mod mutex;
 mod operators;
-mod rate;
+mod rate_limiter;
 mod renewal;
 mod reply;
 mod share;
@@ -36,7 +36,7 @@ mod text;
 mod wire;
 
 /// Returns the command that carries out a call.
-pub(crate) fn encode(call: &Call<'_>, by: By, wire: &Wire) -> redis::Cmd {
+pub(crate) fn encode(call: &Call<'_>, by: ScriptRef, wire: &Wire) -> redis::Cmd {
     match call {
         Call::Ping => redis::cmd("PING"),
         Call::Lock { kind, target, verb } => match kind {
@@ -48,7 +48,7 @@ pub(crate) fn encode(call: &Call<'_>, by: By, wire: &Wire) -> redis::Cmd {
         },
         Call::Renew(batch) => renewal::command(batch, by),
         Call::Release(batch) => mutex::release_many(batch, by),
-        Call::Pass { key, pass } => rate::command(key, pass, by),
+        Call::RateLimit { key, request } => rate_limiter::command(key, request, by),
         Call::Adopt { key, adopt } => mutex::adopt(key, adopt, by, wire),
         Call::Inspect { keys, named } => operators::inspect(keys, *named, by),
         Call::Scan {
@@ -79,7 +79,7 @@ pub(crate) fn decode(call: &Call<'_>, value: Value) -> Result<Reply, Failure> {
         },
         (Call::Renew(batch), value) => renewal::reply(batch.len(), &value),
         (Call::Release(batch), value) => mutex::replies(batch.len(), &value),
-        (Call::Pass { pass, .. }, value) => rate::reply(pass, &value),
+        (Call::RateLimit { request, .. }, value) => rate_limiter::reply(request, &value),
         (Call::Adopt { .. }, value) => reply::grant(1, &value),
         (Call::Inspect { keys, named }, value) => operators::inspected(keys.len(), *named, value),
         (Call::Scan { .. }, value) => operators::page(value),
@@ -101,7 +101,7 @@ mod tests {
     use crate::message::{Ask, Renewal};
     use crate::name::{LockKey, Target};
     use crate::owner::{self, MARK, MAX_LABEL};
-    use crate::random::SystemChance;
+    use crate::random::SystemRng;
     use crate::sync::Arc;
 
     fn target(name: &str) -> Target {
@@ -115,7 +115,7 @@ mod tests {
                 units: 1,
                 lease: Duration::from_nanos(10_000_001),
                 fences: 1,
-                beside: None,
+                shareable_lease: None,
                 channel: None,
             },
             at_once: true,
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn no_owner_is_as_long_as_the_part_of_a_value_that_scripts_read() {
         let longest =
-            owner::generate(&SystemChance::new(), &"x".repeat(MAX_LABEL)).len() + MARK.len_utf8();
+            owner::generate(&SystemRng::new(), &"x".repeat(MAX_LABEL)).len() + MARK.len_utf8();
         let value = include_str!("lua/value.lua");
         let (_, read) = value
             .split_once("local MOST_OF_VALUE = ")
@@ -150,7 +150,7 @@ mod tests {
             target: &odd,
             verb: &verb,
         };
-        let command = encode(&call, By::Text, &wire);
+        let command = encode(&call, ScriptRef::Text, &wire);
         let parts: Vec<_> = command
             .args_iter()
             .map(|part| match part {
@@ -169,7 +169,7 @@ mod tests {
     fn renewal_and_plain_release_declare_the_locks_key_alone() {
         let wire = Wire::new(Duration::from_mins(10), Duration::from_secs(1));
         let keys = |call: Call<'_>| {
-            let command = encode(&call, By::Digest, &wire);
+            let command = encode(&call, ScriptRef::Digest, &wire);
             let count = command.args_iter().nth(2);
             match count {
                 Some(redis::Arg::Simple(count)) => String::from_utf8_lossy(count).into_owned(),

@@ -1,11 +1,11 @@
 //! The multi-lock's commands.
 
-use super::text::{By, MULTI_ACQUIRE, MULTI_RELEASE, ask, keep, of_waiters};
+use super::text::{MULTI_ACQUIRE, MULTI_RELEASE, ScriptRef, ask, keep, of_waiters};
 use super::wire::Wire;
 use crate::message::{Ask, Verb};
 use crate::name::LockKey;
 
-pub(super) fn command(keys: &[LockKey], verb: &Verb, by: By, wire: &Wire) -> redis::Cmd {
+pub(super) fn command(keys: &[LockKey], verb: &Verb, by: ScriptRef, wire: &Wire) -> redis::Cmd {
     let acquire = |what: &Ask, from: &str| {
         let mut command = MULTI_ACQUIRE.with_companions(by, keys);
         ask(&mut command, what, "take", wire);

@@ -4,14 +4,14 @@ use redis::Value;
 
 use super::reply;
 use super::text::{
-    By, MUTEX_ACQUIRE, MUTEX_ADOPT, MUTEX_HAND_OVER, MUTEX_QUANTUM, MUTEX_RELEASE,
-    MUTEX_RELEASE_MANY, ask, give_back, keep, of_waiters,
+    MUTEX_ACQUIRE, MUTEX_ADOPT, MUTEX_HAND_OVER, MUTEX_QUANTUM, MUTEX_RELEASE, MUTEX_RELEASE_MANY,
+    ScriptRef, ask, give_back, keep, of_waiters,
 };
 use super::wire::{Wire, ms};
 use crate::message::{Adopt, GiveBack, PlainRelease, Reply, Verb};
 use crate::name::{Companion, LockKey};
 
-pub(super) fn command(key: &LockKey, verb: &Verb, by: By, wire: &Wire) -> redis::Cmd {
+pub(super) fn command(key: &LockKey, verb: &Verb, by: ScriptRef, wire: &Wire) -> redis::Cmd {
     let keys = std::slice::from_ref(key);
     let hand_over = |owner: &str, block: Option<GiveBack>, queued: bool| {
         let mut command = MUTEX_HAND_OVER.with_companions(by, keys);
@@ -62,7 +62,7 @@ pub(super) fn command(key: &LockKey, verb: &Verb, by: By, wire: &Wire) -> redis:
     }
 }
 
-pub(super) fn release_many(batch: &[PlainRelease<'_>], by: By) -> redis::Cmd {
+pub(super) fn release_many(batch: &[PlainRelease<'_>], by: ScriptRef) -> redis::Cmd {
     let mut command = MUTEX_RELEASE_MANY.command(by, batch.len());
     for release in batch {
         command.arg(release.key.key());
@@ -88,7 +88,7 @@ pub(super) fn replies(mutexes: usize, value: &Value) -> Option<Reply> {
     }
 }
 
-pub(super) fn adopt(key: &LockKey, adopt: &Adopt, by: By, wire: &Wire) -> redis::Cmd {
+pub(super) fn adopt(key: &LockKey, adopt: &Adopt, by: ScriptRef, wire: &Wire) -> redis::Cmd {
     let mut command = MUTEX_ADOPT.command(by, 2);
     command
         .arg(key.key())

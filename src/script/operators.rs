@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::text::{By, FORCE_RELEASE, INSPECT, of_waiters};
+use super::text::{FORCE_RELEASE, INSPECT, ScriptRef, of_waiters};
 use crate::message::{Cursor, Reply, Seen, SeenHolder};
 use crate::name::{BROKEN, LockKey};
 
 /// How many keys a page is to have. The server decides, and pauses about a millisecond to look at so many locks.
 const PAGE: u32 = 200;
 
-pub(super) fn inspect(keys: &[LockKey], named: bool, by: By) -> redis::Cmd {
+pub(super) fn inspect(keys: &[LockKey], named: bool, by: ScriptRef) -> redis::Cmd {
     let mut command = INSPECT.with_companions(by, keys);
     command.arg(if named { "named" } else { "found" });
     command
@@ -65,7 +65,7 @@ fn one(value: Value) -> Option<Seen> {
         _ => None,
     };
     Some(Seen {
-        of: Some(u32::try_from(*of).ok()?).filter(|of| *of > 0),
+        total_units: Some(u32::try_from(*of).ok()?).filter(|of| *of > 0),
         fence,
         waiters: u64::try_from(*waiters).ok()?,
         holders: holders.chunks(3).map(holder).collect::<Option<_>>()?,
@@ -113,7 +113,7 @@ pub(super) fn page(value: Value) -> Option<Reply> {
     })
 }
 
-pub(super) fn force_release(key: &LockKey, owner: &str, by: By) -> redis::Cmd {
+pub(super) fn force_release(key: &LockKey, owner: &str, by: ScriptRef) -> redis::Cmd {
     let mut command = FORCE_RELEASE.with_companions(by, std::slice::from_ref(key));
     command.arg(owner).arg(BROKEN);
     of_waiters(&mut command);

@@ -2,11 +2,11 @@
 
 use redis::Value;
 
-use super::text::{By, RENEW};
+use super::text::{RENEW, ScriptRef};
 use super::wire::ms;
 use crate::message::{Gone, Kind, Renewal, Renewed, Reply};
 
-pub(super) fn command(batch: &[Renewal<'_>], by: By) -> redis::Cmd {
+pub(super) fn command(batch: &[Renewal<'_>], by: ScriptRef) -> redis::Cmd {
     let mut command = RENEW.command(by, batch.len());
     for renewal in batch {
         command.arg(renewal.key.key());

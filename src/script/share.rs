@@ -1,11 +1,17 @@
 //! The commands of the kinds whose leases stand side by side: readers and writers, and permits.
 
-use super::text::{By, SHARE_ACQUIRE, SHARE_RELEASE, ask, give_back, keep, of_waiters};
+use super::text::{SHARE_ACQUIRE, SHARE_RELEASE, ScriptRef, ask, give_back, keep, of_waiters};
 use super::wire::Wire;
 use crate::message::{Ask, GiveBack, Kind, Verb};
 use crate::name::LockKey;
 
-pub(super) fn command(kind: Kind, key: &LockKey, verb: &Verb, by: By, wire: &Wire) -> redis::Cmd {
+pub(super) fn command(
+    kind: Kind,
+    key: &LockKey,
+    verb: &Verb,
+    by: ScriptRef,
+    wire: &Wire,
+) -> redis::Cmd {
     let keys = std::slice::from_ref(key);
     let how = match kind {
         Kind::Read => "read",
@@ -15,9 +21,9 @@ pub(super) fn command(kind: Kind, key: &LockKey, verb: &Verb, by: By, wire: &Wir
     let acquire = |what: &Ask, from: &str, block: Option<GiveBack>| {
         let mut command = SHARE_ACQUIRE.with_companions(by, keys);
         ask(&mut command, what, how, wire);
-        command.arg(what.units).arg(kind.of()).arg(from);
+        command.arg(what.units).arg(kind.total_units()).arg(from);
         give_back(&mut command, block);
-        command.arg(what.beside.as_deref().unwrap_or_default());
+        command.arg(what.shareable_lease.as_deref().unwrap_or_default());
         command
     };
     let release = |owner: &str, units: u32, block: Option<GiveBack>, queued: bool| {
@@ -25,7 +31,10 @@ pub(super) fn command(kind: Kind, key: &LockKey, verb: &Verb, by: By, wire: &Wir
         command.arg(owner);
         give_back(&mut command, block);
         of_waiters(&mut command);
-        command.arg(u8::from(queued)).arg(units).arg(kind.of());
+        command
+            .arg(u8::from(queued))
+            .arg(units)
+            .arg(kind.total_units());
         command
     };
     match verb {

@@ -61,7 +61,7 @@ pub(super) static MULTI_ACQUIRE: Script = script!(
     "multi_acquire.lua"
 );
 pub(super) static MULTI_RELEASE: Script = script!("value.lua", "queue.lua", "multi_release.lua");
-pub(super) static PASS: Script = script!("rate_pass.lua");
+pub(super) static RATE_LIMITER: Script = script!("rate_limiter.lua");
 pub(super) static INSPECT: Script = script!("value.lua", "inspect.lua");
 pub(super) static FORCE_RELEASE: Script =
     script!("value.lua", "queue.lua", "share.lua", "force_release.lua");
@@ -70,7 +70,7 @@ pub(super) static KEEP: Script = script!("value.lua", "queue.lua", "keep.lua");
 
 /// How a script is named to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
+pub(crate) enum ScriptRef {
     /// By its digest; a server that does not have it answers `NOSCRIPT`.
     Digest,
     /// By its text, which the server then keeps.
@@ -79,19 +79,19 @@ pub(crate) enum By {
 
 impl Script {
     /// The command without its keys, of which there are so many, and its arguments.
-    pub(super) fn command(&self, by: By, keys: usize) -> redis::Cmd {
+    pub(super) fn command(&self, by: ScriptRef, keys: usize) -> redis::Cmd {
         // Room for the longest mutex call with an ordinary name, so that it is built without growing.
         let mut command = redis::Cmd::with_capacity(20, 640);
         match by {
-            By::Digest => command.arg("EVALSHA").arg(self.digest.get_hash()),
-            By::Text => command.arg("EVAL").arg(self.text),
+            ScriptRef::Digest => command.arg("EVALSHA").arg(self.digest.get_hash()),
+            ScriptRef::Text => command.arg("EVAL").arg(self.text),
         };
         command.arg(keys);
         command
     }
 
     /// The command with the keys of some locks: for each its own and its companions.
-    pub(super) fn with_companions(&self, by: By, locks: &[LockKey]) -> redis::Cmd {
+    pub(super) fn with_companions(&self, by: ScriptRef, locks: &[LockKey]) -> redis::Cmd {
         let mut command = self.command(by, 4 * locks.len());
         for key in locks {
             command.arg(key.key());
@@ -111,7 +111,7 @@ pub(super) fn keep(
     units: u32,
     life: Duration,
     block: Option<GiveBack>,
-    by: By,
+    by: ScriptRef,
 ) -> redis::Cmd {
     let fence = block.and(keys.first());
     let mut command = KEEP.command(by, keys.len() + usize::from(fence.is_some()));

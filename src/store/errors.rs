@@ -14,23 +14,23 @@ use crate::config::Server;
 use crate::error::{Failure, FailureKind, on_a_line};
 use crate::store::cuts::CLOSED;
 use crate::store::route::Route;
-use crate::store::socket::Fault;
+use crate::store::socket::TransportError;
 use crate::sync::Arc;
 
 /// The failure of one request.
-pub(super) enum Trouble {
+pub(super) enum RequestError {
     /// The server has certainly not carried it out.
     Certain(Failure),
     /// The other side closed the connection.
     Closed(io::Error),
     /// Any other fault of the connection. It is unknown whether the server carried the request out.
-    Broken(Fault),
+    Broken(TransportError),
 }
 
-impl Trouble {
-    pub(super) fn of(fault: Fault) -> Self {
+impl RequestError {
+    pub(super) fn of(fault: TransportError) -> Self {
         match fault {
-            Fault::Io(error) if CLOSED.contains(&error.kind()) => Self::Closed(error),
+            TransportError::Io(error) if CLOSED.contains(&error.kind()) => Self::Closed(error),
             fault => Self::Broken(fault),
         }
     }
@@ -38,7 +38,7 @@ impl Trouble {
     pub(super) fn into_failure(self, route: &Route) -> Failure {
         match self {
             Self::Certain(failure) => failure,
-            Self::Closed(error) => route.broken(Fault::Io(error)),
+            Self::Closed(error) => route.broken(TransportError::Io(error)),
             Self::Broken(fault) => route.broken(fault),
         }
     }
@@ -46,18 +46,18 @@ impl Trouble {
 
 impl Route {
     /// Returns the failure that a fault means for a request. Notes the fault if the server may have lost its data.
-    pub(super) fn broken(&self, fault: Fault) -> Failure {
-        if let Fault::Io(error) = &fault {
+    pub(super) fn broken(&self, fault: TransportError) -> Failure {
+        if let TransportError::Io(error) = &fault {
             self.cuts.note_error(error);
         }
         broken(&self.server, fault)
     }
 }
 
-fn broken(server: &Server, fault: Fault) -> Failure {
+fn broken(server: &Server, fault: TransportError) -> Failure {
     let address = &server.address;
     match fault {
-        Fault::Io(error) => Failure {
+        TransportError::Io(error) => Failure {
             kind: FailureKind::Unavailable,
             unknown: true,
             half_done: false,
@@ -68,7 +68,7 @@ fn broken(server: &Server, fault: Fault) -> Failure {
             }),
         },
         // No Redis server sends such an answer, so a retry would not help.
-        Fault::Malformed(what) => {
+        TransportError::Malformed(what) => {
             let words = format!("{address}: {}", on_a_line(&server.without_password(&what)));
             Failure::plain(FailureKind::Protocol, true, words)
         }

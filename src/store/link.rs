@@ -28,9 +28,9 @@ use redis::Value;
 
 use crate::error::{Failure, FailureKind};
 use crate::message::Call;
-use crate::script::{self, By};
+use crate::script::{self, ScriptRef};
 use crate::store::Answer;
-use crate::store::errors::Trouble;
+use crate::store::errors::RequestError;
 use crate::store::login::connect;
 use crate::store::refusal::{refusal, says};
 use crate::store::route::{Budget, Route};
@@ -76,8 +76,8 @@ impl Link {
         // An empty renewal by digest, and in the same write by text, which loads the script. On a slow link the first lease
         // would have no time for another round trip.
         let renewal = Call::Renew(&[]);
-        let commands =
-            [By::Digest, By::Text].map(|by| script::encode(&renewal, by, &self.route.wire));
+        let commands = [ScriptRef::Digest, ScriptRef::Text]
+            .map(|by| script::encode(&renewal, by, &self.route.wire));
         let begun = Instant::now();
         let heard = |number, answer| match answer {
             Value::ServerError(error) if number > 0 => {
@@ -115,7 +115,7 @@ impl Link {
         let reused = self.open.is_some();
         let route = self.route.clone();
         let (value, resent) = match self.once(call, budget) {
-            Err(Trouble::Closed(error)) if reused => {
+            Err(RequestError::Closed(error)) if reused => {
                 route.cuts.note_error(&error);
                 let value = self.once(call, budget).map_err(|trouble| Failure {
                     unknown: true,
@@ -144,26 +144,26 @@ impl Link {
     }
 
     /// Sends the call and reads the answer, connecting first if needed.
-    fn once(&mut self, call: &Call<'_>, budget: &mut Budget) -> Result<Value, Trouble> {
+    fn once(&mut self, call: &Call<'_>, budget: &mut Budget) -> Result<Value, RequestError> {
         let mut open = match self.open.take() {
             Some(open) => open,
             None if self.round_trip.is_some() => {
                 let open = connect(&self.route, &Budget::unlimited());
                 budget.started = Instant::now();
-                open.map_err(Trouble::Certain)?
+                open.map_err(RequestError::Certain)?
             }
-            None => connect(&self.route, budget).map_err(Trouble::Certain)?,
+            None => connect(&self.route, budget).map_err(RequestError::Certain)?,
         };
         let (wire, io_timeout) = (&self.route.wire, self.route.io_timeout);
-        let command = script::encode(call, By::Digest, wire);
+        let command = script::encode(call, ScriptRef::Digest, wire);
         let mut value = open
             .request(&command, budget.left(io_timeout))
-            .map_err(Trouble::of)?;
+            .map_err(RequestError::of)?;
         if matches!(&value, Value::ServerError(error) if error.code() == "NOSCRIPT") {
-            let command = script::encode(call, By::Text, wire);
+            let command = script::encode(call, ScriptRef::Text, wire);
             value = open
                 .request(&command, budget.left(io_timeout))
-                .map_err(Trouble::of)?;
+                .map_err(RequestError::of)?;
         }
         if let Value::ServerError(error) = value {
             let moved = says(&error, &["READONLY"]);
@@ -174,7 +174,7 @@ impl Link {
             if !moved && failure.kind != FailureKind::Denied {
                 self.open = Some(open);
             }
-            return Err(Trouble::Certain(failure));
+            return Err(RequestError::Certain(failure));
         }
         self.open = Some(open);
         Ok(value)

@@ -10,11 +10,11 @@ use redis::Value;
 
 use crate::config::Server;
 use crate::error::{Failure, FailureKind};
-use crate::store::errors::Trouble;
+use crate::store::errors::RequestError;
 use crate::store::memory;
 use crate::store::refusal::{refusal, refused_database, refused_login};
 use crate::store::route::{Budget, Route};
-use crate::store::socket::{Fault, Socket};
+use crate::store::socket::{Socket, TransportError};
 use crate::sync::Ordering;
 
 /// Reads an error answer to a step of the login.
@@ -32,10 +32,10 @@ pub(super) fn connect(route: &Route, budget: &Budget) -> Result<Socket, Failure>
     let mut ask = |command: &redis::Cmd| {
         // The other half of the time is for a new connection, if there is no answer.
         let answered = open.request(command, budget.left(route.io_timeout) / 2);
-        match answered.map_err(Trouble::of)? {
+        match answered.map_err(RequestError::of)? {
             // In such a state, such as loading, the server answers no request.
             Value::ServerError(error) => match refusal(&route.server, error.clone()) {
-                failure if failure.passes() => Err(Trouble::Certain(failure)),
+                failure if failure.is_transient() => Err(RequestError::Certain(failure)),
                 _ => Ok(Value::ServerError(error)),
             },
             value => Ok(value),
@@ -44,8 +44,8 @@ pub(super) fn connect(route: &Route, budget: &Budget) -> Result<Socket, Failure>
     let connected = match memory::ask_about_itself(&route.server.address, &mut ask) {
         Ok(None) => Ok(open),
         Ok(Some(mode)) => Err(Failure::unsupported(mode)),
-        Err(Trouble::Certain(failure)) => Err(failure),
-        Err(Trouble::Closed(_) | Trouble::Broken(_)) => log_in_to_a_server(route, budget),
+        Err(RequestError::Certain(failure)) => Err(failure),
+        Err(RequestError::Closed(_) | RequestError::Broken(_)) => log_in_to_a_server(route, budget),
     };
     if connected.is_err() {
         route.asked_about_itself.store(false, Ordering::Relaxed);
@@ -66,7 +66,7 @@ fn log_in_to_a_server(route: &Route, budget: &Budget) -> Result<Socket, Failure>
 fn log_in(route: &Route, budget: &Budget) -> Result<Socket, Failure> {
     let login = route.server.info.redis_settings();
     let mut open = Socket::connect(route.server.info.addr(), budget.left(route.connect_timeout))
-        .map_err(|error| certain(route.broken(Fault::Io(error))))?;
+        .map_err(|error| certain(route.broken(TransportError::Io(error))))?;
     let (mut commands, mut refused) = (Vec::new(), Vec::<Refused>::new());
     if login.password().is_some() || login.username().is_some() {
         let mut auth = redis::cmd("AUTH");

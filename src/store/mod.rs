@@ -48,7 +48,7 @@ pub(crate) struct Limits<'a> {
     /// How long everything may take together.
     pub(crate) whole: Duration,
     /// Whether it goes before those who only ask, as what holders send does.
-    pub(crate) haste: bool,
+    pub(crate) has_priority: bool,
     /// Whether the caller has ended the call: the wait for a connection looks at it every [`LOOK_EVERY`].
     pub(crate) is_over: Option<&'a dyn Fn() -> bool>,
 }
@@ -77,7 +77,7 @@ pub(crate) struct Answer {
 
 /// What a listener hears.
 #[derive(Debug)]
-pub(crate) enum Heard<'a> {
+pub(crate) enum PubSubEvent<'a> {
     /// This user may hear its channel, and publish nothing on it. SUBSCRIBE is confirmed next.
     Muted(&'a Failure),
     /// SUBSCRIBE was confirmed: from here on no message is missed.
@@ -102,7 +102,7 @@ pub(crate) trait Store: Send + Sync {
 
     /// A way to the store outside the pool, for a thread of its own: a thousand waiting threads that use up
     /// the pool cannot delay it. It connects on its first call.
-    fn line(&self) -> Box<dyn Line>;
+    fn dedicated_connection(&self) -> Box<dyn DedicatedConnection>;
 
     /// Returns when the store last saw a sign that a server may have lost its data: a connection that the other side
     /// closed or refused, or a server that was started again. The clock's zero where there was none.
@@ -118,12 +118,12 @@ pub(crate) trait Store: Send + Sync {
     fn listen(
         &self,
         channels: &[&str],
-        hear: &mut dyn FnMut(Heard<'_>) -> bool,
+        hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
     ) -> Result<(), Failure>;
 }
 
 /// A connection of one thread's own.
-pub(crate) trait Line: Send {
+pub(crate) trait DedicatedConnection: Send {
     /// Connects, and makes ready for renewals, unless it is connected.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use crate::store::link::Link;
 use crate::store::pool::Pool;
 use crate::store::pubsub;
 use crate::store::route::Route;
-use crate::store::{Answer, Heard, LEAST, Limits, Line, Store};
+use crate::store::{Answer, DedicatedConnection, LEAST, Limits, PubSubEvent, Store};
 use crate::sync::Arc;
 
 /// A node, and the store of one.
@@ -51,13 +51,13 @@ impl Store for Node {
         let started = Instant::now();
         let wait = limits.checkout.min(limits.whole);
         let is_over = || limits.is_over();
-        let in_haste = limits.haste || call.is_of_a_holder();
-        let mut link = self.pool.link(wait, in_haste, &is_over)?;
+        let has_priority = limits.has_priority || call.is_of_a_holder();
+        let mut link = self.pool.link(wait, has_priority, &is_over)?;
         let left = limits.whole.saturating_sub(started.elapsed());
         link.call(call, left.max(LEAST))
     }
 
-    fn line(&self) -> Box<dyn Line> {
+    fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {
         Box::new(Link::dedicated(self.route.clone()))
     }
 
@@ -68,13 +68,13 @@ impl Store for Node {
     fn listen(
         &self,
         channels: &[&str],
-        hear: &mut dyn FnMut(Heard<'_>) -> bool,
+        hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
     ) -> Result<(), Failure> {
         pubsub::listen(&self.route, channels, hear)
     }
 }
 
-impl Line for Link {
+impl DedicatedConnection for Link {
     fn open(&mut self) -> Result<(), Failure> {
         self.open_for_renewals()
     }

@@ -39,11 +39,11 @@ const IDLE: Duration = Duration::from_secs(15);
 const CLOSE_EVERY: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
-struct Places {
+struct ConnectionManager {
     route: Route,
 }
 
-impl r2d2::ManageConnection for Places {
+impl r2d2::ManageConnection for ConnectionManager {
     type Connection = Link;
     type Error = Infallible;
 
@@ -62,7 +62,7 @@ impl r2d2::ManageConnection for Places {
 }
 
 pub(crate) struct Pool {
-    places: Arc<r2d2::Pool<Places>>,
+    places: Arc<r2d2::Pool<ConnectionManager>>,
     gate: Gate,
 }
 
@@ -82,10 +82,10 @@ struct State {
 }
 
 /// Somebody who is through the gate; dropping it lets in another.
-struct Passage<'a>(&'a Gate);
+struct Checkout<'a>(&'a Gate);
 
 /// Somebody in haste who waits for a place; until it is dropped nobody goes through the gate.
-struct Haste<'a>(&'a Gate);
+struct Priority<'a>(&'a Gate);
 
 /// How long a thread waits for a link.
 struct Wait<'a> {
@@ -96,8 +96,8 @@ struct Wait<'a> {
 /// A link, and the passage of who has it.
 struct Taken<'a> {
     // In this order, so that the place is free when the next goes through.
-    link: r2d2::PooledConnection<Places>,
-    _passage: Option<Passage<'a>>,
+    link: r2d2::PooledConnection<ConnectionManager>,
+    _checkout: Option<Checkout<'a>>,
 }
 
 impl Pool {
@@ -121,7 +121,7 @@ impl Pool {
             .idle_timeout(None)
             .max_lifetime(None)
             .thread_pool(Arc::clone(&threads))
-            .build_unchecked(Places { route });
+            .build_unchecked(ConnectionManager { route });
         let places = Arc::new(places);
         let weak = Arc::downgrade(&places);
         threads.execute_with_fixed_delay(look_every, look_every, move || {
@@ -149,7 +149,7 @@ impl Pool {
     pub(crate) fn link(
         &self,
         wait: Duration,
-        in_haste: bool,
+        has_priority: bool,
         is_over: &dyn Fn() -> bool,
     ) -> Result<impl DerefMut<Target = Link>, Failure> {
         let begun = Instant::now();
@@ -157,8 +157,8 @@ impl Pool {
             until: begun + wait,
             is_over,
         };
-        let taken = if in_haste {
-            self.in_haste(&wait)
+        let taken = if has_priority {
+            self.has_priority(&wait)
         } else {
             self.in_turn(&wait)
         };
@@ -175,26 +175,26 @@ impl Pool {
     }
 
     fn in_turn(&self, wait: &Wait<'_>) -> Option<Taken<'_>> {
-        let passage = self.gate.pass(wait)?;
+        let passage = self.gate.check_out(wait)?;
         Some(Taken {
             link: self.place(wait)?,
-            _passage: Some(passage),
+            _checkout: Some(passage),
         })
     }
 
-    fn in_haste(&self, wait: &Wait<'_>) -> Option<Taken<'_>> {
+    fn has_priority(&self, wait: &Wait<'_>) -> Option<Taken<'_>> {
         let link = self.places.try_get().or_else(|| {
             let _haste = self.gate.hurry();
             self.place(wait)
         })?;
         Some(Taken {
             link,
-            _passage: None,
+            _checkout: None,
         })
     }
 
     /// Waits for a free place.
-    fn place(&self, wait: &Wait<'_>) -> Option<r2d2::PooledConnection<Places>> {
+    fn place(&self, wait: &Wait<'_>) -> Option<r2d2::PooledConnection<ConnectionManager>> {
         // r2d2 hands out a free place even if no time is left.
         let mut slice = wait.slice().unwrap_or_default();
         loop {
@@ -216,7 +216,7 @@ impl Wait<'_> {
 
 /// Closes the connections of the free links that have not been used for so long; they are opened again when they are
 /// needed.
-fn close_idle(places: &r2d2::Pool<Places>, idle: Duration) {
+fn close_idle(places: &r2d2::Pool<ConnectionManager>, idle: Duration) {
     // All are taken out before one goes back, or the same would come again and again.
     let mut free = Vec::new();
     while let Some(link) = places.try_get() {
@@ -230,7 +230,7 @@ fn close_idle(places: &r2d2::Pool<Places>, idle: Duration) {
 
 impl Gate {
     /// Waits for its turn; returns `None` if the turn does not come before the wait is over.
-    fn pass(&self, wait: &Wait<'_>) -> Option<Passage<'_>> {
+    fn check_out(&self, wait: &Wait<'_>) -> Option<Checkout<'_>> {
         let mut state = self.state.lock();
         while !state.is_open() {
             let slice = wait.slice()?;
@@ -241,12 +241,12 @@ impl Gate {
         if state.is_open() {
             self.changed.notify_one();
         }
-        Some(Passage(self))
+        Some(Checkout(self))
     }
 
-    fn hurry(&self) -> Haste<'_> {
+    fn hurry(&self) -> Priority<'_> {
         self.state.lock().hasty += 1;
-        Haste(self)
+        Priority(self)
     }
 }
 
@@ -256,14 +256,14 @@ impl State {
     }
 }
 
-impl Drop for Passage<'_> {
+impl Drop for Checkout<'_> {
     fn drop(&mut self) {
         self.0.state.lock().free += 1;
         self.0.changed.notify_one();
     }
 }
 
-impl Drop for Haste<'_> {
+impl Drop for Priority<'_> {
     fn drop(&mut self) {
         self.0.state.lock().hasty -= 1;
         self.0.changed.notify_one();
@@ -348,14 +348,14 @@ mod tests {
         let pool = pool(1);
         let held = pool.link(SOON, false, &never).expect("it is free");
         let short = Duration::from_millis(20);
-        for in_haste in [false, true] {
+        for has_priority in [false, true] {
             let started = Instant::now();
-            assert!(pool.link(short, in_haste, &never).is_err());
+            assert!(pool.link(short, has_priority, &never).is_err());
             assert!(started.elapsed() >= short);
         }
         drop(held);
-        for in_haste in [true, false, true] {
-            assert!(pool.link(SOON, in_haste, &never).is_ok());
+        for has_priority in [true, false, true] {
+            assert!(pool.link(SOON, has_priority, &never).is_ok());
         }
     }
 
@@ -367,9 +367,9 @@ mod tests {
         let is_over = || over.load(Ordering::SeqCst);
         thread::scope(|scope| {
             // One waits at the gate, the other for a place.
-            let waits = [false, true].map(|in_haste| {
+            let waits = [false, true].map(|has_priority| {
                 let (pool, is_over) = (&pool, &is_over);
-                scope.spawn(move || pool.link(SOON * 10, in_haste, is_over).is_err())
+                scope.spawn(move || pool.link(SOON * 10, has_priority, is_over).is_err())
             });
             over.store(true, Ordering::SeqCst);
             let begun = Instant::now();

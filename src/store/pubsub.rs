@@ -14,11 +14,11 @@ use redis::Value;
 
 use crate::config::Server;
 use crate::error::{Failure, FailureKind};
-use crate::store::Heard;
+use crate::store::PubSubEvent;
 use crate::store::login::connect;
 use crate::store::refusal::refusal;
 use crate::store::route::{Budget, Route};
-use crate::store::socket::{Fault, Socket};
+use crate::store::socket::{Socket, TransportError};
 
 /// How long one wait for a message is.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -29,13 +29,13 @@ const SILENCES_TO_PING: u32 = 3;
 pub(super) fn listen(
     route: &Route,
     channels: &[&str],
-    hear: &mut dyn FnMut(Heard<'_>) -> bool,
+    hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
 ) -> Result<(), Failure> {
     let mut open = connect(route, &Budget::unlimited())?;
     if let Some(failure) = subscribe(&mut open, route, channels)? {
-        hear(Heard::Muted(&failure));
+        hear(PubSubEvent::Muted(&failure));
     }
-    if !hear(Heard::Subscribed) {
+    if !hear(PubSubEvent::Subscribed) {
         return Ok(());
     }
     let broken = |fault| route.broken(fault);
@@ -43,13 +43,15 @@ pub(super) fn listen(
     loop {
         let said = open.next(SILENCE).map_err(broken)?;
         silences = if said.is_some() { 0 } else { silences + 1 };
-        let said = said.map(|said| Said::of(&route.server, said));
+        let said = said.map(|said| PushMessage::of(&route.server, said));
         let go_on = match said.transpose()? {
-            Some(Said::Message { channel, payload }) => hear(Heard::Message {
+            Some(PushMessage::Message { channel, payload }) => hear(PubSubEvent::Message {
                 channel: &String::from_utf8_lossy(&channel),
                 payload: &payload,
             }),
-            Some(Said::Confirmation | Said::Pong) | None => hear(Heard::Silence),
+            Some(PushMessage::Confirmation | PushMessage::Pong) | None => {
+                hear(PubSubEvent::Silence)
+            }
         };
         if !go_on {
             return Ok(());
@@ -81,21 +83,21 @@ fn subscribe(
     // ignores the others.
     let said = open.next(route.io_timeout).map_err(broken)?;
     let said = said.ok_or_else(|| late(route))?;
-    if !matches!(Said::of(server, said)?, Said::Confirmation) {
+    if !matches!(PushMessage::of(server, said)?, PushMessage::Confirmation) {
         return Err(nonsense());
     }
     let Value::ServerError(error) = published else {
         return Ok(None);
     };
     let failure = refusal(server, error);
-    if failure.passes() {
+    if failure.is_transient() {
         return Err(failure);
     }
     Ok(Some(failure))
 }
 
 /// A push message of the server.
-pub(crate) enum Said {
+pub(crate) enum PushMessage {
     Message {
         channel: Vec<u8>,
         payload: Vec<u8>,
@@ -105,7 +107,7 @@ pub(crate) enum Said {
     Pong,
 }
 
-impl Said {
+impl PushMessage {
     /// Reads a push message.
     ///
     /// # Errors
@@ -145,5 +147,5 @@ fn nonsense() -> Failure {
 
 /// Returns the failure of a connection on which an answer is overdue.
 fn late(route: &Route) -> Failure {
-    route.broken(Fault::Io(io::ErrorKind::TimedOut.into()))
+    route.broken(TransportError::Io(io::ErrorKind::TimedOut.into()))
 }

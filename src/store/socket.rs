@@ -40,7 +40,7 @@ pub(super) struct Socket {
 
 /// What went wrong. Nothing more can be asked after it.
 #[derive(Debug)]
-pub(super) enum Fault {
+pub(super) enum TransportError {
     Io(io::Error),
     /// What came is no answer, for this reason.
     Malformed(String),
@@ -89,13 +89,17 @@ impl Socket {
     }
 
     /// Sends a command and reads its answer, both within `limit`.
-    pub(super) fn request(&mut self, command: &Cmd, limit: Duration) -> Result<Value, Fault> {
+    pub(super) fn request(
+        &mut self,
+        command: &Cmd,
+        limit: Duration,
+    ) -> Result<Value, TransportError> {
         self.send(command, limit)?;
         let answer = self.answer()?;
         if self.came.is_empty() {
             Ok(answer)
         } else {
-            Err(Fault::Malformed("more than one answer".to_owned()))
+            Err(TransportError::Malformed("more than one answer".to_owned()))
         }
     }
 
@@ -106,7 +110,7 @@ impl Socket {
         commands: &[Cmd],
         limit: Duration,
         mut heard: impl FnMut(usize, Value) -> Result<(), E>,
-    ) -> Result<Result<(), E>, Fault> {
+    ) -> Result<Result<(), E>, TransportError> {
         if commands.is_empty() {
             return Ok(Ok(()));
         }
@@ -116,7 +120,8 @@ impl Socket {
             command.write_packed_command(&mut self.packed);
         }
         let sent = self.stream.write_all(&self.packed);
-        sent.and_then(|()| self.stream.flush()).map_err(Fault::Io)?;
+        sent.and_then(|()| self.stream.flush())
+            .map_err(TransportError::Io)?;
         for number in 0..commands.len() {
             let answer = self.answer()?;
             if let Err(ended) = heard(number, answer) {
@@ -126,43 +131,46 @@ impl Socket {
         if self.came.is_empty() {
             Ok(Ok(()))
         } else {
-            Err(Fault::Malformed("more answers than requests".to_owned()))
+            Err(TransportError::Malformed(
+                "more answers than requests".to_owned(),
+            ))
         }
     }
 
     /// Sends a command whose answer comes among the [`next`](Self::next) things that are said.
-    pub(super) fn send(&mut self, command: &Cmd, limit: Duration) -> Result<(), Fault> {
+    pub(super) fn send(&mut self, command: &Cmd, limit: Duration) -> Result<(), TransportError> {
         self.stream.limited().begin(limit);
         self.packed.clear();
         command.write_packed_command(&mut self.packed);
         let sent = self.stream.write_all(&self.packed);
-        sent.and_then(|()| self.stream.flush()).map_err(Fault::Io)
+        sent.and_then(|()| self.stream.flush())
+            .map_err(TransportError::Io)
     }
 
     /// What the server says next by itself; none where that is not all there within `limit`. What has come of it by
     /// then is kept.
-    pub(super) fn next(&mut self, limit: Duration) -> Result<Option<Value>, Fault> {
+    pub(super) fn next(&mut self, limit: Duration) -> Result<Option<Value>, TransportError> {
         self.stream.limited().begin(limit);
         match self.answer() {
             Ok(value) => Ok(Some(value)),
-            Err(Fault::Io(error)) if error.kind() == io::ErrorKind::TimedOut => Ok(None),
+            Err(TransportError::Io(error)) if error.kind() == io::ErrorKind::TimedOut => Ok(None),
             Err(fault) => Err(fault),
         }
     }
 
-    fn answer(&mut self) -> Result<Value, Fault> {
+    fn answer(&mut self) -> Result<Value, TransportError> {
         loop {
             let end = self.frame.end(&self.came, LONGEST);
-            if let Some(end) = end.map_err(Fault::Malformed)? {
+            if let Some(end) = end.map_err(TransportError::Malformed)? {
                 self.frame = Frame::default();
                 let value = redis::parse_redis_value(&self.came[..end]);
                 self.came.drain(..end);
                 self.came.shrink_to(PIECE);
-                return value.map_err(|error| Fault::Malformed(error.to_string()));
+                return value.map_err(|error| TransportError::Malformed(error.to_string()));
             }
             let mut piece = [0; PIECE];
-            match self.stream.read(&mut piece).map_err(Fault::Io)? {
-                0 => return Err(Fault::Io(io::ErrorKind::UnexpectedEof.into())),
+            match self.stream.read(&mut piece).map_err(TransportError::Io)? {
+                0 => return Err(TransportError::Io(io::ErrorKind::UnexpectedEof.into())),
                 read => self.came.extend_from_slice(&piece[..read]),
             }
         }

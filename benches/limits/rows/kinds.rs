@@ -160,7 +160,7 @@ pub fn rate_limiter(bench: &Bench) -> Result<Measured> {
     /// More in this window than one thread can ask for, so that every answer is the same.
     const PLACES: u32 = 200;
     const PER: Duration = Duration::from_millis(1);
-    let passes = bench.count(12_000);
+    let is_transient = bench.count(12_000);
     let mut tally = bench.server.tally()?;
     let ours = |round| {
         let limiter =
@@ -168,17 +168,20 @@ pub fn rate_limiter(bench: &Bench) -> Result<Measured> {
         limiter.acquire()?;
         tally.count(|| {
             let start = Instant::now();
-            for _ in 0..passes {
+            for _ in 0..is_transient {
                 if limiter.try_acquire()? != Admission::Admitted {
                     return Err("there were not enough places".into());
                 }
             }
-            Ok((passes as u64, per_second(passes as u64, start.elapsed())))
+            Ok((
+                is_transient as u64,
+                per_second(is_transient as u64, start.elapsed()),
+            ))
         })
     };
     let limit = |round| {
         let mut connection = bare::connect(bench.url())?;
-        let script = include_str!("../../../src/script/lua/rate_pass.lua");
+        let script = include_str!("../../../src/script/lua/rate_limiter.lua");
         let mut pass = bare::load(&mut connection, script, 1)?;
         pass.arg(bench.bare_name(round));
         let pass = pass
@@ -189,10 +192,10 @@ pub fn rate_limiter(bench: &Bench) -> Result<Measured> {
         let is_past = |value: &Value| *value == Value::Array(vec![Value::Int(1), Value::Int(0)]);
         bare::ask(&mut connection, &pass, is_past)?;
         let start = Instant::now();
-        for _ in 0..passes {
+        for _ in 0..is_transient {
             bare::ask(&mut connection, &pass, is_past)?;
         }
-        Ok(per_second(passes as u64, start.elapsed()))
+        Ok(per_second(is_transient as u64, start.elapsed()))
     };
     let rounds = bench.interleave(ours, limit)?;
     Ok(Measured::new(rounds).counted(&tally))

@@ -14,7 +14,7 @@
 
 use std::time::Duration;
 
-use super::step::{Outcome, Step, Surroundings};
+use super::step::{Outcome, Step, StepContext};
 use crate::clock::Time;
 use crate::core::outage::{LONGEST_PAUSE, Outage};
 use crate::error::Failure;
@@ -72,15 +72,15 @@ impl Patience {
 
     /// Returns the end for this thread, if its time or the limit of an outage is over. A try that was not answered still
     /// has its one request.
-    pub(super) fn end(&self, around: &Surroundings<'_>) -> Option<Step> {
-        let is_over = match around.until {
+    pub(super) fn end(&self, context: &StepContext<'_>) -> Option<Step> {
+        let is_over = match context.until {
             None => self.is_contended(),
             Some(Time::NEVER) => {
                 let outage = self.outage.as_ref()?;
-                let failure = outage.too_long(around.now, around.outage_limit)?;
+                let failure = outage.too_long(context.now, context.outage_limit)?;
                 return Some(Step::Done(Outcome::Failed(failure)));
             }
-            Some(until) => around.now >= until && (self.has_begun() || self.outage.is_some()),
+            Some(until) => context.now >= until && (self.has_begun() || self.outage.is_some()),
         };
         is_over.then(|| Step::Done(Outcome::TimeOver(self.failure())))
     }
@@ -90,43 +90,43 @@ impl Patience {
         &mut self,
         failure: Failure,
         cut_short: bool,
-        around: &Surroundings<'_>,
+        context: &StepContext<'_>,
     ) -> Step {
         // 1. A permanent failure is everybody's.
-        if !failure.passes() {
+        if !failure.is_transient() {
             return Step::Done(Outcome::Failed(failure));
         }
         // 2. A failure after this thread's deadline says nothing to the threads behind it.
-        if around.until.is_some_and(|until| around.now >= until) {
+        if context.until.is_some_and(|until| context.now >= until) {
             let result = if cut_short {
-                self.before(failure, around)
+                self.before(failure, context)
             } else {
                 Some(failure)
             };
             return Step::Done(Outcome::TimeOver(result));
         }
         // 3. Nobody waits for the failure to pass.
-        let waits = self.has_begun() || around.waits_through_outages;
-        if around.until.is_none() || !waits {
+        let waits = self.has_begun() || context.waits_through_outages;
+        if context.until.is_none() || !waits {
             return Step::Done(Outcome::Failed(failure));
         }
         // 4. Sleep, unless the outage has lasted for its limit.
-        let pause = Outage::note(&mut self.outage, failure, around.now, around.outage_limit);
-        match self.end(around) {
+        let pause = Outage::note(&mut self.outage, failure, context.now, context.outage_limit);
+        match self.end(context) {
             Some(end) => end,
-            None => sleep(jittered(around.chance, pause), around),
+            None => sleep(jittered(context.rng, pause), context),
         }
     }
 
     /// Returns the result of a thread whose deadline `cut` its last request short. `None`: the answer before was "held".
-    fn before(&self, cut: Failure, around: &Surroundings<'_>) -> Option<Failure> {
-        let was_held = matches!(self.wait, Wait::Held(at) if at >= around.arrived);
+    fn before(&self, cut: Failure, context: &StepContext<'_>) -> Option<Failure> {
+        let was_held = matches!(self.wait, Wait::Held(at) if at >= context.arrived);
         self.failure().or_else(|| (!was_held).then_some(cut))
     }
 }
 
 /// Returns a sleep, which ends at the thread's own deadline. That is later than now, so the sleep has a length.
-pub(super) fn sleep(length: Duration, around: &Surroundings<'_>) -> Step {
-    let until = around.now + length.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
-    Step::Sleep(until.min(around.until.unwrap_or(Time::NEVER)))
+pub(super) fn sleep(length: Duration, context: &StepContext<'_>) -> Step {
+    let until = context.now + length.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
+    Step::Sleep(until.min(context.until.unwrap_or(Time::NEVER)))
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::step::Leftover;
+use super::step::OrphanedOwner;
 use crate::clock::Time;
 use crate::sync::Arc;
 
@@ -10,14 +10,14 @@ use crate::sync::Arc;
 pub(super) enum State {
     /// No request is under way; the next one asks for the lock.
     Ask(InRedis),
-    /// No request is under way; the next one takes over the tenure of `from`.
-    TakeOver { from: Leftover, queued: bool },
+    /// No request is under way; the next one takes over the lease of `from`.
+    TakeOver { from: OrphanedOwner, queued: bool },
     /// A request for the lock is under way.
     AskSent { request: Sent, in_redis: InRedis },
-    /// A request that takes over the tenure of `from` is under way.
+    /// A request that takes over the lease of `from` is under way.
     TakeOverSent {
         request: Sent,
-        from: Leftover,
+        from: OrphanedOwner,
         queued: bool,
     },
     /// The owner holds the lock.
@@ -46,7 +46,7 @@ pub(super) struct Uncertain {
 pub(super) struct Sent {
     /// How many fences a grant reserves.
     pub(super) fences: u64,
-    /// Whether a tenure was offered to be shared instead.
+    /// Whether a lease was offered to be shared instead.
     pub(super) offered: bool,
     /// The channel under which the queue will know the owner; `None` if the owner must not queue.
     pub(super) channel: Option<Arc<str>>,
@@ -57,15 +57,15 @@ impl State {
         Self::Ask(InRedis::new(false))
     }
 
-    pub(super) fn take_over(from: Leftover) -> Self {
+    pub(super) fn take_over(from: OrphanedOwner) -> Self {
         Self::TakeOver {
             from,
             queued: false,
         }
     }
 
-    /// Takes the request under way apart: its terms, the traces of its owner, and the tenure that it takes over.
-    pub(super) fn into_request(self) -> (Sent, InRedis, Option<Leftover>) {
+    /// Takes the request under way apart: its terms, the traces of its owner, and the lease that it takes over.
+    pub(super) fn into_request(self) -> (Sent, InRedis, Option<OrphanedOwner>) {
         match self {
             Self::AskSent { request, in_redis } => (request, in_redis, None),
             Self::TakeOverSent {
@@ -87,7 +87,7 @@ impl State {
         }
     }
 
-    /// Returns whether the request under way offers a tenure to be shared.
+    /// Returns whether the request under way offers a lease to be shared.
     pub(super) fn offers(&self) -> bool {
         match self {
             Self::AskSent { request, .. } | Self::TakeOverSent { request, .. } => request.offered,

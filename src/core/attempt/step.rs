@@ -4,27 +4,27 @@ use std::time::Duration;
 
 use crate::clock::Time;
 use crate::config::Terms;
-use crate::core::poll::Hearing;
+use crate::core::poll::SubscriptionState;
 use crate::error::Failure;
 use crate::message::{GiveBack, Reply, Verb};
-use crate::random::Chance;
+use crate::random::Rng;
 use crate::sync::Arc;
 
 /// The present, as an attempt needs it for a step.
-pub(crate) struct Surroundings<'a> {
+pub(crate) struct StepContext<'a> {
     pub(crate) now: Time,
     /// When the driving thread called.
     pub(crate) arrived: Time,
     pub(crate) terms: Terms,
     /// When the driving thread gives up; `None` if it only tries.
     pub(crate) until: Option<Time>,
-    pub(crate) hearing: Hearing,
+    pub(crate) subscription: SubscriptionState,
     /// How many fences a grant reserves if the lock will be passed on.
     pub(crate) block: u64,
-    /// A tenure of this process that more threads may share, if nobody else waits.
-    pub(crate) beside: Option<Arc<str>>,
+    /// A lease of this process that more threads may share, if nobody else waits.
+    pub(crate) shareable_lease: Option<Arc<str>>,
     /// Into how many units the lock is divided.
-    pub(crate) of: u32,
+    pub(crate) total_units: u32,
     /// Whether other threads of this process wait.
     pub(crate) crowded: bool,
     /// How many delegates this process has, over all names.
@@ -33,7 +33,7 @@ pub(crate) struct Surroundings<'a> {
     /// Whether a failure of the first request is waited out too.
     pub(crate) waits_through_outages: bool,
     pub(crate) label: &'a str,
-    pub(crate) chance: &'a dyn Chance,
+    pub(crate) rng: &'a dyn Rng,
 }
 
 /// The event that leads to a step.
@@ -69,7 +69,7 @@ pub(crate) enum Step {
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Granted(Grant),
-    /// Threads may share the tenure that was offered for another quantum.
+    /// Threads may share the lease that was offered for another quantum.
     Shared,
     /// The thread's time is over. `None`: the last answer was "held". Otherwise this failure kept the thread from an
     /// answer. Another thread may carry the attempt on.
@@ -92,20 +92,20 @@ pub(crate) struct Grant {
     /// Whether other processes are known, or likely, to wait for it.
     pub(crate) contended: bool,
     /// Until when Redis may still carry out a request of unknown outcome.
-    pub(crate) doubt: Option<Time>,
+    pub(crate) uncertain_until: Option<Time>,
     /// Until when Redis may keep the key for such a request, whose lease may be longer than this grant's.
     pub(crate) kept_until: Option<Time>,
 }
 
 /// An owner of this process that may be left in Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Leftover {
+pub(crate) struct OrphanedOwner {
     pub(crate) owner: Arc<str>,
     pub(crate) units: u32,
     /// Until when the answer "not there" is not final.
-    pub(crate) doubt: Option<Time>,
+    pub(crate) uncertain_until: Option<Time>,
     /// Until when Redis may keep the key, if that may be longer than the lease of the thread that ends it.
     pub(crate) kept_until: Option<Time>,
-    /// The unused part of the fences of a tenure.
+    /// The unused part of the fences of a lease.
     pub(crate) give_back: Option<GiveBack>,
 }

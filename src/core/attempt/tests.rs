@@ -4,17 +4,17 @@ use super::*;
 use crate::config::Terms;
 use crate::core::outage::{LONGEST_PAUSE, UNCONFIRMED_PAUSE};
 use crate::message::GiveBack;
-use crate::random::SystemChance;
+use crate::random::SystemRng;
 
 const LEASE: Duration = Duration::from_secs(30);
 const START: Time = Time::from_nanos(1 << 50);
 
 /// An attempt, and the present as its thread sees it.
 struct Scene {
-    chance: SystemChance,
+    rng: SystemRng,
     now: Time,
     until: Option<Time>,
-    hearing: Hearing,
+    subscription: SubscriptionState,
     lease: Duration,
     delegates: u32,
     waits_through_outages: bool,
@@ -23,13 +23,13 @@ struct Scene {
 
 impl Scene {
     fn new(until: Option<Time>) -> Self {
-        let chance = SystemChance::new();
+        let rng = SystemRng::new();
         Self {
-            attempt: Attempt::new(&chance, "l", 1),
-            chance,
+            attempt: Attempt::new(&rng, "l", 1),
+            rng,
             now: START,
             until,
-            hearing: Hearing::Ready("c".into()),
+            subscription: SubscriptionState::Ready("c".into()),
             lease: LEASE,
             delegates: 1,
             waits_through_outages: false,
@@ -43,21 +43,21 @@ impl Scene {
     fn step(&mut self, input: Input) -> Step {
         self.attempt.step(
             input,
-            &Surroundings {
+            &StepContext {
                 now: self.now,
                 arrived: START,
                 terms: Terms::new(self.lease, true),
                 until: self.until,
-                hearing: self.hearing.clone(),
+                subscription: self.subscription.clone(),
                 block: 100,
-                beside: None,
-                of: 1,
+                shareable_lease: None,
+                total_units: 1,
                 crowded: false,
                 delegates: self.delegates,
                 outage_limit: Duration::from_mins(1),
                 waits_through_outages: self.waits_through_outages,
                 label: "l",
-                chance: &self.chance,
+                rng: &self.rng,
             },
         )
     }
@@ -120,7 +120,7 @@ fn a_free_lock_is_one_request_with_one_fence() {
         panic!("not granted");
     };
     assert_eq!(
-        (grant.fence, grant.contended, grant.doubt),
+        (grant.fence, grant.contended, grant.uncertain_until),
         (7, false, None)
     );
     assert_eq!(grant.deadline, valid_until(START, LEASE));
@@ -152,7 +152,7 @@ fn a_try_never_queues_and_ends_with_the_answer() {
 #[test]
 fn a_wait_queues_only_after_the_first_try_to_subscribe() {
     let mut scene = Scene::waiting();
-    scene.hearing = Hearing::NotYet;
+    scene.subscription = SubscriptionState::NotYet;
     let Verb::Acquire { ask, .. } = scene.send(Input::Go) else {
         panic!("not asked");
     };
@@ -160,7 +160,7 @@ fn a_wait_queues_only_after_the_first_try_to_subscribe() {
     assert!(sleep_of(scene.replied(held(None)), START) <= poll::SUBSCRIBING);
     scene.send(Input::Woken);
     // Confirmed while the request was under way.
-    scene.hearing = Hearing::Ready("c".into());
+    scene.subscription = SubscriptionState::Ready("c".into());
     assert!(sleep_of(scene.replied(held(None)), START) <= AFTER_EXPIRY);
     let Verb::Acquire { ask, at_once } = scene.send(Input::Woken) else {
         panic!("not asked");
@@ -168,7 +168,7 @@ fn a_wait_queues_only_after_the_first_try_to_subscribe() {
     assert_eq!((ask.channel.as_deref(), at_once), (Some("c"), true));
     scene.replied(held(None));
     // Queued under its channel: the queue goes first now.
-    scene.hearing = Hearing::NoSubscription;
+    scene.subscription = SubscriptionState::NoSubscription;
     let Verb::Acquire { ask, at_once } = scene.send(Input::Woken) else {
         panic!("not asked");
     };
@@ -179,20 +179,23 @@ fn a_wait_queues_only_after_the_first_try_to_subscribe() {
 /// For each state of the subscription before a request and after it: only what the request named can wake it.
 #[test]
 fn a_request_that_named_the_wrong_channel_is_followed_by_another_at_once() {
-    let states = [Hearing::Ready("c".into()), Hearing::NoSubscription];
+    let states = [
+        SubscriptionState::Ready("c".into()),
+        SubscriptionState::NoSubscription,
+    ];
     for before in &states {
         for after in &states {
             let mut scene = Scene::waiting();
-            scene.hearing = before.clone();
+            scene.subscription = before.clone();
             scene.send(Input::Go);
-            scene.hearing = after.clone();
+            scene.subscription = after.clone();
             let slept = sleep_of(scene.replied(held(None)), START);
             assert_eq!(slept <= AFTER_EXPIRY, before != after, "{slept:?}");
         }
     }
 }
 
-/// It may have been handed the lock, for its claim window, and the message may be lost or never sent.
+/// It may have been handed the lock, for its pickup window, and the message may be lost or never sent.
 #[test]
 fn polls_come_within_the_claim_window() {
     for (lease_ms, window_ms) in [
@@ -203,17 +206,20 @@ fn polls_come_within_the_claim_window() {
         (30_000, 1000),
     ] {
         let window = Duration::from_millis(window_ms);
-        for hearing in [Hearing::Ready("c".into()), Hearing::NoSubscription] {
+        for subscription in [
+            SubscriptionState::Ready("c".into()),
+            SubscriptionState::NoSubscription,
+        ] {
             let mut scene = Scene::waiting();
             scene.lease = Duration::from_millis(lease_ms);
-            scene.hearing = hearing.clone();
+            scene.subscription = subscription.clone();
             scene.send(Input::Go);
             let slept = sleep_of(scene.replied(held(None)), START);
-            let most = match hearing {
-                Hearing::NoSubscription => window / 3,
+            let most = match subscription {
+                SubscriptionState::NoSubscription => window / 3,
                 _ => window * 19 / 20,
             };
-            assert!(slept <= most, "{lease_ms} ms, {hearing:?}: {slept:?}");
+            assert!(slept <= most, "{lease_ms} ms, {subscription:?}: {slept:?}");
         }
     }
 }
@@ -262,7 +268,10 @@ fn the_first_error_is_returned_and_later_ones_are_waited_out() {
     let step = scene.failed(FailureKind::Unavailable, true);
     assert!(matches!(step, Step::Done(Outcome::Failed(_))));
     // It may still be carried out.
-    assert_eq!(scene.attempt.abandon()[0].doubt, Some(START + LEASE));
+    assert_eq!(
+        scene.attempt.abandon()[0].uncertain_until,
+        Some(START + LEASE)
+    );
 
     let mut scene = Scene::waiting();
     scene.send(Input::Go);
@@ -287,7 +296,7 @@ fn the_first_error_is_returned_and_later_ones_are_waited_out() {
             other => panic!("{other:?}"),
         }
     };
-    assert!(failure.passes());
+    assert!(failure.is_transient());
     assert!(
         slept >= Duration::from_mins(1) && slept < Duration::from_secs(65),
         "{slept:?}"
@@ -361,7 +370,7 @@ fn a_grant_after_an_unknown_outcome_stays_in_doubt() {
     let Step::Done(Outcome::Granted(grant)) = scene.replied(GRANTED) else {
         panic!("not granted");
     };
-    assert_eq!(grant.doubt, Some(START + LEASE));
+    assert_eq!(grant.uncertain_until, Some(START + LEASE));
     assert!(grant.contended);
 }
 
@@ -377,7 +386,7 @@ fn a_grant_by_a_request_that_went_out_twice_stays_in_doubt() {
     let Step::Done(Outcome::Granted(grant)) = step else {
         panic!("not granted");
     };
-    assert_eq!(grant.doubt, Some(START + LEASE));
+    assert_eq!(grant.uncertain_until, Some(START + LEASE));
 }
 
 /// A guard holds the lock under this owner: a cancel would end the lock under it.
@@ -412,7 +421,7 @@ fn a_grant_past_its_validity_is_not_one() {
         resent: false,
     });
     assert!(matches!(step, Step::Sleep(_)));
-    assert_eq!(scene.attempt.leftovers()[0].owner, owner);
+    assert_eq!(scene.attempt.orphaned_owners()[0].owner, owner);
     assert_ne!(*scene.attempt.owner(), owner);
 }
 
@@ -448,9 +457,9 @@ fn a_grant_that_too_few_replicas_have_is_cancelled_before_the_next_try() {
             panic!("it does not go on");
         };
         assert!(until.since(scene.now) >= UNCONFIRMED_PAUSE * 3 / 4);
-        let left = scene.attempt.leftovers();
+        let left = scene.attempt.orphaned_owners();
         assert_eq!((left.len(), &left[0].owner), (1, &owner));
-        assert_eq!(left[0].doubt, Some(scene.now));
+        assert_eq!(left[0].uncertain_until, Some(scene.now));
         assert_ne!(*scene.attempt.owner(), owner);
         scene.now = until;
         // The cancel is on its way: that the lock is still held says nothing.
@@ -577,14 +586,14 @@ fn a_request_that_is_cut_short_leaves_the_answer_before_it() {
 
 fn taking_over(scene: &mut Scene) -> Arc<str> {
     let from: Arc<str> = "lh1:mine:l".into();
-    let leftover = Leftover {
+    let orphaned_owner = OrphanedOwner {
         owner: Arc::clone(&from),
         units: 1,
-        doubt: None,
+        uncertain_until: None,
         kept_until: None,
         give_back: None,
     };
-    scene.attempt = Attempt::take_over(&scene.chance, "l", leftover);
+    scene.attempt = Attempt::take_over(&scene.rng, "l", orphaned_owner);
     let verb = scene.send(Input::Go);
     assert!(matches!(verb, Verb::TakeOver { from: f, .. } if f == from));
     from
@@ -599,11 +608,11 @@ fn a_take_over_of_unknown_outcome_leaves_both_owners_behind() {
         scene.failed(FailureKind::Unavailable, true),
         Step::Sleep(_)
     ));
-    let left: Vec<_> = scene.attempt.leftovers();
+    let left: Vec<_> = scene.attempt.orphaned_owners();
     assert_eq!([&left[0].owner, &left[1].owner], [&from, &owner]);
     assert!(
         left.iter()
-            .all(|leftover| leftover.doubt == Some(START + LEASE))
+            .all(|orphaned_owner| orphaned_owner.uncertain_until == Some(START + LEASE))
     );
     scene.now = scene.now + Duration::from_secs(1);
     let verb = scene.send(Input::Woken);
@@ -620,7 +629,10 @@ fn an_answer_to_another_question_takes_nothing_over() {
         let step = scene.replied(reply);
         assert!(matches!(step, Step::Done(Outcome::Failed(_))), "{step:?}");
         let left = scene.attempt.abandon();
-        let left: Vec<_> = left.iter().map(|leftover| &*leftover.owner).collect();
+        let left: Vec<_> = left
+            .iter()
+            .map(|orphaned_owner| &*orphaned_owner.owner)
+            .collect();
         assert_eq!(left, [&*from, &*owner]);
     }
 }
@@ -643,7 +655,10 @@ fn what_was_refused_half_way_leaves_its_owner_behind() {
         });
         assert!(matches!(step, Step::Done(Outcome::Failed(_))), "{step:?}");
         let left = scene.attempt.abandon();
-        let doubts: Vec<_> = left.iter().map(|leftover| leftover.doubt).collect();
+        let doubts: Vec<_> = left
+            .iter()
+            .map(|orphaned_owner| orphaned_owner.uncertain_until)
+            .collect();
         assert_eq!(doubts, if half_done { vec![Some(sent)] } else { vec![] });
     }
 }
@@ -665,14 +680,14 @@ fn a_take_over_that_was_not_sent_is_sent_again_or_cleaned_up() {
 fn who_takes_a_release_back_keeps_the_patience_of_its_wait() {
     for waits in [false, true] {
         let mut scene = Scene::waiting();
-        let from = Leftover {
+        let from = OrphanedOwner {
             owner: "lh1:mine:l".into(),
             units: 1,
-            doubt: None,
+            uncertain_until: None,
             kept_until: None,
             give_back: None,
         };
-        scene.attempt = Attempt::take_back(&scene.chance, "l", from.clone(), waits);
+        scene.attempt = Attempt::take_back(&scene.rng, "l", from.clone(), waits);
         scene.send(Input::Go);
         let step = scene.failed(FailureKind::Unavailable, false);
         assert_eq!(matches!(step, Step::Sleep(_)), waits, "{step:?}");
@@ -686,14 +701,14 @@ fn a_take_over_that_is_abandoned_leaves_its_unused_fences_to_be_given_back() {
     let unused = Some(GiveBack { used: 1, last: 9 });
     for failure in [None, Some(true), Some(false)] {
         let mut scene = Scene::waiting();
-        let from = Leftover {
+        let from = OrphanedOwner {
             owner: "lh1:mine:l".into(),
             units: 1,
-            doubt: None,
+            uncertain_until: None,
             kept_until: None,
             give_back: unused,
         };
-        scene.attempt = Attempt::take_over(&scene.chance, "l", from);
+        scene.attempt = Attempt::take_over(&scene.rng, "l", from);
         scene.send(Input::Go);
         if let Some(unknown) = failure {
             scene.failed(FailureKind::Unavailable, unknown);
@@ -706,19 +721,22 @@ fn a_take_over_that_is_abandoned_leaves_its_unused_fences_to_be_given_back() {
 fn a_take_over_from_an_owner_in_doubt_leaves_that_owner_behind() {
     for reply in [GRANTED, held(None)] {
         let mut scene = Scene::waiting();
-        let from = Leftover {
+        let from = OrphanedOwner {
             owner: "lh1:mine:l".into(),
             units: 1,
-            doubt: Some(START + LEASE),
+            uncertain_until: Some(START + LEASE),
             kept_until: None,
             give_back: Some(GiveBack { used: 1, last: 9 }),
         };
-        scene.attempt = Attempt::take_over(&scene.chance, "l", from.clone());
+        scene.attempt = Attempt::take_over(&scene.rng, "l", from.clone());
         scene.send(Input::Go);
         scene.replied(reply);
         // The take-over has given the unused fences back.
         let give_back = None;
-        assert_eq!(scene.attempt.leftovers(), [Leftover { give_back, ..from }]);
+        assert_eq!(
+            scene.attempt.orphaned_owners(),
+            [OrphanedOwner { give_back, ..from }]
+        );
     }
 }
 

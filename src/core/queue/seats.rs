@@ -1,4 +1,4 @@
-//! A tenure of this process, and the turns that its threads have in it.
+//! A lease of this process, and the turns that its threads have in it.
 
 use crate::clock::Time;
 use crate::core::fence::Fences;
@@ -7,23 +7,23 @@ use crate::message::{GiveBack, Sharing};
 /// A grant, as the queue keeps it.
 #[derive(Debug)]
 pub(crate) struct Granted<T> {
-    pub(crate) tenure: T,
+    pub(crate) process_lease: T,
     pub(crate) units: u32,
     pub(crate) fences: Fences,
     pub(crate) quantum_over: Time,
 }
 
-/// One thread's part in a tenure.
+/// One thread's part in a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Turn<T> {
-    pub(crate) tenure: T,
+    pub(crate) process_lease: T,
     pub(crate) fence: u64,
 }
 
-/// A tenure, and how many of its seats are taken.
+/// A lease, and how many of its seats are taken.
 #[derive(Debug)]
 pub(super) struct Seats<T> {
-    pub(super) tenure: T,
+    pub(super) process_lease: T,
     units: u32,
     /// How many threads have a turn now.
     taken: u32,
@@ -34,7 +34,7 @@ pub(super) struct Seats<T> {
 impl<T: Clone> Seats<T> {
     pub(super) fn new(granted: Granted<T>) -> Self {
         Self {
-            tenure: granted.tenure,
+            process_lease: granted.process_lease,
             units: granted.units,
             taken: 0,
             fences: granted.fences,
@@ -61,7 +61,7 @@ impl<T: Clone> Seats<T> {
         let fence = self.fences.take()?;
         self.taken += 1;
         Some(Turn {
-            tenure: self.tenure.clone(),
+            process_lease: self.process_lease.clone(),
             fence,
         })
     }

@@ -23,7 +23,7 @@ const BESIDE: Sharing = Sharing {
 };
 
 /// It is its number.
-impl Tenancy for u32 {
+impl HeldLease for u32 {
     fn number(&self) -> u64 {
         (*self).into()
     }
@@ -33,8 +33,8 @@ impl Tenancy for u32 {
     }
 }
 
-fn wants(units: u32, waits: bool) -> Wants {
-    Wants {
+fn params(units: u32, waits: bool) -> AcquireParams {
+    AcquireParams {
         units,
         terms: TERMS,
         waits,
@@ -45,9 +45,9 @@ fn at(ms: u64) -> Time {
     Time::from_nanos(ms * 1_000_000)
 }
 
-fn grant(tenure: u32, units: u32, fences: Fences, quantum_over: Time) -> Granted<u32> {
+fn grant(process_lease: u32, units: u32, fences: Fences, quantum_over: Time) -> Granted<u32> {
     Granted {
-        tenure,
+        process_lease,
         units,
         fences,
         quantum_over,
@@ -58,20 +58,20 @@ fn grant(tenure: u32, units: u32, fences: Fences, quantum_over: Time) -> Granted
 fn a_tenure_passes_until_its_quantum_is_over() {
     let mut queue = Queue::new(ALONE);
     let arrive = |queue: &mut Queue<&str, u32>, who| {
-        queue.arrive(wants(1, true), at(0), |_| Health::Good, || who)
+        queue.arrive(params(1, true), at(0), |_| Health::Good, || who)
     };
     assert!(matches!(arrive(&mut queue, "a"), Arrival::Delegate));
     assert!(matches!(arrive(&mut queue, "b"), Arrival::Queued(0)));
     assert!(matches!(arrive(&mut queue, "c"), Arrival::Queued(1)));
     let begun = queue.granted(grant(9, 1, Fences::new(100, 10), at(50)), at(0));
     assert_eq!(begun.turn.fence, 100);
-    assert!(begun.beside.0.is_none() && begun.next.is_none());
-    let Finish::Passed((Some(("b", turn)), _)) = queue.finish(9, at(49), Health::Good) else {
+    assert!(begun.shareable_lease.0.is_none() && begun.next.is_none());
+    let Finish::HandedOn((Some(("b", turn)), _)) = queue.finish(9, at(49), Health::Good) else {
         panic!("not passed on");
     };
     assert_eq!(turn.fence, 101);
     let Finish::TakeOver("c", Some(back)) =
-        queue.finish(turn.tenure.number(), at(50), Health::Good)
+        queue.finish(turn.process_lease.number(), at(50), Health::Good)
     else {
         panic!("no take-over at the end of the quantum");
     };
@@ -87,7 +87,7 @@ fn a_tenure_passes_until_its_quantum_is_over() {
 #[test]
 fn other_terms_take_over_instead_of_being_passed_to() {
     let mut queue: Queue<&str, u32> = Queue::new(ALONE);
-    let mut other = wants(1, true);
+    let mut other = params(1, true);
     queue.arrive(other, at(0), |_| Health::Good, || "a");
     other.terms = Terms::new(Duration::from_secs(31), true);
     queue.arrive(other, at(0), |_| Health::Good, || "b");
@@ -103,20 +103,20 @@ fn readers_sit_together_until_the_quantum_is_over_and_then_ask_anew() {
     let mut queue: Queue<u32, u32> = Queue::new(TOGETHER);
     let fences = || Fences::granted(crate::message::Kind::Read, 7, 1);
     let arrive = |queue: &mut Queue<u32, u32>, now| {
-        queue.arrive(wants(1, true), now, |_| Health::Good, || 0)
+        queue.arrive(params(1, true), now, |_| Health::Good, || 0)
     };
     assert!(matches!(arrive(&mut queue, at(0)), Arrival::Delegate));
     assert!(matches!(arrive(&mut queue, at(0)), Arrival::Queued(_)));
     let begun = queue.granted(grant(1, 1, fences(), at(50)), at(0));
-    assert_eq!(begun.beside.0.map(|(_, turn)| turn.fence), Some(7));
+    assert_eq!(begun.shareable_lease.0.map(|(_, turn)| turn.fence), Some(7));
     assert!(matches!(arrive(&mut queue, at(49)), Arrival::Turn(_)));
-    // The old tenure goes on for those who are in it; nobody else joins them, nor waits for their end.
+    // The old lease goes on for those who are in it; nobody else joins them, nor waits for their end.
     assert!(matches!(arrive(&mut queue, at(50)), Arrival::Delegate));
     queue.granted(grant(2, 1, fences(), at(100)), at(50));
-    assert!(matches!(arrive(&mut queue, at(51)), Arrival::Turn(turn) if turn.tenure == 2));
+    assert!(matches!(arrive(&mut queue, at(51)), Arrival::Turn(turn) if turn.process_lease == 2));
     for _ in 0..2 {
         let finish = queue.finish(1, at(52), Health::Good);
-        assert!(matches!(finish, Finish::Passed((None, _))));
+        assert!(matches!(finish, Finish::HandedOn((None, _))));
     }
     assert!(matches!(
         queue.finish(1, at(52), Health::Good),
@@ -128,7 +128,7 @@ fn readers_sit_together_until_the_quantum_is_over_and_then_ask_anew() {
 fn permits_are_asked_for_one_after_the_other_and_passed_to_their_equals() {
     let mut queue: Queue<&str, u32> = Queue::new(BESIDE);
     let arrive = |queue: &mut Queue<&str, u32>, units, who| {
-        queue.arrive(wants(units, true), at(0), |_| Health::Good, || who)
+        queue.arrive(params(units, true), at(0), |_| Health::Good, || who)
     };
     assert!(matches!(arrive(&mut queue, 1, "a"), Arrival::Delegate));
     assert!(matches!(arrive(&mut queue, 1, "b"), Arrival::Queued(_)));
@@ -143,7 +143,7 @@ fn permits_are_asked_for_one_after_the_other_and_passed_to_their_equals() {
     ));
     let begun = queue.granted(grant(2, 1, Fences::new(10, 9), at(50)), at(2));
     assert_eq!(begun.next, Some("c"));
-    let Finish::Passed((Some(("d", _)), _)) = queue.finish(2, at(3), Health::Good) else {
+    let Finish::HandedOn((Some(("d", _)), _)) = queue.finish(2, at(3), Health::Good) else {
         panic!("not passed on");
     };
 }
@@ -184,7 +184,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// The plain model: the waiting threads in order, the delegate, the live tenures and turns, and whether a release is
+/// The plain model: the waiting threads in order, the delegate, the live leases and turns, and whether a release is
 /// under way.
 #[derive(Debug)]
 struct Model {
@@ -192,26 +192,26 @@ struct Model {
     waiting: Vec<(u64, u32, bool, u64)>,
     asking: Option<(u32, LastAnswer)>,
     /// With their units.
-    tenures: Vec<(u32, u32)>,
+    process_leases: Vec<(u32, u32)>,
     /// Those that are passed to nobody.
     shut: Vec<u32>,
     turns: Vec<Turn<u32>>,
-    ending: bool,
+    release_task: bool,
     fence: u64,
 }
 
 impl Model {
     fn fits(&self, units: u32) -> bool {
-        self.tenures.iter().any(|(tenure, of)| {
-            let is_open = !self.shut.contains(tenure);
-            *of == units && is_open && self.taken(*tenure) < self.sharing.seats()
+        self.process_leases.iter().any(|(process_lease, of)| {
+            let is_open = !self.shut.contains(process_lease);
+            *of == units && is_open && self.taken(*process_lease) < self.sharing.seats()
         })
     }
 
-    fn taken(&self, tenure: u32) -> u32 {
+    fn taken(&self, process_lease: u32) -> u32 {
         self.turns
             .iter()
-            .filter(|turn| turn.tenure == tenure)
+            .filter(|turn| turn.process_lease == process_lease)
             .count() as u32
     }
 
@@ -227,16 +227,22 @@ impl Model {
         assert!(!self.turns.iter().any(repeats), "a fence was repeated");
         self.fence = self.fence.max(turn.fence);
         assert!(
-            self.tenures.contains(&(turn.tenure, units)),
+            self.process_leases.contains(&(turn.process_lease, units)),
             "it does not fit"
         );
-        assert!(self.taken(turn.tenure) < self.sharing.seats(), "it is full");
+        assert!(
+            self.taken(turn.process_lease) < self.sharing.seats(),
+            "it is full"
+        );
         self.turns.push(turn);
     }
 
     fn admitted(&mut self, admitted: impl IntoIterator<Item = Admitted<u64, u32>>) {
         for (who, turn) in admitted {
-            assert!(!self.shut.contains(&turn.tenure), "past the delegate");
+            assert!(
+                !self.shut.contains(&turn.process_lease),
+                "past the delegate"
+            );
             let (units, _) = self.serve(who);
             self.turn(turn, units);
         }
@@ -261,11 +267,11 @@ impl Model {
 
     /// Whether this process has all of it.
     fn is_held(&self) -> bool {
-        !self.sharing.several && !self.tenures.is_empty()
+        !self.sharing.several && !self.process_leases.is_empty()
     }
 
     fn may_ask(&self) -> bool {
-        self.asking.is_none() && !self.is_held() && !self.ending
+        self.asking.is_none() && !self.is_held() && !self.release_task
     }
 
     fn delegate(&mut self, next: Option<u64>, answer: LastAnswer) {
@@ -276,11 +282,17 @@ impl Model {
         }
     }
 
-    /// Begins a tenure, with the turns and the tasks that the queue returned.
-    fn begun(&mut self, begun: Begun<u64, u32>, tenure: u32, units: u32) {
-        self.tenures.push((tenure, units));
+    /// Begins a lease, with the turns and the tasks that the queue returned.
+    fn begun(&mut self, begun: Begun<u64, u32>, process_lease: u32, units: u32) {
+        self.process_leases.push((process_lease, units));
         self.turn(begun.turn, units);
-        self.admitted(begun.beside.0.into_iter().chain(begun.beside.1));
+        self.admitted(
+            begun
+                .shareable_lease
+                .0
+                .into_iter()
+                .chain(begun.shareable_lease.1),
+        );
         self.delegate(begun.next, LastAnswer::None);
         if self.sharing.several {
             assert!(begun.tried.is_empty());
@@ -289,8 +301,9 @@ impl Model {
         }
     }
 
-    fn over(&mut self, tenure: u32) {
-        self.tenures.retain(|(other, _)| *other != tenure);
+    fn over(&mut self, process_lease: u32) {
+        self.process_leases
+            .retain(|(other, _)| *other != process_lease);
     }
 }
 
@@ -307,10 +320,10 @@ proptest! {
             sharing,
             waiting: Vec::new(),
             asking: None,
-            tenures: Vec::new(),
+            process_leases: Vec::new(),
             shut: Vec::new(),
             turns: Vec::new(),
-            ending: false,
+            release_task: false,
             fence: 0,
         };
         let now = at(0);
@@ -319,7 +332,7 @@ proptest! {
             match act {
                 Act::Arrive(units, waits) => {
                     let fits = model.waiting.is_empty() && model.fits(units);
-                    match queue.arrive(wants(units, waits), now, |_| Health::Good, || who) {
+                    match queue.arrive(params(units, waits), now, |_| Health::Good, || who) {
                         Arrival::Delegate => {
                             prop_assert!(model.may_ask() && model.waiting.is_empty());
                             model.asking = Some((units, LastAnswer::None));
@@ -398,50 +411,50 @@ proptest! {
                 Act::Finish(index, health) => {
                     let Some(index) = index.checked_rem(model.turns.len()) else { continue };
                     let turn = model.turns.remove(index);
-                    let tenure = turn.tenure;
-                    let stale = !model.tenures.iter().any(|(other, _)| *other == tenure);
-                    let empty = model.taken(tenure) == 0;
-                    match queue.finish(tenure.number(), now, health) {
+                    let process_lease = turn.process_lease;
+                    let stale = !model.process_leases.iter().any(|(other, _)| *other == process_lease);
+                    let empty = model.taken(process_lease) == 0;
+                    match queue.finish(process_lease.number(), now, health) {
                         Finish::Stale => prop_assert!(stale),
-                        Finish::Passed((first, rest)) => {
+                        Finish::HandedOn((first, rest)) => {
                             model.admitted(first.into_iter().chain(rest));
-                            prop_assert!(model.taken(tenure) > 0);
+                            prop_assert!(model.taken(process_lease) > 0);
                         }
                         Finish::TakeOver(who, _) => {
                             prop_assert!(empty && !sharing.several);
-                            model.over(tenure);
+                            model.over(process_lease);
                             model.delegate(Some(who), LastAnswer::Held);
                         }
                         Finish::Release(_) => {
-                            model.over(tenure);
+                            model.over(process_lease);
                             prop_assert!(empty && (model.waiting.is_empty() || !model.may_ask()));
-                            model.ending = !sharing.several;
+                            model.release_task = !sharing.several;
                         }
                         Finish::Lost(next) => {
                             prop_assert_eq!(health, Health::Lost);
-                            model.over(tenure);
+                            model.over(process_lease);
                             model.delegate(next, LastAnswer::None);
                         }
                     }
                 }
                 Act::Lose => {
-                    if let Some((tenure, _)) = model.tenures.first().copied() {
-                        let next = queue.lost(u64::from(tenure));
-                        model.over(tenure);
+                    if let Some((process_lease, _)) = model.process_leases.first().copied() {
+                        let next = queue.lost(u64::from(process_lease));
+                        model.over(process_lease);
                         model.delegate(next, LastAnswer::None);
                     }
                 }
                 Act::Released => {
-                    if std::mem::take(&mut model.ending) {
+                    if std::mem::take(&mut model.release_task) {
                         let next = queue.ended();
                         model.delegate(next, LastAnswer::None);
                     }
                 }
             }
-            let mut tenures: Vec<_> = queue.tenures().copied().collect();
-            tenures.sort_unstable();
-            prop_assert!(tenures.into_iter().eq(model.tenures.iter().map(|(tenure, _)| *tenure)));
-            let busy = model.asking.is_some() || !model.tenures.is_empty() || model.ending;
+            let mut process_leases: Vec<_> = queue.process_leases().copied().collect();
+            process_leases.sort_unstable();
+            prop_assert!(process_leases.into_iter().eq(model.process_leases.iter().map(|(process_lease, _)| *process_lease)));
+            let busy = model.asking.is_some() || !model.process_leases.is_empty() || model.release_task;
             prop_assert_eq!(queue.is_idle(), !busy);
             prop_assert!(!model.may_ask() || model.waiting.is_empty(), "a thread waits for nobody");
             prop_assert_eq!(queue.is_crowded(), !model.waiting.is_empty());

@@ -15,8 +15,8 @@ fn background(store: Fake, clock: &Arc<ManualClock>) -> Arc<Engine> {
     let mut settings = Settings::default();
     settings.options.lease = LONG;
     settings.background_release = true;
-    let (clock, chance) = (Arc::clone(clock), Arc::new(SystemChance::new()));
-    Engine::new(settings, Arc::new(store), clock, chance)
+    let (clock, rng) = (Arc::clone(clock), Arc::new(SystemRng::new()));
+    Engine::new(settings, Arc::new(store), clock, rng)
 }
 
 /// Grants everything, and tells what it was asked about a lock.
@@ -63,11 +63,11 @@ fn a_release_that_was_not_sent_is_taken_back_by_who_asks_next() {
 fn who_asks_next_waits_for_a_release_that_is_on_its_way() {
     let (clock, (asked, verbs)) = (still(), mpsc::channel());
     let (arrived, arrivals) = mpsc::channel();
-    let (keep, line) = stuck();
-    let mut line = line;
+    let (keep, dedicated_connection) = stuck();
+    let mut dedicated_connection = dedicated_connection;
     let slow = move |call: &Call<'_>| {
         arrived.send(()).ok();
-        line(call).or_else(|_| generous()(call))
+        dedicated_connection(call).or_else(|_| generous()(call))
     };
     let engine = background(Fake::new(telling(asked), slow), &clock);
     lock(&engine).release().expect("nobody says otherwise");
@@ -95,8 +95,8 @@ fn who_asks_next_waits_for_a_release_that_is_on_its_way() {
 #[test]
 fn a_stuck_renewal_thread_holds_nobody_up_for_long() {
     let clock = still();
-    let (keep, line) = stuck();
-    let engine = background(Fake::new(generous(), line), &clock);
+    let (keep, dedicated_connection) = stuck();
+    let engine = background(Fake::new(generous(), dedicated_connection), &clock);
     lock(&engine).release().expect("nobody says otherwise");
     clock.advance(LATER);
     let next = {
@@ -116,7 +116,7 @@ fn releases_go_out_together_and_each_has_its_own_answer() {
     const NAMES: usize = 450;
     let (clock, (sent, requests)) = (still(), mpsc::channel());
     let mut refused_once = false;
-    let line = move |call: &Call<'_>| {
+    let dedicated_connection = move |call: &Call<'_>| {
         Ok(match call {
             Call::Release(batch) => {
                 let keys: Vec<_> = batch.iter().map(|one| one.key.key().to_owned()).collect();
@@ -138,7 +138,7 @@ fn releases_go_out_together_and_each_has_its_own_answer() {
             call => return generous()(call),
         })
     };
-    let engine = background(Fake::new(generous(), line), &clock);
+    let engine = background(Fake::new(generous(), dedicated_connection), &clock);
     for name in 0..NAMES {
         let guard = mutex(Arc::clone(&engine), &name.to_string()).lock();
         guard
@@ -170,7 +170,7 @@ fn releases_go_out_together_and_each_has_its_own_answer() {
 #[test]
 fn a_batch_that_is_refused_goes_in_halves() {
     let (clock, (sent, released)) = (still(), mpsc::channel());
-    let line = move |call: &Call<'_>| {
+    let dedicated_connection = move |call: &Call<'_>| {
         let keys: Vec<String> = match call {
             Call::Release(batch) => batch.iter().map(|one| one.key.key().into()).collect(),
             Call::Lock { target, .. } => vec![target.first().key().into()],
@@ -190,7 +190,7 @@ fn a_batch_that_is_refused_goes_in_halves() {
             Reply::Each(replies)
         })
     };
-    let engine = background(Fake::new(generous(), line), &clock);
+    let engine = background(Fake::new(generous(), dedicated_connection), &clock);
     for name in ["a", "b", "bad", "c", "d"] {
         drop(mutex(Arc::clone(&engine), name).lock().expect("granted"));
     }
@@ -221,12 +221,12 @@ fn a_queued_release_outlives_every_handle() {
 fn a_permit_is_given_back_before_the_next_is_asked_for() {
     let (clock, (asked, verbs)) = (still(), mpsc::channel());
     let (arrived, arrivals) = mpsc::channel();
-    let (keep, mut line) = stuck();
-    let line = move |call: &Call<'_>| {
+    let (keep, mut dedicated_connection) = stuck();
+    let dedicated_connection = move |call: &Call<'_>| {
         arrived.send(()).ok();
-        line(call)
+        dedicated_connection(call)
     };
-    let engine = background(Fake::new(telling(asked), line), &clock);
+    let engine = background(Fake::new(telling(asked), dedicated_connection), &clock);
     drop(lock(&engine));
     clock.advance(LATER);
     arrivals.recv_timeout(PATIENCE).expect("it is sent");
@@ -256,10 +256,10 @@ fn releases_that_nobody_answers_hold_nobody_up_for_long() {
     const PERMITS: u32 = 5;
     let clock = still();
     let (arrived, arrivals) = mpsc::channel();
-    let (keep, mut line) = stuck();
-    let line = move |call: &Call<'_>| {
+    let (keep, mut dedicated_connection) = stuck();
+    let dedicated_connection = move |call: &Call<'_>| {
         arrived.send(()).ok();
-        line(call)
+        dedicated_connection(call)
     };
     let (asked, verbs) = mpsc::channel();
     let (mut granted, time) = (telling(asked), Arc::clone(&clock));
@@ -276,7 +276,7 @@ fn releases_that_nobody_answers_hold_nobody_up_for_long() {
         }
         (answer, _) => answer,
     };
-    let engine = background(Fake::new(pool, line), &clock);
+    let engine = background(Fake::new(pool, dedicated_connection), &clock);
     drop(lock(&engine));
     clock.advance(LATER);
     arrivals.recv_timeout(PATIENCE).expect("it is sent");
@@ -303,7 +303,7 @@ fn a_lease_that_comes_due_goes_before_the_endings_that_are_left() {
     let (keep, held) = mpsc::channel::<()>();
     let (mut answered, time) = (generous(), Arc::clone(&clock));
     let mut first = true;
-    let line = move |call: &Call<'_>| {
+    let dedicated_connection = move |call: &Call<'_>| {
         sent.send(matches!(call, Call::Renew(_))).ok();
         held.recv().ok();
         if std::mem::replace(&mut first, false) {
@@ -311,7 +311,7 @@ fn a_lease_that_comes_due_goes_before_the_endings_that_are_left() {
         }
         answered(call)
     };
-    let engine = background(Fake::new(generous(), line), &clock);
+    let engine = background(Fake::new(generous(), dedicated_connection), &clock);
     let guard = lock(&engine);
     let semaphore = Semaphore::new(Handle::new(Arc::clone(&engine), "permits"), 3);
     let permits = [(); 3].map(|()| semaphore.acquire().expect("granted"));

@@ -22,7 +22,7 @@ impl Store for Arc<Calling> {
         } = call
         {
             let mut hastes = self.hastes.lock();
-            hastes.push(limits.haste);
+            hastes.push(limits.has_priority);
             if hastes.len() == 2 {
                 let wakeup = self.wakeup.get().expect("it is set");
                 wakeup.message("leasehold:its own", ask.owner.as_bytes(), &Weak::new());
@@ -35,11 +35,15 @@ impl Store for Arc<Calling> {
         answer(generous()(call))
     }
 
-    fn line(&self) -> Box<dyn Line> {
+    fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {
         Box::new(Fake::new(generous(), generous()))
     }
 
-    fn listen(&self, _: &[&str], _: &mut dyn FnMut(Heard<'_>) -> bool) -> Result<(), Failure> {
+    fn listen(
+        &self,
+        _: &[&str],
+        _: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
+    ) -> Result<(), Failure> {
         Err(unavailable())
     }
 }

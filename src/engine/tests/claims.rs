@@ -163,11 +163,15 @@ where
         })
     }
 
-    fn line(&self) -> Box<dyn Line> {
+    fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {
         Box::new(Fake::new(generous(), generous()))
     }
 
-    fn listen(&self, _: &[&str], _: &mut dyn FnMut(Heard<'_>) -> bool) -> Result<(), Failure> {
+    fn listen(
+        &self,
+        _: &[&str],
+        _: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
+    ) -> Result<(), Failure> {
         Err(unavailable())
     }
 }

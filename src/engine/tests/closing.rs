@@ -5,8 +5,8 @@ use super::*;
 #[test]
 fn what_a_close_finds_without_an_answer_is_cancelled_until_a_lease_has_passed() {
     let (ManualPool { answers, asked }, pool) = manual_pool();
-    let (cancels, line) = finding_nothing();
-    let engine = Fake::new(pool, line).engine(SHORT, Arc::new(SystemClock));
+    let (cancels, dedicated_connection) = finding_nothing();
+    let engine = Fake::new(pool, dedicated_connection).engine(SHORT, Arc::new(SystemClock));
     drop(lock(&engine));
     let handle = mutex(Arc::clone(&engine), "name");
     let started = SystemClock.now();

@@ -34,7 +34,7 @@ fn wait_for(mut condition: impl FnMut() -> bool) {
 }
 
 fn is_waited_for(engine: &Arc<Engine>) -> bool {
-    let waits = |entry: &Arc<super::super::tenure::Entry>| entry.lock().queue.waiting() > 0;
+    let waits = |entry: &Arc<super::super::process_lease::Entry>| entry.lock().queue.waiting() > 0;
     engine.names.all().iter().any(waits)
 }
 
@@ -130,8 +130,9 @@ fn readers_of_an_extended_lease_ask_until_it_is_confirmed() {
 #[test]
 fn a_release_that_waits_for_the_names_mutex_past_the_deadline_is_a_loss() {
     let clock = still();
-    let (keep, line) = stuck();
-    let engine = Fake::new(generous(), line).engine(LEASE, Arc::clone(&clock) as Arc<dyn Clock>);
+    let (keep, dedicated_connection) = stuck();
+    let engine = Fake::new(generous(), dedicated_connection)
+        .engine(LEASE, Arc::clone(&clock) as Arc<dyn Clock>);
     let guard = lock(&engine);
     let entry = Arc::clone(&engine.names.all()[0]);
     let state = entry.lock();

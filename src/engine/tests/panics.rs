@@ -8,13 +8,14 @@ fn the_renewal_thread_goes_on_after_a_panic_with_all_its_leases() {
     let clock = Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)));
     let (sender, renewals) = mpsc::channel();
     let mut calls = 0;
-    let line = move |call: &Call<'_>| {
+    let dedicated_connection = move |call: &Call<'_>| {
         calls += 1;
         sender.send(()).ok();
         assert!(calls != 1, "the first renewal panics");
         generous()(call)
     };
-    let engine = Fake::new(generous(), line).engine(SHORT, Arc::clone(&clock) as Arc<dyn Clock>);
+    let engine = Fake::new(generous(), dedicated_connection)
+        .engine(SHORT, Arc::clone(&clock) as Arc<dyn Clock>);
     let guard = lock(&engine);
     // The panicked renewal is retried sooner than this, every other is due by then.
     for renewal in 0..4 {
@@ -49,9 +50,9 @@ fn a_request_that_panics_is_one_without_an_answer() {
 
 #[test]
 fn an_ending_that_makes_the_renewal_thread_panic_is_repeated() {
-    let (sender, endings) = mpsc::channel();
+    let (sender, release_tasks) = mpsc::channel();
     let mut sent = false;
-    let line = move |call: &Call<'_>| {
+    let dedicated_connection = move |call: &Call<'_>| {
         if let Call::Lock { verb, .. } = call {
             sender.send(Arc::clone(verb.owner())).ok();
             assert!(
@@ -61,12 +62,12 @@ fn an_ending_that_makes_the_renewal_thread_panic_is_repeated() {
         }
         generous()(call)
     };
-    let engine = Fake::new(unreleasing(), line).engine(LONG, Arc::new(SystemClock));
+    let engine = Fake::new(unreleasing(), dedicated_connection).engine(LONG, Arc::new(SystemClock));
     let guard = lock(&engine);
     let owner = guard.owner().to_owned();
     assert!(guard.release().is_err());
     for _ in 0..2 {
-        assert_eq!(*endings.recv_timeout(PATIENCE).expect("sent"), *owner);
+        assert_eq!(*release_tasks.recv_timeout(PATIENCE).expect("sent"), *owner);
     }
     assert!(engine.close(PATIENCE));
 }

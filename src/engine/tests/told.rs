@@ -11,8 +11,8 @@ fn told(store: Fake, clock: &Arc<ManualClock>) -> (Arc<Engine>, mpsc::Receiver<S
     settings.options.lease = LONG;
     settings.warn_after = Some(SHORT);
     settings.listener = Some(SharedListener(Arc::new(listener)));
-    let (clock, chance) = (Arc::clone(clock), Arc::new(SystemChance::new()));
-    let engine = Engine::new(settings, Arc::new(store), clock, chance);
+    let (clock, rng) = (Arc::clone(clock), Arc::new(SystemRng::new()));
+    let engine = Engine::new(settings, Arc::new(store), clock, rng);
     (engine, events)
 }
 
@@ -37,14 +37,14 @@ fn a_refused_lease_does_not_look_like_a_lost_connection() {
     for refusal in refusals {
         let clock = Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)));
         let (asked, renewals) = mpsc::channel();
-        let line = move |call: &Call<'_>| match call {
+        let dedicated_connection = move |call: &Call<'_>| match call {
             Call::Renew(_) => {
                 asked.send(()).ok();
                 refusal()
             }
             call => generous()(call),
         };
-        let (engine, events) = told(Fake::new(generous(), line), &clock);
+        let (engine, events) = told(Fake::new(generous(), dedicated_connection), &clock);
         let guard = lock(&engine);
         clock.advance(LONG * 3 / 5);
         let mut patience = 20;

@@ -18,7 +18,7 @@
 -- | is handed that one, and finds another held before it | hands it on, and stands in front of the other's queue |
 --
 -- So it keeps a name only if it waits for none before it: no two sets keep what the other waits for. A name is kept by
--- the set's owner, for the claim window, and each request begins that window again; the reply has the process ask in
+-- the set's owner, for the pickup window, and each request begins that window again; the reply has the process ask in
 -- time. So a process that dies delays others by one window.
 --
 -- At the first name a set waits its turn. At the front of a further queue it takes turns with the waiters that did not come
@@ -63,8 +63,8 @@ for i = 1, #KEYS, 4 do
       gaps[i] = {left, before}
     else
       -- Only waiters that have polled lately are believed, as in mutex_wait.lua.
-      local head, claim = next_waiter(owner, life / 2)
-      if head then give(lock, head, claim or window) end
+      local head, pickup = next_waiter(owner, life / 2)
+      if head then give(lock, head, pickup or window) end
       values[i] = value_of(lock, redis.call)
     end
   end

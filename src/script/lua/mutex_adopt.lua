@@ -7,8 +7,8 @@
 --       -1 the key is gone  -2 another owner holds it, or the fence is none that the lock gave
 -- Idempotent because the old owner is replaced: repeated, it finds the new one, and grants it again.
 local lock, owner, lease = KEYS[1], ARGV[1], ARGV[2]
--- How far the fence of a claim may be ahead of the record, µs. The script that wrote the owner wrote the record too, so
--- a claim is ahead only if a failover lost the last write of the record.
+-- How far the fence of a pickup may be ahead of the record, µs. The script that wrote the owner wrote the record too, so
+-- a pickup is ahead only if a failover lost the last write of the record.
 local AHEAD_OF_RECORD = 5000000
 -- How far it may be ahead of the clock where the record was forgotten, µs. It is ahead if the clock was set back since,
 -- or if the lock gave fences faster than the clock counts.
@@ -26,7 +26,7 @@ if not had then
   if last > 0 then latest = last + AHEAD_OF_RECORD end
   if tonumber(ARGV[5]) > latest then return -2 end
   -- While the old owner holds it, nobody else is given a fence: what was reserved past its last one never was used, and
-  -- where the record was forgotten, the claim has it.
+  -- where the record was forgotten, the pickup has it.
   local kept = record and redis.pcall('SET', KEYS[2], ARGV[5], 'KEEPTTL')
     or redis.pcall('SET', KEYS[2], ARGV[5], 'PX', ARGV[3])
   if kept.err then return kept end

@@ -16,7 +16,7 @@ if held == ARGV[10] or held == ARGV[10] .. MARK then
     if ARGV[6] ~= '-' then join(ARGV[1], ARGV[7], '1/1', ARGV[6]) else wake_head() end
     return {0, tonumber(ARGV[13]), ARGV[10]}
   end
-  local head, claim = next_waiter(ARGV[1], life)
+  local head, pickup = next_waiter(ARGV[1], life)
   if not head or head == ARGV[1] then
     local fence = next_fences(KEYS[2], ARGV[3], ARGV[4])
     if type(fence) == 'table' then return fence end
@@ -26,7 +26,7 @@ if held == ARGV[10] or held == ARGV[10] .. MARK then
   end
   -- Before the hand-over, so that its value is marked for us; where it fails, the next poll queues.
   if ARGV[6] ~= '-' then pcall(join, ARGV[1], ARGV[7], '1/1', ARGV[6]) end
-  if not give(KEYS[1], head, claim) then redis.call('DEL', KEYS[1]) end
-  return {0, tonumber(claim), head}
+  if not give(KEYS[1], head, pickup) then redis.call('DEL', KEYS[1]) end
+  return {0, tonumber(pickup), head}
 end
 

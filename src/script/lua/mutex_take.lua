@@ -4,7 +4,7 @@
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
 -- ARGV  1 owner  2 lease ms  3 number of fences  4 fence memory ms
 --       5 'take' (a free lock is taken at once) or 'poll' (the queue goes first)
---       6 channel, '-' where the caller does not queue  7 claim ms  8 life of a waiter ms  9 heard
+--       6 channel, '-' where the caller does not queue  7 pickup window ms  8 life of a waiter ms  9 heard
 -- Reply first fence                    granted
 --       {first fence, 1}               granted, and others wait
 --       {0, ttl ms (PTTL), holder}     held (of another client's long value the beginning)

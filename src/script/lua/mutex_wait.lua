@@ -1,4 +1,4 @@
--- Acquires a mutex: claim what was handed over, take what is free and due, or queue.
+-- Acquires a mutex: pickup what was handed over, take what is free and due, or queue.
 -- KEYS, ARGV and reply as in mutex_take.lua.
 local lock, owner, lease = KEYS[1], ARGV[1], ARGV[2]
 queue, waiters, life, heard = KEYS[3], KEYS[4], ARGV[8], ARGV[9]
@@ -25,10 +25,10 @@ end
 if not value then
   -- Whoever finds the lock free gives it to the first in the queue, which may be itself. A lock that lapsed may
   -- have been handed to a waiter that hangs, and others may hang with it: only those that have polled since then
-  -- are believed, so that they cost one claim window together. One that was merely slow queues again.
-  local head, claim = next_waiter(owner, life / 2)
+  -- are believed, so that they cost one pickup window together. One that was merely slow queues again.
+  local head, pickup = next_waiter(owner, life / 2)
   head = head or owner
-  local ttl = head == owner and lease or claim
+  local ttl = head == owner and lease or pickup
   if not give(lock, head, ttl) then return redis.error_reply('OOM no memory for the lock') end
   value = value_of(lock, redis.call)
   if head == owner then

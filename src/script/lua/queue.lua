@@ -1,7 +1,7 @@
 -- Shared: the queue of the processes that wait for a lock. value.lua comes before.
 --
--- `queue` is a sorted set of owners by ticket. `waiters` is a hash of owner -> '<ms when last seen> <claim ms>
--- <units>/<units of the whole> <channel>': handed over, the lock waits for `claim` ms for the owner to come and take
+-- `queue` is a sorted set of owners by ticket. `waiters` is a hash of owner -> '<ms when last seen> <pickup window ms>
+-- <units>/<units of the whole> <channel>': handed over, the lock waits for `pickup` ms for the owner to come and take
 -- so much of it.
 -- A channel of '' belongs to a process that hears no messages and polls often instead. Fields that begin with '=' belong to
 -- no owner.
@@ -20,10 +20,10 @@ local FRONT = -1000000000
 
 -- Puts `owner` at the end of the queue, or `in_front`: before all others, but behind those that came there earlier. An
 -- owner that is there already keeps its place, and is noted to wait still.
-local function join(owner, claim, units, channel, in_front)
+local function join(owner, pickup, units, channel, in_front)
   -- First, so that a queue of another type ends this before anything is written.
   local ticket = redis.call('ZSCORE', queue, owner)
-  redis.call('HSET', waiters, owner, string.format('%.0f %s %s %s', now_ms(), claim, units, channel))
+  redis.call('HSET', waiters, owner, string.format('%.0f %s %s %s', now_ms(), pickup, units, channel))
   redis.call('PEXPIRE', waiters, life)
   if in_front and not (ticket and tonumber(ticket) < 0) then
     local last = redis.call('ZRANGE', queue, '(0', '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')[2]
@@ -40,7 +40,7 @@ local function leave(owner)
   redis.call('HDEL', waiters, owner)
 end
 
--- What is known of a waiter: when it was last seen, its claim, its units, those of the whole, its channel; nothing where
+-- What is known of a waiter: when it was last seen, its pickup, its units, those of the whole, its channel; nothing where
 -- it is unknown.
 local function waiter(owner)
   return string.match(redis.call('HGET', waiters, owner) or '', '^(%d+) (%d+) (%d+)/(%d+) (.*)$')
@@ -80,20 +80,20 @@ local function note_turn(is_past_others)
 end
 
 -- Takes the next waiter that is alive out of the queue and wakes it; stops at `self`, which needs no waking.
--- Returns it and its claim ms.
+-- Returns it and its pickup window ms.
 -- Crashed ones are dropped on the way: not seen for `believed` ms, or nobody listens on their channel.
 local function next_waiter(self, believed)
   local now = now_ms()
   while true do
     local head, is_past_others = next_in_turn()
     if not head then return nil end
-    local seen, claim, _, _, channel = waiter(head)
+    local seen, pickup, _, _, channel = waiter(head)
     leave(head)
     local is_self = head == self
     if is_self or seen and math.abs(now - seen) <= tonumber(believed) and wake(head, channel) then
       note_turn(is_past_others)
       if is_self then return head end
-      return head, claim
+      return head, pickup
     end
   end
 end
@@ -118,10 +118,10 @@ local function give(lock, owner, ttl)
   return not redis.pcall('SET', lock, value, 'PX', ttl).err
 end
 
--- Hands a mutex to the first waiter, for its claim window; frees it where there is none. Returns who has it now.
+-- Hands a mutex to the first waiter, for its pickup window; frees it where there is none. Returns who has it now.
 local function hand_over(lock)
-  local head, claim = next_waiter(nil, life)
-  if head and give(lock, head, claim) then return head end
+  local head, pickup = next_waiter(nil, life)
+  if head and give(lock, head, pickup) then return head end
   redis.call('DEL', lock)
 end
 

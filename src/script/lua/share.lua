@@ -61,34 +61,34 @@ local function is_there(channel)
   return count.err ~= nil or count[2] > 0
 end
 
--- Gives what is free to those who wait, for their claim windows, and wakes them: after a writer all the readers
+-- Gives what is free to those who wait, for their pickup windows, and wakes them: after a writer all the readers
 -- together, else first come, first served. `self` is given `lease`, and needs no waking.
 -- Crashed waiters are dropped on the way, as in `next_waiter`.
 local function advance(self, lease)
   -- A lease that ran out may have been a waiter's that hangs, and others may hang with it.
   local believed = lapsed and life / 2 or tonumber(life)
-  local function let_in(owner, seen, claim, units, channel)
+  local function let_in(owner, seen, pickup, units, channel)
     leave(owner)
     if owner == self then return hold(owner, units, lease) end
     if math.abs(now - seen) > believed or not wake(owner, channel) then return end
-    hold(owner, units, claim)
+    hold(owner, units, pickup)
     given = true
   end
   if wrote then
     for _, owner in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
-      local seen, claim, units, _, channel = waiter(owner)
-      if units == '1' then let_in(owner, seen, claim, units, channel) end
+      local seen, pickup, units, _, channel = waiter(owner)
+      if units == '1' then let_in(owner, seen, pickup, units, channel) end
     end
   end
   while true do
     local head = redis.call('ZRANGE', queue, 0, 0)[1]
     if not head then return end
-    local seen, claim, units, whole, channel = waiter(head)
+    local seen, pickup, units, whole, channel = waiter(head)
     -- Unknown, or of those who divide the lock otherwise: its own next poll says what becomes of that.
     if not seen or tonumber(whole) ~= of then
       leave(head)
     elseif fits(units) then
-      let_in(head, seen, claim, units, channel)
+      let_in(head, seen, pickup, units, channel)
     elseif head ~= self and (math.abs(now - seen) > believed or not is_there(channel)) then
       -- It would keep back everybody behind it.
       leave(head)

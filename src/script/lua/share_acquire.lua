@@ -3,7 +3,7 @@
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
 -- ARGV  1 owner  2 lease ms  3 number of fences  4 fence memory ms  5 'read', 'write' or 'permits'
---       6 channel, '-' where the caller does not queue  7 claim ms  8 life of a waiter ms  9 heard
+--       6 channel, '-' where the caller does not queue  7 pickup window ms  8 life of a waiter ms  9 heard
 --       10 units  11 units of the whole
 --       12 the writer that ends, '' where none does: at the end of its quantum, or to become this reader
 --       13 last fence used  14 last of its block ('' where none is left)

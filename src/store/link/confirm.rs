@@ -6,10 +6,10 @@ use redis::Value;
 
 use super::Link;
 use crate::error::{Failure, FailureKind};
-use crate::store::errors::{Trouble, is_late};
+use crate::store::errors::{RequestError, is_late};
 use crate::store::refusal::refusal;
 use crate::store::route::Budget;
-use crate::store::socket::Fault;
+use crate::store::socket::TransportError;
 
 /// How late the server may answer a WAIT whose time is over: its timer runs every 100 ms.
 const LATE_ANSWER: Duration = Duration::from_millis(110);
@@ -36,7 +36,7 @@ impl Link {
         };
         let mut wait = redis::cmd("WAIT");
         wait.arg(wanted).arg(patience.as_millis() as u64);
-        let confirmed = match open.request(&wait, limit).map_err(Trouble::of) {
+        let confirmed = match open.request(&wait, limit).map_err(RequestError::of) {
             Ok(Value::Int(count)) => u32::try_from(count).unwrap_or(0),
             Ok(Value::ServerError(error)) => {
                 return Err(Failure {
@@ -49,7 +49,9 @@ impl Link {
                 return Err(Failure::plain(FailureKind::Protocol, true, words));
             }
             // The server has just answered the script on this connection: it waits for its replicas.
-            Err(Trouble::Broken(Fault::Io(error))) if is_late(&error) => return Err(too_few(0)),
+            Err(RequestError::Broken(TransportError::Io(error))) if is_late(&error) => {
+                return Err(too_few(0));
+            }
             Err(trouble) => {
                 return Err(Failure {
                     unknown: true,

@@ -10,12 +10,12 @@ use std::time::Duration;
 use crate::clock::Time;
 use crate::core::lease::drift;
 
-/// Something that stands in a [`Schedule`], with a number that tells it from all others there.
+/// Something that stands in a [`TimerQueue`], with a number that tells it from all others there.
 pub(crate) trait Numbered {
     fn number(&self) -> u64;
 }
 
-/// Where a thing stands in a [`Schedule`].
+/// Where a thing stands in a [`TimerQueue`].
 pub(crate) type Place = (Time, u64);
 
 /// Things in the order of their times.
@@ -24,7 +24,7 @@ pub(crate) type Place = (Time, u64);
 /// cost the logarithm of how many there are. The number is the thing's own, so that a place is no larger than it must
 /// be: a process may have 100,000 leases in here.
 #[derive(Debug)]
-pub(crate) struct Schedule<T> {
+pub(crate) struct TimerQueue<T> {
     due: BTreeSet<Due<T>>,
 }
 
@@ -112,7 +112,7 @@ impl<'a, T: Numbered + 'a> Borrow<dyn Placed + 'a> for Due<T> {
     }
 }
 
-impl<T> Default for Schedule<T> {
+impl<T> Default for TimerQueue<T> {
     fn default() -> Self {
         Self {
             due: BTreeSet::new(),
@@ -120,7 +120,7 @@ impl<T> Default for Schedule<T> {
     }
 }
 
-impl<T: Numbered> Schedule<T> {
+impl<T: Numbered> TimerQueue<T> {
     pub(crate) fn insert(&mut self, at: Time, thing: T) {
         self.due.insert(Due { at, thing });
     }
@@ -176,7 +176,7 @@ const IDLE: Duration = Duration::from_secs(5);
 /// | sleeps | something is entered that is due earlier | it is woken, and will not sleep past that time again, even if what it was woken for has gone |
 /// | has done what is due | nothing was entered for a while, nothing is left | it ends |
 #[derive(Debug, Default)]
-pub(crate) struct Shift {
+pub(crate) struct WorkerTimer {
     running: bool,
     stopped: bool,
     asleep_until: Option<Time>,
@@ -187,7 +187,7 @@ pub(crate) struct Shift {
     idle_since: Option<Time>,
 }
 
-impl Shift {
+impl WorkerTimer {
     pub(crate) fn is_running(&self) -> bool {
         self.running
     }
@@ -323,40 +323,40 @@ mod tests {
     fn a_thread_is_woken_once_for_leases_that_come_and_go() {
         let start = at(1 << 40);
         let after = |ms| start + Duration::from_millis(ms);
-        let mut shift = Shift::default();
-        shift.started();
-        assert_eq!(shift.rest(start, None), Some(LONGEST_SLEEP));
-        assert!(shift.expect(after(10)));
-        assert!(!shift.expect(after(10)), "it is on its way already");
-        shift.woke();
+        let mut timer = WorkerTimer::default();
+        timer.started();
+        assert_eq!(timer.rest(start, None), Some(LONGEST_SLEEP));
+        assert!(timer.expect(after(10)));
+        assert!(!timer.expect(after(10)), "it is on its way already");
+        timer.woke();
         // What it was woken for has gone; the next of its kind will be due later than it wakes.
-        assert_eq!(shift.rest(after(1), None), Some(Duration::from_millis(9)));
-        assert!(!shift.expect(after(12)));
-        assert_eq!(shift.rest(after(10), None), Some(LONGEST_SLEEP));
+        assert_eq!(timer.rest(after(1), None), Some(Duration::from_millis(9)));
+        assert!(!timer.expect(after(12)));
+        assert_eq!(timer.rest(after(10), None), Some(LONGEST_SLEEP));
     }
 
     #[test]
     fn a_thread_ends_when_it_has_not_been_used_for_a_while() {
         let start = at(1 << 40);
         let after = |secs| start + Duration::from_secs(secs);
-        let mut shift = Shift::default();
-        shift.started();
-        assert!(shift.rest(start, None).is_some());
-        shift.expect(after(60));
+        let mut timer = WorkerTimer::default();
+        timer.started();
+        assert!(timer.rest(start, None).is_some());
+        timer.expect(after(60));
         assert!(
-            shift.rest(after(5), None).is_some(),
+            timer.rest(after(5), None).is_some(),
             "used meanwhile, though empty now"
         );
-        assert!(shift.rest(after(9), None).is_some());
-        assert!(shift.rest(after(9), Some(after(60))).is_some());
-        assert!(shift.rest(after(13), None).is_some());
-        assert!(shift.rest(after(14), None).is_none());
-        assert!(!shift.is_running());
+        assert!(timer.rest(after(9), None).is_some());
+        assert!(timer.rest(after(9), Some(after(60))).is_some());
+        assert!(timer.rest(after(13), None).is_some());
+        assert!(timer.rest(after(14), None).is_none());
+        assert!(!timer.is_running());
         // Stopped, it ends as soon as nothing is left, and not before.
-        shift.started();
-        shift.stop();
-        assert!(shift.rest(after(20), Some(after(60))).is_some());
-        assert!(shift.rest(after(21), None).is_none());
+        timer.started();
+        timer.stop();
+        assert!(timer.rest(after(20), Some(after(60))).is_some());
+        assert!(timer.rest(after(21), None).is_none());
     }
 
     impl Numbered for u64 {
@@ -371,19 +371,19 @@ mod tests {
         fn things_come_out_by_their_times(
             acts in proptest::collection::vec((0u8..3, 0u64..20), 1..60)
         ) {
-            let mut schedule = Schedule::default();
+            let mut timer_queue = TimerQueue::default();
             let mut model: Vec<(Time, u64)> = Vec::new();
             for (number, (act, time)) in acts.into_iter().enumerate() {
                 match act {
                     0 => {
                         let number = number as u64;
-                        schedule.insert(at(time), number);
+                        timer_queue.insert(at(time), number);
                         model.push((at(time), number));
                     }
                     1 if !model.is_empty() => {
                         let place = model.swap_remove(usize::try_from(time).expect("small") % model.len());
-                        prop_assert_eq!(schedule.remove(place), Some(place.1));
-                        prop_assert_eq!(schedule.remove(place), None);
+                        prop_assert_eq!(timer_queue.remove(place), Some(place.1));
+                        prop_assert_eq!(timer_queue.remove(place), None);
                     }
                     _ => {
                         model.sort_unstable();
@@ -391,12 +391,12 @@ mod tests {
                         if due.is_some() {
                             model.remove(0);
                         }
-                        prop_assert_eq!(schedule.pop_due(at(time)), due.map(|(_, number)| number));
+                        prop_assert_eq!(timer_queue.pop_due(at(time)), due.map(|(_, number)| number));
                     }
                 }
-                prop_assert_eq!(schedule.next(), model.iter().min().map(|(time, _)| *time));
+                prop_assert_eq!(timer_queue.next(), model.iter().min().map(|(time, _)| *time));
                 let (after, until) = ((at(time / 2), number as u64 / 2), at(time));
-                let between: Vec<_> = schedule
+                let between: Vec<_> = timer_queue
                     .due_between(after, until)
                     .map(|(place, _)| place)
                     .collect();

@@ -8,9 +8,9 @@ use crossbeam_channel::Sender;
 use crate::clock::Time;
 use crate::config::Terms;
 use crate::core::attempt::Grant;
-use crate::core::lease::{LeaseCell, Standing, sent_for, valid_until};
-use crate::core::queue::{self, Health, Tenancy};
-use crate::core::schedule::{Numbered, at_risk_below};
+use crate::core::lease::{AtomicLease, LeaseStatus, sent_for, valid_until};
+use crate::core::queue::{self, Health, HeldLease};
+use crate::core::timer_queue::{Numbered, at_risk_below};
 use crate::engine::Engine;
 use crate::engine::names;
 use crate::error::{Lost, LostCause};
@@ -20,16 +20,16 @@ use crate::owner::Owner;
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 
 /// The names of this engine, and their parts.
-pub(crate) type Names = names::Names<Arc<Tenure>>;
-pub(crate) type Entry = names::Entry<Arc<Tenure>>;
-pub(crate) type State = names::State<Arc<Tenure>>;
-pub(crate) type Slot = names::Slot<Arc<Tenure>>;
-pub(crate) type Signal = names::Signal<Arc<Tenure>>;
+pub(crate) type Names = names::Names<Arc<ProcessLease>>;
+pub(crate) type Entry = names::Entry<Arc<ProcessLease>>;
+pub(crate) type State = names::State<Arc<ProcessLease>>;
+pub(crate) type Slot = names::Slot<Arc<ProcessLease>>;
+pub(crate) type Signal = names::Signal<Arc<ProcessLease>>;
 /// A guard's part in a lease of this process.
-pub(crate) type Turn = queue::Turn<Arc<Tenure>>;
+pub(crate) type Turn = queue::Turn<Arc<ProcessLease>>;
 
 /// This process's holding of one name, from a grant to its end.
-pub(crate) struct Tenure {
+pub(crate) struct ProcessLease {
     /// Unique in its engine.
     pub(crate) number: u64,
     pub(crate) entry: Arc<Entry>,
@@ -37,7 +37,7 @@ pub(crate) struct Tenure {
     /// How much of the lock it has.
     pub(crate) units: u32,
     pub(crate) terms: Terms,
-    pub(crate) cell: LeaseCell,
+    pub(crate) cell: AtomicLease,
     /// Whether processes are known to wait for it.
     contended: AtomicBool,
     /// Its places in the timetables, each changed only under that timetable's mutex.
@@ -46,21 +46,21 @@ pub(crate) struct Tenure {
     /// Whether what may be left of it in Redis after its loss is being released.
     is_cleaned_up: AtomicBool,
     /// Numbers its holdings.
-    pub(super) holdings: AtomicU32,
+    pub(super) guards: AtomicU32,
     /// Whether Redis may keep it past its lease, so that there is more to be known of it.
     is_extended: AtomicBool,
     /// Whether a guard of it had a `min_hold`.
     has_min_hold: AtomicBool,
     /// What most leases do not have.
-    rare: Mutex<Option<Box<Rare>>>,
+    cold: Mutex<Option<Box<ColdState>>>,
 }
 
 #[derive(Default)]
-struct Rare {
+struct ColdState {
     /// The fences of the names after the first, where there are several.
     rest: Vec<u64>,
     /// Until when a request of this owner may still be carried out unbidden.
-    doubt: Option<Time>,
+    uncertain_until: Option<Time>,
     /// Until when Redis may keep the key, going by what it was asked for: an extension whose answer was lost may
     /// have been granted, and a request in doubt may be carried out.
     kept_until: Option<Time>,
@@ -73,7 +73,7 @@ struct Rare {
     listeners: Vec<LossListener>,
 }
 
-impl Tenancy for Arc<Tenure> {
+impl HeldLease for Arc<ProcessLease> {
     fn number(&self) -> u64 {
         self.number
     }
@@ -83,7 +83,7 @@ impl Tenancy for Arc<Tenure> {
     }
 }
 
-impl Numbered for Arc<Tenure> {
+impl Numbered for Arc<ProcessLease> {
     fn number(&self) -> u64 {
         self.number
     }
@@ -91,7 +91,7 @@ impl Numbered for Arc<Tenure> {
 
 /// Somebody who wants to hear of the loss of one holding.
 pub(super) struct LossListener {
-    pub(super) holding: u32,
+    pub(super) guard_inner: u32,
     pub(super) sender: Sender<Lost>,
     /// What it is told, but for the cause.
     pub(super) lost: Lost,
@@ -104,7 +104,7 @@ impl LossListener {
     }
 }
 
-impl Tenure {
+impl ProcessLease {
     pub(crate) fn new(
         number: u64,
         label: &str,
@@ -113,32 +113,32 @@ impl Tenure {
         units: u32,
         grant: Grant,
     ) -> Self {
-        let (rest, doubt) = (grant.rest, grant.doubt);
+        let (rest, uncertain_until) = (grant.rest, grant.uncertain_until);
         // Only where a request in doubt asked for more than this grant brings.
         let kept_until = grant
             .kept_until
             .filter(|until| *until > grant.sent + terms.lease());
-        let is_rare = doubt.is_some() || kept_until.is_some() || !rest.is_empty();
+        let is_rare = uncertain_until.is_some() || kept_until.is_some() || !rest.is_empty();
         Self {
             number,
             entry,
             owner: Owner::new(&grant.owner, label),
             units,
             terms,
-            cell: LeaseCell::new(grant.deadline),
+            cell: AtomicLease::new(grant.deadline),
             contended: AtomicBool::new(grant.contended),
             renewal_place: AtomicU64::new(0),
             watch_place: AtomicU64::new(0),
             is_cleaned_up: AtomicBool::new(false),
-            holdings: AtomicU32::new(0),
+            guards: AtomicU32::new(0),
             is_extended: AtomicBool::new(kept_until.is_some()),
             has_min_hold: AtomicBool::new(false),
-            rare: Mutex::new(is_rare.then(|| {
-                Box::new(Rare {
+            cold: Mutex::new(is_rare.then(|| {
+                Box::new(ColdState {
                     rest,
-                    doubt,
+                    uncertain_until,
                     kept_until,
-                    ..Rare::default()
+                    ..ColdState::default()
                 })
             })),
         }
@@ -151,26 +151,26 @@ impl Tenure {
 
     /// The fences of the names after the first, where there are several.
     pub(super) fn further_fences(&self) -> Vec<u64> {
-        self.rare(|rare| rare.rest.clone())
+        self.cold(|cold| cold.rest.clone())
     }
 
     /// What `of` says of what most leases do not have.
-    fn rare<T: Default>(&self, of: impl FnOnce(&Rare) -> T) -> T {
-        self.rare.lock().as_deref().map_or_else(T::default, of)
+    fn cold<T: Default>(&self, of: impl FnOnce(&ColdState) -> T) -> T {
+        self.cold.lock().as_deref().map_or_else(T::default, of)
     }
 
     /// It is about to be asked for until then.
     pub(super) fn note_extension(&self, until: Time) {
-        let mut rare = self.rare.lock();
-        let kept_until = &mut rare.get_or_insert_default().kept_until;
+        let mut cold = self.cold.lock();
+        let kept_until = &mut cold.get_or_insert_default().kept_until;
         *kept_until = Some(until).max(*kept_until);
         self.is_extended.store(true, Ordering::Release);
     }
 
     /// Keeps it from everybody until then at least.
     pub(super) fn keep_back(&self, until: Time) {
-        let mut rare = self.rare.lock();
-        let kept_back_until = &mut rare.get_or_insert_default().kept_back_until;
+        let mut cold = self.cold.lock();
+        let kept_back_until = &mut cold.get_or_insert_default().kept_back_until;
         *kept_back_until = Some(until).max(*kept_back_until);
         self.has_min_hold.store(true, Ordering::Release);
     }
@@ -178,7 +178,7 @@ impl Tenure {
     /// Returns until when it is kept from everybody, if that is after `now`.
     pub(super) fn kept_back(&self, now: Time) -> Option<Time> {
         let has_min_hold = self.has_min_hold.load(Ordering::Acquire);
-        let until = has_min_hold.then(|| self.rare(|rare| rare.kept_back_until));
+        let until = has_min_hold.then(|| self.cold(|cold| cold.kept_back_until));
         until.flatten().filter(|until| *until > now)
     }
 
@@ -186,13 +186,13 @@ impl Tenure {
     pub(super) fn kept_until(&self) -> Option<Time> {
         let is_extended = self.is_extended.load(Ordering::Acquire);
         is_extended
-            .then(|| self.rare(|rare| rare.kept_until))
+            .then(|| self.cold(|cold| cold.kept_until))
             .flatten()
     }
 
     /// Returns until when a request of this owner may still be carried out.
-    pub(super) fn doubt(&self) -> Option<Time> {
-        self.rare(|rare| rare.doubt)
+    pub(super) fn uncertain_until(&self) -> Option<Time> {
+        self.cold(|cold| cold.uncertain_until)
     }
 
     /// Returns whether processes are known to wait for the lock.
@@ -207,14 +207,14 @@ impl Tenure {
 
     /// Whether it may be passed on at `now`.
     pub(crate) fn health(&self, now: Time) -> Health {
-        match self.cell.standing(now) {
-            Standing::Live(left)
+        match self.cell.status(now) {
+            LeaseStatus::Live(left)
                 if self.terms.renew && !self.is_late(left) && !self.is_extended(now) =>
             {
                 Health::Good
             }
-            Standing::Live(_) => Health::Poor,
-            Standing::Ended | Standing::Lost(_) => Health::Lost,
+            LeaseStatus::Live(_) => Health::Poor,
+            LeaseStatus::Ended | LeaseStatus::Lost(_) => Health::Lost,
         }
     }
 
@@ -227,7 +227,7 @@ impl Tenure {
     /// Returns whether the server has confirmed it by a request that was sent after `cut`.
     fn is_confirmed_after(&self, cut: Time) -> bool {
         if self.is_extended.load(Ordering::Acquire) {
-            let confirmed = self.rare(|rare| rare.confirmed);
+            let confirmed = self.cold(|cold| cold.confirmed);
             return confirmed.is_some_and(|sent| sent > cut);
         }
         let sent = |deadline| sent_for(deadline, self.terms.lease());
@@ -257,7 +257,7 @@ impl Tenure {
         now: Time,
         lease: Duration,
         said: &[Renewed],
-    ) -> Standing {
+    ) -> LeaseStatus {
         let mut is_refused = false;
         for said in said {
             match said {
@@ -273,11 +273,11 @@ impl Tenure {
             }
         }
         if is_refused {
-            return self.cell.standing(now);
+            return self.cell.status(now);
         }
         if self.is_extended.load(Ordering::Acquire) {
-            let mut rare = self.rare.lock();
-            let confirmed = &mut rare.get_or_insert_default().confirmed;
+            let mut cold = self.cold.lock();
+            let confirmed = &mut cold.get_or_insert_default().confirmed;
             *confirmed = Some(sent).max(*confirmed);
         }
         // A lost one stays lost.
@@ -286,8 +286,8 @@ impl Tenure {
 
     /// Tells everybody who asked for it that the lease was lost. Called with no mutex held.
     pub(crate) fn announce(&self, cause: LostCause) {
-        let listeners = match &mut *self.rare.lock() {
-            Some(rare) => mem::take(&mut rare.listeners),
+        let listeners = match &mut *self.cold.lock() {
+            Some(cold) => mem::take(&mut cold.listeners),
             None => return,
         };
         for listener in listeners {
@@ -296,17 +296,18 @@ impl Tenure {
     }
 
     pub(super) fn enlist(&self, listener: LossListener) {
-        let mut rare = self.rare.lock();
-        rare.get_or_insert_default().listeners.push(listener);
+        let mut cold = self.cold.lock();
+        cold.get_or_insert_default().listeners.push(listener);
     }
 
     /// Takes out who listens for the loss of one holding.
-    pub(super) fn withdraw(&self, holding: u32) -> Vec<LossListener> {
-        match &mut *self.rare.lock() {
-            Some(rare) => {
-                let all = mem::take(&mut rare.listeners).into_iter();
-                let (withdrawn, kept) = all.partition(|listener| listener.holding == holding);
-                rare.listeners = kept;
+    pub(super) fn withdraw(&self, guard_inner: u32) -> Vec<LossListener> {
+        match &mut *self.cold.lock() {
+            Some(cold) => {
+                let all = mem::take(&mut cold.listeners).into_iter();
+                let (withdrawn, kept) =
+                    all.partition(|listener| listener.guard_inner == guard_inner);
+                cold.listeners = kept;
                 withdrawn
             }
             None => Vec::new(),
@@ -315,45 +316,48 @@ impl Tenure {
 }
 
 impl Engine {
-    /// The owner of a tenure, as it stands in Redis.
-    pub(super) fn owner_of(&self, tenure: &Tenure) -> Arc<str> {
-        tenure.owner.text(&self.settings.label).into()
+    /// The owner of a lease, as it stands in Redis.
+    pub(super) fn owner_of(&self, process_lease: &ProcessLease) -> Arc<str> {
+        process_lease.owner.text(&self.settings.label).into()
     }
 
-    /// What to ask for so that a tenure lasts for `lease` from then on: one renewal for each of its keys.
+    /// What to ask for so that a lease lasts for `lease` from then on: one renewal for each of its keys.
     pub(super) fn renewals<'a>(
         &'a self,
-        tenure: &'a Tenure,
+        process_lease: &'a ProcessLease,
         lease: Duration,
     ) -> impl Iterator<Item = Renewal<'a>> + use<'a> {
         let label: &'a str = &self.settings.label;
-        tenure.keys().iter().map(move |key| Renewal {
-            kind: tenure.entry.kind,
+        process_lease.keys().iter().map(move |key| Renewal {
+            kind: process_lease.entry.kind,
             key,
-            owner: tenure.owner.text(label),
-            units: tenure.units,
+            owner: process_lease.owner.text(label),
+            units: process_lease.units,
             lease,
         })
     }
 
     /// Returns who holds the lock, as far as this process knows.
     pub(super) fn holder(&self, state: &State) -> Option<Arc<str>> {
-        state.holder(|tenure| self.owner_of(tenure))
+        state.holder(|process_lease| self.owner_of(process_lease))
     }
 
-    /// Returns whether a tenure may be passed on in memory at `now`.
+    /// Returns whether a lease may be passed on in memory at `now`.
     ///
     /// A connection that the server closed is a sign that the server was started again, perhaps without its data. A lease
     /// that was confirmed last before such a sign is not passed on: the next thread asks.
-    pub(super) fn health(self: &Arc<Self>, tenure: &Arc<Tenure>, now: Time) -> Health {
-        let health = tenure.health(now);
+    pub(super) fn health(self: &Arc<Self>, process_lease: &Arc<ProcessLease>, now: Time) -> Health {
+        let health = process_lease.health(now);
         let cut = self.store.last_cut();
-        if health != Health::Good || cut == Time::from_nanos(0) || tenure.is_confirmed_after(cut) {
+        if health != Health::Good
+            || cut == Time::from_nanos(0)
+            || process_lease.is_confirmed_after(cut)
+        {
             return health;
         }
-        if tenure.entry.kind.sharing().together {
+        if process_lease.entry.kind.sharing().together {
             // It goes on beside those who ask, so they ask only until it is confirmed.
-            self.renewal.hasten(self, tenure);
+            self.renewal.hasten(self, process_lease);
         }
         Health::Poor
     }

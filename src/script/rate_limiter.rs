@@ -4,22 +4,22 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::text::{By, PASS};
-use crate::message::{Pass, Reply};
+use super::text::{RATE_LIMITER, ScriptRef};
+use crate::message::{RateRequest, Reply};
 use crate::name::LockKey;
 
-pub(super) fn command(key: &LockKey, pass: &Pass, by: By) -> redis::Cmd {
-    let mut command = PASS.command(by, 1);
+pub(super) fn command(key: &LockKey, request: &RateRequest, by: ScriptRef) -> redis::Cmd {
+    let mut command = RATE_LIMITER.command(by, 1);
     command
         .arg(key.key())
-        .arg(pass.permits)
-        .arg(us(pass.per))
-        .arg(us(pass.patience));
+        .arg(request.permits)
+        .arg(us(request.per))
+        .arg(us(request.patience));
     command
 }
 
 /// Nobody is let past after a longer wait than is worth it: it would have to be waited out.
-pub(super) fn reply(pass: &Pass, value: &Value) -> Option<Reply> {
+pub(super) fn reply(request: &RateRequest, value: &Value) -> Option<Reply> {
     let Value::Array(parts) = value else {
         return None;
     };
@@ -27,11 +27,11 @@ pub(super) fn reply(pass: &Pass, value: &Value) -> Option<Reply> {
         return None;
     };
     let wait = u64::try_from(*wait).ok()?;
-    let is_worth_it = wait <= us(pass.patience);
+    let is_worth_it = wait <= us(request.patience);
     let wait = Duration::from_micros(wait);
     match passed {
-        1 if is_worth_it => Some(Reply::Passed(wait)),
-        0 => Some(Reply::NotPassed(wait)),
+        1 if is_worth_it => Some(Reply::Admitted(wait)),
+        0 => Some(Reply::NotAdmitted(wait)),
         _ => None,
     }
 }
@@ -48,21 +48,24 @@ mod tests {
 
     #[test]
     fn nobody_is_let_past_after_more_than_was_worth_it() {
-        let pass = |patience| Pass {
+        let request = |patience| RateRequest {
             permits: 1,
             per: Duration::from_secs(1),
             patience,
         };
         let said = |passed, us| Value::Array(vec![Value::Int(passed), Value::Int(us)]);
         let ms = Duration::from_millis(1);
-        assert_eq!(reply(&pass(ms), &said(1, 1000)), Some(Reply::Passed(ms)));
-        assert_eq!(reply(&pass(ms), &said(1, 1001)), None);
-        assert_eq!(reply(&pass(Duration::ZERO), &said(1, i64::MAX)), None);
-        assert_eq!(reply(&pass(ms), &said(1, -1)), None);
+        assert_eq!(
+            reply(&request(ms), &said(1, 1000)),
+            Some(Reply::Admitted(ms))
+        );
+        assert_eq!(reply(&request(ms), &said(1, 1001)), None);
+        assert_eq!(reply(&request(Duration::ZERO), &said(1, i64::MAX)), None);
+        assert_eq!(reply(&request(ms), &said(1, -1)), None);
         let long = Duration::from_micros(i64::MAX.unsigned_abs());
         assert_eq!(
-            reply(&pass(ms), &said(0, i64::MAX)),
-            Some(Reply::NotPassed(long))
+            reply(&request(ms), &said(0, i64::MAX)),
+            Some(Reply::NotAdmitted(long))
         );
     }
 }

@@ -1,8 +1,8 @@
-//! The way out: how a tenure, or what an attempt left behind, is ended in Redis.
+//! The way out: how a lease, or what an attempt left behind, is ended in Redis.
 //!
 //! The guard's thread sends the first request. The renewal thread repeats a request that failed until the
 //! key has expired. That may be long after the lease of the thread that ends it: the time until which Redis may keep
-//! the key goes with its owner ([`Leftover::kept_until`]).
+//! the key goes with its owner ([`OrphanedOwner::kept_until`]).
 //!
 //! | request | answer | next |
 //! | --- | --- | --- |
@@ -18,9 +18,9 @@
 use std::time::Duration;
 
 use crate::clock::Time;
-use crate::core::attempt::Leftover;
+use crate::core::attempt::OrphanedOwner;
 use crate::message::{GiveBack, Gone, Reply, Verb};
-use crate::random::{Chance, jittered};
+use crate::random::{Rng, jittered};
 use crate::sync::Arc;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -31,7 +31,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Send [`Ending::verb`].
+    /// Send [`ReleaseTask::verb`].
     Send,
     /// The same, but not before.
     Later(Time),
@@ -40,10 +40,10 @@ pub(crate) enum Next {
 }
 
 #[derive(Debug)]
-pub(crate) struct Ending {
+pub(crate) struct ReleaseTask {
     verb: Verb,
     /// Until when "not there" is not final.
-    doubt: Option<Time>,
+    uncertain_until: Option<Time>,
     /// When Redis has dropped the key by itself.
     over: Time,
     /// Until when the lock is kept from everybody, whoever released it (`min_hold`).
@@ -56,16 +56,21 @@ pub(crate) struct Ending {
     gone: Option<Gone>,
 }
 
-impl Ending {
-    /// Ends a tenure, whose key lives for `lease` or until what the tenure knows of.
-    pub(crate) fn of_tenure(tenure: Leftover, contended: bool, now: Time, lease: Duration) -> Self {
-        let Leftover {
+impl ReleaseTask {
+    /// Ends a lease, whose key lives for `lease` or until what the lease knows of.
+    pub(crate) fn of_lease(
+        process_lease: OrphanedOwner,
+        contended: bool,
+        now: Time,
+        lease: Duration,
+    ) -> Self {
+        let OrphanedOwner {
             owner,
             units,
-            doubt,
+            uncertain_until,
             kept_until,
             give_back,
-        } = tenure;
+        } = process_lease;
         let verb = if contended || give_back.is_some() {
             Verb::HandOver {
                 owner,
@@ -75,37 +80,47 @@ impl Ending {
         } else {
             Verb::Release { owner, units }
         };
-        Self::new(verb, doubt, kept_until, now, lease)
+        Self::new(verb, uncertain_until, kept_until, now, lease)
     }
 
-    /// Ends something that is no tenure, or no longer.
-    pub(crate) fn of_leftover(leftover: Leftover, now: Time, lease: Duration) -> Self {
-        let (owner, units) = (leftover.owner, leftover.units);
-        let verb = match leftover.give_back {
-            // It was a tenure. While it is in doubt, cancels follow.
+    /// Ends something that is no lease, or no longer.
+    pub(crate) fn of_orphaned_owner(
+        orphaned_owner: OrphanedOwner,
+        now: Time,
+        lease: Duration,
+    ) -> Self {
+        let (owner, units) = (orphaned_owner.owner, orphaned_owner.units);
+        let verb = match orphaned_owner.give_back {
+            // It was a lease. While it is in doubt, cancels follow.
             Some(_) => Verb::HandOver {
                 owner,
                 units,
-                give_back: leftover.give_back,
+                give_back: orphaned_owner.give_back,
             },
             None => Verb::Cancel { owner, units },
         };
-        Self::new(verb, leftover.doubt, leftover.kept_until, now, lease)
+        Self::new(
+            verb,
+            orphaned_owner.uncertain_until,
+            orphaned_owner.kept_until,
+            now,
+            lease,
+        )
     }
 
     fn new(
         verb: Verb,
-        doubt: Option<Time>,
+        uncertain_until: Option<Time>,
         kept_until: Option<Time>,
         now: Time,
         lease: Duration,
     ) -> Self {
-        let doubt = doubt.filter(|doubt| *doubt > now);
+        let uncertain_until = uncertain_until.filter(|uncertain_until| *uncertain_until > now);
         // A lock that is taken at the last moment of the doubt lives for a lease from then.
-        let over = (doubt.unwrap_or(now) + lease).max(kept_until.unwrap_or(now));
+        let over = (uncertain_until.unwrap_or(now) + lease).max(kept_until.unwrap_or(now));
         Self {
             verb,
-            doubt,
+            uncertain_until,
             over,
             kept_back_until: None,
             pause: FIRST_PAUSE,
@@ -164,14 +179,14 @@ impl Ending {
         &self.verb
     }
 
-    /// Takes back the end of a tenure that was never sent.
-    pub(crate) fn unsent(self) -> Leftover {
+    /// Takes back the end of a lease that was never sent.
+    pub(crate) fn unsent(self) -> OrphanedOwner {
         debug_assert!(!self.repeated && !self.settled);
         let (owner, units, give_back) = given_up(&self.verb);
-        Leftover {
+        OrphanedOwner {
             owner,
             units,
-            doubt: self.doubt,
+            uncertain_until: self.uncertain_until,
             kept_until: Some(self.over),
             give_back,
         }
@@ -202,26 +217,29 @@ impl Ending {
         }
         self.settled = true;
         self.repeated = true;
-        let Some(doubt) = self.doubt.filter(|doubt| *doubt > now) else {
+        let Some(uncertain_until) = self
+            .uncertain_until
+            .filter(|uncertain_until| *uncertain_until > now)
+        else {
             return Next::Done;
         };
         // A request that Redis carries out later may take the lock, and may also queue for it.
         let (owner, units, _) = given_up(&self.verb);
         self.verb = Verb::Cancel { owner, units };
-        Next::Later((now + self.next_pause()).min(doubt))
+        Next::Later((now + self.next_pause()).min(uncertain_until))
     }
 
-    /// `passes`: whether the server was only out of reach, so that a link that comes back is noticed soon.
-    pub(crate) fn failed(&mut self, now: Time, passes: bool, chance: &dyn Chance) -> Next {
+    /// `is_transient`: whether the server was only out of reach, so that a link that comes back is noticed soon.
+    pub(crate) fn failed(&mut self, now: Time, is_transient: bool, rng: &dyn Rng) -> Next {
         self.repeated = true;
         if now >= self.over {
             return Next::Done;
         }
         let mut pause = self.next_pause();
-        if passes {
+        if is_transient {
             pause = pause.min(LONGEST_PAUSE);
         }
-        Next::Later(now + jittered(chance, pause))
+        Next::Later(now + jittered(rng, pause))
     }
 
     fn next_pause(&mut self) -> Duration {
@@ -256,7 +274,7 @@ fn given_up(verb: &Verb) -> (Arc<str>, u32, Option<GiveBack>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::SystemChance;
+    use crate::random::SystemRng;
 
     const LEASE: Duration = Duration::from_secs(30);
 
@@ -268,11 +286,11 @@ mod tests {
         "lh1:u:l".into()
     }
 
-    fn leftover(doubt: Option<Time>) -> Leftover {
-        Leftover {
+    fn orphaned_owner(uncertain_until: Option<Time>) -> OrphanedOwner {
+        OrphanedOwner {
             owner: owner(),
             units: 1,
-            doubt,
+            uncertain_until,
             kept_until: None,
             give_back: None,
         }
@@ -280,46 +298,56 @@ mod tests {
 
     #[test]
     fn an_uncontended_release_is_one_request() {
-        let mut ending = Ending::of_tenure(leftover(None), false, at(0), LEASE);
-        assert!(matches!(ending.verb(), Verb::Release { .. }));
-        assert_eq!(ending.replied(at(1), &Reply::Released, false), Next::Done);
-        assert_eq!(ending.gone(), None);
+        let mut release_task = ReleaseTask::of_lease(orphaned_owner(None), false, at(0), LEASE);
+        assert!(matches!(release_task.verb(), Verb::Release { .. }));
+        assert_eq!(
+            release_task.replied(at(1), &Reply::Released, false),
+            Next::Done
+        );
+        assert_eq!(release_task.gone(), None);
     }
 
     #[test]
     fn a_release_that_finds_waiters_hands_over() {
-        let mut ending = Ending::of_tenure(leftover(None), false, at(0), LEASE);
-        assert_eq!(ending.replied(at(1), &Reply::Contended, false), Next::Send);
-        assert!(matches!(ending.verb(), Verb::HandOver { .. }));
-        assert!(!ending.is_settled());
-        assert_eq!(ending.replied(at(2), &Reply::HandedOver, false), Next::Done);
+        let mut release_task = ReleaseTask::of_lease(orphaned_owner(None), false, at(0), LEASE);
+        assert_eq!(
+            release_task.replied(at(1), &Reply::Contended, false),
+            Next::Send
+        );
+        assert!(matches!(release_task.verb(), Verb::HandOver { .. }));
+        assert!(!release_task.is_settled());
+        assert_eq!(
+            release_task.replied(at(2), &Reply::HandedOver, false),
+            Next::Done
+        );
     }
 
     #[test]
     fn not_there_is_a_loss_only_on_the_first_answer() {
         let gone = Reply::NotOwner(Gone::Taken);
-        let mut ending = Ending::of_tenure(leftover(None), true, at(0), LEASE);
-        ending.replied(at(1), &gone, false);
-        assert_eq!(ending.gone(), Some(Gone::Taken));
+        let mut release_task = ReleaseTask::of_lease(orphaned_owner(None), true, at(0), LEASE);
+        release_task.replied(at(1), &gone, false);
+        assert_eq!(release_task.gone(), Some(Gone::Taken));
 
-        let mut ending = Ending::of_tenure(leftover(None), true, at(0), LEASE);
-        ending.failed(at(1), true, &SystemChance::new());
-        ending.replied(at(2), &gone, false);
-        assert_eq!(ending.gone(), None);
+        let mut release_task = ReleaseTask::of_lease(orphaned_owner(None), true, at(0), LEASE);
+        release_task.failed(at(1), true, &SystemRng::new());
+        release_task.replied(at(2), &gone, false);
+        assert_eq!(release_task.gone(), None);
 
-        let mut ending = Ending::of_tenure(leftover(None), true, at(0), LEASE);
-        ending.replied(at(1), &gone, true);
-        assert_eq!(ending.gone(), None);
+        let mut release_task = ReleaseTask::of_lease(orphaned_owner(None), true, at(0), LEASE);
+        release_task.replied(at(1), &gone, true);
+        assert_eq!(release_task.gone(), None);
     }
 
     #[test]
     fn an_owner_in_doubt_is_cancelled_until_a_lease_has_passed() {
-        let mut ending = Ending::of_leftover(leftover(Some(at(0) + LEASE)), at(0), LEASE);
+        let mut release_task =
+            ReleaseTask::of_orphaned_owner(orphaned_owner(Some(at(0) + LEASE)), at(0), LEASE);
         let mut now = at(0);
         let mut requests = 0;
         loop {
             requests += 1;
-            match ending.replied(now, &Reply::NotOwner(Gone::Removed), false) {
+            match release_task.replied(now, &Reply::NotOwner(Gone::Removed), false) {
                 Next::Later(later) => {
                     assert!(later > now && later <= at(0) + LEASE);
                     now = later;
@@ -327,7 +355,7 @@ mod tests {
                 Next::Done => break,
                 Next::Send => panic!("nothing to hand over"),
             }
-            assert!(ending.is_settled());
+            assert!(release_task.is_settled());
         }
         assert_eq!(now, at(0) + LEASE, "given up early");
         assert!((10..60).contains(&requests), "{requests} requests");
@@ -335,33 +363,33 @@ mod tests {
 
     #[test]
     fn failures_are_repeated_until_the_lease_is_over() {
-        let chance = SystemChance::new();
-        let mut ending = Ending::of_tenure(leftover(None), false, at(0), LEASE);
+        let rng = SystemRng::new();
+        let mut release_task = ReleaseTask::of_lease(orphaned_owner(None), false, at(0), LEASE);
         let mut now = at(0);
-        while let Next::Later(later) = ending.failed(now, false, &chance) {
+        while let Next::Later(later) = release_task.failed(now, false, &rng) {
             assert!(later > now);
             now = later;
         }
         assert!(now >= at(0) + LEASE);
-        assert!(!ending.is_settled());
+        assert!(!release_task.is_settled());
     }
 
     #[test]
     fn an_ending_is_repeated_for_as_long_as_the_key_may_live() {
-        let chance = SystemChance::new();
+        let rng = SystemRng::new();
         let kept_until = at(0) + LEASE * 20;
-        let kept = Leftover {
+        let kept = OrphanedOwner {
             kept_until: Some(kept_until),
-            ..leftover(None)
+            ..orphaned_owner(None)
         };
-        let taken_back = Ending::of_tenure(kept.clone(), false, at(0), LEASE).unsent();
+        let taken_back = ReleaseTask::of_lease(kept.clone(), false, at(0), LEASE).unsent();
         assert_eq!(taken_back.kept_until, Some(kept_until));
-        for mut ending in [
-            Ending::of_tenure(kept, false, at(0), LEASE),
-            Ending::of_leftover(taken_back, at(0), LEASE),
+        for mut release_task in [
+            ReleaseTask::of_lease(kept, false, at(0), LEASE),
+            ReleaseTask::of_orphaned_owner(taken_back, at(0), LEASE),
         ] {
             let mut now = at(0);
-            while let Next::Later(later) = ending.failed(now, true, &chance) {
+            while let Next::Later(later) = release_task.failed(now, true, &rng) {
                 assert!(
                     later.since(now) <= LONGEST_PAUSE,
                     "a link that is back waits"
@@ -369,73 +397,76 @@ mod tests {
                 now = later;
             }
             assert!(now >= kept_until, "given up early");
-            assert!(!ending.is_settled());
+            assert!(!release_task.is_settled());
         }
     }
 
     #[test]
     fn a_lock_is_kept_back_for_what_is_left_and_then_released() {
-        let chance = SystemChance::new();
+        let rng = SystemRng::new();
         let until = at(0) + LEASE * 2;
-        let ending = Ending::of_tenure(leftover(None), true, at(0), LEASE);
-        let mut ending = ending.keeping_back(until, at(0));
-        let life = |ending: &Ending| match ending.verb() {
+        let release_task = ReleaseTask::of_lease(orphaned_owner(None), true, at(0), LEASE);
+        let mut release_task = release_task.keeping_back(until, at(0));
+        let life = |release_task: &ReleaseTask| match release_task.verb() {
             Verb::Keep { life, .. } => *life,
             other => panic!("{other:?}"),
         };
-        assert_eq!(life(&ending), LEASE * 2);
+        assert_eq!(life(&release_task), LEASE * 2);
         assert!(matches!(
-            ending.failed(at(1), true, &chance),
+            release_task.failed(at(1), true, &rng),
             Next::Later(_)
         ));
-        ending.brought_up_to(at(0) + LEASE);
-        assert_eq!(life(&ending), LEASE, "a repeat must not lengthen it");
-        assert_eq!(ending.replied(at(2), &Reply::Released, false), Next::Done);
+        release_task.brought_up_to(at(0) + LEASE);
+        assert_eq!(life(&release_task), LEASE, "a repeat must not lengthen it");
+        assert_eq!(
+            release_task.replied(at(2), &Reply::Released, false),
+            Next::Done
+        );
 
-        let ending = Ending::of_tenure(leftover(None), true, at(0), LEASE);
-        let mut ending = ending.keeping_back(until, at(0));
-        ending.failed(at(1), true, &chance);
-        ending.brought_up_to(until);
-        assert!(!ending.keeps_back());
-        assert!(matches!(ending.verb(), Verb::Release { .. }));
+        let release_task = ReleaseTask::of_lease(orphaned_owner(None), true, at(0), LEASE);
+        let mut release_task = release_task.keeping_back(until, at(0));
+        release_task.failed(at(1), true, &rng);
+        release_task.brought_up_to(until);
+        assert!(!release_task.keeps_back());
+        assert!(matches!(release_task.verb(), Verb::Release { .. }));
     }
 
     #[test]
     fn a_lock_that_is_kept_back_gives_its_unused_fences_back() {
-        let chance = SystemChance::new();
+        let rng = SystemRng::new();
         let (until, unused) = (at(0) + LEASE, Some(GiveBack { used: 1, last: 9 }));
-        let tenure = Leftover {
+        let process_lease = OrphanedOwner {
             give_back: unused,
-            ..leftover(None)
+            ..orphaned_owner(None)
         };
-        let ending = Ending::of_tenure(tenure, true, at(0), LEASE);
-        let mut ending = ending.keeping_back(until, at(0));
-        let given_back = |ending: &Ending| match ending.verb() {
+        let release_task = ReleaseTask::of_lease(process_lease, true, at(0), LEASE);
+        let mut release_task = release_task.keeping_back(until, at(0));
+        let given_back = |release_task: &ReleaseTask| match release_task.verb() {
             Verb::Keep { give_back, .. } | Verb::HandOver { give_back, .. } => *give_back,
             other => panic!("{other:?}"),
         };
-        assert!(ending.keeps_back());
-        assert_eq!(given_back(&ending), unused);
-        ending.failed(at(1), true, &chance);
-        ending.brought_up_to(until);
-        assert!(!ending.keeps_back());
-        assert_eq!(given_back(&ending), unused);
+        assert!(release_task.keeps_back());
+        assert_eq!(given_back(&release_task), unused);
+        release_task.failed(at(1), true, &rng);
+        release_task.brought_up_to(until);
+        assert!(!release_task.keeps_back());
+        assert_eq!(given_back(&release_task), unused);
     }
 
     #[test]
     fn a_leftover_gives_its_unused_fences_back_and_is_cancelled_while_in_doubt() {
         let unused = Some(GiveBack { used: 1, last: 9 });
-        let left = Leftover {
+        let left = OrphanedOwner {
             give_back: unused,
-            ..leftover(Some(at(0) + LEASE))
+            ..orphaned_owner(Some(at(0) + LEASE))
         };
-        let mut ending = Ending::of_leftover(left, at(0), LEASE);
-        match ending.verb() {
+        let mut release_task = ReleaseTask::of_orphaned_owner(left, at(0), LEASE);
+        match release_task.verb() {
             Verb::HandOver { give_back, .. } => assert_eq!(*give_back, unused),
             other => panic!("{other:?}"),
         }
-        let next = ending.replied(at(1), &Reply::Released, false);
+        let next = release_task.replied(at(1), &Reply::Released, false);
         assert!(matches!(next, Next::Later(_)));
-        assert!(matches!(ending.verb(), Verb::Cancel { .. }));
+        assert!(matches!(release_task.verb(), Verb::Cancel { .. }));
     }
 }

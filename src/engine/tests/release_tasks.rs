@@ -34,7 +34,7 @@ impl LinkedEngine {
         };
         let pool = cut(&is_cut);
         let (mut answers, (sent, verbs)) = (cut(&is_cut), mpsc::channel());
-        let line = move |call: &Call<'_>| {
+        let dedicated_connection = move |call: &Call<'_>| {
             let answer = answers(call);
             if let Call::Lock { verb, .. } = call {
                 sent.send(((*verb).clone(), answer.is_ok())).ok();
@@ -48,9 +48,9 @@ impl LinkedEngine {
         settings.options.lease = KEPT;
         let engine = Engine::new(
             settings,
-            Arc::new(Fake::new(pool, line)),
+            Arc::new(Fake::new(pool, dedicated_connection)),
             Arc::clone(&clock) as Arc<dyn Clock>,
-            Arc::new(SystemChance::new()),
+            Arc::new(SystemRng::new()),
         );
         Self {
             clock,
@@ -77,7 +77,8 @@ impl LinkedEngine {
         let handle = self.mutex(SHORT_LEASE);
         let waiting = thread::spawn(move || handle.lock().map(|guard| guard.fence()));
         let begun = SystemClock.now();
-        let waits = |entry: &Arc<super::super::tenure::Entry>| entry.lock().queue.waiting() > 0;
+        let waits =
+            |entry: &Arc<super::super::process_lease::Entry>| entry.lock().queue.waiting() > 0;
         while !self.engine.names.all().iter().any(waits) {
             assert!(
                 SystemClock.now().since(begun) < PATIENCE,
@@ -218,7 +219,7 @@ fn a_key_that_an_earlier_thread_may_have_set_is_released_after_an_outage() {
     let (ManualPool { answers, asked }, pool) = manual_pool();
     let (sent, verbs) = mpsc::channel();
     let (is_cut, mut granted) = (Arc::clone(&linked.is_cut), generous());
-    let line = move |call: &Call<'_>| {
+    let dedicated_connection = move |call: &Call<'_>| {
         let is_cut = is_cut.load(Ordering::SeqCst);
         if let Call::Lock { verb, .. } = call {
             sent.send(((*verb).clone(), !is_cut)).ok();
@@ -244,7 +245,8 @@ fn a_key_that_an_earlier_thread_may_have_set_is_released_after_an_outage() {
         }
         pool(call)
     };
-    let engine = Fake::new(pool, line).engine(KEPT, Arc::clone(&clock) as Arc<dyn Clock>);
+    let engine =
+        Fake::new(pool, dedicated_connection).engine(KEPT, Arc::clone(&clock) as Arc<dyn Clock>);
     let linked = LinkedEngine {
         engine,
         verbs,

@@ -7,28 +7,28 @@
 //! | --- | --- | --- |
 //! | its place is reserved and noted with its keys | | whoever asks for one of them from here on finds it, as whatever kind of lock |
 //! | waits for its time | its millisecond is over, at once where somebody is known to wait | it is sent, with others in one request |
-//! | waits for its time | a thread of this process asks for the same lock | that thread takes it back, and ends the old tenure with its own request |
+//! | waits for its time | a thread of this process asks for the same lock | that thread takes it back, and ends the old lease with its own request |
 //! | waits for its time | a thread asks for a lock of another kind, or for one that has room for several | that thread takes it back and sends it, and then asks |
 //! | on its way | a thread of this process asks for one of its keys | it waits until the first request is over |
 //! | answered, or failed once | | the place is given up; what failed is repeated as any other ending is |
 
 use std::time::Duration;
 
-use super::{AFTER_PANIC, BATCH, Renewal, State};
+use super::{AFTER_PANIC, BATCH, RenewalThread, State};
 use crate::clock::Time;
-use crate::core::ending::{Ending, Next};
-use crate::core::schedule::{Numbered, Place};
+use crate::core::release_task::{Next, ReleaseTask};
+use crate::core::timer_queue::{Numbered, Place};
 use crate::engine::Engine;
-use crate::engine::tenure::Entry;
+use crate::engine::process_lease::Entry;
 use crate::error::{Failure, FailureKind};
 use crate::logging;
 use crate::message::{Call, Kind, PlainRelease, Reply, Verb};
 use crate::name::LockKey;
-use crate::store::{Answer, LEAST, Line};
+use crate::store::{Answer, DedicatedConnection, LEAST};
 use crate::sync::Arc;
 
 /// How many requests with endings are sent at the most before leases are looked at again.
-const ENDINGS_IN_A_ROW: usize = 64;
+const RELEASES_IN_A_ROW: usize = 64;
 /// How long a release that nobody is known to wait for stays here, so that others go with it.
 const GATHERED_FOR: Duration = Duration::from_millis(1);
 /// How long a flush waits at a time: parking does not run through suspend, the clock does.
@@ -41,21 +41,26 @@ pub(super) struct Job {
     /// Keeps the engine until it is done.
     _engine: Arc<Engine>,
     entry: Arc<Entry>,
-    ending: Ending,
+    release_task: ReleaseTask,
     /// The place that a release has until its first request is over.
     left_here: Option<Place>,
 }
 
-impl Renewal {
+impl RenewalThread {
     /// Sends an ending as soon as possible and as often as it takes.
-    pub(crate) fn end(self: &Arc<Self>, engine: &Engine, entry: &Arc<Entry>, ending: Ending) {
-        self.take_on(engine, entry, ending, None);
+    pub(crate) fn end(
+        self: &Arc<Self>,
+        engine: &Engine,
+        entry: &Arc<Entry>,
+        release_task: ReleaseTask,
+    ) {
+        self.take_on(engine, entry, release_task, None);
     }
 
-    /// A place for the release of a tenure that is to be left here.
-    pub(crate) fn reserve(&self, now: Time, entry: &Entry, ending: &Ending) -> Place {
+    /// A place for the release of a lease that is to be left here.
+    pub(crate) fn reserve(&self, now: Time, entry: &Entry, release_task: &ReleaseTask) -> Place {
         // Gathering costs a waiter time, so it is for those that nobody is known to wait for.
-        let due = if is_plain(entry, ending.verb()) {
+        let due = if is_plain(entry, release_task.verb()) {
             now + GATHERED_FOR
         } else {
             now
@@ -74,17 +79,17 @@ impl Renewal {
         self: &Arc<Self>,
         engine: &Engine,
         entry: &Arc<Entry>,
-        ending: Ending,
+        release_task: ReleaseTask,
         place: Place,
     ) {
-        self.take_on(engine, entry, ending, Some(place));
+        self.take_on(engine, entry, release_task, Some(place));
     }
 
     fn take_on(
         self: &Arc<Self>,
         engine: &Engine,
         entry: &Arc<Entry>,
-        ending: Ending,
+        release_task: ReleaseTask,
         left_here: Option<Place>,
     ) {
         let Some(strong) = engine.me.upgrade() else {
@@ -95,12 +100,12 @@ impl Renewal {
             number: 0,
             _engine: strong,
             entry: Arc::clone(entry),
-            ending,
+            release_task,
             left_here,
         };
         let mut state = self.state.lock();
         if let Err(error) = self.ensure_running(&mut state, engine) {
-            state.is_given_up |= !job.ending.is_settled();
+            state.is_given_up |= !job.release_task.is_settled();
             drop(state);
             let name = entry.target.name();
             logging::error!(
@@ -109,10 +114,10 @@ impl Renewal {
             self.first_is_over(entry, left_here);
             return;
         }
-        state.unsettled += usize::from(!job.ending.is_settled());
+        state.unsettled += usize::from(!job.release_task.is_settled());
         let (due, number) = left_here.unwrap_or_else(|| state.new_place(now));
         job.number = number;
-        state.endings.insert(due, job);
+        state.release_tasks.insert(due, job);
         self.wake_for(&mut state, due);
     }
 
@@ -127,15 +132,15 @@ impl Renewal {
     }
 
     /// Takes a release out again that was left here and is not on its way yet.
-    pub(crate) fn take_back(&self, place: Place) -> Option<(Arc<Entry>, Ending)> {
+    pub(crate) fn take_back(&self, place: Place) -> Option<(Arc<Entry>, ReleaseTask)> {
         let job = {
             let mut state = self.state.lock();
-            let job = state.endings.remove(place)?;
+            let job = state.release_tasks.remove(place)?;
             state.unsettled -= 1;
             job
         };
         self.first_is_over(&job.entry, job.left_here);
-        Some((job.entry, job.ending))
+        Some((job.entry, job.release_task))
     }
 
     /// Waits until the first request of a release that was left here is over, at most until `until`, or until the
@@ -201,8 +206,12 @@ impl Renewal {
     }
 
     /// Sends the endings that are due, until one fails or a lease is due. False where one failed.
-    pub(super) fn end_due(&self, engine: &Engine, line: &mut dyn Line) -> bool {
-        for round in 0..ENDINGS_IN_A_ROW {
+    pub(super) fn send_due_releases(
+        &self,
+        engine: &Engine,
+        dedicated_connection: &mut dyn DedicatedConnection,
+    ) -> bool {
+        for round in 0..RELEASES_IN_A_ROW {
             let now = engine.now();
             let (begun, limit) = {
                 let mut state = self.state.lock();
@@ -217,7 +226,7 @@ impl Renewal {
             if begun.is_empty() {
                 return true;
             }
-            let answers = send(engine, line, &begun, limit);
+            let answers = send(engine, dedicated_connection, &begun, limit);
             let mut failure = None;
             for (begun, answer) in begun.iter().zip(answers) {
                 failure = self.answered(engine, begun, answer).err().or(failure);
@@ -242,22 +251,24 @@ impl Renewal {
     fn answered(
         &self,
         engine: &Engine,
-        begun: &Begun,
+        begun: &SentTask,
         answer: Result<Answer, Failure>,
     ) -> Result<(), Failure> {
-        let Some(mut job) = self.state.lock().endings.remove(begun.place) else {
+        let Some(mut job) = self.state.lock().release_tasks.remove(begun.place) else {
             return Ok(());
         };
         let now = engine.now();
-        let was_settled = job.ending.is_settled();
+        let was_settled = job.release_task.is_settled();
         let (next, result) = match answer {
             Ok(answer) => {
                 engine.count_hand_over(&begun.entry.call(&begun.verb), &answer.reply);
-                let next = job.ending.replied(now, &answer.reply, answer.resent);
+                let next = job.release_task.replied(now, &answer.reply, answer.resent);
                 (next, Ok(()))
             }
             Err(failure) => {
-                let next = job.ending.failed(now, failure.passes(), &*engine.chance);
+                let next = job
+                    .release_task
+                    .failed(now, failure.is_transient(), &*engine.rng);
                 (next, Err(failure))
             }
         };
@@ -267,7 +278,7 @@ impl Renewal {
         if next != Next::Send {
             self.first_is_over(&begun.entry, job.left_here.take());
         }
-        let is_settled = job.ending.is_settled();
+        let is_settled = job.release_task.is_settled();
         let is_given_up = next == Next::Done && !is_settled;
         let mut state = self.state.lock();
         if result.is_ok() {
@@ -308,43 +319,43 @@ impl State {
     fn queue(&mut self, mut job: Job, due: Time) -> Place {
         let place = self.new_place(due);
         job.number = place.1;
-        self.endings.insert(due, job);
+        self.release_tasks.insert(due, job);
         place
     }
 
     /// The next ending that is due, or the next several where one request can carry them, left in the timetable
     /// where a panic on the way would have them repeated.
-    fn begin_jobs(&mut self, now: Time) -> Vec<Begun> {
-        let mut begun: Vec<Begun> = Vec::new();
+    fn begin_jobs(&mut self, now: Time) -> Vec<SentTask> {
+        let mut begun: Vec<SentTask> = Vec::new();
         while begun.len() < BATCH {
-            let Some((due, job)) = self.endings.first() else {
+            let Some((due, job)) = self.release_tasks.first() else {
                 break;
             };
             let joins = begun.is_empty()
-                || (begun[0].is_plain() && is_plain(&job.entry, job.ending.verb()));
+                || (begun[0].is_plain() && is_plain(&job.entry, job.release_task.verb()));
             if due > now || !joins {
                 break;
             }
-            let Some(mut job) = self.endings.pop_due(now) else {
+            let Some(mut job) = self.release_tasks.pop_due(now) else {
                 break;
             };
-            job.ending.brought_up_to(now);
-            let (entry, verb) = (Arc::clone(&job.entry), job.ending.verb().clone());
+            job.release_task.brought_up_to(now);
+            let (entry, verb) = (Arc::clone(&job.entry), job.release_task.verb().clone());
             let place = self.queue(job, now + AFTER_PANIC);
-            begun.push(Begun { place, entry, verb });
+            begun.push(SentTask { place, entry, verb });
         }
         begun
     }
 }
 
 /// An ending that is being sent, and its place meanwhile.
-struct Begun {
+struct SentTask {
     place: Place,
     entry: Arc<Entry>,
     verb: Verb,
 }
 
-impl Begun {
+impl SentTask {
     fn is_plain(&self) -> bool {
         is_plain(&self.entry, &self.verb)
     }
@@ -358,8 +369,8 @@ fn is_plain(entry: &Entry, verb: &Verb) -> bool {
 /// Sends endings: one, or several plain releases by one request. Returns an answer to each.
 fn send(
     engine: &Engine,
-    line: &mut dyn Line,
-    begun: &[Begun],
+    dedicated_connection: &mut dyn DedicatedConnection,
+    begun: &[SentTask],
     limit: Duration,
 ) -> Vec<Result<Answer, Failure>> {
     engine.stats.requests.add(1);
@@ -369,7 +380,7 @@ fn send(
             target: &only.entry.target,
             verb: &only.verb,
         };
-        return vec![line.call(&call, limit)];
+        return vec![dedicated_connection.call(&call, limit)];
     }
     let releases: Vec<_> = begun
         .iter()
@@ -381,7 +392,7 @@ fn send(
             _ => None,
         })
         .collect();
-    match line.call(&Call::Release(&releases), limit) {
+    match dedicated_connection.call(&Call::Release(&releases), limit) {
         Ok(Answer {
             reply: Reply::Each(replies),
             resent,
@@ -398,10 +409,10 @@ fn send(
         Ok(_) => vec![Err(Failure::another_question()); begun.len()],
         // Where the server refuses it because of a key in it that this user may not touch, it goes in halves: one bad
         // key must not cost the others.
-        Err(failure) if !failure.unknown && !failure.passes() => {
+        Err(failure) if !failure.unknown && !failure.is_transient() => {
             let (first, second) = begun.split_at(begun.len() / 2);
-            let mut answers = send(engine, line, first, limit);
-            answers.extend(send(engine, line, second, limit));
+            let mut answers = send(engine, dedicated_connection, first, limit);
+            answers.extend(send(engine, dedicated_connection, second, limit));
             answers
         }
         Err(failure) => vec![Err(failure); begun.len()],

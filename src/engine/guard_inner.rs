@@ -1,4 +1,4 @@
-//! A thread's holding in a tenure: what a guard stands on.
+//! A thread's holding in a lease: what a guard stands on.
 
 use std::time::Duration;
 
@@ -6,22 +6,22 @@ use crossbeam_channel::{Receiver, Sender};
 
 use crate::clock::Time;
 use crate::config::MAX_LEASE;
-use crate::core::lease::{Standing, drift};
+use crate::core::lease::{LeaseStatus, drift};
 use crate::engine::Engine;
 use crate::engine::hold_limit::{HoldLimits, Limited};
-use crate::engine::tenure::{LossListener, Tenure, Turn};
+use crate::engine::process_lease::{LossListener, ProcessLease, Turn};
 use crate::error::{Error, Failure, FailureKind, Lost, LostCause, Result};
 use crate::message::{Call, Renewed};
 use crate::sync::{Arc, AtomicBool, Ordering};
 
-/// A guard's turn in a tenure, while it lasts. Dropping it ends it.
-pub(crate) struct Holding {
+/// A guard's turn in a lease, while it lasts. Dropping it ends it.
+pub(crate) struct GuardInner {
     pub(super) engine: Arc<Engine>,
-    pub(super) tenure: Arc<Tenure>,
-    /// Tells it from the tenure's other holdings.
+    pub(super) process_lease: Arc<ProcessLease>,
+    /// Tells it from the lease's other holdings.
     pub(super) number: u32,
-    /// Which of the tenure's names it speaks of.
-    of: Of,
+    /// Which of the lease's names it speaks of.
+    scope: NameScope,
     pub(super) fence: u64,
     /// From when on the lock was the guard's.
     pub(super) since: Time,
@@ -32,14 +32,14 @@ pub(crate) struct Holding {
     pub(super) finished: bool,
 }
 
-/// Which of a tenure's names a holding speaks of.
+/// Which of a lease's names a holding speaks of.
 #[derive(Clone, Copy)]
-enum Of {
+enum NameScope {
     All,
     One(u32),
 }
 
-impl Holding {
+impl GuardInner {
     pub(crate) fn new(
         engine: Arc<Engine>,
         turn: Turn,
@@ -47,23 +47,27 @@ impl Holding {
         max_hold: Option<Duration>,
         min_hold: Duration,
     ) -> Self {
-        let Turn { tenure, fence, .. } = turn;
+        let Turn {
+            process_lease,
+            fence,
+            ..
+        } = turn;
         if !min_hold.is_zero() {
-            tenure.keep_back(since + min_hold);
+            process_lease.keep_back(since + min_hold);
         }
-        let number = tenure.holdings.fetch_add(1, Ordering::Relaxed);
+        let number = process_lease.guards.fetch_add(1, Ordering::Relaxed);
         let limited = Limited {
-            tenure: &tenure,
-            holding: number,
+            process_lease: &process_lease,
+            guard_inner: number,
             fence,
             since,
         };
         let limits = HoldLimits::watch(&engine, &limited, max_hold);
         Self {
             engine,
-            tenure,
+            process_lease,
             number,
-            of: Of::All,
+            scope: NameScope::All,
             fence,
             since,
             limits,
@@ -73,15 +77,15 @@ impl Holding {
     }
 
     /// For each of its names a holding that speaks of that alone, and ends nothing.
-    pub(crate) fn by_name(&self) -> impl Iterator<Item = Holding> {
+    pub(crate) fn by_name(&self) -> impl Iterator<Item = GuardInner> {
         // They listen in its name, so its end is to look for them.
         self.is_listened_to.store(true, Ordering::Relaxed);
-        let fences = std::iter::once(self.fence).chain(self.tenure.further_fences());
-        (0..).zip(fences).map(|(index, fence)| Holding {
+        let fences = std::iter::once(self.fence).chain(self.process_lease.further_fences());
+        (0..).zip(fences).map(|(index, fence)| GuardInner {
             engine: Arc::clone(&self.engine),
-            tenure: Arc::clone(&self.tenure),
+            process_lease: Arc::clone(&self.process_lease),
             number: self.number,
-            of: Of::One(index),
+            scope: NameScope::One(index),
             fence,
             since: self.since,
             limits: self.limits.as_ref().and_then(|limits| limits.of_one_name()),
@@ -91,9 +95,9 @@ impl Holding {
     }
 
     pub(crate) fn name(&self) -> &str {
-        match self.of {
-            Of::One(index) => self.tenure.keys()[index as usize].name(),
-            Of::All => self.tenure.entry.target.name(),
+        match self.scope {
+            NameScope::One(index) => self.process_lease.keys()[index as usize].name(),
+            NameScope::All => self.process_lease.entry.target.name(),
         }
     }
 
@@ -102,11 +106,11 @@ impl Holding {
     }
 
     pub(crate) fn units(&self) -> u32 {
-        self.tenure.units
+        self.process_lease.units
     }
 
     pub(crate) fn owner(&self) -> &str {
-        self.tenure.owner.shown(&self.engine.settings.label)
+        self.process_lease.owner.shown(&self.engine.settings.label)
     }
 
     pub(crate) fn fence(&self) -> u64 {
@@ -114,7 +118,7 @@ impl Holding {
     }
 
     /// How long the lease may be believed, and whether its renewal is overdue.
-    pub(crate) fn standing(&self) -> Result<(Duration, bool), Lost> {
+    pub(crate) fn status(&self) -> Result<(Duration, bool), Lost> {
         // A child of a fork has a copy of the guard and none of the lock.
         if self.engine.is_forked() {
             return Err(self.lost(LostCause::Taken));
@@ -126,11 +130,11 @@ impl Holding {
         {
             return Err(self.lost(LostCause::MaxHold));
         }
-        match self.tenure.cell.standing(self.engine.now()) {
-            Standing::Live(left) => Ok((left, self.tenure.is_late(left))),
-            Standing::Lost(cause) => Err(self.lost(cause)),
-            // A tenure ends with its last guard, so a guard that can still ask was outlived by a loss.
-            Standing::Ended => Err(self.lost(LostCause::Expired)),
+        match self.process_lease.cell.status(self.engine.now()) {
+            LeaseStatus::Live(left) => Ok((left, self.process_lease.is_late(left))),
+            LeaseStatus::Lost(cause) => Err(self.lost(cause)),
+            // A lease ends with its last guard, so a guard that can still ask was outlived by a loss.
+            LeaseStatus::Ended => Err(self.lost(LostCause::Expired)),
         }
     }
 
@@ -157,20 +161,20 @@ impl Holding {
             return;
         }
         self.is_listened_to.store(true, Ordering::Relaxed);
-        self.tenure.enlist(LossListener {
-            holding: self.number,
+        self.process_lease.enlist(LossListener {
+            guard_inner: self.number,
             sender: sender.clone(),
             lost,
         });
         // A loss that was announced before we stood in the list is told here; told twice, the second finds the
         // channel full.
-        if let Err(lost) = self.standing() {
+        if let Err(lost) = self.status() {
             sender.try_send(lost).ok();
         }
     }
 
     pub(crate) fn extend(&self, at_least: Duration) -> Result<()> {
-        let (left, _) = self.standing().map_err(Error::Lost)?;
+        let (left, _) = self.status().map_err(Error::Lost)?;
         if at_least > MAX_LEASE {
             return Err(Error::config("at_least", "it is longer than 24 h"));
         }
@@ -179,13 +183,13 @@ impl Holding {
         }
         // What drift takes off at this end is put on at the other.
         let lease = at_least + drift(at_least) * 2;
-        self.tenure.note_extension(self.engine.now() + lease);
+        self.process_lease.note_extension(self.engine.now() + lease);
         self.renew(lease, left)
     }
 
     /// Asks for so long a lease at once, within what is `left` of the present one.
     pub(super) fn renew(&self, lease: Duration, left: Duration) -> Result<()> {
-        let renewals: Vec<_> = self.engine.renewals(&self.tenure, lease).collect();
+        let renewals: Vec<_> = self.engine.renewals(&self.process_lease, lease).collect();
         let sent = self.engine.now();
         let limits = self.engine.limits(Some(sent + left));
         let name = Some(self.name());
@@ -195,15 +199,15 @@ impl Holding {
             .and_then(|answer| answer.reply.renewed())
             .map_err(|failure| failure.into_error(name))?;
         let now = self.engine.now();
-        match self.tenure.renewed(sent, now, lease, &said) {
-            Standing::Lost(_) => self.engine.watch.hurry(&self.tenure),
+        match self.process_lease.renewed(sent, now, lease, &said) {
+            LeaseStatus::Lost(_) => self.engine.watch.hurry(&self.process_lease),
             _ if said.contains(&Renewed::Refused) => {
                 let words = "the server does not let this user renew this lock";
                 return Err(Failure::plain(FailureKind::Denied, false, words).into_error(name));
             }
-            Standing::Live(left) => self.engine.count_renewal(&self.tenure, left),
-            Standing::Ended => {}
+            LeaseStatus::Live(left) => self.engine.count_renewal(&self.process_lease, left),
+            LeaseStatus::Ended => {}
         }
-        self.standing().map(drop).map_err(Error::Lost)
+        self.status().map(drop).map_err(Error::Lost)
     }
 }
