@@ -25,7 +25,7 @@ impl Engine {
             keys: std::slice::from_ref(key),
             named: true,
         };
-        match self.ask_of(&call, Some(key.name()))? {
+        match self.reply_to(&call, Some(key.name()))? {
             Reply::Inspected(mut seen) => Ok(seen.pop().flatten()),
             _ => Err(Failure::another_question().into_error(Some(key.name()))),
         }
@@ -39,7 +39,7 @@ impl Engine {
             prefix,
             pattern,
         };
-        let Reply::Page { keys, next } = self.ask_of(&call, None)? else {
+        let Reply::Page { keys, next } = self.reply_to(&call, None)? else {
             return Err(Failure::another_question().into_error(None));
         };
         let lock = |key: &Vec<u8>| {
@@ -55,7 +55,7 @@ impl Engine {
                 keys: unseen,
                 named: false,
             };
-            let Reply::Inspected(seen) = self.ask_of(&call, None)? else {
+            let Reply::Inspected(seen) = self.reply_to(&call, None)? else {
                 return Err(Failure::another_question().into_error(None));
             };
             let (now, later) = unseen.split_at(seen.len());
@@ -68,7 +68,7 @@ impl Engine {
 
     /// Breaks an owner's hold. False where it has none.
     pub(crate) fn force_release(&self, key: &LockKey, owner: &str) -> Result<bool> {
-        match self.ask_of(&Call::ForceRelease { key, owner }, Some(key.name()))? {
+        match self.reply_to(&Call::ForceRelease { key, owner }, Some(key.name()))? {
             Reply::Released => {
                 // It may be this very process's, which need not be listening.
                 self.ask_about(owner);
@@ -98,12 +98,12 @@ impl Engine {
             let its = its.cloned();
             drop(state);
             if let Some(process_lease) = its {
-                self.renewal.hasten(self, &process_lease);
+                self.renewal.renew_now(self, &process_lease);
             }
         }
     }
 
-    fn ask_of(&self, call: &Call<'_>, name: Option<&str>) -> Result<Reply> {
+    fn reply_to(&self, call: &Call<'_>, name: Option<&str>) -> Result<Reply> {
         self.check_open()?;
         let answer = self.send(call, self.limits(None));
         Ok(answer.map_err(|failure| failure.into_error(name))?.reply)

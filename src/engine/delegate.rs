@@ -44,7 +44,7 @@ impl Engine {
         mut attempt: Box<Attempt>,
         metrics: &mut WaitMetrics<'_>,
     ) -> Result<GuardInner, NotAcquired> {
-        let _asking = self.asking();
+        let _counted = self.count_delegate();
         // 1. Redis must not find the lock held by this process only because a release has not been sent.
         if !request.is_over(self) {
             self.settle_releases(request, entry, &mut attempt);
@@ -56,7 +56,7 @@ impl Engine {
             attempt,
             metrics,
             waker: None,
-            is_called: false,
+            has_message: false,
         };
         delegate.run()
     }
@@ -104,7 +104,7 @@ struct Delegate<'a, 'm> {
     /// The registration for messages to the attempt's owner.
     waker: Option<Waker>,
     /// Whether a message has come: Redis has handed the lock to this owner, and waits for its next request.
-    is_called: bool,
+    has_message: bool,
 }
 
 impl Delegate<'_, '_> {
@@ -198,7 +198,7 @@ impl Delegate<'_, '_> {
         let is_over = || request.is_over(engine);
         let limits = Limits {
             // Redis waits for the request of an owner that it has handed the lock to.
-            has_priority: mem::take(&mut self.is_called),
+            has_priority: mem::take(&mut self.has_message),
             is_over: Some(&is_over),
             ..engine.limits(request.until)
         };
@@ -253,7 +253,7 @@ impl Delegate<'_, '_> {
             .register(&mut self.waker, self.attempt.owner());
         // `close` sets its flag before it wakes all sleepers. So either this thread sees the flag, or it is woken.
         if !request.is_over(engine) {
-            self.is_called |= waker.wait(until.since(engine.now()));
+            self.has_message |= waker.wait(until.since(engine.now()));
         }
     }
 

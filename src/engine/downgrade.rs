@@ -49,8 +49,8 @@ impl GuardInner {
         };
         let max_hold = self.max_hold();
         // The writer's `min_hold` goes on: the reader is the same hold.
-        let kept_back = self.process_lease.kept_back(now);
-        let min_hold = kept_back.map_or(Duration::ZERO, |until| until.since(now));
+        let min_hold_until = self.process_lease.min_hold_until(now);
+        let min_hold = min_hold_until.map_or(Duration::ZERO, |until| until.since(now));
         Ok(Self::new(engine, turn, now, max_hold, min_hold))
     }
 }

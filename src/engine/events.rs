@@ -50,7 +50,7 @@ pub(crate) struct Events {
 }
 
 /// What the thread works with.
-struct Outlet {
+struct EventsThread {
     queue: Receiver<Notice>,
     listener: Option<SharedListener>,
 }
@@ -161,16 +161,16 @@ impl Events {
     fn start(&self) -> std::io::Result<Sender<Notice>> {
         let (sender, queue) = crossbeam_channel::bounded(QUEUE);
         let listener = self.listener.lock().clone();
-        let outlet = Outlet { queue, listener };
+        let events_thread = EventsThread { queue, listener };
         thread::Builder::new()
             .name("leasehold-events".into())
-            .spawn(move || outlet.run())?;
+            .spawn(move || events_thread.run())?;
         *self.listener.lock() = None;
         Ok(sender)
     }
 }
 
-impl Outlet {
+impl EventsThread {
     /// The main loop of the thread.
     fn run(self) {
         let mut has_panicked = false;

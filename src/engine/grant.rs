@@ -83,7 +83,7 @@ impl Engine {
         };
         count(&begun.turn, now);
         let turn = hand_out(begun, now);
-        if let LeaseStatus::Lost(cause) = process_lease.cell.status(self.now()) {
+        if let LeaseStatus::Lost(cause) = process_lease.validity.status(self.now()) {
             self.lost(&process_lease, cause);
         }
         Ok((turn, now))
@@ -115,7 +115,7 @@ impl Engine {
             Ok(()) => Ok(process_lease),
             Err(error) => {
                 self.watch.deregister_lease(&process_lease);
-                process_lease.cell.end(self.now());
+                process_lease.validity.end(self.now());
                 // Before another thread asks: it would find the lock held.
                 let release_task = self.release_task(&process_lease, None, self.now());
                 self.send_release(entry, release_task, self.limits(None))

@@ -53,7 +53,7 @@ impl GuardInner {
             ..
         } = turn;
         if !min_hold.is_zero() {
-            process_lease.keep_back(since + min_hold);
+            process_lease.note_min_hold(since + min_hold);
         }
         let number = process_lease.guards.fetch_add(1, Ordering::Relaxed);
         let limited = Limited {
@@ -130,7 +130,7 @@ impl GuardInner {
         {
             return Err(self.lost(LostCause::MaxHold));
         }
-        match self.process_lease.cell.status(self.engine.now()) {
+        match self.process_lease.validity.status(self.engine.now()) {
             LeaseStatus::Live(left) => Ok((left, self.process_lease.is_late(left))),
             LeaseStatus::Lost(cause) => Err(self.lost(cause)),
             // A lease ends with its last guard, so a guard that can still ask was outlived by a loss.
@@ -200,7 +200,7 @@ impl GuardInner {
             .map_err(|failure| failure.into_error(name))?;
         let now = self.engine.now();
         match self.process_lease.renewed(sent, now, lease, &said) {
-            LeaseStatus::Lost(_) => self.engine.watch.hurry(&self.process_lease),
+            LeaseStatus::Lost(_) => self.engine.watch.settle_now(&self.process_lease),
             _ if said.contains(&Renewed::Refused) => {
                 let words = "the server does not let this user renew this lock";
                 return Err(Failure::plain(FailureKind::Denied, false, words).into_error(name));

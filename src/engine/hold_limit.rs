@@ -141,7 +141,10 @@ impl HoldLimit {
         match &self.action {
             Action::Warn { max_hold } => {
                 let is_over = max_hold.as_ref().is_some_and(|limit| limit.is_exceeded());
-                let is_live = matches!(self.process_lease.cell.status(now), LeaseStatus::Live(_));
+                let is_live = matches!(
+                    self.process_lease.validity.status(now),
+                    LeaseStatus::Live(_)
+                );
                 if is_live && !is_over {
                     engine.count_held_long(&self.process_lease, self.fence, held);
                 }
@@ -150,7 +153,7 @@ impl HoldLimit {
                 // From here on the guard reads lost.
                 engine.count_end_at_max_hold(&self.process_lease, self.fence, held);
                 for listener in self.process_lease.withdraw(self.guard_inner) {
-                    listener.tell(LostCause::MaxHold);
+                    listener.notify(LostCause::MaxHold);
                 }
                 engine.end_at_max_hold(&self.process_lease, now);
             }

@@ -112,7 +112,7 @@ impl Engine {
         now: Time,
         held: Duration,
     ) {
-        if let LeaseStatus::Live(_) = process_lease.cell.status(now) {
+        if let LeaseStatus::Live(_) = process_lease.validity.status(now) {
             self.stats.holds_released.record(held);
             self.events
                 .step(|| Notice::Released(GuardInfo::of(self, process_lease, fence), held));

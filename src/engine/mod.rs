@@ -91,11 +91,11 @@ pub(crate) struct Engine {
     stats: Counters,
     closed: AtomicBool,
     /// How many threads ask Redis, or wait to.
-    asking: AtomicU64,
+    delegates: AtomicU64,
     /// The process that made it; in a forked child nothing here may be touched.
     fork_guard: ForkGuard,
     next_lease_number: AtomicU64,
-    me: Weak<Engine>,
+    weak_self: Weak<Engine>,
 }
 
 impl Engine {
@@ -109,7 +109,7 @@ impl Engine {
         // It belongs to the events thread alone, which also drops it.
         let listener = settings.listener.take();
         let events = Arc::new(Events::new(listener));
-        Arc::new_cyclic(|me| Self {
+        Arc::new_cyclic(|weak_self| Self {
             settings,
             store,
             clock,
@@ -122,10 +122,10 @@ impl Engine {
             events,
             stats: Counters::new(),
             closed: AtomicBool::new(false),
-            asking: AtomicU64::new(0),
+            delegates: AtomicU64::new(0),
             fork_guard: ForkGuard::here(),
             next_lease_number: AtomicU64::new(1),
-            me: me.clone(),
+            weak_self: weak_self.clone(),
         })
     }
 
@@ -170,22 +170,22 @@ impl Engine {
     /// What the listener does with a message.
     #[cfg(fuzzing)]
     pub(crate) fn hear(&self, channel: &str, payload: &[u8]) {
-        self.wakeup.message(channel, payload, &self.me);
+        self.wakeup.message(channel, payload, &self.weak_self);
     }
 
     /// Counts the caller among those who ask, until what is returned is dropped.
-    fn asking(&self) -> Asking<'_> {
-        self.asking.fetch_add(1, Ordering::SeqCst);
-        Asking(self)
+    fn count_delegate(&self) -> CountedDelegate<'_> {
+        self.delegates.fetch_add(1, Ordering::SeqCst);
+        CountedDelegate(self)
     }
 
     /// How many threads ask Redis, or wait to.
     fn delegates(&self) -> u32 {
-        u32::try_from(self.asking.load(Ordering::Relaxed)).unwrap_or(u32::MAX)
+        u32::try_from(self.delegates.load(Ordering::Relaxed)).unwrap_or(u32::MAX)
     }
 
-    fn is_asking(&self) -> bool {
-        self.asking.load(Ordering::SeqCst) > 0
+    fn has_delegates(&self) -> bool {
+        self.delegates.load(Ordering::SeqCst) > 0
     }
 
     /// Ends all waits with [`Error::Closed`], then waits for queued releases to go out. True if they all did.
@@ -254,14 +254,14 @@ impl Engine {
 }
 
 /// One who asks.
-struct Asking<'a>(&'a Engine);
+struct CountedDelegate<'a>(&'a Engine);
 
-impl Drop for Asking<'_> {
+impl Drop for CountedDelegate<'_> {
     fn drop(&mut self) {
-        self.0.asking.fetch_sub(1, Ordering::SeqCst);
+        self.0.delegates.fetch_sub(1, Ordering::SeqCst);
         // Whoever closes sets the flag before it looks for those who ask: one of us sees the other.
         if self.0.is_closed() {
-            self.0.renewal.look_again();
+            self.0.renewal.notify_waiting();
         }
     }
 }

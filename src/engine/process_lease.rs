@@ -37,7 +37,7 @@ pub(crate) struct ProcessLease {
     /// How much of the lock it has.
     pub(crate) units: u32,
     pub(crate) terms: Terms,
-    pub(crate) cell: AtomicLease,
+    pub(crate) validity: AtomicLease,
     /// Whether processes are known to wait for it.
     contended: AtomicBool,
     /// Its places in the timetables, each changed only under that timetable's mutex.
@@ -68,7 +68,7 @@ struct ColdState {
     /// lease does not tell.
     confirmed: Option<Time>,
     /// Until when it is kept from everybody, even after its last guard.
-    kept_back_until: Option<Time>,
+    min_hold_until: Option<Time>,
     /// Those who want to hear of its loss.
     listeners: Vec<LossListener>,
 }
@@ -98,7 +98,7 @@ pub(super) struct LossListener {
 }
 
 impl LossListener {
-    pub(super) fn tell(self, cause: LostCause) {
+    pub(super) fn notify(self, cause: LostCause) {
         // A full or abandoned channel has nobody left to tell.
         self.sender.try_send(Lost { cause, ..self.lost }).ok();
     }
@@ -125,7 +125,7 @@ impl ProcessLease {
             owner: Owner::new(&grant.owner, label),
             units,
             terms,
-            cell: AtomicLease::new(grant.deadline),
+            validity: AtomicLease::new(grant.deadline),
             contended: AtomicBool::new(grant.contended),
             renewal_place: AtomicU64::new(0),
             watch_place: AtomicU64::new(0),
@@ -168,17 +168,17 @@ impl ProcessLease {
     }
 
     /// Keeps it from everybody until then at least.
-    pub(super) fn keep_back(&self, until: Time) {
+    pub(super) fn note_min_hold(&self, until: Time) {
         let mut cold = self.cold.lock();
-        let kept_back_until = &mut cold.get_or_insert_default().kept_back_until;
-        *kept_back_until = Some(until).max(*kept_back_until);
+        let min_hold_until = &mut cold.get_or_insert_default().min_hold_until;
+        *min_hold_until = Some(until).max(*min_hold_until);
         self.has_min_hold.store(true, Ordering::Release);
     }
 
     /// Returns until when it is kept from everybody, if that is after `now`.
-    pub(super) fn kept_back(&self, now: Time) -> Option<Time> {
+    pub(super) fn min_hold_until(&self, now: Time) -> Option<Time> {
         let has_min_hold = self.has_min_hold.load(Ordering::Acquire);
-        let until = has_min_hold.then(|| self.cold(|cold| cold.kept_back_until));
+        let until = has_min_hold.then(|| self.cold(|cold| cold.min_hold_until));
         until.flatten().filter(|until| *until > now)
     }
 
@@ -207,7 +207,7 @@ impl ProcessLease {
 
     /// Whether it may be passed on at `now`.
     pub(crate) fn health(&self, now: Time) -> Health {
-        match self.cell.status(now) {
+        match self.validity.status(now) {
             LeaseStatus::Live(left)
                 if self.terms.renew && !self.is_late(left) && !self.is_extended(now) =>
             {
@@ -231,7 +231,7 @@ impl ProcessLease {
             return confirmed.is_some_and(|sent| sent > cut);
         }
         let sent = |deadline| sent_for(deadline, self.terms.lease());
-        self.cell.deadline().is_some_and(|at| sent(at) > cut)
+        self.validity.deadline().is_some_and(|at| sent(at) > cut)
     }
 
     /// Whether a renewal is overdue, going by what is left of the lease.
@@ -264,7 +264,7 @@ impl ProcessLease {
                 Renewed::Done { contended: false } => {}
                 Renewed::Done { contended: true } => self.contended.store(true, Ordering::Relaxed),
                 Renewed::Gone(gone) => {
-                    self.cell.lose(match gone {
+                    self.validity.lose(match gone {
                         Gone::Removed => LostCause::Removed,
                         Gone::Taken => LostCause::Taken,
                     });
@@ -273,7 +273,7 @@ impl ProcessLease {
             }
         }
         if is_refused {
-            return self.cell.status(now);
+            return self.validity.status(now);
         }
         if self.is_extended.load(Ordering::Acquire) {
             let mut cold = self.cold.lock();
@@ -281,7 +281,7 @@ impl ProcessLease {
             *confirmed = Some(sent).max(*confirmed);
         }
         // A lost one stays lost.
-        self.cell.renew(now, valid_until(sent, lease))
+        self.validity.renew(now, valid_until(sent, lease))
     }
 
     /// Tells everybody who asked for it that the lease was lost. Called with no mutex held.
@@ -291,7 +291,7 @@ impl ProcessLease {
             None => return,
         };
         for listener in listeners {
-            listener.tell(cause);
+            listener.notify(cause);
         }
     }
 
@@ -357,7 +357,7 @@ impl Engine {
         }
         if process_lease.entry.kind.sharing().together {
             // It goes on beside those who ask, so they ask only until it is confirmed.
-            self.renewal.hasten(self, process_lease);
+            self.renewal.renew_now(self, process_lease);
         }
         Health::Poor
     }

@@ -113,7 +113,7 @@ impl GuardInner {
         let (status, unreleased) = self.engine.end_turn(&self.process_lease, now, mode);
         if let LeaseStatus::Lost(cause) = status {
             for listener in listeners {
-                listener.tell(cause);
+                listener.notify(cause);
             }
         }
         Ok((status, unreleased))
@@ -156,8 +156,8 @@ impl Engine {
             };
             let finish = state.queue.finish(process_lease.number, now, health);
             let status = match finish {
-                Finish::HandedOn(..) => process_lease.cell.status(now),
-                _ => process_lease.cell.end(now),
+                Finish::HandedOn(..) => process_lease.validity.status(now),
+                _ => process_lease.validity.end(now),
             };
             if mode == Mode::Release && matches!(finish, Finish::TakeOver(..)) {
                 // Until the next thread has asked.
@@ -174,7 +174,7 @@ impl Engine {
             }
             Finish::TakeOver(next, give_back) => {
                 self.deregister(process_lease);
-                if mode == Mode::Detach || process_lease.kept_back(now).is_some() {
+                if mode == Mode::Detach || process_lease.min_hold_until(now).is_some() {
                     // The lock is not the next thread's to take over: that thread asks Redis as any other process would.
                     next.send(Signal::Delegate(None));
                     Some(Unreleased { give_back })
@@ -216,7 +216,7 @@ impl Engine {
         match (mode, self.health(process_lease, now)) {
             (_, Health::Lost) => Health::Lost,
             (Mode::Detach, _) => Health::Poor,
-            (Mode::Release, _) if process_lease.kept_back(now).is_some() => Health::KeptBack,
+            (Mode::Release, _) if process_lease.min_hold_until(now).is_some() => Health::KeptBack,
             (Mode::Release, health) => health,
         }
     }
@@ -240,7 +240,8 @@ impl Engine {
         // Any thread that asks from here on finds the place.
         let place = self.renewal.reserve(self.now(), entry, &release_task);
         self.release_over(entry);
-        self.renewal.leave(self, entry, release_task, place);
+        self.renewal
+            .add_background_release(self, entry, release_task, place);
     }
 
     /// Ends the turn of a guard that has reached its `max_hold`.
@@ -265,7 +266,7 @@ impl Engine {
                 Err(failure) => {
                     self.stats.endings_repeated.add(1);
                     release_task.failed(self.now(), failure.is_transient(), &*self.rng);
-                    self.renewal.end(self, entry, release_task);
+                    self.renewal.add_release_task(self, entry, release_task);
                     return Err(failure);
                 }
             };
@@ -274,7 +275,7 @@ impl Engine {
                 Next::Later(_) => {
                     self.stats.endings_repeated.add(1);
                     let gone = release_task.gone();
-                    self.renewal.end(self, entry, release_task);
+                    self.renewal.add_release_task(self, entry, release_task);
                     return Ok(gone);
                 }
                 Next::Done => return Ok(release_task.gone()),
@@ -313,7 +314,7 @@ impl Engine {
             ..self.orphaned_owner(process_lease, now)
         };
         let release_task = ReleaseTask::of_lease(left, contended, now, process_lease.terms.lease());
-        match process_lease.kept_back(now) {
+        match process_lease.min_hold_until(now) {
             Some(until) => release_task.keeping_back(until, now),
             None => release_task,
         }

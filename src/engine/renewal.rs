@@ -72,12 +72,12 @@ struct State {
     /// How many endings the server has not answered yet.
     unsettled: usize,
     /// Whether the thread has connected for renewals.
-    is_opened: bool,
+    has_opened: bool,
     /// Whether an ending was given up without an answer, and the server has answered nothing since.
     is_given_up: bool,
     /// By their keys the first places of the releases that guards left to this thread, until their first request is
     /// over.
-    left_here: HashMap<LockKey, SmallVec<[Place; 1]>>,
+    background_places: HashMap<LockKey, SmallVec<[Place; 1]>>,
     /// Whether the server was out of reach the last time, so that it is said once.
     failing: bool,
 }
@@ -109,14 +109,14 @@ impl RenewalThread {
         self.ensure_running(&mut state, engine)?;
         state.put(process_lease, due);
         // It connects now: a slow link leaves no time for that when the renewal is due.
-        let wakes_at = if state.is_opened { due } else { engine.now() };
+        let wakes_at = if state.has_opened { due } else { engine.now() };
         self.wake_for(&mut state, wakes_at);
         Ok(())
     }
 
     /// Renews a lease at once, whatever its terms: somebody says that the lock was taken from it, and the answer
     /// tells. Where no thread can be had for that, its deadline does.
-    pub(crate) fn hasten(self: &Arc<Self>, engine: &Engine, process_lease: &Arc<ProcessLease>) {
+    pub(crate) fn renew_now(self: &Arc<Self>, engine: &Engine, process_lease: &Arc<ProcessLease>) {
         let now = engine.now();
         let mut state = self.state.lock();
         if self.ensure_running(&mut state, engine).is_err() {
@@ -124,7 +124,7 @@ impl RenewalThread {
         }
         state.take(process_lease);
         // Whoever ends a lease sets it first and looks for its place second.
-        if process_lease.cell.deadline().is_some() {
+        if process_lease.validity.deadline().is_some() {
             state.put(process_lease, now);
             self.wake_for(&mut state, now);
         }
@@ -149,12 +149,12 @@ impl RenewalThread {
         if state.timer.is_running() {
             return Ok(());
         }
-        let (renewal, engine) = (Arc::clone(self), engine.me.clone());
+        let (renewal, engine) = (Arc::clone(self), engine.weak_self.clone());
         thread::Builder::new()
             .name("leasehold-renewal".into())
             .spawn(move || renewal.run(&engine))?;
         state.timer.started();
-        state.is_opened = false;
+        state.has_opened = false;
         Ok(())
     }
 
@@ -168,7 +168,7 @@ impl RenewalThread {
             let round = survived(|| {
                 let dedicated_connection =
                     dedicated_connection.get_or_insert_with(|| engine.store.dedicated_connection());
-                if self.state.lock().is_to_be_opened() {
+                if self.state.lock().must_open() {
                     // If it fails, the first renewal tries again and logs why.
                     dedicated_connection.open().ok();
                 }
@@ -180,7 +180,7 @@ impl RenewalThread {
                 logging::error!("the renewal thread panicked and goes on with all its leases");
                 // The connection may be in the middle of something.
                 dedicated_connection = None;
-                self.state.lock().land();
+                self.state.lock().put_back_in_flight();
             }
             let now = engine.now();
             drop(engine);
@@ -307,7 +307,7 @@ impl RenewalThread {
             LeaseStatus::Ended => None,
             LeaseStatus::Lost(_) => {
                 self.deregister(process_lease);
-                engine.watch.hurry(process_lease);
+                engine.watch.settle_now(process_lease);
                 None
             }
         }
@@ -350,9 +350,9 @@ impl RenewalThread {
 
 impl State {
     /// Returns true once, when the first lease is there.
-    fn is_to_be_opened(&mut self) -> bool {
-        let is_first = !self.is_opened && self.leases.next().is_some();
-        self.is_opened |= is_first;
+    fn must_open(&mut self) -> bool {
+        let is_first = !self.has_opened && self.leases.next().is_some();
+        self.has_opened |= is_first;
         is_first
     }
 
@@ -380,7 +380,7 @@ impl State {
     /// answer may be older than what is said of it.
     fn put_back(&mut self, process_lease: &Arc<ProcessLease>, due: Time) {
         let is_in_flight = process_lease.renewal_place.load(Ordering::Relaxed) == IN_FLIGHT;
-        if is_in_flight && process_lease.cell.deadline().is_some() {
+        if is_in_flight && process_lease.validity.deadline().is_some() {
             self.put(process_lease, due);
         }
     }
@@ -399,7 +399,7 @@ impl State {
                 break;
             };
             // One that has run out is not renewed: its key would only keep the others waiting.
-            if let LeaseStatus::Live(_) = process_lease.cell.status(now) {
+            if let LeaseStatus::Live(_) = process_lease.validity.status(now) {
                 lags.record(now.since(due));
                 keys += process_lease.keys().len();
                 process_lease
@@ -417,7 +417,7 @@ impl State {
     }
 
     /// After a panic: nothing is known of what was in flight.
-    fn land(&mut self) {
+    fn put_back_in_flight(&mut self) {
         let Some((since, batch)) = self.in_flight.take() else {
             return;
         };

@@ -32,7 +32,7 @@ impl Engine {
         let limit = self.now() + self.settings.io_timeout;
         let until = request.until.map_or(limit, |until| until.min(limit));
         let is_over = || request.is_over(self);
-        for place in self.renewal.left_here(keys) {
+        for place in self.renewal.background_releases(keys) {
             let Some((released, release_task)) = self.renewal.take_back(place) else {
                 self.renewal
                     .wait_until_sent(self, keys, place, until, &is_over);
@@ -45,7 +45,7 @@ impl Engine {
                 let (label, waits) = (&self.settings.label, attempt.waits());
                 *attempt = Attempt::take_back(&*self.rng, label, release_task.unsent(), waits);
             } else if self.now() >= until || is_over() {
-                self.renewal.end(self, &released, release_task);
+                self.renewal.add_release_task(self, &released, release_task);
             } else {
                 // If it fails, the renewal thread repeats it.
                 let limits = Limits {
@@ -78,6 +78,6 @@ impl Engine {
         lease: Duration,
     ) {
         let release_task = ReleaseTask::of_orphaned_owner(orphaned_owner, self.now(), lease);
-        self.renewal.end(self, entry, release_task);
+        self.renewal.add_release_task(self, entry, release_task);
     }
 }

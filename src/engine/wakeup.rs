@@ -86,7 +86,7 @@ struct Sleeper {
     thread: Thread,
     woken: AtomicBool,
     /// Whether it was by a message for it alone.
-    called: AtomicBool,
+    has_message: AtomicBool,
 }
 
 /// A delegate's place in the register; dropping it leaves.
@@ -141,7 +141,7 @@ impl Wakeup {
         self.first_try_until
             .fetch_min(until.as_nanos(), Ordering::SeqCst);
         let (wakeup, store) = (Arc::clone(self), Arc::clone(&engine.store));
-        let (rng, engine_of) = (Arc::clone(&engine.rng), engine.me.clone());
+        let (rng, engine_of) = (Arc::clone(&engine.rng), engine.weak_self.clone());
         let events = Arc::downgrade(&engine.events);
         let tell = move |notice| {
             if let Some(events) = events.upgrade() {
@@ -177,7 +177,7 @@ impl Wakeup {
             let sleeper = Arc::new(Sleeper {
                 thread: thread::current(),
                 woken: AtomicBool::new(false),
-                called: AtomicBool::new(false),
+                has_message: AtomicBool::new(false),
             });
             self.register
                 .lock()
@@ -210,7 +210,7 @@ impl Wakeup {
         };
         let sleeper = self.register.lock().sleepers.get(owner).cloned();
         if let Some(sleeper) = sleeper {
-            sleeper.called.store(true, Ordering::Release);
+            sleeper.has_message.store(true, Ordering::Release);
             sleeper.wake();
         }
     }
@@ -340,7 +340,7 @@ impl Waker {
             thread::park_timeout(limit.min(LONGEST_SLEEP));
         }
         self.sleeper.woken.store(false, Ordering::Release);
-        self.sleeper.called.swap(false, Ordering::Acquire)
+        self.sleeper.has_message.swap(false, Ordering::Acquire)
     }
 }
 
@@ -420,8 +420,8 @@ mod tests {
         });
         wakeup.run(&store, &SystemRng::new(), &Weak::new(), &|_| {});
         let (none, all) = ([(false, false); 2], [(true, false); 2]);
-        let called = [(false, false), (true, true)];
-        assert_eq!(*seen.lock(), [all, none, called, none, none, all]);
+        let one_called = [(false, false), (true, true)];
+        assert_eq!(*seen.lock(), [all, none, one_called, none, none, all]);
         assert_eq!(
             wakeup.subscription(START),
             SubscriptionState::NoSubscription,

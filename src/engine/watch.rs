@@ -69,7 +69,7 @@ impl Watch {
         engine: &Engine,
         process_lease: &Arc<ProcessLease>,
     ) -> std::io::Result<()> {
-        let Some(deadline) = process_lease.cell.deadline() else {
+        let Some(deadline) = process_lease.validity.deadline() else {
             return Ok(());
         };
         let mut state = self.state.lock();
@@ -88,7 +88,7 @@ impl Watch {
     }
 
     /// Looks at a lease at once: somebody has found it lost.
-    pub(crate) fn hurry(&self, process_lease: &Arc<ProcessLease>) {
+    pub(crate) fn settle_now(&self, process_lease: &Arc<ProcessLease>) {
         let mut state = self.state.lock();
         if state.take(process_lease) {
             let now = Time::from_nanos(0);
@@ -123,7 +123,7 @@ impl Watch {
     }
 
     fn spawn(self: &Arc<Self>, engine: &Engine) -> std::io::Result<()> {
-        let (watch, engine) = (Arc::clone(self), engine.me.clone());
+        let (watch, engine) = (Arc::clone(self), engine.weak_self.clone());
         thread::Builder::new()
             .name("leasehold-watch".into())
             .spawn(move || watch.run(&engine))
@@ -220,7 +220,7 @@ impl Watch {
     /// Nothing is logged here, because a logger may block: the events thread logs the loss.
     fn settle(&self, engine: &Arc<Engine>, process_lease: &Arc<ProcessLease>, now: Time) {
         loop {
-            match process_lease.cell.status(now) {
+            match process_lease.validity.status(now) {
                 LeaseStatus::Ended => return,
                 LeaseStatus::Lost(cause) => return engine.lost(process_lease, cause),
                 // Where it was ended or lost meanwhile, nobody found it in the timetable: look again.
@@ -248,7 +248,7 @@ impl Watch {
     /// Looks at it again at that time. False where the lease is over: whoever ends one sets it first and looks for its place second.
     fn put_back(&self, process_lease: &Arc<ProcessLease>, look: Time) -> bool {
         let mut state = self.state.lock();
-        let is_live = process_lease.cell.deadline().is_some();
+        let is_live = process_lease.validity.deadline().is_some();
         if is_live {
             state.put(process_lease, look);
         }
@@ -264,7 +264,7 @@ fn risk_of(engine: &Engine, process_lease: &ProcessLease, deadline: Time) -> Opt
 
 /// Returns when to look at a lease again, or `None` if it has ended.
 fn look_at(engine: &Engine, process_lease: &ProcessLease) -> Option<Time> {
-    let deadline = process_lease.cell.deadline()?;
+    let deadline = process_lease.validity.deadline()?;
     Some(risk_of(engine, process_lease, deadline).unwrap_or(deadline))
 }
 

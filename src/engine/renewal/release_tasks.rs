@@ -43,18 +43,18 @@ pub(super) struct Job {
     entry: Arc<Entry>,
     release_task: ReleaseTask,
     /// The place that a release has until its first request is over.
-    left_here: Option<Place>,
+    background_place: Option<Place>,
 }
 
 impl RenewalThread {
     /// Sends an ending as soon as possible and as often as it takes.
-    pub(crate) fn end(
+    pub(crate) fn add_release_task(
         self: &Arc<Self>,
         engine: &Engine,
         entry: &Arc<Entry>,
         release_task: ReleaseTask,
     ) {
-        self.take_on(engine, entry, release_task, None);
+        self.add_job(engine, entry, release_task, None);
     }
 
     /// A place for the release of a lease that is to be left here.
@@ -68,31 +68,31 @@ impl RenewalThread {
         let mut state = self.state.lock();
         let place = state.new_place(due);
         for key in entry.target.keys() {
-            let places = state.left_here.entry(key.clone()).or_default();
+            let places = state.background_places.entry(key.clone()).or_default();
             places.push(place);
         }
         place
     }
 
     /// Sends a release when its place is due and as often as it takes.
-    pub(crate) fn leave(
+    pub(crate) fn add_background_release(
         self: &Arc<Self>,
         engine: &Engine,
         entry: &Arc<Entry>,
         release_task: ReleaseTask,
         place: Place,
     ) {
-        self.take_on(engine, entry, release_task, Some(place));
+        self.add_job(engine, entry, release_task, Some(place));
     }
 
-    fn take_on(
+    fn add_job(
         self: &Arc<Self>,
         engine: &Engine,
         entry: &Arc<Entry>,
         release_task: ReleaseTask,
-        left_here: Option<Place>,
+        background_place: Option<Place>,
     ) {
-        let Some(strong) = engine.me.upgrade() else {
+        let Some(strong) = engine.weak_self.upgrade() else {
             return;
         };
         let now = engine.now();
@@ -101,7 +101,7 @@ impl RenewalThread {
             _engine: strong,
             entry: Arc::clone(entry),
             release_task,
-            left_here,
+            background_place,
         };
         let mut state = self.state.lock();
         if let Err(error) = self.ensure_running(&mut state, engine) {
@@ -111,23 +111,25 @@ impl RenewalThread {
             logging::error!(
                 "lock {name:?}: stays held until its lease ends, since no thread could be started to release it: {error}"
             );
-            self.first_is_over(entry, left_here);
+            self.remove_background_place(entry, background_place);
             return;
         }
         state.unsettled += usize::from(!job.release_task.is_settled());
-        let (due, number) = left_here.unwrap_or_else(|| state.new_place(now));
+        let (due, number) = background_place.unwrap_or_else(|| state.new_place(now));
         job.number = number;
         state.release_tasks.insert(due, job);
         self.wake_for(&mut state, due);
     }
 
     /// The releases of any kind that guards left here and that concern one of these keys.
-    pub(crate) fn left_here(&self, keys: &[LockKey]) -> Vec<Place> {
+    pub(crate) fn background_releases(&self, keys: &[LockKey]) -> Vec<Place> {
         let state = self.state.lock();
-        if state.left_here.is_empty() {
+        if state.background_places.is_empty() {
             return Vec::new();
         }
-        let places = keys.iter().filter_map(|key| state.left_here.get(key));
+        let places = keys
+            .iter()
+            .filter_map(|key| state.background_places.get(key));
         places.flatten().copied().collect()
     }
 
@@ -139,7 +141,7 @@ impl RenewalThread {
             state.unsettled -= 1;
             job
         };
-        self.first_is_over(&job.entry, job.left_here);
+        self.remove_background_place(&job.entry, job.background_place);
         Some((job.entry, job.release_task))
     }
 
@@ -155,7 +157,7 @@ impl RenewalThread {
     ) {
         let mut state = self.state.lock();
         let is_left = |state: &State, key| {
-            let places = state.left_here.get(key);
+            let places = state.background_places.get(key);
             places.is_some_and(|places| places.contains(&place))
         };
         while keys.iter().any(|key| is_left(&state, key)) {
@@ -168,14 +170,14 @@ impl RenewalThread {
     }
 
     /// The first request of a release that was left here is over, or was not needed.
-    fn first_is_over(&self, entry: &Entry, place: Option<Place>) {
+    fn remove_background_place(&self, entry: &Entry, place: Option<Place>) {
         let Some(place) = place else { return };
         let mut state = self.state.lock();
         for key in entry.target.keys() {
-            if let Some(places) = state.left_here.get_mut(key) {
+            if let Some(places) = state.background_places.get_mut(key) {
                 places.retain(|other| *other != place);
                 if places.is_empty() {
-                    state.left_here.remove(key);
+                    state.background_places.remove(key);
                 }
             }
         }
@@ -183,7 +185,7 @@ impl RenewalThread {
     }
 
     /// Somebody who waits for something here is to look again.
-    pub(crate) fn look_again(&self) {
+    pub(crate) fn notify_waiting(&self) {
         // Whoever has looked and does not sleep yet holds the mutex.
         drop(self.state.lock());
         self.changed.notify_all();
@@ -193,9 +195,9 @@ impl RenewalThread {
     /// answered once; at most until `until`. Returns true if that came in time. Returns false if an ending was given up
     /// without an answer, and the server has answered nothing since.
     pub(crate) fn flush(&self, engine: &Engine, until: Time) -> bool {
-        self.look_again();
+        self.notify_waiting();
         let mut state = self.state.lock();
-        while state.unsettled > 0 || engine.is_asking() {
+        while state.unsettled > 0 || engine.has_delegates() {
             let left = until.since(engine.now());
             if left.is_zero() {
                 return false;
@@ -276,7 +278,7 @@ impl RenewalThread {
             engine.stats.endings_repeated.add(1);
         }
         if next != Next::Send {
-            self.first_is_over(&begun.entry, job.left_here.take());
+            self.remove_background_place(&begun.entry, job.background_place.take());
         }
         let is_settled = job.release_task.is_settled();
         let is_given_up = next == Next::Done && !is_settled;
