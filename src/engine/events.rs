@@ -1,23 +1,23 @@
-//! The events of locks, on their way to the listener and to the log.
+//! The way of the events to the listener and the log.
 //!
-//! | event | the calling thread | the events thread |
+//! | event | the thread that causes it | the events thread |
 //! | --- | --- | --- |
-//! | granted, passed on, waits, handed over, released | logs it at DEBUG; queues it if there is a listener | calls the listener |
-//! | lost, held for long | queues it if there is a listener or the program wants warnings | logs it at WARN; calls the listener |
+//! | acquired, passed on, contended, handed over, released | logs it at DEBUG; queues it if there is a listener | calls the listener |
+//! | lost, held long | queues it if there is a listener, or warnings are logged | logs it at WARN; calls the listener |
 //! | any other | queues it if there is a listener | calls the listener |
 //!
-//! The thread is the one place in which a listener's code runs:
+//! The listener is called only by the events thread:
 //!
-//! | state | event | next |
+//! | state | event | result |
 //! | --- | --- | --- |
-//! | not started | something is queued | a queue is made and the thread started; if that fails the event is dropped and counted, and the next one tries again |
+//! | not started | an event must be queued | the thread is started; if that fails, the event is dropped and counted, and the next event tries again |
 //! | running | the queue is full | the event is dropped and counted |
-//! | running | the logger or the listener panics | the panic is caught, and the thread goes on |
-//! | running | the engine goes | the queue has no sender any more: the thread tells what is left, and ends |
+//! | running | the logger or the listener panics | the thread catches the panic, and goes on |
+//! | running | the engine is dropped | the thread handles the rest of the queue, and ends |
 //!
-//! A caller never waits: not for the listener, which has the thread to itself, nor for the thread, which holds nothing
-//! while it calls. Events are put in with no mutex held, by the thread that brings them about and before any other can
-//! act on them: so they come in order. The watch thread queues warnings and logs nothing, because a logger may block.
+//! No other thread ever waits for the listener, because the queue never blocks. The thread that causes an event queues
+//! it before another thread can act on the change. So the events of a lock stay in order. The watch thread queues
+//! warnings and logs nothing, because a logger may block.
 
 use std::fmt;
 use std::time::Duration;
@@ -36,33 +36,34 @@ use crate::panics::survived;
 use crate::stats::Count;
 use crate::sync::{Arc, Mutex, thread};
 
-/// How many events wait for the listener; the documentation of [`Listener`] names it.
+/// The length of the queue. The documentation of [`Listener`] states it.
 const QUEUE: usize = 4096;
 
 pub(crate) struct Events {
-    /// Whether there is a listener, which wants every event.
+    /// Whether there is a listener.
     listens: bool,
     /// The listener, until the thread takes it.
     listener: Mutex<Option<SharedListener>>,
-    /// The way to the thread, once it runs.
+    /// The sending end of the queue, once the thread runs.
     queue: OnceCell<Sender<Notice>>,
+    /// The number of dropped events.
     dropped: Count,
 }
 
-/// What the thread works with.
+/// The state of the events thread.
 struct EventsThread {
     queue: Receiver<Notice>,
     listener: Option<SharedListener>,
 }
 
-/// A guard, for a while after its end.
+/// The data of a guard for an event. It may outlive the guard.
 pub(crate) struct GuardInfo {
     pub(crate) name: Arc<str>,
     pub(crate) owner: Arc<str>,
     pub(crate) fence: u64,
 }
 
-/// A lease, for a while after its end.
+/// The data of a lease for an event. It may outlive the lease.
 pub(crate) struct LeaseInfo {
     pub(crate) name: Arc<str>,
     pub(crate) owner: Arc<str>,
@@ -84,7 +85,7 @@ impl LeaseInfo {
     }
 }
 
-/// An [`Event`] on its way to the thread.
+/// An [`Event`] with owned data, in the queue.
 pub(crate) enum Notice {
     Acquired(GuardInfo, Duration),
     Contended(Arc<str>, Option<Arc<str>>),
@@ -114,14 +115,14 @@ impl Events {
         self.listens
     }
 
-    /// Tells the listener, if there is one. Called with no mutex held.
+    /// Queues an event for the listener, if there is one. The caller must hold no mutex.
     pub(crate) fn tell(&self, notice: impl FnOnce() -> Notice) {
         if self.listens {
             self.put(notice());
         }
     }
 
-    /// Logs a step of a lock at DEBUG on the calling thread, and tells the listener. Called with no mutex held.
+    /// Logs an event at DEBUG on the calling thread, and queues it for the listener. The caller must hold no mutex.
     pub(crate) fn step(&self, notice: impl FnOnce() -> Notice) {
         let is_logged = logging::is_wanted(Level::Debug);
         if self.listens || is_logged {
@@ -135,18 +136,19 @@ impl Events {
         }
     }
 
-    /// Has the events thread log a warning, and tells the listener. Called with no mutex held.
+    /// Queues an event for the log, at WARN, and for the listener. The caller must hold no mutex.
     pub(crate) fn warn(&self, notice: impl FnOnce() -> Notice) {
         if self.listens || logging::is_wanted(Level::Warn) {
             self.put(notice());
         }
     }
 
-    /// Returns how many were dropped.
+    /// Returns the number of dropped events.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.get()
     }
 
+    /// Queues an event, or counts it as dropped.
     fn put(&self, notice: Notice) {
         let sent = match self.queue.get_or_try_init(|| self.start()) {
             Ok(queue) => queue.try_send(notice).is_ok(),
@@ -157,7 +159,7 @@ impl Events {
         }
     }
 
-    /// Starts the thread, which takes the listener with it.
+    /// Starts the thread, which takes the listener.
     fn start(&self) -> std::io::Result<Sender<Notice>> {
         let (sender, queue) = crossbeam_channel::bounded(QUEUE);
         let listener = self.listener.lock().clone();
@@ -171,7 +173,7 @@ impl Events {
 }
 
 impl EventsThread {
-    /// The main loop of the thread.
+    /// Handles events until the queue is empty and the engine is dropped.
     fn run(self) {
         let mut has_panicked = false;
         for notice in self.queue {
@@ -183,13 +185,13 @@ impl EventsThread {
             };
             let tell = || listener.on_event(&notice.event());
             if survived(tell).is_none() && !std::mem::replace(&mut has_panicked, true) {
-                logging::error!("a listener panicked; it will be called again");
+                logging::error!("the event listener panicked; it will be called again");
             }
         }
     }
 }
 
-/// The text of the log record.
+/// Writes the text of the log record.
 impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -203,7 +205,7 @@ impl fmt::Display for Notice {
             Self::Contended(name, None) => write!(f, "lock {name:?}: waiting"),
             Self::PassedOn(GuardInfo { name, owner, fence }, waited) => write!(
                 f,
-                "lock {name:?}: passed on in memory after {waited:?}, fence {fence}, owner {owner:?}"
+                "lock {name:?}: handed on in memory after {waited:?}, fence {fence}, owner {owner:?}"
             ),
             Self::HandedOver(LeaseInfo { name, owner }) => {
                 write!(
@@ -241,6 +243,7 @@ impl fmt::Display for Notice {
 }
 
 impl Notice {
+    /// Returns the event for the listener.
     fn event(&self) -> Event<'_> {
         match self {
             Self::Acquired(GuardInfo { name, owner, fence }, waited) => Event::Acquired {
@@ -299,7 +302,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    /// Far longer than anything here takes, so that only a hang runs into it.
+    /// A time limit far longer than any step takes, so that only a hang reaches it.
     const PATIENCE: Duration = Duration::from_secs(20);
 
     fn events(listener: impl crate::event::Listener) -> Events {
@@ -320,53 +323,55 @@ mod tests {
     #[test]
     fn a_full_queue_drops_and_counts_and_keeps_the_order_of_the_rest() {
         let (go_on, gate) = mpsc::channel::<()>();
-        let (told, heard) = mpsc::channel();
+        let (called, calls) = mpsc::channel();
         let (reached, at_gate) = mpsc::channel();
         let gate = Mutex::new(gate);
         let events = events(move |event: &Event<'_>| {
             reached.send(()).ok();
             gate.lock().recv().ok();
-            told.send(number(event)).ok();
+            called.send(number(event)).ok();
         });
         events.tell(|| contended(0));
-        at_gate.recv_timeout(PATIENCE).expect("it is told");
-        // The first is at hand, and the queue empty.
+        at_gate
+            .recv_timeout(PATIENCE)
+            .expect("the listener is called");
+        // The listener has the first event, and the queue is empty.
         for number in 1..=QUEUE + 3 {
             events.tell(|| contended(number));
         }
         assert_eq!(events.dropped(), 3);
-        // The other end goes; what is left is told, and then the thread ends.
+        // The thread handles the rest of the queue, and then ends.
         drop(events);
         drop(go_on);
         for expected in 0..=QUEUE {
-            assert_eq!(heard.recv_timeout(PATIENCE), Ok(expected));
+            assert_eq!(calls.recv_timeout(PATIENCE), Ok(expected));
         }
-        let gone = heard.recv_timeout(PATIENCE);
+        let gone = calls.recv_timeout(PATIENCE);
         assert_eq!(gone, Err(mpsc::RecvTimeoutError::Disconnected));
     }
 
     #[test]
-    fn a_panic_is_survived() {
-        let (told, heard) = mpsc::channel();
+    fn the_thread_survives_a_panic_of_the_listener() {
+        let (called, calls) = mpsc::channel();
         let events = events(move |event: &Event<'_>| {
-            told.send(number(event)).ok();
+            called.send(number(event)).ok();
             std::panic::resume_unwind(Box::new(()));
         });
         for number in 0..3 {
             events.tell(|| contended(number));
-            assert_eq!(heard.recv_timeout(PATIENCE), Ok(number));
+            assert_eq!(calls.recv_timeout(PATIENCE), Ok(number));
         }
         assert_eq!(events.dropped(), 0);
     }
 
     #[test]
-    fn without_a_listener_and_a_logger_nothing_is_made() {
+    fn without_a_listener_and_a_logger_no_event_is_made() {
         // No unit test installs a logger, so no level is wanted.
         assert!(!logging::is_wanted(Level::Error));
         let events = Events::new(None);
-        events.tell(|| unreachable!("nobody wants it"));
-        events.step(|| unreachable!("nobody wants it"));
-        events.warn(|| unreachable!("nobody wants it"));
+        events.tell(|| unreachable!("it is not wanted"));
+        events.step(|| unreachable!("it is not wanted"));
+        events.warn(|| unreachable!("it is not wanted"));
         assert!(events.queue.get().is_none());
     }
 }

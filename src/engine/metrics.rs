@@ -1,17 +1,21 @@
-//! The counters and events of locks: each is counted here, and nowhere else.
+//! The counters and events of locks. Only this module changes the counters that the tables name.
 //!
 //! | on the way in ([`WaitMetrics`]) | counters | event |
 //! | --- | --- | --- |
 //! | a call begins to wait for the lock | `contended` | contended |
-//! | a call gets a guard, from Redis or from another thread | a histogram of waits for each | acquired, passed on |
+//! | a call gets a guard from Redis | a histogram of waits | acquired |
+//! | a call gets a guard from another thread | a histogram of waits | passed on |
 //! | a call ends without a guard | `tries_held`, `timed_out` or `failed` | |
 //! | a call that has waited ends | `waits_over` | |
 //!
 //! | on the way out | counters | event |
 //! | --- | --- | --- |
-//! | a guard ends | a histogram of holds: released, or lost | released |
-//! | a lease, or a guard at its `max_hold`, is lost | `lost` by cause | lost |
-//! | Redis gives the lock to another process | `handed_over` | handed over |
+//! | a guard ends with a live lease | a histogram of holds | released |
+//! | a guard ends after a loss | a histogram of holds | |
+//! | a guard has been held for longer than `warn_after` | `held_long` | held long |
+//! | a lease is lost, or a guard reaches its `max_hold` | `lost` by cause | lost |
+//! | Redis confirms a renewal | `renewed` | renewed |
+//! | Redis hands the lock over to another process | `handed_over` | handed over |
 
 use std::mem;
 use std::time::Duration;
@@ -26,7 +30,7 @@ use crate::error::{Lost, LostCause};
 use crate::message::{Call, Reply, Verb};
 use crate::sync::Arc;
 
-/// One call on its way in.
+/// The metrics of one call on its way in.
 pub(super) struct WaitMetrics<'a> {
     engine: &'a Engine,
     /// When the call began.
@@ -44,7 +48,8 @@ impl<'a> WaitMetrics<'a> {
         }
     }
 
-    /// Notes that the call waits for the lock, once. A try waits for an answer and not for the lock, so it is not counted.
+    /// Notes that the call waits for the lock. Only the first time counts. A try waits only for a reply, so it never
+    /// counts.
     pub(super) fn waits(
         &mut self,
         request: &Request<'_>,
@@ -59,7 +64,7 @@ impl<'a> WaitMetrics<'a> {
             .step(|| Notice::Contended(request.target.name().into(), holder()));
     }
 
-    /// Notes that the call has a guard since `since`: from Redis, or else from another thread of this process.
+    /// Notes that the call has a guard since `since`. `from_redis` is false if another thread of this process gave it.
     pub(super) fn granted(&self, turn: &Turn, since: Time, from_redis: bool) {
         let waited = since.since(self.arrived);
         self.engine.count_guard(turn, waited, from_redis);
@@ -85,8 +90,8 @@ impl Drop for WaitMetrics<'_> {
 }
 
 impl Engine {
-    /// Counts a guard. Called before any thread acts on the guard, so that no event of its end, or of a later guard, comes
-    /// first.
+    /// Counts a guard. The caller must call this before any thread can use the guard. Otherwise events of its end, or
+    /// of a later guard, could come first.
     pub(super) fn count_guard(&self, turn: &Turn, waited: Duration, from_redis: bool) {
         let waits = if from_redis {
             &self.stats.waits_asked
@@ -104,7 +109,8 @@ impl Engine {
         });
     }
 
-    /// Counts the end of a guard that was held for `held`. Called before the lock goes to the next thread.
+    /// Counts the end of a guard that was held for `held`. The caller must call this before the next thread gets the
+    /// lock.
     pub(super) fn count_end(
         &self,
         process_lease: &ProcessLease,
@@ -121,7 +127,7 @@ impl Engine {
         }
     }
 
-    /// Counts a guard that the watch thread ends at its `max_hold`.
+    /// Counts the end of a guard at its `max_hold`.
     pub(super) fn count_end_at_max_hold(
         &self,
         process_lease: &ProcessLease,
@@ -139,14 +145,14 @@ impl Engine {
             .warn(|| Notice::HeldLong(GuardInfo::of(self, process_lease, fence), held));
     }
 
-    /// Counts a renewal that the server has confirmed. The lease lasts for `left` from now.
+    /// Counts a renewal that Redis has confirmed. `left` is the time that is left of the lease.
     pub(super) fn count_renewal(&self, process_lease: &ProcessLease, left: Duration) {
         self.stats.renewed.add(1);
         self.events
             .tell(|| Notice::Renewed(LeaseInfo::of(self, process_lease), left));
     }
 
-    /// Counts a loss: of a lease, or at its `max_hold` of one guard.
+    /// Counts the loss of a lease, or of one guard at its `max_hold`.
     pub(super) fn count_loss(&self, process_lease: &ProcessLease, fence: u64, cause: LostCause) {
         self.stats.lost(cause).add(1);
         self.events.warn(|| {
@@ -155,7 +161,7 @@ impl Engine {
         });
     }
 
-    /// Counts a hand-over to another process, if the answer to this request says that there was one.
+    /// Counts a hand-over to another process, if the reply to this request reports one.
     pub(super) fn count_hand_over(&self, call: &Call<'_>, reply: &Reply) {
         let Call::Lock { target, verb, .. } = call else {
             return;

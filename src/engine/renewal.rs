@@ -1,20 +1,22 @@
-//! The renewal thread: one for all leases of a manager, on a connection of its own.
+//! The renewal thread: one for all leases of a manager, on a dedicated connection.
 //!
-//! | step | does |
+//! | step | the thread |
 //! | --- | --- |
-//! | 0 | at the first lease: connects, and has the server load the script, so that a renewal is one round trip |
-//! | 1 | takes what is due, or will be soon, out of the timetable, up to a batch, and notes that it is in flight |
-//! | 2 | sends the batch in one request |
-//! | 3 | puts each confirmed lease to its next time, each other one to its retry time; hands each lost one to the watch thread |
-//! | 4 | sends the endings that are due, until one fails |
-//! | 5 | sleeps until the next is due, for at most a second |
+//! | 1 | at the first lease: connects, and has the server load the script, so that a renewal takes one round trip |
+//! | 2 | takes a batch of leases that are due, or nearly due, out of the timer queue, and notes them as in flight |
+//! | 3 | sends the batch in one request |
+//! | 4 | puts each confirmed lease back at its next renewal, and each unconfirmed one at its retry; has the watch thread settle each lost lease; repeats from 2 until no lease is due |
+//! | 5 | sends the release tasks that are due, until one fails ([`release_tasks`]) |
+//! | 6 | sleeps until the next lease or release task is due, for at most a second |
 //!
-//! A lease that is in flight is noted as such, and an ending stays in the timetable, before anything is sent: so
-//! neither an error nor a panic on the way can make the thread forget one. A lease is registered before its guard is handed out, and deregistered before
-//! its release is sent.
+//! No error or panic makes the thread forget a lease or a release task. Before it sends a request, it notes the leases
+//! as in flight, and leaves the release tasks in their timer queue at a later time.
 //!
-//! The thread starts with the first lease or ending, and ends when there has been neither for a while. An
-//! ending that is queued keeps the engine, and so the thread, alive.
+//! A thread registers a lease before it makes the lease's first guard. It deregisters the lease before it sends the
+//! release.
+//!
+//! The renewal thread starts with the first lease or release task, and ends when there has been neither for a while. A
+//! release task in the timer queue keeps the engine alive, and so the thread too.
 
 mod release_tasks;
 
@@ -43,42 +45,45 @@ use crate::sync::{Arc, Condvar, Mutex, Ordering, Weak, thread};
 
 use release_tasks::Job;
 
-/// How many keys, or a few more where a lease has several, go into one request: the server pauses about a millisecond for it.
+/// The number of keys in one request. The last lease of a batch may exceed it, if that lease has several keys. The
+/// server is busy for about a millisecond with such a request.
 pub(super) const BATCH: usize = 200;
-/// How many leases are put back with the mutex held: whoever wants it waits for so long.
+/// The number of leases that are put back while the mutex is held. Other threads wait for the mutex meanwhile.
 const AT_A_TIME: usize = 50;
-/// The place of a lease that is in flight.
+/// The value of `renewal_place` for a lease that is in flight.
 const IN_FLIGHT: u64 = 0;
-/// After a failure: what else is due is tried next, but a server that is gone is not asked without a pause.
+/// The shortest sleep after a failure. It is short because other leases may be due, and it limits the load if the
+/// server is down.
 const AFTER_FAILURE: Duration = Duration::from_millis(10);
-/// After a panic, so that one that comes again and again does not take a core.
+/// The shortest sleep after a panic, so that repeated panics do not use a whole core. Also the time after which a
+/// release task is repeated if the thread panicked while it was sent.
 const AFTER_PANIC: Duration = Duration::from_millis(100);
 
 pub(crate) struct RenewalThread {
     state: Mutex<State>,
-    /// Something earlier is due, an ending was settled, or the engine goes.
+    /// Notified if an earlier time is due, if a thread that waits here must check its condition again, and if the engine
+    /// is dropped.
     changed: Condvar,
 }
 
-/// Guarded by the renewal's mutex.
+/// The state of the renewal thread, guarded by its mutex.
 #[derive(Default)]
 struct State {
     leases: TimerQueue<Arc<ProcessLease>>,
-    /// Those whose renewal is under way, and which so have no place; and since when.
+    /// The batch whose renewal was sent, and the time at which it was taken out of `leases`.
     in_flight: Option<(Time, Arc<[Arc<ProcessLease>]>)>,
     release_tasks: TimerQueue<Job>,
     timer: WorkerTimer,
     next_job: u64,
-    /// How many endings the server has not answered yet.
+    /// The number of release tasks to which Redis has not replied yet.
     unsettled: usize,
-    /// Whether the thread has connected for renewals.
+    /// Whether the thread has tried to connect for renewals.
     has_opened: bool,
-    /// Whether an ending was given up without an answer, and the server has answered nothing since.
+    /// Whether a release task was given up without a reply, and Redis has not replied to any request since.
     is_given_up: bool,
-    /// By their keys the first places of the releases that guards left to this thread, until their first request is
-    /// over.
+    /// The places of background releases by key, until their first request has a reply or has failed.
     background_places: HashMap<LockKey, SmallVec<[Place; 1]>>,
-    /// Whether the server was out of reach the last time, so that it is said once.
+    /// Whether the last request failed because of the connection, so that an outage is logged once.
     failing: bool,
 }
 
@@ -90,11 +95,11 @@ impl RenewalThread {
         }
     }
 
-    /// Renews a lease that was granted by a request sent at `sent`, unless its terms say not to.
+    /// Registers a lease, which was granted by a request sent at `sent`. Does nothing for a lease without renewal.
     ///
     /// # Errors
     ///
-    /// Why the thread could not be started; then the lease is not renewed.
+    /// Returns the error of the system if the thread cannot be started. Then the lease is not registered.
     pub(crate) fn register(
         self: &Arc<Self>,
         engine: &Engine,
@@ -108,14 +113,14 @@ impl RenewalThread {
         let mut state = self.state.lock();
         self.ensure_running(&mut state, engine)?;
         state.put(process_lease, due);
-        // It connects now: a slow link leaves no time for that when the renewal is due.
+        // Have the thread connect at once. On a slow link there may be no time for that when the renewal is due.
         let wakes_at = if state.has_opened { due } else { engine.now() };
         self.wake_for(&mut state, wakes_at);
         Ok(())
     }
 
-    /// Renews a lease at once, whatever its terms: somebody says that the lock was taken from it, and the answer
-    /// tells. Where no thread can be had for that, its deadline does.
+    /// Has a lease renewed at once, even a lease without renewal, to check whether Redis still holds the lock for it.
+    /// Does nothing if the thread cannot be started.
     pub(crate) fn renew_now(self: &Arc<Self>, engine: &Engine, process_lease: &Arc<ProcessLease>) {
         let now = engine.now();
         let mut state = self.state.lock();
@@ -123,28 +128,33 @@ impl RenewalThread {
             return;
         }
         state.take(process_lease);
-        // Whoever ends a lease sets it first and looks for its place second.
+        // A thread that ends a lease sets its status before it takes the lease out of this queue. So a lease with a
+        // deadline will still be taken out.
         if process_lease.validity.deadline().is_some() {
             state.put(process_lease, now);
             self.wake_for(&mut state, now);
         }
     }
 
+    /// Takes a lease out of the timer queue, if it is there.
     pub(crate) fn deregister(&self, process_lease: &ProcessLease) {
         self.state.lock().take(process_lease);
     }
 
+    /// Ends the thread as soon as nothing is left to do.
     pub(crate) fn stop(&self) {
         self.state.lock().timer.stop();
         self.changed.notify_all();
     }
 
+    /// Wakes the thread if it sleeps past `due`.
     fn wake_for(&self, state: &mut State, due: Time) {
         if state.timer.expect(due) {
             self.changed.notify_all();
         }
     }
 
+    /// Starts the thread if it does not run.
     fn ensure_running(self: &Arc<Self>, state: &mut State, engine: &Engine) -> std::io::Result<()> {
         if state.timer.is_running() {
             return Ok(());
@@ -161,27 +171,30 @@ impl RenewalThread {
     fn run(&self, engine: &Weak<Engine>) {
         let mut dedicated_connection: Option<Box<dyn DedicatedConnection>> = None;
         loop {
-            // Held only while there is work, so that the last handle and guard can end the engine.
+            // Hold the engine only during a round, so that the engine ends with the last handle and guard.
             let Some(engine) = engine.upgrade() else {
                 return;
             };
             let round = survived(|| {
+                // 1. Connect, if there is a lease and the thread has not connected yet.
                 let dedicated_connection =
                     dedicated_connection.get_or_insert_with(|| engine.store.dedicated_connection());
                 if self.state.lock().must_open() {
-                    // If it fails, the first renewal tries again and logs why.
+                    // If this fails, the first renewal connects again, and logs a failure.
                     dedicated_connection.open().ok();
                 }
+                // 2 to 5. Renewals go first: a lease cannot wait, a release can.
                 let renewed = self.renew_due(&engine, &mut **dedicated_connection);
                 let ended = self.send_due_releases(&engine, &mut **dedicated_connection);
                 renewed && ended
             });
             if round.is_none() {
                 logging::error!("the renewal thread panicked and goes on with all its leases");
-                // The connection may be in the middle of something.
+                // The connection may have a reply outstanding. The leases in flight must be renewed again.
                 dedicated_connection = None;
                 self.state.lock().put_back_in_flight();
             }
+            // 6. Sleep until the next time, or end if nothing has been due for a while.
             let now = engine.now();
             drop(engine);
             let mut state = self.state.lock();
@@ -199,7 +212,8 @@ impl RenewalThread {
         }
     }
 
-    /// Renews what is due, batch by batch, until a request fails. False where one did.
+    /// Does steps 2 to 4: renews the leases that are due, batch by batch. Returns false after a failure of the
+    /// connection.
     fn renew_due(
         &self,
         engine: &Engine,
@@ -217,14 +231,14 @@ impl RenewalThread {
                     self.failed(engine, failure);
                     return false;
                 }
-                // The server answers; what it refuses is tried again by itself.
+                // Redis replies. A lease that it refused is retried at its own time.
                 Err(_) | Ok(()) => self.reached(engine),
             }
         }
     }
 
-    /// Renews a batch by one request. Where the server refuses it, because of a key in it that this user may not
-    /// touch, it goes in halves: one bad key must not cost the others.
+    /// Renews a batch by one request. If the server refuses the request, sends it again in halves: one key that this
+    /// user may not use must not prevent the renewal of the others.
     fn renew(
         &self,
         engine: &Engine,
@@ -235,7 +249,7 @@ impl RenewalThread {
             .iter()
             .flat_map(|process_lease| engine.renewals(process_lease, process_lease.renewed_for()))
             .collect();
-        // One lost answer must not cost the shortest of them.
+        // The limit leaves time for a retry, even for the shortest lease.
         let shortest = batch
             .iter()
             .map(|process_lease| process_lease.terms.lease())
@@ -244,8 +258,8 @@ impl RenewalThread {
         let sent = engine.now();
         engine.stats.requests.add(1);
         let answer = dedicated_connection.call(&Call::Renew(&leases), limit);
-        let said = match answer.and_then(|answer| answer.reply.renewed()) {
-            Ok(said) => said,
+        let replies = match answer.and_then(|answer| answer.reply.renewed()) {
+            Ok(replies) => replies,
             Err(failure) if !failure.unknown && !failure.is_transient() && batch.len() > 1 => {
                 let (first, second) = batch.split_at(batch.len() / 2);
                 let first = self.renew(engine, dedicated_connection, first);
@@ -256,16 +270,16 @@ impl RenewalThread {
                 return Err(failure);
             }
         };
-        let (now, mut said) = (engine.now(), &said[..]);
-        // One for all of them: what is renewed together stays together, and batches drift apart.
+        let (now, mut replies) = (engine.now(), &replies[..]);
+        // The whole batch gets the same jitter: its leases stay together, and different batches drift apart.
         let jitter = engine.rng.bits();
         for part in batch.chunks(AT_A_TIME) {
             let confirmed: Vec<_> = part
                 .iter()
                 .filter_map(|process_lease| {
-                    let of_this;
-                    (of_this, said) = said.split_at(process_lease.keys().len());
-                    let is_confirmed = self.confirmed(engine, process_lease, sent, now, of_this)?;
+                    let own;
+                    (own, replies) = replies.split_at(process_lease.keys().len());
+                    let is_confirmed = self.confirmed(engine, process_lease, sent, now, own)?;
                     let lease = process_lease.terms.lease();
                     let due = if is_confirmed {
                         renewal_due(sent, lease, jitter)
@@ -276,7 +290,7 @@ impl RenewalThread {
                 })
                 .collect();
             let mut state = self.state.lock();
-            // Redis answers, and the keys of endings that were given up have expired.
+            // Redis replies again. The keys of release tasks that were given up have expired.
             state.is_given_up = false;
             for (process_lease, due) in confirmed {
                 state.put_back(process_lease, due);
@@ -285,18 +299,18 @@ impl RenewalThread {
         Ok(())
     }
 
-    /// Takes in what was said of one lease: whether it is confirmed, or tried again; none where it is not renewed any
-    /// more.
+    /// Applies the replies for one lease. Returns true if they confirm the lease, false if it must be retried, and
+    /// `None` if it is not renewed any more.
     fn confirmed(
         &self,
         engine: &Engine,
         process_lease: &Arc<ProcessLease>,
         sent: Time,
         now: Time,
-        said: &[Renewed],
+        replies: &[Renewed],
     ) -> Option<bool> {
-        match process_lease.renewed(sent, now, process_lease.renewed_for(), said) {
-            LeaseStatus::Live(_) if said.contains(&Renewed::Refused) => {
+        match process_lease.renewed(sent, now, process_lease.renewed_for(), replies) {
+            LeaseStatus::Live(_) if replies.contains(&Renewed::Refused) => {
                 engine.stats.renewals_failed.add(1);
                 Some(false)
             }
@@ -313,7 +327,7 @@ impl RenewalThread {
         }
     }
 
-    /// Nothing is known of what became of these: they are tried again.
+    /// Puts back a batch without a reply, for a retry.
     fn not_confirmed(&self, engine: &Engine, batch: &[Arc<ProcessLease>]) {
         engine.stats.renewals_failed.add(batch.len() as u64);
         let now = engine.now();
@@ -326,6 +340,7 @@ impl RenewalThread {
         }
     }
 
+    /// Reports the first failure of an outage, to the log and the listener.
     fn failed(&self, engine: &Engine, failure: Failure) {
         let was_failing = std::mem::replace(&mut self.state.lock().failing, true);
         if !was_failing {
@@ -337,6 +352,7 @@ impl RenewalThread {
         }
     }
 
+    /// Reports the end of an outage, to the log and the listener.
     fn reached(&self, engine: &Engine) {
         let was_failing = std::mem::replace(&mut self.state.lock().failing, false);
         if was_failing {
@@ -349,7 +365,7 @@ impl RenewalThread {
 }
 
 impl State {
-    /// Returns true once, when the first lease is there.
+    /// Returns true once, after the first lease was registered.
     fn must_open(&mut self) -> bool {
         let is_first = !self.has_opened && self.leases.next().is_some();
         self.has_opened |= is_first;
@@ -375,9 +391,12 @@ impl State {
         self.leases.remove((due, process_lease.number));
     }
 
-    /// Puts a lease that was in flight into its next place, unless its guard has ended it meanwhile: that sets the
-    /// lease first and looks for its place second. One that was hastened after its renewal was sent has its place: the
-    /// answer may be older than what is said of it.
+    /// Puts a lease that was in flight back at `due`. Two cases are left out:
+    ///
+    /// | meanwhile | why |
+    /// | --- | --- |
+    /// | the lease has ended | its thread has set the status, and will not look for the lease here again |
+    /// | [`renew_now`](RenewalThread::renew_now) was called for it | the lease has a place, and this reply may be older than that call |
     fn put_back(&mut self, process_lease: &Arc<ProcessLease>, due: Time) {
         let is_in_flight = process_lease.renewal_place.load(Ordering::Relaxed) == IN_FLIGHT;
         if is_in_flight && process_lease.validity.deadline().is_some() {
@@ -385,7 +404,7 @@ impl State {
         }
     }
 
-    /// The leases that are due, or will be soon, up to a batch. They are in flight from here on.
+    /// Takes out a batch of leases that are due, or nearly due. Notes them as in flight.
     fn take_due(&mut self, now: Time, lags: &Recorder) -> Option<Arc<[Arc<ProcessLease>]>> {
         let (mut batch, mut keys) = (Vec::new(), 0);
         while keys < BATCH {
@@ -398,7 +417,7 @@ impl State {
             let Some(process_lease) = self.leases.pop_due(due) else {
                 break;
             };
-            // One that has run out is not renewed: its key would only keep the others waiting.
+            // A lease past its deadline is not renewed: other processes would only wait longer for its key.
             if let LeaseStatus::Live(_) = process_lease.validity.status(now) {
                 lags.record(now.since(due));
                 keys += process_lease.keys().len();
@@ -416,7 +435,7 @@ impl State {
         Some(batch)
     }
 
-    /// After a panic: nothing is known of what was in flight.
+    /// Puts back the batch in flight after a panic, for a retry.
     fn put_back_in_flight(&mut self) {
         let Some((since, batch)) = self.in_flight.take() else {
             return;

@@ -1,31 +1,39 @@
-//! The listener: one connection for all waits of a process.
+//! The wakeup thread: one subscription to messages for all delegates of a process.
 //!
-//! Whoever hands a lock over publishes the new owner on the channel of that owner's process. The thread here
-//! looks the owner up and wakes the delegate that waits under it.
+//! A script that hands a lock over publishes the new owner on the channel of that owner's process. The wakeup thread of
+//! that process looks the owner up in a register, and wakes its delegate.
 //!
-//! It also hears the one channel of all processes on which the owners are published whose locks an operator has
-//! broken, and then has Redis asked about that owner ([`super::operators`]).
+//! All processes also subscribe to one common channel. On it, `force_release` publishes the owner that it removed
+//! ([`super::admin`]).
 //!
-//! | state | a wait | next state |
+//! | state of the subscription | a delegate | next state |
 //! | --- | --- | --- |
 //! | not started | starts the thread | subscribing; no subscription, if the thread cannot be started |
-//! | subscribing, for at most 250 ms after the first wait | may not queue, and polls every 50 ms | ready; no subscription, if the try fails or takes longer |
+//! | subscribing, for at most 250 ms after the first wait | does not queue in Redis, and polls every 50 ms | ready; no subscription, if the try fails or takes longer |
 //! | ready | queues under the channel, and sleeps until a message or its poll | no subscription, if the connection ends |
 //! | no subscription | queues without a channel, and polls within its pickup window | ready, if a later try succeeds |
 //!
-//! A process without a subscription must queue all the same: a busy process beside it gives the lock away only to the
-//! queue, so a process that only polls would never find the lock free.
+//! A process without a subscription must queue too. Other processes hand the lock over only to the queue, so a process
+//! that only polls might never find the lock free.
 //!
-//! Why no wake-up is lost:
+//! No wake-up is lost:
 //!
-//! 1. A delegate is in the register before it sends the request that queues it. A message that arrives before the
-//!    delegate sleeps sets its flag, and the sleep is over before it began.
-//! 2. At each change to or from "ready" all delegates in the register are woken, after the state was set. They ask again,
-//!    and so name the right channel.
-//! 3. A delegate may miss that: it made its request before the change, and entered the register after it. When the answer
-//!    comes, it compares the channel of its request with the state, and if they differ, asks again at once.
-//! 4. A message that was sent to a channel without a listener, before 2 or 3, wakes nobody: the script that sent it then
-//!    passes the waiter over, and the waiter's next request queues it again.
+//! 1. A delegate enters the register before it sends the request that queues it. If the message arrives before the
+//!    delegate sleeps, it sets a flag, and the delegate does not sleep.
+//! 2. At each change to or from "ready", the thread first sets the state, and then wakes all delegates in the register.
+//!    They ask again, and so queue under the right channel.
+//! 3. A delegate can miss such a change: it built its request before the change, and entered the register after it.
+//!    When the reply comes, it compares the channel of its request with the state. If they differ, it asks again at
+//!    once.
+//! 4. A message may reach a channel without a subscriber, before 2 or 3. Then the script skips that waiter. The
+//!    waiter's next request queues it again.
+//!
+//! | step | the thread |
+//! | --- | --- |
+//! | 1 | connects and subscribes |
+//! | 2 | handles each message, until the connection ends or the engine is dropped |
+//! | 3 | notes and reports the end of the subscription |
+//! | 4 | pauses, and goes on with 1; or ends with the engine |
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -45,16 +53,18 @@ use crate::sync::{
     thread,
 };
 
-/// Pauses between tries to subscribe; each is twice the one before, until a subscription has lasted for the longest.
+/// The first pause after a failed subscription. Each further pause is twice as long. After a subscription that has
+/// lasted for `LONGEST_PAUSE`, the pauses begin with this one again.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
+/// The longest pause after a transient failure.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause after a failure that does not pass: a right or a command that the server does not have now, it is
-/// unlikely to have a second later.
+/// The longest pause after a failure that is not transient: a permission or a command that is missing now will probably
+/// be missing a second later.
 const AFTER_REFUSAL: Duration = Duration::from_secs(60);
-/// How long waits hold back from queueing for the first subscription. Longer, and they would give a lock up to those who
-/// queue.
+/// The time for which delegates wait for the first subscription before they queue in Redis. A longer time would let the
+/// processes that queue get the lock first.
 const FIRST_TRY: Duration = Duration::from_millis(250);
-/// No sleep of a delegate is longer, so that a resume from suspend is noticed.
+/// The longest sleep of a delegate, so that it notices a resume from suspend.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 const NOT_YET: u8 = 0;
@@ -62,19 +72,21 @@ const READY: u8 = 1;
 const NO_SUBSCRIPTION: u8 = 2;
 
 pub(crate) struct Wakeup {
-    /// The one channel of this process.
+    /// The channel of this process.
     channel: Arc<str>,
+    /// One of the three constants above.
     subscription: AtomicU8,
-    /// Until when the first subscription is waited for, in the clock's nanoseconds.
+    /// The time until which delegates wait for the first subscription, in nanoseconds of the clock.
     first_try_until: AtomicU64,
     register: Mutex<Register>,
+    /// Notified if the engine is dropped.
     stopping: Condvar,
 }
 
-/// Guarded by the wakeup's mutex.
+/// The register of delegates, guarded by its mutex.
 #[derive(Default)]
 struct Register {
-    /// Who sleeps, by owner.
+    /// The delegates by owner.
     sleepers: HashMap<Arc<str>, Arc<Sleeper>>,
     running: bool,
     stopped: bool,
@@ -82,14 +94,16 @@ struct Register {
     warned: bool,
 }
 
+/// A delegate in the register.
 struct Sleeper {
     thread: Thread,
+    /// Whether the thread was woken since its last sleep.
     woken: AtomicBool,
-    /// Whether it was by a message for it alone.
+    /// Whether a message for its owner has come since its last sleep.
     has_message: AtomicBool,
 }
 
-/// A delegate's place in the register; dropping it leaves.
+/// A delegate's registration. Dropping it ends the registration.
 pub(crate) struct Waker {
     wakeup: Arc<Wakeup>,
     owner: Arc<str>,
@@ -107,6 +121,7 @@ impl Wakeup {
         }
     }
 
+    /// Returns the state of the subscription at `now`.
     pub(crate) fn subscription(&self, now: Time) -> SubscriptionState {
         match self.subscription.load(Ordering::SeqCst) {
             READY => SubscriptionState::Ready(Arc::clone(&self.channel)),
@@ -117,7 +132,8 @@ impl Wakeup {
         }
     }
 
-    /// Notes the state of the subscription. If that is news, all delegates ask again, and name the right channel.
+    /// Sets the state of the subscription. If it changes, wakes all delegates, so that they queue under the right
+    /// channel.
     fn note(&self, subscription: u8) {
         if self.subscription.swap(subscription, Ordering::SeqCst) != subscription {
             self.wake_all();
@@ -128,7 +144,7 @@ impl Wakeup {
         self.subscription.load(Ordering::SeqCst) == READY
     }
 
-    /// Starts the thread if there is none.
+    /// Starts the thread if it does not run.
     pub(crate) fn start(self: &Arc<Self>, engine: &Engine) {
         if self.is_ready() {
             return;
@@ -157,17 +173,18 @@ impl Wakeup {
         }
     }
 
-    /// The waits go on without a subscription, and each sleep of a delegate tries again to start the thread.
+    /// Notes that the thread could not be started. Delegates go on without a subscription, and each of their sleeps
+    /// tries again to start the thread.
     fn not_started(&self, mut register: MutexGuard<'_, Register>, error: &std::io::Error) {
         let warned = std::mem::replace(&mut register.warned, true);
         drop(register);
         self.note(NO_SUBSCRIPTION);
         if !warned {
-            logging::warning!("the listener thread could not be started, so waits poll: {error}");
+            logging::warning!("the wakeup thread could not be started, so waits poll: {error}");
         }
     }
 
-    /// Enters `owner`, in place of what `waker` stood for before.
+    /// Registers the calling thread under `owner`, in place of the registration in `waker`.
     pub(crate) fn register<'a>(
         self: &Arc<Self>,
         waker: &'a mut Option<Waker>,
@@ -189,9 +206,10 @@ impl Wakeup {
                 sleeper,
             });
         }
-        waker.as_ref().expect("it was put there just now")
+        waker.as_ref().expect("it was just set")
     }
 
+    /// Wakes all registered threads.
     pub(crate) fn wake_all(&self) {
         let all: Vec<_> = self.register.lock().sleepers.values().cloned().collect();
         for sleeper in all {
@@ -199,11 +217,13 @@ impl Wakeup {
         }
     }
 
+    /// Ends the thread.
     pub(crate) fn stop(&self) {
         self.register.lock().stopped = true;
         self.stopping.notify_all();
     }
 
+    /// Wakes the thread that is registered under `owner`, if there is one.
     fn wake(&self, owner: &[u8]) {
         let Ok(owner) = std::str::from_utf8(owner) else {
             return;
@@ -215,7 +235,8 @@ impl Wakeup {
         }
     }
 
-    /// A message came: whose it is, asks; whoever sent it is not believed.
+    /// Handles a message. The delegate or the renewal thread asks Redis, because any client could have sent the
+    /// message.
     pub(super) fn message(&self, channel: &str, owner: &[u8], engine: &Weak<Engine>) {
         if channel != BROKEN {
             self.wake(owner);
@@ -237,17 +258,19 @@ impl Wakeup {
     ) {
         let mut pause = FIRST_PAUSE;
         let mut failing = false;
-        let mut said_refused = false;
-        let mut said_muted = false;
+        // Whether the log has the warning already: that the server refused the subscription, or the right to publish.
+        let mut warned_of_refusal = false;
+        let mut warned_of_muting = false;
         loop {
+            // 1 and 2. Subscribe, and handle each event until the connection ends or the engine is dropped.
             let mut subscribed: Option<Instant> = None;
-            let mut hear = |heard: PubSubEvent<'_>| {
-                match heard {
+            let mut handle = |event: PubSubEvent<'_>| {
+                match event {
                     PubSubEvent::Muted(failure) => {
-                        if !std::mem::replace(&mut said_muted, true) {
+                        if !std::mem::replace(&mut warned_of_muting, true) {
                             logging::warning!(
                                 "the server does not let this user publish on {:?}, so other processes poll for \
-                                 what this one hands over: {}",
+                                 the locks that this process hands over: {}",
                                 self.channel,
                                 Chain(&*failure.cause)
                             );
@@ -256,11 +279,11 @@ impl Wakeup {
                     PubSubEvent::Subscribed => {
                         self.subscription.store(READY, Ordering::SeqCst);
                         subscribed = Some(Instant::now());
-                        said_refused = false;
+                        warned_of_refusal = false;
                         if std::mem::take(&mut failing) {
                             tell(Notice::Recovered(Connection::Wakeup));
                         }
-                        // Whoever was handed a lock meanwhile was told in vain.
+                        // Messages sent before the subscription are lost, so all delegates ask.
                         self.wake_all();
                     }
                     PubSubEvent::Message { channel, payload } => {
@@ -270,20 +293,24 @@ impl Wakeup {
                 }
                 !self.is_stopped()
             };
-            let listen = || store.listen(&[&self.channel, BROKEN], &mut hear);
+            let listen = || store.listen(&[&self.channel, BROKEN], &mut handle);
             let ended = survived(listen).unwrap_or_else(|| {
-                let words = "the listener panicked";
+                let words = "the wakeup thread panicked";
                 Err(Failure::plain(FailureKind::Unavailable, false, words))
             });
+            // 3. Note and report the end of the subscription, and choose the pause.
             let wait = match ended {
                 Ok(()) => Duration::ZERO,
                 Err(failure) => {
                     self.note(NO_SUBSCRIPTION);
                     let is_transient = failure.is_transient();
-                    if is_transient || said_refused {
-                        logging::debug!("the listener starts again: {}", Chain(&*failure.cause));
+                    if is_transient || warned_of_refusal {
+                        logging::debug!(
+                            "the wakeup thread subscribes again: {}",
+                            Chain(&*failure.cause)
+                        );
                     } else {
-                        said_refused = true;
+                        warned_of_refusal = true;
                         logging::warning!(
                             "the server refused the subscription to {:?}, so waits poll: {}",
                             self.channel,
@@ -295,7 +322,8 @@ impl Wakeup {
                         let error = failure.into_error(None);
                         tell(Notice::Unreachable(Connection::Wakeup, error));
                     }
-                    // Each subscription has all who wait ask: one that is cut short again and again must not.
+                    // Each subscription makes all delegates ask. So if subscriptions keep ending early, the pauses must
+                    // still grow.
                     if subscribed.is_some_and(|since| since.elapsed() >= LONGEST_PAUSE) {
                         pause = FIRST_PAUSE;
                     }
@@ -312,6 +340,7 @@ impl Wakeup {
                     wait
                 }
             };
+            // 4. Pause, or end with the engine.
             let mut register = self.register.lock();
             if !register.stopped && !wait.is_zero() {
                 register = self.stopping.wait_for(register, wait);
@@ -333,8 +362,8 @@ impl Sleeper {
 }
 
 impl Waker {
-    /// Sleeps until a message comes for its owner, or all are woken, or `limit` has passed, or a second; true where a
-    /// message came.
+    /// Sleeps until the thread is woken, for at most `limit` and at most a second. Returns true if a message for the
+    /// owner came.
     pub(crate) fn wait(&self, limit: Duration) -> bool {
         if !self.sleeper.woken.load(Ordering::Acquire) && !limit.is_zero() {
             thread::park_timeout(limit.min(LONGEST_SLEEP));
@@ -359,7 +388,7 @@ mod tests {
 
     const START: Time = Time::from_nanos(1 << 50);
 
-    /// A store that only listens, as it is told to.
+    /// A store whose subscription is a function of the test.
     struct Listening<F>(F);
 
     impl<F> Store for Listening<F>
@@ -367,11 +396,11 @@ mod tests {
         F: Fn(&mut dyn FnMut(PubSubEvent<'_>) -> bool) -> Result<(), Failure> + Send + Sync,
     {
         fn call(&self, _: &Call<'_>, _: Limits<'_>) -> Result<Answer, Failure> {
-            unreachable!("a listener asks nothing")
+            unreachable!("the wakeup thread sends no request")
         }
 
         fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {
-            unreachable!("a listener asks nothing")
+            unreachable!("the wakeup thread sends no request")
         }
 
         fn listen(
@@ -384,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_looks_up_at_each_subscription_and_one_at_a_message() {
+    fn a_subscription_wakes_all_delegates_and_a_message_wakes_one() {
         let wakeup = Arc::new(Wakeup::new(uuid::Uuid::nil()));
         let (mut one, mut other) = (None, None);
         wakeup.register(&mut one, &"one".into());
@@ -409,7 +438,7 @@ mod tests {
                 message(b"other"),
                 message(b"nobody"),
                 message(b"\xff"),
-                // The connection broke unnoticed by this store, and is there again.
+                // The store has subscribed again after a broken connection.
                 PubSubEvent::Subscribed,
             ] {
                 assert!(hear(heard));
@@ -429,8 +458,8 @@ mod tests {
         );
     }
 
-    /// Runs the listener over a store that fails in these ways, one after the other, and then stops. Returns whether a
-    /// delegate was woken after each.
+    /// Runs the thread over a store whose subscriptions fail in these ways, one after another. Returns for each failure
+    /// whether it woke a delegate.
     fn woken_by_failures(kinds: &[FailureKind]) -> (Arc<Wakeup>, Vec<bool>) {
         let wakeup = Arc::new(Wakeup::new(uuid::Uuid::nil()));
         let mut waker = None;
@@ -462,7 +491,7 @@ mod tests {
                 wakeup.subscription(START),
                 SubscriptionState::NoSubscription
             );
-            // The second failure is no news.
+            // The second failure does not change the state.
             assert_eq!(woken, [true, false], "{kind:?}");
         }
     }
@@ -495,13 +524,13 @@ mod tests {
     }
 
     #[test]
-    fn a_first_try_that_hangs_is_waited_for_only_briefly() {
+    fn delegates_wait_only_briefly_for_a_first_subscription_that_hangs() {
         let wakeup = Wakeup::new(uuid::Uuid::nil());
         let long = START + Duration::from_hours(1);
         assert_eq!(
             wakeup.subscription(long),
             SubscriptionState::NotYet,
-            "nobody waits yet"
+            "no thread waits yet"
         );
         let until = START + FIRST_TRY;
         wakeup

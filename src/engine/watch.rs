@@ -1,15 +1,27 @@
-//! The watch thread: ends leases at their deadlines by the holder's own clock.
+//! The watch thread: ends each lease at its deadline, by the clock of this process.
 //!
-//! It does no I/O and runs no user code, so nothing can delay it: not a dead network, not a stuck renewal, not
-//! a full pool. One timetable holds every lease at its deadline. A lease whose deadline has moved since is put
-//! back at the new one, whenever the thread is awake shortly before; one that has passed is settled as lost, whoever
-//! waits behind it may ask, and whoever wants to know is told. Leases whose deadlines have moved are looked for a few times
-//! a second and piece by piece; what is due is settled between two pieces, so that no number of leases delays a loss.
-//! Where there is a listener, a lease that is renewed is
-//! looked at when its renewal would be overdue too, be the renewal thread stuck or not.
+//! The thread does no I/O and runs no code of the program. So neither a dead network, nor a stuck renewal thread, nor a
+//! full pool can delay it.
 //!
-//! The thread starts with the first lease, sleeps for at most a second at a time (so that it notices a resume
-//! from suspend), and ends when it has had nothing to watch for a while.
+//! | step | the thread |
+//! | --- | --- |
+//! | 1 | takes each due lease and each due limit of a guard out of its timer queue, and settles it by the table below |
+//! | 2 | four times a second, looks ahead: puts each lease that would be due within a second, but was renewed since, back at its new time |
+//! | 3 | sleeps until the next lease or limit is due, for at most a second, so that it notices a resume from suspend |
+//!
+//! Step 2 takes 200 leases at a time, and does step 1 in between. So the number of leases does not delay a loss.
+//!
+//! | a due lease | the thread |
+//! | --- | --- |
+//! | has ended | does nothing |
+//! | is lost: its deadline has passed, or a renewal found it gone | ends it: the next thread asks Redis, and the listeners receive the loss |
+//! | is live, and there is an event listener | reports it as at risk, if a renewal is overdue; puts it back |
+//! | is live | puts it back at its deadline |
+//!
+//! With an event listener, the time of a renewed lease is first the time at which its renewal becomes overdue, and then
+//! its deadline. Otherwise the time is the deadline.
+//!
+//! The thread starts with the first lease, and ends when it has had nothing to watch for a while.
 
 use crate::clock::Time;
 use crate::core::lease::LeaseStatus;
@@ -23,23 +35,26 @@ use crate::panics::survived;
 use crate::sync::{Arc, Condvar, Mutex, Ordering, Weak, thread};
 use std::time::Duration;
 
-/// How far ahead of its time a renewed lease is put back, so that the thread is not woken for each by itself.
+/// The span of a look ahead. A lease that was renewed is put back up to this time before its old time, so that the
+/// thread does not wake for each lease.
 const LOOKS_AHEAD: Duration = Duration::from_secs(1);
-/// How often it looks ahead: each time it passes over all leases that end soon, whether they have moved or not.
+/// The shortest time between two looks ahead. Each of them visits all leases of the span, renewed or not.
 const LOOKS_EVERY: Duration = Duration::from_millis(250);
-/// How many leases are looked at with the mutex held: whoever wants it waits for so long.
+/// The number of leases that are visited while the mutex is held. Other threads wait for the mutex meanwhile.
 const AT_A_TIME: usize = 200;
 
 pub(crate) struct Watch {
     state: Mutex<State>,
+    /// Notified if an earlier time is due, and if the engine is dropped.
     changed: Condvar,
 }
 
-/// Guarded by the watch's mutex.
+/// The state of the watch thread, guarded by its mutex.
 #[derive(Default)]
 struct State {
-    /// In a timetable of their own, which so has no room for anything else: they are many.
+    /// The leases. A queue for both leases and limits would have larger places, and there are many leases.
     leases: TimerQueue<Arc<ProcessLease>>,
+    /// The limits of guards: `max_hold` and `warn_after`.
     holds: TimerQueue<Arc<HoldLimit>>,
     next_hold: u64,
     timer: WorkerTimer,
@@ -59,11 +74,11 @@ impl Watch {
         }
     }
 
-    /// Watches a lease; starts the thread if there is none.
+    /// Registers a lease. Starts the thread if it does not run.
     ///
     /// # Errors
     ///
-    /// Why the thread could not be started; then the lease is not watched.
+    /// Returns the error of the system if the thread cannot be started. Then the lease is not registered.
     pub(crate) fn register_lease(
         self: &Arc<Self>,
         engine: &Engine,
@@ -83,11 +98,12 @@ impl Watch {
         Ok(())
     }
 
+    /// Takes a lease out of the timer queue, if it is there.
     pub(crate) fn deregister_lease(&self, process_lease: &ProcessLease) {
         self.state.lock().take(process_lease);
     }
 
-    /// Looks at a lease at once: somebody has found it lost.
+    /// Makes a lease due at once, because a renewal found it lost.
     pub(crate) fn settle_now(&self, process_lease: &Arc<ProcessLease>) {
         let mut state = self.state.lock();
         if state.take(process_lease) {
@@ -97,7 +113,8 @@ impl Watch {
         }
     }
 
-    /// Watches a guard's `max_hold`, or its `warn_after`. Its lease is watched already, so the thread runs.
+    /// Registers a guard's `max_hold` or `warn_after`. The thread runs already, because the guard's lease is
+    /// registered.
     pub(crate) fn register_hold(&self, limit: &Arc<HoldLimit>) {
         let mut state = self.state.lock();
         limit.place.store(state.next_hold, Ordering::Relaxed);
@@ -106,16 +123,19 @@ impl Watch {
         self.wake_for(&mut state, limit.due);
     }
 
+    /// Takes a limit out of the timer queue, if it is there.
     pub(crate) fn deregister_hold(&self, limit: &HoldLimit) {
         let number = limit.place.load(Ordering::Relaxed);
         self.state.lock().holds.remove((limit.due, number));
     }
 
+    /// Ends the thread as soon as nothing is left to watch.
     pub(crate) fn stop(&self) {
         self.state.lock().timer.stop();
         self.changed.notify_all();
     }
 
+    /// Wakes the thread if it sleeps past `due`.
     fn wake_for(&self, state: &mut State, due: Time) {
         if state.timer.expect(due) {
             self.changed.notify_all();
@@ -133,13 +153,15 @@ impl Watch {
     fn run(&self, engine: &Weak<Engine>) {
         let mut looks_at = Time::from_nanos(0);
         loop {
-            // Held only while there is work, so that the last handle and guard can end the engine.
+            // Hold the engine only during a round, so that the engine ends with the last handle and guard.
             let Some(engine) = engine.upgrade() else {
                 return;
             };
-            // Nothing below is known to panic; if something does, the leases are still in the timetable.
+            // A panic does not end the thread: all other leases are still in the timer queue.
             let round = || {
+                // 1. Settle all that is due.
                 self.settle_due(&engine);
+                // 2. Look ahead, four times a second.
                 if engine.now() >= looks_at {
                     self.look_ahead(&engine);
                     looks_at = engine.now() + LOOKS_EVERY;
@@ -148,6 +170,7 @@ impl Watch {
             if survived(round).is_none() {
                 logging::error!("the watch thread panicked and goes on");
             }
+            // 3. Sleep until the next time, or end if nothing was registered for a while.
             let now = engine.now();
             drop(engine);
             let mut state = self.state.lock();
@@ -159,7 +182,7 @@ impl Watch {
         }
     }
 
-    /// Puts back what would wake the thread soon for nothing: the deadlines of renewed leases have moved on.
+    /// Puts back the leases that would wake the thread soon although they were renewed since.
     fn look_ahead(&self, engine: &Arc<Engine>) {
         let until = engine.now() + LOOKS_AHEAD;
         let mut after = (Time::from_nanos(0), 0);
@@ -169,8 +192,8 @@ impl Watch {
         }
     }
 
-    /// Puts back the leases that have moved among the next few after `after`. Returns the place to go on after; `None`
-    /// once all that stand before `until` were looked at.
+    /// Visits the next leases after the place `after`, and puts back those whose new time is after `until`. Returns the
+    /// last place visited, or `None` if no lease before `until` is left.
     fn put_back_moved(&self, engine: &Engine, after: Place, until: Time) -> Option<Place> {
         let mut state = self.state.lock();
         let (mut looked_at, mut last, mut moved) = (0, None, Vec::new());
@@ -189,18 +212,18 @@ impl Watch {
         last.filter(|_| looked_at == AT_A_TIME)
     }
 
-    /// Counts the pieces in which it looks ahead.
+    /// Returns the number of pieces of a look ahead.
     #[cfg(test)]
     pub(super) fn pieces_before(&self, engine: &Engine, until: Time) -> usize {
         let next = |after: &Place| self.put_back_moved(engine, *after, until);
         std::iter::successors(Some((Time::from_nanos(0), 0)), next).count()
     }
 
-    /// Settles everything that is due.
+    /// Settles all leases and limits that are due.
     fn settle_due(&self, engine: &Arc<Engine>) {
         loop {
             let now = engine.now();
-            // The mutex is let go before anything is settled.
+            // Unlock the mutex before anything is settled.
             let (lease, hold) = {
                 let mut state = self.state.lock();
                 (state.leases.pop_due(now), state.holds.pop_due(now))
@@ -217,13 +240,13 @@ impl Watch {
         }
     }
 
-    /// Nothing is logged here, because a logger may block: the events thread logs the loss.
+    /// Settles a due lease. Logs nothing, because a logger may block: the events thread logs the loss.
     fn settle(&self, engine: &Arc<Engine>, process_lease: &Arc<ProcessLease>, now: Time) {
         loop {
             match process_lease.validity.status(now) {
                 LeaseStatus::Ended => return,
                 LeaseStatus::Lost(cause) => return engine.lost(process_lease, cause),
-                // Where it was ended or lost meanwhile, nobody found it in the timetable: look again.
+                // `put_back` returns false if the lease has ended or was lost meanwhile. Then read its status again.
                 LeaseStatus::Live(left) => {
                     let deadline = now + left;
                     let risk = risk_of(engine, process_lease, deadline);
@@ -245,7 +268,8 @@ impl Watch {
         }
     }
 
-    /// Looks at it again at that time. False where the lease is over: whoever ends one sets it first and looks for its place second.
+    /// Puts a lease back at this time. Returns false if the lease has ended: a thread that ends a lease sets its status
+    /// before it takes the lease out of this queue, and so would not find it.
     fn put_back(&self, process_lease: &Arc<ProcessLease>, look: Time) -> bool {
         let mut state = self.state.lock();
         let is_live = process_lease.validity.deadline().is_some();
@@ -256,13 +280,14 @@ impl Watch {
     }
 }
 
-/// When a lease with this deadline will be at risk, where anybody wants to know.
+/// Returns when a lease with this deadline becomes at risk. Returns `None` without an event listener, or without
+/// renewal.
 fn risk_of(engine: &Engine, process_lease: &ProcessLease, deadline: Time) -> Option<Time> {
     let is_wanted = process_lease.terms.renew && engine.events.is_wanted();
     is_wanted.then(|| deadline - at_risk_below(process_lease.terms.lease()))
 }
 
-/// Returns when to look at a lease again, or `None` if it has ended.
+/// Returns when a lease is due, or `None` if it has ended.
 fn look_at(engine: &Engine, process_lease: &ProcessLease) -> Option<Time> {
     let deadline = process_lease.validity.deadline()?;
     Some(risk_of(engine, process_lease, deadline).unwrap_or(deadline))

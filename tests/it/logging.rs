@@ -109,6 +109,6 @@ fn the_steps_of_a_lock_are_logged_for_debugging() {
     let mut last = [next().text, next().text];
     last.sort_by_key(|text| text.contains("passed on"));
     assert!(last[0].contains("released"), "{last:?}");
-    assert!(last[1].contains("passed on in memory"), "{last:?}");
+    assert!(last[1].contains("handed on in memory"), "{last:?}");
     drop(waiter.end().expect("the lock was passed on"));
 }

@@ -1,16 +1,17 @@
-//! The endings that the renewal thread sends.
+//! The release tasks that the renewal thread sends.
 //!
-//! What fails, or may be left behind, is repeated until it is settled. A release that its guard left here
-//! ([`background_release`](crate::Builder::background_release)) goes this way:
+//! A task comes from a release that failed, from an owner that an attempt left behind, or from a guard with
+//! [`background_release`](crate::Builder::background_release). The thread repeats each task until it is done. Until its
+//! first request has a reply or has failed, a background release has a place that other threads can find by its keys:
 //!
-//! | state | event | what follows |
+//! | state | event | next state, or result |
 //! | --- | --- | --- |
-//! | its place is reserved and noted with its keys | | whoever asks for one of them from here on finds it, as whatever kind of lock |
-//! | waits for its time | its millisecond is over, at once where somebody is known to wait | it is sent, with others in one request |
-//! | waits for its time | a thread of this process asks for the same lock | that thread takes it back, and ends the old lease with its own request |
-//! | waits for its time | a thread asks for a lock of another kind, or for one that has room for several | that thread takes it back and sends it, and then asks |
-//! | on its way | a thread of this process asks for one of its keys | it waits until the first request is over |
-//! | answered, or failed once | | the place is given up; what failed is repeated as any other ending is |
+//! | reserved | the guard's thread adds the task | queued |
+//! | queued | its place is due: after a millisecond for a mutex without a known waiter, else at once | sent; the releases of such mutexes go in one request |
+//! | queued | a thread asks for the same lock and kind | that thread takes the task back, and takes over from the old owner by its own request |
+//! | queued | a thread asks for the same key as another kind, or as a kind with several owners | that thread takes the task back, sends it, and then asks |
+//! | reserved, sent | a thread asks for one of its keys | that thread waits until the first request has a reply or has failed |
+//! | sent | a reply, or a failure | the place is removed; if the task is not done, the thread repeats it |
 
 use std::time::Duration;
 
@@ -27,27 +28,28 @@ use crate::name::LockKey;
 use crate::store::{Answer, DedicatedConnection, LEAST};
 use crate::sync::Arc;
 
-/// How many requests with endings are sent at the most before leases are looked at again.
+/// The largest number of requests with release tasks before the thread looks at the leases again.
 const RELEASES_IN_A_ROW: usize = 64;
-/// How long a release that nobody is known to wait for stays here, so that others go with it.
+/// The time for which the release of a mutex without a known waiter is held back, so that others go with it.
 const GATHERED_FOR: Duration = Duration::from_millis(1);
-/// How long a flush waits at a time: parking does not run through suspend, the clock does.
+/// The longest time for which a thread waits for a reply to a release task without a look at the clock. While the
+/// machine is suspended, the clock goes on but the time of waiting does not.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// An ending to be sent.
+/// A release task in the timer queue.
 pub(super) struct Job {
-    /// Tells it from the others in the timetable.
+    /// The number of the job, unique in the timer queue.
     number: u64,
-    /// Keeps the engine until it is done.
+    /// The engine, which lives until the job is done.
     _engine: Arc<Engine>,
     entry: Arc<Entry>,
     release_task: ReleaseTask,
-    /// The place that a release has until its first request is over.
+    /// The place of a background release, until its first request has a reply or has failed.
     background_place: Option<Place>,
 }
 
 impl RenewalThread {
-    /// Sends an ending as soon as possible and as often as it takes.
+    /// Adds a task, which is due at once.
     pub(crate) fn add_release_task(
         self: &Arc<Self>,
         engine: &Engine,
@@ -57,9 +59,9 @@ impl RenewalThread {
         self.add_job(engine, entry, release_task, None);
     }
 
-    /// A place for the release of a lease that is to be left here.
+    /// Reserves a place for a background release, so that other threads can find it.
     pub(crate) fn reserve(&self, now: Time, entry: &Entry, release_task: &ReleaseTask) -> Place {
-        // Gathering costs a waiter time, so it is for those that nobody is known to wait for.
+        // Holding a release back would delay a waiter, so only a release without a known waiter is held back.
         let due = if is_plain(entry, release_task.verb()) {
             now + GATHERED_FOR
         } else {
@@ -74,7 +76,7 @@ impl RenewalThread {
         place
     }
 
-    /// Sends a release when its place is due and as often as it takes.
+    /// Adds a background release at its reserved place.
     pub(crate) fn add_background_release(
         self: &Arc<Self>,
         engine: &Engine,
@@ -85,6 +87,7 @@ impl RenewalThread {
         self.add_job(engine, entry, release_task, Some(place));
     }
 
+    /// Adds a job and wakes the thread. If the thread cannot be started, the task is given up, and that is logged.
     fn add_job(
         self: &Arc<Self>,
         engine: &Engine,
@@ -121,7 +124,7 @@ impl RenewalThread {
         self.wake_for(&mut state, due);
     }
 
-    /// The releases of any kind that guards left here and that concern one of these keys.
+    /// Returns the places of all background releases of these keys, for any kind of lock.
     pub(crate) fn background_releases(&self, keys: &[LockKey]) -> Vec<Place> {
         let state = self.state.lock();
         if state.background_places.is_empty() {
@@ -133,7 +136,7 @@ impl RenewalThread {
         places.flatten().copied().collect()
     }
 
-    /// Takes a release out again that was left here and is not on its way yet.
+    /// Removes and returns a background release. Returns `None` if it is reserved, in flight, or done.
     pub(crate) fn take_back(&self, place: Place) -> Option<(Arc<Entry>, ReleaseTask)> {
         let job = {
             let mut state = self.state.lock();
@@ -145,8 +148,8 @@ impl RenewalThread {
         Some((job.entry, job.release_task))
     }
 
-    /// Waits until the first request of a release that was left here is over, at most until `until`, or until the
-    /// call that waits `is_over`, which it looks at every [`LONGEST_WAIT`].
+    /// Blocks until the first request of a background release has a reply or has failed. Ends earlier at `until`, or if
+    /// the call `is_over`. It checks `is_over` at least every [`LONGEST_WAIT`].
     pub(crate) fn wait_until_sent(
         &self,
         engine: &Engine,
@@ -156,11 +159,11 @@ impl RenewalThread {
         is_over: &dyn Fn() -> bool,
     ) {
         let mut state = self.state.lock();
-        let is_left = |state: &State, key| {
+        let is_unsettled = |state: &State, key| {
             let places = state.background_places.get(key);
             places.is_some_and(|places| places.contains(&place))
         };
-        while keys.iter().any(|key| is_left(&state, key)) {
+        while keys.iter().any(|key| is_unsettled(&state, key)) {
             let left = until.since(engine.now());
             if left.is_zero() || is_over() {
                 return;
@@ -169,7 +172,7 @@ impl RenewalThread {
         }
     }
 
-    /// The first request of a release that was left here is over, or was not needed.
+    /// Removes the place of a background release: its first request is over, or will not be sent.
     fn remove_background_place(&self, entry: &Entry, place: Option<Place>) {
         let Some(place) = place else { return };
         let mut state = self.state.lock();
@@ -184,16 +187,18 @@ impl RenewalThread {
         self.changed.notify_all();
     }
 
-    /// Somebody who waits for something here is to look again.
+    /// Makes the threads that wait here check their condition again.
     pub(crate) fn notify_waiting(&self) {
-        // Whoever has looked and does not sleep yet holds the mutex.
+        // A thread that has checked its condition and does not sleep yet holds the mutex. Wait until it sleeps.
         drop(self.state.lock());
         self.changed.notify_all();
     }
 
-    /// Waits until nobody asks any more, who may have something to release after all, and every queued ending was
-    /// answered once; at most until `until`. Returns true if that came in time. Returns false if an ending was given up
-    /// without an answer, and the server has answered nothing since.
+    /// Blocks until there is no delegate, and Redis has replied to each release task; at most until `until`. A delegate
+    /// counts because it may still add a release task.
+    ///
+    /// Returns false if the time is over. Also returns false if a release task was given up without a reply, and Redis
+    /// has not replied to any request since.
     pub(crate) fn flush(&self, engine: &Engine, until: Time) -> bool {
         self.notify_waiting();
         let mut state = self.state.lock();
@@ -207,7 +212,8 @@ impl RenewalThread {
         !state.is_given_up
     }
 
-    /// Sends the endings that are due, until one fails or a lease is due. False where one failed.
+    /// Sends the tasks that are due, until the connection fails or a lease is due. Returns false after a failure of the
+    /// connection.
     pub(super) fn send_due_releases(
         &self,
         engine: &Engine,
@@ -219,7 +225,8 @@ impl RenewalThread {
                 let mut state = self.state.lock();
                 let due = state.leases.next();
                 let limit = due.map_or(Duration::MAX, |due| due.since(now));
-                // An ending can wait, a lease cannot; but one goes out whatever is due, or none might ever.
+                // A lease that is due goes first. But the first round always sends, so that leases never block releases
+                // without end.
                 if limit.is_zero() && round > 0 {
                     return true;
                 }
@@ -238,18 +245,14 @@ impl RenewalThread {
                     self.failed(engine, failure);
                     return false;
                 }
-                // The server answers; what it refuses is repeated by itself.
+                // Redis replies. A task that it refused is repeated at its own time.
                 Some(_) | None => self.reached(engine),
             }
         }
         true
     }
 
-    /// Takes in what was answered to an ending.
-    ///
-    /// # Errors
-    ///
-    /// What kept it from being answered.
+    /// Applies the reply to a task, or its failure. Puts the task back if it is not done. Returns the failure.
     fn answered(
         &self,
         engine: &Engine,
@@ -284,7 +287,7 @@ impl RenewalThread {
         let is_given_up = next == Next::Done && !is_settled;
         let mut state = self.state.lock();
         if result.is_ok() {
-            // Redis answers, and the keys of endings that were given up have expired.
+            // Redis replies again. The keys of tasks that were given up have expired.
             state.is_given_up = false;
         }
         let again = match next {
@@ -311,13 +314,14 @@ impl Numbered for Job {
 }
 
 impl State {
+    /// Returns a place at this time that no other job has.
     fn new_place(&mut self, due: Time) -> Place {
         let number = self.next_job;
         self.next_job += 1;
         (due, number)
     }
 
-    /// Puts it into a new place, which is returned.
+    /// Puts a job into a new place, and returns the place.
     fn queue(&mut self, mut job: Job, due: Time) -> Place {
         let place = self.new_place(due);
         job.number = place.1;
@@ -325,8 +329,8 @@ impl State {
         place
     }
 
-    /// The next ending that is due, or the next several where one request can carry them, left in the timetable
-    /// where a panic on the way would have them repeated.
+    /// Returns the next task that is due, or several if one request can carry them. Leaves their jobs in the timer
+    /// queue at a later time, so that they are repeated if the thread panics.
     fn begin_jobs(&mut self, now: Time) -> Vec<SentTask> {
         let mut begun: Vec<SentTask> = Vec::new();
         while begun.len() < BATCH {
@@ -350,7 +354,7 @@ impl State {
     }
 }
 
-/// An ending that is being sent, and its place meanwhile.
+/// A task in flight, with the place of its job meanwhile.
 struct SentTask {
     place: Place,
     entry: Arc<Entry>,
@@ -363,12 +367,12 @@ impl SentTask {
     }
 }
 
-/// Whether it goes together with others of its like.
+/// Returns whether a request is a plain release, which can be sent with others in one request.
 fn is_plain(entry: &Entry, verb: &Verb) -> bool {
     entry.kind == Kind::Mutex && matches!(verb, Verb::Release { .. })
 }
 
-/// Sends endings: one, or several plain releases by one request. Returns an answer to each.
+/// Sends one task, or several plain releases in one request. Returns the result of each.
 fn send(
     engine: &Engine,
     dedicated_connection: &mut dyn DedicatedConnection,
@@ -409,8 +413,8 @@ fn send(
             })
             .collect(),
         Ok(_) => vec![Err(Failure::another_question()); begun.len()],
-        // Where the server refuses it because of a key in it that this user may not touch, it goes in halves: one bad
-        // key must not cost the others.
+        // If the server refuses the request, send it again in halves: one key that this user may not use must not
+        // prevent the release of the others.
         Err(failure) if !failure.unknown && !failure.is_transient() => {
             let (first, second) = begun.split_at(begun.len() / 2);
             let mut answers = send(engine, dedicated_connection, first, limit);
