@@ -1,11 +1,11 @@
 //! The way in: from a call to a guard.
 //!
-//! 1. The thread enters the queue of the name ([`crate::core::queue`]). If this process has a lease that the thread fits
-//!    into, the thread has its guard, and no request is sent.
+//! 1. The thread enters the queue of the name ([`crate::core::queue`]). If this process has a lease with room for the
+//!    thread, the thread gets its guard, and sends no request.
 //! 2. If another thread of this process asks Redis, this thread waits ([`super::wait`]).
 //! 3. Otherwise this thread is the *delegate* and asks Redis for all threads of this process ([`super::delegate`]).
-//! 4. A grant becomes a lease of this process. Its first guard is the delegate's; threads that wait may fit in beside it
-//!    ([`super::grant`]).
+//! 4. A grant begins a lease of this process. The delegate gets the first guard of the lease. If the kind of lock
+//!    allows several guards at a time, threads that wait get guards too ([`super::grant`]).
 //!
 //! [`super::metrics`] counts each step.
 
@@ -22,7 +22,8 @@ use crate::error::{Error, Result};
 use crate::sync::Arc;
 
 impl Engine {
-    /// Acquires the lock. Blocks until there is a guard, the wait is over, or the call has failed.
+    /// Acquires the lock. Blocks until the thread has a guard, the time is over, the token is cancelled, the manager is
+    /// closed, or a request has failed.
     pub(crate) fn acquire(
         self: &Arc<Self>,
         request: &Request<'_>,
@@ -40,7 +41,7 @@ impl Engine {
         acquired
     }
 
-    /// Enters the queue of the name, and goes on by the place that the thread finds there.
+    /// Enters the queue of the name, and does what its place there requires.
     fn enter(
         self: &Arc<Self>,
         request: &Request<'_>,
@@ -101,7 +102,7 @@ impl Engine {
         GuardInner::new(Arc::clone(self), turn, since, max_hold, min_hold)
     }
 
-    /// Returns the result of a call that found the lock held until its end.
+    /// Returns the result of a call that ends while another owner holds the lock.
     pub(super) fn held(&self, entry: &Entry) -> NotAcquired {
         NotAcquired::Held(self.holder(&entry.lock()))
     }

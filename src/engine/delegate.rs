@@ -1,20 +1,20 @@
-//! The delegate: the one thread of a process that asks Redis for a name, for itself and for all threads behind it.
+//! The delegate: the only thread of a process that asks Redis for a name. The threads behind it wait for the result.
 //!
 //! It drives an [`Attempt`], which decides without clock, thread or connection:
 //!
-//! 1. Releases that this process has not sent yet go first ([`super::settle`]).
-//! 2. If the manager is closed, all threads that wait end with the delegate. If the call is cancelled, or its time is over,
-//!    the next thread goes on with the attempt, and keeps its place in the queue in Redis.
-//! 3. The attempt says what to do: send a request, sleep, or end.
-//! 4. The delegate does so, and tells the attempt what happened. Then it goes on with 2.
+//! 1. The delegate settles the releases of this name that the renewal thread has not sent yet ([`super::settle`]).
+//! 2. It checks whether the call must end: the manager is closed, or the token is cancelled.
+//! 3. The attempt decides: send a request, sleep, or end.
+//! 4. The delegate does that, and gives the attempt the result as the next [`Input`]. Then it repeats from step 2.
 //!
-//! | how the attempt ends | the delegate | the threads behind it |
+//! | how the loop ends | the delegate | the threads behind it |
 //! | --- | --- | --- |
-//! | granted | gets a guard ([`super::grant`]) | get guards if they fit in, else wait |
-//! | the lease of this process is open for more readers | gets a guard in it, or goes on with a new attempt if the lease has ended | the same |
-//! | time over | gets no guard | the next one becomes the delegate |
+//! | granted | gets a guard ([`super::grant`]) | get guards if the lease has room for them, else wait |
+//! | Redis lets more readers into this process's lease | gets a guard; if the lease has ended, repeats from step 2 with a new attempt | get guards if the lease has room for them |
+//! | time over, or cancelled | gets no guard | the next thread becomes the delegate, and continues the attempt with its place in the queue in Redis |
 //! | failed, in a wait | gets the error | get the error |
 //! | failed, in a try | gets the error | tries get the error; the next thread that waits becomes the delegate |
+//! | manager closed | gets [`Error::Closed`] | get [`Error::Closed`] |
 
 use std::mem;
 use std::time::Duration;
@@ -36,7 +36,7 @@ use crate::store::Limits;
 use crate::sync::Arc;
 
 impl Engine {
-    /// Asks Redis with `attempt` until there is a guard, or the call has ended without one.
+    /// Asks Redis with `attempt` until the thread has a guard, or the call has ended without one.
     pub(super) fn ask_redis(
         self: &Arc<Self>,
         request: &Request<'_>,
@@ -45,7 +45,7 @@ impl Engine {
         metrics: &mut WaitMetrics<'_>,
     ) -> Result<GuardInner, NotAcquired> {
         let _counted = self.count_delegate();
-        // 1. Redis must not find the lock held by this process only because a release has not been sent.
+        // 1. Settle unsent releases. Otherwise Redis could answer that this process itself still holds the lock.
         if !request.is_over(self) {
             self.settle_releases(request, entry, &mut attempt);
         }
@@ -76,7 +76,7 @@ impl Engine {
             terms: request.options.terms(),
             until: request.until,
             subscription: self.wakeup.subscription(now),
-            // A lease with a `min_hold` is not handed to another thread before that has passed.
+            // A lease with a `min_hold` is not handed to the next thread, so it needs one fence.
             block: if request.options.min_hold.is_zero() {
                 fence::block(entry.kind, self.settings.quantum)
             } else {
@@ -94,16 +94,16 @@ impl Engine {
     }
 }
 
-/// A delegate at work.
+/// A thread that is the delegate of a name, while it asks.
 struct Delegate<'a, 'm> {
     engine: &'a Arc<Engine>,
     request: &'a Request<'a>,
     entry: &'a Arc<Entry>,
     attempt: Box<Attempt>,
     metrics: &'a mut WaitMetrics<'m>,
-    /// The registration for messages to the attempt's owner.
+    /// The registration under which a message wakes this thread, once there is one.
     waker: Option<Waker>,
-    /// Whether a message has come: Redis has handed the lock to this owner, and waits for its next request.
+    /// Whether a message has come: Redis has handed the lock over to this owner, and the pickup window runs.
     has_message: bool,
 }
 
@@ -114,8 +114,8 @@ impl Delegate<'_, '_> {
         // The lease that the last request offered to share.
         let mut offered = None;
         let outcome = loop {
-            // 2. End a call that must end. But first the attempt must take in the result of a request: if the result is
-            //    unknown, the attempt remembers that Redis may still carry the request out.
+            // 2. End a call that must end. But if a request has a result, the attempt must get it first. If the outcome
+            //    is unknown, the attempt notes that Redis may still execute the request.
             let has_result = matches!(input, Input::Replied { .. } | Input::Failed { .. });
             if !has_result && engine.is_closed() {
                 self.end_all(&Signal::Closed);
@@ -126,7 +126,8 @@ impl Delegate<'_, '_> {
                 return Err(Error::Cancelled.into());
             }
 
-            // 3. Let the attempt decide. It may leave an owner behind that may have something in Redis.
+            // 3. Let the attempt decide. If it changes its owner, the former owner may still have something in Redis:
+            //    the renewal thread releases that.
             let lease_to_share = engine.lease_to_share(self.request, self.entry);
             let (request, entry) = (self.request, self.entry);
             let arrived = self.metrics.arrived;
@@ -136,7 +137,7 @@ impl Delegate<'_, '_> {
                 engine.clean_up(self.entry, orphaned_owner, self.lease());
             }
 
-            // 4. Do what it says.
+            // 4. Do that, and note the result for the attempt.
             input = match step {
                 Step::Send(verb) => {
                     offered = lease_to_share;
@@ -148,7 +149,7 @@ impl Delegate<'_, '_> {
                 }
                 Step::Done(Outcome::Shared) => match self.share(offered.take()) {
                     Some(guard) => return Ok(guard),
-                    // The lease has ended since: ask again.
+                    // The lease has ended meanwhile. Ask again, with a new attempt.
                     None => Input::Go,
                 },
                 Step::Done(outcome) => break outcome,
@@ -156,11 +157,11 @@ impl Delegate<'_, '_> {
         };
         match outcome {
             Outcome::Granted(grant) => {
-                // A message that still comes for this owner means nothing any more.
+                // From here on, a message for this owner has no effect.
                 drop(self.waker);
                 engine.granted(self.request, self.entry, grant, self.metrics)
             }
-            Outcome::Shared => unreachable!("the loop deals with it"),
+            Outcome::Shared => unreachable!("the loop handles it"),
             Outcome::TimeOver(failure) => {
                 let why = match failure {
                     Some(failure) => self.request.failed(failure),
@@ -185,11 +186,11 @@ impl Delegate<'_, '_> {
         self.request.options.terms().lease()
     }
 
-    /// Sends a request of the attempt. Threads that wait behind the delegate learn from its reply too.
+    /// Sends a request of the attempt. Notes the reply for the threads that wait behind the delegate.
     fn send(&mut self, verb: &Verb) -> Input {
         let (engine, request, entry) = (self.engine, self.request, self.entry);
         if verb.queues() {
-            // Redis may send the message before it sends its reply.
+            // The message may arrive before the reply, so the thread registers before it sends the request.
             engine
                 .wakeup
                 .register(&mut self.waker, self.attempt.owner());
@@ -197,7 +198,7 @@ impl Delegate<'_, '_> {
         let sent = engine.now();
         let is_over = || request.is_over(engine);
         let limits = Limits {
-            // Redis waits for the request of an owner that it has handed the lock to.
+            // The pickup window runs, so this request must not wait behind others for a connection.
             has_priority: mem::take(&mut self.has_message),
             is_over: Some(&is_over),
             ..engine.limits(request.until)
@@ -216,7 +217,7 @@ impl Delegate<'_, '_> {
                     resent: answer.resent,
                 }
             }
-            // The thread stopped waiting for a connection. Nothing was sent, so there is no result.
+            // The thread stopped waiting for a connection, because the call must end. Redis got no request.
             Err(failure) if is_over() && failure.was_not_sent() => Input::Woken,
             Err(failure) => {
                 let cut_short = self.is_cut_short(sent, &failure);
@@ -232,8 +233,8 @@ impl Delegate<'_, '_> {
         }
     }
 
-    /// Returns whether a request failed only because the wait ended before `io_timeout` had passed. Such a failure says
-    /// nothing about the server.
+    /// Returns whether a request timed out only because the wait ended before `io_timeout` had passed. Such a failure
+    /// is no sign of a fault of the server.
     fn is_cut_short(&self, sent: Time, failure: &Failure) -> bool {
         let engine = self.engine;
         failure.timed_out
@@ -242,22 +243,24 @@ impl Delegate<'_, '_> {
             })
     }
 
-    /// Sleeps until a message comes, the time is over, or the call must end.
+    /// Sleeps until a message comes, `until` has passed, or the call must end.
     fn sleep(&mut self, until: Time) {
         let (engine, request) = (self.engine, self.request);
-        // From here on a cancel unparks this thread.
+        // From here on, a cancel unparks this thread.
         let _registered = request.cancel.map(Cancel::register);
         engine.wakeup.start(engine);
         let waker = engine
             .wakeup
             .register(&mut self.waker, self.attempt.owner());
-        // `close` sets its flag before it wakes all sleepers. So either this thread sees the flag, or it is woken.
+        // `close` sets its flag before it wakes all registered threads. So either this thread sees the flag, or `close`
+        // wakes it.
         if !request.is_over(engine) {
             self.has_message |= waker.wait(until.since(engine.now()));
         }
     }
 
-    /// Takes a turn in the lease that was offered, for another quantum. Returns `None` if the lease has ended.
+    /// Begins another quantum of the offered lease, with a guard for this thread. Returns `None` if the lease has
+    /// ended.
     fn share(&mut self, offered: Option<Arc<ProcessLease>>) -> Option<GuardInner> {
         let (engine, request) = (self.engine, self.request);
         let new = engine.attempt(request, Attempt::after_waiting);
@@ -268,7 +271,7 @@ impl Delegate<'_, '_> {
         Some(engine.guard(request, turn, now))
     }
 
-    /// Hands the attempt to the next thread. If there is none, leaves the queue in Redis.
+    /// Hands the attempt to the next thread. If there is none, ends the attempt, which leaves the queue in Redis.
     fn hand_on(self) {
         drop(self.waker);
         let next = self.entry.lock().queue.delegate_left();
@@ -291,8 +294,8 @@ impl Delegate<'_, '_> {
         self.engine.abandon(self.request, self.entry, *self.attempt);
     }
 
-    /// Ends the attempt of a try, and the tries behind it. A thread that waits becomes the delegate: its wait does not end
-    /// with the failure of a try.
+    /// Ends the attempt of a try, and the tries behind it. The next thread that waits becomes the delegate, because the
+    /// failure of a try must not end a wait.
     fn end_tries(self, why: &Failure) {
         let (engine, lease) = (self.engine, self.lease());
         drop(self.waker);
@@ -316,14 +319,14 @@ impl Delegate<'_, '_> {
     }
 }
 
-/// Notes that a request got no answer.
+/// Notes that a request failed.
 fn note_failed(entry: &Entry, failure: &Failure) {
     let mut state = entry.lock();
     state.note_last(Last::Failed(failure.clone()));
     state.queue.not_answered();
 }
 
-/// Notes that another owner holds the lock. Tries that wait behind the delegate end with that.
+/// Notes that another owner holds the lock. Ends the tries that wait behind the delegate.
 fn note_held(entry: &Entry, now: Time, holder: &Arc<str>, is_queued: bool) {
     let tries = {
         let mut state = entry.lock();

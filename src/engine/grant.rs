@@ -1,11 +1,11 @@
 //! From a grant to guards: how a lease of this process begins.
 //!
-//! 1. The lease is registered with the watch thread and the renewal thread. If one of them cannot be started, the lock is
-//!    released again.
-//! 2. The lease enters the queue of its name, which gives out the first turns: one to the thread that asked, others to
-//!    threads that wait and fit in beside it.
-//! 3. The first guard is counted, and then the other threads have their signals.
-//! 4. If the lease was lost before it was in the queue, it is taken out again.
+//! 1. The thread registers the lease with the watch thread and the renewal thread. If one of them cannot be started,
+//!    the thread releases the lock again.
+//! 2. The lease enters the queue of its name. The queue gives the first turn to the thread that asked. If the kind
+//!    allows several guards at a time, threads that wait get turns too.
+//! 3. The thread counts its own guard, and then sends the other threads their signals.
+//! 4. If the lease was lost before it entered the queue, the thread takes the lease out again.
 
 use crate::clock::Time;
 use crate::config::Terms;
@@ -29,7 +29,7 @@ type Enter = fn(
 ) -> Begun<Arc<Slot>, Arc<ProcessLease>>;
 
 impl Engine {
-    /// Makes a guard of a delegate's grant, and guards for the threads that fit in beside it.
+    /// Begins the lease of a delegate's grant, and returns the delegate's guard.
     pub(super) fn granted(
         self: &Arc<Self>,
         request: &Request<'_>,
@@ -52,7 +52,8 @@ impl Engine {
         }
     }
 
-    /// Begins the lease of a grant. Returns the first turn in it, and since when that lasts. `count` counts the first guard.
+    /// Begins the lease of a grant. Returns the first turn of the lease, and when the turn began. `count` counts the
+    /// first guard.
     pub(super) fn begin_lease(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
@@ -73,7 +74,7 @@ impl Engine {
         };
         let begun = {
             let mut state = entry.lock();
-            // If threads may want more of the lock, one of them goes on asking. If not, the lease tells who holds it.
+            // From here on the lease itself shows the holder. Only a delegate for more of the lock needs a newer reply.
             state.forget_last();
             let begun = enter(&mut state.queue, granted, now);
             if !state.queue.is_crowded() {
@@ -89,7 +90,7 @@ impl Engine {
         Ok((turn, now))
     }
 
-    /// Makes the lease of a grant, and has it watched and renewed before any thread relies on it.
+    /// Makes the lease of a grant, and registers it before any thread relies on it. If that fails, releases the lock.
     fn registered(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
@@ -116,7 +117,7 @@ impl Engine {
             Err(error) => {
                 self.watch.deregister_lease(&process_lease);
                 process_lease.validity.end(self.now());
-                // Before another thread asks: it would find the lock held.
+                // Release the lock before another thread asks. Otherwise Redis would answer that it is held.
                 let release_task = self.release_task(&process_lease, None, self.now());
                 self.send_release(entry, release_task, self.limits(None))
                     .ok();
@@ -126,7 +127,7 @@ impl Engine {
         }
     }
 
-    /// Returns a lease of this process that more threads could share if no process waits for the lock.
+    /// Returns a lease of this process that more threads could share, if Redis allows another quantum.
     pub(super) fn lease_to_share(
         self: &Arc<Self>,
         request: &Request<'_>,
@@ -144,8 +145,8 @@ impl Engine {
             .cloned()
     }
 
-    /// Gives out turns in a lease that Redis has opened for another quantum. Returns the first, or `None` if the lease has
-    /// ended.
+    /// Begins another quantum of a lease, which Redis has allowed, and gives turns to the threads that wait. Returns
+    /// the delegate's turn, or `None` if the lease has ended.
     pub(super) fn reopen(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
@@ -166,7 +167,7 @@ impl Engine {
     }
 }
 
-/// Sends their signals to all threads but the one that asked, whose turn it returns.
+/// Sends a signal to each thread that gets a turn or a task. Returns the turn of the delegate, which needs no signal.
 fn hand_out(begun: Begun<Arc<Slot>, Arc<ProcessLease>>, now: Time) -> Turn {
     let (first, rest) = begun.shareable_lease;
     for (slot, turn) in first.into_iter().chain(rest) {

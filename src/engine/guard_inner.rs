@@ -1,4 +1,4 @@
-//! A thread's holding in a lease: what a guard stands on.
+//! The inside of a guard: one thread's turn in a lease, with its fence and time limits.
 
 use std::time::Duration;
 
@@ -14,28 +14,30 @@ use crate::error::{Error, Failure, FailureKind, Lost, LostCause, Result};
 use crate::message::{Call, Renewed};
 use crate::sync::{Arc, AtomicBool, Ordering};
 
-/// A guard's turn in a lease, while it lasts. Dropping it ends it.
+/// A guard's turn in a lease. Dropping it ends the turn.
 pub(crate) struct GuardInner {
     pub(super) engine: Arc<Engine>,
     pub(super) process_lease: Arc<ProcessLease>,
-    /// Tells it from the lease's other holdings.
+    /// The number of this guard among the guards of the lease.
     pub(super) number: u32,
-    /// Which of the lease's names it speaks of.
+    /// The names of the lease that this guard stands for.
     scope: NameScope,
     pub(super) fence: u64,
-    /// From when on the lock was the guard's.
+    /// The time at which the thread got the lock.
     pub(super) since: Time,
-    /// The limits to how long it may be held, if there are any.
+    /// `max_hold` and `warn_after`, if one of them is set.
     pub(super) limits: Option<Box<HoldLimits>>,
-    /// Whether anybody was given a receiver.
+    /// Whether a channel was registered for the loss of this guard.
     pub(super) is_listened_to: AtomicBool,
+    /// Whether the turn has ended, so that dropping this does nothing.
     pub(super) finished: bool,
 }
 
-/// Which of a lease's names a holding speaks of.
+/// The names of a lease that a guard stands for. Only a multi-lock has several.
 #[derive(Clone, Copy)]
 enum NameScope {
     All,
+    /// The name at this index.
     One(u32),
 }
 
@@ -76,9 +78,10 @@ impl GuardInner {
         }
     }
 
-    /// For each of its names a holding that speaks of that alone, and ends nothing.
+    /// Returns a view for each name of the guard. Dropping a view ends nothing.
     pub(crate) fn by_name(&self) -> impl Iterator<Item = GuardInner> {
-        // They listen in its name, so its end is to look for them.
+        // A view registers its loss listeners under the number of this guard. So the end of this guard must look for
+        // them.
         self.is_listened_to.store(true, Ordering::Relaxed);
         let fences = std::iter::once(self.fence).chain(self.process_lease.further_fences());
         (0..).zip(fences).map(|(index, fence)| GuardInner {
@@ -94,6 +97,7 @@ impl GuardInner {
         })
     }
 
+    /// Returns the name of the lock; for a multi-lock, the first name.
     pub(crate) fn name(&self) -> &str {
         match self.scope {
             NameScope::One(index) => self.process_lease.keys()[index as usize].name(),
@@ -117,9 +121,9 @@ impl GuardInner {
         self.fence
     }
 
-    /// How long the lease may be believed, and whether its renewal is overdue.
+    /// Returns the time that is left of the lease, and whether its renewal is overdue.
     pub(crate) fn status(&self) -> Result<(Duration, bool), Lost> {
-        // A child of a fork has a copy of the guard and none of the lock.
+        // A forked child has a copy of the guard, but does not hold the lock.
         if self.engine.is_forked() {
             return Err(self.lost(LostCause::Taken));
         }
@@ -133,7 +137,7 @@ impl GuardInner {
         match self.process_lease.validity.status(self.engine.now()) {
             LeaseStatus::Live(left) => Ok((left, self.process_lease.is_late(left))),
             LeaseStatus::Lost(cause) => Err(self.lost(cause)),
-            // A lease ends with its last guard, so a guard that can still ask was outlived by a loss.
+            // A lease ends with its last turn. If this guard still exists, its turn ended by a loss.
             LeaseStatus::Ended => Err(self.lost(LostCause::Expired)),
         }
     }
@@ -152,9 +156,9 @@ impl GuardInner {
         receiver
     }
 
-    /// Has one message sent there at the loss; at a healthy end the sender is dropped.
+    /// Registers a channel for the loss of this guard. If the guard ends without a loss, the sender is dropped.
     pub(crate) fn tell_of_loss(&self, sender: &Sender<Lost>) {
-        // The causes stand in for each other here; whoever announces the loss puts the true one in.
+        // The cause is a placeholder: `LossListener::notify` replaces it.
         let lost = self.lost(LostCause::Expired);
         if self.engine.is_forked() {
             sender.try_send(lost).ok();
@@ -166,13 +170,14 @@ impl GuardInner {
             sender: sender.clone(),
             lost,
         });
-        // A loss that was announced before we stood in the list is told here; told twice, the second finds the
-        // channel full.
+        // If the loss was announced before this listener was registered, send it now. If it is sent twice, the channel
+        // is full at the second time.
         if let Err(lost) = self.status() {
             sender.try_send(lost).ok();
         }
     }
 
+    /// Renews the lease for at least this time, if less is left.
     pub(crate) fn extend(&self, at_least: Duration) -> Result<()> {
         let (left, _) = self.status().map_err(Error::Lost)?;
         if at_least > MAX_LEASE {
@@ -181,27 +186,27 @@ impl GuardInner {
         if left >= at_least {
             return Ok(());
         }
-        // What drift takes off at this end is put on at the other.
+        // The holder counts less than it asks for, because of drift. So it asks for more.
         let lease = at_least + drift(at_least) * 2;
         self.process_lease.note_extension(self.engine.now() + lease);
         self.renew(lease, left)
     }
 
-    /// Asks for so long a lease at once, within what is `left` of the present one.
+    /// Sends a renewal for `lease`, and waits for the reply for at most `left`, the time that is left of the lease.
     pub(super) fn renew(&self, lease: Duration, left: Duration) -> Result<()> {
         let renewals: Vec<_> = self.engine.renewals(&self.process_lease, lease).collect();
         let sent = self.engine.now();
         let limits = self.engine.limits(Some(sent + left));
         let name = Some(self.name());
-        let said = self
+        let replies = self
             .engine
             .send(&Call::Renew(&renewals), limits)
             .and_then(|answer| answer.reply.renewed())
             .map_err(|failure| failure.into_error(name))?;
         let now = self.engine.now();
-        match self.process_lease.renewed(sent, now, lease, &said) {
+        match self.process_lease.renewed(sent, now, lease, &replies) {
             LeaseStatus::Lost(_) => self.engine.watch.settle_now(&self.process_lease),
-            _ if said.contains(&Renewed::Refused) => {
+            _ if replies.contains(&Renewed::Refused) => {
                 let words = "the server does not let this user renew this lock";
                 return Err(Failure::plain(FailureKind::Denied, false, words).into_error(name));
             }

@@ -17,20 +17,29 @@
 //!
 //! | thread | does | never | lives |
 //! | --- | --- | --- | --- |
-//! | `leasehold-renewal` | renews every lease, and repeats releases, on a connection of its own | runs a caller's code | from the first lease until a while after the last lease and release |
-//! | `leasehold-watch` | ends each lease at its deadline, and tells `on_lost` | does I/O | the same |
-//! | `leasehold-wakeup-0` | receives messages of Redis and wakes delegates, on a connection of its own | calls scripts | from the first wait until the engine is dropped |
-//! | `leasehold-events` | calls the listener, and logs warnings | holds the engine | from the first event that the listener or the log wants until the engine is dropped and the queue is empty |
+//! | `leasehold-renewal` | renews every lease, and repeats releases, on a dedicated connection | runs a caller's code | from the first lease or release task until it has had neither for a while |
+//! | `leasehold-watch` | ends each lease at its deadline, and sends the loss to the channels of `on_lost` | does I/O | from the first lease until it has had none for a while |
+//! | `leasehold-wakeup-0` | receives messages of Redis and wakes delegates, on a dedicated connection | calls scripts | from the first wait until the engine is dropped |
+//! | `leasehold-events` | calls the listener, and logs warnings | holds the engine | from the first event for the listener or the log until the engine is dropped and the queue is empty |
 //!
 //! # Lock order
 //!
 //! A thread that holds a mutex takes only mutexes of later rows, and does no I/O:
 //!
-//! 1. a shard of the table of names;
-//! 2. the state of one name, with its queue;
-//! 3. one of: the timer queue of the renewal thread, that of the watch thread, the register of sleeping delegates, the
-//!    listeners for the loss of a lease, the slot of a waiting thread, the owners that claims were tried under, the
-//!    listener that the events thread has not taken yet, the threads that a [token](crate::Cancel) may unpark.
+//! | row | mutex | guards |
+//! | --- | --- | --- |
+//! | 1 | a shard of [`names::Names`] | the entries of names |
+//! | 2 | [`names::Entry`] | the state of one name, with its queue |
+//! | 3 | [`renewal::RenewalThread`] | leases and release tasks, by the time at which they are due |
+//! | 3 | [`watch::Watch`] | leases and guards, by the time at which they must end |
+//! | 3 | [`wakeup::Wakeup`] | the register of sleeping delegates |
+//! | 3 | [`process_lease::ProcessLease`] | the listeners for a loss, and other rare fields |
+//! | 3 | [`names::Slot`] | the signal for one waiting thread |
+//! | 3 | [`claim::Tried`] | the owners of adoptions without a clear reply |
+//! | 3 | [`events::Events`] | the listener, until the events thread takes it |
+//! | 3 | [`Cancel`](crate::Cancel) | the threads that a cancel unparks |
+//!
+//! A thread holds at most one mutex of row 3.
 
 mod acquire;
 mod admin;
@@ -76,7 +85,7 @@ use renewal::RenewalThread;
 use wakeup::Wakeup;
 use watch::Watch;
 
-/// What all handles and guards of one manager share.
+/// The state that all handles and guards of one manager share.
 pub(crate) struct Engine {
     pub(crate) settings: Settings,
     store: Arc<dyn Store>,
@@ -90,9 +99,9 @@ pub(crate) struct Engine {
     events: Arc<Events>,
     stats: Counters,
     closed: AtomicBool,
-    /// How many threads ask Redis, or wait to.
+    /// The number of delegates: threads that ask Redis, or sleep before they ask again.
     delegates: AtomicU64,
-    /// The process that made it; in a forked child nothing here may be touched.
+    /// The process that made this engine. A forked child must not touch any other field.
     fork_guard: ForkGuard,
     next_lease_number: AtomicU64,
     weak_self: Weak<Engine>,
@@ -106,7 +115,7 @@ impl Engine {
         rng: Arc<dyn Rng>,
     ) -> Arc<Self> {
         let wakeup = Arc::new(Wakeup::new(rng.uuid()));
-        // It belongs to the events thread alone, which also drops it.
+        // The events thread must be the only owner of the listener, and drop it.
         let listener = settings.listener.take();
         let events = Arc::new(Events::new(listener));
         Arc::new_cyclic(|weak_self| Self {
@@ -133,8 +142,8 @@ impl Engine {
         self.clock.now()
     }
 
-    /// Whether this is a forked child, where mutexes may be locked for ever and connections are shared with
-    /// the parent. Asked before anything else is touched.
+    /// Returns whether this process is a forked child. There a mutex may stay locked without end, and connections are
+    /// shared with the parent. So a caller must check this before it uses any other part of the engine.
     pub(crate) fn is_forked(&self) -> bool {
         self.fork_guard.is_left()
     }
@@ -143,6 +152,7 @@ impl Engine {
         self.closed.load(Ordering::SeqCst)
     }
 
+    /// Returns [`Error::Closed`] if the manager is closed, or the process is a forked child.
     pub(crate) fn check_open(&self) -> Result<()> {
         if self.is_forked() || self.is_closed() {
             return Err(Error::Closed);
@@ -150,12 +160,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether one script can touch only names of one slot.
+    /// Returns whether all names of one script must be in the same slot.
     pub(crate) fn has_slots(&self) -> bool {
         self.store.has_slots()
     }
 
-    /// One request without a lock: whether the server is there and lets us in.
+    /// Sends a PING, to check that the server can be reached and accepts the login.
     pub(crate) fn ping(&self) -> Result<()> {
         let answer = self
             .send(&Call::Ping, self.limits(None))
@@ -167,28 +177,30 @@ impl Engine {
         Err(Failure::plain(FailureKind::Protocol, false, words).into_error(None))
     }
 
-    /// What the listener does with a message.
+    /// Handles a message as the wakeup thread does.
     #[cfg(fuzzing)]
     pub(crate) fn hear(&self, channel: &str, payload: &[u8]) {
         self.wakeup.message(channel, payload, &self.weak_self);
     }
 
-    /// Counts the caller among those who ask, until what is returned is dropped.
+    /// Counts the calling thread as a delegate until the returned value is dropped.
     fn count_delegate(&self) -> CountedDelegate<'_> {
         self.delegates.fetch_add(1, Ordering::SeqCst);
         CountedDelegate(self)
     }
 
-    /// How many threads ask Redis, or wait to.
+    /// Returns the number of delegates.
     fn delegates(&self) -> u32 {
         u32::try_from(self.delegates.load(Ordering::Relaxed)).unwrap_or(u32::MAX)
     }
 
+    /// Returns whether there is a delegate.
     fn has_delegates(&self) -> bool {
         self.delegates.load(Ordering::SeqCst) > 0
     }
 
-    /// Ends all waits with [`Error::Closed`], then waits for queued releases to go out. True if they all did.
+    /// Ends all waits with [`Error::Closed`], and blocks for at most `wait` until Redis has replied to each release
+    /// task. Returns true if Redis has replied to all of them.
     pub(crate) fn close(&self, wait: Duration) -> bool {
         if self.is_forked() {
             return false;
@@ -196,7 +208,7 @@ impl Engine {
         let until = self.now() + wait;
         self.closed.store(true, Ordering::SeqCst);
         for entry in self.names.all() {
-            // Their signals are sent with no mutex held, as everywhere.
+            // No mutex is held while the signals are sent.
             let waiting = entry.lock().queue.close();
             for slot in waiting {
                 slot.send(Signal::Closed);
@@ -206,13 +218,13 @@ impl Engine {
         self.renewal.flush(self, until)
     }
 
-    /// Reads atomic words alone, so it is for a forked child too.
+    /// Returns the counters. Reads only atomic values, so a forked child may call it too.
     pub(crate) fn stats(&self) -> Stats {
         self.stats.load(self.events.dropped())
     }
 
-    /// Sends a request on a pooled connection, and returns the answer to it. A panic on the way becomes a failure: if a
-    /// delegate unwound, the threads behind it would wait for ever.
+    /// Sends a request on a pooled connection, and returns the reply. Turns a panic into a failure: if a delegate
+    /// unwound, the threads behind it would wait without end.
     fn send(&self, call: &Call<'_>, limits: Limits<'_>) -> Result<Answer, Failure> {
         self.stats.requests.add(1);
         let answer = survived(|| self.store.call(call, limits)).unwrap_or_else(|| {
@@ -223,9 +235,10 @@ impl Engine {
         Ok(answer)
     }
 
-    /// The limits of a request for a wait until `until`; none where it is only a try.
+    /// Returns the time limits of a request. `until` is the end of the caller's wait, or `None` if the caller does not
+    /// wait.
     fn limits(&self, until: Option<Time>) -> Limits<'static> {
-        /// More than any setting, and within what the system's clocks can add to themselves.
+        /// A year: longer than any setting, and still short enough to add to a time of the system's clock.
         const LONG: Duration = Duration::from_secs(365 * 24 * 60 * 60);
         match until {
             None => Limits {
@@ -253,13 +266,14 @@ impl Engine {
     }
 }
 
-/// One who asks.
+/// A delegate, counted until this is dropped.
 struct CountedDelegate<'a>(&'a Engine);
 
 impl Drop for CountedDelegate<'_> {
     fn drop(&mut self) {
         self.0.delegates.fetch_sub(1, Ordering::SeqCst);
-        // Whoever closes sets the flag before it looks for those who ask: one of us sees the other.
+        // `close` sets its flag before it reads the counter, and this thread changes the counter before it reads the
+        // flag. So at least one of the two threads sees the other's change.
         if self.0.is_closed() {
             self.0.renewal.notify_waiting();
         }
@@ -269,7 +283,7 @@ impl Drop for CountedDelegate<'_> {
 impl Drop for Engine {
     fn drop(&mut self) {
         if self.is_forked() {
-            // Dropping the pool would take mutexes that no thread of this process will ever unlock.
+            // Dropping the pool would lock mutexes that no thread of this process will ever unlock.
             std::mem::forget(Arc::clone(&self.store));
             std::mem::forget(Arc::clone(&self.events));
             return;

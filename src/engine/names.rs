@@ -1,9 +1,13 @@
-//! The names in use: for each a queue of threads, for as long as anybody holds, asks or waits.
+//! The names in use, each with its queue of threads.
 //!
-//! A name's entry is made by the first thread that wants it and retired by the last that leaves it. A thread
-//! that finds an entry retired between looking it up and locking it looks again.
+//! | event | the entry of the name |
+//! | --- | --- |
+//! | a thread wants the name, and there is no entry | the thread makes it |
+//! | the last thread or lease has left | the thread that notices retires it, and takes it out of the table |
+//! | it was retired after a thread looked it up, and before that thread locked it | that thread looks the name up again |
 //!
-//! `L` stands for a lease of this process, which itself holds the entry of its name.
+//! `L` is the type of a lease of this process. It is a parameter because a lease itself refers to the entry of its
+//! name.
 
 use std::borrow::Borrow;
 use std::collections::HashSet;
@@ -17,10 +21,10 @@ use crate::message::{Call, Kind, Verb};
 use crate::name::Target;
 use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, Thread, thread};
 
-/// Enough that threads on names of their own seldom meet.
+/// The number of shards: enough that threads with different names seldom lock the same shard.
 const SHARDS: usize = 32;
 
-/// What tells one entry from another.
+/// The identity of an entry: two kinds of lock have separate queues, even for the same name.
 type Id<'a> = (Kind, &'a str);
 
 /// All names in use by this engine.
@@ -29,10 +33,10 @@ pub(crate) struct Names<L> {
     shards: [Mutex<HashSet<Named<L>>>; SHARDS],
 }
 
-/// An entry in the table, found by its identity: to hold that beside it would cost each name as much again.
+/// An entry in the table. It is its own key, because a separate key would double the memory of each name.
 struct Named<L>(Arc<Entry<L>>);
 
-/// What has an identity: an entry, or what one is looked up by.
+/// An entry, or the identity for which the table is searched.
 trait Identity {
     fn id(&self) -> Id<'_>;
 }
@@ -90,60 +94,66 @@ pub(crate) struct Entry<L> {
     state: Mutex<State<L>>,
 }
 
-/// Guarded by the entry's mutex.
+/// The state of one name, guarded by the mutex of its entry.
 pub(crate) struct State<L> {
     pub(crate) queue: Queue<Arc<Slot<L>>, L>,
-    /// What a name has only while somebody asks or waits: most are just held.
+    /// The last replies and the pins, if there are any. Most names are only held, and have none.
     contention: Option<Box<ContentionInfo>>,
 }
 
-/// The last thing known of a lock that this process does not hold.
+/// The last reply about a lock that this process does not hold.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Last {
+    /// No reply yet, or none that may still be true.
     #[default]
     NoAnswer,
-    /// Held by this owner.
+    /// This owner holds the lock.
     Held(Arc<str>),
+    /// The request failed.
     Failed(Failure),
 }
 
 #[derive(Debug, Default)]
 struct ContentionInfo {
-    /// What this process was last told of the lock.
+    /// The last reply.
     last: Last,
-    /// When and by whom it was last said to be held.
+    /// The time and the holder of the last reply that the lock is held.
     last_held: Option<(Time, Arc<str>)>,
-    /// How many keep the entry in the table for what they are about to do with it.
+    /// The number of [`pin`](Names::pin) calls without their [`unpin`](Names::unpin).
     pins: u32,
 }
 
 impl ContentionInfo {
-    /// Whether the entry must stay for it.
+    /// Returns whether the entry must stay in the table.
     fn is_kept(&self) -> bool {
         self.pins > 0
     }
 }
 
-/// Where a parked thread is told what to do.
+/// The place where a waiting thread receives its signal.
 pub(crate) struct Slot<L> {
     thread: Thread,
+    /// Whether the signal was sent, so that a thread that wakes without one locks no mutex.
     ready: AtomicBool,
     signal: Mutex<Option<Signal<L>>>,
 }
 
-/// What a parked thread is told.
+/// The message to a waiting thread that was taken out of the queue.
 pub(crate) enum Signal<L> {
-    /// It is its turn, from this time on.
+    /// The thread holds the lock, since this time.
     Turn(Turn<L>, Time),
-    /// It is the delegate now, and carries on this attempt or begins one.
+    /// The thread is the delegate now. It continues this attempt, or begins one.
     Delegate(Option<Box<Attempt>>),
-    /// It is the delegate now: the try before it failed. `waits`: a wait had begun.
+    /// The thread is the delegate now, because the try before it failed.
     AfterTry {
+        /// Whether the attempt of the failed try counted as waiting.
         waits: bool,
     },
-    /// The answer that it waited for: held.
+    /// The lock is held, and the thread only tried.
     Held,
+    /// The request of the delegate failed.
     Failed(Failure),
+    /// The manager is closed.
     Closed,
 }
 
@@ -157,11 +167,11 @@ impl<L: HeldLease> Names<L> {
 
     fn shard(&self, id: Id<'_>) -> &Mutex<HashSet<Named<L>>> {
         let hash = self.hasher.hash_one(id);
-        // The low bits: the map inside uses the high ones.
+        // The shard is chosen by the low bits, because the hash set uses the high ones.
         &self.shards[hash as usize % SHARDS]
     }
 
-    /// Does something with the name's entry, locked; it is made where there is none.
+    /// Calls `act` with the locked entry of a name. Makes the entry if there is none.
     pub(crate) fn with<T>(
         &self,
         kind: Kind,
@@ -187,7 +197,7 @@ impl<L: HeldLease> Names<L> {
         }
     }
 
-    /// The name's entry, kept in the table until [`unpin`](Names::unpin).
+    /// Returns the entry of a name, and keeps it in the table until [`unpin`](Names::unpin).
     pub(crate) fn pin(&self, kind: Kind, target: &Target) -> Arc<Entry<L>> {
         self.with(kind, target, |entry, state| {
             state.contention.get_or_insert_default().pins += 1;
@@ -195,6 +205,7 @@ impl<L: HeldLease> Names<L> {
         })
     }
 
+    /// Ends a [`pin`](Names::pin), and takes the entry out of the table if it is not in use.
     pub(crate) fn unpin(&self, entry: &Entry<L>) {
         if let Some(contention) = &mut entry.lock().contention {
             contention.pins -= 1;
@@ -202,7 +213,7 @@ impl<L: HeldLease> Names<L> {
         self.retire(entry);
     }
 
-    /// Takes the entry out of the table if nobody wants it any more.
+    /// Takes the entry out of the table if it is not in use: no lease, no delegate, no waiting thread, no pin.
     pub(crate) fn retire(&self, entry: &Entry<L>) {
         let id = entry.id();
         let mut shard = self.shard(id).lock();
@@ -213,6 +224,7 @@ impl<L: HeldLease> Names<L> {
         }
     }
 
+    /// Returns the entries of all names in use.
     pub(crate) fn all(&self) -> Vec<Arc<Entry<L>>> {
         self.shards
             .iter()
@@ -243,7 +255,7 @@ impl<L> Entry<L> {
         (self.kind, self.target.id())
     }
 
-    /// Returns the request that asks `verb` of this lock.
+    /// Returns the request `verb` for this lock.
     pub(crate) fn call<'a>(&'a self, verb: &'a Verb) -> Call<'a> {
         Call::Lock {
             kind: self.kind,
@@ -252,7 +264,7 @@ impl<L> Entry<L> {
         }
     }
 
-    /// Returns whether it is the same lock.
+    /// Returns whether both are the same kind of lock on the same name.
     pub(crate) fn is_of(&self, other: &Self) -> bool {
         self.id() == other.id()
     }
@@ -271,14 +283,14 @@ impl<L: HeldLease> State<L> {
                 .is_some_and(ContentionInfo::is_kept)
     }
 
-    /// What this process was last told of the lock.
+    /// Returns the last reply about the lock.
     pub(crate) fn last(&self) -> &Last {
         self.contention
             .as_ref()
             .map_or(&Last::NoAnswer, |contention| &contention.last)
     }
 
-    /// What was said before says nothing now.
+    /// Forgets the last reply, because it may not be true any more.
     pub(crate) fn forget_last(&mut self) {
         if let Some(contention) = &mut self.contention {
             contention.last = Last::NoAnswer;
@@ -289,25 +301,26 @@ impl<L: HeldLease> State<L> {
         self.contention.get_or_insert_default().last = last;
     }
 
-    /// It was said at `now` to be held by this owner.
+    /// Notes the reply, at `now`, that this owner holds the lock.
     pub(crate) fn note_held(&mut self, now: Time, holder: &Arc<str>) {
         let contention = self.contention.get_or_insert_default();
         contention.last = Last::Held(Arc::clone(holder));
         contention.last_held = Some((now, Arc::clone(holder)));
     }
 
-    /// It was granted and nobody waits, so all that was said of it is old.
+    /// Forgets all replies, because this process holds the lock now and no thread waits.
     pub(crate) fn forget_contention(&mut self) {
         self.contention.take_if(|contention| !contention.is_kept());
     }
 
-    /// Who held the lock at the last answer, where there was one after `since`.
+    /// Returns the holder of the last "held" reply, if that reply came at `since` or later.
     pub(crate) fn holder_since(&self, since: Time) -> Option<Arc<str>> {
         let (at, holder) = self.contention.as_ref()?.last_held.as_ref()?;
         (*at >= since).then(|| Arc::clone(holder))
     }
 
-    /// Returns who holds the lock, as far as this process knows. `owner` gives the owner of a lease.
+    /// Returns the holder of the lock, as far as this process knows. `owner` returns the owner of a lease of this
+    /// process.
     pub(crate) fn holder(&self, owner: impl FnOnce(&L) -> Arc<str>) -> Option<Arc<str>> {
         match (self.queue.process_lease(), self.last()) {
             (Some(lease), _) => Some(owner(lease)),
@@ -318,7 +331,7 @@ impl<L: HeldLease> State<L> {
 }
 
 impl<L> Slot<L> {
-    /// A slot of the calling thread.
+    /// Makes a slot for the calling thread.
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             thread: thread::current(),
@@ -327,14 +340,14 @@ impl<L> Slot<L> {
         })
     }
 
-    /// Tells the thread what to do. Called once, by whoever took the slot out of the queue.
+    /// Sends the signal and unparks the thread. The thread that took the slot out of the queue must call this, once.
     pub(crate) fn send(&self, signal: Signal<L>) {
         *self.signal.lock() = Some(signal);
         self.ready.store(true, Ordering::Release);
         self.thread.unpark();
     }
 
-    /// What the thread was told, if it was.
+    /// Returns the signal, if it was sent.
     pub(crate) fn take(&self) -> Option<Signal<L>> {
         if !self.ready.load(Ordering::Acquire) {
             return None;

@@ -1,4 +1,4 @@
-//! A lease of this process on one name: from a grant to its end, for all guards that it is passed through.
+//! A lease of this process, from a grant to its end. The guards of its threads have it one after another, or share it.
 
 use std::mem;
 use std::time::Duration;
@@ -28,48 +28,50 @@ pub(crate) type Signal = names::Signal<Arc<ProcessLease>>;
 /// A guard's part in a lease of this process.
 pub(crate) type Turn = queue::Turn<Arc<ProcessLease>>;
 
-/// This process's holding of one name, from a grant to its end.
+/// A lease of this process on one name; on several names for a multi-lock.
 pub(crate) struct ProcessLease {
-    /// Unique in its engine.
+    /// The number of the lease, unique in its engine.
     pub(crate) number: u64,
     pub(crate) entry: Arc<Entry>,
     pub(super) owner: Owner,
-    /// How much of the lock it has.
+    /// The units of the lock that the lease has.
     pub(crate) units: u32,
     pub(crate) terms: Terms,
+    /// The deadline of the lease, or how it ended.
     pub(crate) validity: AtomicLease,
-    /// Whether processes are known to wait for it.
+    /// Whether Redis has answered that other processes wait for the lock.
     contended: AtomicBool,
-    /// Its places in the timetables, each changed only under that timetable's mutex.
+    /// The time in the renewal thread's timer queue, in nanoseconds. Guarded by that queue's mutex.
     pub(crate) renewal_place: AtomicU64,
+    /// The time in the watch thread's timer queue, in nanoseconds. Guarded by that queue's mutex.
     pub(crate) watch_place: AtomicU64,
-    /// Whether what may be left of it in Redis after its loss is being released.
+    /// Whether a release task was made for the keys that a lost lease may have left in Redis.
     is_cleaned_up: AtomicBool,
-    /// Numbers its holdings.
+    /// The number for the next guard.
     pub(super) guards: AtomicU32,
-    /// Whether Redis may keep it past its lease, so that there is more to be known of it.
+    /// Whether the lease was extended, or Redis may otherwise keep the key for longer than `terms` say.
     is_extended: AtomicBool,
-    /// Whether a guard of it had a `min_hold`.
+    /// Whether a guard of the lease had a `min_hold`.
     has_min_hold: AtomicBool,
-    /// What most leases do not have.
+    /// Fields that most leases do not need.
     cold: Mutex<Option<Box<ColdState>>>,
 }
 
 #[derive(Default)]
 struct ColdState {
-    /// The fences of the names after the first, where there are several.
+    /// The fences of a multi-lock's names after the first.
     rest: Vec<u64>,
-    /// Until when a request of this owner may still be carried out unbidden.
+    /// The time until which Redis may still execute an earlier request of this owner.
     uncertain_until: Option<Time>,
-    /// Until when Redis may keep the key, going by what it was asked for: an extension whose answer was lost may
-    /// have been granted, and a request in doubt may be carried out.
+    /// The time until which Redis may keep the key. It covers extensions without a reply, and requests of unknown
+    /// outcome.
     kept_until: Option<Time>,
-    /// When the last renewal that was confirmed was sent. Kept from the first extension on: the deadline of an extended
-    /// lease does not tell.
+    /// The time at which the last confirmed renewal was sent. Noted from the first extension on. Before that, the
+    /// deadline shows this time.
     confirmed: Option<Time>,
-    /// Until when it is kept from everybody, even after its last guard.
+    /// The end of the longest `min_hold` of the guards. Redis keeps the lock until then, even after the last guard.
     min_hold_until: Option<Time>,
-    /// Those who want to hear of its loss.
+    /// The channels that receive the loss.
     listeners: Vec<LossListener>,
 }
 
@@ -89,17 +91,18 @@ impl Numbered for Arc<ProcessLease> {
     }
 }
 
-/// Somebody who wants to hear of the loss of one holding.
+/// A channel for the loss of one guard.
 pub(super) struct LossListener {
     pub(super) guard_inner: u32,
     pub(super) sender: Sender<Lost>,
-    /// What it is told, but for the cause.
+    /// The message. Its cause is a placeholder.
     pub(super) lost: Lost,
 }
 
 impl LossListener {
+    /// Sends the loss with its cause.
     pub(super) fn notify(self, cause: LostCause) {
-        // A full or abandoned channel has nobody left to tell.
+        // A full channel has the loss already. A channel without a receiver needs no message.
         self.sender.try_send(Lost { cause, ..self.lost }).ok();
     }
 }
@@ -114,11 +117,11 @@ impl ProcessLease {
         grant: Grant,
     ) -> Self {
         let (rest, uncertain_until) = (grant.rest, grant.uncertain_until);
-        // Only where a request in doubt asked for more than this grant brings.
+        // Note this time only if it is later than the end of this grant's own lease.
         let kept_until = grant
             .kept_until
             .filter(|until| *until > grant.sent + terms.lease());
-        let is_rare = uncertain_until.is_some() || kept_until.is_some() || !rest.is_empty();
+        let has_cold_state = uncertain_until.is_some() || kept_until.is_some() || !rest.is_empty();
         Self {
             number,
             entry,
@@ -133,7 +136,7 @@ impl ProcessLease {
             guards: AtomicU32::new(0),
             is_extended: AtomicBool::new(kept_until.is_some()),
             has_min_hold: AtomicBool::new(false),
-            cold: Mutex::new(is_rare.then(|| {
+            cold: Mutex::new(has_cold_state.then(|| {
                 Box::new(ColdState {
                     rest,
                     uncertain_until,
@@ -144,22 +147,22 @@ impl ProcessLease {
         }
     }
 
-    /// Its keys, more than one only in a multi-lock.
+    /// Returns the keys: one, or several for a multi-lock.
     pub(crate) fn keys(&self) -> &[LockKey] {
         self.entry.target.keys()
     }
 
-    /// The fences of the names after the first, where there are several.
+    /// Returns the fences of a multi-lock's names after the first.
     pub(super) fn further_fences(&self) -> Vec<u64> {
         self.cold(|cold| cold.rest.clone())
     }
 
-    /// What `of` says of what most leases do not have.
-    fn cold<T: Default>(&self, of: impl FnOnce(&ColdState) -> T) -> T {
-        self.cold.lock().as_deref().map_or_else(T::default, of)
+    /// Returns the result of `read` on the rare fields, or the default if there are none.
+    fn cold<T: Default>(&self, read: impl FnOnce(&ColdState) -> T) -> T {
+        self.cold.lock().as_deref().map_or_else(T::default, read)
     }
 
-    /// It is about to be asked for until then.
+    /// Notes that an extension until then will be sent.
     pub(super) fn note_extension(&self, until: Time) {
         let mut cold = self.cold.lock();
         let kept_until = &mut cold.get_or_insert_default().kept_until;
@@ -167,7 +170,7 @@ impl ProcessLease {
         self.is_extended.store(true, Ordering::Release);
     }
 
-    /// Keeps it from everybody until then at least.
+    /// Has Redis keep the lock until then at least, even after the last guard.
     pub(super) fn note_min_hold(&self, until: Time) {
         let mut cold = self.cold.lock();
         let min_hold_until = &mut cold.get_or_insert_default().min_hold_until;
@@ -175,14 +178,14 @@ impl ProcessLease {
         self.has_min_hold.store(true, Ordering::Release);
     }
 
-    /// Returns until when it is kept from everybody, if that is after `now`.
+    /// Returns the end of the longest `min_hold` of the guards, if that is after `now`.
     pub(super) fn min_hold_until(&self, now: Time) -> Option<Time> {
         let has_min_hold = self.has_min_hold.load(Ordering::Acquire);
         let until = has_min_hold.then(|| self.cold(|cold| cold.min_hold_until));
         until.flatten().filter(|until| *until > now)
     }
 
-    /// Until when Redis may keep the key past its lease.
+    /// Returns the time until which Redis may keep the key, if that may be longer than `terms` say.
     pub(super) fn kept_until(&self) -> Option<Time> {
         let is_extended = self.is_extended.load(Ordering::Acquire);
         is_extended
@@ -190,22 +193,22 @@ impl ProcessLease {
             .flatten()
     }
 
-    /// Returns until when a request of this owner may still be carried out.
+    /// Returns the time until which Redis may still execute an earlier request of this owner.
     pub(super) fn uncertain_until(&self) -> Option<Time> {
         self.cold(|cold| cold.uncertain_until)
     }
 
-    /// Returns whether processes are known to wait for the lock.
+    /// Returns whether Redis has answered that other processes wait for the lock.
     pub(super) fn is_contended(&self) -> bool {
         self.contended.load(Ordering::Relaxed)
     }
 
-    /// Returns true once: to the thread that releases what is left of a lost lease.
+    /// Returns true for the first call: that caller must have the keys of the lost lease released.
     pub(super) fn begin_clean_up(&self) -> bool {
         !self.is_cleaned_up.swap(true, Ordering::Relaxed)
     }
 
-    /// Whether it may be passed on at `now`.
+    /// Returns whether the lease is held at `now`, and may go to the next thread in memory.
     pub(crate) fn health(&self, now: Time) -> Health {
         match self.validity.status(now) {
             LeaseStatus::Live(left)
@@ -218,13 +221,14 @@ impl ProcessLease {
         }
     }
 
-    /// Whether Redis may keep it for longer than its terms say: a crash of the next thread would cost as much.
+    /// Returns whether Redis may keep the key for longer than `terms` say. If the process crashed with such a lease in
+    /// the next thread, other processes would wait for that longer time.
     fn is_extended(&self, now: Time) -> bool {
         self.kept_until()
             .is_some_and(|until| until > now + self.terms.lease())
     }
 
-    /// Returns whether the server has confirmed it by a request that was sent after `cut`.
+    /// Returns whether Redis has confirmed the lease by a reply to a request that was sent after `cut`.
     fn is_confirmed_after(&self, cut: Time) -> bool {
         if self.is_extended.load(Ordering::Acquire) {
             let confirmed = self.cold(|cold| cold.confirmed);
@@ -234,13 +238,13 @@ impl ProcessLease {
         self.validity.deadline().is_some_and(|at| sent(at) > cut)
     }
 
-    /// Whether a renewal is overdue, going by what is left of the lease.
+    /// Returns whether the renewal is overdue if this time is left of the lease.
     pub(crate) fn is_late(&self, left: Duration) -> bool {
         self.terms.renew && left < at_risk_below(self.terms.lease())
     }
 
-    /// What its renewals ask for. Where its terms say not to renew, one is sent only to hear whether the lock is still
-    /// there: it asks for so little that it lengthens nothing.
+    /// Returns the lease that a renewal asks for. A lease without renewal gets a renewal only to check that the lock is
+    /// still held. That renewal asks for 1 ms, so it lengthens nothing.
     pub(crate) fn renewed_for(&self) -> Duration {
         if self.terms.renew {
             self.terms.lease()
@@ -249,18 +253,25 @@ impl ProcessLease {
         }
     }
 
-    /// Takes in what the server said to its renewals, which were sent at `sent` for `lease`: it is lost where one
-    /// key is, and lasts longer where all do.
+    /// Applies the replies to a renewal for `lease` that was sent at `sent`, one reply for each key:
+    ///
+    /// | replies | the lease |
+    /// | --- | --- |
+    /// | one key is gone, or has another owner | is lost |
+    /// | the server refused one key | keeps its deadline |
+    /// | all keys were renewed | gets a later deadline, unless it has ended or was lost before |
+    ///
+    /// Returns the status at `now`.
     pub(crate) fn renewed(
         &self,
         sent: Time,
         now: Time,
         lease: Duration,
-        said: &[Renewed],
+        replies: &[Renewed],
     ) -> LeaseStatus {
         let mut is_refused = false;
-        for said in said {
-            match said {
+        for reply in replies {
+            match reply {
                 Renewed::Done { contended: false } => {}
                 Renewed::Done { contended: true } => self.contended.store(true, Ordering::Relaxed),
                 Renewed::Gone(gone) => {
@@ -280,11 +291,11 @@ impl ProcessLease {
             let confirmed = &mut cold.get_or_insert_default().confirmed;
             *confirmed = Some(sent).max(*confirmed);
         }
-        // A lost one stays lost.
+        // This changes nothing if the lease was lost.
         self.validity.renew(now, valid_until(sent, lease))
     }
 
-    /// Tells everybody who asked for it that the lease was lost. Called with no mutex held.
+    /// Sends the loss to all channels. The caller must hold no mutex.
     pub(crate) fn announce(&self, cause: LostCause) {
         let listeners = match &mut *self.cold.lock() {
             Some(cold) => mem::take(&mut cold.listeners),
@@ -295,12 +306,13 @@ impl ProcessLease {
         }
     }
 
+    /// Adds a channel for the loss.
     pub(super) fn enlist(&self, listener: LossListener) {
         let mut cold = self.cold.lock();
         cold.get_or_insert_default().listeners.push(listener);
     }
 
-    /// Takes out who listens for the loss of one holding.
+    /// Removes and returns the channels for the loss of one guard.
     pub(super) fn withdraw(&self, guard_inner: u32) -> Vec<LossListener> {
         match &mut *self.cold.lock() {
             Some(cold) => {
@@ -316,12 +328,12 @@ impl ProcessLease {
 }
 
 impl Engine {
-    /// The owner of a lease, as it stands in Redis.
+    /// Returns the owner of a lease as it is written in Redis.
     pub(super) fn owner_of(&self, process_lease: &ProcessLease) -> Arc<str> {
         process_lease.owner.text(&self.settings.label).into()
     }
 
-    /// What to ask for so that a lease lasts for `lease` from then on: one renewal for each of its keys.
+    /// Returns a renewal for `lease` for each key of a process lease.
     pub(super) fn renewals<'a>(
         &'a self,
         process_lease: &'a ProcessLease,
@@ -337,15 +349,15 @@ impl Engine {
         })
     }
 
-    /// Returns who holds the lock, as far as this process knows.
+    /// Returns the holder of the lock, as far as this process knows.
     pub(super) fn holder(&self, state: &State) -> Option<Arc<str>> {
         state.holder(|process_lease| self.owner_of(process_lease))
     }
 
-    /// Returns whether a lease may be passed on in memory at `now`.
+    /// Returns whether a lease may go to the next thread in memory at `now`.
     ///
-    /// A connection that the server closed is a sign that the server was started again, perhaps without its data. A lease
-    /// that was confirmed last before such a sign is not passed on: the next thread asks.
+    /// If the server closed a connection, it may have restarted without its data. A lease whose last confirmation is
+    /// older than that does not go to the next thread in memory: that thread asks Redis.
     pub(super) fn health(self: &Arc<Self>, process_lease: &Arc<ProcessLease>, now: Time) -> Health {
         let health = process_lease.health(now);
         let cut = self.store.last_cut();
@@ -356,7 +368,8 @@ impl Engine {
             return health;
         }
         if process_lease.entry.kind.sharing().together {
-            // It goes on beside those who ask, so they ask only until it is confirmed.
+            // The lease goes on while other threads ask. Renew it now: once confirmed, it can be shared in memory
+            // again.
             self.renewal.renew_now(self, process_lease);
         }
         Health::Poor

@@ -1,4 +1,4 @@
-//! What a call asks for, and why it may get no guard.
+//! The parameters of a call, and the reasons for which it gets no guard.
 
 use crate::cancel::Cancel;
 use crate::clock::Time;
@@ -9,21 +9,21 @@ use crate::message::Kind;
 use crate::name::Target;
 use crate::sync::Arc;
 
-/// What a thread asks for.
+/// The parameters of one call.
 pub(crate) struct Request<'a> {
     pub(crate) kind: Kind,
     pub(crate) target: &'a Target,
     pub(crate) options: Options,
-    /// How much of the lock.
+    /// The number of units.
     pub(crate) units: u32,
-    /// When the wait ends. `None` for a try, which does not wait.
+    /// The end of the wait. `None` for a try, which does not wait for the lock.
     pub(crate) until: Option<Time>,
     /// The token that may end the call early.
     pub(crate) cancel: Option<&'a Cancel>,
 }
 
 impl Request<'_> {
-    /// Returns whether the call must end: the manager is closed, or the token is cancelled. Takes no mutex.
+    /// Returns whether the call must end: the manager is closed, or the token is cancelled. Locks no mutex.
     pub(super) fn is_over(&self, engine: &Engine) -> bool {
         engine.is_closed() || self.is_cancelled()
     }
@@ -32,15 +32,15 @@ impl Request<'_> {
         self.cancel.is_some_and(Cancel::is_cancelled)
     }
 
-    /// Turns a failed request into the error that the caller gets.
+    /// Converts the failure of a request into the error that the caller gets.
     pub(super) fn failed(&self, failure: Failure) -> NotAcquired {
         NotAcquired::Failed(failure.into_error(Some(self.target.name())))
     }
 }
 
-/// Why a call got no guard.
+/// The reason for which a call got no guard.
 pub(crate) enum NotAcquired {
-    /// The lock was held until the call ended: by this owner, if that is known.
+    /// The lock was held until the call ended. The owner is `None` if this process does not know it.
     Held(Option<Arc<str>>),
     Failed(Error),
 }

@@ -1,5 +1,7 @@
-//! What must be settled in Redis beside an attempt: releases that have not been sent, before it; and owners that it leaves
-//! behind, after it.
+//! The releases before and after an attempt:
+//!
+//! * Before it, the delegate settles the releases of the same lock that the renewal thread has not sent yet.
+//! * After it, the renewal thread releases the owners that the attempt may have left in Redis.
 
 use std::time::Duration;
 
@@ -12,16 +14,16 @@ use crate::store::Limits;
 use crate::sync::Arc;
 
 impl Engine {
-    /// Settles the releases of this lock that guards left to the renewal thread:
+    /// Settles the background releases of these keys:
     ///
-    /// | the release | what follows |
+    /// | the release | this thread |
     /// | --- | --- |
-    /// | is on its way | this thread waits until its first request is over |
-    /// | waits, and is of this very lock | the attempt takes over from the released owner, in one request |
-    /// | waits, and cannot be taken over from | this thread sends it |
+    /// | is in flight | waits until its first request has a reply or has failed |
+    /// | is not sent, and is of this lock and kind | takes it back: the attempt takes over from the released owner, in one request |
+    /// | is not sent, and cannot be taken over: another kind, a kind with several owners, a `min_hold`, an attempt that has begun | takes it back, and sends it; after the time limit, returns it to the renewal thread |
     ///
-    /// It takes no longer than one request may, however many releases there are: neither a renewal thread that is stuck, nor
-    /// a server that does not answer, may hold up the call for longer.
+    /// Blocks for at most the time limit of one request, for all releases together. So neither a stuck renewal thread
+    /// nor a server that does not reply delays the call for longer.
     pub(super) fn settle_releases(
         self: &Arc<Self>,
         request: &Request<'_>,
@@ -47,7 +49,7 @@ impl Engine {
             } else if self.now() >= until || is_over() {
                 self.renewal.add_release_task(self, &released, release_task);
             } else {
-                // If it fails, the renewal thread repeats it.
+                // If the request fails, the renewal thread repeats it.
                 let limits = Limits {
                     is_over: Some(&is_over),
                     ..self.limits(Some(until))
@@ -57,20 +59,20 @@ impl Engine {
         }
     }
 
-    /// Ends an attempt that no thread carries on.
+    /// Ends an attempt that no thread continues.
     pub(super) fn abandon(&self, request: &Request<'_>, entry: &Arc<Entry>, attempt: Attempt) {
         self.clean_up_after(entry, attempt, request.options.terms().lease());
         self.names.retire(entry);
     }
 
-    /// Has everything released in the background that an attempt may have in Redis.
+    /// Has the renewal thread release all owners of an attempt that may have something in Redis.
     pub(super) fn clean_up_after(&self, entry: &Arc<Entry>, attempt: Attempt, lease: Duration) {
         for orphaned_owner in attempt.abandon() {
             self.clean_up(entry, orphaned_owner, lease);
         }
     }
 
-    /// Has an owner released in the background.
+    /// Has the renewal thread release an owner.
     pub(super) fn clean_up(
         &self,
         entry: &Arc<Entry>,

@@ -1,14 +1,17 @@
 //! How a thread waits behind the delegate of its process.
 //!
-//! The thread sleeps until one of these happens. The first that is found in this order counts:
+//! The thread parks until one of these has happened. If several have, the first row counts:
 //!
-//! 1. Another thread has taken it out of the queue, and sends it a signal.
-//! 2. The call's token is cancelled.
-//! 3. The manager is closed.
-//! 4. The time is over.
+//! | event | the thread |
+//! | --- | --- |
+//! | another thread has sent it a signal | follows the signal |
+//! | the call's token is cancelled | leaves the queue; the call returns [`Error::Cancelled`] |
+//! | the manager is closed | leaves the queue; the call returns [`Error::Closed`] |
+//! | the time is over | leaves the queue; the call returns the last known state of the lock |
 //!
-//! For 2 to 4 the thread leaves the queue. If it is not in the queue any more, another thread has taken it out, and its
-//! signal is on the way: then the thread waits for the signal, however long that takes.
+//! If the thread is not in the queue when it wants to leave, another thread has taken it out to send it a signal. Then
+//! the thread must wait for that signal, without a time limit: the signal may bring the lock, or the task of the
+//! delegate.
 
 use std::time::Duration;
 
@@ -23,19 +26,20 @@ use crate::error::{Error, Failure, FailureKind, Result};
 use crate::store::LEAST;
 use crate::sync::{Arc, thread};
 
-/// The longest time for which a thread parks: parking does not run through suspend, the clock does.
+/// The longest time for which a thread parks. While the machine is suspended, the clock goes on but the time of parking
+/// does not.
 const LONGEST_PARK: Duration = Duration::from_secs(1);
 
-/// How a wait ended.
+/// The role of a thread whose wait in the queue has ended.
 pub(super) enum Waited {
-    /// The thread has its turn, since this time.
+    /// The thread holds the lock since this time.
     Turn(Turn, Time),
-    /// The thread is the delegate now, and goes on with this attempt.
+    /// The thread is the delegate now, and continues this attempt.
     Delegate(Box<Attempt>),
 }
 
 impl Engine {
-    /// Waits for a signal. `arrived` is when the call began.
+    /// Blocks until a signal comes, or the call must end. `arrived` is when the call began.
     pub(super) fn wait(
         self: &Arc<Self>,
         request: &Request<'_>,
@@ -81,24 +85,27 @@ impl Engine {
         slot: &Slot,
         arrived: Time,
     ) -> Result<Signal, NotAcquired> {
-        // A try waits for one answer, which takes no longer than a request.
+        // A try waits for one reply to the delegate, so for at most the time limit of a request.
         let until = request.until.unwrap_or(arrived + self.settings.io_timeout);
-        // `close` sets its flag before it looks into the queues. So either this thread sees the flag here, or `close` finds
-        // this thread in the queue.
+        // `close` sets its flag before it takes the threads out of the queues. So either this thread sees the flag
+        // here, or `close` finds this thread in the queue.
         let mut until = if self.is_closed() { self.now() } else { until };
-        // From here on a cancel unparks this thread.
+        // From here on, a cancel unparks this thread.
         let _registered = request.cancel.map(Cancel::register);
         let mut is_taken_out = false;
         loop {
+            // 1. A signal decides, if there is one.
             if let Some(signal) = slot.take() {
                 return Ok(signal);
             }
+            // 2. A cancelled thread leaves the queue. If it cannot, its signal is on the way.
             if request.is_cancelled() && !is_taken_out {
                 if entry.lock().queue.leave(ticket) {
                     return Err(Error::Cancelled.into());
                 }
                 is_taken_out = true;
             }
+            // 3. Park. If a signal is on the way, or the wait has no end, only an unpark ends this.
             if is_taken_out || until == Time::NEVER {
                 thread::park();
                 continue;
@@ -108,11 +115,13 @@ impl Engine {
                 thread::park_timeout(left.min(LONGEST_PARK));
                 continue;
             }
+            // 4. The time is over, or the manager was closed: leave the queue.
             let mut state = entry.lock();
             if self.is_closed() && state.queue.leave(ticket) {
                 return Err(Error::Closed.into());
             }
-            // The delegate's first request has this time at least, even if the wait behind it is shorter.
+            // Any request may take `LEAST`. So give the delegate's first request that time: without its reply, the
+            // result of this wait would be an error.
             if matches!(state.last(), Last::NoAnswer) && until < arrived + LEAST {
                 until = arrived + LEAST;
                 continue;
@@ -124,14 +133,14 @@ impl Engine {
         }
     }
 
-    /// Returns the result of a wait whose time is over, by the last that this process knows of the lock.
+    /// Returns the result of a wait whose time is over: the last state of the lock that this process knows.
     fn result_of_wait(&self, request: &Request<'_>, state: &State, arrived: Time) -> NotAcquired {
         match (state.last(), self.holder(state)) {
             (_, Some(holder)) => NotAcquired::Held(Some(holder)),
-            // This process has the lock until its release has been sent.
+            // This process holds the lock until Redis has executed the release.
             (_, None) if state.queue.is_ending() => NotAcquired::Held(None),
             (Last::Failed(failure), None) => request.failed(failure.clone()),
-            // The request under way has no answer yet. An earlier request may have had one during this wait.
+            // The request in flight has no reply yet. But an earlier one may have got a reply during this wait.
             (Last::NoAnswer | Last::Held(_), None) => match state.holder_since(arrived) {
                 Some(holder) => NotAcquired::Held(Some(holder)),
                 None => request.failed(Failure::plain(
