@@ -1,13 +1,14 @@
-//! What operators ask: who holds what, and that a hold be broken.
+//! Requests of operators: to inspect and list locks, and to release a lock by force.
 //!
-//! How a holder learns that it was broken:
+//! A holder learns of a forced release as follows:
 //!
-//! 1. The script that breaks an owner's hold publishes the owner on a channel that the listener of every process hears.
-//! 2. A process that has such an owner does not believe it: it asks Redis, by having that lease's renewal sent at once.
-//! 3. The answer says what any renewal's does: the lock is gone, or another's, and the lease is lost.
+//! 1. The script publishes the removed owner on a channel to which every process subscribes.
+//! 2. The process with that owner does not trust the message. It has the renewal of that lease sent at once.
+//! 3. Redis replies to the renewal that the key is gone, or has another owner. The lease is lost.
 //!
-//! Where the message is lost, or nobody has ever waited in the process so that it does not listen, the next renewal
-//! brings the same answer. A lease that is not renewed is asked about too, by a renewal that lengthens nothing.
+//! If the message is lost, or the process has no subscription because no thread has waited yet, the next renewal gets
+//! the same reply. For a lease without renewal, the renewal of step 2 lengthens nothing. If that message is lost, the
+//! lease reads held until its deadline.
 
 use crate::engine::Engine;
 use crate::error::{Failure, Result};
@@ -15,11 +16,11 @@ use crate::message::{Call, Cursor, Reply, Seen};
 use crate::name::LockKey;
 use crate::owner::{self, Owner};
 
-/// Locks that were found, and where to go on.
+/// The locks of one page, and the cursor of the next page.
 pub(crate) type Page = (Vec<(LockKey, Seen)>, Option<Cursor>);
 
 impl Engine {
-    /// Who holds a lock; none where nobody does and nobody waits.
+    /// Returns the holder and the waiters of a lock, or `None` if it has neither.
     pub(crate) fn inspect(&self, key: &LockKey) -> Result<Option<Seen>> {
         let call = Call::Inspect {
             keys: std::slice::from_ref(key),
@@ -31,7 +32,7 @@ impl Engine {
         }
     }
 
-    /// The locks on one page of the keys whose names `pattern` matches.
+    /// Returns one page of the locks whose names match `pattern`.
     pub(crate) fn page(&self, from: Cursor, pattern: &str) -> Result<Page> {
         let prefix = &self.settings.prefix;
         let call = Call::Scan {
@@ -43,7 +44,7 @@ impl Engine {
             return Err(Failure::another_question().into_error(None));
         };
         let lock = |key: &Vec<u8>| {
-            // Companions, and whatever else can be no lock's, are no names.
+            // Keys that are not a lock's, such as companions, are skipped.
             let name = std::str::from_utf8(key).ok()?.strip_prefix(&**prefix)?;
             LockKey::new(prefix, name).ok()
         };
@@ -66,11 +67,11 @@ impl Engine {
         Ok((locks, next))
     }
 
-    /// Breaks an owner's hold. False where it has none.
+    /// Releases the lock of an owner by force. Returns false if the owner does not hold it.
     pub(crate) fn force_release(&self, key: &LockKey, owner: &str) -> Result<bool> {
         match self.reply_to(&Call::ForceRelease { key, owner }, Some(key.name()))? {
             Reply::Released => {
-                // It may be this very process's, which need not be listening.
+                // The owner may belong to this process, which may have no subscription.
                 self.ask_about(owner);
                 Ok(true)
             }
@@ -79,25 +80,25 @@ impl Engine {
         }
     }
 
-    /// Has Redis asked whether an owner still holds what this process has under it.
+    /// Has the renewal thread renew this process's lease of an owner at once, if there is one.
     ///
-    /// It looks through all names in use. That takes some milliseconds where there are very many; an index would cost
-    /// every lease memory, for what hardly ever happens.
+    /// Searches all names in use, which takes some milliseconds for very many names. An index would cost every lease
+    /// memory for a rare event.
     pub(crate) fn ask_about(&self, owner: &str) {
-        // By its label an owner is mostly known for another process's.
+        // An owner with another label belongs to another manager.
         if owner::label(owner) != Some(&self.settings.label) {
             return;
         }
         let owner = Owner::new(owner, &self.settings.label);
         for entry in self.names.all() {
             let state = entry.lock();
-            let its = state
+            let found = state
                 .queue
                 .process_leases()
                 .find(|process_lease| process_lease.owner == owner);
-            let its = its.cloned();
+            let found = found.cloned();
             drop(state);
-            if let Some(process_lease) = its {
+            if let Some(process_lease) = found {
                 self.renewal.renew_now(self, &process_lease);
             }
         }

@@ -1,36 +1,40 @@
-//! How a hold goes from one guard to another that is elsewhere: detached here, adopted there.
+//! Claims: a guard is detached in one process, and another process (or the same) adopts the lock.
 //!
 //! # Detaching
 //!
-//! 1. The lease is renewed once more, so that whoever adopts it has time; whatever comes of that is no matter.
-//! 2. The lease is ended here, and nothing is sent: in Redis the lock stays its owner's. From here on the guard is none,
-//!    and only now can there be a claim. Threads that wait here ask Redis, and queue there.
+//! 1. The thread renews the lease once, so that the adopter has time. A failure of this renewal is ignored.
+//! 2. The lease ends in this process ([`Mode::Detach`]). No request is sent, so Redis keeps the lock for the same
+//!    owner. A thread that waits in this process becomes the delegate, and queues in Redis.
+//! 3. Only after that is the claim made of the name, the owner and the fence.
 //!
-//! A guard that was lost before, or is a copy in a forked child, gives a claim of an owner that nobody ever was.
+//! If the guard was lost before, or belongs to a forked child, the claim has a new owner that Redis does not know. Its
+//! adoption returns `Lost`.
 //!
-//! A request of the owner's own that is still in doubt may yet take the lock when it has become free. Nobody can cancel
-//! it, since that would release the claim; it costs the others a lease, once.
+//! If an earlier request of the owner has an unknown outcome, Redis may execute that request after the lock has become
+//! free again. This process cannot cancel it, because that would release the claim. It delays other processes by at
+//! most one lease, once.
 //!
 //! # Adopting
 //!
-//! One script replaces the claim's owner by a new one, so of all who try one succeeds. What a manager knows of a claim:
+//! One script replaces the claim's owner by a new owner, so only one of several adopters succeeds. For each claim, the
+//! manager keeps the owners under which it has tried to adopt without a clear reply ([`Tried`]):
 //!
-//! | what is known | event | what is known then, and what the caller is told |
-//! | --- | --- | --- |
-//! | nothing | a call | asks under a new owner |
-//! | tried under some owner | a call | asks under that owner again; it is not known to other calls meanwhile |
-//! | asks | granted | nothing; the guard |
-//! | asks | another has it, or it is gone | nothing; lost |
-//! | asks | failed, certainly not carried out | as before the call; why |
-//! | asks | failed otherwise, or granted too late | tried under this owner; why |
-//! | tried | time enough for all to have run out has passed | nothing |
+//! | kept owners | event | kept owners then | the call |
+//! | --- | --- | --- | --- |
+//! | none | a call | none | asks under a new owner |
+//! | some | a call | none, so that no other call uses them | asks under the last of them |
+//! | | granted in time | none | returns the guard |
+//! | | Redis has neither this owner nor the claim's | none | asks under the next of its owners; after the last one, returns `Lost` |
+//! | | failed: not executed | the owners of the call, without one that was never asked for | returns the error |
+//! | | failed otherwise, or granted too late | the owners of the call | returns the error |
+//! | some | their leases must be over | none | |
 //!
-//! So an answer that was lost costs nothing but another call: that finds the owner it had in place of the claim's. An
-//! owner is still one attempt's, which goes on in that call, for no release was ever sent for it. And it never has a
-//! second guard: with its grant it is known no more, so every other call asks under an owner of its own, and finds it.
+//! If a reply is lost, the caller calls again: the script then finds the owner of the lost request in place of the
+//! claim's, and grants. No two guards share an owner, because an owner is no longer kept once it has a grant. No
+//! release is ever sent for a kept owner, so it can be asked for again.
 //!
-//! Nothing has to be cleaned up. A request that is carried out late either finds the claim's owner, or does nothing; and
-//! that owner never comes back. Where nobody calls again, the lock ends with its lease.
+//! Nothing must be cleaned up. A request that Redis executes late either replaces the claim's owner or does nothing. If
+//! no call follows, the lock ends with its lease.
 
 use std::collections::HashMap;
 
@@ -49,19 +53,19 @@ use crate::name::LockKey;
 use crate::owner;
 use crate::sync::{Arc, Mutex};
 
-/// The owners that claims were tried under without a clear answer, by the claims' own owners.
+/// The owners of adoptions without a clear reply, by the owner of the claim.
 #[derive(Default)]
 pub(super) struct Tried(Mutex<HashMap<Arc<str>, Vec<Candidate>>>);
 
-/// An owner to adopt a claim under.
+/// An owner under which to adopt a claim.
 struct Candidate {
     owner: Arc<str>,
-    /// Until when it may have the lock; none where it was never asked for.
+    /// The time until which Redis may keep the lock for this owner. `None` if no request may have been executed.
     until: Option<Time>,
 }
 
 impl Tried {
-    /// Takes out those of one claim.
+    /// Removes and returns the owners for one claim.
     fn take(&self, claimed: &str) -> Vec<Candidate> {
         self.0.lock().remove(claimed).unwrap_or_default()
     }
@@ -71,7 +75,8 @@ impl Tried {
         self.0.lock().get(claimed).map_or(0, Vec::len)
     }
 
-    /// Puts back those of a claim that may have the lock, and forgets whatever no longer can.
+    /// Keeps those owners for a claim that may have the lock. Drops all owners, of any claim, that can no longer have
+    /// it.
     fn keep(&self, claimed: &str, candidates: Vec<Candidate>, now: Time) {
         let may_have_it = |candidate: &Candidate| candidate.until.is_some_and(|until| until > now);
         let mut tried = self.0.lock();
@@ -84,7 +89,7 @@ impl Tried {
 }
 
 impl GuardInner {
-    /// Ends this guard and leaves the lock held.
+    /// Ends this guard, and leaves the lock in Redis for the claim. Blocks until Redis has replied to one renewal.
     pub(crate) fn detach(mut self) -> Claim {
         if self.process_lease.terms.renew {
             if let Ok((left, _)) = self.status() {
@@ -99,7 +104,7 @@ impl GuardInner {
         Claim::new(self.name().into(), owner, self.fence())
     }
 
-    /// False where it was lost before, or is none of this process's.
+    /// Ends the guard. Returns false if the guard was lost before, or the process is a forked child.
     fn end_for_claim(&mut self) -> bool {
         match self.end_turn(Mode::Detach) {
             Ok((status, Some(_))) => {
@@ -112,7 +117,7 @@ impl GuardInner {
 }
 
 impl Engine {
-    /// Makes a guard's holding of a claim.
+    /// Adopts a claim. Blocks until Redis has replied.
     pub(crate) fn adopt(self: &Arc<Self>, claim: &Claim) -> Result<GuardInner> {
         self.check_open()?;
         let key = LockKey::new(&self.settings.prefix, claim.name())?;
@@ -133,6 +138,7 @@ impl Engine {
         ))
     }
 
+    /// Asks under each owner that may have the lock, or under a new one. Returns the first turn, and when it began.
     fn ask_to_adopt(self: &Arc<Self>, entry: &Arc<Entry>, claim: &Claim) -> Result<(Turn, Time)> {
         let asked = self.now();
         let mut candidates = self.tried.take(claim.owner());
@@ -143,7 +149,7 @@ impl Engine {
             });
         }
         let mut gone = Gone::Removed;
-        // Several only where several calls had no answer: one of them may have the lock, as long as none has said so.
+        // There are several only if several calls got no reply. Any one of them may have the lock.
         while let Some(candidate) = candidates.last_mut() {
             let failure = match self.adopt_as(entry, claim, candidate) {
                 Ok(Ok(grant)) => {
@@ -174,7 +180,7 @@ impl Engine {
         }))
     }
 
-    /// Asks under one owner; where it is not known what came of that, notes so.
+    /// Asks under one owner. If the outcome is unknown, notes the time until which this owner may have the lock.
     fn adopt_as(
         &self,
         entry: &Entry,
@@ -203,7 +209,7 @@ impl Engine {
                     sent,
                     deadline: valid_until(sent, lease),
                     contended,
-                    // Carried out late, it takes nothing that has become free.
+                    // An adoption that Redis executes late never takes a free lock.
                     uncertain_until: None,
                     kept_until: None,
                 }));
@@ -214,7 +220,7 @@ impl Engine {
             Err(failure) => failure,
         };
         if failure.unknown || failure.half_done {
-            // It may be carried out up to a lease after it was sent, and the lock then lives for another.
+            // Redis may execute the request up to a lease after it was sent. Then the lock lives for one more lease.
             candidate.until = Some(sent + lease * 2);
         }
         Err(failure)

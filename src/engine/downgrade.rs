@@ -1,11 +1,12 @@
-//! How a writer becomes a reader without a gap.
+//! The change of a writer to a reader, without a moment in which another writer could get the lock.
 //!
-//! 1. The writer's lease is ended here, as at a release, before anything is sent that may let others in.
-//! 2. One request ends it in Redis and begins the reader's under an owner of its own, together with those of all
-//!    readers that wait.
-//! 3. The reader's lease is put among those of this process's readers; whoever wants to write here may ask.
-//! 4. Where the answer is lost, either owner may be left in Redis: both are released in the background, and the
-//!    caller has neither.
+//! 1. The writer's lease ends in this process, as at a release ([`Mode::Detach`]). Only after that is a request sent.
+//! 2. One request ends the writer's lease in Redis, and begins the reader's lease under a new owner. The same script
+//!    grants the lock to all readers that wait.
+//! 3. The reader's lease enters the queue of this process's readers. If a thread of this process waits to write, it
+//!    becomes the delegate.
+//! 4. If the reply is lost, either owner may be in Redis. The renewal thread releases both, and the caller gets an
+//!    error.
 
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ use crate::owner;
 use crate::sync::Arc;
 
 impl GuardInner {
-    /// Ends this writer's turn and begins a reader's.
+    /// Ends this writer's turn, and returns a reader's. Blocks until Redis has replied to one request.
     pub(crate) fn downgrade(mut self) -> Result<Self> {
         let (status, unreleased) = self.end_turn(Mode::Detach)?;
         if let LeaseStatus::Lost(cause) = status {
@@ -33,7 +34,7 @@ impl GuardInner {
             return Err(Error::Lost(self.lost(cause)));
         }
         let Some(Unreleased { give_back }) = unreleased else {
-            // The lease had ended before its last guard: it was lost.
+            // The lease was lost before its guard ended.
             return Err(Error::Lost(self.lost(LostCause::Expired)));
         };
         let writer = &self.process_lease;
@@ -48,7 +49,7 @@ impl GuardInner {
             Err(failure) => return Err(failure.into_error(Some(self.name()))),
         };
         let max_hold = self.max_hold();
-        // The writer's `min_hold` goes on: the reader is the same hold.
+        // The rest of the writer's `min_hold` is the reader's.
         let min_hold_until = self.process_lease.min_hold_until(now);
         let min_hold = min_hold_until.map_or(Duration::ZERO, |until| until.since(now));
         Ok(Self::new(engine, turn, now, max_hold, min_hold))
@@ -56,7 +57,7 @@ impl GuardInner {
 }
 
 impl Engine {
-    /// Asks for the change. Returns the reader's turn and since when it lasts, or `None` if the writer was not in Redis any
+    /// Sends the request. Returns the reader's turn and when it began, or `None` if the writer was not in Redis any
     /// more.
     fn become_reader(
         self: &Arc<Self>,
@@ -130,7 +131,7 @@ impl Engine {
         Err(failure)
     }
 
-    /// A request of the writer's own may still be carried out.
+    /// Has the renewal thread release the writer's owner, if Redis may still execute an earlier request of it.
     fn clean_up_uncertain(&self, writer: &Arc<ProcessLease>) {
         let left = self.orphaned_owner(writer, self.now());
         if left.uncertain_until.is_some() {

@@ -1,4 +1,5 @@
-//! The time limits of one guard: `max_hold`, at which the watch thread ends the guard, and `warn_after`.
+//! The time limits of one guard: `max_hold`, at which the watch thread ends the guard, and `warn_after`, at which it
+//! warns.
 
 use std::time::Duration;
 
@@ -9,14 +10,20 @@ use crate::engine::process_lease::ProcessLease;
 use crate::error::LostCause;
 use crate::sync::{Arc, AtomicU8, AtomicU64, Ordering};
 
-/// The limits of a guard that has any.
+/// The limits of a guard that has at least one.
 #[derive(Default)]
 pub(super) struct HoldLimits {
     max_hold: Option<Arc<HoldLimit>>,
     warn_after: Option<Arc<HoldLimit>>,
 }
 
-/// One limit, which the guard and the watch thread settle: the first of them decides.
+/// One limit of one guard.
+///
+/// | state | event | next state |
+/// | --- | --- | --- |
+/// | open | the guard ends | finished: the limit does nothing |
+/// | open | the watch thread finds the time over | exceeded: the watch thread does the action |
+/// | finished, exceeded | either event | the same: only the first event counts |
 pub(crate) struct HoldLimit {
     pub(crate) process_lease: Arc<ProcessLease>,
     guard_inner: u32,
@@ -25,16 +32,16 @@ pub(crate) struct HoldLimit {
     action: Action,
     length: Duration,
     pub(crate) due: Time,
-    /// Its place in the watch thread's timetable.
+    /// The number of the limit in the watch thread's timer queue.
     pub(crate) place: AtomicU64,
     state: AtomicU8,
 }
 
-/// What happens when the time is over.
+/// The action when the time is over.
 enum Action {
-    /// The guard is ended.
+    /// End the guard.
     End,
-    /// A warning is given, unless the guard has reached this `max_hold`.
+    /// Warn, unless the guard has reached this `max_hold`.
     Warn { max_hold: Option<Arc<HoldLimit>> },
 }
 
@@ -42,7 +49,7 @@ const OPEN: u8 = 0;
 const FINISHED: u8 = 1;
 const EXCEEDED: u8 = 2;
 
-/// A guard, as its limits know it.
+/// The data of a guard that its limits need.
 pub(super) struct Limited<'a> {
     pub(super) process_lease: &'a Arc<ProcessLease>,
     pub(super) guard_inner: u32,
@@ -51,7 +58,7 @@ pub(super) struct Limited<'a> {
 }
 
 impl HoldLimits {
-    /// Has the watch thread watch the limits of a guard. Returns `None` if there are none.
+    /// Registers the limits of a guard with the watch thread. Returns `None` if the guard has no limit.
     pub(super) fn watch(
         engine: &Engine,
         guard: &Limited<'_>,
@@ -69,7 +76,7 @@ impl HoldLimits {
                 since: guard.since,
                 action,
                 length,
-                // A thread that is woken late has the whole time too.
+                // The time counts from now, so that a thread that wakes late has all of it.
                 due: engine.now() + length,
                 place: AtomicU64::new(0),
                 state: AtomicU8::new(OPEN),
@@ -88,7 +95,8 @@ impl HoldLimits {
         }))
     }
 
-    /// Returns the limits for a lease of one name of the guard: it reads lost with the guard, and warns of nothing.
+    /// Returns the limits for the view of one name of the guard. The view reads lost with the guard, and causes no
+    /// warning.
     pub(super) fn of_one_name(&self) -> Option<Box<Self>> {
         let max_hold = Some(Arc::clone(self.max_hold.as_ref()?));
         Some(Box::new(Self {
@@ -109,7 +117,7 @@ impl HoldLimits {
             .is_some_and(|limit| limit.is_exceeded())
     }
 
-    /// Ends the limits with the guard. Returns false if the watch thread has ended the guard before.
+    /// Ends the limits at the end of the guard. Returns false if the watch thread has ended the guard before.
     pub(super) fn finish(&self, engine: &Engine) -> bool {
         let is_first = |limit: &Arc<HoldLimit>| {
             engine.watch.deregister_hold(limit);
@@ -121,7 +129,7 @@ impl HoldLimits {
 }
 
 impl HoldLimit {
-    /// Settles the limit. Returns true for the first thread that does.
+    /// Sets the final state. Returns true for the first caller only.
     fn settle(&self, how: u8) -> bool {
         self.state
             .compare_exchange(OPEN, how, Ordering::AcqRel, Ordering::Acquire)
@@ -132,7 +140,7 @@ impl HoldLimit {
         self.state.load(Ordering::Acquire) == EXCEEDED
     }
 
-    /// Does what is to be done when the time is over. Called by the watch thread, once.
+    /// Does the action, unless the guard has ended. Called by the watch thread when the time is over.
     pub(crate) fn exceed(&self, engine: &Arc<Engine>, now: Time) {
         if !self.settle(EXCEEDED) {
             return;
@@ -150,7 +158,8 @@ impl HoldLimit {
                 }
             }
             Action::End => {
-                // From here on the guard reads lost.
+                // The guard reads lost from `settle` on. Count and notify the loss before the next thread gets the
+                // lock.
                 engine.count_end_at_max_hold(&self.process_lease, self.fence, held);
                 for listener in self.process_lease.withdraw(self.guard_inner) {
                     listener.notify(LostCause::MaxHold);

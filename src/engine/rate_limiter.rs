@@ -1,4 +1,4 @@
-//! Past a rate limiter: one request, and a sleep until its time.
+//! Calls of a rate limiter: one request, and a sleep until the reserved time.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::store::Limits;
 use crate::sync::Arc;
 
 impl Engine {
-    /// Asks once, and waits for the time that was given. Returns after how long there is a place where none was
-    /// taken.
+    /// Sends one request, and blocks until the reserved time. Returns `None` then. If Redis reserved nothing, returns
+    /// the time until the next request can succeed.
     pub(crate) fn ask_rate_limiter(
         self: &Arc<Self>,
         key: &LockKey,
@@ -31,7 +31,7 @@ impl Engine {
         };
         let answer = match self.send(&Call::RateLimit { key, request }, limits) {
             Ok(answer) => answer,
-            // The call stopped waiting for a connection.
+            // The thread stopped waiting for a connection, because the call must end. Redis got no request.
             Err(failure) if is_over() && failure.was_not_sent() => {
                 self.check_open()?;
                 return Err(Error::Cancelled);
@@ -50,13 +50,14 @@ impl Engine {
     fn sleep(self: &Arc<Self>, length: Duration, cancel: Option<&Cancel>) -> Result<()> {
         let _registered = cancel.map(Cancel::register);
         let until = self.now() + length;
-        // Nobody sends this owner a message; but whoever closes wakes all.
+        // No message is sent to this owner, but `close` wakes all registered threads.
         let mut waker = None;
         let waker = self
             .wakeup
             .register(&mut waker, &owner::generate(&*self.rng, "sleeps"));
         loop {
-            // Whoever closes sets the flag before it wakes all: one of us sees the other.
+            // `close` sets its flag before it wakes all registered threads. So either this thread sees the flag, or
+            // `close` wakes it.
             if self.is_closed() {
                 return Err(Error::Closed);
             }

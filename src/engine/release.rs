@@ -1,25 +1,27 @@
 //! The way out: how a guard ends.
 //!
-//! 1. The guard and the watch thread settle which of them ends the guard: at `max_hold` it is the watch thread.
-//! 2. The guard stops listening for a loss, and its end is counted.
-//! 3. Under the mutex of the name, the queue decides ([`Finish`]). If the lease does not go on, it ends here, in this
-//!    process. Only then may a request that gives the lock away be sent.
-//!
-//!    | the queue decides | the lease | what follows |
-//!    | --- | --- | --- |
-//!    | pass on | goes on | the next threads have their turns; no request is sent |
-//!    | take over | ends | the next thread is the delegate; its first request ends the old owner in Redis too |
-//!    | release | ends | steps 4 to 6 |
-//!    | lost | was lost | the next thread asks Redis; what may be left in Redis is released in the background |
-//!    | stale | was over | as for a loss |
-//!
-//! 4. One request releases the lock in Redis, or hands it to the next process. This thread sends it and waits for the
-//!    reply. With `background_release` the renewal thread sends it ([`super::renewal`]).
+//! 1. The guard's `max_hold` is settled: if the watch thread has ended the guard at that limit, this call returns
+//!    `Lost`.
+//! 2. The guard's loss listeners are removed, and the end of the guard is counted.
+//! 3. The thread locks the mutex of the name, and the queue decides ([`Finish`]). If the lease does not go on, it ends
+//!    in this process. Only after that may this process send a request that gives the lock away.
+//! 4. One request releases the lock in Redis, or hands it over to the next process. This thread sends the request and
+//!    waits for the reply. With `background_release` the renewal thread sends it ([`super::renewal`]).
 //! 5. If the request fails, the renewal thread repeats it until Redis has replied, or the key must have expired.
-//! 6. The next thread that waits, if any, may ask Redis.
+//! 6. If another thread waits, it becomes the delegate.
 //!
-//! A guard that is detached takes the same way with another [`Mode`]: the lease never goes on, and steps 4 and 5 are left
-//! out, since the lock stays in Redis for its next owner.
+//! The queue decides in step 3:
+//!
+//! | decision | the lease | next |
+//! | --- | --- | --- |
+//! | handed on | goes on | other guards share the lease still, or the next threads get guards in memory; no request is sent |
+//! | take over | ends | the next thread is the delegate; its first request ends the old owner in Redis too |
+//! | release | ends | steps 4 to 6 |
+//! | lost | was lost | the next thread asks Redis; the renewal thread releases the keys that may be left |
+//! | stale | had ended or was lost before | if it was lost, the renewal thread releases the keys that may be left |
+//!
+//! A guard with [`Mode::Detach`] differs in two points. The lease never goes on in this process. Steps 4 and 5 are left
+//! out, because the lock stays in Redis for its next owner.
 
 use crate::clock::Time;
 use crate::core::attempt::{Attempt, OrphanedOwner};
@@ -36,27 +38,28 @@ use crate::message::{GiveBack, Gone};
 use crate::store::Limits;
 use crate::sync::{Arc, Ordering};
 
-/// What becomes of the lock when a guard ends.
+/// The way in which a guard ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// It goes to the next thread, or is released in Redis.
+    /// The lock goes to the next thread, or is released in Redis.
     Release,
-    /// It stays in Redis: for a claim, or for the reader that a writer becomes.
+    /// The lock stays in Redis: for a claim, or for the reader that a writer becomes.
     Detach,
 }
 
-/// A lock whose lease has ended in this process, and that Redis still keeps.
+/// The part of an ended lease that is still in Redis.
 pub(super) struct Unreleased {
     /// The unused fences of the lease.
     pub(super) give_back: Option<GiveBack>,
 }
 
 impl GuardInner {
-    /// Releases the lock. Returns whether the lease lasted until then.
+    /// Releases the lock. Returns [`Error::Lost`] if the lease had ended before.
     pub(crate) fn release(mut self) -> Result<()> {
         self.end()
     }
 
+    /// Does all steps, unless this guard has ended before.
     fn end(&mut self) -> Result<()> {
         if self.finished {
             return Ok(());
@@ -88,11 +91,12 @@ impl GuardInner {
         }
     }
 
-    /// Does steps 1 to 3. Returns what the lease was, and the lock if it is still in Redis.
+    /// Does steps 1 to 3. Returns the status of the lease at its end. Also returns the unreleased part, if the caller
+    /// must do the next steps.
     pub(super) fn end_turn(&mut self, mode: Mode) -> Result<(LeaseStatus, Option<Unreleased>)> {
         self.finished = true;
         if self.engine.is_forked() {
-            // Counted up and never down, so that this copy of the engine is never dropped.
+            // This raises the reference count, so that the child never drops its copy of the engine.
             std::mem::forget(Arc::clone(&self.engine));
             return Err(Error::Closed);
         }
@@ -100,7 +104,7 @@ impl GuardInner {
         if limits.is_some_and(|limits| !limits.finish(&self.engine)) {
             return Err(Error::Lost(self.lost(LostCause::MaxHold)));
         }
-        // Before the lock goes on: a loss of the next guard is no loss of this one.
+        // Step 2 comes before the lock goes on: these listeners must not receive a loss of the next guard.
         let listeners = if self.is_listened_to.load(Ordering::Relaxed) {
             self.process_lease.withdraw(self.number)
         } else {
@@ -123,7 +127,7 @@ impl GuardInner {
 impl Drop for GuardInner {
     fn drop(&mut self) {
         match self.end() {
-            // A loss is logged when it is found.
+            // The events thread logs each loss.
             Ok(()) | Err(Error::Closed | Error::Lost(_)) => {}
             Err(error) => {
                 logging::warning!(
@@ -135,9 +139,9 @@ impl Drop for GuardInner {
 }
 
 impl Engine {
-    /// Does step 3. Returns what the lease was, and the lock if the caller must deal with it in Redis: then
-    /// [`release_now`](Engine::release_now), [`release_later`](Engine::release_later) or
-    /// [`release_over`](Engine::release_over) must follow.
+    /// Does step 3. Returns the status of the lease at its end. If an unreleased part is returned too, the caller must go
+    /// on with [`release_now`](Engine::release_now), [`release_later`](Engine::release_later) or
+    /// [`release_over`](Engine::release_over).
     pub(super) fn end_turn(
         self: &Arc<Self>,
         process_lease: &Arc<ProcessLease>,
@@ -146,10 +150,10 @@ impl Engine {
     ) -> (LeaseStatus, Option<Unreleased>) {
         let (status, finish, fence, now) = {
             let mut state = process_lease.entry.lock();
-            // The wait for the mutex may have been long.
+            // Read the clock again, because the wait for the mutex may have been long.
             let now = now.max(self.now());
             let health = self.health_at_end(process_lease, now, mode);
-            // A loss is told with the fence, which the queue forgets.
+            // Read the fence for the report of a loss before `finish` removes the lease from the queue.
             let fence = match health {
                 Health::Lost => state.queue.fence(process_lease.number),
                 Health::Good | Health::Poor | Health::KeptBack => None,
@@ -160,7 +164,7 @@ impl Engine {
                 _ => process_lease.validity.end(now),
             };
             if mode == Mode::Release && matches!(finish, Finish::TakeOver(..)) {
-                // Until the next thread has asked.
+                // Until the next thread has asked, other threads see this owner as the holder.
                 state.note_last(Last::Held(self.owner_of(process_lease)));
             }
             (status, finish, fence, now)
@@ -175,7 +179,7 @@ impl Engine {
             Finish::TakeOver(next, give_back) => {
                 self.deregister(process_lease);
                 if mode == Mode::Detach || process_lease.min_hold_until(now).is_some() {
-                    // The lock is not the next thread's to take over: that thread asks Redis as any other process would.
+                    // The next thread must not take the lock over. It asks Redis as another process would.
                     next.send(Signal::Delegate(None));
                     Some(Unreleased { give_back })
                 } else {
@@ -206,7 +210,7 @@ impl Engine {
         (status, unreleased)
     }
 
-    /// Returns whether a lease may go on in another thread, when a guard of it ends.
+    /// Returns whether the lease of an ending guard may go to the next thread in memory.
     fn health_at_end(
         self: &Arc<Self>,
         process_lease: &Arc<ProcessLease>,
@@ -221,7 +225,8 @@ impl Engine {
         }
     }
 
-    /// Does steps 4 to 6 on this thread. Returns where the lock had gone, if Redis did not have it under this owner.
+    /// Does steps 4 to 6 on this thread. If Redis did not have the lock under this owner, returns whether the lock was
+    /// removed or taken.
     fn release_now(
         &self,
         process_lease: &ProcessLease,
@@ -233,26 +238,29 @@ impl Engine {
         result
     }
 
-    /// Leaves steps 4 and 5 to the renewal thread. The next thread that asks for the name waits for its answer.
+    /// Gives steps 4 and 5 to the renewal thread, and does step 6. A thread that asks for the name later takes the
+    /// release back, or waits for its first reply ([`super::settle`]).
     fn release_later(&self, process_lease: &ProcessLease, Unreleased { give_back }: Unreleased) {
         let entry = &process_lease.entry;
         let release_task = self.release_task(process_lease, give_back, self.now());
-        // Any thread that asks from here on finds the place.
+        // Reserve a place before step 6, so that the next thread finds it.
         let place = self.renewal.reserve(self.now(), entry, &release_task);
         self.release_over(entry);
         self.renewal
             .add_background_release(self, entry, release_task, place);
     }
 
-    /// Ends the turn of a guard that has reached its `max_hold`.
+    /// Ends the turn of a guard that has reached its `max_hold`. Called by the watch thread, so the renewal thread
+    /// sends the release.
     pub(super) fn end_at_max_hold(self: &Arc<Self>, process_lease: &Arc<ProcessLease>, now: Time) {
         if let (_, Some(unreleased)) = self.end_turn(process_lease, now, Mode::Release) {
             self.release_later(process_lease, unreleased);
         }
     }
 
-    /// Sends a release once, within `limits`. If it fails, the renewal thread repeats it. Returns where the lock
-    /// had gone, if Redis did not have it under this owner.
+    /// Sends the requests of a release within `limits`: a release, and a hand-over if Redis answers that others wait.
+    /// If a request fails, the renewal thread repeats it. If Redis did not have the lock under this owner, returns
+    /// whether the lock was removed or taken.
     pub(super) fn send_release(
         &self,
         entry: &Arc<Entry>,
@@ -283,7 +291,7 @@ impl Engine {
         }
     }
 
-    /// Does step 6.
+    /// Does step 6, after the release.
     pub(super) fn release_over(&self, entry: &Arc<Entry>) {
         let next = entry.lock().queue.ended();
         self.hand_on(entry, next);
@@ -293,7 +301,7 @@ impl Engine {
     pub(super) fn hand_on(&self, entry: &Arc<Entry>, next: Option<Arc<Slot>>) {
         match next {
             Some(slot) => {
-                // Whatever was replied before may not be true any more.
+                // The last reply may not be true any more.
                 entry.lock().forget_last();
                 slot.send(Signal::Delegate(None));
             }
@@ -301,7 +309,7 @@ impl Engine {
         }
     }
 
-    /// Returns how a lease is ended in Redis.
+    /// Makes the release task of a lease that has ended in this process.
     pub(super) fn release_task(
         &self,
         process_lease: &ProcessLease,
@@ -320,7 +328,8 @@ impl Engine {
         }
     }
 
-    /// Returns what may be left of a lease in Redis, and until when. The thread that ends it may have a shorter lease.
+    /// Returns the owner of an ended lease, with the time until which Redis may keep its key. The next thread may ask
+    /// for a shorter lease, so that time goes with the owner.
     pub(super) fn orphaned_owner(&self, process_lease: &ProcessLease, now: Time) -> OrphanedOwner {
         OrphanedOwner {
             owner: self.owner_of(process_lease),
@@ -333,12 +342,13 @@ impl Engine {
         }
     }
 
+    /// Ends the renewal and the watch of a lease.
     fn deregister(&self, process_lease: &Arc<ProcessLease>) {
         self.renewal.deregister(process_lease);
         self.watch.deregister_lease(process_lease);
     }
 
-    /// Ends a lease that the watch thread, or a renewal, has found lost. The next thread may ask, and listeners are told.
+    /// Ends a lost lease before its guards end. Makes the next thread the delegate, and notifies the listeners.
     pub(super) fn lost(&self, process_lease: &Arc<ProcessLease>, cause: LostCause) {
         let (fence, next) = {
             let queue = &mut process_lease.entry.lock().queue;
@@ -353,8 +363,8 @@ impl Engine {
         process_lease.announce(cause);
     }
 
-    /// Counts a loss if the caller has taken the lease out of its queue, in which its guards had this fence. So each loss
-    /// is counted once.
+    /// Counts a loss, if `fence` is given. Only the thread that takes the lease out of its queue gets the fence, so
+    /// each loss is counted once.
     fn count_loss_once(
         &self,
         process_lease: &ProcessLease,
@@ -366,12 +376,13 @@ impl Engine {
         }
     }
 
-    /// Cleans up after the guard of a lost lease: no guard relies any more on what may be left of it in Redis.
+    /// Has the renewal thread release the keys that a lost lease may have left in Redis. Called at the end of a guard
+    /// of the lease.
     fn after_loss(&self, process_lease: &Arc<ProcessLease>, status: LeaseStatus) {
         if let LeaseStatus::Lost(cause) = status {
             self.deregister(process_lease);
             process_lease.announce(cause);
-            // If Redis says that a key is gone, that key needs no release. The other keys of a set do.
+            // A key that Redis reported as gone needs no release. The other keys of a multi-lock do.
             let may_be_left = cause == LostCause::Expired || process_lease.keys().len() > 1;
             if may_be_left && process_lease.begin_clean_up() {
                 let left = self.orphaned_owner(process_lease, self.now());
