@@ -1,14 +1,15 @@
-//! Tests of the engine over a store that the test controls, for faults that a real server cannot be made to have in time.
+//! Tests of the engine over a store that the test controls. They cause faults that a real server cannot be made to have
+//! at the right moment.
 
 mod background;
-mod called;
 mod claims;
 mod closing;
 mod leases;
+mod listener;
 mod panics;
+mod priority;
 mod release_tasks;
 mod suspend;
-mod told;
 
 use std::collections::VecDeque;
 use std::sync::mpsc;
@@ -44,7 +45,7 @@ struct Fake {
     pool: Arc<Mutex<Script>>,
     /// Answers the renewal thread.
     dedicated_connection: Arc<Mutex<Script>>,
-    /// When a connection was last closed by the server, in nanoseconds.
+    /// The time at which the server last closed a connection, in nanoseconds.
     cut: Arc<AtomicU64>,
 }
 
@@ -100,12 +101,12 @@ impl Store for Fake {
         Err(Failure::plain(
             FailureKind::Unavailable,
             false,
-            "no messages here",
+            "this store has no messages",
         ))
     }
 }
 
-/// A store in which one request can be about several names only where they share a slot.
+/// A store in which all names of one request must be in the same slot.
 struct Slotted(Fake);
 
 impl Store for Slotted {
@@ -136,7 +137,7 @@ impl DedicatedConnection for Fake {
     }
 }
 
-/// Grants everything, one fence after the other.
+/// Returns a script that grants every request, with rising fences.
 fn generous() -> impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send {
     let mut fence = 0;
     move |call| {
@@ -169,7 +170,7 @@ fn generous() -> impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send {
     }
 }
 
-/// Grants everything, and answers no release.
+/// Returns a script that grants every acquire, and does not reply to releases.
 fn unreleasing() -> impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send {
     let mut granted = generous();
     move |call| match call {
@@ -181,10 +182,10 @@ fn unreleasing() -> impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send {
     }
 }
 
-/// When a cancel came, and of which owner.
+/// The time of a cancel, and its owner.
 type Cancelled = (Time, Arc<str>);
 
-/// A line on which every release finds nothing, and the cancels that came over it.
+/// Returns a script by which Redis never holds the lock of a released owner, and a receiver of the cancels.
 fn finding_nothing() -> (
     mpsc::Receiver<Cancelled>,
     impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send,
@@ -215,7 +216,7 @@ fn lock(engine: &Arc<Engine>) -> LockGuard {
     mutex(Arc::clone(engine), "name").lock().expect("granted")
 }
 
-/// A line on which nothing ever comes back, until the returned sender is dropped.
+/// Returns a script that does not reply until the returned sender is dropped.
 fn stuck() -> (
     mpsc::Sender<()>,
     impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send,
@@ -228,14 +229,14 @@ fn stuck() -> (
 }
 
 #[test]
-fn a_loss_is_told_while_the_renewal_thread_is_stuck() {
+fn listeners_receive_a_loss_while_the_renewal_thread_is_stuck() {
     let (keep, dedicated_connection) = stuck();
     let engine = Fake::new(generous(), dedicated_connection).engine(SHORT, Arc::new(SystemClock));
     let guard = lock(&engine);
     let lost = guard.on_lost();
-    let told = lost.recv_timeout(PATIENCE).expect("told of the loss");
+    let lost = lost.recv_timeout(PATIENCE).expect("a loss");
     assert_eq!(
-        (told.cause, told.fence),
+        (lost.cause, lost.fence),
         (LostCause::Expired, guard.fence())
     );
     assert_eq!(guard.state(), LeaseState::Lost);
@@ -251,14 +252,14 @@ fn a_resume_from_suspend_past_the_lease_is_a_loss_at_once() {
     let guard = lock(&engine);
     assert_eq!(guard.state(), LeaseState::Held);
     clock.advance(Duration::from_hours(1));
-    // No thread has had time to notice.
+    // The guard compares the clock with the deadline itself: no other thread has had time to do so.
     assert_eq!(guard.state(), LeaseState::Lost);
     assert!(matches!(guard.release(), Err(Error::Lost(lost)) if lost.cause == LostCause::Expired));
     drop(keep);
 }
 
 #[test]
-fn one_lease_that_the_server_refuses_costs_no_other() {
+fn a_lease_that_the_server_refuses_does_not_prevent_the_renewal_of_others() {
     let clock = Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)));
     let refuses = |call: &Call<'_>| match call {
         Call::Renew(batch) if batch.iter().any(|lease| lease.key.name() == "bad") => {
@@ -309,7 +310,7 @@ fn a_grant_that_comes_too_late_is_given_back() {
     let engine = Fake::new(pool, dedicated_connection).engine(SHORT, clock);
     let error = mutex(Arc::clone(&engine), "name")
         .lock()
-        .expect_err("too late to be believed");
+        .expect_err("the reply is later than the deadline");
     assert!(matches!(error, Error::Unavailable { .. }), "{error}");
     let verb = cancels.recv_timeout(PATIENCE).expect("given back");
     assert!(matches!(verb, Verb::Cancel { .. }));
@@ -330,7 +331,7 @@ fn an_acquire_of_unknown_outcome_is_cancelled_until_a_lease_has_passed() {
         assert_eq!(again, owner);
         last = at;
     }
-    // Answered is flushed, though caution went on.
+    // Redis has replied, so the close need not wait for the repeated cancels.
     assert!(engine.close(PATIENCE));
 }
 
@@ -361,7 +362,7 @@ fn threads_behind_a_failing_delegate_fail_with_it() {
     while !waiting() {
         thread::yield_now();
     }
-    // One request fails, and all know.
+    // One request fails, and all threads get the error.
     fail.send(()).expect("the delegate waits for it");
     for thread in threads {
         let result = thread.join().expect("no panic");
@@ -370,11 +371,11 @@ fn threads_behind_a_failing_delegate_fail_with_it() {
             "{result:?}"
         );
     }
-    assert!(was_asked.try_recv().is_err(), "somebody asked in turn");
+    assert!(was_asked.try_recv().is_err(), "another thread asked too");
     assert!(engine.names.all().is_empty(), "the name is still in use");
 }
 
-/// Those who wait behind a try ask for themselves; those who try share its answer.
+/// A try behind a failing try shares its error. A thread that waits behind it asks Redis.
 #[test]
 fn a_thread_behind_a_failing_try_asks_in_its_place() {
     let (ManualPool { answers, asked }, pool) = manual_pool();
@@ -385,12 +386,12 @@ fn a_thread_behind_a_failing_try_asks_in_its_place() {
         thread::spawn(move || handle.try_lock_for(wait).map(|guard| guard.is_some()))
     };
     let queued = |threads| {
-        let is_so = || {
+        let are_queued = || {
             let all = engine.names.all();
             all.iter()
                 .any(|entry| entry.lock().queue.waiting() == threads)
         };
-        while !is_so() {
+        while !are_queued() {
             thread::yield_now();
         }
     };
@@ -515,7 +516,7 @@ fn a_try_during_an_outage_is_an_error_though_the_lock_was_held_before() {
     let handle = mutex(Arc::clone(&engine), "name");
     assert!(
         matches!(handle.try_lock(), Ok(None)),
-        "held, says the last answer"
+        "the last reply was held"
     );
     answers.send(Err(unavailable())).expect("it waits");
     asked.recv_timeout(PATIENCE).expect("polls again");
@@ -543,18 +544,18 @@ fn the_threads_end_with_the_engine() {
     );
     drop(engine);
     let started = SystemClock.now();
-    // Each thread holds its own part while it runs.
+    // Each thread holds a reference to its state while it runs.
     while renewal.strong_count() + watch.strong_count() > 0 {
         assert!(
             SystemClock.now().since(started) < PATIENCE,
-            "a thread runs on"
+            "a thread still runs"
         );
         thread::yield_now();
     }
 }
 
 #[test]
-fn names_of_several_slots_are_taken_slot_by_slot_and_undone_only_by_a_try() {
+fn a_multi_lock_over_several_slots_acquires_slot_by_slot_and_only_a_try_undoes_it() {
     let names = ["{y}1", "{x}1", "{x}2"];
     let slot = |name| LockKey::new("", name).expect("a name").slot();
     let last_slot = names.map(slot).into_iter().max().expect("there are some");
@@ -591,7 +592,7 @@ fn names_of_several_slots_are_taken_slot_by_slot_and_undone_only_by_a_try() {
         Arc::new(SystemClock),
     );
     let set = MultiLock::new(Arc::clone(&engine), names);
-    // The slot that comes second is held: the first is let go.
+    // The names of the second slot are held, so the try releases those of the first.
     assert!(set.try_lock().expect("asked").is_none());
     let guard = set.lock().expect("granted");
     let leases: Vec<_> = guard.leases().iter().map(Lease::name).collect();
@@ -602,17 +603,17 @@ fn names_of_several_slots_are_taken_slot_by_slot_and_undone_only_by_a_try() {
     slots.sort_unstable();
     let (first, second): (Vec<_>, Vec<_>) = slots.iter().partition(|slot| **slot != last_slot);
     let asked = |slots: &Vec<u16>| (slots.clone(), true);
-    let let_go = |slots: &Vec<u16>| (slots.clone(), false);
+    let released = |slots: &Vec<u16>| (slots.clone(), false);
     assert_eq!(
         *seen.lock(),
         [
             asked(&first),
             asked(&second),
-            let_go(&first),
+            released(&first),
             asked(&first),
             asked(&second),
-            let_go(&first),
-            let_go(&second),
+            released(&first),
+            released(&second),
         ]
     );
 }

@@ -1,10 +1,9 @@
-//! Releases that guards leave to the renewal thread, at a clock that stands still: so nothing is due before the test
-//! says so.
+//! Background releases. The clock stands still, so no release is due before the test moves the clock.
 
 use super::*;
 use crate::lock::semaphore::Semaphore;
 
-/// Longer than a release is gathered.
+/// A time longer than a release is held back.
 const LATER: Duration = Duration::from_millis(10);
 
 fn still() -> Arc<ManualClock> {
@@ -19,7 +18,7 @@ fn background(store: Fake, clock: &Arc<ManualClock>) -> Arc<Engine> {
     Engine::new(settings, Arc::new(store), clock, rng)
 }
 
-/// Grants everything, and tells what it was asked about a lock.
+/// Returns a script that grants every request, and sends the requests for locks to a channel.
 fn telling(sender: mpsc::Sender<Verb>) -> impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send {
     let mut granted = generous();
     move |call| {
@@ -31,12 +30,12 @@ fn telling(sender: mpsc::Sender<Verb>) -> impl FnMut(&Call<'_>) -> Result<Reply,
 }
 
 #[test]
-fn a_release_that_was_not_sent_is_taken_back_by_who_asks_next() {
+fn the_next_thread_takes_an_unsent_release_back() {
     let (clock, (asked, verbs), (sent, releases)) = (still(), mpsc::channel(), mpsc::channel());
     let engine = background(Fake::new(telling(asked), telling(sent)), &clock);
     let first = lock(&engine);
     let (old, fence) = (first.owner().to_owned(), first.fence());
-    first.release().expect("nobody says otherwise");
+    first.release().expect("the renewal thread sends it");
     let second = mutex(Arc::clone(&engine), "name")
         .try_lock()
         .expect("asked");
@@ -51,7 +50,7 @@ fn a_release_that_was_not_sent_is_taken_back_by_who_asks_next() {
     drop(second);
     clock.advance(LATER);
     assert!(engine.close(PATIENCE));
-    // The one that was taken back never went out.
+    // The release that was taken back was never sent.
     match releases.recv_timeout(PATIENCE) {
         Ok(Verb::Release { owner, .. }) => assert_ne!(*owner, *old),
         other => panic!("{other:?}"),
@@ -60,7 +59,7 @@ fn a_release_that_was_not_sent_is_taken_back_by_who_asks_next() {
 }
 
 #[test]
-fn who_asks_next_waits_for_a_release_that_is_on_its_way() {
+fn the_next_thread_waits_for_a_release_in_flight() {
     let (clock, (asked, verbs)) = (still(), mpsc::channel());
     let (arrived, arrivals) = mpsc::channel();
     let (keep, dedicated_connection) = stuck();
@@ -70,7 +69,9 @@ fn who_asks_next_waits_for_a_release_that_is_on_its_way() {
         dedicated_connection(call).or_else(|_| generous()(call))
     };
     let engine = background(Fake::new(telling(asked), slow), &clock);
-    lock(&engine).release().expect("nobody says otherwise");
+    lock(&engine)
+        .release()
+        .expect("the renewal thread sends it");
     assert!(matches!(verbs.recv(), Ok(Verb::Acquire { .. })));
     clock.advance(LATER);
     arrivals.recv_timeout(PATIENCE).expect("it is sent");
@@ -78,7 +79,7 @@ fn who_asks_next_waits_for_a_release_that_is_on_its_way() {
         let engine = Arc::clone(&engine);
         thread::spawn(move || mutex(engine, "name").try_lock())
     };
-    // The thread is the delegate, and asks nothing yet.
+    // The thread is the delegate, and has sent no request yet.
     wait_for(|| {
         engine
             .names
@@ -93,11 +94,13 @@ fn who_asks_next_waits_for_a_release_that_is_on_its_way() {
 }
 
 #[test]
-fn a_stuck_renewal_thread_holds_nobody_up_for_long() {
+fn a_stuck_renewal_thread_delays_a_call_only_briefly() {
     let clock = still();
     let (keep, dedicated_connection) = stuck();
     let engine = background(Fake::new(generous(), dedicated_connection), &clock);
-    lock(&engine).release().expect("nobody says otherwise");
+    lock(&engine)
+        .release()
+        .expect("the renewal thread sends it");
     clock.advance(LATER);
     let next = {
         let engine = Arc::clone(&engine);
@@ -112,7 +115,7 @@ fn a_stuck_renewal_thread_holds_nobody_up_for_long() {
 }
 
 #[test]
-fn releases_go_out_together_and_each_has_its_own_answer() {
+fn releases_share_a_request_and_each_has_its_own_reply() {
     const NAMES: usize = 450;
     let (clock, (sent, requests)) = (still(), mpsc::channel());
     let mut refused_once = false;
@@ -144,13 +147,13 @@ fn releases_go_out_together_and_each_has_its_own_answer() {
         guard
             .expect("granted")
             .release()
-            .expect("nobody says otherwise");
+            .expect("the renewal thread sends it");
     }
     assert!(requests.try_recv().is_err(), "it is not due yet");
     let (mut batches, mut count) = (Vec::new(), std::collections::HashMap::new());
     clock.advance(LATER);
     while count.len() < NAMES || count["7"] < 2 || count["8"] < 2 {
-        // The refused one is repeated after a pause.
+        // The refused release is repeated after a pause.
         clock.advance(LATER);
         let Ok(keys) = requests.recv_timeout(Duration::from_millis(20)) else {
             continue;
@@ -166,9 +169,9 @@ fn releases_go_out_together_and_each_has_its_own_answer() {
     assert!(engine.close(PATIENCE));
 }
 
-/// One key that this user may not touch makes the server refuse the whole request.
+/// One key that this user may not use makes the server refuse the whole request.
 #[test]
-fn a_batch_that_is_refused_goes_in_halves() {
+fn a_refused_batch_is_sent_again_in_halves() {
     let (clock, (sent, released)) = (still(), mpsc::channel());
     let dedicated_connection = move |call: &Call<'_>| {
         let keys: Vec<String> = match call {
@@ -216,9 +219,9 @@ fn a_queued_release_outlives_every_handle() {
     wait_for(|| gone.upgrade().is_none());
 }
 
-/// A permit that this process gave back is there for its next thread, though the renewal thread has not sent it yet.
+/// The next thread can get a permit although the renewal thread has not sent its release yet.
 #[test]
-fn a_permit_is_given_back_before_the_next_is_asked_for() {
+fn a_permit_is_released_before_the_next_is_acquired() {
     let (clock, (asked, verbs)) = (still(), mpsc::channel());
     let (arrived, arrivals) = mpsc::channel();
     let (keep, mut dedicated_connection) = stuck();
@@ -230,7 +233,7 @@ fn a_permit_is_given_back_before_the_next_is_asked_for() {
     drop(lock(&engine));
     clock.advance(LATER);
     arrivals.recv_timeout(PATIENCE).expect("it is sent");
-    // The renewal thread is busy with that one.
+    // The renewal thread is busy with that release.
     let semaphore = Semaphore::new(Handle::new(Arc::clone(&engine), "permits"), 1);
     drop(semaphore.acquire().expect("granted"));
     assert!(semaphore.try_acquire().expect("asked").is_some());
@@ -250,9 +253,9 @@ fn a_permit_is_given_back_before_the_next_is_asked_for() {
     drop(keep);
 }
 
-/// However many they are, who asks next waits for them no longer than for one request.
+/// The next thread waits for all of them together for at most the time limit of one request.
 #[test]
-fn releases_that_nobody_answers_hold_nobody_up_for_long() {
+fn releases_without_a_reply_delay_a_call_only_briefly() {
     const PERMITS: u32 = 5;
     let clock = still();
     let (arrived, arrivals) = mpsc::channel();
@@ -280,7 +283,7 @@ fn releases_that_nobody_answers_hold_nobody_up_for_long() {
     drop(lock(&engine));
     clock.advance(LATER);
     arrivals.recv_timeout(PATIENCE).expect("it is sent");
-    // The renewal thread is busy with that one.
+    // The renewal thread is busy with that release.
     let semaphore = Semaphore::new(Handle::new(Arc::clone(&engine), "permits"), PERMITS);
     let permits: Vec<_> = (0..PERMITS)
         .map(|_| semaphore.acquire().expect("granted"))
@@ -296,9 +299,9 @@ fn releases_that_nobody_answers_hold_nobody_up_for_long() {
     drop(keep);
 }
 
-/// An ending can wait, a lease cannot.
+/// A release can wait, a lease cannot.
 #[test]
-fn a_lease_that_comes_due_goes_before_the_endings_that_are_left() {
+fn a_lease_that_becomes_due_is_renewed_before_the_rest_of_the_releases() {
     let (clock, (sent, calls)) = (still(), mpsc::channel());
     let (keep, held) = mpsc::channel::<()>();
     let (mut answered, time) = (generous(), Arc::clone(&clock));
@@ -317,7 +320,7 @@ fn a_lease_that_comes_due_goes_before_the_endings_that_are_left() {
     let permits = [(); 3].map(|()| semaphore.acquire().expect("granted"));
     drop(permits);
     assert_eq!(calls.recv_timeout(PATIENCE), Ok(false));
-    // All three are due, and the first is on its way.
+    // All three are due, and the first is in flight.
     drop(keep);
     let next: Vec<_> = (0..3).map(|_| calls.recv_timeout(PATIENCE)).collect();
     assert_eq!(next, [Ok(true), Ok(false), Ok(false)]);
@@ -329,13 +332,13 @@ fn wait_for(mut condition: impl FnMut() -> bool) {
     while !condition() {
         assert!(
             SystemClock.now().since(started) < PATIENCE,
-            "it never comes"
+            "the condition is never true"
         );
         thread::yield_now();
     }
 }
 
-/// A release that was taken back is not out before the request that goes in its place has been answered.
+/// A release that was taken back counts as unsent until Redis has replied to the take-over in its place.
 #[test]
 fn a_manager_is_not_closed_while_a_thread_still_asks() {
     let clock = still();
@@ -370,5 +373,5 @@ fn a_manager_is_not_closed_while_a_thread_still_asks() {
     assert!(!closer.join().expect("no panic"));
     drop(keep);
     next.join().expect("no panic").expect_err("closed");
-    assert!(engine.close(PATIENCE), "what it left behind goes out");
+    assert!(engine.close(PATIENCE), "the orphaned owner is released");
 }

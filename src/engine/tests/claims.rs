@@ -1,11 +1,11 @@
-//! Adoptions whose answers are lost, late, or given to several at a time.
+//! Adoptions whose replies are lost or late, and several adoptions at a time.
 
 use super::*;
 use crate::claim::Claim;
 
 const DETACHED: &str = "lh1:00000000-0000-4000-8000-000000000000:x";
 
-/// A pool that answers adoptions as it is told, and says under which owners they were asked for.
+/// Returns a script that gives these replies to adoptions, and a receiver of their owners.
 fn adopting(
     answers: impl IntoIterator<Item = Result<Reply, Failure>>,
 ) -> (
@@ -42,7 +42,7 @@ fn taken() -> Reply {
 }
 
 #[test]
-fn an_adoption_without_an_answer_is_carried_on_by_the_next_call_and_by_no_other() {
+fn the_next_call_repeats_an_adoption_without_a_reply_and_no_later_call_does() {
     let (asked, pool) = adopting([
         Err(unavailable()),
         Err(unavailable()),
@@ -63,7 +63,7 @@ fn an_adoption_without_an_answer_is_carried_on_by_the_next_call_and_by_no_other(
     let owners: Vec<_> = asked.try_iter().collect();
     assert!(owners.iter().all(|owner| **owner == *guard.owner()));
     assert_eq!(owners.len(), 3);
-    // While the guard lives, and after it.
+    // The owner is not used again, neither while the guard lives nor after it.
     let mut others = vec![guard.owner().to_owned()];
     let mut guard = Some(guard);
     for _ in 0..2 {
@@ -72,7 +72,7 @@ fn an_adoption_without_an_answer_is_carried_on_by_the_next_call_and_by_no_other(
             matches!(&error, Err(Error::Lost(lost)) if lost.cause == LostCause::Taken && lost.fence == 7),
             "{error:?}"
         );
-        let owner = asked.try_recv().expect("it was asked");
+        let owner = asked.try_recv().expect("Redis was asked");
         assert!(!others.contains(&owner.to_string()), "used again");
         others.push(owner.to_string());
         drop(guard.take());
@@ -80,7 +80,7 @@ fn an_adoption_without_an_answer_is_carried_on_by_the_next_call_and_by_no_other(
 }
 
 #[test]
-fn an_adoption_that_was_refused_leaves_nothing_to_carry_on() {
+fn the_owner_of_a_refused_adoption_is_not_used_again() {
     let refused = Failure::plain(FailureKind::Denied, false, "no");
     let (asked, pool) = adopting([Err(refused), Ok(granted())]);
     let engine = Fake::new(pool, generous()).engine(LONG, Arc::new(SystemClock));
@@ -92,7 +92,7 @@ fn an_adoption_that_was_refused_leaves_nothing_to_carry_on() {
 }
 
 #[test]
-fn an_adoption_that_is_granted_too_late_is_asked_for_again() {
+fn an_adoption_that_is_granted_too_late_is_repeated() {
     let clock = Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)));
     let (asked, mut pool) = adopting([Ok(granted()), Ok(granted())]);
     let late = Arc::clone(&clock);
@@ -111,9 +111,9 @@ fn an_adoption_that_is_granted_too_late_is_asked_for_again() {
     assert_eq!(owners[0], owners[1]);
 }
 
-/// Two calls at a time, neither of which has an answer: either may have been carried out.
+/// Redis may have executed either of two calls without a reply.
 #[test]
-fn of_several_adoptions_without_an_answer_each_is_asked_about() {
+fn the_next_call_repeats_each_adoption_without_a_reply() {
     let (asks, asked) = mpsc::channel();
     let (answers, next) = mpsc::channel();
     let next = Arc::new(Mutex::new(next));
@@ -134,7 +134,7 @@ fn of_several_adoptions_without_an_answer_each_is_asked_about() {
         answers.send(Err(unavailable())).expect("it waits");
         drop(thread);
     }
-    // Until both are known of.
+    // Wait until the engine keeps both owners.
     let started = SystemClock.now();
     while engine.tried.count(DETACHED) < 2 {
         assert!(SystemClock.now().since(started) < PATIENCE, "not kept");
@@ -149,7 +149,7 @@ fn of_several_adoptions_without_an_answer_each_is_asked_about() {
     assert_eq!(engine.tried.count(DETACHED), 0);
 }
 
-/// A store that answers several adoptions at a time.
+/// A store that handles several adoptions at a time.
 struct Concurrent<F>(F);
 
 impl<F> Store for Concurrent<F>

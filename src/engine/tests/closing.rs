@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_a_close_finds_without_an_answer_is_cancelled_until_a_lease_has_passed() {
+fn a_request_without_a_reply_at_close_is_cancelled_until_a_lease_has_passed() {
     let (ManualPool { answers, asked }, pool) = manual_pool();
     let (cancels, dedicated_connection) = finding_nothing();
     let engine = Fake::new(pool, dedicated_connection).engine(SHORT, Arc::new(SystemClock));
@@ -12,7 +12,7 @@ fn what_a_close_finds_without_an_answer_is_cancelled_until_a_lease_has_passed() 
     let started = SystemClock.now();
     let asking = thread::spawn(move || handle.lock().map(drop));
     asked.recv_timeout(PATIENCE).expect("it asks");
-    assert!(!engine.close(Duration::ZERO), "a request is on its way");
+    assert!(!engine.close(Duration::ZERO), "a request is in flight");
     answers.send(Err(unavailable())).expect("it waits for it");
     let ended = asking.join().expect("no panic");
     assert!(

@@ -1,4 +1,4 @@
-//! Leases that are passed on, or end, at a clock that the test moves.
+//! Leases that go to the next thread in memory, or end. The tests move the clock.
 
 use super::*;
 use crate::lock::rwlock::RwLock;
@@ -10,7 +10,7 @@ fn still() -> Arc<ManualClock> {
     Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)))
 }
 
-/// Grants everything, and tells what it was asked about a lock.
+/// Returns a script that grants every request, and sends the requests for locks to a channel.
 fn telling(sender: mpsc::Sender<Verb>) -> impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send {
     let mut granted = generous();
     move |call| {
@@ -28,7 +28,10 @@ fn is_a_take_over(verb: &Verb) -> bool {
 fn wait_for(mut condition: impl FnMut() -> bool) {
     let begun = SystemClock.now();
     while !condition() {
-        assert!(SystemClock.now().since(begun) < PATIENCE, "it never comes");
+        assert!(
+            SystemClock.now().since(begun) < PATIENCE,
+            "the condition is never true"
+        );
         thread::yield_now();
     }
 }
@@ -55,7 +58,7 @@ fn a_lease_from_before_a_closed_connection_is_not_passed_on_in_memory() {
         let guard = lock(&engine);
         let next = waiter();
         drop(guard);
-        // Taken over, it has fences for many guards.
+        // This lease was taken over, so it has fences for many guards.
         let guard = next.join().expect("no panic").expect("granted");
         let next = waiter();
         assert_eq!(verbs.try_iter().filter(is_a_take_over).count(), 1);
@@ -79,29 +82,29 @@ fn readers_ask_after_a_closed_connection_until_their_lease_is_confirmed() {
     let engine = store.engine(LEASE, Arc::clone(&clock) as Arc<dyn Clock>);
     let lock = RwLock::new(Handle::new(Arc::clone(&engine), "name"));
     let first = lock.read().expect("granted");
-    drop(lock.read().expect("passed on"));
+    drop(lock.read().expect("shared in memory"));
     assert_eq!(
         verbs.try_iter().count(),
         1,
-        "the second sits down in the first's lease"
+        "the second reader shares the lease of the first"
     );
     clock.advance(TICK);
     cut.store(clock.now().as_nanos(), Ordering::SeqCst);
     clock.advance(TICK);
     let left = first.remaining();
     drop(lock.read().expect("granted"));
-    assert!(verbs.try_iter().count() >= 1, "nobody asks");
-    // It is renewed at once, though it is not due.
+    assert!(verbs.try_iter().count() >= 1, "no thread asks");
+    // The lease is renewed at once, although it is not due.
     wait_for(|| first.remaining() > left);
     drop(verbs.try_iter().collect::<Vec<_>>());
-    drop(lock.read().expect("passed on"));
-    assert_eq!(verbs.try_iter().count(), 0, "it was confirmed");
+    drop(lock.read().expect("shared in memory"));
+    assert_eq!(verbs.try_iter().count(), 0, "a confirmed lease is shared");
 }
 
 /// The deadline of an extended lease does not tell when the server confirmed it last.
 #[test]
 fn readers_of_an_extended_lease_ask_until_it_is_confirmed() {
-    // Short, so that the extension is over within a quantum.
+    // The lease is short, so that the extension is over within a quantum.
     let lease = Duration::from_secs(1);
     let (clock, (asked, verbs)) = (still(), mpsc::channel());
     let store = Fake::new(telling(asked), generous());
@@ -110,23 +113,23 @@ fn readers_of_an_extended_lease_ask_until_it_is_confirmed() {
     let lock = RwLock::new(Handle::new(Arc::clone(&engine), "name"));
     let first = lock.read().expect("granted");
     first.extend(lease).expect("granted");
-    // From here on Redis keeps it for no longer than a lease.
+    // From here on, Redis keeps the key for no longer than a lease.
     clock.advance(lease / 25);
     cut.store(clock.now().as_nanos(), Ordering::SeqCst);
     clock.advance(TICK);
     let left = first.remaining();
-    assert_eq!(verbs.try_iter().count(), 1, "one has asked");
+    assert_eq!(verbs.try_iter().count(), 1, "one reader has asked");
     drop(lock.read().expect("granted"));
-    assert!(verbs.try_iter().count() >= 1, "nobody asks");
-    // It is renewed at once, though it is not due.
+    assert!(verbs.try_iter().count() >= 1, "no thread asks");
+    // The lease is renewed at once, although it is not due.
     wait_for(|| first.remaining() > left);
     drop(verbs.try_iter().collect::<Vec<_>>());
-    drop(lock.read().expect("passed on"));
+    drop(lock.read().expect("shared in memory"));
     let asked: Vec<_> = verbs.try_iter().collect();
-    assert!(asked.is_empty(), "it was confirmed, and {asked:?}");
+    assert!(asked.is_empty(), "a confirmed lease is shared: {asked:?}");
 }
 
-/// The time that counts is that of the decision, however long its mutex is waited for.
+/// The time of the decision counts, even if the thread waited long for the mutex.
 #[test]
 fn a_release_that_waits_for_the_names_mutex_past_the_deadline_is_a_loss() {
     let clock = still();
@@ -137,7 +140,7 @@ fn a_release_that_waits_for_the_names_mutex_past_the_deadline_is_a_loss() {
     let entry = Arc::clone(&engine.names.all()[0]);
     let state = entry.lock();
     let releasing = thread::spawn(move || guard.release());
-    // It counts its end, and then waits for the mutex.
+    // The thread counts the end of the guard, and then waits for the mutex.
     wait_for(|| engine.stats().released > 0);
     clock.advance(LEASE);
     drop(state);
@@ -149,9 +152,9 @@ fn a_release_that_waits_for_the_names_mutex_past_the_deadline_is_a_loss() {
     drop(keep);
 }
 
-/// Each is looked at once, however many of them stay where they are.
+/// A look ahead visits each lease once, even if most leases stay where they are.
 #[test]
-fn leases_that_have_not_moved_are_not_looked_at_again_and_again() {
+fn a_look_ahead_visits_each_lease_once() {
     const EACH: usize = 1_000;
     let clock = still();
     let engine =
@@ -169,6 +172,6 @@ fn leases_that_have_not_moved_are_not_looked_at_again_and_again() {
     wait_for(|| guards.iter().filter(|guard| is_renewed(guard)).count() == EACH);
     let pieces = engine.watch.pieces_before(&engine, until);
     assert!(pieces <= 2 * EACH / 200 + 1, "{pieces}");
-    // Only the others are left.
+    // Only the leases without renewal are left.
     assert_eq!(engine.watch.pieces_before(&engine, until), EACH / 200 + 1);
 }

@@ -1,10 +1,10 @@
-//! A panic in a request, whoever sends it: nobody is stuck, and nothing is forgotten.
+//! A panic in a request: no thread is stuck, and no lease or release task is forgotten.
 
 use super::*;
 
 #[test]
 fn the_renewal_thread_goes_on_after_a_panic_with_all_its_leases() {
-    // A clock that stands still while the panic is reported, however long that takes.
+    // The clock stands still while the panic is reported, because that may take long.
     let clock = Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)));
     let (sender, renewals) = mpsc::channel();
     let mut calls = 0;
@@ -17,7 +17,7 @@ fn the_renewal_thread_goes_on_after_a_panic_with_all_its_leases() {
     let engine = Fake::new(generous(), dedicated_connection)
         .engine(SHORT, Arc::clone(&clock) as Arc<dyn Clock>);
     let guard = lock(&engine);
-    // The panicked renewal is retried sooner than this, every other is due by then.
+    // After this time the renewal that panicked is retried, and each other renewal is due.
     for renewal in 0..4 {
         clock.advance(SHORT / 3);
         renewals.recv_timeout(PATIENCE).expect("asked for");
@@ -30,7 +30,7 @@ fn the_renewal_thread_goes_on_after_a_panic_with_all_its_leases() {
     guard.release().expect("never lost");
 }
 
-/// Others wait for the thread that asks: it must not unwind out of the queue.
+/// Other threads wait for the delegate, so it must not unwind out of the queue.
 #[test]
 fn a_request_that_panics_is_one_without_an_answer() {
     let mut calls = 0;
@@ -49,7 +49,7 @@ fn a_request_that_panics_is_one_without_an_answer() {
 }
 
 #[test]
-fn an_ending_that_makes_the_renewal_thread_panic_is_repeated() {
+fn a_release_that_makes_the_renewal_thread_panic_is_repeated() {
     let (sender, release_tasks) = mpsc::channel();
     let mut sent = false;
     let dedicated_connection = move |call: &Call<'_>| {
@@ -57,7 +57,7 @@ fn an_ending_that_makes_the_renewal_thread_panic_is_repeated() {
             sender.send(Arc::clone(verb.owner())).ok();
             assert!(
                 std::mem::replace(&mut sent, true),
-                "the first ending panics"
+                "the first release panics"
             );
         }
         generous()(call)

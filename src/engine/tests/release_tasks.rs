@@ -3,11 +3,11 @@
 use super::*;
 use crate::sync::{AtomicBool, Ordering};
 
-/// How long Redis may keep the key of the guard.
+/// The time for which Redis may keep the key of the guard.
 const KEPT: Duration = Duration::from_mins(1);
 /// The lease of the thread that waits behind the guard.
 const SHORT_LEASE: Duration = Duration::from_secs(1);
-/// Longer than Redis could keep a key of the second thread's lease.
+/// A time longer than Redis could keep a key of the second thread's lease.
 const OUTAGE: Duration = Duration::from_secs(5);
 
 /// An engine whose link to Redis the test can cut and restore.
@@ -210,7 +210,8 @@ fn an_extended_key_whose_release_was_taken_back_is_released_after_an_outage() {
     linked.assert_repeated_until_link_is_back(&owner, None);
 }
 
-/// Redis may have executed an earlier thread's request under the same owner. The key then lives for that thread's lease.
+/// Redis may have executed an earlier thread's request under the same owner. The key then lives for that thread's
+/// lease.
 #[test]
 fn a_key_that_an_earlier_thread_may_have_set_is_released_after_an_outage() {
     let linked = LinkedEngine::new(false);

@@ -1,4 +1,4 @@
-//! A machine that was suspended: the clock has moved on, and no thread has had time to notice.
+//! A machine that was suspended: the clock has gone on, and no thread has run meanwhile.
 
 use super::*;
 
@@ -8,15 +8,15 @@ fn clock() -> Arc<ManualClock> {
     Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)))
 }
 
-/// Suspends the machine for so long.
+/// Moves the clock as a suspend of this length does.
 fn suspend(clock: &ManualClock, length: Duration) {
-    // All threads are asleep by now, as they would be; one that is not yet makes no test fail that would not.
+    // Give the threads time to fall asleep. If one does not, the test checks less, but does not fail.
     thread::sleep(Duration::from_millis(100));
     clock.advance(length);
 }
 
-/// Runs with a renewal thread that hangs in its request, and with one whose request is answered after the resume.
-fn with_either_line(check: impl Fn(&Arc<ManualClock>, &Arc<Engine>)) {
+/// Runs `check` with a renewal thread that gets no reply, and with one that gets a reply after the resume.
+fn with_either_renewal(check: impl Fn(&Arc<ManualClock>, &Arc<Engine>)) {
     let (keep, silent) = stuck();
     let stuck = Fake::new(generous(), silent);
     let answered = Fake::new(generous(), generous());
@@ -29,33 +29,33 @@ fn with_either_line(check: impl Fn(&Arc<ManualClock>, &Arc<Engine>)) {
 }
 
 #[test]
-fn whoever_listens_is_told_of_the_loss_after_a_resume() {
-    with_either_line(|clock, engine| {
+fn listeners_receive_the_loss_after_a_resume() {
+    with_either_renewal(|clock, engine| {
         let guard = lock(engine);
         let losses = guard.on_lost();
         assert_eq!(guard.state(), LeaseState::Held);
         suspend(clock, HOUR);
         assert_eq!(guard.state(), LeaseState::Lost);
-        let told = losses.recv_timeout(PATIENCE).expect("it is told");
+        let loss = losses.recv_timeout(PATIENCE).expect("a loss");
         assert_eq!(
-            (told.cause, told.fence),
+            (loss.cause, loss.fence),
             (LostCause::Expired, guard.fence())
         );
-        // No renewal that comes through now revives it.
+        // A late reply to a renewal does not revive the lease.
         assert_eq!(guard.state(), LeaseState::Lost);
-        assert!(matches!(guard.release(), Err(Error::Lost(lost)) if lost == told));
+        assert!(matches!(guard.release(), Err(Error::Lost(lost)) if lost == loss));
     });
 }
 
 #[test]
-fn a_thread_that_waits_has_the_lock_after_a_resume() {
-    with_either_line(|clock, engine| {
+fn a_thread_that_waits_gets_the_lock_after_a_resume() {
+    with_either_renewal(|clock, engine| {
         let guard = lock(engine);
         let handle = mutex(Arc::clone(engine), "name");
         let waiting = thread::spawn(move || handle.lock().map(|guard| guard.fence()));
         wait_until_waiting(engine, 1);
         suspend(clock, HOUR);
-        // The guard before it is neither dropped nor looked at.
+        // The lost guard is neither dropped nor used meanwhile.
         let fence = waiting.join().expect("no panic").expect("granted");
         assert!(fence > guard.fence());
         assert_eq!(guard.state(), LeaseState::Lost);
@@ -80,18 +80,18 @@ fn waits_that_were_over_during_the_suspend_end_after_it() {
         let handle = mutex(Arc::clone(&engine), "name");
         thread::spawn(move || handle.try_lock_for(HOUR / 2).map(|guard| guard.is_some()))
     };
-    // One asks and sleeps, the other sleeps behind it.
+    // The first thread asks Redis and sleeps. The second waits behind it.
     let waits = [wait(), wait()];
     wait_until_waiting(&engine, 1);
     suspend(&clock, HOUR);
     for wait in waits {
         let got = wait.join().expect("no panic").expect("it was asked");
-        assert!(!got, "it was held all the while");
+        assert!(!got, "the lock was held");
     }
 }
 
 #[test]
-fn a_limit_that_was_reached_during_the_suspend_holds_after_it() {
+fn a_guard_that_reached_max_hold_during_the_suspend_ends_after_it() {
     let clock = clock();
     let store = Fake::new(generous(), generous());
     let engine = store.engine(LONG, Arc::clone(&clock) as Arc<dyn Clock>);
@@ -99,16 +99,16 @@ fn a_limit_that_was_reached_during_the_suspend_holds_after_it() {
     let guard = limited.lock().expect("granted");
     let losses = guard.on_lost();
     suspend(&clock, LONG / 2);
-    let told = losses.recv_timeout(PATIENCE).expect("it is told");
-    assert_eq!(told.cause, LostCause::MaxHold);
+    let loss = losses.recv_timeout(PATIENCE).expect("a loss");
+    assert_eq!(loss.cause, LostCause::MaxHold);
     assert_eq!(guard.state(), LeaseState::Lost);
-    // The lease itself was not over; so it is the limit that has let go.
+    // The lease itself is not over, so only the limit can have released the lock.
     let handle = mutex(engine, "name");
     let next = thread::spawn(move || handle.lock().map(|guard| guard.fence()));
     let started = SystemClock.now();
     while !next.is_finished() {
         assert!(SystemClock.now().since(started) < PATIENCE, "not released");
-        // The release goes out a moment later, by this clock.
+        // The renewal thread sends the release a moment later, by this clock.
         clock.advance(Duration::from_millis(1));
         thread::sleep(Duration::from_millis(1));
     }
@@ -116,7 +116,7 @@ fn a_limit_that_was_reached_during_the_suspend_holds_after_it() {
     assert!(fence > guard.fence());
 }
 
-/// Waits until so many wait behind the holder, or the delegate, of their name.
+/// Waits until `count` threads wait behind the guard or the delegate of their name.
 fn wait_until_waiting(engine: &Engine, count: usize) {
     let started = SystemClock.now();
     let waiting = || {
@@ -125,7 +125,10 @@ fn wait_until_waiting(engine: &Engine, count: usize) {
         waiting.sum::<usize>()
     };
     while waiting() < count {
-        assert!(SystemClock.now().since(started) < PATIENCE, "nobody waits");
+        assert!(
+            SystemClock.now().since(started) < PATIENCE,
+            "no thread waits"
+        );
         thread::yield_now();
     }
 }

@@ -1,10 +1,10 @@
-//! What listeners are told, and not told.
+//! The events that the listener gets, and those that it must not get.
 
 use super::*;
 use crate::event::{Event, SharedListener};
 
-/// An engine whose events come out of the receiver, one after the other.
-fn told(store: Fake, clock: &Arc<ManualClock>) -> (Arc<Engine>, mpsc::Receiver<String>) {
+/// Returns an engine, and a receiver of its events in order.
+fn listened_to(store: Fake, clock: &Arc<ManualClock>) -> (Arc<Engine>, mpsc::Receiver<String>) {
     let (sender, events) = mpsc::channel();
     let listener = move |event: &Event<'_>| drop(sender.send(format!("{event:?}")));
     let mut settings = Settings::default();
@@ -16,7 +16,7 @@ fn told(store: Fake, clock: &Arc<ManualClock>) -> (Arc<Engine>, mpsc::Receiver<S
     (engine, events)
 }
 
-/// All that was told up to the first of this kind.
+/// Waits for the first event of this kind. Returns it and all events before it.
 fn up_to(events: &mpsc::Receiver<String>, kind: &str) -> Vec<String> {
     let mut all = Vec::new();
     loop {
@@ -44,36 +44,36 @@ fn a_refused_lease_does_not_look_like_a_lost_connection() {
             }
             call => generous()(call),
         };
-        let (engine, events) = told(Fake::new(generous(), dedicated_connection), &clock);
+        let (engine, events) = listened_to(Fake::new(generous(), dedicated_connection), &clock);
         let guard = lock(&engine);
         clock.advance(LONG * 3 / 5);
         let mut patience = 20;
         for _ in 0..3 {
-            // It is due a moment after the last answer was taken in, which may be after the clock was moved.
+            // The retry is due a moment after the last reply, which may come after the clock was moved.
             while renewals.recv_timeout(Duration::from_secs(1)).is_err() {
                 clock.advance(Duration::from_secs(2));
                 patience -= 1;
-                assert!(patience > 0, "it is not asked for again");
+                assert!(patience > 0, "the renewal is not retried");
             }
         }
         guard.release().expect("it is held still");
-        let told = up_to(&events, "Released");
-        assert!(told.iter().any(|event| event.starts_with("AtRisk")));
-        assert!(!told.iter().any(|event| event.starts_with("Unreachable")));
+        let events = up_to(&events, "Released");
+        assert!(events.iter().any(|event| event.starts_with("AtRisk")));
+        assert!(!events.iter().any(|event| event.starts_with("Unreachable")));
     }
 }
 
 #[test]
-fn nobody_is_warned_of_a_guard_that_its_limit_has_ended() {
+fn a_guard_that_max_hold_has_ended_causes_no_warning() {
     let clock = Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)));
-    let (engine, events) = told(Fake::new(generous(), generous()), &clock);
+    let (engine, events) = listened_to(Fake::new(generous(), generous()), &clock);
     let limited = mutex(Arc::clone(&engine), "limited").max_hold(Some(SHORT / 2));
     let ended = limited.lock().expect("granted");
     clock.advance(SHORT * 2);
     up_to(&events, "Lost");
     let kept = mutex(Arc::clone(&engine), "kept").lock().expect("granted");
     clock.advance(SHORT * 2);
-    // Of the two that were due this is the later.
+    // The warning of the first guard would have come before this one.
     let warning = up_to(&events, "HeldLong").pop().unwrap_or_default();
     assert!(warning.contains("kept"), "{warning}");
     assert_eq!(engine.stats().held_long, 1);

@@ -1,4 +1,4 @@
-//! A message for one who waits.
+//! A message to a delegate: its next request has priority for a connection.
 
 use std::sync::OnceLock;
 
@@ -6,11 +6,10 @@ use super::*;
 use crate::engine::Wakeup;
 use crate::sync::Weak;
 
-/// A store that says of each request for a lock whether it came in haste, and has the message come while it answers the
-/// second of four.
+/// A store that notes whether each acquire has priority. While it replies to the second of four, a message comes.
 #[derive(Default)]
 struct Calling {
-    hastes: Mutex<Vec<bool>>,
+    priorities: Mutex<Vec<bool>>,
     wakeup: OnceLock<Arc<Wakeup>>,
 }
 
@@ -21,13 +20,13 @@ impl Store for Arc<Calling> {
             ..
         } = call
         {
-            let mut hastes = self.hastes.lock();
-            hastes.push(limits.has_priority);
-            if hastes.len() == 2 {
+            let mut priorities = self.priorities.lock();
+            priorities.push(limits.has_priority);
+            if priorities.len() == 2 {
                 let wakeup = self.wakeup.get().expect("it is set");
                 wakeup.message("leasehold:its own", ask.owner.as_bytes(), &Weak::new());
             }
-            if hastes.len() < 4 {
+            if priorities.len() < 4 {
                 let (ttl, holder) = (Some(SHORT), "another".into());
                 return answer(Ok(Reply::Held { ttl, holder }));
             }
@@ -49,10 +48,10 @@ impl Store for Arc<Calling> {
 }
 
 #[test]
-fn who_is_told_to_come_asks_in_haste_and_once() {
+fn a_message_gives_priority_to_one_request() {
     let store = Arc::new(Calling::default());
     let engine = engine(Arc::clone(&store), LONG, Arc::new(SystemClock));
     store.wakeup.set(Arc::clone(&engine.wakeup)).ok();
     lock(&engine).release().expect("it is held");
-    assert_eq!(*store.hastes.lock(), [false, false, true, false]);
+    assert_eq!(*store.priorities.lock(), [false, false, true, false]);
 }
