@@ -28,7 +28,7 @@ fn smoke() {
 
 /// Whatever this process gave back it can have again, though nothing may have been sent yet.
 #[test]
-fn what_was_released_here_is_free_for_every_kind() {
+fn a_queued_release_lets_its_process_lock_again_for_every_kind() {
     let raw = shared();
     let (locks, name) = (background(raw.url()), name("background"));
     for (kind, named) in Kind::NAMES {
@@ -52,7 +52,7 @@ fn what_was_released_here_is_free_for_every_kind() {
 
 /// So it is for another kind of lock over the same key.
 #[test]
-fn what_was_released_here_is_free_for_another_kind() {
+fn a_queued_release_lets_its_process_lock_as_another_kind() {
     let raw = shared();
     let (locks, base) = (background(raw.url()), name("background"));
     let names = |round: u32| ["a", "b"].map(|end| format!("{base}:{round}:{end}"));
@@ -138,7 +138,7 @@ fn a_waiter_in_another_process_is_handed_the_lock() {
 }
 
 #[test]
-fn a_loss_that_is_known_here_is_told() {
+fn a_loss_that_this_process_knows_is_returned() {
     let (raw, name) = (shared(), name("background"));
     let guard = background(raw.url())
         .mutex(&name)
@@ -169,7 +169,7 @@ fn releases_share_requests() {
 }
 
 #[test]
-fn a_closed_manager_tells_whether_all_went_out() {
+fn close_returns_whether_queued_releases_were_sent() {
     let server = Server::start();
     let locks = background(&server.url());
     let guard = locks.lock("n").expect("free");

@@ -34,7 +34,7 @@ fn is_config<T>(outcome: Result<T>, option: &str) {
 }
 
 #[test]
-fn odd_names_are_names_like_any_other() {
+fn odd_names_work_like_any_other() {
     let server = Server::start();
     let (here, elsewhere) = (manager(&server.url()), manager(&server.url()));
     let onlooker = manager(&server.url());
@@ -90,7 +90,7 @@ fn odd_names_are_names_like_any_other() {
 
 /// The server says itself that it was asked nothing.
 #[test]
-fn what_is_refused_sends_nothing() {
+fn refused_arguments_send_nothing() {
     let server = Server::start();
     let (raw, locks) = (server.raw(), manager(&server.url()));
     let held = locks.mutex("held").lease(secs(600)).renew(false).lock();
@@ -160,7 +160,7 @@ fn what_is_refused_sends_nothing() {
 
 /// The shortest is a try, the longest has no end, and neither is busy meanwhile.
 #[test]
-fn a_wait_may_have_any_length() {
+fn a_wait_may_have_any_duration() {
     let server = Server::start();
     let (raw, holder, locks) = (server.raw(), manager(&server.url()), manager(&server.url()));
     let waits: Vec<_> = Kind::ALL
@@ -211,7 +211,7 @@ fn a_wait_may_have_any_length() {
 }
 
 #[test]
-fn every_other_call_that_waits_bears_any_length_too() {
+fn every_other_call_that_waits_accepts_any_duration() {
     let server = Server::start();
     let locks = manager(&server.url());
     let (mutex, set) = (locks.mutex("n"), locks.multi(["a", "b"]));
@@ -265,7 +265,7 @@ type Length = (
 );
 
 #[test]
-fn lengths_are_refused_or_work_at_their_ends() {
+fn durations_work_at_their_bounds_and_are_refused_beyond() {
     let server = Server::start();
     let minute = secs(60);
     let options: [Length; 8] = [
@@ -323,7 +323,7 @@ fn lengths_are_refused_or_work_at_their_ends() {
 }
 
 #[test]
-fn counts_are_refused_or_work_at_their_ends() {
+fn counts_work_at_their_bounds_and_are_refused_beyond() {
     let server = Server::start();
     let builder = || patient(&server.url());
     for size in [0, 1025, u32::MAX] {

@@ -82,7 +82,7 @@ fn an_adopted_lock_is_renewed_and_a_detached_one_is_not() {
 }
 
 #[test]
-fn a_detached_lock_has_a_full_lease_if_it_is_one_that_is_renewed() {
+fn a_detached_lock_has_a_full_lease_if_it_was_renewed() {
     let raw = shared();
     let locks = build(patient(raw.url()).lease(LONG));
     for renew in [true, false] {
@@ -129,7 +129,7 @@ fn an_adopted_lock_has_the_min_hold_of_its_manager_from_the_adoption_on() {
 }
 
 #[test]
-fn a_silent_server_keeps_nobody_from_detaching() {
+fn detach_works_while_the_server_is_silent() {
     let server = Server::start();
     let locks = build(hasty(&server.url()));
     let guard = locks.lock("n").expect("it is free");
@@ -216,7 +216,7 @@ fn a_lost_guard_gives_a_claim_that_is_lost() {
 }
 
 #[test]
-fn of_all_who_adopt_a_claim_one_has_it() {
+fn one_of_several_adopters_gets_the_lock() {
     let raw = shared();
     let managers = [(); 3].map(|()| manager(raw.url()));
     for _ in 0..50 {
@@ -272,7 +272,7 @@ fn the_threads_behind_a_detached_lock_ask_for_it_and_keep_their_order() {
 }
 
 #[test]
-fn a_lock_is_adopted_where_threads_wait_for_it() {
+fn a_lock_is_adopted_while_threads_wait_for_it() {
     let raw = shared();
     let name = name("waited-for");
     let [one, other] = [(); 2].map(|()| build(patient(raw.url()).quantum(LONG)));
@@ -303,7 +303,7 @@ fn a_lock_is_adopted_where_threads_wait_for_it() {
 }
 
 #[test]
-fn an_adopted_lock_is_passed_on_in_its_process() {
+fn an_adopted_lock_is_handed_on_in_memory() {
     let raw = shared();
     let name = name("passed-on");
     let locks = build(patient(raw.url()).quantum(LONG));
@@ -325,7 +325,7 @@ fn an_adopted_lock_is_passed_on_in_its_process() {
 }
 
 #[test]
-fn a_wait_that_ends_beside_an_adopted_lock_leaves_nobody_behind() {
+fn a_timeout_beside_an_adopted_lock_strands_no_other_waiter() {
     let raw = shared();
     let name = name("gives-up");
     let locks = manager(raw.url());
@@ -342,7 +342,7 @@ fn a_wait_that_ends_beside_an_adopted_lock_leaves_nobody_behind() {
 }
 
 #[test]
-fn no_fence_that_was_only_reserved_counts() {
+fn adoption_ignores_fences_that_were_only_reserved() {
     let raw = shared();
     let name = name("fences");
     // A block of ten minutes' worth.
@@ -408,7 +408,7 @@ fn claims_go_from_process_to_process() {
 }
 
 #[test]
-fn what_cannot_be_adopted_is_refused_before_anything_is_sent() {
+fn claims_that_cannot_be_adopted_are_refused() {
     let raw = shared();
     let name = name("refused");
     let locks = manager(raw.url());

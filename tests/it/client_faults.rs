@@ -47,7 +47,7 @@ fn a_thousand_threads_that_wait_stop_neither_renewal_nor_release() {
 }
 
 #[test]
-fn ten_thousand_threads_at_once_have_their_turn_each() {
+fn ten_thousand_threads_at_once_each_get_a_turn() {
     const THREADS: u32 = 10_000;
     let name = name("ten-thousand");
     let locks = manager(shared().url());
@@ -93,7 +93,7 @@ fn ten_thousand_threads_at_once_have_their_turn_each() {
 }
 
 #[test]
-fn a_panic_lets_in_those_who_wait() {
+fn a_panic_releases_the_lock_to_waiting_threads() {
     let redis = shared();
     let name = name("panic");
     let locks = manager(redis.url());
@@ -185,7 +185,7 @@ fn a_close_during_a_request_ends_the_wait_with_its_answer() {
 }
 
 #[test]
-fn what_a_request_is_granted_during_a_close_is_a_guard() {
+fn a_grant_during_a_close_is_returned_as_a_guard() {
     let server = Server::start();
     let locks = build(patient(&server.url()).io_timeout(PATIENCE));
     drop(locks.lock("n").expect("it is free"));

@@ -14,7 +14,7 @@ use crate::support::{
 };
 
 #[test]
-fn everything_goes_between_threads() {
+fn handles_and_guards_are_send_and_sync() {
     fn both<T: Send + Sync + 'static>() {}
     fn shared<T: Sync + 'static>() {}
     both::<LockManager>();

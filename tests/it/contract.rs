@@ -124,7 +124,7 @@ behaviours! {
         crashes {
             a_killed_holder_delays_others_by_its_lease,
             killed_waiters_delay_nobody,
-            hung_waiters_cost_one_claim_window_together,
+            hung_waiters_delay_others_by_one_pickup_window_together,
         }
         loss {
             a_lock_is_renewed_for_longer_than_its_lease,
@@ -169,7 +169,7 @@ behaviours! {
             a_lock_that_was_lost_is_not_kept,
             a_waiter_that_queues_at_a_kept_lock_has_it_next,
             a_repeated_release_lengthens_no_min_hold,
-            turns_that_are_kept_run_no_fence_ahead_of_the_clock,
+            fences_do_not_run_ahead_of_the_clock_with_min_hold,
             a_lock_that_is_kept_gives_its_unused_fences_back,
         }
         storms {
@@ -242,18 +242,18 @@ behaviours! {
             one_deleted_key_loses_the_set_and_frees_its_other_names,
         }
         min_hold {
-            a_foreign_key_among_the_kept_keeps_none_of_the_others,
+            one_foreign_key_does_not_end_the_min_hold_of_the_other_names,
         }
     }
     runs_closures {
         closures {
             with_returns_what_the_closure_returns,
             with_times_out_and_names_the_holder,
-            with_says_that_the_lease_ended_inside,
+            with_returns_lost_if_the_lease_ended_meanwhile,
             run_returns_the_result_beside_the_loss,
         }
         min_hold {
-            a_waiter_at_a_kept_lock_is_told_its_last_owner,
+            a_timeout_at_a_kept_lock_names_the_last_owner,
         }
     }
 }

@@ -326,7 +326,7 @@ fn retried(mut call: impl FnMut() -> Result<(), Error>) -> Error {
 
 /// What the server says of the password is the error, of every way to log in.
 #[test]
-fn who_cannot_log_in_is_told_why() {
+fn a_failed_login_returns_the_reason() {
     let server = Server::start();
     let hostile = Hostile::before(&server);
     let url = hostile.url().replace("//", "//user:s3cret@") + "3";

@@ -51,8 +51,8 @@ macro_rules! each {
         $test!(theirs_that_expires_is_taken_over_and_cannot_come_back);
         $test!(ours_that_expires_is_taken_over_and_cannot_come_back);
         $test!(ours_that_was_stopped_past_its_lease_leaves_theirs_alone);
-        $test!(theirs_never_comes_in_between_those_who_wait_for_ours);
-        $test!(a_set_waits_for_theirs_and_keeps_it_out);
+        $test!(theirs_does_not_overtake_waiters_for_ours);
+        $test!(a_multi_lock_waits_for_theirs_and_then_keeps_it_out);
         $test!(both_sides_together_lose_no_update);
     };
 }
@@ -241,7 +241,7 @@ fn trying<F: Foreign>(name: &str, stop: &Arc<()>) -> (Arc<AtomicU32>, Task<u32>)
     (tries, end)
 }
 
-fn theirs_never_comes_in_between_those_who_wait_for_ours<F: Foreign>() {
+fn theirs_does_not_overtake_waiters_for_ours<F: Foreign>() {
     const WAITERS: usize = 12;
     let redis = shared();
     let name = name("gap");
@@ -271,7 +271,7 @@ fn theirs_never_comes_in_between_those_who_wait_for_ours<F: Foreign>() {
     holder.release();
 }
 
-fn a_set_waits_for_theirs_and_keeps_it_out<F: Foreign>() {
+fn a_multi_lock_waits_for_theirs_and_then_keeps_it_out<F: Foreign>() {
     let redis = shared();
     let names = [name("set-1"), name("set-2")];
     let locks = manager(redis.url());
@@ -472,7 +472,7 @@ fn sent(redis: &Raw) -> u64 {
 }
 
 #[test]
-fn a_huge_value_is_a_lock_that_is_held_and_does_not_travel() {
+fn a_huge_value_is_a_held_lock_and_is_not_transferred() {
     let server = Server::start();
     let redis = server.raw();
     let locks = manager(&server.url());
@@ -552,7 +552,7 @@ fn a_huge_value_in_place_of_ours_is_a_loss() {
 
 /// To nobody's harm it can be broken by its whole value alone, as an operator sees it where it is not too long for that.
 #[test]
-fn a_long_value_is_broken_by_the_whole_of_it_alone() {
+fn force_release_of_a_long_value_needs_the_whole_value() {
     let redis = shared();
     let locks = manager(redis.url());
     let name = name("long");

@@ -110,7 +110,7 @@ fn a_childs_drops_release_nothing_of_any_kind() {
 
 /// With mutexes locked by threads that the child does not have, and requests half sent on connections that it shares.
 #[test]
-fn a_child_of_a_busy_process_is_never_held_up() {
+fn a_child_of_a_busy_process_never_blocks() {
     let (raw, name) = (shared(), name("fork-busy"));
     let managers =
         [(); 2].map(|()| build(patient(raw.url()).listener(|_: &leasehold::Event<'_>| {})));

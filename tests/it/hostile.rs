@@ -76,7 +76,7 @@ fn nonsense() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn what_makes_no_sense_is_an_error_in_time_to_every_kind() {
+fn nonsense_is_an_error_in_time_for_every_kind() {
     let server = Server::start();
     let hostile = Hostile::before(&server);
     let locks = at_last(|| impatient(&hostile.url()).build());
@@ -110,7 +110,7 @@ fn refused<T: Debug>(outcome: Result<T>, answer: &[u8], what: impl Debug) {
 }
 
 #[test]
-fn what_makes_no_sense_is_an_error_in_time_to_every_other_call() {
+fn nonsense_is_an_error_in_time_for_every_other_call() {
     const OWNER: &str = "lh1:67e55044-10b1-426f-9247-bb680e5fe0c8:h:1";
     let server = Server::start();
     let hostile = Hostile::before(&server);
@@ -172,7 +172,7 @@ fn what_makes_no_sense_is_an_error_in_time_to_every_other_call() {
 type Call = (&'static str, fn(&LockManager, &Claim) -> Result<()>);
 
 #[test]
-fn half_an_answer_is_an_error_in_time() {
+fn half_a_reply_is_an_error_in_time() {
     let server = Server::start();
     let halves: [&[u8]; 8] = [
         b"",
@@ -223,7 +223,7 @@ fn endless() -> Vec<Answer> {
 
 /// By a process of its own, whose memory is nobody else's.
 #[test]
-fn an_answer_without_an_end_is_an_error_in_time_and_takes_no_memory() {
+fn an_endless_reply_is_an_error_in_time_and_takes_no_memory() {
     const MOST: u64 = 400 << 20;
     let server = Server::start();
     let hostile = Hostile::before(&server);
@@ -243,7 +243,7 @@ fn an_answer_without_an_end_is_an_error_in_time_and_takes_no_memory() {
 }
 
 #[test]
-fn a_guard_is_lost_at_its_deadline_whatever_its_renewals_are_answered() {
+fn nonsense_in_reply_to_renewals_loses_the_guard_at_its_deadline() {
     let server = Server::start();
     let answers = endless()
         .into_iter()
@@ -301,7 +301,7 @@ fn message(channel: &[u8], payload: &[u8]) -> Vec<u8> {
 
 /// Whatever a listener hears, its process waits on by polling, and its thread ends with the manager.
 #[test]
-fn a_wait_goes_on_whatever_its_listener_hears() {
+fn a_wait_goes_on_whatever_messages_arrive() {
     let server = Server::start();
     let mut pieces: Vec<Vec<u8>> = nonsense().into_iter().step_by(4).collect();
     pieces.extend([
@@ -357,7 +357,7 @@ fn a_wait_goes_on_whatever_its_listener_hears() {
 
 /// Each subscription has all who wait ask, so one that is cut off again and again must not come again at once.
 #[test]
-fn a_listener_that_is_cut_off_again_and_again_takes_its_time() {
+fn a_subscription_that_is_closed_repeatedly_comes_back_after_pauses() {
     let server = Server::start();
     let hostile = Hostile::before(&server);
     let locks = build(patient(&hostile.url()));
@@ -385,7 +385,7 @@ fn a_listener_that_is_cut_off_again_and_again_takes_its_time() {
 
 /// Nothing depends on the question what becomes of locks where memory is short.
 #[test]
-fn questions_that_are_swallowed_cost_no_call() {
+fn a_lost_reply_about_eviction_fails_no_call() {
     let server = Server::start();
     let hostile = Hostile::before(&server);
     hostile.answers(|words| match words.first().map(Vec::as_slice) {
@@ -415,7 +415,7 @@ fn questions_that_are_swallowed_cost_no_call() {
 }
 
 #[test]
-fn the_listener_ends_with_its_manager_whatever_it_hears() {
+fn the_wakeup_thread_ends_with_its_manager_whatever_messages_arrive() {
     let server = Server::start();
     thread::scope(|scope| {
         for piece in [&b":1\r\n"[..], b">1\r\n+x\r\n", b"*3\r\n", b"+x", b""] {

@@ -121,7 +121,7 @@ fn a_name_twice_and_no_name_are_refused_before_anything_is_sent() {
 }
 
 #[test]
-fn none_is_held_while_it_waits_for_any() {
+fn a_multi_lock_holds_no_name_while_it_waits() {
     let raw = shared();
     let (one, other) = (manager(raw.url()), manager(raw.url()));
     for busy in 0..3 {
@@ -142,7 +142,7 @@ fn none_is_held_while_it_waits_for_any() {
 }
 
 #[test]
-fn a_try_in_vain_holds_nothing() {
+fn a_failed_try_holds_nothing() {
     let raw = shared();
     let (one, other) = (manager(raw.url()), manager(raw.url()));
     let names = names::<3>("try");
@@ -156,7 +156,7 @@ fn a_try_in_vain_holds_nothing() {
 }
 
 #[test]
-fn a_wait_in_vain_leaves_nothing_in_any_queue() {
+fn a_timed_out_wait_leaves_nothing_in_any_queue() {
     let raw = shared();
     let (one, other) = (manager(raw.url()), manager(raw.url()));
     let names = names::<3>("in-vain");
@@ -190,7 +190,7 @@ fn alone(inside: &[AtomicBool], taken: &[usize]) {
 }
 
 #[test]
-fn sets_that_overlap_all_get_their_turns() {
+fn overlapping_multi_locks_all_get_their_turns() {
     const NAMES: usize = 5;
     let raw = shared();
     let names = Arc::new(names::<NAMES>("overlap"));
@@ -231,7 +231,7 @@ fn sets_that_overlap_all_get_their_turns() {
 }
 
 #[test]
-fn a_name_is_handed_on_at_once_if_one_before_it_is_held() {
+fn a_name_is_handed_over_at_once_if_an_earlier_name_is_held() {
     let raw = shared();
     let (one, other) = (manager(raw.url()), manager(raw.url()));
     let names = names::<2>("passes-on");
@@ -259,7 +259,7 @@ fn a_name_is_handed_on_at_once_if_one_before_it_is_held() {
 }
 
 #[test]
-fn one_that_is_killed_when_it_was_told_keeps_nobody_waiting() {
+fn a_multi_lock_killed_after_its_wake_up_blocks_no_waiter() {
     let raw = shared();
     let (one, other) = (manager(raw.url()), manager(raw.url()));
     let names = names::<2>("told-dead");
@@ -301,7 +301,7 @@ fn a_killed_holder_delays_others_by_its_lease() {
 }
 
 #[test]
-fn the_loss_of_one_is_the_loss_of_all_and_frees_the_others() {
+fn the_loss_of_one_name_loses_all_and_frees_the_others() {
     let raw = shared();
     let locks = manager(raw.url());
     let other = manager(raw.url());
@@ -330,7 +330,7 @@ fn the_loss_of_one_is_the_loss_of_all_and_frees_the_others() {
 }
 
 #[test]
-fn an_extension_is_for_all_of_them() {
+fn an_extension_covers_all_names() {
     let raw = shared();
     let names = names::<3>("extended");
     let set = manager(raw.url()).multi(&names).lease(secs(20));
@@ -347,7 +347,7 @@ fn an_extension_is_for_all_of_them() {
 }
 
 #[test]
-fn the_next_thread_with_the_same_set_takes_it_over() {
+fn the_next_thread_with_the_same_names_takes_the_lock_over() {
     let raw = shared();
     let locks = manager(raw.url());
     let names = names::<2>("same");
@@ -368,7 +368,7 @@ fn the_next_thread_with_the_same_set_takes_it_over() {
 }
 
 #[test]
-fn it_runs_a_closure_under_all_of_them() {
+fn with_runs_a_closure_under_all_names() {
     let raw = shared();
     let (one, other) = (manager(raw.url()), manager(raw.url()));
     let names = names::<2>("closure");
@@ -390,7 +390,7 @@ fn it_runs_a_closure_under_all_of_them() {
 }
 
 #[test]
-fn a_name_of_another_kind_ends_it_before_anything_is_taken() {
+fn a_name_of_another_kind_fails_the_call_before_any_name_is_locked() {
     let raw = shared();
     let locks = manager(raw.url());
     let names = names::<3>("kind");
@@ -403,7 +403,7 @@ fn a_name_of_another_kind_ends_it_before_anything_is_taken() {
 
 /// The whole set has the state, the rest of the lease and the extension of one guard.
 #[test]
-fn a_set_tells_its_state_and_is_extended_as_one() {
+fn a_multi_guard_has_one_state_and_one_extension() {
     let redis = shared();
     let (locks, name) = (manager(redis.url()), name("set"));
     let names = ["a", "b", "c"].map(|end| format!("{name}:{end}"));
@@ -477,7 +477,7 @@ fn a_name_is_kept_however_long_the_other_is_held() {
 /// Two processes at each of two names, which pass it to and fro: a fair turn is two guards. Each of them holds until the
 /// set has polled twice.
 #[test]
-fn a_set_beside_long_holders_is_in_after_three_fair_turns_at_most() {
+fn a_multi_lock_beside_long_holders_is_granted_within_three_fair_turns() {
     const FAIR_TURN: usize = 2;
     let raw = shared();
     let managers = [[(); 2]; 2].map(|pair| pair.map(|()| with_a_long_window()));
@@ -524,7 +524,7 @@ fn a_set_beside_long_holders_is_in_after_three_fair_turns_at_most() {
 /// Two sets that share their first name, and two others that share theirs; all four have the last name in common. One of
 /// them is always at the front there.
 #[test]
-fn one_name_is_locked_after_three_turns_of_sets_at_most() {
+fn one_name_is_granted_within_three_turns_of_multi_locks() {
     let raw = shared();
     let [a, b, z] = names("beside-sets");
     let locks = with_a_long_window();
@@ -604,7 +604,7 @@ fn a_wait_that_ends_gives_back_what_it_keeps_at_once() {
 }
 
 #[test]
-fn a_set_that_is_killed_while_it_keeps_a_name_costs_a_claim_window() {
+fn a_multi_lock_killed_while_it_keeps_a_name_costs_a_pickup_window() {
     let raw = shared();
     let managers = [(); 3].map(|()| with_a_long_window());
     let names = names::<2>("kept-dead");

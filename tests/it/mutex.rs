@@ -118,7 +118,7 @@ fn with_lock_runs_a_closure_under_the_mutex_of_that_name() {
 }
 
 #[test]
-fn max_hold_passes_the_lock_to_the_next_thread() {
+fn max_hold_hands_the_lock_to_the_next_thread() {
     let name = name("max-hold-threads");
     let locks = manager(shared().url());
     let limited = locks.mutex(&name).max_hold(Some(ms(300)));

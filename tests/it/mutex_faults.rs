@@ -149,7 +149,7 @@ fn a_key_that_is_no_lock_is_the_wrong_type() {
 }
 
 #[test]
-fn a_queue_that_is_none_is_the_wrong_type_for_those_who_wait() {
+fn a_queue_of_another_type_is_the_wrong_type_for_waiters() {
     let redis = shared();
     let name = name("no-queue");
     let (one, other) = (manager(redis.url()), manager(redis.url()));
@@ -166,7 +166,7 @@ fn a_queue_that_is_none_is_the_wrong_type_for_those_who_wait() {
 }
 
 #[test]
-fn a_queue_that_is_none_keeps_no_orphan() {
+fn a_queue_of_another_type_leaves_no_orphan() {
     let server = Server::start();
     let (redis, proxy) = (server.raw(), Proxy::to(&server));
     let locks = build(LockManager::single(&proxy.url()).io_timeout(secs(2)));
@@ -264,7 +264,7 @@ fn an_outage_fails_all_threads_together() {
 }
 
 #[test]
-fn an_outage_ends_with_the_wait_where_that_is_shorter() {
+fn a_wait_shorter_than_the_outage_limit_ends_at_its_own_deadline() {
     let server = Server::start();
     let redis = server.raw();
     let holder = manager(&server.url());
@@ -350,7 +350,7 @@ fn a_pool_without_a_free_connection_is_waited_for() {
 }
 
 #[test]
-fn connections_that_were_closed_in_between_are_not_noticed() {
+fn connections_closed_between_requests_cause_no_error() {
     let server = Server::start();
     let redis = server.raw();
     let locks = manager(&server.url());
@@ -411,7 +411,7 @@ fn a_drop_makes_one_attempt_and_leaves_the_rest_to_the_background() {
 }
 
 #[test]
-fn a_full_server_renews_and_releases_what_it_has() {
+fn a_full_server_still_renews_and_releases() {
     let server = Server::start();
     let redis = server.raw();
     let limit = |bytes: &str| -> () { redis.ask(&["CONFIG", "SET", "maxmemory", bytes]) };

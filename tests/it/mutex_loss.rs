@@ -79,7 +79,7 @@ fn an_expired_holder_does_not_release_its_successor() {
 }
 
 #[test]
-fn a_silent_server_costs_the_lock_at_the_deadline_and_for_good() {
+fn a_silent_server_loses_the_lock_at_its_deadline_for_ever() {
     let server = Server::start();
     // The renewal thread waits for an answer all the while, so it is another that ends the lease.
     let locks = build(LockManager::single(&server.url()).io_timeout(PATIENCE * 2));
@@ -170,7 +170,7 @@ fn a_key_that_was_deleted_is_lost_as_removed() {
 }
 
 #[test]
-fn a_release_tells_what_no_renewal_had_told_yet() {
+fn a_release_returns_a_loss_that_no_renewal_has_found() {
     let redis = shared();
     let locks = manager(redis.url());
     // Of 30 s: nothing asks for it in the time of this test.
@@ -193,7 +193,7 @@ fn a_release_tells_what_no_renewal_had_told_yet() {
 }
 
 #[test]
-fn a_lost_tenure_lets_the_threads_behind_it_ask() {
+fn a_lost_lease_lets_the_threads_behind_it_ask() {
     let redis = shared();
     let name = name("behind");
     let locks = manager(redis.url());

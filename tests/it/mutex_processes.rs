@@ -109,7 +109,7 @@ fn killed_waiters_delay_nobody() {
 }
 
 #[test]
-fn a_waiter_that_hangs_is_passed_over_after_its_claim_window() {
+fn a_hung_waiter_is_skipped_after_its_pickup_window() {
     let redis = shared();
     let name = name("hung-waiter");
     let locks = manager(redis.url());
@@ -203,7 +203,7 @@ fn processes_are_served_in_the_order_in_which_they_came() {
 }
 
 #[test]
-fn a_process_gives_way_after_its_quantum() {
+fn a_process_hands_over_after_its_quantum() {
     let redis = shared();
     let name = name("quantum");
     let locks = build(patient(redis.url()).quantum(ms(50)));
@@ -266,7 +266,7 @@ fn threads_end_when_everything_is_dropped() {
 }
 
 #[test]
-fn a_killed_process_leaves_its_companions_to_time() {
+fn the_companion_keys_of_a_killed_process_expire() {
     let redis = shared();
     let name = name("companions");
     let locks = manager(redis.url());

@@ -139,7 +139,7 @@ fn shares_that_have_run_out_are_not_shown() {
 }
 
 #[test]
-fn a_lock_that_waits_to_be_taken_has_no_holder() {
+fn a_free_lock_with_a_waiter_is_shown_without_a_holder() {
     let raw = shared();
     for (kind, shown) in [
         (Kind::Mutex, Shown::Mutex),
@@ -168,7 +168,7 @@ fn a_lock_that_waits_to_be_taken_has_no_holder() {
 }
 
 #[test]
-fn what_is_no_lock_is_the_wrong_type() {
+fn a_key_that_is_no_lock_is_the_wrong_type() {
     let raw = shared();
     let locks = manager(raw.url());
     for command in [
@@ -197,7 +197,7 @@ fn what_is_no_lock_is_the_wrong_type() {
 }
 
 #[test]
-fn a_list_has_every_kind_and_nothing_of_the_users_own() {
+fn a_list_has_every_kind_and_no_other_keys() {
     let server = Server::start();
     let raw = server.raw();
     let locks = manager(&server.url());
@@ -261,7 +261,7 @@ fn a_list_has_every_kind_and_nothing_of_the_users_own() {
 }
 
 #[test]
-fn patterns_are_of_names_and_the_prefix_is_taken_as_it_is() {
+fn patterns_match_names_and_the_prefix_is_literal() {
     let server = Server::start();
     let prefix = r"[a-z]*?\:";
     let locks = build(patient(&server.url()).prefix(prefix));
@@ -367,7 +367,7 @@ fn an_error_ends_a_list() {
 }
 
 #[test]
-fn a_broken_holder_hears_of_it_and_the_first_who_waits_comes_next() {
+fn force_release_notifies_the_holder_and_grants_the_first_waiter() {
     let raw = shared();
     let operator = manager(raw.url());
     for kind in Kind::ALL {
@@ -422,7 +422,7 @@ fn a_broken_holder_hears_of_it_and_the_first_who_waits_comes_next() {
 }
 
 #[test]
-fn a_holder_that_does_not_listen_learns_it_at_its_next_renewal() {
+fn a_holder_without_a_subscription_learns_of_it_at_its_next_renewal() {
     let raw = shared();
     let name = name("deaf");
     let guard = manager(raw.url()).mutex(&name).lease(secs(3)).lock();
@@ -439,7 +439,7 @@ fn a_holder_that_does_not_listen_learns_it_at_its_next_renewal() {
 }
 
 #[test]
-fn a_process_that_breaks_its_own_hold_needs_no_message() {
+fn a_process_that_breaks_its_own_lock_needs_no_message() {
     let raw = shared();
     let name = name("own");
     let locks = build(patient(raw.url()).lease(LONG));
@@ -455,7 +455,7 @@ fn a_process_that_breaks_its_own_hold_needs_no_message() {
 }
 
 #[test]
-fn one_share_is_broken_and_no_other() {
+fn force_release_ends_one_share_and_no_other() {
     let raw = shared();
     for kind in [Kind::Reader, Kind::Permit] {
         let name = name("one-share");
@@ -473,7 +473,7 @@ fn one_share_is_broken_and_no_other() {
 }
 
 #[test]
-fn one_name_of_a_set_is_broken_and_the_others_are_released() {
+fn force_release_of_one_name_releases_the_other_names_of_a_multi_lock() {
     let raw = shared();
     let name = name("set");
     let locks = build(patient(raw.url()).lease(LONG));
@@ -538,7 +538,7 @@ fn another_clients_lock_is_broken_by_its_owner_alone() {
 }
 
 #[test]
-fn a_message_is_not_believed() {
+fn a_forged_message_only_causes_a_renewal() {
     let raw = shared();
     let locks = build(patient(raw.url()).lease(LONG));
     listening(raw, &locks);
@@ -574,7 +574,7 @@ fn a_message_is_not_believed() {
 }
 
 #[test]
-fn holds_are_broken_while_threads_come_and_go() {
+fn locks_are_broken_while_threads_come_and_go() {
     let raw = shared();
     let name = name("storm");
     let [one, other] = [(); 2].map(|()| build(patient(raw.url()).lease(LONG)));

@@ -89,7 +89,7 @@ impl Busy {
 }
 
 #[test]
-fn a_client_that_polls_has_its_turns_beside_processes_that_want_it_all_the_time() {
+fn a_polling_client_gets_its_turns_beside_busy_processes() {
     let raw = shared();
     for (processes, threads) in [(2, 2), (2, 1), (1, 2)] {
         let name = name("polled");
@@ -111,7 +111,7 @@ fn a_client_that_polls_has_its_turns_beside_processes_that_want_it_all_the_time(
 }
 
 #[test]
-fn after_a_gap_that_nobody_used_the_first_waiter_has_its_turn() {
+fn after_an_unused_gap_the_first_waiter_gets_its_turn() {
     let raw = shared();
     let [one, other] = [with_gap(raw), with_gap(raw)];
     let name = name("unused");
@@ -139,7 +139,7 @@ fn after_a_gap_that_nobody_used_the_first_waiter_has_its_turn() {
 }
 
 #[test]
-fn without_a_gap_the_lock_is_handed_over_as_ever() {
+fn without_a_gap_the_lock_is_handed_over_as_usual() {
     let raw = shared();
     let locks = manager(raw.url());
     let name = name("none");

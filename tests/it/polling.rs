@@ -101,7 +101,7 @@ fn without_the_subscribe_command_a_process_gets_its_turn() {
 
 /// Handed the lock, it has a quarter of a second to ask for it.
 #[test]
-fn with_a_short_lease_too() {
+fn without_the_subscribe_command_a_process_with_a_short_lease_gets_its_turn() {
     let server = Server::with(&["--rename-command", "SUBSCRIBE", ""]);
     let busy = Busy::start(&manager(&server.url()).mutex("n"));
     gets_its_turn(&short(&manager(&server.url())), &busy, 3);
@@ -138,7 +138,7 @@ fn gets_its_turn_despite(fault: Fault) {
 }
 
 #[test]
-fn a_process_whose_listener_is_closed_gets_its_turn() {
+fn a_process_whose_subscription_is_closed_gets_its_turn() {
     gets_its_turn_despite(Fault::Close);
 }
 
@@ -148,7 +148,7 @@ fn a_process_whose_subscription_hangs_gets_its_turn() {
 }
 
 #[test]
-fn a_process_whose_listener_is_not_let_in_gets_its_turn() {
+fn a_process_whose_subscription_cannot_connect_gets_its_turn() {
     let server = Server::start();
     let busy_locks = build(patient(&server.url()).pool_size(2));
     let busy = Busy::start(&busy_locks.mutex("n"));
@@ -163,7 +163,7 @@ fn a_process_whose_listener_is_not_let_in_gets_its_turn() {
 
 /// The lock is handed to a waiter of an earlier subscription; nobody listens any more, so it is passed over.
 #[test]
-fn a_subscription_that_is_cut_off_again_and_again_loses_no_turn() {
+fn a_subscription_that_is_closed_repeatedly_loses_no_turn() {
     let server = Server::start();
     let proxy = Proxy::to(&server);
     let busy = Busy::start(&manager(&server.url()).mutex("n"));

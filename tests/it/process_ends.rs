@@ -24,7 +24,7 @@ fn ends_with_its_lease(name: &str, fence: u64, lease_ms: u64) {
 }
 
 #[test]
-fn an_exit_releases_nothing_and_leaves_it_to_the_lease() {
+fn an_exit_sends_no_release_and_the_lease_expires() {
     let name = name("exit-holding");
     let mut holder = Child::start(shared().url(), "lease_ms=6000");
     let fence = holder.lock(&name);
@@ -70,7 +70,7 @@ fn a_forgotten_guard_with_a_limit_is_released_at_the_limit() {
 }
 
 #[test]
-fn a_release_that_was_left_to_the_background_is_lost_at_an_exit() {
+fn a_queued_background_release_is_lost_at_an_exit() {
     let server = Server::start();
     let redis = server.raw();
     let mut holder = Child::start(&server.url(), "lease_ms=9000 background_release=yes");
@@ -91,7 +91,7 @@ fn a_release_that_was_left_to_the_background_is_lost_at_an_exit() {
 }
 
 #[test]
-fn a_release_that_was_left_to_the_background_goes_out_before_close_returns() {
+fn a_queued_background_release_is_sent_before_close_returns() {
     let redis = shared();
     let name = name("exit-closed");
     let settings = "lease_ms=600000 background_release=yes";
@@ -104,7 +104,7 @@ fn a_release_that_was_left_to_the_background_goes_out_before_close_returns() {
 }
 
 #[test]
-fn an_exit_while_waiting_costs_no_claim_window() {
+fn an_exit_while_waiting_costs_no_pickup_window() {
     let redis = shared();
     let name = name("exit-waiting");
     let guard = manager(redis.url()).lock(&name).expect("it is free");
@@ -148,7 +148,7 @@ fn a_crowd_and_one(name: &str) -> (Child, crate::support::Task<Instant>) {
 }
 
 #[test]
-fn fifty_killed_together_cost_one_claim_window_at_the_most() {
+fn fifty_killed_together_cost_at_most_one_pickup_window() {
     let redis = shared();
     let name = name("fifty-killed");
     let guard = manager(redis.url()).lock(&name).expect("it is free");
@@ -163,7 +163,7 @@ fn fifty_killed_together_cost_one_claim_window_at_the_most() {
 
 /// As where their machine was cut off: their connections stay, and they say nothing any more.
 #[test]
-fn fifty_stopped_together_cost_one_claim_window_at_the_most() {
+fn fifty_stopped_together_cost_at_most_one_pickup_window() {
     let redis = shared();
     let name = name("fifty-stopped");
     let guard = manager(redis.url()).lock(&name).expect("it is free");

@@ -83,7 +83,7 @@ impl Times {
 }
 
 #[test]
-fn no_window_holds_more_wherever_it_begins() {
+fn no_window_admits_more_calls_than_the_limit() {
     const PERMITS: usize = 5;
     const PER: Duration = Duration::from_millis(100);
     const THREADS: usize = 16;
@@ -120,7 +120,7 @@ fn no_window_holds_more_wherever_it_begins() {
 }
 
 #[test]
-fn a_place_that_is_free_is_given_at_once_though_the_window_slides() {
+fn a_place_is_free_again_one_window_after_it_was_taken() {
     let raw = shared();
     let name = name("slides");
     let limiter = manager(raw.url()).rate_limiter(&name, 3, LONG);
@@ -137,7 +137,7 @@ fn a_place_that_is_free_is_given_at_once_though_the_window_slides() {
 }
 
 #[test]
-fn it_forgets_after_the_window() {
+fn its_key_expires_after_the_window() {
     let raw = shared();
     let name = name("forgets");
     let limiter = manager(raw.url()).rate_limiter(&name, 1, ms(200));
@@ -172,7 +172,7 @@ fn a_wait_that_is_too_long_is_refused_at_once_and_takes_no_place() {
 }
 
 #[test]
-fn a_wait_that_is_short_enough_is_waited_out() {
+fn a_wait_that_is_short_enough_is_admitted() {
     let raw = shared();
     let limiter = manager(raw.url()).rate_limiter(name("short"), 1, ms(300));
     let begun = now(raw);
@@ -184,7 +184,7 @@ fn a_wait_that_is_short_enough_is_waited_out() {
 }
 
 #[test]
-fn who_asks_later_goes_later() {
+fn callers_are_admitted_in_the_order_of_their_requests() {
     const PER: Duration = Duration::from_millis(200);
     let server = Server::start();
     let mut overheard = Times::overhear(&server);

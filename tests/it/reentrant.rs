@@ -135,7 +135,7 @@ fn other_processes_wait_for_the_last_guard() {
 }
 
 #[test]
-fn a_plain_mutex_and_another_manager_are_somebody_else() {
+fn a_plain_mutex_and_another_manager_are_kept_out() {
     let locks = manager(shared().url());
     let name = name("else");
     let guard = locks.reentrant_mutex(&name).lock().expect("free");
@@ -154,7 +154,7 @@ fn a_plain_mutex_and_another_manager_are_somebody_else() {
 }
 
 #[test]
-fn names_are_held_apart() {
+fn each_name_has_its_own_lock() {
     let raw = shared();
     let locks = manager(raw.url());
     let (a, b) = (name("a"), name("b"));
@@ -170,7 +170,7 @@ fn names_are_held_apart() {
 }
 
 #[test]
-fn what_was_lost_is_not_entered_until_all_guards_are_gone() {
+fn a_lost_lock_is_refused_until_all_its_guards_are_dropped() {
     let raw = shared();
     let name = name("lost");
     let mutex = manager(raw.url()).reentrant_mutex(&name);
@@ -202,7 +202,7 @@ fn what_was_lost_is_not_entered_until_all_guards_are_gone() {
 }
 
 #[test]
-fn a_loss_under_an_inner_guard_is_told_to_each() {
+fn a_loss_notifies_every_guard() {
     let raw = shared();
     let name = name("told");
     let mutex = manager(raw.url()).reentrant_mutex(&name);
@@ -342,7 +342,7 @@ fn a_guard_that_is_forgotten_keeps_the_lock() {
 }
 
 #[test]
-fn a_closed_manager_lets_nobody_in_again() {
+fn a_closed_manager_refuses_to_lock_again() {
     let raw = shared();
     let name = name("closed");
     let locks = manager(raw.url());

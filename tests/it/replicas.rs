@@ -56,7 +56,7 @@ fn smoke() {
 }
 
 #[test]
-fn a_grant_that_too_few_have_is_released_and_an_error() {
+fn a_grant_on_too_few_replicas_is_released_and_an_error() {
     let (master, [replica]) = servers::<1>();
     let locks = build(patient(&master.url()).replicas(1).io_timeout(secs(1)));
     replica.pause();
@@ -73,7 +73,7 @@ fn a_grant_that_too_few_have_is_released_and_an_error() {
 
 /// More than there are is never reached, and no key stays behind.
 #[test]
-fn every_kind_wants_its_replicas() {
+fn every_kind_needs_its_replicas() {
     let (master, [_replica]) = servers::<1>();
     let locks = build(patient(&master.url()).replicas(2).io_timeout(secs(1)));
     not_replicated(locks.reentrant_mutex("reentrant").try_lock());
@@ -110,7 +110,7 @@ fn a_wait_goes_on_until_the_replicas_are_back() {
 }
 
 #[test]
-fn a_renewal_that_too_few_have_does_not_count() {
+fn a_renewal_on_too_few_replicas_does_not_count() {
     let (master, [replica]) = servers::<1>();
     let locks = build(
         patient(&master.url())
@@ -134,7 +134,7 @@ fn a_renewal_that_too_few_have_does_not_count() {
 }
 
 #[test]
-fn an_extension_that_too_few_have_is_an_error() {
+fn an_extension_on_too_few_replicas_is_an_error() {
     let (master, [replica]) = servers::<1>();
     let locks = replicated(&master, 1);
     let guard = locks.lock("n").expect("free");
@@ -202,7 +202,7 @@ fn missing_replicas_are_the_error_of_every_wait() {
 
 /// A wait that goes on without replicas leaves the lock free between its tries, and reports at its end what was missing.
 #[test]
-fn a_wait_without_replicas_keeps_the_lock_from_nobody() {
+fn a_wait_without_replicas_leaves_the_lock_free_between_tries() {
     let server = Server::start();
     let redis = server.raw();
     let settings = patient(&server.url()).io_timeout(ms(500));

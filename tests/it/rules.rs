@@ -54,7 +54,7 @@ fn every_acquire_has_an_owner_of_its_own() {
 }
 
 #[test]
-fn a_place_in_the_queue_passes_to_the_next_thread() {
+fn a_place_in_the_queue_goes_to_the_next_thread() {
     let raw = shared();
     let name = name("place");
     let holder = manager(raw.url()).lock(&name).expect("free");
@@ -142,7 +142,7 @@ fn a_release_that_finds_no_key_is_an_error_and_no_message() {
 // Rule 5: the mark for waiters. Values of other clients get none: foreign::*::theirs_is_not_touched_while_ours_waits.
 
 #[test]
-fn a_newcomer_passes_the_queue_of_a_vanished_lock_only_once() {
+fn a_newcomer_overtakes_the_queue_of_a_vanished_lock_only_once() {
     let raw = shared();
     let name = name("newcomer");
     let crashed = manager(raw.url()).lock(&name).expect("free");
@@ -192,7 +192,7 @@ fn a_waiter_that_is_handed_the_lock_keeps_the_mark_for_waiters() {
 }
 
 // Rule 6: crashed waiters are skipped. See also contract::*::killed_waiters_delay_nobody and
-// contract::*::hung_waiters_cost_one_claim_window_together.
+// contract::*::hung_waiters_delay_others_by_one_pickup_window_together.
 
 #[test]
 fn one_release_skips_all_stale_and_unreachable_waiters() {
@@ -237,7 +237,7 @@ fn a_poll_of_a_free_lock_gives_it_to_the_first_waiter() {
 }
 
 // Rule 7: a script first runs the commands that can fail. Full memory: contract::*::full_memory_refuses_only_new_locks.
-// A refused channel: server_faults::without_its_channels_or_their_commands_a_user_polls_and_says_so_once.
+// A refused channel: server_faults::without_pub_sub_rights_waits_poll_and_the_log_reports_it_once.
 
 #[test]
 fn one_bad_key_in_a_batch_fails_no_other_renewal() {

@@ -74,7 +74,7 @@ fn a_try_for_one_permit_does_not_share_the_answer_of_a_try_for_many() {
 }
 
 #[test]
-fn a_key_of_another_type_does_not_block_the_release_of_its_set() {
+fn a_key_of_another_type_does_not_block_the_release_of_its_multi_lock() {
     let raw = shared();
     let mut names = [name("a"), name("b"), name("c")];
     names.sort();
@@ -193,7 +193,7 @@ fn after_the_loss_of_all_data_no_release_frees_the_lock_of_another() {
 
 /// In a ring, each set gets names handed over that it cannot use yet.
 #[test]
-fn sets_that_overlap_in_a_ring_are_all_granted() {
+fn multi_locks_that_overlap_in_a_ring_are_all_granted() {
     let server = Server::start();
     let rings = [["x", "y"], ["y", "z"], ["x", "z"]];
     let tasks: Vec<_> = rings

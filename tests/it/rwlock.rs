@@ -61,7 +61,7 @@ fn smoke() {
 // Readers share.
 
 #[test]
-fn the_readers_of_a_process_share_one_hold() {
+fn the_readers_of_a_process_share_one_lease() {
     let raw = shared();
     let name = name("share");
     let lock = build(patient(raw.url()).quantum(LONG)).rwlock(&name);
@@ -83,7 +83,7 @@ fn the_readers_of_a_process_share_one_hold() {
 }
 
 #[test]
-fn reading_side_by_side_costs_next_to_no_commands() {
+fn readers_of_one_process_need_few_commands() {
     const THREADS: usize = 64;
     const ALL: u32 = 25_600;
     let server = Server::start();
@@ -134,7 +134,7 @@ fn the_last_reader_releases_at_once_though_the_quantum_goes_on() {
 }
 
 #[test]
-fn another_lease_is_another_hold() {
+fn readers_with_different_lease_times_share_no_lease() {
     let raw = shared();
     let name = name("leases");
     let lock = build(patient(raw.url()).quantum(LONG)).rwlock(&name);
@@ -235,7 +235,7 @@ fn a_writer_that_waits_stops_new_readers() {
 }
 
 #[test]
-fn within_its_quantum_a_process_reads_on() {
+fn a_process_goes_on_reading_within_its_quantum() {
     let raw = shared();
     let name = name("reads-on");
     let [other] = locks(raw, &name);
@@ -412,7 +412,7 @@ fn neither_side_starves_under_a_stream_of_the_other() {
 // One guard of a hold that is shared.
 
 #[test]
-fn one_reader_s_hold_time_ends_that_reader_alone() {
+fn max_hold_of_one_reader_ends_that_reader_alone() {
     let raw = shared();
     let name = name("one-of-two");
     let lock = build(patient(raw.url()).quantum(LONG)).rwlock(&name);
@@ -430,7 +430,7 @@ fn one_reader_s_hold_time_ends_that_reader_alone() {
 }
 
 #[test]
-fn a_loss_is_told_to_each_reader_of_a_hold() {
+fn a_loss_notifies_each_reader_of_a_lease() {
     let raw = shared();
     let name = name("each-told");
     let lock = build(patient(raw.url()).quantum(LONG)).rwlock(&name);
@@ -486,7 +486,7 @@ fn readers_carry_the_fence_of_the_last_writer() {
 }
 
 #[test]
-fn a_block_of_fences_that_writers_passed_on_is_not_what_readers_see() {
+fn readers_see_no_fence_that_writers_only_reserved() {
     let raw = shared();
     let name = name("block");
     // A block for ten minutes: were the rest kept, readers would be that far ahead.

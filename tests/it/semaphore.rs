@@ -49,7 +49,7 @@ fn smoke() {
 }
 
 #[test]
-fn never_more_than_there_are_between_threads_and_processes() {
+fn threads_and_processes_never_hold_more_permits_than_exist() {
     const PERMITS: u32 = 3;
     let raw = shared();
     let name = name("most");
@@ -107,7 +107,7 @@ fn a_renewal_of_some_permits_touches_no_others() {
 }
 
 #[test]
-fn askers_for_many_do_not_wait_for_each_other_s_half() {
+fn calls_for_many_permits_do_not_deadlock() {
     let raw = shared();
     let name = name("many");
     let managers = [manager(raw.url()), manager(raw.url())];
@@ -130,7 +130,7 @@ fn askers_for_many_do_not_wait_for_each_other_s_half() {
 }
 
 #[test]
-fn a_stream_of_small_ones_does_not_starve_a_large_one() {
+fn a_stream_of_small_calls_does_not_starve_a_large_call() {
     let raw = shared();
     let name = name("large");
     let [one, other, third] = semaphores(raw, &name, 4);
@@ -259,7 +259,7 @@ fn processes_are_served_in_the_order_in_which_they_came() {
 }
 
 #[test]
-fn who_waits_for_many_keeps_back_who_comes_later_until_it_is_dead() {
+fn a_waiter_for_many_permits_goes_before_later_calls_until_it_dies() {
     let raw = shared();
     for hangs in [false, true] {
         let name = name("head");
@@ -283,7 +283,7 @@ fn who_waits_for_many_keeps_back_who_comes_later_until_it_is_dead() {
 }
 
 #[test]
-fn who_gives_up_lets_those_behind_it_in() {
+fn a_waiter_that_gives_up_lets_in_the_waiters_behind_it() {
     let raw = shared();
     let name = name("gives-up");
     let [one, other, third] = semaphores(raw, &name, 4);
@@ -300,7 +300,7 @@ fn who_gives_up_lets_those_behind_it_in() {
 }
 
 #[test]
-fn a_release_lets_in_as_many_as_it_is_enough_for() {
+fn a_release_grants_every_waiter_that_its_permits_suffice_for() {
     let raw = shared();
     let name = name("enough");
     let [one, rest @ ..] = semaphores::<5>(raw, &name, 4);
@@ -364,7 +364,7 @@ fn the_largest_number_of_permits_is_served() {
 }
 
 #[test]
-fn permits_are_passed_between_threads_for_few_commands() {
+fn permits_go_from_thread_to_thread_with_few_commands() {
     const ALL: u32 = 6_400;
     let server = Server::start();
     let raw = server.raw();

@@ -68,7 +68,7 @@ fn a_server_with_too_many_clients_is_unavailable() {
 }
 
 #[test]
-fn a_renewal_that_is_not_let_in_is_tried_until_it_is() {
+fn a_renewal_that_cannot_connect_is_retried_until_it_can() {
     let server = Server::start();
     let mut operator = Operator::of(&server);
     let locks = inside(&server);
@@ -86,7 +86,7 @@ fn a_renewal_that_is_not_let_in_is_tried_until_it_is() {
 }
 
 #[test]
-fn a_renewal_that_is_never_let_in_costs_the_lock_at_the_deadline() {
+fn a_renewal_that_never_connects_loses_the_lock_at_its_deadline() {
     let server = Server::start();
     let mut operator = Operator::of(&server);
     let locks = inside(&server);
@@ -99,7 +99,7 @@ fn a_renewal_that_is_never_let_in_costs_the_lock_at_the_deadline() {
 }
 
 #[test]
-fn a_listener_that_is_not_let_in_leaves_waits_to_polling() {
+fn waits_poll_if_the_subscription_cannot_connect() {
     let server = Server::start();
     let mut operator = Operator::of(&server);
     let (one, other) = (inside(&server), inside(&server));
@@ -203,7 +203,7 @@ fn polls_and_says_so_once(rights: &[&str], says: &str) {
 }
 
 #[test]
-fn without_its_channels_or_their_commands_a_user_polls_and_says_so_once() {
+fn without_pub_sub_rights_waits_poll_and_the_log_reports_it_once() {
     let deaf = "the server refused the subscription to";
     polls_and_says_so_once(&["resetchannels"], deaf);
     polls_and_says_so_once(&["-subscribe"], deaf);
@@ -212,7 +212,7 @@ fn without_its_channels_or_their_commands_a_user_polls_and_says_so_once() {
 
 /// The first of a manager's connections asks, whichever it is, and no other.
 #[test]
-fn a_server_that_may_evict_locks_is_warned_of_once() {
+fn a_server_that_may_evict_locks_causes_one_warning() {
     let limited = ["--maxmemory", "100mb", "--maxmemory-policy"];
     for (policy, warns) in [
         ("allkeys-lru", true),
@@ -251,7 +251,7 @@ fn a_server_that_may_evict_locks_is_warned_of_once() {
 }
 
 #[test]
-fn a_server_that_evicts_nothing_or_does_not_tell_is_not_warned_of() {
+fn a_server_that_evicts_nothing_or_hides_it_causes_no_warning() {
     let silent: &[&str] = &["-config", "-info"];
     for (options, rights) in [
         // No limit to be reached.
@@ -276,7 +276,7 @@ fn a_server_that_evicts_nothing_or_does_not_tell_is_not_warned_of() {
 
 /// What asks is under the time limits of whatever connects.
 #[test]
-fn a_server_that_is_silent_is_given_up_on_as_soon_as_ever() {
+fn a_silent_first_connection_fails_within_the_io_timeout() {
     let server = Server::start();
     let limit = ms(300);
     let locks = patient(&server.url()).io_timeout(limit).build_unchecked();
@@ -321,7 +321,7 @@ fn a_clock_set_back_keeps_what_a_crashed_process_held() {
 
 /// The listener's connection is closed with the server; from then on the old lease is not passed on in memory.
 #[test]
-fn a_lease_from_before_a_restart_without_data_is_not_passed_on() {
+fn a_lease_from_before_a_restart_without_data_is_not_handed_on_in_memory() {
     let server = Server::start();
     let (redis, other) = (server.raw(), manager(&server.url()));
     // No quantum ends here, so nothing but the closed connection makes a thread ask.

@@ -36,14 +36,14 @@ fn a_stopped_writer_goes_on(how: &str) -> (String, String) {
 }
 
 #[test]
-fn a_file_that_looks_at_fences_accepts_nothing_stale() {
+fn a_file_that_checks_fences_accepts_no_stale_write() {
     let (answer, text) = a_stopped_writer_goes_on("fenced");
     assert_eq!((&*answer, &*text), ("refused", "2"));
 }
 
 /// The same without fences: so it is they that keep the other file whole.
 #[test]
-fn a_file_that_does_not_look_at_fences_is_corrupted() {
+fn a_file_that_does_not_check_fences_is_corrupted() {
     let (answer, text) = a_stopped_writer_goes_on("unfenced");
     assert_eq!((&*answer, &*text), ("written", "1"));
 }

@@ -16,7 +16,7 @@ fn nearly(length: Duration) -> Duration {
 }
 
 #[test]
-fn the_sums_are_what_the_threads_did() {
+fn the_sums_match_the_work_of_the_threads() {
     const THREADS: u64 = 8;
     const TURNS: u64 = 50;
     let redis = shared();
@@ -58,7 +58,7 @@ fn the_sums_are_what_the_threads_did() {
 }
 
 #[test]
-fn every_outcome_is_counted_as_what_it_was() {
+fn every_outcome_is_counted_under_its_own_name() {
     let redis = shared();
     let name = name("outcomes");
     let (locks, other) = (manager(redis.url()), manager(redis.url()));
@@ -86,7 +86,7 @@ fn every_outcome_is_counted_as_what_it_was() {
 }
 
 #[test]
-fn what_operators_ask_for_is_counted_too() {
+fn requests_of_operators_are_counted() {
     let redis = shared();
     let name = name("asked");
     let locks = manager(redis.url());
@@ -112,7 +112,7 @@ fn what_operators_ask_for_is_counted_too() {
 }
 
 #[test]
-fn what_is_held_and_waits_now_is_known() {
+fn held_locks_and_waiting_calls_are_counted() {
     let redis = shared();
     let name = name("now");
     let locks = manager(redis.url());
@@ -131,7 +131,7 @@ fn what_is_held_and_waits_now_is_known() {
 }
 
 #[test]
-fn distributions_bracket_what_was_measured() {
+fn distributions_bracket_the_measured_durations() {
     let redis = shared();
     let name = name("brackets");
     let locks = build(patient(redis.url()).quantum(secs(60)));
@@ -186,7 +186,7 @@ fn renewals_are_counted_and_how_late_they_went_out() {
 }
 
 #[test]
-fn what_fails_is_counted_until_it_comes_through() {
+fn failures_are_counted_and_repeated_releases_too() {
     let server = Server::start();
     let locks = build(hasty(&server.url()));
     let long = locks.lock("long").expect("it is free");

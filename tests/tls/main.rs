@@ -98,8 +98,8 @@ fn locks_are_taken_waited_for_and_renewed() {
 }
 
 #[test]
-fn only_the_server_of_that_name_is_trusted() {
-    trusting("only_the_server_of_that_name_is_trusted", || {
+fn only_a_certificate_with_the_name_of_the_url_is_trusted() {
+    trusting("only_a_certificate_with_the_name_of_the_url_is_trusted", || {
         let (_server, port) = server();
         is_refused(&format!("rediss://127.0.0.1:{port}/"), "certificate");
     });
@@ -113,15 +113,15 @@ fn an_unknown_authority_is_not_trusted() {
 }
 
 #[test]
-fn who_speaks_no_tls_or_nothing_else_is_no_server() {
+fn tls_and_plain_ports_are_not_mixed_up() {
     let (server, port) = server();
     is_refused(&format!("rediss://localhost:{}/", server.port()), "");
     is_refused(&format!("redis://localhost:{port}/"), "");
 }
 
 #[test]
-fn a_silent_server_is_given_up_on_in_time() {
-    trusting("a_silent_server_is_given_up_on_in_time", || {
+fn connecting_to_a_silent_server_ends_in_time() {
+    trusting("connecting_to_a_silent_server_ends_in_time", || {
         let (_server, port) = server();
         for fault in [Fault::LoseRequests, Fault::LoseAnswers, Fault::HalfOpen] {
             let proxy = Proxy::to_port(port);

@@ -63,7 +63,7 @@ pub(super) fn holder_at_timeout(lock: &Subject, wait: Duration) -> Option<Arc<st
     }
 }
 
-pub(super) fn with_says_that_the_lease_ended_inside(kind: Kind) {
+pub(super) fn with_returns_lost_if_the_lease_ended_meanwhile(kind: Kind) {
     let name = name("with-lost");
     let lock = kind.of(&manager(shared().url()), &name);
     let mut ran = false;

@@ -76,7 +76,7 @@ pub(super) fn killed_waiters_delay_nobody(kind: Kind) {
     assert!(released.elapsed() < secs(9));
 }
 
-pub(super) fn hung_waiters_cost_one_claim_window_together(kind: Kind) {
+pub(super) fn hung_waiters_delay_others_by_one_pickup_window_together(kind: Kind) {
     const HUNG: usize = 3;
     let redis = shared();
     let name = name("hung-waiters");

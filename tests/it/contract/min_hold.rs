@@ -156,7 +156,7 @@ pub(super) fn a_waiter_that_queues_at_a_kept_lock_has_it_next(kind: Kind) {
     }
 }
 
-pub(super) fn a_waiter_at_a_kept_lock_is_told_its_last_owner(kind: Kind) {
+pub(super) fn a_timeout_at_a_kept_lock_names_the_last_owner(kind: Kind) {
     let (redis, name) = (shared(), name("kept-told"));
     let (tell, told) = channel();
     let locks = build(patient(redis.url()).listener(move |event: &Event<'_>| {
@@ -208,7 +208,7 @@ pub(super) fn a_repeated_release_lengthens_no_min_hold(kind: Kind) {
     );
 }
 
-pub(super) fn turns_that_are_kept_run_no_fence_ahead_of_the_clock(kind: Kind) {
+pub(super) fn fences_do_not_run_ahead_of_the_clock_with_min_hold(kind: Kind) {
     let (redis, name) = (shared(), name("kept-fences"));
     // More than there are permits, so that they wait for each other.
     let tasks = [(); 5].map(|()| {
@@ -253,7 +253,7 @@ pub(super) fn a_lock_that_is_kept_gives_its_unused_fences_back(kind: Kind) {
     }
 }
 
-pub(super) fn a_foreign_key_among_the_kept_keeps_none_of_the_others(kind: Kind) {
+pub(super) fn one_foreign_key_does_not_end_the_min_hold_of_the_other_names(kind: Kind) {
     let (redis, name) = (shared(), name("kept-foreign"));
     let keys = kind.keys(&name);
     let locks = manager(redis.url());

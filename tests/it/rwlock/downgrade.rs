@@ -117,7 +117,7 @@ fn a_lost_writer_becomes_no_reader() {
 }
 
 #[test]
-fn a_downgrade_has_a_hold_time_of_its_own() {
+fn a_downgraded_guard_has_its_own_max_hold() {
     let raw = shared();
     let name = name("max-hold");
     let [lock] = locks(raw, &name);

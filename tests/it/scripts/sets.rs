@@ -291,7 +291,7 @@ fn acquire(redis: &mut Redis, who: usize, waits: bool, from: &str) -> Value {
 }
 
 #[test]
-fn mutexes_and_sets_of_them_keep_to_their_rules() {
+fn mutexes_and_multi_locks_agree_with_their_rules() {
     run(
         300,
         prop::collection::vec(step(), 1..60),
@@ -301,7 +301,7 @@ fn mutexes_and_sets_of_them_keep_to_their_rules() {
 
 /// Two sets that keep a name each and wait for the same one.
 #[test]
-fn sets_in_front_of_a_queue_keep_the_order_in_which_they_came_there() {
+fn multi_locks_at_the_front_of_a_queue_keep_their_order() {
     let [a, b, c, bc, ac] = [0, 2, 3, 6, 7];
     once(|redis| {
         for single in [a, b, c] {
@@ -412,7 +412,7 @@ fn a_cancel_in_a_poller_gap_wakes_the_next_waiter() {
 
 /// A set of two names, of which one is free and has a waiter: first in a poller gap, then because its key has run out.
 #[test]
-fn a_set_does_not_take_a_free_name_past_its_waiters() {
+fn a_multi_lock_does_not_take_a_free_name_that_has_waiters() {
     let life = LIFE.to_string();
     let server = Server::start();
     let client = redis::Client::open(server.url()).expect("a url");
