@@ -17,16 +17,16 @@ fn background(url: &str) -> LockManager {
 fn smoke() {
     let raw = shared();
     let (locks, name) = (background(raw.url()), name("background"));
-    let guard = locks.lock(&name).expect("free");
+    let guard = locks.lock(&name).expect("it is free");
     let fence = guard.fence();
-    guard.release().expect("nobody says otherwise");
+    guard.release().expect("this process knows of no loss");
     assert!(locks.close(PATIENCE), "it did not go out");
     assert!(!raw.exists(&name));
-    let next = manager(raw.url()).try_lock(&name).expect("asked");
+    let next = manager(raw.url()).try_lock(&name).expect("Redis replies");
     assert!(next.expect("released").fence() > fence);
 }
 
-/// Whatever this process gave back it can have again, though nothing may have been sent yet.
+/// A process can lock again at once, although its earlier release may not have been sent yet.
 #[test]
 fn a_queued_release_lets_its_process_lock_again_for_every_kind() {
     let raw = shared();
@@ -35,11 +35,11 @@ fn a_queued_release_lets_its_process_lock_again_for_every_kind() {
         let subject = kind.of(&locks, &format!("{name}:{named}"));
         let mut last = 0;
         for round in 0..50 {
-            let guard = subject.try_lock().expect("asked");
+            let guard = subject.try_lock().expect("Redis replies");
             let guard = guard.unwrap_or_else(|| panic!("{named}: held in round {round}"));
             assert!(guard.fence() >= last, "{named}");
             last = guard.fence();
-            guard.release().expect("nobody says otherwise");
+            guard.release().expect("this process knows of no loss");
         }
     }
     assert!(locks.close(PATIENCE));
@@ -50,7 +50,7 @@ fn a_queued_release_lets_its_process_lock_again_for_every_kind() {
     }
 }
 
-/// So it is for another kind of lock over the same key.
+/// It can also lock the same key as another kind.
 #[test]
 fn a_queued_release_lets_its_process_lock_as_another_kind() {
     let raw = shared();
@@ -59,36 +59,58 @@ fn a_queued_release_lets_its_process_lock_as_another_kind() {
     for round in 0..100 {
         let [a, b] = names(round);
         let rwlock = locks.rwlock(&a);
-        drop(rwlock.try_write().expect("asked").expect("free"));
+        drop(
+            rwlock
+                .try_write()
+                .expect("Redis replies")
+                .expect("it is free"),
+        );
         drop(
             rwlock
                 .try_read()
-                .expect("asked")
+                .expect("Redis replies")
                 .expect("the writer is gone"),
         );
         drop(
             rwlock
                 .try_write()
-                .expect("asked")
+                .expect("Redis replies")
                 .expect("the reader is gone"),
         );
         let semaphore = |permits| locks.semaphore(&a, permits).try_acquire();
-        drop(semaphore(3).expect("asked").expect("the writer is gone"));
-        drop(semaphore(5).expect("asked").expect("the permit is back"));
+        drop(
+            semaphore(3)
+                .expect("Redis replies")
+                .expect("the writer is gone"),
+        );
+        drop(
+            semaphore(5)
+                .expect("Redis replies")
+                .expect("the permit is back"),
+        );
         let set = locks.multi([&a, &b]);
         drop(
             locks
                 .try_lock(&a)
-                .expect("asked")
+                .expect("Redis replies")
                 .expect("the permit is back"),
         );
-        drop(set.try_lock().expect("asked").expect("the mutex is free"));
-        drop(locks.try_lock(&b).expect("asked").expect("the set is free"));
+        drop(
+            set.try_lock()
+                .expect("Redis replies")
+                .expect("the mutex is free"),
+        );
+        drop(
+            locks
+                .try_lock(&b)
+                .expect("Redis replies")
+                .expect("the set is free"),
+        );
     }
     assert!(locks.close(PATIENCE));
 }
 
-/// Two managers, which are to a lock what processes are, with threads that take the same few names in turn.
+/// Threads of two managers lock the same few names in turn. To a lock, two managers are like two processes.
 #[test]
 fn nothing_is_lost_between_processes_that_release_in_the_background() {
     const TIMES: u32 = 40;
@@ -126,14 +148,14 @@ fn a_waiter_in_another_process_is_handed_the_lock() {
         manager(raw.url()),
         name("background"),
     );
-    let guard = locks.lock(&name).expect("free");
+    let guard = locks.lock(&name).expect("it is free");
     let waiting = {
         let (other, name) = (other.clone(), name.clone());
-        task_asleep(move || other.lock(&name).expect("it comes free").fence())
+        task_asleep(move || other.lock(&name).expect("it becomes free").fence())
     };
     raw.wait_until_queued(&name, 1);
     let fence = guard.fence();
-    guard.release().expect("nobody says otherwise");
+    guard.release().expect("this process knows of no loss");
     assert!(waiting.end() > fence);
 }
 
@@ -145,20 +167,20 @@ fn a_loss_that_this_process_knows_is_returned() {
         .lease(secs(2))
         .renew(false)
         .lock()
-        .expect("free");
+        .expect("it is free");
     wait_until("the lease is over", || guard.check().is_err());
     lost(guard.release());
 }
 
-/// So a thousand releases cost the server far fewer requests.
+/// A thousand releases need far fewer requests.
 #[test]
 fn releases_share_requests() {
     let server = Server::start();
     let (raw, locks) = (server.raw(), background(&server.url()));
-    drop(locks.lock("first").expect("free"));
+    drop(locks.lock("first").expect("it is free"));
     let calls = || raw.stats().get("evalsha").copied().unwrap_or(0);
     let guards: Vec<_> = (0..1000)
-        .map(|n| locks.lock(format!("n{n}")).expect("free"))
+        .map(|n| locks.lock(format!("n{n}")).expect("it is free"))
         .collect();
     let before = calls();
     drop(guards);
@@ -172,9 +194,9 @@ fn releases_share_requests() {
 fn close_returns_whether_queued_releases_were_sent() {
     let server = Server::start();
     let locks = background(&server.url());
-    let guard = locks.lock("n").expect("free");
+    let guard = locks.lock("n").expect("it is free");
     server.pause();
-    guard.release().expect("nothing is asked");
+    guard.release().expect("no request is sent");
     assert!(!locks.close(ms(50)));
     server.resume();
     assert!(locks.close(secs(20)));

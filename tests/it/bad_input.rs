@@ -1,5 +1,5 @@
-//! What programs may pass in by mistake: it is refused before anything is sent, or it works as anything else does.
-//! That each kind refuses unfit names and options in each of its ways to lock is in `contract/refusals.rs`.
+//! Invalid and odd arguments. A call refuses them before it sends a request, or they work like any other.
+//! `contract/refusals.rs` tests that each way to lock each kind refuses invalid names and options.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::support::{
 const DAY: Duration = secs(24 * 60 * 60);
 const NANO: Duration = Duration::from_nanos(1);
 
-/// The next shorter length.
+/// Returns the longest duration that is shorter.
 fn less(length: Duration) -> Duration {
     length.saturating_sub(NANO)
 }
@@ -61,7 +61,7 @@ fn odd_names_work_like_any_other() {
     let names: Vec<_> = odd.map(str::to_owned).into_iter().chain(longest).collect();
     for kind in Kind::ALL {
         for name in &names {
-            // A set adds to it.
+            // The keys of a multi-lock are longer than the name.
             if kind == Kind::Multi && name.len() == 1024 {
                 continue;
             }
@@ -88,7 +88,7 @@ fn odd_names_work_like_any_other() {
     }
 }
 
-/// The server says itself that it was asked nothing.
+/// The server counts no command.
 #[test]
 fn refused_arguments_send_nothing() {
     let server = Server::start();
@@ -154,11 +154,11 @@ fn refused_arguments_send_nothing() {
         is_config(text.parse::<Claim>(), "claim");
     }
     assert_eq!(raw.commands(), before);
-    held.release().expect("it was held all the while");
+    held.release().expect("it was held until now");
     assert!(raw.commands() > before, "they are counted");
 }
 
-/// The shortest is a try, the longest has no end, and neither is busy meanwhile.
+/// A wait of 0 is a try, and the longest wait has no end. Neither is a busy loop.
 #[test]
 fn a_wait_may_have_any_duration() {
     let server = Server::start();
@@ -168,7 +168,7 @@ fn a_wait_may_have_any_duration() {
         .map(|&kind| {
             let name = name(kind.name());
             let lock = kind.of(&locks, &name);
-            // The one request of the shortest may go unanswered, as its time is over at once.
+            // The one request of the shortest wait may get no reply, because its time is over at once.
             let shortest = || lock.try_lock_for(NANO);
             let is_unanswered =
                 |outcome: &Result<Option<Guard>>| matches!(outcome, Err(Error::Unavailable { .. }));
@@ -179,11 +179,15 @@ fn a_wait_may_have_any_duration() {
             );
             drop(free);
             for wait in [Duration::MAX, Duration::ZERO] {
-                let guard = lock.try_lock_for(wait).expect("it is asked");
+                let guard = lock.try_lock_for(wait).expect("Redis replies");
                 guard.expect("it is free").release().expect("it was held");
             }
             let guard = kind.rival().of(&holder, &name).lock().expect("it is free");
-            assert!(lock.try_lock_for(Duration::ZERO).expect("asked").is_none());
+            assert!(
+                lock.try_lock_for(Duration::ZERO)
+                    .expect("Redis replies")
+                    .is_none()
+            );
             let held = shortest();
             assert!(is_unanswered(&held) || matches!(held, Ok(None)), "{held:?}");
             let waiting = task(move || {
@@ -194,7 +198,7 @@ fn a_wait_may_have_any_duration() {
             (guard, waiting)
         })
         .collect();
-    // Time itself is what is tested: each polls about once a second, by some ten commands; one that is busy sends
+    // The test needs time to pass: a wait polls about once a second, with some ten commands. A busy loop would send
     // thousands.
     let (before, begun) = (raw.commands(), Instant::now());
     thread::sleep(secs(2));
@@ -205,8 +209,8 @@ fn a_wait_may_have_any_duration() {
         "{a_second} commands a second"
     );
     for (guard, waiting) in waits {
-        guard.release().expect("it was held all the while");
-        assert!(waiting.end().expect("it comes free").is_some());
+        guard.release().expect("it was held until now");
+        assert!(waiting.end().expect("it becomes free").is_some());
     }
 }
 
@@ -219,9 +223,19 @@ fn every_other_call_that_waits_accepts_any_duration() {
     let now = Instant::now();
     let far = now.checked_add(365 * 100 * DAY).expect("it can be said");
     for until in [now, far] {
-        assert!(mutex.try_lock_until(until).expect("asked").is_some());
-        assert!(set.try_lock_until(until).expect("asked").is_some());
-        assert!(reentrant.try_lock_until(until).expect("asked").is_some());
+        assert!(
+            mutex
+                .try_lock_until(until)
+                .expect("Redis replies")
+                .is_some()
+        );
+        assert!(set.try_lock_until(until).expect("Redis replies").is_some());
+        assert!(
+            reentrant
+                .try_lock_until(until)
+                .expect("Redis replies")
+                .is_some()
+        );
     }
     for wait in [Duration::ZERO, Duration::MAX] {
         mutex.with(wait, |_| ()).expect("it is free");
@@ -231,17 +245,21 @@ fn every_other_call_that_waits_accepts_any_duration() {
         drop(
             locks
                 .try_lock_for("n", wait)
-                .expect("asked")
+                .expect("Redis replies")
                 .expect("it is free"),
         );
     }
     let limiter = locks.rate_limiter("rate", 1, ms(100));
     for _ in 0..3 {
-        let admission = limiter.try_acquire_for(Duration::MAX).expect("asked");
+        let admission = limiter
+            .try_acquire_for(Duration::MAX)
+            .expect("Redis replies");
         assert_eq!(admission, Admission::Admitted);
     }
-    let admission = limiter.try_acquire_for(Duration::ZERO).expect("asked");
-    // On a busy machine its time may have come.
+    let admission = limiter
+        .try_acquire_for(Duration::ZERO)
+        .expect("Redis replies");
+    // On a busy machine its place may be free by now.
     if let Admission::RetryAfter(wait) = admission {
         assert!(wait <= ms(100), "{wait:?}");
     }
@@ -251,12 +269,12 @@ fn every_other_call_that_waits_accepts_any_duration() {
         other.with_lock("n", Duration::ZERO, |_| ()),
         Err(Error::Timeout { .. })
     ));
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
     assert!(task(move || locks.close(Duration::MAX)).end());
     assert!(other.close(Duration::ZERO));
 }
 
-/// An option, how it is set, and what it may be.
+/// The name of a setting, the function that sets it, and the values to test.
 type Length = (
     &'static str,
     fn(Builder, Duration) -> Builder,
@@ -311,7 +329,7 @@ fn durations_work_at_their_bounds_and_are_refused_beyond() {
         for length in [least, most] {
             let locks = set(patient(&server.url()), length).build_unchecked();
             let locks = locks.expect(option);
-            // A millisecond may well be too short, or a guard be lost at once.
+            // A limit of 1 ms may be too short for the request, and a guard with it may be lost at once.
             let outcome = task(move || locks.with_lock(option, PATIENCE, |_| ())).end();
             let is_fine = matches!(
                 outcome,
@@ -342,7 +360,7 @@ fn counts_work_at_their_bounds_and_are_refused_beyond() {
                 .expect("it is free"),
         );
     }
-    // How many there are is known to the server alone.
+    // Only the server knows how many databases it has.
     for database in [16, i64::MAX] {
         let built = builder().database(database).build().map(drop);
         is_config(built, "database");
@@ -373,7 +391,7 @@ fn prefixes_are_refused_or_part_of_the_key() {
         ("{", "}n", false),
         ("x:lh", ":fence", false),
     ] {
-        // A name of this run's own, where the prefix leaves room for one.
+        // The name is unique to this run, unless the prefix leaves no room for that.
         let own = if is_fit {
             name("prefix") + end
         } else {
@@ -390,12 +408,15 @@ fn prefixes_are_refused_or_part_of_the_key() {
                 );
                 continue;
             }
-            let guard = outcome.expect("asked").expect("it is free");
+            let guard = outcome.expect("Redis replies").expect("it is free");
             assert_eq!(guard.lease().name(), own);
             assert!(raw.exists(&format!("{prefix}{own}")));
-            let seen = locks.inspect(&own).expect("asked").expect("it is held");
+            let seen = locks
+                .inspect(&own)
+                .expect("Redis replies")
+                .expect("it is held");
             assert_eq!(seen.name, own);
-            guard.release().expect("it was held all the while");
+            guard.release().expect("it was held until now");
         }
     }
 }
@@ -421,7 +442,10 @@ fn labels_are_refused_or_shown() {
     for label in ["", ":", "a:b:c", "%s'\"\\{}", &long[1..]] {
         let (locks, name) = (build(patient(raw.url()).label(label)), name("label"));
         let guard = locks.lock(&name).expect("it is free");
-        let seen = locks.inspect(&name).expect("asked").expect("it is held");
+        let seen = locks
+            .inspect(&name)
+            .expect("Redis replies")
+            .expect("it is held");
         assert_eq!(seen.holders[0].label.as_deref(), Some(label));
         assert_eq!(seen.holders[0].fence, Some(guard.fence()));
         assert!(raw.exists(&fence_of(&name)));
@@ -433,7 +457,7 @@ fn labels_are_refused_or_shown() {
     }
 }
 
-/// Whatever is wrong with a URL, and in whatever part of it, its password is not shown.
+/// No error shows the password, whichever part of the URL is wrong.
 #[test]
 fn urls_are_refused_or_used_and_never_shown() {
     let shown = |error: &Error| format!("{error} {error:?}");
@@ -515,7 +539,7 @@ fn urls_are_refused_or_used_and_never_shown() {
             .unwrap_or_else(|error| panic!("{url}: {error}"));
         assert!(!format!("{locks:?}").contains("s3cret"), "{url}");
     }
-    // None of these hosts is asked for; those that are here and have nobody are.
+    // Nothing resolves these hosts. No server listens at the addresses of this machine.
     for url in [
         unused_url().replace("//", "//user:s3cret@"),
         unused_url().replace("127.0.0.1", ":s3cret@[::1]"),

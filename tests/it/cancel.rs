@@ -87,10 +87,10 @@ fn a_parked_thread_leaves_and_the_others_keep_their_order() {
     stop.cancel();
     cancelled(parked.end());
     guard.release().expect("it was held");
-    let first = delegate.end().expect("its turn comes");
+    let first = delegate.end().expect("it gets its turn");
     let fence = first.fence();
     first.release().expect("it was held");
-    assert!(last.end().expect("its turn comes").fence() > fence);
+    assert!(last.end().expect("it gets its turn").fence() > fence);
     nothing_is_left(&server.raw(), "n");
 }
 
@@ -150,7 +150,7 @@ fn a_delegate_hands_its_place_to_the_next_thread() {
     wait_until("the next thread asks", || other.stats().requests > asked);
     assert_eq!(redis.queue("n"), place);
     guard.release().expect("it was held");
-    drop(next.end().expect("its turn comes"));
+    drop(next.end().expect("it gets its turn"));
     nothing_is_left(&redis, "n");
 }
 
@@ -175,7 +175,7 @@ fn a_delegate_leaves_the_queue_in_redis() {
     }
     redis.wait_until_queued("n", 1);
     guard.release().expect("it was held");
-    drop(waiting.end().expect("its turn comes"));
+    drop(waiting.end().expect("it gets its turn"));
     nothing_is_left(&redis, "n");
 }
 
@@ -193,15 +193,15 @@ fn a_call_inside_of_a_request_ends_with_it() {
     proxy.strike(Role::Pool, Fault::LoseAnswers);
     guard.release().expect("it was held");
     proxy.wait_until_struck(Role::Pool);
-    // Its claim is carried out, and it does not know.
+    // Redis executes its request, and the call does not know.
     stop.cancel();
     cancelled(waiting.end());
     proxy.heal();
-    drop(manager(&server.url()).lock("n").expect("it comes free"));
+    drop(manager(&server.url()).lock("n").expect("it becomes free"));
     nothing_is_left(&redis, "n");
 }
 
-/// Ends many calls that wait for the only connection to a server that does not reply, and checks that they end.
+/// Checks that `end` ends many calls. All of them wait for the only connection, and its server does not reply.
 fn ends_calls_without_a_connection(end: impl FnOnce(&LockManager, &Cancel)) {
     const CALLS: u32 = 30;
     // One after the other the calls would take CALLS times as long.
@@ -317,7 +317,7 @@ fn a_rate_limiters_place_stays_taken() {
     wait_until("it asks for its place", || locks.stats().requests > asked);
     stop.cancel();
     cancelled(waiting.end());
-    match limiter.try_acquire().expect("asked") {
+    match limiter.try_acquire().expect("Redis replies") {
         Admission::RetryAfter(wait) => assert!(wait > LONG, "{wait:?}"),
         other => panic!("{other:?}"),
     }
@@ -344,7 +344,12 @@ fn thousands_of_threads_share_a_token() {
     for guard in guards {
         let name = guard.name().to_owned();
         guard.release().expect("it was held");
-        drop(locks.try_lock(&name).expect("asked").expect("it is free"));
+        drop(
+            locks
+                .try_lock(&name)
+                .expect("Redis replies")
+                .expect("it is free"),
+        );
     }
 }
 
@@ -382,7 +387,7 @@ fn meets_a_cancel(rounds: u32, mut round: impl FnMut(&Cancel, &Sender<()>) -> bo
     assert!(cancels > 0, "the grant won every round");
 }
 
-/// Whether it was granted; an error can only be the cancel.
+/// Returns whether the lock was granted. An error must be `Cancelled`.
 #[track_caller]
 fn granted(result: Result<LockGuard>) -> bool {
     match result {
@@ -394,7 +399,7 @@ fn granted(result: Result<LockGuard>) -> bool {
 
 #[track_caller]
 fn is_free(locks: &LockManager) {
-    let guard = locks.try_lock_for("n", PATIENCE).expect("asked");
+    let guard = locks.try_lock_for("n", PATIENCE).expect("Redis replies");
     guard.expect("it is free").release().expect("it was held");
 }
 
@@ -412,8 +417,8 @@ fn a_cancel_that_meets_a_grant_leaves_no_orphan() {
     nothing_is_left(&server.raw(), "n");
 }
 
-/// Of two threads that wait for the lock, the first is cancelled as the lock comes to it: one of them has it, and then the
-/// other, or nobody.
+/// Two threads wait for the lock. The first is cancelled at about the moment at which it gets the lock. The second
+/// must get the lock in either case.
 fn hand_over_meets_a_cancel(holder: &LockManager, waiters: &Mutex, redis: &Raw, queued: bool) {
     meets_a_cancel(60, |stop, go| {
         let guard = holder.lock("n").expect("it is free");
@@ -445,7 +450,7 @@ fn a_cancel_that_meets_a_hand_over_between_processes_costs_nobody_a_turn() {
     hand_over_meets_a_cancel(&one, &other.mutex("n"), &server.raw(), true);
 }
 
-/// The process behind the one that is cancelled has the lock, at the latest after a claim window.
+/// The process behind the cancelled one gets the lock, at the latest after one pickup window.
 #[test]
 fn a_cancel_that_meets_a_hand_over_passes_the_lock_to_the_next_process() {
     let server = Server::start();

@@ -1,4 +1,4 @@
-//! Locks that go from one guard to another: detached here, adopted there.
+//! Locks that go from one guard to another by a claim: one process detaches, another adopts.
 
 use std::sync::Barrier;
 use std::thread::{self, ScopedJoinHandle};
@@ -13,7 +13,7 @@ use crate::support::{
 
 const LONG: std::time::Duration = secs(600);
 
-/// Adopts a claim that is no longer good.
+/// Adopts a claim whose lock is lost.
 #[track_caller]
 fn too_late(locks: &LockManager, claim: &Claim) -> Lost {
     let lost = lost(locks.adopt(claim));
@@ -33,21 +33,25 @@ fn smoke() {
     assert_eq!((claim.name(), claim.fence()), (&*name, fence));
     assert!(told.recv_timeout(PATIENCE).is_err(), "a healthy end");
     assert_eq!(raw.get(&name), Some(owner));
-    assert!(one.try_lock(&name).expect("it is asked").is_none());
+    assert!(one.try_lock(&name).expect("Redis replies").is_none());
 
-    let guard = other.adopt(&claim).expect("nobody has it");
+    let guard = other.adopt(&claim).expect("it is not adopted yet");
     assert!(guard.fence() > fence);
     assert_eq!(raw.get(&name).as_deref(), Some(guard.owner()));
     assert_eq!((guard.name(), guard.state()), (&*name, LeaseState::Held));
     for locks in [&one, &other] {
         assert_eq!(too_late(locks, &claim).cause, LostCause::Taken);
-        assert!(locks.try_lock(&name).expect("it is asked").is_none());
+        assert!(locks.try_lock(&name).expect("Redis replies").is_none());
     }
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
     for locks in [&one, &other] {
         assert_eq!(too_late(locks, &claim).cause, LostCause::Removed);
     }
-    drop(one.try_lock(&name).expect("asked").expect("it is free"));
+    drop(
+        one.try_lock(&name)
+            .expect("Redis replies")
+            .expect("it is free"),
+    );
 }
 
 #[test]
@@ -60,9 +64,9 @@ fn the_same_manager_may_adopt_it() {
     for _ in 0..5 {
         assert!(guard.fence() > fence);
         fence = guard.fence();
-        guard = locks.adopt(&guard.detach()).expect("nobody has it");
+        guard = locks.adopt(&guard.detach()).expect("it is not adopted yet");
     }
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
     assert!(!raw.exists(&name));
 }
 
@@ -73,7 +77,7 @@ fn an_adopted_lock_is_renewed_and_a_detached_one_is_not() {
     let locks = build(patient(raw.url()).lease(secs(9)));
     let guard = locks.lock(&name).expect("it is free");
     raw.wait_until_renewed(&name, 1);
-    let guard = locks.adopt(&guard.detach()).expect("nobody has it");
+    let guard = locks.adopt(&guard.detach()).expect("it is not adopted yet");
     raw.wait_until_renewed(&name, 2);
     guard.check().expect("it is held");
     let claim = guard.detach();
@@ -89,20 +93,20 @@ fn a_detached_lock_has_a_full_lease_if_it_was_renewed() {
         let name = name("full");
         let guard = locks.mutex(&name).renew(renew).lock();
         let guard = guard.expect("it is free");
-        // As if most of it were over.
+        // Simulates that most of the lease is over.
         let () = raw.ask(&["PEXPIRE", &name, "60000"]);
         let claim = guard.detach();
         assert_eq!(raw.ttl(&name).is_some_and(|ttl| ttl > secs(60)), renew);
-        drop(locks.adopt(&claim).expect("nobody has it"));
+        drop(locks.adopt(&claim).expect("it is not adopted yet"));
     }
-    // What it was extended to is not shortened.
+    // `detach` does not shorten an extended lease.
     let name = name("extended");
     let guard = locks.lock(&name).expect("it is free");
     guard.extend(LONG * 2).expect("it is held");
     let claim = guard.detach();
     assert!(raw.ttl(&name).is_some_and(|ttl| ttl > LONG));
-    // But that was for the guard which asked for it, and its claim.
-    let guard = locks.adopt(&claim).expect("nobody has it");
+    // The extension belongs to the guard that asked for it, and to its claim.
+    let guard = locks.adopt(&claim).expect("it is not adopted yet");
     assert!(raw.ttl(&name).is_some_and(|ttl| ttl <= LONG));
     drop(guard);
 }
@@ -113,8 +117,8 @@ fn an_adopted_lock_has_the_min_hold_of_its_manager_from_the_adoption_on() {
     let [one, other] = [ms(0), LONG].map(|length| build(patient(raw.url()).min_hold(length)));
     let name = name("min-hold");
     let guard = other.lock(&name).expect("it is free");
-    let guard = one.adopt(&guard.detach()).expect("nobody has it");
-    guard.release().expect("it was held all the while");
+    let guard = one.adopt(&guard.detach()).expect("it is not adopted yet");
+    guard.release().expect("it was held until now");
     assert!(!raw.exists(&name), "the first guard's goes on");
 
     let (guard, begun) = (one.lock(&name).expect("it is free"), Instant::now());
@@ -122,8 +126,8 @@ fn an_adopted_lock_has_the_min_hold_of_its_manager_from_the_adoption_on() {
         begun.elapsed() > ms(500)
     });
     let (claim, begun) = (guard.detach(), Instant::now());
-    let guard = other.adopt(&claim).expect("nobody has it");
-    guard.release().expect("it was held all the while");
+    let guard = other.adopt(&claim).expect("it is not adopted yet");
+    guard.release().expect("it was held until now");
     let ttl = raw.ttl(&name).expect("it is kept");
     assert!(ttl <= LONG && ttl + begun.elapsed() + ms(100) > LONG);
 }
@@ -138,7 +142,7 @@ fn detach_works_while_the_server_is_silent() {
     server.resume();
     let guard = manager(&server.url()).adopt(&claim);
     guard
-        .expect("nobody has it")
+        .expect("it is not adopted yet")
         .release()
         .expect("it was held");
 }
@@ -149,21 +153,21 @@ fn an_adoption_whose_answer_was_lost_is_repeated() {
     let locks = build(hasty(&server.url()));
     let other = manager(&server.url());
     let raw = server.raw();
-    // So that the server knows the script.
+    // Loads the script into the server.
     let claim = locks.lock("n").expect("it is free").detach();
-    let claim = locks.adopt(&claim).expect("nobody has it").detach();
+    let claim = locks.adopt(&claim).expect("it is not adopted yet").detach();
     server.pause();
     let error = locks.adopt(&claim).map(drop);
     assert!(matches!(error, Err(Error::Unavailable { .. })), "{error:?}");
     server.resume();
-    wait_until("it is carried out", || {
+    wait_until("Redis executes it", || {
         raw.get("n").is_some_and(|owner| owner != claim.owner())
     });
     assert_eq!(too_late(&other, &claim).cause, LostCause::Taken);
     let guard = locks.adopt(&claim).expect("it has it already");
     assert!(guard.fence() > claim.fence());
     too_late(&locks, &claim);
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
     too_late(&locks, &claim);
     assert!(!raw.exists("n"));
 }
@@ -174,7 +178,7 @@ fn a_lost_guard_gives_a_claim_that_is_lost() {
     let locks = manager(raw.url());
     let short = |name: &str| locks.mutex(name).lease(secs(2)).renew(false);
 
-    // The key is there still, since somebody has lengthened its life.
+    // The key still exists, because another client has lengthened its life.
     let kept = name("kept");
     let guard = locks.mutex(&kept).lease(secs(3)).renew(false).lock();
     let guard = guard.expect("it is free");
@@ -187,20 +191,20 @@ fn a_lost_guard_gives_a_claim_that_is_lost() {
     wait_until("it is lost", || guard.state() == LeaseState::Lost);
     too_late(&locks, &guard.detach());
 
-    // Nobody has noticed, but the renewal does.
+    // Only the renewal of the adopted lock finds the loss.
     let deleted = name("deleted");
     let guard = locks.lock(&deleted).expect("it is free");
     let () = raw.ask(&["DEL", &deleted]);
     too_late(&locks, &guard.detach());
 
-    // Nobody has noticed, and nobody asks.
+    // Nothing has found the loss yet.
     let taken = name("taken");
     let guard = locks.mutex(&taken).lease(LONG).renew(false).lock();
     let guard = guard.expect("it is free");
     let () = raw.ask(&["DEL", &taken]);
     let next = manager(raw.url()).lock(&taken).expect("it is free");
     assert_eq!(too_late(&locks, &guard.detach()).cause, LostCause::Taken);
-    next.release().expect("it was held all the while");
+    next.release().expect("it was held until now");
 
     let exceeded = name("exceeded");
     let guard = locks.mutex(&exceeded).max_hold(Some(ms(300))).lock();
@@ -211,7 +215,7 @@ fn a_lost_guard_gives_a_claim_that_is_lost() {
     let broken = name("broken");
     let claim = locks.lock(&broken).expect("it is free").detach();
     let done = manager(raw.url()).force_release(&broken, claim.owner());
-    assert!(done.expect("it is asked"));
+    assert!(done.expect("Redis replies"));
     assert_eq!(too_late(&locks, &claim).cause, LostCause::Removed);
 }
 
@@ -243,7 +247,7 @@ fn one_of_several_adopters_gets_the_lock() {
             held.filter_map(|held| held.expect("no panic")).collect()
         });
         let [guard] = <[LockGuard; 1]>::try_from(held).expect("one has it");
-        guard.release().expect("it was held all the while");
+        guard.release().expect("it was held until now");
         assert!(!raw.exists(&name));
     }
 }
@@ -261,12 +265,12 @@ fn the_threads_behind_a_detached_lock_ask_for_it_and_keep_their_order() {
     let claim = guard.detach();
     raw.wait_until_queued(&name, 2);
     let mut fence = claim.fence();
-    let guard = adopter.adopt(&claim).expect("nobody has it");
+    let guard = adopter.adopt(&claim).expect("it is not adopted yet");
     for guard in [task(|| Ok(guard)), elsewhere, here, later] {
-        let guard = guard.end().expect("it comes free");
+        let guard = guard.end().expect("it becomes free");
         assert!(guard.fence() > fence);
         fence = guard.fence();
-        guard.release().expect("it was held all the while");
+        guard.release().expect("it was held until now");
     }
     assert!(!raw.exists(&name));
 }
@@ -277,27 +281,27 @@ fn a_lock_is_adopted_while_threads_wait_for_it() {
     let name = name("waited-for");
     let [one, other] = [(); 2].map(|()| build(patient(raw.url()).quantum(LONG)));
     let claim = one.lock(&name).expect("it is free").detach();
-    // One of this process asks Redis; others stand behind it, and one elsewhere.
+    // One thread of this process asks Redis. Another thread stands behind it, and so does another process.
     let here = locking(&other.mutex(&name));
     raw.wait_until_queued(&name, 1);
     let elsewhere = locking(&one.mutex(&name));
     raw.wait_until_queued(&name, 2);
     let later = locking_asleep(&other.mutex(&name));
     let mut fence = claim.fence();
-    let guard = other.adopt(&claim).expect("nobody has it");
+    let guard = other.adopt(&claim).expect("it is not adopted yet");
     let tried = other.try_lock(&name).expect("it is known");
     assert!(tried.is_none());
-    // Not to the thread behind the one that asks, however long the quantum is.
+    // The thread behind the delegate gets no guard in memory, however long the quantum is.
     for guard in [task(|| Ok(guard)), here] {
-        let guard = guard.end().expect("it comes free");
+        let guard = guard.end().expect("it becomes free");
         assert!(guard.fence() > fence);
         fence = guard.fence();
-        guard.release().expect("it was held all the while");
+        guard.release().expect("it was held until now");
     }
     for guard in [later, elsewhere] {
-        let guard = guard.end().expect("it comes free");
+        let guard = guard.end().expect("it becomes free");
         assert!(guard.fence() > fence);
-        guard.release().expect("it was held all the while");
+        guard.release().expect("it was held until now");
     }
     assert!(!raw.exists(&name));
 }
@@ -308,20 +312,20 @@ fn an_adopted_lock_is_handed_on_in_memory() {
     let name = name("passed-on");
     let locks = build(patient(raw.url()).quantum(LONG));
     let claim = locks.lock(&name).expect("it is free").detach();
-    let guard = locks.adopt(&claim).expect("nobody has it");
+    let guard = locks.adopt(&claim).expect("it is not adopted yet");
     let behind = [(); 3].map(|()| locking_asleep(&locks.mutex(&name)));
     let mut fence = guard.fence();
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
     let mut owners = Vec::new();
     for guard in behind {
-        let guard = guard.end().expect("it comes free");
+        let guard = guard.end().expect("it becomes free");
         assert!(guard.fence() > fence);
         fence = guard.fence();
         owners.push(guard.owner().to_owned());
-        guard.release().expect("it was held all the while");
+        guard.release().expect("it was held until now");
     }
     owners.dedup();
-    assert_eq!(owners.len(), 1, "asked for anew");
+    assert_eq!(owners.len(), 1, "the place was asked for again");
 }
 
 #[test]
@@ -334,10 +338,10 @@ fn a_timeout_beside_an_adopted_lock_strands_no_other_waiter() {
     let asks = task(move || mutex.try_lock_for(secs(6)));
     raw.wait_until_queued(&name, 1);
     let behind = locking_asleep(&locks.mutex(&name));
-    let guard = locks.adopt(&claim).expect("nobody has it");
+    let guard = locks.adopt(&claim).expect("it is not adopted yet");
     crate::support::gave_up(asks);
-    guard.release().expect("it was held all the while");
-    let next = behind.end().expect("it comes free");
+    guard.release().expect("it was held until now");
+    let next = behind.end().expect("it becomes free");
     assert!(next.fence() > claim.fence());
 }
 
@@ -345,32 +349,32 @@ fn a_timeout_beside_an_adopted_lock_strands_no_other_waiter() {
 fn adoption_ignores_fences_that_were_only_reserved() {
     let raw = shared();
     let name = name("fences");
-    // A block of ten minutes' worth.
+    // A block of fences for ten minutes.
     let locks = build(patient(raw.url()).quantum(LONG));
     let guard = locks.lock(&name).expect("it is free");
     let other = manager(raw.url());
     let waiting = [(); 2].map(|()| locking_asleep(&locks.mutex(&name)));
     drop(guard);
     let [first, second] = waiting;
-    drop(first.end().expect("it comes free"));
-    let claim = second.end().expect("it comes free").detach();
+    drop(first.end().expect("it becomes free"));
+    let claim = second.end().expect("it becomes free").detach();
     let kept: u64 = raw.ask(&["GET", &fence_of(&name)]);
     assert!(kept > claim.fence() + 500_000_000, "a block was reserved");
-    let guard = other.adopt(&claim).expect("nobody has it");
+    let guard = other.adopt(&claim).expect("it is not adopted yet");
     let (seconds, micros): (u64, u64) = raw.ask(&["TIME"]);
     assert!(guard.fence() > claim.fence());
     assert!(
         guard.fence() <= seconds * 1_000_000 + micros,
         "ahead of time"
     );
-    // Where the record is forgotten, the claim has it.
+    // If Redis lost the record, the claim has the last fence.
     let ahead = guard.fence() + 30_000_000;
     let claim = guard.detach();
     let () = raw.ask(&["DEL", &fence_of(&name)]);
     let text = claim.to_string();
     let (_, rest) = text.split_once('/').expect("a fence first");
     let claim: Claim = format!("{ahead}/{rest}").parse().expect("a claim");
-    let guard = other.adopt(&claim).expect("nobody has it");
+    let guard = other.adopt(&claim).expect("it is not adopted yet");
     assert_eq!(guard.fence(), ahead + 1);
     drop(guard);
     assert!(raw.ttl(&fence_of(&name)).is_some(), "it stays for ever");
@@ -383,7 +387,7 @@ fn claims_go_from_process_to_process() {
     let locks = build(patient(raw.url()).lease(secs(5)));
     let claim = locks.lock(&name).expect("it is free").detach();
     let mut heir = Child::start_with(raw.url(), "", Some(&claim));
-    // By its environment.
+    // The environment passes the claim.
     let answer = heir.ask("adopt it");
     let fence = answer.strip_prefix("locked ").map(str::parse);
     let Some(Ok(fence)) = fence else {
@@ -392,8 +396,8 @@ fn claims_go_from_process_to_process() {
     assert!(claim.fence() < fence);
     assert_eq!(heir.ask("state it"), "Held");
     too_late(&locks, &claim);
-    assert!(locks.try_lock(&name).expect("it is asked").is_none());
-    // And as a word.
+    assert!(locks.try_lock(&name).expect("Redis replies").is_none());
+    // A command passes the claim.
     let text = heir.ask("detach it");
     heir.kill();
     let mut last = Child::start(raw.url(), "");
@@ -402,7 +406,7 @@ fn claims_go_from_process_to_process() {
     let waiting = locking(&locks.mutex(&name));
     raw.wait_until_queued(&name, 1);
     assert_eq!(last.ask("release it"), "released");
-    assert!(waiting.end().expect("it comes free").fence() > fence);
+    assert!(waiting.end().expect("it becomes free").fence() > fence);
     let answer = last.ask(format_args!("adopt it {text}"));
     assert!(answer.starts_with("Lost("), "{answer}");
 }
@@ -413,7 +417,7 @@ fn claims_that_cannot_be_adopted_are_refused() {
     let name = name("refused");
     let locks = manager(raw.url());
     let claim = locks.lock(&name).expect("it is free").detach();
-    // The prefix is the manager's, and so the key is another.
+    // The manager's prefix is part of the key, so this is another key.
     too_late(&build(patient(raw.url()).prefix("p:")), &claim);
     let unfit = build(patient(raw.url()).prefix("}"));
     let error = unfit.adopt(&claim);
@@ -440,18 +444,18 @@ fn a_fence_of_another_type_leaves_the_claim_as_it_is() {
     assert!(matches!(error, Err(Error::WrongType { .. })), "{error:?}");
     assert_eq!(raw.get(&name).as_deref(), Some(claim.owner()));
     let () = raw.ask(&["DEL", &fence_of(&name)]);
-    drop(locks.adopt(&claim).expect("nobody has it"));
+    drop(locks.adopt(&claim).expect("it is not adopted yet"));
 }
 
-/// A claim is text that anybody may write. A fence that the lock never gave would be remembered until the clock is past
-/// it, and all later fences would follow it.
+/// Any program can write a claim, because it is text. If `adopt` accepted a fence that the lock never gave, Redis
+/// would keep it until the clock is past it, and all later fences would follow it.
 #[test]
 fn a_claim_with_a_fence_that_was_never_given_is_refused_and_leaves_the_record_alone() {
     let raw = shared();
     let locks = manager(raw.url());
     for forgotten in [false, true] {
         let name = name("forged");
-        let claim = locks.lock(&name).expect("free").detach();
+        let claim = locks.lock(&name).expect("it is free").detach();
         let record = fence_of(&name);
         if forgotten {
             let () = raw.ask(&["DEL", &record]);
@@ -459,7 +463,7 @@ fn a_claim_with_a_fence_that_was_never_given_is_refused_and_leaves_the_record_al
         let before: Option<u64> = raw.ask(&["GET", &record]);
         let minute = 60_000_000;
         let day = 24 * 60 * minute;
-        // The clock runs on while this test does, so without a record a smaller change may not be seen.
+        // The clock runs on during the test. So without a record a small change may not be detected.
         let least = if forgotten { day / 2 } else { minute / 2 };
         let first = claim.fence();
         for fence in [
@@ -476,7 +480,7 @@ fn a_claim_with_a_fence_that_was_never_given_is_refused_and_leaves_the_record_al
         }
         let guard = locks.adopt(&claim).expect("it is held");
         assert!(guard.fence() > claim.fence() && guard.fence() < claim.fence() + day / 2);
-        guard.release().expect("held");
+        guard.release().expect("it is held");
         assert!(raw.ttl(&record).expect("it expires") < secs(60 * 60));
     }
 }

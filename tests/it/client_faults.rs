@@ -1,4 +1,4 @@
-//! Programs that do to their own locks what they should not, or much of it at once.
+//! Programs that misuse their locks, or use very many of them.
 
 use std::panic;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ fn a_thousand_threads_that_wait_stop_neither_renewal_nor_release() {
     let server = Server::start();
     let redis = server.raw();
     let holder = manager(&server.url());
-    // One connection for all that wait, each for a name of its own, and so each with requests of its own.
+    // All waits share one connection. Each waits for another name, so each sends its own requests.
     let locks = build(patient(&server.url()).pool_size(1));
     let mine = locks.mutex("mine").lease(secs(9)).lock();
     let mine = mine.expect("it is free");
@@ -29,7 +29,7 @@ fn a_thousand_threads_that_wait_stop_neither_renewal_nor_release() {
         .iter()
         .map(|guard| locking(&locks.mutex(guard.name())))
         .collect();
-    // On a busy machine so many requests take long; what matters is that they go on.
+    // A busy machine may need long for this many requests. The test only checks that they go on.
     for number in (0..=THREADS).step_by(50) {
         wait_until("the next fifty wait", || {
             locks.stats().waiting >= number as u64
@@ -42,7 +42,7 @@ fn a_thousand_threads_that_wait_stop_neither_renewal_nor_release() {
     assert_eq!(locks.stats().waiting, THREADS as u64);
     drop(held);
     for wait in waits {
-        drop(wait.end().expect("it comes free"));
+        drop(wait.end().expect("it becomes free"));
     }
 }
 
@@ -52,7 +52,7 @@ fn ten_thousand_threads_at_once_each_get_a_turn() {
     let name = name("ten-thousand");
     let locks = manager(shared().url());
     let mutex = locks.mutex(&name);
-    // Read, and then written: what a mutex that excludes nobody would lose.
+    // Each thread reads the number and then writes it, so a mutex that does not exclude would lose updates.
     let counter = Arc::new(AtomicU32::new(0));
     let guard = mutex.lock().expect("it is free");
     let threads: Vec<_> = (0..THREADS)
@@ -61,11 +61,11 @@ fn ten_thousand_threads_at_once_each_get_a_turn() {
             thread::Builder::new()
                 .stack_size(64 * 1024)
                 .spawn(move || {
-                    let guard = mutex.lock().expect("it comes free");
+                    let guard = mutex.lock().expect("it becomes free");
                     let value = counter.load(Ordering::Relaxed);
                     thread::yield_now();
                     counter.store(value + 1, Ordering::Relaxed);
-                    guard.release().expect("it was held all the while");
+                    guard.release().expect("it was held until now");
                 })
                 .expect("a thread")
         })
@@ -76,8 +76,8 @@ fn ten_thousand_threads_at_once_each_get_a_turn() {
         });
     }
     assert_eq!(counter.load(Ordering::Relaxed), 0);
-    guard.release().expect("it was held all the while");
-    // On a busy machine so many turns take long; what matters is that they go on.
+    guard.release().expect("it was held until now");
+    // A busy machine may need long for this many turns. The test only checks that they go on.
     for number in (0..=THREADS).step_by(100) {
         wait_until("the next hundred have theirs", || {
             counter.load(Ordering::Relaxed) >= number
@@ -100,15 +100,15 @@ fn a_panic_releases_the_lock_to_waiting_threads() {
     let mutex = locks.mutex(&name);
     let guard = mutex.lock().expect("it is free");
     let fence = guard.fence();
-    // A thread of the same process, and another process. Each releases on its own thread: which of them comes first
-    // is for the quantum to decide.
+    // A thread of the same process waits, and so does another process. Each releases on its own thread, because the
+    // quantum decides which of them gets the lock first.
     let here = waiting(&mutex);
     let elsewhere = waiting(&manager(redis.url()).mutex(&name));
     redis.wait_until_queued(&name, 1);
     let panicked = task(move || {
         panic::catch_unwind(panic::AssertUnwindSafe(|| {
             let _held = guard;
-            // Without the message of a panic, which would look like a failure.
+            // `panic!` would print a message that looks like a failure.
             panic::resume_unwind(Box::new(()));
         }))
     });
@@ -120,7 +120,7 @@ fn a_panic_releases_the_lock_to_waiting_threads() {
     assert!(!redis.exists(&name));
 }
 
-/// Locks on a thread, which sleeps when this returns, and releases there. It ends with the fence.
+/// Starts a thread that locks, releases, and returns the fence. This function returns when the thread sleeps.
 fn waiting(mutex: &Mutex) -> Task<leasehold::Result<u64>> {
     let mutex = mutex.clone();
     task_asleep(move || {
@@ -137,23 +137,23 @@ fn waits_and_guards_outlive_their_manager() {
     let held = manager(redis.url()).lock(&name).expect("it is free");
     let locks = manager(redis.url());
     let (one, other) = (locks.mutex(&name), locks.mutex(&name));
-    // One asks, the other waits behind it; their handles go with them.
+    // One thread asks Redis, and the other waits behind it. The threads own their handles.
     let asking = task(move || one.lease(secs(9)).lock());
     redis.wait_until_queued(&name, 1);
     let behind = locking_asleep(&other.lease(secs(9)));
     drop(locks);
-    held.release().expect("it was held all the while");
-    let guard = asking.end().expect("it comes free");
-    // Nobody has anything of its manager any more but this and the one behind it.
+    held.release().expect("it was held until now");
+    let guard = asking.end().expect("it becomes free");
+    // Only this thread and the one behind it still own anything of their manager.
     redis.wait_until_renewed(&name, 2);
     assert_ne!(guard.state(), LeaseState::Lost);
-    guard.release().expect("it was held all the while");
-    let guard = behind.end().expect("it comes free");
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
+    let guard = behind.end().expect("it becomes free");
+    guard.release().expect("it was held until now");
     assert!(!redis.exists(&name));
 }
 
-/// Locks on a thread, and returns when the server has the request and does not answer.
+/// Locks on a thread. Returns when the server has received the request and does not reply.
 fn inside_a_request(server: &Server, mutex: Mutex) -> Task<leasehold::Result<bool>> {
     server.pause();
     task_asleep(move || {
@@ -180,7 +180,7 @@ fn a_close_during_a_request_ends_the_wait_with_its_answer() {
     assert!(matches!(closed, Err(Error::Closed)), "{closed:?}");
     assert!(locks.close(PATIENCE), "something is left to send");
     assert_eq!(redis.queue("n"), [""; 0]);
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
     assert!(!redis.exists("n"));
 }
 
@@ -202,26 +202,26 @@ fn a_grant_during_a_close_is_returned_as_a_guard() {
 fn a_close_during_a_request_without_an_answer_leaves_no_orphan() {
     let server = Server::start();
     let redis = server.raw();
-    // The lease is far longer than the test's patience: it is not by time that the lock comes free.
+    // The lease is far longer than `PATIENCE`, so its end does not free the lock.
     let settings = patient(&server.url()).lease(PATIENCE * 10);
     let locks = build(settings.io_timeout(secs(3)));
     drop(locks.lock("n").expect("it is free"));
     let asking = inside_a_request(&server, locks.mutex("n"));
     assert!(!locks.close(ms(1)), "the request is on its way");
     let closed = asking.end();
-    // Whether it gives up for the one reason or for the other.
+    // The call ends by the cancel, or because it got no reply.
     assert!(
         matches!(closed, Err(Error::Closed | Error::Unavailable { .. })),
         "{closed:?}"
     );
-    // Now the request is carried out, whose answer nobody waits for.
+    // Redis executes the request now, and no caller waits for the reply.
     server.resume();
     assert!(locks.close(PATIENCE), "something is left to send");
-    // A server may take it in after its cancel, which had come by another connection; so that is repeated.
+    // A server may execute the request after its cancel, which came by another connection. So the cancel is repeated.
     wait_until("it is released", || !redis.exists("n"));
 }
 
-/// At the first connection, which the thread makes that wants the lock.
+/// The thread that wants the lock opens the first connection, which logs.
 #[test]
 fn a_logger_that_panics_fails_no_call() {
     let server = Server::with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
@@ -264,7 +264,7 @@ fn a_logger_that_panics_stops_no_listener() {
         let killed: u32 = redis.ask(&["CLIENT", "KILL", "TYPE", "pubsub"]);
         assert!(killed > 0);
         wait_until("it listens again", || !listeners().is_empty());
-        guard.release().expect("it was held all the while");
+        guard.release().expect("it was held until now");
         child.locked();
         assert_eq!(child.ask("release n"), "released");
     }
@@ -279,6 +279,6 @@ fn a_logger_that_panics_makes_no_drop_panic() {
     server.pause();
     assert_eq!(child.ask("drop-guard n"), "dropped");
     server.resume();
-    // By the release that is sent again in the background.
+    // The renewal thread repeats the release.
     wait_until("it is released", || !redis.exists("n"));
 }

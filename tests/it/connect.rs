@@ -33,7 +33,7 @@ fn handles_and_guards_are_send_and_sync() {
     both::<Lease>();
     both::<Lost>();
     both::<Error>();
-    // It stays on its thread, but may be looked at from others.
+    // It must stay on its thread, but other threads may read it.
     shared::<ReentrantGuard>();
 }
 
@@ -43,21 +43,26 @@ fn a_unix_socket_is_an_address() {
     let socket = dir.to_str().expect("a plain path").to_owned();
     let server = Server::with(&["--unixsocket", &socket, "--requirepass", "pass s3cret"]);
     let locks = manager(&format!("unix://{socket}?pass=pass%20s3cret&db=3"));
-    let guard = locks.lock("n").expect("free");
+    let guard = locks.lock("n").expect("it is free");
     let elsewhere = server
         .url()
         .replace("redis://", "redis://:pass%20s%33cret@");
     assert!(
         manager(&format!("{elsewhere}3"))
             .try_lock("n")
-            .expect("asked")
+            .expect("Redis replies")
             .is_none()
     );
-    assert!(manager(&elsewhere).try_lock("n").expect("asked").is_some());
+    assert!(
+        manager(&elsewhere)
+            .try_lock("n")
+            .expect("Redis replies")
+            .is_some()
+    );
     // The builder's database comes before the URL's.
     let third = build(patient(&elsewhere).database(3));
-    assert!(third.try_lock("n").expect("asked").is_none());
-    guard.release().expect("held");
+    assert!(third.try_lock("n").expect("Redis replies").is_none());
+    guard.release().expect("it is held");
     drop(server);
     std::fs::remove_file(socket).ok();
 }
@@ -68,11 +73,11 @@ fn a_handles_own_settings_come_before_the_managers() {
     let name = name("settings");
     let locks = build(patient(raw.url()).lease(secs(5)).renew(true));
     let handle = locks.mutex(&name).lease(secs(100)).renew(false);
-    let guard = handle.lock().expect("free");
+    let guard = handle.lock().expect("it is free");
     assert!(raw.ttl(&name).expect("it expires") > secs(50));
     assert!(guard.remaining() > secs(50));
     drop(guard);
-    let guard = locks.lock(&name).expect("free");
+    let guard = locks.lock(&name).expect("it is free");
     assert!(raw.ttl(&name).expect("it expires") <= secs(5));
     let () = raw.ask(&["SET", &name, "other"]);
     assert_eq!(lost(guard.release()).name.as_ref(), name);
@@ -110,7 +115,7 @@ fn a_cluster_node_or_a_sentinel_is_unsupported() {
         let unchecked = patient(&server.url())
             .build_unchecked()
             .expect("a good URL");
-        // At each call, not at the first one only.
+        // Each call returns the error, not only the first one.
         for _ in 0..2 {
             is_told(&unchecked.lock("n").expect_err(is));
             is_told(&unchecked.multi(["a", "b"]).try_lock().expect_err(is));
@@ -245,7 +250,7 @@ fn a_database_that_the_server_does_not_have_is_config() {
 
 type Use = fn(&LockManager);
 
-/// The lines that the front page gives to paste, for this user and password.
+/// Returns the rights that the crate's front page lists, one entry a line, for this user and password.
 fn documented_rights() -> Vec<Vec<String>> {
     let page = include_str!("../../src/lib.rs");
     let lines = page
@@ -261,56 +266,56 @@ fn documented_rights() -> Vec<Vec<String>> {
     rights
 }
 
-/// The front page says what a user of an access control list needs; it is enough for each kind that it is said of, and
-/// for nothing that a wait, a renewal or a hand-over asks for.
+/// The rights on the front page are enough for each kind that they are listed for, also for waits, renewals and
+/// hand-overs.
 #[test]
 fn the_documented_access_list_is_enough_for_every_kind() {
     const MUTEXES: &[Use] = &[
-        |locks| drop(locks.lock("mutex").expect("it comes free")),
+        |locks| drop(locks.lock("mutex").expect("it becomes free")),
         |locks| {
             let set = locks.multi(["mutex", "more"]);
-            drop(set.lock().expect("it comes free"));
+            drop(set.lock().expect("it becomes free"));
         },
         |locks| {
-            let guard = locks.lock("mutex").expect("it comes free");
+            let guard = locks.lock("mutex").expect("it becomes free");
             guard.extend(secs(60)).expect("it is renewed");
         },
         |locks| {
             let kept = locks.mutex("kept").min_hold(ms(2));
-            drop(kept.lock().expect("it comes free"));
+            drop(kept.lock().expect("it becomes free"));
         },
     ];
     const SHARES: &[Use] = &[
-        |locks| drop(locks.rwlock("rw").read().expect("it comes free")),
+        |locks| drop(locks.rwlock("rw").read().expect("it becomes free")),
         |locks| {
-            let writer = locks.rwlock("rw").write().expect("it comes free");
+            let writer = locks.rwlock("rw").write().expect("it becomes free");
             drop(writer.downgrade().expect("it was held"));
         },
         |locks| {
             let permits = locks.semaphore("permits", 2);
-            let permit = permits.acquire().expect("it comes free");
+            let permit = permits.acquire().expect("it becomes free");
             permit.extend(secs(60)).expect("it is renewed");
         },
         |locks| {
             let kept = locks.rwlock("kept").min_hold(ms(2));
-            drop(kept.write().expect("it comes free"));
+            drop(kept.write().expect("it becomes free"));
         },
     ];
     const RATES: &[Use] = &[|locks| {
         let limiter = locks.rate_limiter("rate", 3, secs(1) / 100);
-        limiter.acquire().expect("it is let past");
+        limiter.acquire().expect("it is admitted");
     }];
     const OPERATORS: &[Use] = &[
         |locks| assert!(locks.list("*").all(|lock| lock.is_ok())),
-        |locks| drop(locks.inspect("mutex").expect("it is asked")),
+        |locks| drop(locks.inspect("mutex").expect("Redis replies")),
         |locks| {
-            let guard = locks.lock("broken").expect("it comes free");
+            let guard = locks.lock("broken").expect("it becomes free");
             let broken = locks.force_release("broken", guard.owner());
-            // Another thread may have broken it before.
-            let _: bool = broken.expect("it is asked");
+            // Another thread may have broken the lock before.
+            let _: bool = broken.expect("Redis replies");
         },
         |locks| {
-            let claim = locks.lock("claimed").expect("it comes free").detach();
+            let claim = locks.lock("claimed").expect("it becomes free").detach();
             drop(locks.adopt(&claim).expect("nobody else has it"));
         },
     ];
@@ -327,10 +332,10 @@ fn the_documented_access_list_is_enough_for_every_kind() {
                     .collect::<Vec<_>>(),
             );
         }
-        // Database 3, so that the connection needs SELECT.
+        // Database 3 makes the connection send SELECT.
         let url = server.url().replace("//", "//app:us3r-s3cret@") + "3";
         let (one, other) = (manager(&url), manager(&url));
-        // Beside each other, so that they also wait, and are handed what they wait for.
+        // The threads run at the same time, so that they also wait and get locks handed over.
         thread::scope(|scope| {
             for subject in uses {
                 for locks in [&one, &other, &one, &other] {
@@ -338,11 +343,11 @@ fn the_documented_access_list_is_enough_for_every_kind() {
                 }
             }
         });
-        // A broken hold is a loss.
+        // A lock that an operator breaks counts as lost.
         if line != 5 {
             assert_eq!(one.stats().lost() + other.stats().lost(), 0);
         }
-        // Some refusals fail no call, but cost time.
+        // Some refused commands fail no call, but take time.
         let refused: Vec<redis::Value> = raw.ask(&["ACL", "LOG"]);
         assert!(refused.is_empty(), "line {line}: {refused:?}");
         let replicated = build(patient(&url).io_timeout(ms(200)).replicas(1));
@@ -360,7 +365,8 @@ fn the_documented_access_list_is_enough_for_every_kind() {
     }
 }
 
-/// Many threads at once open many connections; once all that they hold is renewed, one is enough.
+/// Many threads at once open many connections. When the renewal thread alone still uses one, the pool closes the
+/// others.
 #[test]
 fn held_locks_need_one_connection() {
     const THREADS: usize = 6;
@@ -373,7 +379,7 @@ fn held_locks_need_one_connection() {
                 let (locks, together) = (&locks, &together);
                 scope.spawn(move || {
                     together.wait();
-                    locks.lock(format!("n{taker}")).expect("free")
+                    locks.lock(format!("n{taker}")).expect("it is free")
                 })
             })
             .collect();
@@ -385,7 +391,7 @@ fn held_locks_need_one_connection() {
     let begun = Instant::now();
     while connections() > 1 {
         assert!(begun.elapsed() < secs(120), "{} are left", connections());
-        // Time itself is what is tested: a connection is kept for a quarter of a minute, so nobody need look often.
+        // The test needs time to pass: the pool keeps an unused connection for about 15 s.
         thread::sleep(ms(200));
     }
     assert!(guards.iter().all(|guard| guard.check().is_ok()));

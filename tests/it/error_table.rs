@@ -1,4 +1,4 @@
-//! What each answer of a server becomes, row by row of the table in the documentation of [`Error`].
+//! The error for each reply of a server, row by row of the table in the documentation of [`Error`].
 
 use std::collections::{HashMap, HashSet};
 use std::thread;
@@ -10,7 +10,7 @@ use crate::support::{
     lost, manager, name, patient, secs, shared, to_scripts, wait_until,
 };
 
-/// A server's answer, its error, and whether a wait that has begun goes on.
+/// A server's reply, its error, and whether a wait that has begun goes on.
 type Row = (&'static str, Becomes, bool);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ enum Becomes {
 
 use Becomes::{Denied, Protocol, Unavailable, Unsupported, WrongType};
 
-/// By its first word a row is found in the documentation.
+/// The first word of a reply finds its row in the documentation.
 const ROWS: [Row; 25] = [
     ("NOAUTH Authentication required.", Denied, false),
     (
@@ -76,7 +76,7 @@ const ROWS: [Row; 25] = [
         true,
     ),
     ("ERR max number of clients reached", Unavailable, true),
-    // As servers before 7.0 say what a command in a script was answered with.
+    // Servers before 7.0 report the error of a command in a script like this.
     (
         "ERR Error running script (call to f_1): @user_script:1: -OOM command not allowed",
         Unavailable,
@@ -87,7 +87,7 @@ const ROWS: [Row; 25] = [
         WrongType,
         false,
     ),
-    // A right that is missing for a command of a script: Redis 7.0, and servers since Redis 7.2.
+    // A missing right for a command of a script: Redis 7.0, and servers since Redis 7.2.
     (
         "ERR The user executing the script can't run this command or subcommand script: 8e, on @user_script:1.",
         Denied,
@@ -98,7 +98,7 @@ const ROWS: [Row; 25] = [
         Denied,
         false,
     ),
-    // As a stranger is told whose request has many words.
+    // A server replies like this to a long request before the login.
     (
         "ERR Protocol error: unauthenticated multibulk length",
         Denied,
@@ -137,7 +137,7 @@ fn line(text: &str) -> Answer {
 
 const SILENT: &str = "does not answer in time";
 
-/// What is no line of a server's: whether a wait goes on, and how it is answered.
+/// Faults that are no error reply: a description, the error, whether a wait goes on, and the reply that causes it.
 fn faults() -> [(&'static str, Becomes, bool, Answer); 5] {
     [
         (
@@ -168,7 +168,7 @@ fn faults() -> [(&'static str, Becomes, bool, Answer); 5] {
     ]
 }
 
-/// A manager that gives up soon on who does not answer; all others may take their time on a busy machine.
+/// Returns a manager. It gives up soon on a silent server; all other servers may be slow on a busy machine.
 fn locks_of(hostile: &Hostile, text: &str) -> LockManager {
     let builder = match text {
         SILENT => impatient(&hostile.url()),
@@ -185,7 +185,7 @@ fn all() -> Vec<Answered> {
     rows.into_iter().chain(faults).collect()
 }
 
-/// The first request of a call is not retried, however long the call would wait.
+/// The first request of a call is not retried, whatever the time limit of the call is.
 #[test]
 fn the_first_answer_is_the_error_at_once() {
     let server = Server::start();
@@ -206,7 +206,7 @@ fn the_first_answer_is_the_error_at_once() {
             let error = outcome.expect_err(&text);
             assert_eq!(became(&error), expected, "{text}: {error:?}");
             assert_eq!(error.is_retryable(), expected == Unavailable);
-            // It is the server that is unsupported, for every lock.
+            // The server is unsupported for every lock, so the text names no lock.
             let names_it = error.to_string().starts_with("lock \"n\": ");
             assert_eq!(names_it, expected != Unsupported, "{error}");
         }
@@ -215,12 +215,12 @@ fn the_first_answer_is_the_error_at_once() {
     }
 }
 
-/// A wait that has begun goes on, or ends; for the thread that asks and for one behind it.
+/// A wait that has begun goes on or ends, for the thread that asks and for a thread behind it.
 #[test]
 fn a_wait_that_has_begun_goes_on_or_ends() {
     let server = Server::start();
     let rows = all();
-    // A few at a time, or their first requests would come late.
+    // A few rows at a time, because on a busy machine their first requests would come late.
     for some in rows.chunks(6) {
         thread::scope(|scope| {
             for row in some {
@@ -246,7 +246,7 @@ fn goes_on_or_ends(server: &Server, (text, expected, goes_on, answer): &Answered
             hostile.answered() > before + 2
         });
         hostile.behaves();
-        guard.release().expect("it was held all the while");
+        guard.release().expect("it was held until now");
     }
     for waiting in [asks, behind] {
         match waiting.end() {
@@ -257,7 +257,7 @@ fn goes_on_or_ends(server: &Server, (text, expected, goes_on, answer): &Answered
     }
 }
 
-/// As a server says at once to one client too many, and closes.
+/// The server replies like this to one client too many, and closes the connection.
 #[test]
 fn a_server_with_too_many_clients_is_unavailable() {
     let server = Server::start();
@@ -279,10 +279,10 @@ fn a_server_with_too_many_clients_is_unavailable() {
             "{outcome:?}"
         );
     }
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
     wait_until("the wait goes on", || hostile.answered() > before + 6);
     hostile.behaves();
-    drop(waiting.end().expect("it comes free"));
+    drop(waiting.end().expect("it becomes free"));
 }
 
 /// A loss is final for its guard or claim: a loop that retries while the error is retryable runs once.
@@ -324,7 +324,7 @@ fn retried(mut call: impl FnMut() -> Result<(), Error>) -> Error {
     last.expect("it was called")
 }
 
-/// What the server says of the password is the error, of every way to log in.
+/// Every way to log in returns the error that the server gave for the password.
 #[test]
 fn a_failed_login_returns_the_reason() {
     let server = Server::start();
@@ -346,7 +346,7 @@ fn a_failed_login_returns_the_reason() {
     }
 }
 
-/// The table that users read says the same.
+/// The documentation of [`Error`] has the same table.
 #[test]
 fn the_documented_table_is_this_one() {
     let page = include_str!("../../src/error.rs");
@@ -358,7 +358,7 @@ fn the_documented_table_is_this_one() {
                 return None;
             };
             let error = variant(error)?;
-            // A wait goes on after what a loop of the program's own may try again.
+            // A wait goes on after exactly the errors that a program may retry.
             assert_eq!(
                 yes(retryable.trim_end_matches(" |")),
                 wait == "goes on",
@@ -373,7 +373,7 @@ fn the_documented_table_is_this_one() {
         .collect();
     assert!(documented.len() >= 8, "{documented:?}");
     let words = |text: &'static str| match text.split_once(' ') {
-        // Said in words, and found by these.
+        // The documentation describes this reply with these words.
         Some(("ERR", "max number of clients reached")) => "`maxclients`",
         Some((code, _)) => code,
         None => text,
@@ -395,7 +395,7 @@ fn the_documented_table_is_this_one() {
         assert_eq!((row.1, row.2), (&*format!("{error:?}"), goes_on), "{what}");
         found.insert(what);
     }
-    // And each code that it names is tested here.
+    // Each code that the documentation names is tested here.
     for (server, ..) in documented {
         for code in server.split('`').skip(1).step_by(2) {
             let is_one = code.chars().all(|c| c.is_ascii_uppercase());
@@ -404,7 +404,7 @@ fn the_documented_table_is_this_one() {
     }
 }
 
-/// The variant that a cell of a table in the documentation links to.
+/// Returns the variant that a cell of a table in the documentation links to.
 fn variant(cell: &str) -> Option<&str> {
     cell.split_once("](Error::")?.1.strip_suffix(')')
 }
@@ -417,7 +417,7 @@ fn yes(cell: &str) -> bool {
     }
 }
 
-/// The table of what is retryable: each variant, and whether it is.
+/// Returns each variant in the documented table of retryable errors, and whether it is retryable.
 fn retryable_variants(page: &str) -> HashMap<&str, bool> {
     let (_, section) = page
         .split_once("/// # What is retryable")
@@ -432,7 +432,7 @@ fn retryable_variants(page: &str) -> HashMap<&str, bool> {
         .collect()
 }
 
-/// The documented table has a row for each variant, and says of each what `is_retryable` returns.
+/// The documented table has a row for each variant, which agrees with `is_retryable`.
 #[test]
 fn each_documented_variant_is_retryable_or_not_as_it_says() {
     let page = include_str!("../../src/error.rs");
@@ -463,7 +463,7 @@ fn each_documented_variant_is_retryable_or_not_as_it_says() {
     for kind in kinds {
         let name = format!("{kind:?}");
         assert_eq!(documented.get(&*name), Some(&kind.is_retryable()), "{name}");
-        // As in metrics: `NotReplicated` is `not_replicated`.
+        // The name in metrics: `NotReplicated` is `not_replicated`.
         assert_eq!(kind.as_str().replace('_', ""), name.to_lowercase());
         assert_eq!(kind.to_string(), kind.as_str());
     }

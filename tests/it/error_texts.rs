@@ -1,6 +1,6 @@
-//! The text of every error, kept in `error_texts.txt`, so that a change to one is seen and read.
+//! The text of every error. `error_texts.txt` has them, so that a reviewer sees each change.
 //!
-//! `LEASEHOLD_WRITE_TEXTS=1 cargo test --test it error_texts` writes the file anew.
+//! `LEASEHOLD_WRITE_TEXTS=1 cargo test --test it error_texts` writes that file again.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::support::{
     unused_url, wait_until,
 };
 
-/// The errors that were met: for each its origin and its text.
+/// The errors so far, each with its origin and its text.
 #[derive(Default)]
 struct Texts {
     written: String,
@@ -34,7 +34,7 @@ impl Texts {
             lines.push(deeper.to_string());
             source = deeper.source();
         }
-        // A reporter prints the chain; nothing may come twice.
+        // A reporter prints the whole chain, so no part may occur twice.
         for (number, line) in lines.iter().enumerate() {
             for deeper in &lines[number + 1..] {
                 assert!(!line.contains(deeper.as_str()), "{made_by}: {lines:?}");
@@ -61,7 +61,7 @@ impl Texts {
         self.written.extend([made_by, "\n    ", &text, "\n"]);
     }
 
-    /// Hides how long a call has waited, which is in the text.
+    /// Hides the time that a call has waited.
     fn hide_wait(&mut self, error: &Error) {
         if let Error::Timeout { waited, holder, .. } = error {
             self.hidden.push((format!("{waited:?}"), "WAITED"));
@@ -274,7 +274,7 @@ fn kinds_of_one_name(texts: &mut Texts) {
     texts.add("a list in place of the fence", locks.lock("{f}"));
 }
 
-/// Error answers. The test sends them itself, because their words differ from one version of a server to another.
+/// The test sends these error replies itself, because their words differ between versions of servers.
 fn servers(texts: &mut Texts) {
     let absent = unused_url();
     let address = |url: &str| {

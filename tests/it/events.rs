@@ -197,12 +197,12 @@ fn each_turn_has_its_events_in_order() {
     // The second waiter makes the first one ask for a block of fences, so that it can pass the lock on.
     waiting.push(locking_asleep(&mutex));
     events.nth("contended", 2);
-    first.release().expect("it was held all the while");
+    first.release().expect("it was held until now");
     let mut turns = Vec::new();
     for task in waiting {
-        let guard = task.end().expect("it comes free");
+        let guard = task.end().expect("it becomes free");
         turns.push((guard.owner().to_owned(), guard.fence()));
-        guard.release().expect("it was held all the while");
+        guard.release().expect("it was held until now");
     }
     let most = begun.elapsed();
     events.nth("released", 3);
@@ -244,8 +244,8 @@ fn a_hand_over_has_events_at_the_giver_and_at_the_taker() {
     let owner = first.owner().to_owned();
     let waiting = locking_asleep(&other.mutex(&name));
     redis.wait_until_queued(&name, 1);
-    first.release().expect("it was held all the while");
-    let second = waiting.end().expect("it comes free");
+    first.release().expect("it was held until now");
+    let second = waiting.end().expect("it becomes free");
     assert_eq!(giver.first("handed over").owner, owner);
     let kinds = ["acquired", "released", "handed over"];
     assert_eq!(giver.kinds_of(&name), kinds);
@@ -271,11 +271,11 @@ fn a_release_after_the_quantum_hands_the_lock_over() {
     let ours = locking_asleep(&one.mutex(&name));
     // The test needs time to pass: the quantum of a millisecond must be over.
     thread::sleep(ms(2));
-    first.release().expect("it was held all the while");
-    let theirs = theirs.end().expect("it comes free");
+    first.release().expect("it was held until now");
+    let theirs = theirs.end().expect("it becomes free");
     assert_eq!(events.first("handed over").owner, owner);
     drop(theirs);
-    let ours = ours.end().expect("it comes free");
+    let ours = ours.end().expect("it becomes free");
     assert_eq!(events.nth("acquired", 2).owner, ours.owner());
     drop(ours);
     events.nth("released", 2);
@@ -303,7 +303,7 @@ fn semaphores_readers_and_sets_have_events_too() {
     let waiting = task_asleep(move || semaphore.acquire().map(drop));
     redis.wait_until_queued(&name, 1);
     drop(permit);
-    waiting.end().expect("it comes free");
+    waiting.end().expect("it becomes free");
     events.first("handed over");
     assert_eq!(
         events.kinds_of(&name),
@@ -324,7 +324,7 @@ fn semaphores_readers_and_sets_have_events_too() {
     assert_eq!(events.kinds_of(&name)[..4], kinds);
     assert_eq!(events.first("passed on").fence, fence);
 
-    // A set has one event for all its names.
+    // A multi-lock has one event for all its names.
     let names = [format!("{name}:a"), format!("{name}:b")];
     let set = locks.multi(&names).lock().expect("they are free");
     set.release().expect("they were held");
@@ -391,7 +391,7 @@ fn a_broken_subscription_and_its_recovery_are_reported() {
     let recovered = events.first("recovered");
     assert_eq!(recovered.connection, Some(Connection::Wakeup));
     drop(held);
-    drop(waiting.end().expect("it comes free"));
+    drop(waiting.end().expect("it becomes free"));
 }
 
 #[test]
@@ -435,7 +435,7 @@ fn each_loss_is_one_event_with_its_cause() {
 
     // Two readers share one lease, and lose it.
     let rwlock = locks.rwlock(format!("{name}:rw")).lease(secs(5));
-    let readers = [(); 2].map(|()| rwlock.read().expect("they are let in"));
+    let readers = [(); 2].map(|()| rwlock.read().expect("they are granted"));
     let () = redis.ask(&["DEL", &format!("{name}:rw")]);
     let removed = events.nth("lost", 5);
     assert_eq!(removed.fence, readers[0].fence());
@@ -505,7 +505,7 @@ fn a_guard_that_is_held_for_long_causes_one_warning() {
     for part in [&name, guard.owner(), &guard.fence().to_string()] {
         assert!(line.text.contains(part), "{line:?}");
     }
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
     wait_until("the release", || events.kinds_of(&name).len() == 3);
     assert_eq!(
         events.kinds_of(&name),
@@ -552,7 +552,7 @@ fn a_listener_that_blocks_for_ever_delays_no_lock() {
     });
     turns.end().expect("nothing is wrong");
     wait_until("events are dropped", || locks.stats().events_dropped > 0);
-    // A thread waits, the lock is passed on, and then handed over.
+    // A thread waits, the lock is handed on in memory, and then handed over to a process.
     let other = manager(&server.url());
     let held = locks.lock("n").expect("it is free");
     let both = [&locks, &other].map(|locks| {
@@ -562,7 +562,7 @@ fn a_listener_that_blocks_for_ever_delays_no_lock() {
     server.raw().wait_until_queued("n", 1);
     drop(held);
     for turn in both {
-        turn.end().expect("it comes free");
+        turn.end().expect("it becomes free");
     }
     // A lease is renewed.
     let guard = locks.mutex("r").lease(secs(12)).lock().expect("it is free");
@@ -610,8 +610,8 @@ fn a_listener_that_panics_is_called_again_and_fails_no_lock() {
     let guard = mutex.lock().expect("it is free");
     wait_until("it is renewed", || locks.stats().renewed > 0);
     let waiting = locking_asleep(&mutex);
-    guard.release().expect("it was held all the while");
-    drop(waiting.end().expect("it comes free"));
+    guard.release().expect("it was held until now");
+    drop(waiting.end().expect("it becomes free"));
     let stats = locks.stats();
     assert_eq!((stats.lost(), stats.events_dropped), (0, 0));
     let called = || *calls.lock().unwrap_or_else(PoisonError::into_inner);
@@ -644,7 +644,7 @@ fn a_listener_may_use_the_locks_of_its_manager() {
     *own.lock().expect("no panic") = Some(locks.clone());
     let guard = locks.lock(&name).expect("it is free");
     let (held, waited) = received.recv_timeout(PATIENCE).expect("the listener ran");
-    assert!(!held.expect("it is asked"), "it is held here");
+    assert!(!held.expect("Redis replies"), "it is held here");
     waited.expect("it is free");
     drop(guard);
     // The listener holds the manager, which holds the listener.
@@ -696,7 +696,7 @@ fn the_last_release_is_the_last_event() {
 /// Waits for a lock that stays held. That starts the thread of the subscription.
 fn wait_in_vain_behind(mutex: &leasehold::Mutex) {
     let held: Result<Option<_>> = mutex.try_lock_for(ms(10));
-    assert!(held.expect("it is asked").is_none());
+    assert!(held.expect("Redis replies").is_none());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Every example proves what it shows by its exit status, so to test it is to run it.
+//! Runs each example. Its exit status shows whether it proves what it claims.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{built, secs, shared};
 
-/// How long an example may take: they take seconds, and wait for a minute for what never comes.
+/// The time limit of an example. Examples take some seconds, and give up after a minute.
 const LIMIT: Duration = secs(240);
 
-/// Files are shorter than this, those of `stress` and `scale` excepted: an example is read as a whole.
+/// The limit of lines of a file, because a reader reads an example as a whole. `stress` and `scale` may be longer.
 const LINES: usize = 80;
 
 macro_rules! run {
@@ -102,7 +102,7 @@ fn says_what_it_shows(example: &str, stdout: &str) -> bool {
     }
 }
 
-/// What it printed; an error where it had to be killed.
+/// Returns the output of the program, or an error if the test had to kill it.
 fn run(program: &Path) -> Result<Output, Output> {
     let process = Command::new(program)
         .env("REDIS_URL", shared().url())
@@ -113,7 +113,7 @@ fn run(program: &Path) -> Result<Output, Output> {
         .expect("it runs");
     let pid = Pid::from_child(&process);
     let (sender, outputs) = channel();
-    // Its output is read by a thread, because reading cannot be given a time limit.
+    // A thread reads the output, because a read of a pipe has no time limit.
     thread::spawn(move || sender.send(process.wait_with_output()).ok());
     if let Ok(output) = outputs.recv_timeout(LIMIT) {
         return Ok(output.expect("its output is read"));

@@ -1,5 +1,5 @@
-//! Beside clients of other makes, which lock by `SET name value NX PX ttl`, release by compare-and-delete, and wait by
-//! polling: one set of tests, expanded for each of them. Neither side ever breaks the other's lock.
+//! Other clients of the same keys. They lock by `SET name value NX PX ttl`, release by compare-and-delete, and wait
+//! by polling. One set of tests is expanded for each client. Neither side ever breaks the other's lock.
 
 mod bare;
 mod program;
@@ -18,23 +18,23 @@ use crate::support::{
     patient, secs, shared, task, wait_in_vain, wait_until,
 };
 
-/// So long that no test lives to see it end.
+/// Longer than any test runs.
 const LONG: Duration = Duration::from_mins(10);
 
-/// Another client's way to one lock.
+/// Another client of one lock.
 trait Foreign: Send + 'static {
     fn new(redis: &Raw, name: &str) -> Self;
 
-    /// Tries to take it, once; for ever where that is none.
+    /// Tries to take the lock once, without an expiry if `ttl` is `None`.
     fn try_acquire(&mut self, ttl: Option<Duration>) -> bool;
 
-    /// Lengthens it to so much from now on; false where it was not its own any more.
+    /// Sets the time to live. Returns `false` if this client no longer holds the lock.
     fn extend(&mut self, ttl: Duration) -> bool;
 
-    /// Releases it; false where it was not its own any more.
+    /// Releases the lock. Returns `false` if this client no longer holds it.
     fn release(&mut self) -> bool;
 
-    /// Waits for it.
+    /// Blocks until this client has the lock.
     fn acquire(&mut self, ttl: Duration) {
         wait_until("another client has its turn", || {
             self.try_acquire(Some(ttl))
@@ -57,7 +57,7 @@ macro_rules! each {
     };
 }
 
-/// The same with those for clients whose locks may have no time to live.
+/// Does the same with the tests of clients that can lock without an expiry.
 macro_rules! each_without_expiry {
     ($test:ident) => {
         $test!(theirs_without_an_expiry_is_waited_for_and_given_none);
@@ -66,7 +66,7 @@ macro_rules! each_without_expiry {
 
 use {each, each_without_expiry};
 
-/// What the key holds; no text, with some of these clients.
+/// Returns the value of the key. Some of these clients write bytes that are no text.
 fn value(redis: &Raw, name: &str) -> Option<Vec<u8>> {
     redis.ask(&["GET", name])
 }
@@ -77,7 +77,7 @@ fn ours_excludes_theirs<F: Foreign>() {
     let mut foreign = F::new(redis, &name);
     let guard = manager(redis.url()).lock(&name).expect("it is free");
     assert!(!foreign.try_acquire(Some(secs(1))));
-    // Marked by those who wait for it, it is no less held.
+    // The mark for waiters does not change who holds the lock.
     let waiters = [1, 2].map(|queued| {
         let waiter = Kind::Mutex.of(&manager(redis.url()), &name).locking();
         redis.wait_until_queued(&name, queued);
@@ -86,8 +86,8 @@ fn ours_excludes_theirs<F: Foreign>() {
     let marked = format!("{}!", guard.owner());
     assert_eq!(redis.get(&name), Some(marked));
     assert!(!foreign.try_acquire(Some(secs(1))));
-    guard.release().expect("it was held all the while");
-    // It was given to one of them in the moment in which it was released.
+    guard.release().expect("it was held until now");
+    // The release handed the lock over to one of the waiters.
     for waiter in waiters {
         assert!(!foreign.try_acquire(Some(secs(1))));
         waiter.locked();
@@ -104,13 +104,13 @@ fn theirs_excludes_ours<F: Foreign>() {
     let locks = manager(redis.url());
     let mut foreign = F::new(redis, &name);
     assert!(foreign.try_acquire(Some(LONG)));
-    assert!(locks.try_lock(&name).expect("it is asked").is_none());
+    assert!(locks.try_lock(&name).expect("Redis replies").is_none());
     wait_in_vain(|| locks.try_lock_for(&name, ms(600)));
     assert!(foreign.release());
-    assert!(locks.try_lock(&name).expect("it is asked").is_some());
+    assert!(locks.try_lock(&name).expect("Redis replies").is_some());
 }
 
-/// Has several wait for a lock of theirs: two threads of one process, and another process.
+/// Makes several waits for a lock of theirs: two threads of one process, and another process.
 fn waiting(redis: &Raw, name: &str) -> Vec<Task<leasehold::Result<()>>> {
     let locks = manager(redis.url());
     let waiters = vec![
@@ -119,7 +119,7 @@ fn waiting(redis: &Raw, name: &str) -> Vec<Task<leasehold::Result<()>>> {
         locking(&manager(redis.url()).mutex(name)),
     ];
     redis.wait_until_queued(name, 2);
-    // Each releases on its own thread, or the first would keep the others waiting.
+    // Each guard is released on its own thread. Otherwise the first would block the others.
     let ending = |wait: Task<leasehold::Result<_>>| task(move || wait.end().map(drop));
     waiters.into_iter().map(ending).collect()
 }
@@ -136,13 +136,13 @@ fn theirs_is_not_touched_while_ours_waits<F: Foreign>() {
         assert_eq!(value(redis, &name), theirs, "its value was changed");
     }
     assert!(redis.ttl(&name) <= Some(LONG), "it was lengthened");
-    // It still knows its own lock.
+    // The other client still recognizes its own lock.
     assert!(foreign.extend(LONG * 2));
     assert!(redis.ttl(&name) > Some(LONG));
-    // Nobody publishes anything, so it is a poll that finds the lock free.
+    // The other client publishes nothing, so a poll finds the lock free.
     assert!(foreign.release());
     for end in ends {
-        end.end().expect("it comes free");
+        end.end().expect("it becomes free");
     }
 }
 
@@ -161,7 +161,7 @@ fn theirs_without_an_expiry_is_waited_for_and_given_none<F: Foreign>() {
     }
     assert!(foreign.release());
     for end in ends {
-        end.end().expect("it comes free");
+        end.end().expect("it becomes free");
     }
 }
 
@@ -171,15 +171,15 @@ fn theirs_that_expires_is_taken_over_and_cannot_come_back<F: Foreign>() {
     let locks = manager(redis.url());
     let mut foreign = F::new(redis, &name);
     foreign.acquire(ms(400));
-    let guard = locks.try_lock_for(&name, PATIENCE).expect("it is asked");
-    let guard = guard.expect("it comes free");
+    let guard = locks.try_lock_for(&name, PATIENCE).expect("Redis replies");
+    let guard = guard.expect("it becomes free");
     assert_eq!(redis.get(&name).as_deref(), Some(guard.owner()));
-    // Whatever it does with a lock that it believes to have.
+    // The other client still believes that it holds the lock.
     assert!(!foreign.extend(LONG));
     assert!(!foreign.release());
     assert_eq!(redis.get(&name).as_deref(), Some(guard.owner()));
     assert!(redis.ttl(&name) <= Some(secs(30)));
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
 }
 
 fn ours_that_expires_is_taken_over_and_cannot_come_back<F: Foreign>() {
@@ -193,7 +193,7 @@ fn ours_that_expires_is_taken_over_and_cannot_come_back<F: Foreign>() {
     let theirs = value(redis, &name);
     assert_eq!(guard.state(), LeaseState::Lost, "two hold it");
     lost(guard.release());
-    // What is left of ours is cleaned up in the background; once that is done, close says so.
+    // The renewal thread cleans up in Redis. `close` returns `true` when that is done.
     assert!(locks.close(PATIENCE));
     assert_eq!(value(redis, &name), theirs);
     assert!(redis.ttl(&name) > Some(LONG / 2), "it was shortened");
@@ -209,7 +209,7 @@ fn ours_that_was_stopped_past_its_lease_leaves_theirs_alone<F: Foreign>() {
     let mut foreign = F::new(redis, &name);
     foreign.acquire(LONG);
     let theirs = value(redis, &name);
-    // With a renewal that is overdue, and a guard that knows of nothing.
+    // A renewal is overdue now, and the guard does not know of the loss.
     holder.resume();
     assert_eq!(holder.ask(format_args!("state {name}")), "Lost");
     let answer = holder.ask(format_args!("release {name}"));
@@ -221,8 +221,8 @@ fn ours_that_was_stopped_past_its_lease_leaves_theirs_alone<F: Foreign>() {
     assert!(foreign.release());
 }
 
-/// On a thread, tries again and again to take the lock. Returns how often it has tried, and who ends with how often it
-/// had the lock.
+/// Starts a thread that tries to take the lock again and again. Returns the number of its tries so far, and a task
+/// that returns how often it got the lock.
 fn trying<F: Foreign>(name: &str, stop: &Arc<()>) -> (Arc<AtomicU32>, Task<u32>) {
     let (mut foreign, stopped) = (F::new(shared(), name), Arc::downgrade(stop));
     let tries = Arc::new(AtomicU32::new(0));
@@ -279,12 +279,18 @@ fn a_multi_lock_waits_for_theirs_and_then_keeps_it_out<F: Foreign>() {
     for which in 0..names.len() {
         assert!(theirs[which].try_acquire(Some(LONG)));
         let before = value(redis, &names[which]);
-        assert!(locks.multi(&names).try_lock().expect("asked").is_none());
+        assert!(
+            locks
+                .multi(&names)
+                .try_lock()
+                .expect("Redis replies")
+                .is_none()
+        );
         let set = locks.multi(&names);
         let (told, has_it) = std::sync::mpsc::channel();
         let (release, until) = std::sync::mpsc::channel::<()>();
         let waiter = task(move || {
-            let guard = set.lock().expect("it comes free");
+            let guard = set.lock().expect("it becomes free");
             told.send(()).expect("the test goes on");
             until.recv().ok();
             guard.release()
@@ -299,11 +305,11 @@ fn a_multi_lock_waits_for_theirs_and_then_keeps_it_out<F: Foreign>() {
             assert!(!foreign.try_acquire(Some(secs(1))));
         }
         drop(release);
-        waiter.end().expect("it was held all the while");
+        waiter.end().expect("it was held until now");
     }
 }
 
-/// What both sides do under the lock: a number in Redis is read, and then written.
+/// The work of both sides under the lock: they read a number in Redis, and then write it.
 #[derive(Clone)]
 struct Sum {
     key: String,
@@ -320,7 +326,7 @@ impl Sum {
 
     fn add(&self, redis: &Raw) {
         let inside: u32 = redis.ask(&["INCR", &self.inside]);
-        assert_eq!(inside, 1, "somebody else is inside");
+        assert_eq!(inside, 1, "another client is inside");
         let value: Option<u32> = redis.ask(&["GET", &self.key]);
         let value = value.unwrap_or(0) + 1;
         let () = redis.ask(&["SET", &self.key, &value.to_string()]);
@@ -334,7 +340,7 @@ impl Sum {
     }
 }
 
-/// Turns until all sides have had so many.
+/// Counts turns until each side has had `least`.
 struct Turns {
     least: u32,
     taken: [AtomicU32; 2],
@@ -351,19 +357,19 @@ impl Turns {
         self.taken().into_iter().min() < Some(self.least)
     }
 
-    /// Counts one, and waits where its side is ahead: a client that polls has its chance only while nobody of ours
-    /// waits.
+    /// Counts a turn, and waits while its side is ahead. A client that polls gets a chance only while no thread of
+    /// ours waits.
     fn count(&self, side: usize) {
         self.taken[side].fetch_add(1, Ordering::Relaxed);
         while self.are_wanted() && self.taken()[side] > self.taken()[1 - side] + 3 {
-            // The condition itself, without the time limit that a wait for it has elsewhere: the other side may be slow.
+            // This wait has no time limit, because the other side may be slow.
             thread::sleep(ms(1));
         }
     }
 }
 
-/// Of the same name, at the same time, until each side has had its turns; while on both sides locks run out that
-/// nobody releases.
+/// Both sides lock one name at the same time, until each side has had its turns. Meanwhile leases that nobody
+/// releases expire on both sides.
 fn both_sides_together_lose_no_update<F: Foreign>() {
     const OURS: usize = 0;
     const THEIRS: usize = 1;
@@ -380,9 +386,9 @@ fn both_sides_together_lose_no_update<F: Foreign>() {
         let (mutex, turns, sum) = (locks.mutex(&name), Arc::clone(&turns), sum.clone());
         tasks.push(task(move || {
             while turns.are_wanted() {
-                let guard = mutex.lock().expect("it comes free");
+                let guard = mutex.lock().expect("it becomes free");
                 sum.add(redis);
-                guard.release().expect("it was held all the while");
+                guard.release().expect("it was held until now");
                 turns.count(OURS);
             }
         }));
@@ -392,20 +398,20 @@ fn both_sides_together_lose_no_update<F: Foreign>() {
         let (turns, sum) = (Arc::clone(&turns), sum.clone());
         tasks.push(task(move || {
             while turns.are_wanted() {
-                // No longer than the test's patience, and longer than a turn takes.
+                // The lock lasts longer than a turn takes, but no longer than `PATIENCE`.
                 if foreign.try_acquire(Some(PATIENCE / 2)) {
                     sum.add(redis);
                     assert!(foreign.release(), "it was taken from it");
                     turns.count(THEIRS);
                 }
-                // Time itself is what is tested: this is how such clients wait.
+                // The test needs time to pass: such clients wait like this.
                 thread::sleep(ms(2));
             }
         }));
     }
     tasks.push(lapsing_of_ours(&managers[0], &name, &turns));
     tasks.push(lapsing_of_theirs::<F>(&name, &turns));
-    // On a busy machine so many turns take long; what matters is that both sides go on.
+    // A busy machine may need long for this many turns. The test only checks that both sides go on.
     for number in 1..=turns.least {
         wait_until("both sides have another turn", || {
             turns.taken().into_iter().min() >= Some(number)
@@ -415,43 +421,43 @@ fn both_sides_together_lose_no_update<F: Foreign>() {
     assert_eq!(sum.take(redis), turns.taken().into_iter().sum::<u32>());
 }
 
-/// Again and again has a lock of ours run out.
+/// Lets locks of ours expire, again and again.
 fn lapsing_of_ours(locks: &LockManager, name: &str, turns: &Arc<Turns>) -> Task<()> {
     let mutex = locks.mutex(name).lease(ms(100)).renew(false);
     let turns = Arc::clone(turns);
     task(move || {
         while turns.are_wanted() {
-            // On a busy machine so short a lease can be over before its answer is there.
+            // On a busy machine a short lease may end before its reply arrives.
             if let Ok(Some(guard)) = mutex.try_lock_for(secs(1)) {
                 wait_until("it is over", || guard.check().is_err());
             }
-            // Time itself is what is tested: the others are to have most of it.
+            // The test needs time to pass: the other threads get most of it.
             thread::sleep(ms(300));
         }
     })
 }
 
-/// The same of theirs.
+/// Lets locks of theirs expire, again and again.
 fn lapsing_of_theirs<F: Foreign>(name: &str, turns: &Arc<Turns>) -> Task<()> {
     let mut foreign = F::new(shared(), name);
     let turns = Arc::clone(turns);
     task(move || {
         while turns.are_wanted() {
-            // Not released: it forgets of it, or has crashed.
+            // The client does not release the lock, as if it had crashed.
             foreign.try_acquire(Some(ms(100)));
-            // Time itself is what is tested: the others are to have most of it.
+            // The test needs time to pass: the other threads get most of it.
             thread::sleep(ms(300));
         }
     })
 }
 
-/// The kinds whose lock is a string, as other clients make it.
+/// The kinds whose lock is a plain string, like the lock of other clients.
 const STRINGS: [Kind; 3] = [Kind::Mutex, Kind::Reentrant, Kind::Multi];
 
-/// How long the huge values are: longer than any answer that is read.
+/// The length of the huge values. No reply may be as long.
 const HUGE: usize = 9 << 20;
 
-/// Puts a huge value at a key, and its beginning.
+/// Sets a huge value that starts with `beginning`.
 fn set_huge(redis: &Raw, key: &str, beginning: &str) {
     let set = "redis.call('SET', KEYS[1], ARGV[1] .. string.rep('x', ARGV[2] - #ARGV[1]))";
     let () = redis.ask(&["EVAL", set, "1", key, beginning, &HUGE.to_string()]);
@@ -462,7 +468,7 @@ fn is_whole(redis: &Raw, key: &str) {
     assert_eq!(redis.ask::<usize>(&["STRLEN", key]), HUGE);
 }
 
-/// The bytes that a server has sent so far.
+/// Returns the number of bytes that the server has sent so far.
 fn sent(redis: &Raw) -> u64 {
     let info: String = redis.ask(&["INFO", "stats"]);
     let line = info
@@ -485,7 +491,7 @@ fn a_huge_value_is_a_held_lock_and_is_not_transferred() {
             }
             let before = sent(&redis);
             let lock = kind.of(&locks, &name);
-            assert!(lock.try_lock().expect("it is asked").is_none());
+            assert!(lock.try_lock().expect("Redis replies").is_none());
             wait_in_vain(|| lock.try_lock_for(ms(300)));
             for key in &keys {
                 is_whole(&redis, key);
@@ -511,7 +517,7 @@ fn a_huge_value_in_place_of_ours_is_a_loss() {
     let redis = server.raw();
     let locks = manager(&server.url());
     for kind in STRINGS {
-        // As it stands, and as if it were ours but for what comes after it.
+        // The value is another client's, or begins like the value of this lock.
         for is_like_ours in [false, true] {
             let name = name("huge");
             let lock = kind.of(&locks, &name);
@@ -523,23 +529,23 @@ fn a_huge_value_in_place_of_ours_is_a_loss() {
             lost(guard.release());
             is_whole(&redis, &keys[0]);
             let () = redis.ask(&["DEL", &keys[0]]);
-            // The same, found by a renewal.
+            // A renewal finds the same loss.
             let guard = lock.clone().lease(secs(3)).lock().expect("it is free");
             let losses = guard.on_lost();
             set_huge(&redis, &keys[0], beginning);
-            let loss = losses.recv_timeout(PATIENCE).expect("it is told");
+            let loss = losses.recv_timeout(PATIENCE).expect("it is notified");
             assert_eq!(loss.cause, LostCause::Taken);
             drop(guard);
             is_whole(&redis, &keys[0]);
         }
     }
-    // A claim, an operator, releases in the background.
+    // Adoption, `force_release` and a background release find it too.
     let guard = locks.lock("claimed").expect("it is free");
     let claim = guard.detach();
     set_huge(&redis, "claimed", claim.owner());
     assert!(matches!(locks.adopt(&claim), Err(Error::Lost(_))));
     let broken = locks.force_release("claimed", claim.owner());
-    assert!(!broken.expect("it is asked"));
+    assert!(!broken.expect("Redis replies"));
     is_whole(&redis, "claimed");
     let background = patient(&server.url()).background_release(true);
     let background = background.build().expect("it is there");
@@ -550,7 +556,7 @@ fn a_huge_value_in_place_of_ours_is_a_loss() {
     is_whole(&redis, "background");
 }
 
-/// To nobody's harm it can be broken by its whole value alone, as an operator sees it where it is not too long for that.
+/// `force_release` needs the whole value. An operator can read it unless it is too long to be shown.
 #[test]
 fn force_release_of_a_long_value_needs_the_whole_value() {
     let redis = shared();
@@ -558,12 +564,15 @@ fn force_release_of_a_long_value_needs_the_whole_value() {
     let name = name("long");
     let value = "theirs!".repeat(100);
     let () = redis.ask(&["SET", &name, &value]);
-    let held = locks.inspect(&name).expect("it is asked").expect("held");
+    let held = locks
+        .inspect(&name)
+        .expect("Redis replies")
+        .expect("it is held");
     assert_eq!(held.holders[0].owner, value);
     for owner in [&value[..256], &value[..value.len() - 1], ""] {
-        assert!(!locks.force_release(&name, owner).expect("it is asked"));
+        assert!(!locks.force_release(&name, owner).expect("Redis replies"));
     }
-    assert!(locks.force_release(&name, &value).expect("it is asked"));
+    assert!(locks.force_release(&name, &value).expect("Redis replies"));
     assert!(!redis.exists(&name));
 }
 
@@ -576,13 +585,13 @@ fn an_empty_value_is_a_lock_that_is_held() {
         let keys = kind.keys(&name);
         let lock = kind.of(&locks, &name).lease(secs(3));
         let () = redis.ask(&["SET", &keys[0], ""]);
-        assert!(lock.try_lock().expect("it is asked").is_none());
+        assert!(lock.try_lock().expect("Redis replies").is_none());
         wait_in_vain(|| lock.try_lock_for(ms(100)));
         let () = redis.ask(&["DEL", &keys[0]]);
         let guard = lock.lock().expect("it is free");
         let losses = guard.on_lost();
         let () = redis.ask(&["SET", &keys[0], ""]);
-        let loss = losses.recv_timeout(PATIENCE).expect("it is told");
+        let loss = losses.recv_timeout(PATIENCE).expect("it is notified");
         assert_eq!(loss.cause, LostCause::Taken);
         drop(guard);
         assert!(redis.exists(&keys[0]));

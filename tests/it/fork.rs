@@ -1,4 +1,4 @@
-//! Forked children: they have a copy of every guard, and none of the locks.
+//! Forked children. A child has a copy of every guard, but holds no lock.
 
 use std::cell::Cell;
 use std::mem;
@@ -13,8 +13,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{Kind, PATIENCE, Task, build, manager, name, patient, shared, task};
 
-/// Runs `check` in a child, which then becomes a program that ends with its answer: so nothing of this process, whose
-/// other threads the child has lost, is wound up there.
+/// Runs `check` in a child. The child then executes `true` or `false`, so it runs no clean-up of this process, whose
+/// other threads it lacks.
 #[track_caller]
 fn holds_in_a_child(check: impl FnOnce() -> bool) {
     match fork().expect("a child") {
@@ -40,10 +40,13 @@ fn holds_in_a_child(check: impl FnOnce() -> bool) {
 fn a_child_has_none_of_its_parents_locks() {
     let (raw, name) = (shared(), name("fork"));
     let locks = manager(raw.url());
-    let guard = locks.lock(&name).expect("free");
-    let other = locks.rwlock(format!("{name}:2")).read().expect("free");
-    let released = locks.lock(format!("{name}:3")).expect("free");
-    let detached = locks.lock(format!("{name}:4")).expect("free");
+    let guard = locks.lock(&name).expect("it is free");
+    let other = locks
+        .rwlock(format!("{name}:2"))
+        .read()
+        .expect("it is free");
+    let released = locks.lock(format!("{name}:3")).expect("it is free");
+    let detached = locks.lock(format!("{name}:4")).expect("it is free");
     let mut taken = Some((released, detached));
     holds_in_a_child(|| {
         let (released, detached) = taken.take().expect("the child's copy");
@@ -54,7 +57,7 @@ fn a_child_has_none_of_its_parents_locks() {
             && matches!(guard.extend(Duration::from_hours(1)), Err(Error::Lost(_)))
             && matches!(released.release(), Err(Error::Closed))
             && !locks.close(Duration::ZERO);
-        // A claim of it would be a second guard of what the parent holds.
+        // A valid claim would allow a second guard for the lock that the parent holds.
         let claim = detached.detach();
         reads_lost && is_closed && raw.get(claim.name()).as_deref() != Some(claim.owner())
     });
@@ -73,12 +76,12 @@ fn a_child_has_none_of_its_parents_locks() {
 #[test]
 fn a_childs_drops_release_nothing_of_any_kind() {
     let (raw, name) = (shared(), name("fork-drop"));
-    // Releases by request, and those that are left to the renewal thread, which a child does not have.
+    // The drops would send a request, or leave the release to a renewal thread, which a child lacks.
     for background in [false, true] {
         let locks = build(patient(raw.url()).background_release(background));
         let lock = |(kind, named): &(Kind, &str)| {
             let name = format!("{name}:{named}:{background}");
-            kind.of(&locks, &name).lock().expect("free")
+            kind.of(&locks, &name).lock().expect("it is free")
         };
         let guards = Cell::new(Kind::NAMES.iter().map(lock).collect::<Vec<_>>());
         holds_in_a_child(|| {
@@ -90,7 +93,7 @@ fn a_childs_drops_release_nothing_of_any_kind() {
             });
             let released = copies.pop().expect("there are some").release();
             drop(copies);
-            // The last that the child has of it.
+            // The child drops its last handle.
             drop(locks.clone());
             is_lost && matches!(released, Err(Error::Closed))
         });
@@ -108,7 +111,8 @@ fn a_childs_drops_release_nothing_of_any_kind() {
     }
 }
 
-/// With mutexes locked by threads that the child does not have, and requests half sent on connections that it shares.
+/// At the fork, threads that the child lacks hold mutexes, and have sent half a request on connections that the child
+/// shares.
 #[test]
 fn a_child_of_a_busy_process_never_blocks() {
     let (raw, name) = (shared(), name("fork-busy"));
@@ -121,8 +125,8 @@ fn a_child_of_a_busy_process_never_blocks() {
             let stopped = Arc::downgrade(&stop);
             task(move || {
                 while stopped.strong_count() > 0 {
-                    let guard = mutex.lock().expect("it comes free");
-                    guard.release().expect("it was held all the while");
+                    let guard = mutex.lock().expect("it becomes free");
+                    guard.release().expect("it was held until now");
                 }
             })
         })
@@ -130,14 +134,14 @@ fn a_child_of_a_busy_process_never_blocks() {
     let locks = &managers[0];
     let own = format!("{name}:own");
     let reentrant = locks.reentrant_mutex(&own);
-    let guard = Cell::new(Some(reentrant.lock().expect("free")));
+    let guard = Cell::new(Some(reentrant.lock().expect("it is free")));
     for _ in 0..30 {
         holds_in_a_child(|| {
             let closed = |result: Result<(), Error>| matches!(result, Err(Error::Closed));
             let copy = guard.take().expect("the child's copy");
             let all_closed = [
                 closed(locks.lock(&name).map(drop)),
-                // Not even again: this thread held it in the parent.
+                // Not even a reentrant mutex that this thread held in the parent.
                 closed(reentrant.lock().map(drop)),
                 closed(locks.rwlock(&name).write().map(drop)),
                 closed(locks.multi([&name, &own]).try_lock().map(drop)),
@@ -154,7 +158,7 @@ fn a_child_of_a_busy_process_never_blocks() {
                 && all_closed.iter().all(|closed| *closed)
         });
     }
-    // All of it: handles, managers and guards.
+    // The child drops all handles, managers and guards.
     let everything = Cell::new(Some((guard, managers, busy)));
     holds_in_a_child(|| {
         let (guard, managers, busy) = everything.take().expect("the child's copy");
@@ -173,7 +177,7 @@ fn a_child_of_a_busy_process_never_blocks() {
         assert!(
             locks
                 .try_lock_for(&name, PATIENCE)
-                .expect("asked")
+                .expect("Redis replies")
                 .is_some()
         );
     }

@@ -1,4 +1,4 @@
-//! A server that answers wrongly, in part, without end, or not at all.
+//! A server that sends wrong, partial or endless replies, or none.
 
 use std::fmt::Debug;
 use std::sync::Barrier;
@@ -16,7 +16,7 @@ fn is_listening(words: &Words) -> bool {
     words.first().is_some_and(|verb| verb == b"SUBSCRIBE")
 }
 
-/// Answers to a script that are no answers to it, whatever it is.
+/// Returns replies that make no sense as the reply to any script.
 fn nonsense() -> Vec<Vec<u8>> {
     let fixed: [&[u8]; 43] = [
         b"hello\r\n",
@@ -32,7 +32,7 @@ fn nonsense() -> Vec<Vec<u8>> {
         b"$2\r\nabc\r\n",
         b"$1\r\n1\r\n",
         b"$x\r\n",
-        // One more than was asked for, or the beginning of one.
+        // Two replies to one request, or one and the beginning of another.
         b":5\r\n:1\r\n",
         b":5\r\n+",
         b":\r\n",
@@ -65,7 +65,7 @@ fn nonsense() -> Vec<Vec<u8>> {
         b"-\r\n",
     ];
     let mut all: Vec<_> = fixed.map(<[u8]>::to_vec).into();
-    // Deeper than anything that is read, and than any stack would bear.
+    // Nested more deeply than any reply may be, and than a stack could bear.
     all.push(b"*1\r\n".repeat(100_000));
     all.push([&b"*1\r\n".repeat(99)[..], b":1\r\n"].concat());
     all.push(b">1\r\n+x\r\n".repeat(3));
@@ -95,7 +95,7 @@ fn nonsense_is_an_error_in_time_for_every_kind() {
     }
 }
 
-/// That it is an error, and one whose text is fit for a log.
+/// Checks that the result is an error whose text is fit for a log.
 #[track_caller]
 fn refused<T: Debug>(outcome: Result<T>, answer: &[u8], what: impl Debug) {
     let shown = String::from_utf8_lossy(&answer[..answer.len().min(40)]);
@@ -151,12 +151,12 @@ fn nonsense_is_an_error_in_time_for_every_other_call() {
                 answer.clone()
             }
         });
-        // A PING is answered by any text.
+        // Any text is a valid reply to PING.
         if !bytes.starts_with(b"+") && !bytes.starts_with(b"$1") {
             refused(in_time(move || built.build().map(drop)), &bytes, "build");
         }
     }
-    // To be let past at last, in three hundred thousand years.
+    // The reply grants a place in three hundred thousand years.
     let answer = b"*2\r\n:1\r\n:9223372036854775807\r\n";
     hostile.answers(to_scripts(Answer::Say(answer.to_vec())));
     let (locks, limited) = (locks.clone(), locks);
@@ -202,7 +202,7 @@ fn half_a_reply_is_an_error_in_time() {
     });
 }
 
-/// A piece at a time, so that the time between two is short; in all, for ever.
+/// Returns replies in pieces. The time between two pieces is short, and the reply never ends.
 fn endless() -> Vec<Answer> {
     let mut all = Vec::new();
     for (first, then) in [
@@ -211,7 +211,7 @@ fn endless() -> Vec<Answer> {
         (b"%1000000000\r\n", b"$1\r\na\r\n"),
         (b"+", b"x"),
         (b"-ERR ", b"x"),
-        // Nobody has asked for these.
+        // Pushes and attributes that the client did not ask for.
         (b"", b">1\r\n+x\r\n"),
         (b"", b"|1\r\n+a\r\n:1\r\n"),
     ] {
@@ -221,7 +221,7 @@ fn endless() -> Vec<Answer> {
     all
 }
 
-/// By a process of its own, whose memory is nobody else's.
+/// The test uses a child process, to measure the memory of that process alone.
 #[test]
 fn an_endless_reply_is_an_error_in_time_and_takes_no_memory() {
     const MOST: u64 = 400 << 20;
@@ -262,7 +262,7 @@ fn nonsense_in_reply_to_renewals_loses_the_guard_at_its_deadline() {
                 let begun = Instant::now();
                 hostile.answers(to_scripts(answer.clone()));
                 let cause = told.recv_timeout(PATIENCE).expect("it is lost").cause;
-                // Time itself is what is tested: a lease is none for longer than it is.
+                // The test needs time to pass: a guard is never valid for longer than its lease.
                 assert!(begun.elapsed() < secs(2) + SLACK, "{answer:.100?}");
                 assert_eq!(cause, LostCause::Expired, "{answer:.100?}");
                 assert_eq!(guard.state(), LeaseState::Lost);
@@ -275,7 +275,7 @@ fn nonsense_in_reply_to_renewals_loses_the_guard_at_its_deadline() {
     });
 }
 
-/// The right answer to a SUBSCRIBE, and more.
+/// Returns the right reply to a SUBSCRIBE, followed by `more`.
 fn confirmed(words: &Words, more: &[u8]) -> Vec<u8> {
     let mut said = Vec::new();
     for (channel, count) in words[1..].iter().zip(1..) {
@@ -299,7 +299,7 @@ fn message(channel: &[u8], payload: &[u8]) -> Vec<u8> {
     said
 }
 
-/// Whatever a listener hears, its process waits on by polling, and its thread ends with the manager.
+/// Messages that make no sense stop no wait: the waits poll. The wakeup thread ends with its manager.
 #[test]
 fn a_wait_goes_on_whatever_messages_arrive() {
     let server = Server::start();
@@ -342,8 +342,8 @@ fn a_wait_goes_on_whatever_messages_arrive() {
                     let guard = holder.lock(&name).expect("it is free");
                     let kept = at_last(|| locks.lock(format!("{name}:kept")));
                     let waiting = locking(&locks.mutex(&name));
-                    wait_until("it is heard", || hostile.answered() > 0);
-                    guard.release().expect("it was held all the while");
+                    wait_until("the message is received", || hostile.answered() > 0);
+                    guard.release().expect("it was held until now");
                     let guard = waiting
                         .end()
                         .unwrap_or_else(|error| panic!("{shown:?}: {error}"));
@@ -355,7 +355,7 @@ fn a_wait_goes_on_whatever_messages_arrive() {
     });
 }
 
-/// Each subscription has all who wait ask, so one that is cut off again and again must not come again at once.
+/// Each new subscription makes all waits ask Redis. So the process must pause before it subscribes again.
 #[test]
 fn a_subscription_that_is_closed_repeatedly_comes_back_after_pauses() {
     let server = Server::start();
@@ -371,19 +371,19 @@ fn a_subscription_that_is_closed_repeatedly_comes_back_after_pauses() {
     });
     let waiting = locking(&locks.mutex("n"));
     let wait_until_cut_off = |times| {
-        wait_until("it is cut off", || hostile.answered() >= times);
+        wait_until("the connection is closed", || hostile.answered() >= times);
     };
-    // By then the pauses are as long as they become.
+    // The pauses have reached their maximum by then.
     wait_until_cut_off(8);
     let begun = Instant::now();
     wait_until_cut_off(12);
-    // Time itself is what is tested: four pauses of a second, less their jitter.
+    // The test needs time to pass: four pauses of a second, less their jitter.
     assert!(begun.elapsed() > secs(1), "{:?}", begun.elapsed());
-    guard.release().expect("it was held all the while");
-    drop(waiting.end().expect("it comes free"));
+    guard.release().expect("it was held until now");
+    drop(waiting.end().expect("it becomes free"));
 }
 
-/// Nothing depends on the question what becomes of locks where memory is short.
+/// No call depends on the question about the eviction policy.
 #[test]
 fn a_lost_reply_about_eviction_fails_no_call() {
     let server = Server::start();
@@ -394,18 +394,18 @@ fn a_lost_reply_about_eviction_fails_no_call() {
     });
     for at_once in [1, 8] {
         let builder = patient(&hostile.url()).io_timeout(secs(20));
-        let locks = builder.build_unchecked().expect("nothing is asked yet");
+        let locks = builder.build_unchecked().expect("no request is sent yet");
         let before = hostile.answered();
-        // Over a connection each, and each of these might ask.
+        // Each thread uses its own connection, and each connection might ask.
         let together = Barrier::new(at_once);
         thread::scope(|scope| {
             for n in 0..at_once {
                 let (locks, together) = (&locks, &together);
                 scope.spawn(move || {
                     together.wait();
-                    // In less time than a request may take.
+                    // The call takes less time than a request may take.
                     let lock = locks.try_lock_for(format!("n{n}"), secs(12));
-                    drop(lock.expect("it is asked").expect("it is free"));
+                    drop(lock.expect("Redis replies").expect("it is free"));
                 });
             }
         });
@@ -433,8 +433,8 @@ fn the_wakeup_thread_ends_with_its_manager_whatever_messages_arrive() {
                 let name = name("ends");
                 let guard = manager(&server.url()).lock(&name).expect("it is free");
                 child.say(format_args!("lock {name}"));
-                wait_until("it is heard", || hostile.answered() > 0);
-                guard.release().expect("it was held all the while");
+                wait_until("the message is received", || hostile.answered() > 0);
+                guard.release().expect("it was held until now");
                 child.locked();
                 let threads = child.ask("drop");
                 assert!(threads.ends_with("-> []"), "{piece:?}: {threads}");

@@ -1,7 +1,7 @@
 //! Each fault of a link, on each connection of a manager, in each phase of a lock.
 //!
-//! In every case a call returns within its time limits, a guard is lost at the end of its lease, and no lock is left in
-//! Redis.
+//! In every case a call returns within its time limits, a guard is lost at the end of its lease, and no lock is left
+//! in Redis.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -47,10 +47,10 @@ impl ProxiedManager {
         let first = first.expect("it is free");
         let waiter = locking(&proxied.locks.mutex("first").lease(secs(6)));
         proxied.redis.wait_until_queued("first", 1);
-        first.release().expect("it was held all the while");
-        let second = waiter.end().expect("it comes free");
+        first.release().expect("it was held until now");
+        let second = waiter.end().expect("it becomes free");
         proxied.redis.wait_until_renewed("first", 1);
-        second.release().expect("it was held all the while");
+        second.release().expect("it was held until now");
         proxied
     }
 
@@ -72,9 +72,9 @@ impl ProxiedManager {
         self.proxy.heal();
         let next = self.other.try_lock_for("n", PATIENCE);
         let next = next
-            .expect("it is asked")
+            .expect("Redis replies")
             .expect("nobody holds it any more");
-        next.release().expect("it was held all the while");
+        next.release().expect("it was held until now");
         wait_until("the manager locks and releases again", || {
             self.lock(LONG).is_ok_and(|guard| guard.release().is_ok())
         });
@@ -105,12 +105,13 @@ fn asking(role: Role, fault: Fault) {
         proxied.proxy.wait_until_struck(role);
     } else {
         let guard = locked.expect("it is free");
-        guard.release().expect("it was held all the while");
+        guard.release().expect("it was held until now");
     }
     proxied.assert_recovers();
 }
 
-/// A wait that has begun goes on, and is granted the lock: by polls without a listener, after the fault without a pool.
+/// A wait that has begun goes on, and is granted the lock. Without a subscription it polls; without a pool it asks
+/// after the fault.
 fn queued(role: Role, fault: Fault) {
     let proxied = ProxiedManager::new();
     let holder = proxied.other.mutex("n").lease(LONG).lock();
@@ -122,17 +123,17 @@ fn queued(role: Role, fault: Fault) {
         // The next poll meets the fault. The message of the release will meet a fault of the listener.
         proxied.proxy.wait_until_struck(role);
     }
-    holder.release().expect("it was held all the while");
+    holder.release().expect("it was held until now");
     if fails_calls(role, fault) {
         proxied.proxy.heal();
     }
-    let guard = waiter.end().expect("it comes free");
+    let guard = waiter.end().expect("it becomes free");
     guard.check().expect("it is held");
     if role == Role::Listener {
         proxied.proxy.wait_until_struck(role);
     }
     proxied.proxy.heal();
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
     proxied.assert_recovers();
 }
 
@@ -150,7 +151,7 @@ fn giving_up(role: Role, fault: Fault) {
     });
     proxied.wait_until_it_waits();
     proxied.proxy.strike(role, fault);
-    // The last answer was "held", or it was lost.
+    // The last reply was "held", or it was lost.
     gave_up(waiting);
     assert!(begun.elapsed() < wait + CALL + SLACK);
     // The renewal thread sends the cancel. It needs its connection for that.
@@ -158,7 +159,7 @@ fn giving_up(role: Role, fault: Fault) {
         proxied.proxy.heal();
     }
     proxied.redis.wait_until_queued("n", 0);
-    holder.release().expect("it was held all the while");
+    holder.release().expect("it was held until now");
     proxied.assert_recovers();
 }
 
@@ -172,7 +173,7 @@ fn held(role: Role, fault: Fault) {
     proxied.proxy.strike(role, fault);
     if role == Role::Renewal && !fault.lets_through() {
         proxied.proxy.wait_until_struck(role);
-        let loss = losses.recv_timeout(PATIENCE).expect("it is told");
+        let loss = losses.recv_timeout(PATIENCE).expect("it is notified");
         assert_eq!(
             (loss.fence, loss.cause),
             (guard.fence(), LostCause::Expired)
@@ -183,14 +184,14 @@ fn held(role: Role, fault: Fault) {
             "it was given up too early"
         );
         proxied.proxy.heal();
-        // No late answer revives the lease.
+        // No late reply revives the lease.
         assert_eq!(lost(guard.release()), loss);
     } else {
         proxied.redis.wait_until_renewed("n", 2);
         guard.check().expect("it is renewed");
         assert!(losses.try_recv().is_err());
         proxied.proxy.heal();
-        guard.release().expect("it was held all the while");
+        guard.release().expect("it was held until now");
     }
     proxied.assert_recovers();
 }
@@ -210,7 +211,7 @@ fn releasing(role: Role, fault: Fault) {
         );
         proxied.proxy.wait_until_struck(role);
     } else {
-        released.expect("it was held all the while");
+        released.expect("it was held until now");
     }
     // The fault still lasts.
     wait_until("it is released", || !proxied.redis.exists("n"));
@@ -242,10 +243,10 @@ fn on_lost_fires_within_50_ms_of_the_deadline() {
             deadline.elapsed()
         });
         let told = task(move || {
-            losses.recv_timeout(PATIENCE).expect("it is told");
+            losses.recv_timeout(PATIENCE).expect("it is notified");
             let told = Instant::now();
             assert_eq!(guard.state(), LeaseState::Lost);
-            assert!(told + ms(1) >= deadline, "it was told too early");
+            assert!(told + ms(1) >= deadline, "the notice came too early");
             told.saturating_duration_since(deadline)
         });
         (sleeper, told)
@@ -281,7 +282,7 @@ fn assert_renewed_over_a_slow_link(late_ms: u64, lease: Duration, times: u64) {
         guard.check().expect("it is renewed in time");
         locks.stats().renewed >= times
     });
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
 }
 
 /// To connect, log in, select the database and load the script takes longer than one try of a renewal.

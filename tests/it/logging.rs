@@ -1,4 +1,4 @@
-//! What the log says, and when.
+//! The records of the log, and when they are written.
 
 use leasehold::LostCause;
 use log::Level;
@@ -55,7 +55,7 @@ fn each_loss_is_logged_once_whatever_its_cause() {
             _ => {}
         }
         if how != "max-hold" {
-            // The answer to the release tells of the loss.
+            // The reply to the release reports the loss.
             drop(guard);
         }
         let record = records.recv_timeout(PATIENCE).expect("the loss is logged");
@@ -92,10 +92,10 @@ fn the_steps_of_a_lock_are_logged_for_debugging() {
     assert!(waiting.text.contains(guard.owner()), "{waiting:?}");
     redis.wait_until_queued(&name, 1);
 
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
     let released = next();
     assert!(released.text.contains("released"), "{released:?}");
-    // The other manager may have its answer before this one's thread logs the hand-over.
+    // The other manager may receive its reply before this manager's thread logs the hand-over.
     let mut last = [next().text, next().text];
     last.sort_by_key(|text| text.contains("granted"));
     assert!(last[0].contains("handed over"), "{last:?}");
@@ -107,8 +107,8 @@ fn the_steps_of_a_lock_are_logged_for_debugging() {
     assert!(waiting.text.contains("waiting"), "{waiting:?}");
     drop(guard);
     let mut last = [next().text, next().text];
-    last.sort_by_key(|text| text.contains("passed on"));
+    last.sort_by_key(|text| text.contains("handed on"));
     assert!(last[0].contains("released"), "{last:?}");
     assert!(last[1].contains("handed on in memory"), "{last:?}");
-    drop(waiter.end().expect("the lock was passed on"));
+    drop(waiter.end().expect("the lock was handed on"));
 }

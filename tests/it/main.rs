@@ -1,5 +1,5 @@
-//! The integration tests, one binary. They start the servers that they need; `REDIS_URL` may name one for those
-//! tests that only want to lock something.
+//! The integration tests, one binary. They start the servers that they need. `REDIS_URL` may name a server for the
+//! tests that change no setting of their server.
 
 #![allow(
     clippy::incompatible_msrv,

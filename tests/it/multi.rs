@@ -1,4 +1,4 @@
-//! The multi-lock: all names or none, whoever else wants some of them.
+//! The multi-lock: all names or none, whatever other threads lock some of them.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
@@ -15,10 +15,10 @@ use crate::support::{
     task, task_asleep, unused_url, wait_until,
 };
 
-/// No test lives to see a lease of this end, or be renewed.
+/// Longer than any test runs, so that no lease ends or is renewed during a test.
 const LONG: Duration = Duration::from_mins(10);
 
-/// Names of one test, in their order.
+/// Returns names for one test, in their order.
 fn names<const N: usize>(what: &str) -> [String; N] {
     let mut names = [(); N].map(|()| name(what));
     names.sort();
@@ -28,7 +28,7 @@ fn names<const N: usize>(what: &str) -> [String; N] {
 #[track_caller]
 fn taking(set: &MultiLock) -> Task<MultiGuard> {
     let set = set.clone();
-    task_asleep(move || set.lock().expect("they come free"))
+    task_asleep(move || set.lock().expect("they become free"))
 }
 
 #[track_caller]
@@ -45,15 +45,19 @@ fn smoke() {
     let (one, other) = (manager(raw.url()), manager(raw.url()));
     let names = names::<3>("multi");
     let guard = one.multi([&names[2], &names[0], &names[1]]).lock();
-    let guard = guard.expect("free");
-    guard.check().expect("held");
+    let guard = guard.expect("it is free");
+    guard.check().expect("it is held");
     for name in &names {
-        assert!(other.try_lock(name).expect("asked").is_none());
+        assert!(other.try_lock(name).expect("Redis replies").is_none());
     }
     let waiter = locking(&other.mutex(&names[1]));
     raw.wait_until_queued(&names[1], 1);
-    guard.release().expect("held");
-    waiter.end().expect("free").release().expect("held");
+    guard.release().expect("it is held");
+    waiter
+        .end()
+        .expect("it is free")
+        .release()
+        .expect("it is held");
     nothing_is_left(raw, &names);
 }
 
@@ -64,10 +68,10 @@ fn leases_stand_in_order_with_one_owner_and_a_fence_each() {
     let names = names::<4>("leases");
     let before = names
         .each_ref()
-        .map(|name| locks.lock(name).expect("free").fence());
+        .map(|name| locks.lock(name).expect("it is free").fence());
     let set = locks.multi(names.iter().rev());
     for _ in 0..2 {
-        let guard = set.lock().expect("free");
+        let guard = set.lock().expect("it is free");
         let leases = guard.leases();
         let order: Vec<_> = leases.iter().map(Lease::name).collect();
         assert_eq!(order, names);
@@ -79,8 +83,8 @@ fn leases_stand_in_order_with_one_owner_and_a_fence_each() {
             assert_eq!(lease.fence(), stored);
         }
         let last = leases[2].fence();
-        guard.release().expect("held");
-        assert!(locks.lock(&names[2]).expect("free").fence() > last);
+        guard.release().expect("it is held");
+        assert!(locks.lock(&names[2]).expect("it is free").fence() > last);
     }
 }
 
@@ -90,14 +94,14 @@ fn one_name_is_a_mutex() {
     let locks = manager(raw.url());
     let [name] = names("one");
     let set = locks.multi([&name]);
-    let guard = set.lock().expect("free");
+    let guard = set.lock().expect("it is free");
     assert_eq!(guard.leases().len(), 1);
-    assert!(locks.try_lock(&name).expect("asked").is_none());
-    guard.release().expect("held");
-    let held = locks.lock(&name).expect("free");
-    assert!(set.try_lock().expect("asked").is_none());
+    assert!(locks.try_lock(&name).expect("Redis replies").is_none());
+    guard.release().expect("it is held");
+    let held = locks.lock(&name).expect("it is free");
+    assert!(set.try_lock().expect("Redis replies").is_none());
     drop(held);
-    drop(set.try_lock().expect("asked").expect("free"));
+    drop(set.try_lock().expect("Redis replies").expect("it is free"));
 }
 
 #[test]
@@ -126,17 +130,21 @@ fn a_multi_lock_holds_no_name_while_it_waits() {
     let (one, other) = (manager(raw.url()), manager(raw.url()));
     for busy in 0..3 {
         let names = names::<3>("waits");
-        let held = one.lock(&names[busy]).expect("free");
+        let held = one.lock(&names[busy]).expect("it is free");
         let waiting = taking(&other.multi(&names));
         raw.wait_until_queued(&names[busy], 1);
         for (index, name) in names.iter().enumerate() {
             if index != busy {
                 assert_eq!(raw.queue(name), [""; 0]);
-                drop(one.try_lock(name).expect("asked").expect("not held"));
+                drop(
+                    one.try_lock(name)
+                        .expect("Redis replies")
+                        .expect("not held"),
+                );
             }
         }
-        held.release().expect("held");
-        waiting.end().release().expect("held");
+        held.release().expect("it is held");
+        waiting.end().release().expect("it is held");
         nothing_is_left(raw, &names);
     }
 }
@@ -146,13 +154,13 @@ fn a_failed_try_holds_nothing() {
     let raw = shared();
     let (one, other) = (manager(raw.url()), manager(raw.url()));
     let names = names::<3>("try");
-    let held = one.lock(&names[2]).expect("free");
+    let held = one.lock(&names[2]).expect("it is free");
     let set = other.multi(&names);
-    assert!(set.try_lock().expect("asked").is_none());
+    assert!(set.try_lock().expect("Redis replies").is_none());
     assert!(!raw.exists(&names[0]) && !raw.exists(&names[1]));
     assert_eq!(raw.queue(&names[2]), [""; 0]);
     drop(held);
-    drop(set.try_lock().expect("asked").expect("free"));
+    drop(set.try_lock().expect("Redis replies").expect("it is free"));
 }
 
 #[test]
@@ -160,14 +168,16 @@ fn a_timed_out_wait_leaves_nothing_in_any_queue() {
     let raw = shared();
     let (one, other) = (manager(raw.url()), manager(raw.url()));
     let names = names::<3>("in-vain");
-    let held = names.each_ref().map(|name| one.lock(name).expect("free"));
+    let held = names
+        .each_ref()
+        .map(|name| one.lock(name).expect("it is free"));
     let set = other.multi(&names);
     let waiting = [(); 3].map(|()| {
         let set = set.clone();
         task(move || set.try_lock_for(secs(8)))
     });
     raw.wait_until_queued(&names[0], 1);
-    // It moves to the next queue.
+    // The wait moves to the queue of the next name.
     let [first, rest @ ..] = held;
     drop(first);
     raw.wait_until_queued(&names[1], 1);
@@ -178,10 +188,13 @@ fn a_timed_out_wait_leaves_nothing_in_any_queue() {
     nothing_is_left(raw, &names);
 }
 
-/// Counts, name by name, that nobody is beside anybody.
+/// Checks for each name that no other thread is inside.
 fn alone(inside: &[AtomicBool], taken: &[usize]) {
     for &index in taken {
-        assert!(!inside[index].swap(true, Ordering::SeqCst), "two at once");
+        assert!(
+            !inside[index].swap(true, Ordering::SeqCst),
+            "two threads are inside"
+        );
     }
     thread::yield_now();
     for &index in taken {
@@ -202,7 +215,7 @@ fn overlapping_multi_locks_all_get_their_turns() {
             let (names, inside) = (Arc::clone(&names), Arc::clone(&inside));
             task(move || {
                 for round in 0..15 {
-                    // In an order that is another's reverse, and from another place each time.
+                    // Half of the threads use the reverse order, and each round starts at another name.
                     let start = thread * 7 + round * 3;
                     let mut taken: Vec<_> = (0..2 + round % 2)
                         .map(|step| (start + step) % NAMES)
@@ -211,17 +224,17 @@ fn overlapping_multi_locks_all_get_their_turns() {
                         taken.reverse();
                     }
                     if thread >= 8 {
-                        // And single ones among them.
+                        // Some threads lock single names.
                         let index = taken[0];
-                        let guard = locks.lock(&names[index]).expect("it comes free");
+                        let guard = locks.lock(&names[index]).expect("it becomes free");
                         alone(&*inside, &[index]);
-                        guard.release().expect("held all the while");
+                        guard.release().expect("it was held until now");
                         continue;
                     }
                     let set = locks.multi(taken.iter().map(|index| &names[*index]));
-                    let guard = set.lock().expect("they come free");
+                    let guard = set.lock().expect("they become free");
                     alone(&*inside, &taken);
-                    guard.release().expect("held all the while");
+                    guard.release().expect("it was held until now");
                 }
             })
         })
@@ -235,17 +248,18 @@ fn a_name_is_handed_over_at_once_if_an_earlier_name_is_held() {
     let raw = shared();
     let (one, other) = (manager(raw.url()), manager(raw.url()));
     let names = names::<2>("passes-on");
-    let first = one.lock(&names[1]).expect("free");
+    let first = one.lock(&names[1]).expect("it is free");
     let set = taking(&other.multi(&names));
     raw.wait_until_queued(&names[1], 1);
     let mut behind = Child::start(raw.url(), "");
     behind.say(format_args!("lock {}", names[1]));
     raw.wait_until_queued(&names[1], 2);
     let place = raw.queue(&names[1])[1].clone();
-    let second = one.lock(&names[0]).expect("free");
-    // One that hangs does not poll: so nobody but the set can have given it the lock, and it does so at once.
+    let second = one.lock(&names[0]).expect("it is free");
+    // The process behind hangs, so it does not poll. Only the multi-lock can have handed the name over to it, and at
+    // once.
     behind.pause();
-    first.release().expect("held");
+    first.release().expect("it is held");
     wait_until("it goes to the one behind", || {
         raw.get(&names[1]).is_some_and(|value| value == place)
     });
@@ -253,8 +267,8 @@ fn a_name_is_handed_over_at_once_if_an_earlier_name_is_held() {
     behind.resume();
     behind.locked();
     assert_eq!(behind.ask(format_args!("release {}", names[1])), "released");
-    second.release().expect("held all the while");
-    set.end().release().expect("held");
+    second.release().expect("it was held until now");
+    set.end().release().expect("it is held");
     nothing_is_left(raw, &names);
 }
 
@@ -263,17 +277,21 @@ fn a_multi_lock_killed_after_its_wake_up_blocks_no_waiter() {
     let raw = shared();
     let (one, other) = (manager(raw.url()), manager(raw.url()));
     let names = names::<2>("told-dead");
-    let first = one.lock(&names[0]).expect("free");
+    let first = one.lock(&names[0]).expect("it is free");
     let mut child = Child::start(raw.url(), "");
     child.say(format_args!("multi {} {}", names[0], names[1]));
     raw.wait_until_queued(&names[0], 1);
     let behind = locking(&other.mutex(&names[0]));
     raw.wait_until_queued(&names[0], 2);
     child.pause();
-    first.release().expect("held");
+    first.release().expect("it is held");
     raw.wait_until_queued(&names[0], 0);
     child.kill();
-    behind.end().expect("free").release().expect("held");
+    behind
+        .end()
+        .expect("it is free")
+        .release()
+        .expect("it is held");
     nothing_is_left(raw, &names);
 }
 
@@ -287,7 +305,7 @@ fn a_killed_holder_delays_others_by_its_lease() {
     assert_eq!(child.ask(command), "kept");
     let set = taking(&locks.multi(&names));
     let other = manager(raw.url());
-    // Whichever of them is first.
+    // Either of them may be granted first.
     let mutex = task({
         let name = names[1].clone();
         move || other.lock(&name).and_then(LockGuard::release)
@@ -295,7 +313,7 @@ fn a_killed_holder_delays_others_by_its_lease() {
     raw.wait_until_queued(&names[0], 1);
     raw.wait_until_queued(&names[1], 1);
     child.kill();
-    set.end().release().expect("held");
+    set.end().release().expect("it is held");
     mutex.end().expect("it came free, and was held");
     nothing_is_left(raw, &names);
 }
@@ -307,15 +325,15 @@ fn the_loss_of_one_name_loses_all_and_frees_the_others() {
     let other = manager(raw.url());
     let names = names::<3>("loss");
     let set = locks.multi(&names).lease(secs(9));
-    let guard = set.lock().expect("free");
+    let guard = set.lock().expect("it is free");
     let told = guard.on_lost();
     let each: Vec<_> = guard.leases().iter().map(Lease::on_lost).collect();
     let () = raw.ask(&["DEL", &names[1]]);
-    let taken = other.lock(&names[1]).expect("free");
-    let cause = told.recv_timeout(PATIENCE).expect("told").cause;
+    let taken = other.lock(&names[1]).expect("it is free");
+    let cause = told.recv_timeout(PATIENCE).expect("notified").cause;
     assert_eq!(cause, LostCause::Taken);
     for (told, name) in each.iter().zip(&names) {
-        let lost = told.recv_timeout(PATIENCE).expect("told");
+        let lost = told.recv_timeout(PATIENCE).expect("notified");
         assert_eq!((&*lost.name, lost.cause), (&**name, LostCause::Taken));
     }
     lost(guard.check());
@@ -334,7 +352,7 @@ fn an_extension_covers_all_names() {
     let raw = shared();
     let names = names::<3>("extended");
     let set = manager(raw.url()).multi(&names).lease(secs(20));
-    let guard = set.lock().expect("free");
+    let guard = set.lock().expect("it is free");
     guard.leases()[1].extend(LONG).expect("extended");
     for (name, lease) in names.iter().zip(guard.leases()) {
         assert!(raw.ttl(name).expect("it expires") >= LONG);
@@ -352,17 +370,17 @@ fn the_next_thread_with_the_same_names_takes_the_lock_over() {
     let locks = manager(raw.url());
     let names = names::<2>("same");
     let set = locks.multi(&names);
-    let guard = set.lock().expect("free");
+    let guard = set.lock().expect("it is free");
     let fences: Vec<_> = guard.leases().iter().map(Lease::fence).collect();
     let next = [taking(&set), taking(&locks.multi(names.iter().rev()))];
-    guard.release().expect("held");
+    guard.release().expect("it is held");
     let mut last = fences;
     for next in next {
         let guard = next.end();
         let fences: Vec<_> = guard.leases().iter().map(Lease::fence).collect();
         assert!(fences.iter().zip(&last).all(|(fence, last)| fence > last));
         last = fences;
-        guard.release().expect("held");
+        guard.release().expect("it is held");
     }
     nothing_is_left(raw, &names);
 }
@@ -375,7 +393,7 @@ fn with_runs_a_closure_under_all_names() {
     let set = one.multi(&names);
     let ran = set.with(secs(10), |leases| {
         let timeout = other.multi([&names[1]]).with(ms(100), |_| ());
-        // On a busy machine the last request may go unanswered.
+        // On a busy machine the last request may get no reply.
         assert!(
             matches!(
                 timeout,
@@ -385,7 +403,7 @@ fn with_runs_a_closure_under_all_names() {
         );
         leases.len()
     });
-    assert_eq!(ran.expect("free"), 2);
+    assert_eq!(ran.expect("it is free"), 2);
     nothing_is_left(raw, &names);
 }
 
@@ -401,7 +419,7 @@ fn a_name_of_another_kind_fails_the_call_before_any_name_is_locked() {
     let () = raw.ask(&["DEL", &names[1]]);
 }
 
-/// The whole set has the state, the rest of the lease and the extension of one guard.
+/// A multi-guard has one state, one remaining time and one extension for all names.
 #[test]
 fn a_multi_guard_has_one_state_and_one_extension() {
     let redis = shared();
@@ -417,7 +435,7 @@ fn a_multi_guard_has_one_state_and_one_extension() {
         assert!(lease.remaining() > secs(99), "{lease:?}");
         assert!(redis.ttl(name).expect("it expires") > secs(99));
     }
-    // It never shortens.
+    // `extend` never shortens.
     guard.extend(secs(1)).expect("it is held");
     assert!(guard.remaining() > secs(90), "{:?}", guard.remaining());
     let () = redis.ask(&["DEL", &names[1]]);
@@ -426,7 +444,7 @@ fn a_multi_guard_has_one_state_and_one_extension() {
     assert_eq!(guard.remaining(), Duration::ZERO);
 }
 
-/// Returns a manager whose claim window is longer than any test waits, so that a busy machine ends none.
+/// Returns a manager whose pickup window is longer than any test waits, so that a busy machine ends none.
 fn with_a_long_window() -> LockManager {
     let builder = LockManager::single(shared().url());
     let locks = builder.io_timeout(PATIENCE).lease(LONG).build();
@@ -439,8 +457,8 @@ fn holder(raw: &Raw, name: &str) -> Option<String> {
     Some(value.trim_end_matches('!').to_owned())
 }
 
-/// Waits until `owner` has polled twice at a name whose queue it is in: longer than any time for which a name may be kept
-/// without a further request.
+/// Waits until `owner` has polled twice in the queue of a name. That takes longer than a name may be kept without a
+/// further request.
 #[track_caller]
 fn polls_twice(raw: &Raw, name: &str, owner: &str) {
     for _ in 0..2 {
@@ -453,36 +471,40 @@ fn a_name_is_kept_however_long_the_other_is_held() {
     let raw = shared();
     let managers = [(); 4].map(|()| with_a_long_window());
     let names = names::<2>("kept");
-    let first = managers[0].lock(&names[0]).expect("free");
-    let second = managers[1].lock(&names[1]).expect("free");
+    let first = managers[0].lock(&names[0]).expect("it is free");
+    let second = managers[1].lock(&names[1]).expect("it is free");
     let set = taking(&managers[2].multi(&names));
     raw.wait_until_queued(&names[0], 1);
     let owner = raw.queue(&names[0]).remove(0);
     let behind = locking(&managers[3].mutex(&names[0]));
     raw.wait_until_queued(&names[0], 2);
-    first.release().expect("held");
+    first.release().expect("it is held");
     raw.wait_until_queued(&names[1], 1);
     for _ in 0..3 {
         polls_twice(raw, &names[1], &owner);
         assert_eq!(holder(raw, &names[0]).as_ref(), Some(&owner));
     }
-    second.release().expect("held");
+    second.release().expect("it is held");
     let guard = set.end();
     assert_eq!(guard.leases()[0].owner(), owner);
-    guard.release().expect("held");
-    behind.end().expect("free").release().expect("held");
+    guard.release().expect("it is held");
+    behind
+        .end()
+        .expect("it is free")
+        .release()
+        .expect("it is held");
     nothing_is_left(raw, &names);
 }
 
-/// Two processes at each of two names, which pass it to and fro: a fair turn is two guards. Each of them holds until the
-/// set has polled twice.
+/// Two processes take turns at each of two names, so a fair turn is two guards. Each guard lasts until the multi-lock
+/// has polled twice.
 #[test]
 fn a_multi_lock_beside_long_holders_is_granted_within_three_fair_turns() {
     const FAIR_TURN: usize = 2;
     let raw = shared();
     let managers = [[(); 2]; 2].map(|pair| pair.map(|()| with_a_long_window()));
     let names = names::<2>("turns");
-    let mut held = [0, 1].map(|at| Some(managers[at][0].lock(&names[at]).expect("free")));
+    let mut held = [0, 1].map(|at| Some(managers[at][0].lock(&names[at]).expect("it is free")));
     let mut waits = [0, 1].map(|at| locking(&managers[at][1].mutex(&names[at])));
     for name in &names {
         raw.wait_until_queued(name, 1);
@@ -496,15 +518,15 @@ fn a_multi_lock_beside_long_holders_is_granted_within_three_fair_turns() {
     let mut at = 0;
     while !(is_set(0) && is_set(1)) {
         if let Some(guard) = held[at].take() {
-            guard.release().expect("held");
-            wait_until("the set has a place, or all", || {
+            guard.release().expect("it is held");
+            wait_until("the multi-lock queues, or has all names", || {
                 place().is_some() || is_set(0) && is_set(1)
             });
         }
         if !is_set(at) {
             turns[at] += 1;
             assert!(turns[at] <= 3 * FAIR_TURN, "{turns:?}");
-            // The process that has released it waits again.
+            // The process that released the name waits again.
             let released = &managers[at][(turns[at] - 1) % 2];
             let next = std::mem::replace(&mut waits[at], locking(&released.mutex(&names[at])));
             held[at] = Some(next.end().expect("it is handed over"));
@@ -514,21 +536,24 @@ fn a_multi_lock_beside_long_holders_is_granted_within_three_fair_turns() {
         }
         at ^= 1;
     }
-    set.end().release().expect("held");
+    set.end().release().expect("it is held");
     for wait in waits {
-        wait.end().expect("free").release().expect("held");
+        wait.end()
+            .expect("it is free")
+            .release()
+            .expect("it is held");
     }
     nothing_is_left(raw, &names);
 }
 
-/// Two sets that share their first name, and two others that share theirs; all four have the last name in common. One of
-/// them is always at the front there.
+/// Two multi-locks share their first name, and two others share theirs. All four have the last name in common, and
+/// one of them is always at the front there.
 #[test]
 fn one_name_is_granted_within_three_turns_of_multi_locks() {
     let raw = shared();
     let [a, b, z] = names("beside-sets");
     let locks = with_a_long_window();
-    let held = [&a, &b].map(|name| locks.lock(name).expect("free"));
+    let held = [&a, &b].map(|name| locks.lock(name).expect("it is free"));
     let (go, turns) = channel::<()>();
     let turns = Arc::new(Mutex::new(turns));
     let entered = Arc::new(AtomicUsize::new(0));
@@ -538,10 +563,10 @@ fn one_name_is_granted_within_three_turns_of_multi_locks() {
         task(move || {
             let mut goes_on = true;
             while goes_on {
-                let guard = set.lock().expect("they come free");
+                let guard = set.lock().expect("they become free");
                 entered.fetch_add(1, Ordering::SeqCst);
                 goes_on = turns.lock().expect("no panic").recv().is_ok();
-                guard.release().expect("held");
+                guard.release().expect("it is held");
             }
         })
     });
@@ -551,12 +576,14 @@ fn one_name_is_granted_within_three_turns_of_multi_locks() {
     let mut last = 0;
     for _ in 0..3 {
         raw.wait_until_queued(&z, 1);
-        wait_until("a set is in", || entered.load(Ordering::SeqCst) == last + 1);
+        wait_until("a multi-lock is granted", || {
+            entered.load(Ordering::SeqCst) == last + 1
+        });
         let is_in = Arc::new(AtomicBool::new(false));
         let single = task({
             let (lock, is_in) = (locks.mutex(&z), Arc::clone(&is_in));
             move || {
-                let guard = lock.lock().expect("it comes free");
+                let guard = lock.lock().expect("it becomes free");
                 is_in.store(true, Ordering::SeqCst);
                 guard
             }
@@ -567,10 +594,13 @@ fn one_name_is_granted_within_three_turns_of_multi_locks() {
             last += 1;
             assert!(last <= before + 3, "it starves");
             go.send(()).expect("somebody receives it");
-            wait_until("a set is in, with another behind it, or the other", || {
-                let set_is_in = entered.load(Ordering::SeqCst) == last + 1;
-                is_in.load(Ordering::SeqCst) || set_is_in && raw.queue(&z).len() == 2
-            });
+            wait_until(
+                "a multi-lock is granted, with another behind it, or the other",
+                || {
+                    let set_is_in = entered.load(Ordering::SeqCst) == last + 1;
+                    is_in.load(Ordering::SeqCst) || set_is_in && raw.queue(&z).len() == 2
+                },
+            );
         }
         drop(single.end());
     }
@@ -584,8 +614,8 @@ fn a_wait_that_ends_gives_back_what_it_keeps_at_once() {
     let raw = shared();
     let managers = [(); 4].map(|()| with_a_long_window());
     let names = names::<2>("given-back");
-    let first = managers[0].lock(&names[0]).expect("free");
-    let second = managers[1].lock(&names[1]).expect("free");
+    let first = managers[0].lock(&names[0]).expect("it is free");
+    let second = managers[1].lock(&names[1]).expect("it is free");
     let stop = Cancel::new();
     let set = managers[3].multi(&names).cancel_with(&stop);
     let set = task(move || set.lock());
@@ -593,13 +623,17 @@ fn a_wait_that_ends_gives_back_what_it_keeps_at_once() {
     let owner = raw.queue(&names[0]).remove(0);
     let behind = locking(&managers[2].mutex(&names[0]));
     raw.wait_until_queued(&names[0], 2);
-    first.release().expect("held");
+    first.release().expect("it is held");
     raw.wait_until_queued(&names[1], 1);
     assert_eq!(holder(raw, &names[0]), Some(owner));
     stop.cancel();
     assert!(matches!(set.end(), Err(Error::Cancelled)));
-    behind.end().expect("free").release().expect("held");
-    second.release().expect("held");
+    behind
+        .end()
+        .expect("it is free")
+        .release()
+        .expect("it is held");
+    second.release().expect("it is held");
     nothing_is_left(raw, &names);
 }
 
@@ -608,20 +642,24 @@ fn a_multi_lock_killed_while_it_keeps_a_name_costs_a_pickup_window() {
     let raw = shared();
     let managers = [(); 3].map(|()| with_a_long_window());
     let names = names::<2>("kept-dead");
-    let first = managers[0].lock(&names[0]).expect("free");
-    let second = managers[1].lock(&names[1]).expect("free");
+    let first = managers[0].lock(&names[0]).expect("it is free");
+    let second = managers[1].lock(&names[1]).expect("it is free");
     let mut child = Child::start(raw.url(), "");
     child.say(format_args!("multi {} {}", names[0], names[1]));
     raw.wait_until_queued(&names[0], 1);
     let behind = locking(&managers[2].mutex(&names[0]));
     raw.wait_until_queued(&names[0], 2);
-    first.release().expect("held");
+    first.release().expect("it is held");
     raw.wait_until_queued(&names[1], 1);
     child.kill();
     let left = raw.ttl(&names[0]);
-    // The settings of a child have longer windows than the defaults.
+    // The pickup window of a child is longer than the default.
     assert!(left.is_none_or(|left| left <= PATIENCE / 2), "{left:?}");
-    behind.end().expect("free").release().expect("held");
-    second.release().expect("held");
+    behind
+        .end()
+        .expect("it is free")
+        .release()
+        .expect("it is held");
+    second.release().expect("it is held");
     nothing_is_left(raw, &names);
 }

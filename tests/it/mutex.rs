@@ -20,7 +20,7 @@ fn a_guard_may_end_on_another_thread() {
     thread::spawn(move || guard.release())
         .join()
         .expect("it does not panic")
-        .expect("it was held all the while");
+        .expect("it was held until now");
     assert!(!redis.exists(&name));
 }
 
@@ -32,7 +32,7 @@ fn threads_are_served_in_the_order_in_which_they_came() {
     for number in 0..10 {
         let (mutex, sender) = (mutex.clone(), sender.clone());
         task_asleep(move || {
-            let guard = mutex.lock().expect("it comes free");
+            let guard = mutex.lock().expect("it becomes free");
             sender.send(number).expect("it is received");
             drop(guard);
         });
@@ -63,7 +63,7 @@ fn a_try_for_a_lock_of_this_process_sends_no_request() {
     }
     assert_eq!(redis.commands(), before);
     // A try for another name is counted.
-    assert!(locks.try_lock("other").expect("it is asked").is_some());
+    assert!(locks.try_lock("other").expect("Redis replies").is_some());
     assert!(redis.commands() > before);
     drop(guard);
 }
@@ -87,10 +87,10 @@ fn a_wait_that_timed_out_leaves_the_queue() {
         assert!(!matches!(wait.end(), Ok(Some(_))));
     }
     redis.wait_until_queued(&name, 1);
-    guard.release().expect("it was held all the while");
-    drop(steady.end().expect("it comes free"));
+    guard.release().expect("it was held until now");
+    drop(steady.end().expect("it becomes free"));
     wait_until("it is free again", || !redis.exists(&name));
-    assert!(other.try_lock(&name).expect("it is asked").is_some());
+    assert!(other.try_lock(&name).expect("Redis replies").is_some());
 }
 
 /// `with_lock` of the manager is `with` of the mutex, whose tests are in `contract/closures.rs`.
@@ -123,8 +123,8 @@ fn max_hold_hands_the_lock_to_the_next_thread() {
     let locks = manager(shared().url());
     let limited = locks.mutex(&name).max_hold(Some(ms(300)));
     let guard = limited.lock().expect("it is free");
-    let next = limited.try_lock_for(secs(15)).expect("it is asked");
-    let next = next.expect("it is passed on");
+    let next = limited.try_lock_for(secs(15)).expect("Redis replies");
+    let next = next.expect("it is handed on");
     assert_eq!(lost(guard.check()).cause, LostCause::MaxHold);
     assert!(next.fence() > guard.fence());
     drop(guard);
@@ -183,9 +183,9 @@ fn only_fences_stay_in_redis_and_expire() {
             task(move || {
                 for round in 0..20 {
                     let name = format!("n{}", round % 3);
-                    drop(locks.lock(&name).expect("it comes free"));
-                    drop(locks.try_lock(&name).expect("it is asked"));
-                    // So short a wait may end with an error, because no answer came in time.
+                    drop(locks.lock(&name).expect("it becomes free"));
+                    drop(locks.try_lock(&name).expect("Redis replies"));
+                    // On a busy machine a short wait may end with an error, because its reply is late.
                     drop(locks.try_lock_for(&name, ms(round % 4)));
                 }
             })
@@ -222,8 +222,8 @@ fn the_prefix_is_part_of_the_key() {
     assert!(redis.exists(&fence_of(&key)));
     // A manager without a prefix reaches the same key by its full name.
     let plain = manager(redis.url());
-    assert!(plain.try_lock(&key).expect("it is asked").is_none());
-    assert!(plain.try_lock(&name).expect("it is asked").is_some());
+    assert!(plain.try_lock(&key).expect("Redis replies").is_none());
+    assert!(plain.try_lock(&name).expect("Redis replies").is_some());
 }
 
 #[test]
@@ -233,6 +233,6 @@ fn locks_of_different_databases_are_different_locks() {
     let by_url = manager(&format!("{}3", server.url()));
     let elsewhere = manager(&server.url());
     let _guard = locks.lock("n").expect("it is free");
-    assert!(by_url.try_lock("n").expect("it is asked").is_none());
-    assert!(elsewhere.try_lock("n").expect("it is asked").is_some());
+    assert!(by_url.try_lock("n").expect("Redis replies").is_none());
+    assert!(elsewhere.try_lock("n").expect("Redis replies").is_some());
 }

@@ -1,4 +1,4 @@
-//! Servers that refuse, forget, hang, go and come back.
+//! Servers that refuse, lose data, hang, stop and come back.
 
 use std::fmt::{Debug, Display, Write};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::support::{
 fn an_unreachable_server_is_not_a_held_lock() {
     let url = unused_url();
     let locks = LockManager::single(&url).build_unchecked();
-    let locks = locks.expect("nothing is asked yet");
+    let locks = locks.expect("no request is sent yet");
     let tried = locks.try_lock("n");
     assert!(matches!(tried, Err(Error::Unavailable { .. })), "{tried:?}");
     let waited = locks.try_lock_for("n", secs(1));
@@ -23,7 +23,7 @@ fn an_unreachable_server_is_not_a_held_lock() {
         matches!(waited, Err(Error::Unavailable { .. })),
         "{waited:?}"
     );
-    // The first error is returned at once, or this would take as long as the outage limit.
+    // The first error is returned at once. Otherwise the call would take as long as the outage limit.
     let locked = locks.lock("n");
     assert!(
         matches!(locked, Err(Error::Unavailable { .. })),
@@ -43,18 +43,18 @@ fn a_silent_server_is_not_a_held_lock() {
     let tried = locks.try_lock("n");
     assert!(matches!(tried, Err(Error::Unavailable { .. })), "{tried:?}");
     server.resume();
-    // Whatever came of that request, nothing of it stays for long.
+    // The renewal thread cleans up whatever the request did.
     let other = manager(&server.url());
-    let next = other.try_lock_for("n", secs(15)).expect("it is asked");
+    let next = other.try_lock_for("n", secs(15)).expect("Redis replies");
     assert!(next.is_some());
 }
 
-/// All that an error shows of itself, its causes included.
+/// Returns all that an error shows, with its causes.
 fn shown(error: &Error) -> String {
     let mut text = format!("{error} {error:?} {error:#?}");
     let mut cause = std::error::Error::source(error);
     while let Some(deeper) = cause {
-        write!(text, " {deeper} {deeper:?}").expect("a string takes all");
+        write!(text, " {deeper} {deeper:?}").expect("a write to a string succeeds");
         cause = deeper.source();
     }
     text
@@ -87,9 +87,9 @@ fn a_wrong_password_is_denied_and_not_shown() {
         assert!(matches!(built, Error::Denied { .. }), "{built:?}");
         assert!(!shown(&built).contains("s3cret"), "{}", shown(&built));
         let unchecked = patient(&url).build_unchecked();
-        let unchecked = unchecked.expect("nothing is asked yet");
+        let unchecked = unchecked.expect("no request is sent yet");
         shows(&unchecked);
-        // At once, also for one that waits.
+        // A call that waits is `Denied` at once, too.
         let error = unchecked.lock("n").expect_err("it has no right");
         assert!(matches!(error, Error::Denied { .. }), "{error:?}");
         assert!(!shown(&error).contains("s3cret"), "{}", shown(&error));
@@ -140,12 +140,12 @@ fn a_key_that_is_no_lock_is_the_wrong_type() {
     assert_eq!(kind, "list");
     let () = redis.ask(&["DEL", &name]);
 
-    // A companion of the wrong type is as bad, and leaves no lock behind that nobody holds.
+    // A companion of another type causes the same error, and leaves no orphan.
     let () = redis.ask(&["RPUSH", &fence_of(&name), "a list"]);
     wrong(locks.lock(&name).map(|_| true));
     assert!(!redis.exists(&name));
     let () = redis.ask(&["DEL", &fence_of(&name)]);
-    assert!(locks.try_lock(&name).expect("it is asked").is_some());
+    assert!(locks.try_lock(&name).expect("Redis replies").is_some());
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn a_queue_of_another_type_is_the_wrong_type_for_waiters() {
         assert!(!redis.exists(beside), "{beside} was made for nobody");
         let () = redis.ask(&["DEL", companion]);
     }
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn a_queue_of_another_type_leaves_no_orphan() {
     let server = Server::start();
     let (redis, proxy) = (server.raw(), Proxy::to(&server));
     let locks = build(LockManager::single(&proxy.url()).io_timeout(secs(2)));
-    // So that the server knows the script, and is asked once.
+    // Loads the script into the server, so that the next call sends one request.
     drop(manager(&server.url()).lock("n").expect("it is free"));
     let [_, queue, _] = companions_of("n");
     let () = redis.ask(&["SET", &queue, "a string"]);
@@ -212,11 +212,11 @@ fn a_wait_survives_an_outage_whose_holder_is_not_gone() {
     let waiter = locking(&locks.mutex("n"));
     redis.wait_until_queued("n", 1);
     server.kill();
-    // Until it is noticed: a renewal is overdue.
+    // A renewal is overdue when the state is `AtRisk`.
     wait_until("it is at risk", || guard.state() == LeaseState::AtRisk);
     server.restart();
-    // The server has lost the key, so exclusion is over; but no renewal makes the key again, and the old holder
-    // learns of it.
+    // The server lost the key, so exclusion is over. No renewal creates the key again, and the old holder learns of
+    // the loss.
     let next = waiter.end().expect("the wait goes on");
     assert!(next.fence() > guard.fence());
     wait_until("the old holder knows", || guard.state() == LeaseState::Lost);
@@ -257,7 +257,7 @@ fn an_outage_fails_all_threads_together() {
     }
     ends.sort();
     assert!(ends[0] >= limit, "given up too early: {ends:?}");
-    // In a row, each would have the limit to itself.
+    // If they failed one after the other, each would take the whole limit.
     let spread = ends[7].saturating_sub(ends[0]);
     assert!(spread < limit * 3, "one by one: {ends:?}");
     drop(guard);
@@ -273,7 +273,7 @@ fn a_wait_shorter_than_the_outage_limit_ends_at_its_own_deadline() {
     let waiting = task(move || locks.try_lock_for("n", secs(3)));
     redis.wait_until_queued("n", 1);
     server.kill();
-    // "Could not ask" is not "held".
+    // The call could not ask Redis. That is an error, and not "held".
     let result = waiting.end();
     assert!(
         matches!(result, Err(Error::Unavailable { .. })),
@@ -291,15 +291,15 @@ fn scripts_that_were_flushed_are_sent_again() {
     flush();
     redis.wait_until_renewed("n", 2);
     flush();
-    assert!(other.try_lock("n").expect("it is asked").is_none());
+    assert!(other.try_lock("n").expect("Redis replies").is_none());
     let waiter = locking(&other.mutex("n"));
     redis.wait_until_queued("n", 1);
     flush();
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
     flush();
-    let guard = waiter.end().expect("it comes free");
+    let guard = waiter.end().expect("it becomes free");
     flush();
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
     assert!(!redis.exists("n"));
 }
 
@@ -329,7 +329,7 @@ fn a_full_pool_stops_neither_renewal_nor_release() {
     assert!(!redis.exists(&mine));
     drop(held);
     for wait in waits {
-        drop(wait.end().expect("it comes free"));
+        drop(wait.end().expect("it becomes free"));
     }
 }
 
@@ -339,7 +339,7 @@ fn a_pool_without_a_free_connection_is_waited_for() {
     let locks = build(patient(&server.url()).pool_size(1).io_timeout(PATIENCE));
     drop(locks.lock("n").expect("it is free"));
     server.pause();
-    // One has the only connection and waits for the server; the others wait for the connection.
+    // One thread has the only connection and waits for Redis. The others wait for the connection.
     let waits: Vec<_> = (0..5)
         .map(|number| locking_asleep(&locks.mutex(format!("n{number}"))))
         .collect();
@@ -362,7 +362,7 @@ fn connections_closed_between_requests_cause_no_error() {
         assert!(kill("normal") > 0, "round {round}");
         let tried = locks.try_lock("n").expect("the connection is replaced");
         let guard = tried.expect("it was released");
-        guard.release().expect("it was held all the while");
+        guard.release().expect("it was held until now");
         assert!(kill("normal") > 0, "round {round}");
     }
     assert!(!redis.exists("n"));
@@ -384,8 +384,8 @@ fn a_listener_whose_connection_was_closed_listens_again() {
         let killed: u32 = redis.ask(&["CLIENT", "KILL", "TYPE", "pubsub"]);
         assert!(killed > 0);
         wait_until("it listens again", || listeners() > 0);
-        guard.release().expect("it was held all the while");
-        drop(waiter.end().expect("it comes free"));
+        guard.release().expect("it was held until now");
+        drop(waiter.end().expect("it becomes free"));
     }
 }
 
@@ -393,7 +393,7 @@ fn a_listener_whose_connection_was_closed_listens_again() {
 fn a_drop_makes_one_attempt_and_leaves_the_rest_to_the_background() {
     let server = Server::start();
     let redis = server.raw();
-    // The lease is far longer than the test's patience: it is not by time that the lock comes free.
+    // The lease is far longer than `PATIENCE`, so its end does not free the lock.
     let lease = PATIENCE * 10;
     let locks = build(patient(&server.url()).io_timeout(ms(1500)).lease(lease));
     let guard = locks.lock("n").expect("it is free");
@@ -423,8 +423,8 @@ fn a_full_server_still_renews_and_releases() {
     let error = one.try_lock("more").expect_err("there is no room for it");
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
     redis.wait_until_renewed("n", 2);
-    // Whether it is handed over or only let go, which takes less memory, is for the server to decide.
-    guard.release().expect("it was held all the while");
+    // The server either hands the lock over or only deletes the key, which needs less memory.
+    guard.release().expect("it was held until now");
     limit("0");
     drop(waiter.end().expect("the wait goes on"));
 }
@@ -444,7 +444,7 @@ fn a_wait_outlasts_a_server_that_refuses_to_write() {
     let error = guard.release().expect_err("it cannot be written");
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
     replicas("0");
-    // By the release that is sent again in the background.
+    // The renewal thread repeats the release.
     drop(waiter.end().expect("the wait goes on"));
 }
 
@@ -452,7 +452,7 @@ fn a_wait_outlasts_a_server_that_refuses_to_write() {
 fn errors_name_their_lock() {
     let locks = LockManager::single(&unused_url()).build_unchecked();
     let error = locks
-        .expect("nothing is asked yet")
+        .expect("no request is sent yet")
         .lock("the name\n")
         .expect_err("there is no server");
     let text = error.to_string();
@@ -467,7 +467,7 @@ fn a_call_waits_through_an_outage_from_its_first_request_on() {
     let server = Server::start();
     let builder = patient(&server.url()).wait_through_outages(true);
     let locks = builder.clone().build_unchecked();
-    let locks = locks.expect("nothing is asked yet");
+    let locks = locks.expect("no request is sent yet");
     server.kill();
     let tried = locks.try_lock("n");
     assert!(matches!(tried, Err(Error::Unavailable { .. })), "{tried:?}");
@@ -475,10 +475,10 @@ fn a_call_waits_through_an_outage_from_its_first_request_on() {
     wait_until("it asks again", || locks.stats().requests > 4);
     server.restart();
     drop(waiting.end().expect("the server is back"));
-    // Not for ever.
+    // The wait is bounded.
     server.kill();
     let limited = builder.outage_limit(ms(50)).build_unchecked();
-    let limited = limited.expect("nothing is asked yet").lock("n");
+    let limited = limited.expect("no request is sent yet").lock("n");
     assert!(
         matches!(limited, Err(Error::Unavailable { .. })),
         "{limited:?}"

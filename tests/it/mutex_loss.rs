@@ -9,7 +9,7 @@ use crate::support::{
     secs, shared, task, wait_until,
 };
 
-/// Takes 1 % and 2 ms off, and a grain of the clocks.
+/// Returns the shortest time that a guard may be valid: 1 % and 2 ms less than the lease, and 1 ms for the clocks.
 fn least(lease: Duration) -> Duration {
     lease.saturating_sub(lease / 100 + ms(3))
 }
@@ -27,7 +27,10 @@ fn a_lease_that_is_not_renewed_is_lost_at_its_end() {
         .renew(false)
         .lock()
         .expect("it is free");
-    let loss = guard.on_lost().recv_timeout(PATIENCE).expect("it is told");
+    let loss = guard
+        .on_lost()
+        .recv_timeout(PATIENCE)
+        .expect("it is notified");
     assert!(begun.elapsed() >= least(lease), "it was lost too early");
     assert_eq!(
         (&*loss.name, loss.fence, loss.cause),
@@ -36,7 +39,7 @@ fn a_lease_that_is_not_renewed_is_lost_at_its_end() {
     assert_eq!(guard.state(), LeaseState::Lost);
     assert_eq!(lost(guard.check()), loss);
     assert_eq!(lost(guard.extend(secs(1))), loss);
-    // One who asks later is told too.
+    // A receiver that is made later gets the loss too.
     assert_eq!(guard.on_lost().try_recv(), Ok(loss.clone()));
     assert_eq!(lost(guard.release()), loss);
 }
@@ -49,7 +52,7 @@ fn no_guard_reads_held_when_its_key_is_gone() {
     for lease in [10, 50, 200, 201, 500, 1000] {
         let name = name("ends-first");
         let Ok(guard) = locks.mutex(&name).lease(ms(lease)).renew(false).lock() else {
-            // On a busy machine a short lease can be over before its answer is there; then it is not handed out.
+            // On a busy machine a short lease may end before the reply arrives. Then there is no guard.
             continue;
         };
         seen += 1;
@@ -66,22 +69,22 @@ fn an_expired_holder_does_not_release_its_successor() {
     let (one, other) = (manager(redis.url()), manager(redis.url()));
     let short = one.mutex(&name).lease(secs(1)).renew(false);
     let first = short.lock().expect("it is free");
-    let second = other.try_lock_for(&name, PATIENCE).expect("it is asked");
-    let second = second.expect("it comes free");
+    let second = other.try_lock_for(&name, PATIENCE).expect("Redis replies");
+    let second = second.expect("it becomes free");
     assert_eq!(first.state(), LeaseState::Lost);
     assert!(second.fence() > first.fence());
     let loss = lost(first.release());
     assert_eq!(loss.cause, LostCause::Expired);
-    // What the first has left is cleaned up in the background; once that is done, close says so.
+    // The renewal thread releases the lost lock in Redis. `close` returns `true` when that is done.
     assert!(one.close(PATIENCE));
     assert_eq!(redis.get(&name).as_deref(), Some(second.owner()));
-    second.release().expect("it was held all the while");
+    second.release().expect("it was held until now");
 }
 
 #[test]
 fn a_silent_server_loses_the_lock_at_its_deadline_for_ever() {
     let server = Server::start();
-    // The renewal thread waits for an answer all the while, so it is another that ends the lease.
+    // The renewal thread waits for a reply all the time, so another thread must end the lease.
     let locks = build(LockManager::single(&server.url()).io_timeout(PATIENCE * 2));
     let other = manager(&server.url());
     let guard = locks.mutex("n").lease(secs(8)).lock().expect("it is free");
@@ -90,20 +93,20 @@ fn a_silent_server_loses_the_lock_at_its_deadline_for_ever() {
     server.pause();
     let mut seen = vec![guard.state()];
     wait_until("it is at risk", || {
-        // Read once: it may change between two readings.
+        // Read once, because the state may change between two reads.
         let state = guard.state();
         seen.push(state);
         state != LeaseState::Held
     });
     assert!(guard.check().is_ok(), "at risk is not lost");
-    // No answer is under way any more, so the deadline does not move.
+    // No reply is on its way any more, so the deadline does not change.
     let before = Instant::now();
     let left = guard.remaining();
     let after = Instant::now();
-    let loss = losses.recv_timeout(PATIENCE).expect("it is told");
+    let loss = losses.recv_timeout(PATIENCE).expect("it is notified");
     let told = Instant::now();
-    assert!(told + ms(1) >= before + left, "it was told too early");
-    assert!(told < after + left + secs(2), "it was told too late");
+    assert!(told + ms(1) >= before + left, "the notice came too early");
+    assert!(told < after + left + secs(2), "the notice came too late");
     assert_eq!(loss.cause, LostCause::Expired);
     assert_eq!(guard.state(), LeaseState::Lost);
     seen.push(guard.state());
@@ -111,14 +114,14 @@ fn a_silent_server_loses_the_lock_at_its_deadline_for_ever() {
     let course = [LeaseState::Held, LeaseState::AtRisk, LeaseState::Lost];
     assert_eq!(seen, course);
     assert_eq!(lost(guard.check()), loss);
-    // Now the renewal is answered; that revives nothing.
+    // Redis replies to the renewal now. That does not revive the lease.
     server.resume();
-    let next = other.try_lock_for("n", PATIENCE).expect("it is asked");
-    assert!(next.expect("it comes free").fence() > guard.fence());
+    let next = other.try_lock_for("n", PATIENCE).expect("Redis replies");
+    assert!(next.expect("it becomes free").fence() > guard.fence());
     assert_eq!(guard.state(), LeaseState::Lost);
     assert_eq!(guard.remaining(), Duration::ZERO);
     assert_eq!(lost(guard.release()), loss);
-    assert!(losses.try_recv().is_err(), "it was told twice");
+    assert!(losses.try_recv().is_err(), "the notice came twice");
 }
 
 #[test]
@@ -132,10 +135,10 @@ fn a_lease_survives_a_pause_shorter_than_itself() {
     server.resume();
     wait_until("it is held again", || guard.state() == LeaseState::Held);
     assert_eq!(redis.get("n").as_deref(), Some(guard.owner()));
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
 }
 
-/// A guard whose lease is renewed every second or so.
+/// Returns a guard whose lease is renewed about once a second.
 fn renewed_often(name: &str) -> LockGuard {
     let locks = manager(shared().url());
     let mutex = locks.mutex(name).lease(secs(3));
@@ -148,7 +151,10 @@ fn a_key_that_was_overwritten_is_lost_as_taken() {
     let name = name("taken");
     let guard = renewed_often(&name);
     let () = redis.ask(&["SET", &name, "somebody else", "PX", "60000"]);
-    let loss = guard.on_lost().recv_timeout(PATIENCE).expect("it is told");
+    let loss = guard
+        .on_lost()
+        .recv_timeout(PATIENCE)
+        .expect("it is notified");
     assert_eq!(loss.cause, LostCause::Taken);
     assert_eq!(lost(guard.check()).cause, LostCause::Taken);
     assert_eq!(lost(guard.release()).cause, LostCause::Taken);
@@ -163,7 +169,10 @@ fn a_key_that_was_deleted_is_lost_as_removed() {
     let name = name("removed");
     let guard = renewed_often(&name);
     let () = redis.ask(&["DEL", &name]);
-    let loss = guard.on_lost().recv_timeout(PATIENCE).expect("it is told");
+    let loss = guard
+        .on_lost()
+        .recv_timeout(PATIENCE)
+        .expect("it is notified");
     assert_eq!(loss.cause, LostCause::Removed);
     assert!(!redis.exists(&name), "a renewal has made it again");
     assert_eq!(lost(guard.release()).cause, LostCause::Removed);
@@ -173,7 +182,7 @@ fn a_key_that_was_deleted_is_lost_as_removed() {
 fn a_release_returns_a_loss_that_no_renewal_has_found() {
     let redis = shared();
     let locks = manager(redis.url());
-    // Of 30 s: nothing asks for it in the time of this test.
+    // With a lease of 30 s, no renewal is due during the test.
     let (deleted, overwritten) = (name("deleted"), name("overwritten"));
     let guard = locks.lock(&deleted).expect("it is free");
     let () = redis.ask(&["DEL", &deleted]);
@@ -184,7 +193,7 @@ fn a_release_returns_a_loss_that_no_renewal_has_found() {
     assert_eq!(lost(guard.release()).cause, LostCause::Taken);
     assert_eq!(redis.get(&overwritten).as_deref(), Some("somebody else"));
 
-    // So does an extension.
+    // `extend` finds the loss too.
     let () = redis.ask(&["DEL", &overwritten]);
     let guard = locks.lock(&overwritten).expect("it is free");
     let () = redis.ask(&["DEL", &overwritten]);
@@ -200,9 +209,9 @@ fn a_lost_lease_lets_the_threads_behind_it_ask() {
     let short = locks.mutex(&name).lease(secs(1)).renew(false);
     let begun = Instant::now();
     let guard = short.lock().expect("it is free");
-    // The guard is neither dropped nor looked at, and another thread's wait ends all the same.
+    // The guard is neither dropped nor checked. Still the wait of another thread ends.
     let next = locking(&locks.mutex(&name)).end();
-    let next = next.expect("it comes free");
+    let next = next.expect("it becomes free");
     let took = begun.elapsed();
     assert!(
         took >= least(secs(1)),
@@ -218,7 +227,7 @@ fn a_lost_lease_lets_the_threads_behind_it_ask() {
     assert!(begun.elapsed() < secs(1) + SLACK);
     assert!(next.fence() > guard.fence());
     assert_eq!(guard.state(), LeaseState::Lost);
-    // Its end is its own and not that of the next.
+    // The drop of the lost guard must not release the lock of the next thread.
     drop(guard);
     assert_eq!(redis.get(&name).as_deref(), Some(next.owner()));
 }
@@ -229,13 +238,13 @@ fn fences_rise_past_the_loss_of_all_data() {
     let locks = manager(&server.url());
     let mut last = 0;
     for round in 0..3 {
-        // Threads that wait make the tenure reserve many fences at once, so that the record runs ahead of what
-        // was given; the restart forgets it.
+        // Waiting threads make the lease reserve many fences at once, so that the record in Redis is ahead of the
+        // guards. The restart deletes the record.
         let tasks = [(); 4].map(|()| {
             let locks = locks.clone();
             task(move || {
                 for _ in 0..10 {
-                    drop(locks.lock("n").expect("it comes free"));
+                    drop(locks.lock("n").expect("it becomes free"));
                 }
             })
         });
@@ -243,7 +252,7 @@ fn fences_rise_past_the_loss_of_all_data() {
         let guard = locks.lock("n").expect("it is free");
         assert!(guard.fence() > last, "round {round}");
         last = guard.fence();
-        guard.release().expect("it was held all the while");
+        guard.release().expect("it was held until now");
         server.restart();
     }
     let guard = manager(&server.url()).lock("n").expect("it is free");
@@ -262,7 +271,7 @@ fn fences_rise_past_the_loss_of_all_companions() {
         last = guard.fence();
         let [fence, queue, waiters] = companions_of(&name);
         let () = redis.ask(&["DEL", &fence, &queue, &waiters]);
-        guard.release().expect("it was held all the while");
+        guard.release().expect("it was held until now");
     }
 }
 
@@ -278,6 +287,6 @@ fn a_waiter_survives_the_loss_of_its_queue() {
     let [fence, queue, waiters] = companions_of(&name);
     let () = redis.ask(&["DEL", &fence, &queue, &waiters]);
     let last = guard.fence();
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
     assert!(waiter.locked() > last);
 }

@@ -1,4 +1,4 @@
-//! What a mutex is between processes: real ones, that can be killed and stopped.
+//! The mutex between real processes, which the tests kill and stop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -38,12 +38,12 @@ fn a_killed_holder_delays_others_by_its_lease() {
     let fence = holder.lock(&name);
     let waiter = locking(&locks.mutex(&name));
     redis.wait_until_queued(&name, 1);
-    // Past its first lease, so that it is the last renewal that counts.
+    // The lock outlasts its first lease, so only a renewal can have kept it.
     redis.wait_until_renewed(&name, 4);
     holder.kill();
     let killed = Instant::now();
     let left = redis.ttl(&name).expect("it has one");
-    let next = waiter.end().expect("it comes free");
+    let next = waiter.end().expect("it becomes free");
     assert!(next.fence() > fence);
     // The reading was taken a moment after `killed`, and the server counts in whole milliseconds.
     assert!(killed.elapsed() + ms(2) >= left, "taken too early");
@@ -58,16 +58,16 @@ fn a_holder_that_was_stopped_past_its_lease_knows_it() {
     let mut holder = Child::start(redis.url(), "lease_ms=1000");
     let fence = holder.lock(&name);
     holder.pause();
-    let next = locks.try_lock_for(&name, PATIENCE).expect("it is asked");
-    let next = next.expect("it comes free");
+    let next = locks.try_lock_for(&name, PATIENCE).expect("Redis replies");
+    let next = next.expect("it becomes free");
     assert!(next.fence() > fence);
     holder.resume();
-    // Its very first look must tell, before any thread of it has heard from the server.
+    // The first look must already read `Lost`, before any thread of the process has received a reply.
     assert_eq!(holder.ask(format_args!("state {name}")), "Lost");
     let answer = holder.ask(format_args!("release {name}"));
     assert!(answer.starts_with("Lost("), "{answer}");
     assert_eq!(redis.get(&name).as_deref(), Some(next.owner()));
-    next.release().expect("it was held all the while");
+    next.release().expect("it was held until now");
 }
 
 #[test]
@@ -95,15 +95,15 @@ fn killed_waiters_delay_nobody() {
     for child in crashing {
         child.kill();
     }
-    // The server's word is what counts. It knows of each end at once, long before the waiters count as stale.
+    // Redis learns of each exit at once, long before the waiters count as stale.
     wait_until("the server knows", || {
         channels[..CRASHED]
             .iter()
             .all(|channel| redis.listeners(channel) == 0)
     });
     assert_eq!(redis.listeners(&channels[CRASHED]), 1);
-    guard.release().expect("it was held all the while");
-    // Past all of them, in the one script: each of them would have cost a claim window.
+    guard.release().expect("it was held until now");
+    // The script of the release skipped all of them. Each of them would have cost a pickup window.
     assert_eq!(redis.get(&name).as_ref(), Some(&queue[CRASHED]));
     live.locked();
 }
@@ -114,7 +114,7 @@ fn a_hung_waiter_is_skipped_after_its_pickup_window() {
     let name = name("hung-waiter");
     let locks = manager(redis.url());
     let guard = locks.lock(&name).expect("it is free");
-    // Its claim window is as long as its lease: it has no use for a longer one.
+    // The pickup window is as long as the lease, because the lease is shorter than the default window.
     let mut hung = Child::start(redis.url(), "lease_ms=2000");
     let mut live = Child::start(redis.url(), "");
     hung.say(format_args!("lock {name}"));
@@ -124,15 +124,15 @@ fn a_hung_waiter_is_skipped_after_its_pickup_window() {
     let [first, second] = &redis.queue(&name)[..] else {
         panic!("two wait");
     };
-    // Just after a poll, so that it is believed alive: what it hears, it does not act upon.
+    // The waiter hangs just after a poll, so it counts as alive. It does not act on its message.
     redis.wait_until_polled(&name, first);
     hung.pause();
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
     let holder = redis.get(&name).expect("it was handed over");
     assert_eq!(holder.trim_end_matches('!'), first);
     let fence = live.locked();
     assert_eq!(redis.get(&name).as_ref(), Some(second));
-    // Woken too late, it does not believe that it has the lock: it queues again.
+    // The waiter wakes up too late. It does not believe that it holds the lock, and queues again.
     hung.resume();
     redis.wait_until_queued(&name, 1);
     assert_eq!(live.ask(format_args!("state {name}")), "Held");
@@ -150,13 +150,13 @@ fn a_lease_is_renewed_for_as_long_as_its_guard_lives() {
     let guard = locks.mutex(&name).lease(lease).lock().expect("it is free");
     let owner = guard.owner().to_owned();
     let begun = Instant::now();
-    // Time itself is what is tested.
+    // The test needs time to pass.
     while begun.elapsed() < lease * 2 {
         assert_eq!(other.ask(format_args!("try {name} 0")), "held");
         assert_eq!(redis.get(&name), Some(owner.clone()));
         assert!(redis.ttl(&name) <= Some(lease));
     }
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
     let answer = other.ask(format_args!("try {name} 0"));
     assert!(answer.starts_with("locked "), "{answer}");
 }
@@ -182,11 +182,11 @@ fn processes_are_served_in_the_order_in_which_they_came() {
     let mut guard = Some(guard);
     let mut prompt = 0;
     for number in 0..children.len() {
-        // The next in the queue will not poll before most of a second has passed: it is a message that wakes it.
+        // The next poll is most of a second away, so a message wakes the waiter.
         redis.wait_until_polled(&name, &queue[number]);
         let released = Instant::now();
         if let Some(guard) = guard.take() {
-            guard.release().expect("it was held all the while");
+            guard.release().expect("it was held until now");
         } else {
             let release = format_args!("release {name}");
             assert_eq!(children[number - 1].ask(release), "released");
@@ -198,7 +198,7 @@ fn processes_are_served_in_the_order_in_which_they_came() {
         assert!(fence > last);
         last = fence;
     }
-    // A busy machine may be late once; by polling it would be late each time.
+    // A busy machine may be late once. A waiter that polls is late each time.
     assert!(prompt >= 2, "only {prompt} were woken");
 }
 
@@ -208,7 +208,7 @@ fn a_process_hands_over_after_its_quantum() {
     let name = name("quantum");
     let locks = build(patient(redis.url()).quantum(ms(50)));
     let mut other = Child::start(redis.url(), "");
-    // From here on some thread of this process always wants it; they stop with this test.
+    // From here on some thread of this process always wants the lock. The threads end with this test.
     let stop = Arc::new(());
     let turns = Arc::new(AtomicU32::new(0));
     let busy: Vec<_> = (0..4)
@@ -217,9 +217,8 @@ fn a_process_hands_over_after_its_quantum() {
             let turns = Arc::clone(&turns);
             task(move || {
                 while stopped.strong_count() > 0 {
-                    let guard = mutex.lock().expect("it comes free");
-                    // Time itself is what is tested: held for so long that it is the quantum which runs out, and
-                    // not the fences for it.
+                    let guard = mutex.lock().expect("it becomes free");
+                    // The test needs time to pass: the quantum must end before the fences run out.
                     thread::sleep(ms(1));
                     drop(guard);
                     turns.fetch_add(1, Ordering::Relaxed);
@@ -229,7 +228,7 @@ fn a_process_hands_over_after_its_quantum() {
         .collect();
     for _ in 0..3 {
         let before = turns.load(Ordering::Relaxed);
-        wait_until("it goes round among these threads", || {
+        wait_until("the lock goes round among these threads", || {
             turns.load(Ordering::Relaxed) > before + 8
         });
         other.lock(&name);
@@ -246,11 +245,11 @@ fn threads_end_when_everything_is_dropped() {
     let locks = manager(redis.url());
     let guard = locks.lock(&name).expect("it is free");
     let mut child = Child::start(redis.url(), "");
-    // A lease to renew and to watch, and a wait that listens.
+    // One lease to renew and to watch, and one wait that subscribes.
     child.lock(&own);
     child.say(format_args!("lock {name}"));
     redis.wait_until_queued(&name, 1);
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
     child.locked();
     let answer = child.ask("drop");
     let (before, after) = answer.split_once(" -> ").expect("two lists");
@@ -275,12 +274,12 @@ fn the_companion_keys_of_a_killed_process_expire() {
     waiter.say(format_args!("lock {name}"));
     redis.wait_until_queued(&name, 1);
     waiter.kill();
-    // Nobody releases, so nobody looks into the queue: it goes by itself.
+    // No process releases the lock, so none looks into the queue. The queue expires.
     wait_until("the queue is gone", || {
         companions_of(&name)[1..]
             .iter()
             .all(|key| !redis.exists(key))
     });
-    guard.release().expect("it was held all the while");
-    assert!(locks.try_lock(&name).expect("it is asked").is_some());
+    guard.release().expect("it was held until now");
+    assert!(locks.try_lock(&name).expect("Redis replies").is_some());
 }

@@ -1,4 +1,4 @@
-//! What operators see, and the breaking of holds.
+//! The calls of operators: they show locks and break them.
 
 use std::collections::HashSet;
 use std::thread;
@@ -16,7 +16,7 @@ const LONG: std::time::Duration = secs(600);
 
 #[track_caller]
 fn seen(locks: &LockManager, name: &str) -> LockInfo {
-    let info = locks.inspect(name).expect("it is asked");
+    let info = locks.inspect(name).expect("Redis replies");
     info.expect("it is held, or waited for")
 }
 
@@ -32,12 +32,12 @@ fn only_holder(locks: &LockManager, name: &str) -> Holder {
 #[track_caller]
 fn listed(locks: &LockManager, pattern: &str) -> Vec<String> {
     let names = locks.list(pattern).map(|info| info.map(|info| info.name));
-    let mut names: Vec<_> = names.collect::<Result<_>>().expect("it is asked");
+    let mut names: Vec<_> = names.collect::<Result<_>>().expect("Redis replies");
     names.sort();
     names
 }
 
-/// Has a manager listen, by a wait of one of its threads.
+/// Makes a manager subscribe, by a wait of one of its threads.
 #[track_caller]
 fn listening(raw: &Raw, locks: &LockManager) {
     let name = name("listening");
@@ -45,7 +45,7 @@ fn listening(raw: &Raw, locks: &LockManager) {
     let waiting = locking(&locks.mutex(&name));
     raw.wait_until_queued(&name, 1);
     drop(held);
-    drop(waiting.end().expect("it comes free"));
+    drop(waiting.end().expect("it becomes free"));
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn every_kind_is_shown_as_it_stands() {
     for kind in Kind::ALL {
         let name = name(kind.name());
         let locks = build(patient(raw.url()).label("some:label").lease(LONG));
-        assert_eq!(onlooker.inspect(&name).expect("it is asked"), None);
+        assert_eq!(onlooker.inspect(&name).expect("Redis replies"), None);
         let guard = kind.of(&locks, &name).lock().expect("it is free");
         for (key, lease) in kind.keys(&name).iter().zip(guard.leases()) {
             let info = seen(&onlooker, key);
@@ -76,8 +76,8 @@ fn every_kind_is_shown_as_it_stands() {
             assert_eq!(holder.fence, fence, "{kind:?}");
             assert!(holder.ttl.is_some_and(|ttl| ttl <= LONG && ttl > LONG / 2));
         }
-        guard.release().expect("it was held all the while");
-        assert_eq!(onlooker.inspect(&name).expect("it is asked"), None);
+        guard.release().expect("it was held until now");
+        assert_eq!(onlooker.inspect(&name).expect("Redis replies"), None);
     }
 }
 
@@ -97,7 +97,7 @@ fn waiters_are_counted_and_the_mark_is_not_shown() {
         let info = seen(&onlooker, &name);
         assert_eq!(info.waiters, 2, "{kind:?}");
         assert_eq!(info.holders[0].owner, guard.lease().owner());
-        guard.release().expect("it was held all the while");
+        guard.release().expect("it was held until now");
         for waiting in waiting {
             waiting.locked();
             waiting.release();
@@ -109,7 +109,7 @@ fn waiters_are_counted_and_the_mark_is_not_shown() {
 fn a_lock_of_another_client_is_shown_without_what_it_does_not_have() {
     let raw = shared();
     let locks = manager(raw.url());
-    // That its owner looks like ours, or ends in our mark, changes nothing.
+    // A value that looks like an owner of ours, or ends with our mark, is shown as it is.
     for owner in ["foreign", "foreign!", "", "lh1:mine:x"] {
         let name = name("foreign");
         let () = raw.ask(&["SET", &name, owner]);
@@ -152,10 +152,10 @@ fn a_free_lock_with_a_waiter_is_shown_without_a_holder() {
         let waiting = kind.of(&manager(raw.url()), &name).locking();
         raw.wait_until_queued(&name, 1);
         let locks = manager(raw.url());
-        // The waiter polls soon, so it may have come first.
+        // The waiter polls soon, and may get the lock first.
         wait_until("it is seen between", || {
             let () = raw.ask(&["DEL", &name]);
-            let Some(info) = locks.inspect(&name).expect("it is asked") else {
+            let Some(info) = locks.inspect(&name).expect("Redis replies") else {
                 return false;
             };
             assert_eq!(info.kind, shown);
@@ -208,7 +208,7 @@ fn a_list_has_every_kind_and_no_other_keys() {
         guards.push(kind.of(&locks, &name).lock().expect("it is free"));
         expected.extend(kind.keys(&name));
     }
-    // Companions, of locks that are held and of one that is not; with hash tags of their own too.
+    // There are companions of held locks and of a free one, also with hash tags in the name.
     drop(locks.lock("own:free").expect("it is free"));
     let tagged = locks.lock("own:{tag}:x").expect("it is free");
     expected.push("own:{tag}:x".into());
@@ -227,15 +227,15 @@ fn a_list_has_every_kind_and_no_other_keys() {
             "not-own",
             "lh1:00000000-0000-4000-8000-000000000000:x",
         ],
-        // A rate limiter is no lock.
     ] {
         let _: redis::Value = raw.ask(command);
     }
+    // A rate limiter is no lock.
     locks
         .rate_limiter("own:rate", 1, secs(60))
         .acquire()
-        .expect("it is asked");
-    // No text at all.
+        .expect("Redis replies");
+    // This key is no text.
     let client = redis::Client::open(server.url()).expect("a url");
     let mut connection = client.get_connection().expect("it is there");
     let () = redis::cmd("SET")
@@ -245,11 +245,11 @@ fn a_list_has_every_kind_and_no_other_keys() {
         .expect("an answer");
     expected.sort();
     assert_eq!(listed(&locks, "own:*"), expected);
-    // One without a record of its fence is found too: it is forgotten while a lock is held for long.
+    // A lock without a record of its fence is listed too. Redis drops the record while a lock is held for long.
     let () = raw.ask(&["DEL", &fence_of("own:mutex")]);
     assert_eq!(listed(&locks, "own:mutex"), ["own:mutex"]);
     assert_eq!(only_holder(&locks, "own:mutex").fence, None);
-    // Another client's, once ours wait for it.
+    // A lock of another client is listed while ours waits for it.
     let () = raw.ask(&["SET", "own:foreign", "foreign", "PX", "60000"]);
     assert_eq!(listed(&locks, "own:foreign"), [""; 0]);
     let waiting = locking(&locks.mutex("own:foreign"));
@@ -265,7 +265,7 @@ fn patterns_match_names_and_the_prefix_is_literal() {
     let server = Server::start();
     let prefix = r"[a-z]*?\:";
     let locks = build(patient(&server.url()).prefix(prefix));
-    // What the prefix would match if it were a pattern.
+    // The prefix "b" would match these names if it were a pattern.
     let others = build(patient(&server.url()).prefix("b"));
     let _theirs = others.lock("xyz:one").expect("it is free");
     let names = ["one", "two", "a*b", "a?b", "axb", "[x]"];
@@ -298,15 +298,15 @@ fn ten_thousand_locks_are_listed_once_each_while_others_come_and_go() {
         .collect();
     let mut listed = HashSet::new();
     for (at, info) in locks.list("n:*").enumerate() {
-        let info = info.expect("it is asked");
+        let info = info.expect("Redis replies");
         assert_eq!(info.holders.len(), 1);
         assert!(listed.insert(info.name), "twice");
         match at {
-            // The table shrinks beneath the scan, which then comes to some keys again.
+            // The hash table shrinks during the scan. The scan returns some keys again.
             2_000 => {
                 let () = raw.ask(&["EVAL", empty, "0", OTHERS]);
             }
-            // And grows.
+            // The hash table grows.
             6_000 => {
                 let () = raw.ask(&["EVAL", fill, "0", OTHERS]);
             }
@@ -320,7 +320,7 @@ fn ten_thousand_locks_are_listed_once_each_while_others_come_and_go() {
     drop(guards);
 }
 
-/// Of semaphores with very many holders a page is more than any answer may be.
+/// With very many holders, one page of the list is longer than any reply may be.
 #[test]
 fn a_list_has_room_for_very_many_holders() {
     const LOCKS: usize = 240;
@@ -344,7 +344,7 @@ fn a_list_has_room_for_very_many_holders() {
     let locks = manager(&server.url());
     let mut names = HashSet::new();
     for lock in locks.list("crowd:*") {
-        let lock = lock.expect("it is asked");
+        let lock = lock.expect("Redis replies");
         assert_eq!(lock.holders.len(), HOLDERS, "{}", lock.name);
         names.insert(lock.name);
     }
@@ -384,27 +384,28 @@ fn force_release_notifies_the_holder_and_grants_the_first_waiter() {
             let guard = subject.lock().expect("it is free");
             let told = guard.on_lost();
             let rival = kind.rival();
-            // Readers, as the kind is, would all come in together.
+            // Two readers would be granted together.
             assert_ne!(rival, Kind::Reader);
             let [first, second] = [1, 2].map(|place| {
                 let waiting = rival.of(&manager(raw.url()), &name).locking();
                 raw.wait_until_queued(&name, place);
                 waiting
             });
-            // Before the first renewal of so long a lease is due.
+            // The first renewal of this long lease is not due yet.
             let owner = guard.lease().owner();
-            assert!(operator.force_release(&name, owner).expect("it is asked"));
-            let loss = told.recv_timeout(PATIENCE).expect("it is told");
+            assert!(operator.force_release(&name, owner).expect("Redis replies"));
+            let loss = told.recv_timeout(PATIENCE).expect("it is notified");
             let expected = match kind {
-                // What is no longer among the shares has gone; where it went is not looked at.
+                // For a lock with units, a renewal only sees that its own share is missing.
                 Kind::Mutex | Kind::Reentrant | Kind::Multi => LostCause::Taken,
                 _ => LostCause::Removed,
             };
             assert_eq!((loss.fence, loss.cause), (guard.fence(), expected));
             assert_eq!(guard.lease().state(), LeaseState::Lost);
-            // Repeated, it does nothing: that owner holds nothing any more.
-            assert!(!operator.force_release(&name, owner).expect("it is asked"));
-            // While the broken guard is still there; but the other names of a set are released with it.
+            // A repeated call does nothing, because that owner holds nothing any more.
+            assert!(!operator.force_release(&name, owner).expect("Redis replies"));
+            // The next waiter is granted while the broken guard still exists. Only a multi-lock must release its
+            // other names first.
             let (fence, mut guard) = (guard.fence(), Some(guard));
             if kind == Kind::Multi {
                 lost(guard.take().expect("it was not released yet").release());
@@ -430,11 +431,11 @@ fn a_holder_without_a_subscription_learns_of_it_at_its_next_renewal() {
     let told = guard.on_lost();
     let operator = manager(raw.url());
     let broken = operator.force_release(&name, guard.owner());
-    assert!(broken.expect("it is asked"));
+    assert!(broken.expect("Redis replies"));
     assert!(!raw.exists(&name));
-    let loss = told.recv_timeout(PATIENCE).expect("it is told");
+    let loss = told.recv_timeout(PATIENCE).expect("it is notified");
     assert_eq!(loss.cause, LostCause::Removed);
-    let next = operator.try_lock(&name).expect("it is asked");
+    let next = operator.try_lock(&name).expect("Redis replies");
     assert!(next.expect("it is free").fence() > guard.fence());
 }
 
@@ -446,12 +447,16 @@ fn a_process_that_breaks_its_own_lock_needs_no_message() {
     let guard = locks.lock(&name).expect("it is free");
     let waiting = locking(&locks.mutex(&name));
     let told = guard.on_lost();
-    assert!(locks.force_release(&name, guard.owner()).expect("asked"));
-    told.recv_timeout(PATIENCE).expect("it is told");
-    let next = waiting.end().expect("it comes free");
+    assert!(
+        locks
+            .force_release(&name, guard.owner())
+            .expect("Redis replies")
+    );
+    told.recv_timeout(PATIENCE).expect("it is notified");
+    let next = waiting.end().expect("it becomes free");
     assert!(next.fence() > guard.fence());
     lost(guard.release());
-    next.release().expect("it was held all the while");
+    next.release().expect("it was held until now");
 }
 
 #[test]
@@ -465,10 +470,10 @@ fn force_release_ends_one_share_and_no_other() {
             guard.expect("there is room")
         });
         let done = other.force_release(&name, broken.lease().owner());
-        assert!(done.expect("it is asked"));
+        assert!(done.expect("Redis replies"));
         assert_eq!(only_holder(&one, &name).owner, stays.lease().owner());
         lost(broken.release());
-        stays.release().expect("it was held all the while");
+        stays.release().expect("it was held until now");
     }
 }
 
@@ -481,8 +486,8 @@ fn force_release_of_one_name_releases_the_other_names_of_a_multi_lock() {
     let keys = Kind::Multi.keys(&name);
     let told = guard.on_lost();
     let owner = guard.lease().owner();
-    assert!(locks.force_release(&keys[1], owner).expect("it is asked"));
-    told.recv_timeout(PATIENCE).expect("it is told");
+    assert!(locks.force_release(&keys[1], owner).expect("Redis replies"));
+    told.recv_timeout(PATIENCE).expect("it is notified");
     assert!(raw.exists(&keys[0]) && !raw.exists(&keys[1]));
     lost(guard.release());
     wait_until("the others are released", || {
@@ -496,7 +501,7 @@ fn only_the_named_owner_is_broken() {
     let operator = manager(raw.url());
     for kind in Kind::ALL {
         let name = name(kind.name());
-        assert!(!operator.force_release(&name, "x").expect("it is asked"));
+        assert!(!operator.force_release(&name, "x").expect("Redis replies"));
         let guard = kind.of(&manager(raw.url()), &name).lock();
         let guard = guard.expect("it is free");
         let waiting = kind.rival().of(&manager(raw.url()), &name).locking();
@@ -513,11 +518,11 @@ fn only_the_named_owner_is_broken() {
             "=of",
         ] {
             let done = operator.force_release(&name, other);
-            assert!(!done.expect("it is asked"), "{kind:?}: {other}");
+            assert!(!done.expect("Redis replies"), "{kind:?}: {other}");
         }
         assert_eq!(raw.queue(&name), [waiter]);
         guard.check().expect("it is held");
-        guard.release().expect("it was held all the while");
+        guard.release().expect("it was held until now");
         waiting.locked();
         waiting.release();
     }
@@ -531,10 +536,18 @@ fn another_clients_lock_is_broken_by_its_owner_alone() {
     let () = raw.ask(&["SET", &name, "foreign!"]);
     let waiting = locking(&locks.mutex(&name));
     raw.wait_until_queued(&name, 1);
-    // The mark is ours alone: another's value may end in one.
-    assert!(!locks.force_release(&name, "foreign").expect("asked"));
-    assert!(locks.force_release(&name, "foreign!").expect("asked"));
-    drop(waiting.end().expect("it comes free"));
+    // Only our values have the mark. The value of another client may end with the same sign.
+    assert!(
+        !locks
+            .force_release(&name, "foreign")
+            .expect("Redis replies")
+    );
+    assert!(
+        locks
+            .force_release(&name, "foreign!")
+            .expect("Redis replies")
+    );
+    drop(waiting.end().expect("it becomes free"));
 }
 
 #[test]
@@ -549,7 +562,7 @@ fn a_forged_message_only_causes_a_renewal() {
     let said = |owner: &str| {
         let _: i64 = raw.ask(&["PUBLISH", "leasehold:broken", owner]);
     };
-    // Shortened from outside, so that a renewal shows.
+    // A shorter time to live makes a renewal visible.
     for name in [&renewed, &fixed] {
         let () = raw.ask(&["PEXPIRE", name, "300000"]);
     }
@@ -559,18 +572,18 @@ fn a_forged_message_only_causes_a_renewal() {
     wait_until("it asks, by a renewal", || {
         raw.ttl(&renewed).is_some_and(|ttl| ttl > secs(300))
     });
-    // It was asked about before that one, and what is not to be renewed is not.
+    // That message came first. A lease that is not to be renewed is not renewed.
     assert!(raw.ttl(&fixed).is_some_and(|ttl| ttl <= secs(300)));
     assert_eq!([guard.state(), unrenewed.state()], [LeaseState::Held; 2]);
-    // Both go on as before.
+    // Both locks still work.
     assert!(
         locks
             .force_release(&fixed, unrenewed.owner())
-            .expect("asked")
+            .expect("Redis replies")
     );
     let told = unrenewed.on_lost().recv_timeout(PATIENCE);
-    assert_eq!(told.expect("it is told").cause, LostCause::Removed);
-    guard.release().expect("it was held all the while");
+    assert_eq!(told.expect("it is notified").cause, LostCause::Removed);
+    guard.release().expect("it was held until now");
 }
 
 #[test]
@@ -586,9 +599,9 @@ fn locks_are_broken_while_threads_come_and_go() {
                 scope.spawn(move || {
                     let mut fences = Vec::new();
                     for _ in 0..50 {
-                        let guard = locks.lock(name).expect("it comes free");
+                        let guard = locks.lock(name).expect("it becomes free");
                         fences.push(guard.fence());
-                        // Broken or not.
+                        // The lock may have been broken.
                         guard.release().ok();
                     }
                     fences
@@ -596,9 +609,11 @@ fn locks_are_broken_while_threads_come_and_go() {
             })
             .into();
         while working.iter().any(|thread| !thread.is_finished()) {
-            let info = operator.inspect(&name).expect("it is asked");
+            let info = operator.inspect(&name).expect("Redis replies");
             for holder in info.into_iter().flat_map(|info| info.holders) {
-                operator.force_release(&name, &holder.owner).expect("asked");
+                operator
+                    .force_release(&name, &holder.owner)
+                    .expect("Redis replies");
             }
         }
         let mut all = HashSet::new();
@@ -613,16 +628,20 @@ fn locks_are_broken_while_threads_come_and_go() {
 #[test]
 fn a_kept_lock_is_shown_and_broken_by_its_last_owner() {
     let raw = shared();
-    // A label may end in the sign that a kept lock's owner ends in.
+    // A label may end with the sign that marks the owner of a kept lock.
     for label in ["host", "host~", ""] {
         let locks = build(patient(raw.url()).label(label));
         let others = manager(raw.url());
         for kind in Kind::ALL {
             let name = name("kept-owner");
             let key = kind.keys(&name).remove(0);
-            let guard = kind.of(&locks, &name).min_hold(LONG).lock().expect("free");
+            let guard = kind
+                .of(&locks, &name)
+                .min_hold(LONG)
+                .lock()
+                .expect("it is free");
             let owner = guard.lease().owner().to_owned();
-            // So that a waiter's mark comes before the sign.
+            // The value then has the mark for waiters before the sign.
             let waiter = kind.rival().of(&others, &name).locking_asleep();
             raw.wait_until_queued(&key, 1);
             guard.release().expect("it is held");
@@ -633,7 +652,7 @@ fn a_kept_lock_is_shown_and_broken_by_its_last_owner() {
             );
             for key in kind.keys(&name) {
                 assert!(
-                    locks.force_release(&key, &owner).expect("it is asked"),
+                    locks.force_release(&key, &owner).expect("Redis replies"),
                     "{kind:?}"
                 );
             }

@@ -42,17 +42,23 @@ impl Busy {
                 let inside = Arc::clone(&busy.inside);
                 busy.threads.push(task(move || {
                     while !stop.load(Ordering::SeqCst) {
-                        let guard = lock.lock().expect("it comes free");
-                        assert!(!inside.swap(true, Ordering::SeqCst), "two at once");
+                        let guard = lock.lock().expect("it becomes free");
+                        assert!(
+                            !inside.swap(true, Ordering::SeqCst),
+                            "two threads are inside"
+                        );
                         {
                             let mut last = last.lock().expect("no panic");
                             assert!(guard.fence() > *last, "{} after {last}", guard.fence());
                             *last = guard.fence();
                         }
                         thread::sleep(ms(1));
-                        assert!(inside.swap(false, Ordering::SeqCst), "two at once");
+                        assert!(
+                            inside.swap(false, Ordering::SeqCst),
+                            "two threads are inside"
+                        );
                         turns.fetch_add(1, Ordering::SeqCst);
-                        guard.release().expect("it was held all the while");
+                        guard.release().expect("it was held until now");
                     }
                 }));
             }
@@ -74,9 +80,15 @@ impl Busy {
             }
             thread::sleep(ms(5));
         }
-        assert!(!self.inside.swap(true, Ordering::SeqCst), "two at once");
+        assert!(
+            !self.inside.swap(true, Ordering::SeqCst),
+            "two threads are inside"
+        );
         thread::yield_now();
-        assert!(self.inside.swap(false, Ordering::SeqCst), "two at once");
+        assert!(
+            self.inside.swap(false, Ordering::SeqCst),
+            "two threads are inside"
+        );
         let deleted: u32 = raw.ask(&["DEL", name]);
         assert_eq!(deleted, 1);
         true
@@ -98,7 +110,7 @@ fn a_polling_client_gets_its_turns_beside_busy_processes() {
         for _ in 0..5 {
             let before = busy.turns.load(Ordering::SeqCst);
             assert!(busy.poll(raw, &name, PATIENCE), "{processes}, {threads}");
-            // Theirs go on after it.
+            // The busy processes go on after it.
             wait_until("another guard", || {
                 busy.turns.load(Ordering::SeqCst) > before
             });
@@ -122,15 +134,15 @@ fn after_an_unused_gap_the_first_waiter_gets_its_turn() {
         let waits = locking(&rival.mutex(&name));
         raw.wait_until_queued(&name, 1);
         let (fence, owner) = (guard.fence(), guard.owner().to_owned());
-        guard.release().expect("held");
-        // A later hold may end in the same quantum, and then leaves no gap.
+        guard.release().expect("it is held");
+        // Later guards may end within the same quantum, and then there is no gap.
         if turn == 0 {
             let gap: Option<String> = raw.ask(&["HGET", &waiters, "=gap"]);
             assert!(gap.is_some_and(|gap| gap.ends_with(&owner)), "no gap");
         }
-        let next = waits.end().expect("it comes free");
+        let next = waits.end().expect("it becomes free");
         assert!(next.fence() > fence);
-        next.release().expect("held");
+        next.release().expect("it is held");
     }
     assert!(one.close(PATIENCE) && other.close(PATIENCE));
     wait_until("nothing is left", || {
@@ -146,13 +158,13 @@ fn without_a_gap_the_lock_is_handed_over_as_usual() {
     let guard = locks.lock(&name).expect("it is free");
     let waits = locking(&with_gap(raw).mutex(&name));
     raw.wait_until_queued(&name, 1);
-    guard.release().expect("held");
-    assert!(raw.exists(&name), "it was left free");
+    guard.release().expect("it is held");
+    assert!(raw.exists(&name), "there was a gap");
     waits
         .end()
         .expect("it is handed over")
         .release()
-        .expect("held");
+        .expect("it is held");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Processes that no message reaches: they must find by polling that it is their turn.
+//! Processes that no message reaches. They must find by polling that they have been granted the lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -11,9 +11,9 @@ use crate::support::{
     Fault, Proxy, Role, Server, Task, build, locking, manager, ms, patient, task, wait_until,
 };
 
-/// How long each guard of a busy process is held: ten of them fill a quantum.
+/// The time for which a busy process holds each guard: ten guards fill a quantum.
 const HOLD: Duration = ms(5);
-/// How many guards of a busy process a waiter may have to let by: those of 60 quanta. It needs those of about ten.
+/// The number of guards of a busy process that may go first: those of 60 quanta. A waiter needs about ten quanta.
 const MOST: u32 = 600;
 
 /// A process with two threads that want one lock all the time.
@@ -99,7 +99,7 @@ fn without_the_subscribe_command_a_process_gets_its_turn() {
     busy.end();
 }
 
-/// Handed the lock, it has a quarter of a second to ask for it.
+/// After a hand-over it has a quarter of a second to ask for the lock.
 #[test]
 fn without_the_subscribe_command_a_process_with_a_short_lease_gets_its_turn() {
     let server = Server::with(&["--rename-command", "SUBSCRIBE", ""]);
@@ -108,7 +108,7 @@ fn without_the_subscribe_command_a_process_with_a_short_lease_gets_its_turn() {
     busy.end();
 }
 
-/// For each fault: the subscription cannot be had at first, and is lost in the middle of a wait.
+/// Tests a fault twice: the process cannot subscribe at first, and later loses its subscription during a wait.
 #[track_caller]
 fn gets_its_turn_despite(fault: Fault) {
     let server = Server::start();
@@ -123,7 +123,7 @@ fn gets_its_turn_despite(fault: Fault) {
     let redis = server.raw();
     let guard = manager(&server.url()).lock("n").expect("it is free");
     let waiting = locking(&locks.mutex("n"));
-    // A wait under a channel, so that the subscription is there to be lost.
+    // The wait names a channel, so the subscription exists and can be lost.
     wait_until("it queues under its channel", || {
         let waiters: Vec<String> = redis.ask(&["HVALS", "{n}:lh:waiters"]);
         waiters.len() == 1 && !waiters[0].ends_with(' ')
@@ -152,7 +152,7 @@ fn a_process_whose_subscription_cannot_connect_gets_its_turn() {
     let server = Server::start();
     let busy_locks = build(patient(&server.url()).pool_size(2));
     let busy = Busy::start(&busy_locks.mutex("n"));
-    // One connection, which is there before the limit.
+    // The manager opens its only connection before the limit is set.
     let locks = build(patient(&server.url()).pool_size(1));
     drop(locks.lock("inside").expect("it is free"));
     let redis = server.raw();
@@ -161,7 +161,8 @@ fn a_process_whose_subscription_cannot_connect_gets_its_turn() {
     busy.end();
 }
 
-/// The lock is handed to a waiter of an earlier subscription; nobody listens any more, so it is passed over.
+/// The lock is handed over to a waiter whose subscription has ended. Its channel has no subscriber, so the waiter is
+/// skipped.
 #[test]
 fn a_subscription_that_is_closed_repeatedly_loses_no_turn() {
     let server = Server::start();
@@ -203,6 +204,6 @@ fn a_holder_of_another_client_is_polled_more_often_than_one_of_ours() {
     let () = server.raw().ask(&["DEL", "theirs"]);
     guard.release().expect("it was held");
     for waiting in waiting {
-        drop(waiting.end().expect("it comes free"));
+        drop(waiting.end().expect("it becomes free"));
     }
 }

@@ -1,4 +1,4 @@
-//! Processes that end with locks, or while they wait for one: nobody else waits for longer than they must.
+//! Processes that end while they hold a lock or wait for one. Others do not wait longer than necessary.
 
 use std::time::Instant;
 
@@ -7,8 +7,7 @@ use crate::support::{
     wait_until,
 };
 
-/// Checks that a process's hold of `name`, which it has left without a release, ends with its lease: not before, and not
-/// after.
+/// Checks that a lock of an ended process is free when its lease ends: not before, and not later.
 #[track_caller]
 fn ends_with_its_lease(name: &str, fence: u64, lease_ms: u64) {
     let redis = shared();
@@ -16,7 +15,7 @@ fn ends_with_its_lease(name: &str, fence: u64, lease_ms: u64) {
     let left = redis.ttl(name).expect("nobody has released it");
     assert!(left <= ms(lease_ms), "{left:?}");
     let next = manager(redis.url()).try_lock_for(name, PATIENCE);
-    let next = next.expect("it is asked").expect("it comes free");
+    let next = next.expect("Redis replies").expect("it becomes free");
     assert!(next.fence() > fence);
     // The reading was taken a moment after `ended`, and the server counts in whole milliseconds.
     assert!(ended.elapsed() + ms(2) >= left, "taken too early");
@@ -42,7 +41,7 @@ fn a_forgotten_guard_is_renewed_until_its_process_ends() {
     let fence = fence.parse().expect("a fence");
     let owner = redis.get(&name);
     redis.wait_until_renewed(&name, 2);
-    // Closing ends waits and no guard; and a guard, forgotten or not, does without its manager.
+    // `close` ends waits, but no guard. A guard works without its manager, also a forgotten one.
     assert_eq!(holder.ask("close"), "closed");
     redis.wait_until_renewed(&name, 2);
     assert_eq!(holder.ask("let-go"), "let go");
@@ -56,7 +55,7 @@ fn a_forgotten_guard_is_renewed_until_its_process_ends() {
 fn a_forgotten_guard_with_a_limit_is_released_at_the_limit() {
     let redis = shared();
     let name = name("forgotten-limited");
-    // It is not the end of the lease that the other waits for.
+    // The long lease shows that the other process does not wait for its end.
     let mut holder = Child::start(redis.url(), "lease_ms=600000");
     let begun = Instant::now();
     let fence = holder.ask(format_args!("forget {name} 700"));
@@ -64,8 +63,8 @@ fn a_forgotten_guard_with_a_limit_is_released_at_the_limit() {
     let next = next.expect("it is released");
     assert!(begun.elapsed() >= ms(700), "it was released too early");
     assert!(format!("locked {}", next.fence()) > fence);
-    // It holds nobody up either who asks in its own process.
-    next.release().expect("it was held all the while");
+    // The forgotten guard does not block its own process either.
+    next.release().expect("it was held until now");
     holder.lock(&name);
 }
 
@@ -76,7 +75,7 @@ fn a_queued_background_release_is_lost_at_an_exit() {
     let mut holder = Child::start(&server.url(), "lease_ms=9000 background_release=yes");
     let fence = holder.lock("n");
     let owner = redis.get("n");
-    // So it cannot go out before the exit.
+    // The paused server keeps the release from being sent before the exit.
     server.pause();
     assert_eq!(holder.ask("release n"), "released");
     holder.exit();
@@ -85,7 +84,7 @@ fn a_queued_background_release_is_lost_at_an_exit() {
     let left = redis.ttl("n").expect("it is held");
     let resumed = Instant::now();
     let next = manager(&server.url()).try_lock_for("n", PATIENCE);
-    let next = next.expect("it is asked").expect("it comes free");
+    let next = next.expect("Redis replies").expect("it becomes free");
     assert!(next.fence() > fence);
     assert!(resumed.elapsed() < left + SLACK, "taken too late");
 }
@@ -109,7 +108,7 @@ fn an_exit_while_waiting_costs_no_pickup_window() {
     let name = name("exit-waiting");
     let guard = manager(redis.url()).lock(&name).expect("it is free");
     let mut leaves = Child::start(redis.url(), "");
-    // Waits on a thread, while the process goes on to its end.
+    // The wait is on a thread, while the process goes on to its end.
     leaves.ask(format_args!("crowd {name} 600000 1"));
     redis.wait_until_queued(&name, 1);
     let first = redis.queue(&name).remove(0);
@@ -119,18 +118,18 @@ fn an_exit_while_waiting_costs_no_pickup_window() {
     leaves.exit();
     wait_until("the server knows", || redis.listeners(&channel) == 0);
     let second = redis.queue(&name).remove(1);
-    guard.release().expect("it was held all the while");
-    // In the one script: its window would have been 10 s.
+    guard.release().expect("it was held until now");
+    // The script of the release handed the lock over. A pickup window would have been 10 s.
     assert_eq!(redis.get(&name), Some(second));
     stays.locked();
     stays.release();
 }
 
 const CROWD: usize = 50;
-/// A claim window is as long as the lease, where that is the shorter one.
+/// A pickup window is never longer than the lease.
 const WINDOW_MS: u64 = 3000;
 
-/// Has `CROWD` wait for `name`, who end together, and behind them one who does not.
+/// Makes `CROWD` managers of one process wait for `name`, and behind them a process that stays alive.
 fn a_crowd_and_one(name: &str) -> (Child, crate::support::Task<Instant>) {
     let redis = shared();
     let mut crowd = Child::start(redis.url(), "");
@@ -138,7 +137,7 @@ fn a_crowd_and_one(name: &str) -> (Child, crate::support::Task<Instant>) {
     redis.wait_until_queued(name, CROWD);
     let mutex = manager(redis.url()).mutex(name);
     let live = task(move || {
-        let guard = mutex.lock().expect("it comes free");
+        let guard = mutex.lock().expect("it becomes free");
         let at = Instant::now();
         drop(guard);
         at
@@ -155,13 +154,13 @@ fn fifty_killed_together_cost_at_most_one_pickup_window() {
     let (crowd, live) = a_crowd_and_one(&name);
     crowd.kill();
     let released = Instant::now();
-    // Whether the server knows of their end by now or not.
-    guard.release().expect("it was held all the while");
+    // The server may or may not have learned of their end by now.
+    guard.release().expect("it was held until now");
     let took = live.end() - released;
     assert!(took < ms(WINDOW_MS) + SLACK, "{took:?}");
 }
 
-/// As where their machine was cut off: their connections stay, and they say nothing any more.
+/// This is like a machine that loses its network: the connections stay open, and no data arrives.
 #[test]
 fn fifty_stopped_together_cost_at_most_one_pickup_window() {
     let redis = shared();
@@ -171,13 +170,16 @@ fn fifty_stopped_together_cost_at_most_one_pickup_window() {
     crowd.pause();
     let first = redis.queue(&name).remove(0);
     let released = Instant::now();
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
     let holder = redis.get(&name).expect("it was handed over");
     assert_eq!(holder.trim_end_matches('!'), first);
     let took = live.end() - released;
     assert!(took < ms(WINDOW_MS) + SLACK, "{took:?}");
     // The server counts in whole milliseconds.
-    assert!(took + ms(2) >= ms(WINDOW_MS), "it was nobody's: {took:?}");
+    assert!(
+        took + ms(2) >= ms(WINDOW_MS),
+        "the hung waiter did not have it: {took:?}"
+    );
 }
 
 #[test]
@@ -191,8 +193,8 @@ fn a_killed_holder_whose_threads_and_waiters_died_with_it_costs_its_lease() {
     all.kill();
     let killed = Instant::now();
     let next = manager(redis.url()).try_lock_for(&name, PATIENCE);
-    let next = next.expect("it is asked").expect("it comes free");
+    let next = next.expect("Redis replies").expect("it becomes free");
     assert!(next.fence() > fence);
-    // The holder's lease, and one window for all that stand before it in the queue.
+    // The lease of the holder, and one pickup window for all waiters before it in the queue.
     assert!(killed.elapsed() < secs(3) + ms(3000) + SLACK);
 }

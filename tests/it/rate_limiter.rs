@@ -1,4 +1,4 @@
-//! The rate limiter, by the times that it writes down.
+//! The rate limiter, checked by the times that it records.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use crate::support::{
     wait_until,
 };
 
-/// No test lives to see a window of this end.
+/// Longer than any test runs, so that no window ends during a test.
 const LONG: Duration = Duration::from_mins(10);
 
 #[test]
@@ -21,7 +21,7 @@ fn smoke() {
     let one = one.rate_limiter(&name, 2, LONG);
     let other = other.rate_limiter(&name, 2, LONG);
     one.acquire().expect("the first");
-    let second = other.try_acquire().expect("asked");
+    let second = other.try_acquire().expect("Redis replies");
     assert_eq!(second, Admission::Admitted);
     for limiter in [one, other] {
         let wait = retry_after(limiter.try_acquire());
@@ -37,13 +37,13 @@ fn retry_after(answer: leasehold::Result<Admission>) -> Duration {
     }
 }
 
-/// The server's time in µs.
+/// Returns the server's time in µs.
 fn now(raw: &Raw) -> u64 {
     let (seconds, micros): (u64, u64) = raw.ask(&["TIME"]);
     seconds * 1_000_000 + micros
 }
 
-/// All the times that a limiter gives out: its list keeps only the last ones, so they are overheard.
+/// All the times that a limiter gives out. Its list keeps only the last ones, so the test reads them by MONITOR.
 struct Times(BufReader<TcpStream>);
 
 impl Times {
@@ -62,7 +62,7 @@ impl Times {
         times
     }
 
-    /// The next times, in the order in which they were given out.
+    /// Returns the next times, in the order in which the limiter gave them out.
     fn take(&mut self, count: usize) -> Vec<u64> {
         let mut times = Vec::new();
         let mut line = String::new();
@@ -97,7 +97,7 @@ fn no_window_admits_more_calls_than_the_limit() {
             let raw = server.raw();
             task(move || {
                 [(); TIMES].map(|()| {
-                    limiter.acquire().expect("asked");
+                    limiter.acquire().expect("Redis replies");
                     assert!(raw.ask::<usize>(&["LLEN", "n"]) <= PERMITS + 1, "no bound");
                     now(&raw)
                 })
@@ -110,7 +110,7 @@ fn no_window_admits_more_calls_than_the_limit() {
         let long = Duration::from_micros(pair[PERMITS] - pair[0]);
         assert!(long >= PER, "{} within {long:?}", PERMITS + 1);
     }
-    // Nobody came back before its time, so the sorted times of return are all behind those that were given.
+    // No call returned before its time. So in sorted order each return comes after its time.
     let mut back: Vec<u64> = threads
         .into_iter()
         .flat_map(|thread| thread.end())
@@ -125,14 +125,20 @@ fn a_place_is_free_again_one_window_after_it_was_taken() {
     let name = name("slides");
     let limiter = manager(raw.url()).rate_limiter(&name, 3, LONG);
     for _ in 0..3 {
-        assert_eq!(limiter.try_acquire().expect("asked"), Admission::Admitted);
+        assert_eq!(
+            limiter.try_acquire().expect("Redis replies"),
+            Admission::Admitted
+        );
     }
     retry_after(limiter.try_acquire());
-    // As if the first of them had been a window ago: there is one place again, and no more.
+    // Simulates that the first call was a window ago. So one place is free, and no more.
     let first: u64 = raw.ask(&["LINDEX", &name, "1"]);
     let earlier = first - u64::try_from(LONG.as_micros()).expect("it is small");
     let () = raw.ask(&["LSET", &name, "1", &earlier.to_string()]);
-    assert_eq!(limiter.try_acquire().expect("asked"), Admission::Admitted);
+    assert_eq!(
+        limiter.try_acquire().expect("Redis replies"),
+        Admission::Admitted
+    );
     retry_after(limiter.try_acquire());
 }
 
@@ -141,7 +147,7 @@ fn its_key_expires_after_the_window() {
     let raw = shared();
     let name = name("forgets");
     let limiter = manager(raw.url()).rate_limiter(&name, 1, ms(200));
-    // More than its places, so that the last one is a wait away.
+    // There are more calls than places, so the last call waits.
     let threads = [(); 3].map(|()| {
         let limiter = limiter.clone();
         task(move || limiter.acquire())
@@ -163,7 +169,7 @@ fn a_wait_that_is_too_long_is_refused_at_once_and_takes_no_place() {
         let limiter = limiter.clone();
         move || limiter.try_acquire_for(LONG / 2)
     });
-    // At once: a thread that waits so long ends no test.
+    // The refusal comes at once: no test waits for half of `LONG`.
     assert!(retry_after(refused.end()) > LONG / 2);
     retry_after(limiter.try_acquire());
     let after: Vec<String> = raw.ask(&["LRANGE", &name, "0", "-1"]);
@@ -177,7 +183,7 @@ fn a_wait_that_is_short_enough_is_admitted() {
     let limiter = manager(raw.url()).rate_limiter(name("short"), 1, ms(300));
     let begun = now(raw);
     for _ in 0..3 {
-        let admission = limiter.try_acquire_for(PATIENCE).expect("asked");
+        let admission = limiter.try_acquire_for(PATIENCE).expect("Redis replies");
         assert_eq!(admission, Admission::Admitted);
     }
     assert!(now(raw) - begun >= 600_000, "two windows");
@@ -203,7 +209,7 @@ fn callers_are_admitted_in_the_order_of_their_requests() {
                 now(&raw)
             })
         })
-        // One after the other: each asks when the place of the one before has been given.
+        // Each call asks only after the call before it has been given its place.
         .inspect(|_| {
             overheard.take(1);
         })
@@ -282,7 +288,10 @@ fn the_largest_figures_are_served() {
         Duration::from_hours(365 * 24),
     );
     for _ in 0..3 {
-        assert_eq!(limiter.try_acquire().expect("asked"), Admission::Admitted);
+        assert_eq!(
+            limiter.try_acquire().expect("Redis replies"),
+            Admission::Admitted
+        );
     }
 }
 
@@ -291,11 +300,11 @@ fn a_key_of_another_kind_is_left_alone() {
     let raw = shared();
     let name = name("kind");
     let locks = manager(raw.url());
-    let guard = locks.lock(&name).expect("free");
+    let guard = locks.lock(&name).expect("it is free");
     let limiter = locks.rate_limiter(&name, 1, secs(1));
     assert!(matches!(limiter.acquire(), Err(Error::WrongType { .. })));
-    guard.release().expect("held all the while");
-    limiter.acquire().expect("free");
+    guard.release().expect("it was held until now");
+    limiter.acquire().expect("it is free");
     assert!(matches!(locks.lock(&name), Err(Error::WrongType { .. })));
 }
 
@@ -308,11 +317,12 @@ fn a_server_out_of_reach_is_an_error_at_once() {
     server.kill();
     assert!(matches!(limiter.acquire(), Err(Error::Unavailable { .. })));
     server.restart();
-    // The log went with the data.
+    // The server lost its list with the other data.
     wait_until("it is back", || limiter.try_acquire().is_ok());
 }
 
-/// An hour back: each refused call moved all times back by an hour again, and so the second one made room.
+/// The clock is set back by an hour. Each refused call once moved all times back again, so that the second call made
+/// room.
 #[test]
 fn a_clock_set_back_admits_no_more_however_often_it_is_asked() {
     const HOUR: i64 = 60 * 60;
@@ -327,7 +337,7 @@ fn a_clock_set_back_admits_no_more_however_often_it_is_asked() {
             assert!(wait <= shortest, "{wait:?} after {shortest:?}");
             shortest = wait;
         }
-        // No test runs for as long as that.
+        // The wait is longer than any test runs.
         assert!(shortest > LONG / 2, "{shortest:?}");
     }
 }
@@ -338,22 +348,23 @@ fn a_clock_set_back_delays_callers_by_no_more_than_a_window() {
     let limiter = manager(&server.url()).rate_limiter("n", 1, ms(300));
     for ahead in [0, -60 * 60, -2 * 60 * 60] {
         server.set_clock_ahead(ahead);
-        // A refused caller learns its time from the answer.
-        while let Admission::RetryAfter(wait) = limiter.try_acquire().expect("asked") {
+        // A refused call learns from the reply when it may try again.
+        while let Admission::RetryAfter(wait) = limiter.try_acquire().expect("Redis replies") {
             assert!(wait <= ms(300), "{wait:?}");
         }
     }
     server.set_clock_ahead(0);
-    limiter.acquire().expect("asked");
+    limiter.acquire().expect("Redis replies");
     wait_until("the key goes", || !server.raw().exists("n"));
 }
 
-/// Returns a limiter's list: its head, then the times, the oldest first.
+/// Returns the limiter's list: its head, then the times, the oldest first.
 fn log_of(raw: &Raw, name: &str) -> Vec<String> {
     raw.ask(&["LRANGE", name, "0", "-1"])
 }
 
-/// Each right in turn, with a log that is new, one with room, and one whose oldest time makes room.
+/// Takes each right away in turn: with a new list, with a list that has room, and with one whose oldest time makes
+/// room.
 #[test]
 fn a_right_that_is_missing_takes_no_place_and_leaves_no_log_without_an_end() {
     const COMMANDS: [&str; 9] = [
@@ -380,7 +391,7 @@ fn a_right_that_is_missing_takes_no_place_and_leaves_no_log_without_an_end() {
                 limiter.acquire().expect("there is room");
             }
             if places == 2 {
-                // As if the first had been a window ago.
+                // Simulates that the first call was a window ago.
                 let first: u64 = raw.ask(&["LINDEX", &name, "1"]);
                 let earlier = first - u64::try_from(LONG.as_micros()).expect("it is small");
                 let () = raw.ask(&["LSET", &name, "1", &earlier.to_string()]);
@@ -394,9 +405,9 @@ fn a_right_that_is_missing_takes_no_place_and_leaves_no_log_without_an_end() {
                 Ok(Admission::Admitted) => assert_ne!(after, before, "{name}"),
                 Err(Error::Denied { .. }) => {
                     denied += 1;
-                    // The figures may have been written down again.
+                    // The head may have been written again.
                     assert_eq!(after.get(1..), before.get(1..), "{name}");
-                    let answer = limiter.try_acquire().expect("asked");
+                    let answer = limiter.try_acquire().expect("Redis replies");
                     assert_eq!(answer, Admission::Admitted, "{name}");
                 }
                 other => panic!("{name}: {other:?}"),
@@ -422,11 +433,14 @@ fn full_memory_refuses_a_new_place_and_takes_none() {
         assert!(matches!(full, Err(Error::Unavailable { .. })), "{full:?}");
         assert_eq!(log_of(&raw, "n"), before, "{places}");
         let () = raw.ask(&["CONFIG", "SET", "maxmemory", "0"]);
-        assert_eq!(limiter.try_acquire().expect("asked"), Admission::Admitted);
+        assert_eq!(
+            limiter.try_acquire().expect("Redis replies"),
+            Admission::Admitted
+        );
     }
 }
 
-/// Redis 7.0 reads its clock twice at a `PEXPIRE`. It deletes a log whose time ends between the two readings.
+/// Redis 7.0 reads its clock twice at a `PEXPIRE`. It deletes a list whose time ends between the two readings.
 #[test]
 fn a_window_that_ends_during_a_call_leaves_no_log_without_an_end() {
     const CALLS: u32 = 1000;
@@ -438,7 +452,7 @@ fn a_window_that_ends_during_a_call_leaves_no_log_without_an_end() {
             let name = name("short");
             for call in 0..CALLS {
                 let limiter = locks.rate_limiter(format!("{name}:{}", call / 20), 1000, ms(1));
-                // A log without its head is of the wrong type.
+                // A list without its head would be of the wrong type.
                 let _ = limiter.try_acquire().expect("it is a rate limiter");
             }
         })

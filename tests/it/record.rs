@@ -1,4 +1,4 @@
-//! That docs/FAULTS.md, the record of the faults, names tests that there are, and at least one for each fault.
+//! Checks docs/FAULTS.md, the record of faults: each fault has at least one test, and each test exists.
 
 use std::collections::HashSet;
 use std::env;
@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// The cells of the rows of all tables in a page, but for their heads.
+/// Returns the cells of all table rows of a page, without the headings.
 fn rows(page: &str) -> Vec<Vec<&str>> {
     let mut rows = Vec::new();
     let mut lines = page.lines().peekable();
@@ -19,12 +19,12 @@ fn rows(page: &str) -> Vec<Vec<&str>> {
     rows
 }
 
-/// What stands between backticks.
+/// Returns the texts between backticks.
 fn quoted(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
 }
 
-/// The names of this binary's tests, the ones that are only run when asked for included.
+/// Returns the names of the tests in this binary, also of those that are ignored by default.
 fn tests() -> HashSet<String> {
     let listing = Command::new(env::current_exe().expect("this binary"))
         .args(["--list", "--format=terse"])
@@ -37,7 +37,7 @@ fn tests() -> HashSet<String> {
     names.map(str::to_owned).collect()
 }
 
-/// All Rust under a directory of the project, as one text.
+/// Returns all Rust code below a directory as one text.
 fn code(directory: &Path) -> String {
     let mut text = String::new();
     for entry in fs::read_dir(directory).expect("it is there") {
@@ -51,10 +51,10 @@ fn code(directory: &Path) -> String {
     text
 }
 
-/// Whether there is such a test. `*` stands for one part of its path, or several; the unit tests' begin with `crate::`,
-/// and those of TLS with `tls::`.
+/// Returns whether a test exists. `*` stands for any part of its path. Unit tests begin with `crate::`, and tests of
+/// TLS with `tls::`.
 fn is_there(test: &str, tests: &HashSet<String>, units: &str) -> bool {
-    // What is not in this binary is looked for in the code.
+    // Tests outside of this binary are searched in the code.
     if let Some(elsewhere) = test.strip_prefix("crate::").or(test.strip_prefix("tls::")) {
         let name = elsewhere.rsplit("::").next().unwrap_or_default();
         return units.contains(&format!("fn {name}("));
@@ -81,7 +81,7 @@ fn every_fault_has_an_existing_test() {
     let page = fs::read_to_string(root.join("docs/FAULTS.md")).expect("the record");
     let units = code(&root.join("src")) + &code(&root.join("tests/tls"));
     let tests = tests();
-    // It can tell.
+    // The check itself can fail.
     assert!(is_there("record::every_*_existing_test", &tests, &units));
     assert!(!is_there("record::another", &tests, &units));
     assert!(!is_there("crate::record::another", &tests, &units));

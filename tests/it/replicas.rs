@@ -1,4 +1,4 @@
-//! Grants and renewals that count only once replicas have them.
+//! Grants and renewals that count only if enough replicas have them.
 
 use leasehold::{Error, LeaseState, LockManager, LostCause};
 
@@ -7,9 +7,9 @@ use crate::support::{
     task_asleep, wait_until,
 };
 
-/// A master and so many replicas that follow it.
+/// Returns a master and `N` replicas that follow it.
 fn servers<const N: usize>() -> (Server, [Server; N]) {
-    // Or it would wait for 5 s whether more of them come.
+    // Without this option the master would wait 5 s for further replicas.
     let master = Server::with(&["--repl-diskless-sync-delay", "0"]);
     let port = master.port().to_string();
     let replicas = [(); N].map(|()| Server::with(&["--replicaof", "127.0.0.1", &port]));
@@ -37,7 +37,7 @@ fn not_replicated<T: std::fmt::Debug>(result: Result<T, Error>) -> (u32, u32) {
     }
 }
 
-/// How often the server was asked to wait.
+/// Returns how often a client has sent WAIT.
 fn waits(raw: &Raw) -> u64 {
     raw.stats().get("wait").copied().unwrap_or(0)
 }
@@ -47,12 +47,12 @@ fn smoke() {
     let (master, replicas) = servers::<2>();
     let locks = replicated(&master, 2);
     let before = waits(&master.raw());
-    let guard = locks.lock("n").expect("free");
+    let guard = locks.lock("n").expect("it is free");
     assert_eq!(waits(&master.raw()), before + 1);
     for replica in &replicas {
         assert_eq!(replica.raw().get("n").as_deref(), Some(guard.owner()));
     }
-    guard.release().expect("held");
+    guard.release().expect("it is held");
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn a_grant_on_too_few_replicas_is_released_and_an_error() {
     });
 }
 
-/// More than there are is never reached, and no key stays behind.
+/// More replicas than exist never confirm a grant. No key stays behind.
 #[test]
 fn every_kind_needs_its_replicas() {
     let (master, [_replica]) = servers::<1>();
@@ -91,7 +91,7 @@ fn every_kind_needs_its_replicas() {
 fn a_wait_goes_on_until_the_replicas_are_back() {
     let (master, [replica]) = servers::<1>();
     let locks = build(patient(&master.url()).replicas(1).io_timeout(secs(1)));
-    let first = manager(&master.url()).lock("n").expect("free");
+    let first = manager(&master.url()).lock("n").expect("it is free");
     let waiting = {
         let locks = locks.clone();
         task_asleep(move || locks.lock("n").map(|guard| guard.fence()))
@@ -101,7 +101,7 @@ fn a_wait_goes_on_until_the_replicas_are_back() {
     let fence = first.fence();
     let raw = master.raw();
     let asked = waits(&raw);
-    first.release().expect("held");
+    first.release().expect("it is held");
     wait_until("its claim is not confirmed, twice", || {
         waits(&raw) >= asked + 2
     });
@@ -118,11 +118,11 @@ fn a_renewal_on_too_few_replicas_does_not_count() {
             .io_timeout(secs(3))
             .lease(secs(12)),
     );
-    let guard = locks.lock("n").expect("free");
+    let guard = locks.lock("n").expect("it is free");
     let (raw, heard) = (master.raw(), guard.on_lost());
     raw.wait_until_renewed("n", 1);
     replica.pause();
-    // The master goes on saying yes.
+    // The master itself still accepts the renewals.
     let told = heard.recv_timeout(PATIENCE).expect("lost");
     assert_eq!(
         (told.cause, guard.state()),
@@ -137,7 +137,7 @@ fn a_renewal_on_too_few_replicas_does_not_count() {
 fn an_extension_on_too_few_replicas_is_an_error() {
     let (master, [replica]) = servers::<1>();
     let locks = replicated(&master, 1);
-    let guard = locks.lock("n").expect("free");
+    let guard = locks.lock("n").expect("it is free");
     let left = guard.remaining();
     replica.pause();
     assert_eq!(not_replicated(guard.extend(secs(100))), (1, 0));
@@ -145,15 +145,16 @@ fn an_extension_on_too_few_replicas_is_an_error() {
     replica.resume();
     guard.extend(secs(100)).expect("the replica is back");
     assert!(guard.remaining() >= secs(99));
-    // Longer than it asks for by itself: its own renewals must still be writes, or they would prove nothing.
+    // The extension is longer than a renewal of this lease. Renewals must still write, or a WAIT after them would
+    // prove nothing.
     let raw = master.raw();
     let writes = || raw.stats().get("pexpire").copied().unwrap_or(0);
     let before = writes();
-    guard.extend(secs(101)).expect("held");
+    guard.extend(secs(101)).expect("it is held");
     assert!(writes() > before);
 }
 
-/// A failover: the replica that had the lock becomes the master.
+/// A failover: the replica that has the lock becomes the master.
 #[test]
 fn a_lock_that_was_confirmed_outlives_its_master() {
     let (master, [replica]) = servers::<1>();
@@ -163,11 +164,11 @@ fn a_lock_that_was_confirmed_outlives_its_master() {
     let raw = replica.raw();
     let () = raw.ask(&["REPLICAOF", "NO", "ONE"]);
     let other = manager(&replica.url());
-    assert!(other.try_lock("n").expect("asked").is_none());
+    assert!(other.try_lock("n").expect("Redis replies").is_none());
     holder.kill();
 }
 
-/// Missing replicas are the error for each time limit, and however little time is left for the last request.
+/// The error is `NotReplicated` for each time limit, however little time is left for the last request.
 #[test]
 fn missing_replicas_are_the_error_of_every_wait() {
     let (server, master) = (Server::start(), Server::start());
@@ -185,7 +186,8 @@ fn missing_replicas_are_the_error_of_every_wait() {
             .io_timeout(ms(50)),
     );
     for n in 0..20 {
-        // On a busy machine a request may take longer than that, and is then no word of the replicas.
+        // On a busy machine a request may take longer than that. Then the error does not say that replicas are
+        // missing.
         wait_until("the server answers in time", || {
             match hurried.lock(format!("n{n}")) {
                 Err(Error::NotReplicated { .. }) => true,
@@ -200,7 +202,7 @@ fn missing_replicas_are_the_error_of_every_wait() {
     }
 }
 
-/// A wait that goes on without replicas leaves the lock free between its tries, and reports at its end what was missing.
+/// A wait leaves the lock free between its tries, and returns at its end what was missing.
 #[test]
 fn a_wait_without_replicas_leaves_the_lock_free_between_tries() {
     let server = Server::start();
@@ -208,14 +210,14 @@ fn a_wait_without_replicas_leaves_the_lock_free_between_tries() {
     let settings = patient(&server.url()).io_timeout(ms(500));
     let locks = build(settings.replicas(1).outage_limit(secs(10)));
     let other = manager(&server.url());
-    let first = other.lock("n").expect("free");
+    let first = other.lock("n").expect("it is free");
     let waiting = locking_asleep(&locks.mutex("n"));
     redis.wait_until_queued("n", 1);
-    first.release().expect("held");
-    // Others have it in the meantime, again and again.
+    first.release().expect("it is held");
+    // Other processes get the lock in the meantime, again and again.
     let mut guards = 0;
     wait_until("others have it between its tries", || {
-        guards += u32::from(other.try_lock("n").expect("asked").is_some());
+        guards += u32::from(other.try_lock("n").expect("Redis replies").is_some());
         guards >= 3
     });
     assert_eq!(locks.stats().failed, 0, "it still waits");

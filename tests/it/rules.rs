@@ -17,7 +17,7 @@ const LONG: Duration = Duration::from_mins(10);
 
 fn waits_for(manager: &LockManager, name: &str) -> thread::JoinHandle<leasehold::LockGuard> {
     let handle = manager.mutex(name);
-    thread::spawn(move || handle.lock().expect("it comes free"))
+    thread::spawn(move || handle.lock().expect("it becomes free"))
 }
 
 /// Puts a waiter that does not exist into the queue of `name`. Its last poll is `seen` ms after now.
@@ -28,7 +28,7 @@ fn fake_waiter(raw: &Raw, name: &str, owner: &str, seen: i64, channel: &str) {
     let () = raw.ask(&["PEXPIRE", &queue, "60000"]);
 }
 
-/// Records the last poll of a waiter, `seen` ms after now, and the claim window that it asks for, in ms.
+/// Records the last poll of a waiter, `seen` ms after now, and the pickup window that it asks for, in ms.
 fn note_waiter(raw: &Raw, name: &str, owner: &str, seen: i64, claim: i64, channel: &str) {
     let [_, _, waiters] = companions_of(name);
     let time: (i64, i64) = raw.ask(&["TIME"]);
@@ -46,7 +46,7 @@ fn every_acquire_has_an_owner_of_its_own() {
     let manager = manager(shared().url());
     let name = name("owners");
     let mut owners: Vec<String> = (0..5)
-        .map(|_| manager.lock(&name).expect("free").owner().to_owned())
+        .map(|_| manager.lock(&name).expect("it is free").owner().to_owned())
         .collect();
     owners.sort();
     owners.dedup();
@@ -57,7 +57,7 @@ fn every_acquire_has_an_owner_of_its_own() {
 fn a_place_in_the_queue_goes_to_the_next_thread() {
     let raw = shared();
     let name = name("place");
-    let holder = manager(raw.url()).lock(&name).expect("free");
+    let holder = manager(raw.url()).lock(&name).expect("it is free");
     let waiting = manager(raw.url());
     thread::scope(|scope| {
         let first = waiting.mutex(&name);
@@ -67,15 +67,15 @@ fn a_place_in_the_queue_goes_to_the_next_thread() {
         let second = asleep(scope, || {
             waiting.lock(&name).map(|guard| guard.owner().to_owned())
         });
-        // On a busy machine its last request may get no answer.
+        // On a busy machine its last request may get no reply.
         let first = first.join().expect("no panic");
         assert!(
             matches!(first, Ok(None) | Err(Error::Unavailable { .. })),
             "{first:?}"
         );
         assert_eq!(raw.queue(&name), place, "the place was given up");
-        holder.release().expect("held");
-        let owner = second.join().expect("no panic").expect("its turn");
+        holder.release().expect("it is held");
+        let owner = second.join().expect("no panic").expect("it gets its turn");
         assert_eq!(place, [owner]);
     });
 }
@@ -93,7 +93,7 @@ fn a_take_over_whose_answer_is_lost_leaves_no_owner_behind() {
             .io_timeout(secs(1)),
     );
     let elsewhere = build(LockManager::single(&server.url()).io_timeout(secs(1)));
-    let guard = locks.lock("n").expect("free");
+    let guard = locks.lock("n").expect("it is free");
     let fence = guard.fence();
     thread::scope(|scope| {
         let next = asleep(scope, || locks.lock("n"));
@@ -110,14 +110,14 @@ fn a_take_over_whose_answer_is_lost_leaves_no_owner_behind() {
             assert!(elsewhere.try_lock("x").is_err());
         }
         server.resume();
-        let next = next.join().expect("no panic").expect("its turn");
+        let next = next.join().expect("no panic").expect("it gets its turn");
         assert!(next.fence() > fence);
         let owner = next.owner().to_owned();
-        next.release().expect("held");
+        next.release().expect("it is held");
         // Neither the old owner nor the owner of the take-over holds the lock for ten minutes.
         wait_until("free again", || !raw.exists("n"));
         assert_eq!(raw.queue("n"), [""; 0]);
-        let last = manager(&server.url()).lock("n").expect("free");
+        let last = manager(&server.url()).lock("n").expect("it is free");
         assert_ne!(last.owner(), owner);
     });
 }
@@ -129,7 +129,7 @@ fn a_take_over_whose_answer_is_lost_leaves_no_owner_behind() {
 fn a_release_that_finds_no_key_is_an_error_and_no_message() {
     let raw = shared();
     let name = name("no-event");
-    let guard = manager(raw.url()).lock(&name).expect("free");
+    let guard = manager(raw.url()).lock(&name).expect("it is free");
     let told = guard.on_lost();
     let () = raw.ask(&["DEL", &name]);
     assert_eq!(lost(guard.release()).cause, LostCause::Removed);
@@ -145,7 +145,7 @@ fn a_release_that_finds_no_key_is_an_error_and_no_message() {
 fn a_newcomer_overtakes_the_queue_of_a_vanished_lock_only_once() {
     let raw = shared();
     let name = name("newcomer");
-    let crashed = manager(raw.url()).lock(&name).expect("free");
+    let crashed = manager(raw.url()).lock(&name).expect("it is free");
     let waiting = manager(raw.url());
     let waiter = waits_for(&waiting, &name);
     raw.wait_until_queued(&name, 1);
@@ -155,14 +155,14 @@ fn a_newcomer_overtakes_the_queue_of_a_vanished_lock_only_once() {
     let () = raw.ask(&["DEL", &name]);
     let guard = newcomer
         .try_lock(&name)
-        .expect("asked")
+        .expect("Redis replies")
         .expect("its key is gone");
     // The next poll of the waiter marks the value. So the release hands the lock over.
     wait_until("the poll marks it", || {
         raw.get(&name).is_some_and(|value| value.ends_with('!'))
     });
     assert_eq!(raw.queue(&name), place);
-    guard.release().expect("held");
+    guard.release().expect("it is held");
     let value = raw.get(&name);
     assert_eq!(value.as_deref(), Some(&*place[0]), "handed to the waiter");
     assert_eq!(waiter.join().expect("no panic").owner(), place[0]);
@@ -173,22 +173,26 @@ fn a_newcomer_overtakes_the_queue_of_a_vanished_lock_only_once() {
 fn a_waiter_that_is_handed_the_lock_keeps_the_mark_for_waiters() {
     let raw = shared();
     let name = name("claim");
-    let guard = manager(raw.url()).lock(&name).expect("free");
+    let guard = manager(raw.url()).lock(&name).expect("it is free");
     let (second, third) = (manager(raw.url()), manager(raw.url()));
     let second = waits_for(&second, &name);
     raw.wait_until_queued(&name, 1);
     let third = waits_for(&third, &name);
     raw.wait_until_queued(&name, 2);
-    guard.release().expect("held");
+    guard.release().expect("it is held");
     let guard = second.join().expect("no panic");
-    let value = raw.get(&name).expect("held");
+    let value = raw.get(&name).expect("it is held");
     assert_eq!(value, format!("{}!", guard.owner()));
     assert!(
         raw.ttl(&name).expect("it expires") > secs(10),
         "the new owner raised the time to live to its lease"
     );
-    guard.release().expect("held");
-    third.join().expect("no panic").release().expect("held");
+    guard.release().expect("it is held");
+    third
+        .join()
+        .expect("no panic")
+        .release()
+        .expect("it is held");
 }
 
 // Rule 6: crashed waiters are skipped. See also contract::*::killed_waiters_delay_nobody and
@@ -198,7 +202,7 @@ fn a_waiter_that_is_handed_the_lock_keeps_the_mark_for_waiters() {
 fn one_release_skips_all_stale_and_unreachable_waiters() {
     let raw = shared();
     let name = name("skipped");
-    let guard = manager(raw.url()).lock(&name).expect("free");
+    let guard = manager(raw.url()).lock(&name).expect("it is free");
     let waiting = manager(raw.url());
     let waiter = waits_for(&waiting, &name);
     raw.wait_until_queued(&name, 1);
@@ -206,18 +210,22 @@ fn one_release_skips_all_stale_and_unreachable_waiters() {
     fake_waiter(raw, &name, "lh1:stale:x", -10_000, "");
     fake_waiter(raw, &name, "lh1:unheard:x", 0, "leasehold:nobody");
     assert_eq!(raw.queue(&name).len(), 3);
-    guard.release().expect("held");
+    guard.release().expect("it is held");
     // The script of the release handed the lock over.
     let value = raw.get(&name);
     assert_eq!(value.as_deref(), Some(&*place[0]));
-    waiter.join().expect("no panic").release().expect("held");
+    waiter
+        .join()
+        .expect("no panic")
+        .release()
+        .expect("it is held");
 }
 
 #[test]
 fn a_poll_of_a_free_lock_gives_it_to_the_first_waiter() {
     let raw = shared();
     let name = name("advance");
-    let crashed = manager(raw.url()).lock(&name).expect("free");
+    let crashed = manager(raw.url()).lock(&name).expect("it is free");
     let waiting = manager(raw.url());
     let waiter = waits_for(&waiting, &name);
     raw.wait_until_queued(&name, 1);
@@ -232,7 +240,11 @@ fn a_poll_of_a_free_lock_gives_it_to_the_first_waiter() {
     });
     // The next waiter gets the lock after the key of the first is gone.
     let () = raw.ask(&["DEL", &name]);
-    waiter.join().expect("no panic").release().expect("held");
+    waiter
+        .join()
+        .expect("no panic")
+        .release()
+        .expect("it is held");
     drop(crashed);
 }
 
@@ -246,12 +258,12 @@ fn one_bad_key_in_a_batch_fails_no_other_renewal() {
     let names: Vec<String> = (0..5).map(|_| name("batch")).collect();
     let guards: Vec<_> = names
         .iter()
-        .map(|name| locks.lock(name).expect("free"))
+        .map(|name| locks.lock(name).expect("it is free"))
         .collect();
     let () = raw.ask(&["DEL", &names[2]]);
     let () = raw.ask(&["RPUSH", &names[2], "no lock"]);
     let told = guards[2].on_lost().recv_timeout(PATIENCE);
-    assert_eq!(told.expect("told").cause, LostCause::Taken);
+    assert_eq!(told.expect("notified").cause, LostCause::Taken);
     for (index, name) in names.iter().enumerate() {
         if index != 2 {
             raw.wait_until_renewed(name, 2);
@@ -272,7 +284,7 @@ fn a_queued_release_is_sent_after_its_manager_is_dropped() {
     let server = Server::start();
     let raw = server.raw();
     let locks = build(hasty(&server.url()));
-    let guard = locks.lock("n").expect("free");
+    let guard = locks.lock("n").expect("it is free");
     server.pause();
     assert!(matches!(guard.release(), Err(Error::Unavailable { .. })));
     drop(locks);
@@ -284,7 +296,7 @@ fn a_queued_release_is_sent_after_its_manager_is_dropped() {
 fn close_returns_whether_every_release_was_sent() {
     let server = Server::start();
     let locks = build(hasty(&server.url()));
-    let guard = locks.lock("n").expect("free");
+    let guard = locks.lock("n").expect("it is free");
     server.pause();
     drop(guard);
     assert!(!locks.close(ms(300)), "the server cannot have answered");
@@ -300,15 +312,15 @@ fn an_extension_ends_with_its_guard() {
     let raw = shared();
     let name = name("extension");
     let locks = build(patient(raw.url()).lease(secs(20)));
-    let guard = locks.lock(&name).expect("free");
+    let guard = locks.lock(&name).expect("it is free");
     guard.extend(LONG).expect("extended");
     assert!(raw.ttl(&name).expect("it expires") > secs(500));
     thread::scope(|scope| {
         let next = asleep(scope, || locks.lock(&name));
-        guard.release().expect("held");
-        let next = next.join().expect("no panic").expect("its turn");
+        guard.release().expect("it is held");
+        let next = next.join().expect("no panic").expect("it gets its turn");
         assert!(raw.ttl(&name).expect("it expires") <= secs(20));
-        next.release().expect("held");
+        next.release().expect("it is held");
     });
 }
 
@@ -318,10 +330,10 @@ fn a_lock_whose_extension_got_no_answer_is_released() {
     let raw = server.raw();
     let locks = build(LockManager::single(&server.url()).io_timeout(secs(1)));
     // Loads the script.
-    let warm = locks.lock("warm").expect("free");
+    let warm = locks.lock("warm").expect("it is free");
     warm.extend(LONG).expect("extended");
     let short = locks.mutex("n").lease(secs(2)).renew(false);
-    let guard = short.lock().expect("free");
+    let guard = short.lock().expect("it is free");
     server.pause();
     let error = guard.extend(LONG).expect_err("no answer");
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
@@ -341,7 +353,7 @@ fn unused_fences_are_given_back_after_each_quantum() {
     let name = name("give-back");
     // A block has one fence for each microsecond of the quantum.
     let locks = build(patient(shared().url()).quantum(LONG));
-    let mut next = locks.lock(&name).expect("free");
+    let mut next = locks.lock(&name).expect("it is free");
     let mut fences = vec![next.fence()];
     for round in 0..4 {
         // A different lease each time, so that the next thread cannot get the lock in memory: it takes the lock over by
@@ -349,8 +361,8 @@ fn unused_fences_are_given_back_after_each_quantum() {
         let handle = locks.mutex(&name).lease(secs(100 + round));
         next = thread::scope(|scope| {
             let waiter = asleep(scope, || handle.lock());
-            next.release().expect("held");
-            waiter.join().expect("no panic").expect("its turn")
+            next.release().expect("it is held");
+            waiter.join().expect("no panic").expect("it gets its turn")
         });
         fences.push(next.fence());
     }
@@ -368,7 +380,7 @@ fn a_short_wait_fails_no_longer_wait_behind_it() {
     let raw = server.raw();
     let locks = build(LockManager::single(&server.url()).io_timeout(secs(20)));
     // Opens the connections.
-    drop(locks.lock("warm").expect("free"));
+    drop(locks.lock("warm").expect("it is free"));
     let () = raw.ask(&["CLIENT", "PAUSE", "2000", "ALL"]);
     thread::scope(|scope| {
         let short = asleep(scope, || locks.try_lock_for("n", ms(1)));
@@ -376,7 +388,7 @@ fn a_short_wait_fails_no_longer_wait_behind_it() {
         let short = short.join().expect("no panic");
         assert!(matches!(short, Err(Error::Unavailable { .. })), "{short:?}");
         let guard = patient.join().expect("no panic").expect("it waited");
-        guard.release().expect("held");
+        guard.release().expect("it is held");
     });
 }
 
@@ -393,20 +405,20 @@ fn fences_go_on_from_the_last_one_after_the_clock_was_set_back() {
     let () = raw.ask(&["SET", &fence, &last.to_string(), "PX", "600000"]);
     let locks = manager(raw.url());
     for _ in 0..3 {
-        let guard = locks.lock(&name).expect("free");
+        let guard = locks.lock(&name).expect("it is free");
         assert_eq!(guard.fence(), last + 1);
         last = guard.fence();
         // Redis keeps the record until ten minutes after the time of the fence, not of its clock.
         assert!(raw.ttl(&fence).expect("it expires") > secs(3600));
     }
-    // A lock that is passed on takes a block of fences.
-    let guard = locks.lock(&name).expect("free");
+    // A lock that is handed on in memory takes a block of fences.
+    let guard = locks.lock(&name).expect("it is free");
     let mut last = guard.fence();
     thread::scope(|scope| {
         let next = [(); 3].map(|()| asleep(scope, || locks.lock(&name).map(|guard| guard.fence())));
         drop(guard);
         for next in next {
-            let fence = next.join().expect("no panic").expect("its turn");
+            let fence = next.join().expect("no panic").expect("it gets its turn");
             assert!(fence > last);
             last = fence;
         }

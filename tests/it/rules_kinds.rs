@@ -30,7 +30,7 @@ fn a_wait_without_an_answer_is_an_error_although_this_process_has_permits() {
             .io_timeout(secs(5)),
     );
     let semaphore = locks.semaphore("s", 8);
-    let _permit = semaphore.acquire().expect("free");
+    let _permit = semaphore.acquire().expect("it is free");
     server.pause();
     let first = {
         let semaphore = semaphore.clone();
@@ -57,8 +57,8 @@ fn a_try_for_one_permit_does_not_share_the_answer_of_a_try_for_many() {
     let _elsewhere = manager(&server.url())
         .semaphore("s", 8)
         .acquire()
-        .expect("free");
-    drop(semaphore.acquire().expect("free"));
+        .expect("it is free");
+    drop(semaphore.acquire().expect("it is free"));
     server.pause();
     let many = {
         let semaphore = semaphore.clone();
@@ -69,8 +69,8 @@ fn a_try_for_one_permit_does_not_share_the_answer_of_a_try_for_many() {
         task_asleep(move || semaphore.try_acquire().map(|p| p.is_some()))
     };
     server.resume();
-    assert!(!many.end().expect("asked"));
-    assert!(few.end().expect("asked"), "seven are free");
+    assert!(!many.end().expect("Redis replies"));
+    assert!(few.end().expect("Redis replies"), "seven are free");
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn a_key_of_another_type_does_not_block_the_release_of_its_multi_lock() {
         .multi(&names)
         .lease(LONG)
         .lock()
-        .expect("free");
+        .expect("it is free");
     let () = raw.ask(&["DEL", &names[1]]);
     let () = raw.ask(&["RPUSH", &names[1], "no lock"]);
     lost(guard.release());
@@ -95,7 +95,11 @@ fn a_failed_downgrade_of_an_extended_writer_is_released() {
     let server = Server::start();
     let raw = server.raw();
     let locks = build(patient(&server.url()));
-    let writer = locks.rwlock("n").lease(secs(1)).write().expect("free");
+    let writer = locks
+        .rwlock("n")
+        .lease(secs(1))
+        .write()
+        .expect("it is free");
     writer.extend(LONG).expect("extended");
     let () = raw.ask(&["ACL", "SETUSER", "default", "-evalsha", "-eval"]);
     assert!(matches!(writer.downgrade(), Err(Error::Denied { .. })));
@@ -114,7 +118,7 @@ fn a_shorter_window_of_a_rate_limiter_does_not_shorten_a_longer_one() {
     for _ in 0..3 {
         minute.acquire().expect("one of three");
     }
-    second.acquire().expect("asked");
+    second.acquire().expect("Redis replies");
     wait_until("forgotten, or not", || {
         !raw.exists(&name) || raw.ttl(&name).is_some_and(|ttl| ttl > secs(1))
     });
@@ -127,7 +131,7 @@ fn a_lost_lease_of_many_readers_is_released_once() {
     let raw = server.raw();
     let locks = build(patient(&server.url()).quantum(LONG));
     let lock = locks.rwlock("r").lease(secs(3)).renew(true);
-    let readers: Vec<_> = (0..200).map(|_| lock.read().expect("free")).collect();
+    let readers: Vec<_> = (0..200).map(|_| lock.read().expect("it is free")).collect();
     server.pause();
     wait_until("lost", || readers[0].state() == LeaseState::Lost);
     server.resume();
@@ -159,9 +163,9 @@ fn after_the_loss_of_all_data_no_release_frees_the_lock_of_another() {
     let raw = server.raw();
     let locks = build(patient(&server.url()).lease(LONG));
     let other = build(patient(&server.url()).lease(LONG));
-    let permits = locks.semaphore("s", 2).acquire_many(2).expect("free");
-    let writer = locks.rwlock("w").write().expect("free");
-    let set = locks.multi(["a", "b"]).lock().expect("free");
+    let permits = locks.semaphore("s", 2).acquire_many(2).expect("it is free");
+    let writer = locks.rwlock("w").write().expect("it is free");
+    let set = locks.multi(["a", "b"]).lock().expect("it is free");
     let fence = writer.fence();
     server.restart();
     let mine = loop {
@@ -169,10 +173,10 @@ fn after_the_loss_of_all_data_no_release_frees_the_lock_of_another() {
             break permit;
         }
     };
-    let next = other.rwlock("w").write().expect("free");
+    let next = other.rwlock("w").write().expect("it is free");
     assert!(next.fence() > fence);
-    let reader = next.downgrade().expect("held");
-    let taken = other.lock("b").expect("free");
+    let reader = next.downgrade().expect("it is held");
+    let taken = other.lock("b").expect("it is free");
     permits.release().ok();
     writer.downgrade().ok();
     set.release().ok();
@@ -180,15 +184,21 @@ fn after_the_loss_of_all_data_no_release_frees_the_lock_of_another() {
         locks
             .semaphore("s", 2)
             .try_acquire()
-            .expect("asked")
+            .expect("Redis replies")
             .is_none()
     );
-    assert!(locks.rwlock("w").try_write().expect("asked").is_none());
-    assert!(locks.try_lock("b").expect("asked").is_none());
+    assert!(
+        locks
+            .rwlock("w")
+            .try_write()
+            .expect("Redis replies")
+            .is_none()
+    );
+    assert!(locks.try_lock("b").expect("Redis replies").is_none());
     assert_eq!(raw.shares("s").len(), 1);
-    reader.release().expect("held");
-    mine.release().expect("held");
-    taken.release().expect("held");
+    reader.release().expect("it is held");
+    mine.release().expect("it is held");
+    taken.release().expect("it is held");
 }
 
 /// In a ring, each set gets names handed over that it cannot use yet.
@@ -203,7 +213,10 @@ fn multi_locks_that_overlap_in_a_ring_are_all_granted() {
             task(move || {
                 let set = locks.multi(ring);
                 for _ in 0..100 {
-                    set.lock().expect("it comes in").release().expect("held");
+                    set.lock()
+                        .expect("it comes in")
+                        .release()
+                        .expect("it is held");
                 }
             })
         })
@@ -215,7 +228,7 @@ fn multi_locks_that_overlap_in_a_ring_are_all_granted() {
             let (locks, stop) = (manager(&server.url()), Arc::clone(&stop));
             task(move || {
                 while !stop.load(Ordering::Relaxed) {
-                    drop(locks.lock(name).expect("it comes free"));
+                    drop(locks.lock(name).expect("it becomes free"));
                 }
             })
         })
@@ -235,7 +248,7 @@ fn long_readers_of_a_process_share_one_lease() {
     let raw = shared();
     let name = name("long-readers");
     let lock = build(patient(raw.url()).quantum(ms(1))).rwlock(&name);
-    let first = lock.read().expect("free");
+    let first = lock.read().expect("it is free");
     let mut readers = Vec::new();
     for _ in 0..20 {
         // The quantum is over after a millisecond.
@@ -245,7 +258,7 @@ fn long_readers_of_a_process_share_one_lease() {
     }
     assert_eq!(raw.shares(&name).len(), 1);
     drop(readers);
-    first.release().expect("held");
+    first.release().expect("it is held");
     assert!(!raw.exists(&name));
 }
 

@@ -1,4 +1,4 @@
-//! The reader-writer lock: who is let in beside whom, and in which order.
+//! The reader-writer lock: which readers and writers it lets in together, and in which order.
 
 mod downgrade;
 
@@ -15,10 +15,10 @@ use crate::support::{
     secs, shared, task, task_asleep, wait_until,
 };
 
-/// No test lives to see a lease of this end, or be renewed.
+/// Longer than any test runs, so that no lease ends or is renewed during a test.
 const LONG: Duration = Duration::from_mins(10);
 
-/// Managers are to a lock what processes are.
+/// Returns handles of different managers. To a lock, managers are like processes.
 fn locks<const N: usize>(raw: &Raw, name: &str) -> [RwLock; N] {
     [(); N].map(|()| manager(raw.url()).rwlock(name))
 }
@@ -26,13 +26,13 @@ fn locks<const N: usize>(raw: &Raw, name: &str) -> [RwLock; N] {
 #[track_caller]
 fn reading(lock: &RwLock) -> Task<ReadGuard> {
     let lock = lock.clone();
-    task_asleep(move || lock.read().expect("it comes free"))
+    task_asleep(move || lock.read().expect("it becomes free"))
 }
 
 #[track_caller]
 fn writing(lock: &RwLock) -> Task<WriteGuard> {
     let lock = lock.clone();
-    task_asleep(move || lock.write().expect("it comes free"))
+    task_asleep(move || lock.write().expect("it becomes free"))
 }
 
 #[test]
@@ -40,32 +40,32 @@ fn smoke() {
     let raw = shared();
     let name = name("rw");
     let [one, other] = locks(raw, &name);
-    let writer = one.write().expect("free");
+    let writer = one.write().expect("it is free");
     for lock in [&one, &other] {
-        assert!(lock.try_read().expect("asked").is_none());
-        assert!(lock.try_write().expect("asked").is_none());
+        assert!(lock.try_read().expect("Redis replies").is_none());
+        assert!(lock.try_write().expect("Redis replies").is_none());
     }
     let fence = writer.fence();
-    writer.release().expect("held");
-    let readers = [&one, &other, &one].map(|lock| lock.read().expect("free"));
+    writer.release().expect("it is held");
+    let readers = [&one, &other, &one].map(|lock| lock.read().expect("it is free"));
     for reader in &readers {
         assert_eq!((reader.fence(), reader.state()), (fence, LeaseState::Held));
     }
     for lock in [&one, &other] {
-        assert!(lock.try_write().expect("asked").is_none());
+        assert!(lock.try_write().expect("Redis replies").is_none());
     }
     drop(readers);
     assert!(!raw.exists(&name));
 }
 
-// Readers share.
+// Readers that share a lease.
 
 #[test]
 fn the_readers_of_a_process_share_one_lease() {
     let raw = shared();
     let name = name("share");
     let lock = build(patient(raw.url()).quantum(LONG)).rwlock(&name);
-    let first = lock.read().expect("free");
+    let first = lock.read().expect("it is free");
     let others: Vec<_> = (0..64)
         .map(|_| {
             let lock = lock.clone();
@@ -75,7 +75,7 @@ fn the_readers_of_a_process_share_one_lease() {
     let others: Vec<_> = others.into_iter().map(Task::end).collect();
     assert_eq!(raw.shares(&name).len(), 1);
     assert!(others.iter().all(|other| other.owner() == first.owner()));
-    // Whoever came first goes first, and the hold stays.
+    // The readers are dropped in the order in which they came, and the lease stays.
     drop(first);
     assert_eq!(raw.shares(&name).len(), 1);
     drop(others);
@@ -88,11 +88,12 @@ fn readers_of_one_process_need_few_commands() {
     const ALL: u32 = 25_600;
     let server = Server::start();
     let raw = server.raw();
-    // However slow the machine is: what is asked at the end of a quantum depends on how many it has time for.
+    // The quantum is long, because the number of requests depends on the number of quanta. So the result does not
+    // depend on the machine's speed.
     let lock = build(patient(&server.url()).quantum(LONG)).rwlock("n");
-    drop(lock.read().expect("free"));
+    drop(lock.read().expect("it is free"));
     let taken = Arc::new(AtomicU32::new(0));
-    // They begin and end together: one that reads alone has to ask each time.
+    // The readers begin and end together, because a single reader must ask Redis each time.
     let begin = Arc::new(Barrier::new(THREADS + 1));
     let threads: Vec<_> = (0..THREADS)
         .map(|_| {
@@ -101,9 +102,9 @@ fn readers_of_one_process_need_few_commands() {
             task(move || {
                 begin.wait();
                 while taken.fetch_add(1, Ordering::SeqCst) < ALL {
-                    let reader = lock.read().expect("it comes free");
+                    let reader = lock.read().expect("it becomes free");
                     thread::yield_now();
-                    reader.release().expect("held");
+                    reader.release().expect("it is held");
                 }
             })
         })
@@ -125,11 +126,14 @@ fn the_last_reader_releases_at_once_though_the_quantum_goes_on() {
     let lock = build(patient(raw.url()).quantum(LONG)).rwlock(&name);
     let [elsewhere] = locks(raw, &name);
     for _ in 0..3 {
-        let (one, other) = (lock.read().expect("free"), lock.read().expect("shared"));
+        let (one, other) = (
+            lock.read().expect("it is free"),
+            lock.read().expect("shared"),
+        );
         drop(one);
-        assert!(elsewhere.try_write().expect("asked").is_none());
+        assert!(elsewhere.try_write().expect("Redis replies").is_none());
         drop(other);
-        assert!(elsewhere.try_write().expect("asked").is_some());
+        assert!(elsewhere.try_write().expect("Redis replies").is_some());
     }
 }
 
@@ -138,7 +142,7 @@ fn readers_with_different_lease_times_share_no_lease() {
     let raw = shared();
     let name = name("leases");
     let lock = build(patient(raw.url()).quantum(LONG)).rwlock(&name);
-    let long = lock.read().expect("free");
+    let long = lock.read().expect("it is free");
     let short = lock.clone().lease(secs(5)).read().expect("beside it");
     assert_ne!(long.owner(), short.owner());
     assert_eq!(raw.shares(&name).len(), 2);
@@ -148,9 +152,9 @@ fn readers_with_different_lease_times_share_no_lease() {
     assert!(!raw.exists(&name));
 }
 
-// Each has a lease of its own.
+// Readers with leases of their own.
 
-/// When the lease of a reader of this owner ends.
+/// Returns when the lease of a reader ends, by its owner.
 fn end_of(raw: &Raw, name: &str, owner: &str) -> Option<u64> {
     raw.shares(name).get(&format!("1 {owner}")).copied()
 }
@@ -172,7 +176,7 @@ fn no_reader_s_renewal_or_crash_touches_the_lease_of_another() {
     };
     let mut last = child_s();
     for _ in 0..2 {
-        wait_until("the other's lease is renewed", || child_s() > last);
+        wait_until("the lease of the other is renewed", || child_s() > last);
         last = child_s();
         assert_eq!(end_of(raw, &name, reader.owner()), end);
         assert!(raw.ttl(&name).expect("it expires") > LONG / 2);
@@ -183,7 +187,7 @@ fn no_reader_s_renewal_or_crash_touches_the_lease_of_another() {
     assert_eq!(end_of(raw, &name, reader.owner()), end);
     assert_eq!(raw.shares(&name).len(), 1);
     assert_eq!(reader.state(), LeaseState::Held);
-    reader.release().expect("held all the while");
+    reader.release().expect("it was held until now");
     drop(writer.end());
 }
 
@@ -197,29 +201,29 @@ fn a_killed_reader_delays_a_writer_by_its_lease() {
     let writer = writing(&lock.lease(LONG));
     raw.wait_until_queued(&name, 1);
     child.kill();
-    writer.end().release().expect("held");
+    writer.end().release().expect("it is held");
 }
 
-// Who waits for whom.
+// The order in which readers and writers are let in.
 
 #[test]
 fn a_writer_that_waits_stops_new_readers() {
     let raw = shared();
     let name = name("stops");
     let [one, other, third] = locks(raw, &name);
-    let reader = one.read().expect("free");
+    let reader = one.read().expect("it is free");
     let writer = writing(&other);
     raw.wait_until_queued(&name, 1);
-    assert!(third.try_read().expect("asked").is_none());
-    // In the process that reads, within its quantum.
+    assert!(third.try_read().expect("Redis replies").is_none());
+    // A reader of the same process is let in within its quantum.
     wait_until("the quantum is over", || {
-        one.try_read().expect("asked").is_none()
+        one.try_read().expect("Redis replies").is_none()
     });
     let late = [reading(&one), reading(&third)];
     raw.wait_until_queued(&name, 3);
     assert_eq!(raw.shares(&name).len(), 1);
     let fence = reader.fence();
-    reader.release().expect("held");
+    reader.release().expect("it is held");
     let writer = writer.end();
     assert!(writer.fence() > fence);
     assert_eq!(
@@ -228,7 +232,7 @@ fn a_writer_that_waits_stops_new_readers() {
         "those who came later wait for it"
     );
     let fence = writer.fence();
-    writer.release().expect("held");
+    writer.release().expect("it is held");
     for late in late {
         assert_eq!(late.end().fence(), fence);
     }
@@ -240,14 +244,14 @@ fn a_process_goes_on_reading_within_its_quantum() {
     let name = name("reads-on");
     let [other] = locks(raw, &name);
     let lock = build(patient(raw.url()).quantum(LONG)).rwlock(&name);
-    let reader = lock.read().expect("free");
+    let reader = lock.read().expect("it is free");
     let writer = writing(&other);
     raw.wait_until_queued(&name, 1);
     let beside = lock.try_read().expect("known").expect("shared");
     drop(reader);
     drop(lock.try_read().expect("known").expect("shared"));
     drop(beside);
-    writer.end().release().expect("held");
+    writer.end().release().expect("it is held");
 }
 
 #[test]
@@ -255,19 +259,19 @@ fn after_a_writer_all_readers_go_in_and_then_the_next_writer() {
     let raw = shared();
     let name = name("together");
     let [first, early, second, late] = locks(raw, &name);
-    let writer = first.write().expect("free");
+    let writer = first.write().expect("it is free");
     let early = reading(&early);
     raw.wait_until_queued(&name, 1);
     let second = writing(&second);
     raw.wait_until_queued(&name, 2);
     let writers_place = raw.queue(&name)[1].clone();
-    // Behind that writer, and yet before it.
+    // This reader is behind that writer in the queue, and still goes before it.
     let late = reading(&late);
     raw.wait_until_queued(&name, 3);
     let local = reading(&first);
     raw.wait_until_queued(&name, 4);
     let fence = writer.fence();
-    writer.release().expect("held");
+    writer.release().expect("it is held");
     let readers = [early.end(), late.end(), local.end()];
     assert!(readers.iter().all(|reader| reader.fence() == fence));
     assert_eq!(raw.queue(&name), [writers_place]);
@@ -281,14 +285,14 @@ fn a_writer_that_gives_up_lets_the_readers_behind_it_in() {
     let raw = shared();
     let name = name("gives-up");
     let [one, other, third] = locks(raw, &name);
-    let reader = one.read().expect("free");
+    let reader = one.read().expect("it is free");
     let writer = task(move || other.try_write_for(secs(2)));
     raw.wait_until_queued(&name, 1);
     let behind = reading(&third);
     raw.wait_until_queued(&name, 2);
     gave_up(writer);
-    behind.end().release().expect("held");
-    reader.release().expect("held all the while");
+    behind.end().release().expect("it is held");
+    reader.release().expect("it was held until now");
     assert!(!raw.exists(&name));
     assert_eq!(raw.queue(&name), [""; 0]);
 }
@@ -300,7 +304,7 @@ fn a_writer_that_is_killed_or_hangs_keeps_no_reader_out_for_long() {
         let name = name("dead-writer");
         let [one, other] = locks(raw, &name);
         let mut child = Child::start(raw.url(), "");
-        let reader = one.lease(LONG).read().expect("free");
+        let reader = one.lease(LONG).read().expect("it is free");
         child.say(format_args!("write {name}"));
         raw.wait_until_queued(&name, 1);
         let behind = reading(&other);
@@ -310,9 +314,9 @@ fn a_writer_that_is_killed_or_hangs_keeps_no_reader_out_for_long() {
         } else {
             child.kill();
         }
-        // The first reader stays: nothing but the writer's end can let the second in.
-        behind.end().release().expect("held");
-        reader.release().expect("held all the while");
+        // The first reader stays, so only the end of the writer can let the second reader in.
+        behind.end().release().expect("it is held");
+        reader.release().expect("it was held until now");
     }
 }
 
@@ -331,7 +335,7 @@ fn a_killed_writer_lets_readers_in_after_its_lease() {
     drop(readers);
 }
 
-/// What two processes do to one lock: it is counted that no writer is beside anybody.
+/// Counts the threads inside, to check that a writer is always alone.
 struct Inside {
     readers: AtomicU32,
     writer: AtomicBool,
@@ -341,23 +345,30 @@ struct Inside {
 
 impl Inside {
     fn read(&self, lock: &RwLock) {
-        let reader = lock.read().expect("it comes free");
+        let reader = lock.read().expect("it becomes free");
         self.readers.fetch_add(1, Ordering::SeqCst);
-        assert!(!self.writer.load(Ordering::SeqCst), "beside a writer");
+        assert!(
+            !self.writer.load(Ordering::SeqCst),
+            "a reader is beside a writer"
+        );
         thread::yield_now();
         self.readers.fetch_sub(1, Ordering::SeqCst);
-        reader.release().expect("held all the while");
+        reader.release().expect("it was held until now");
         self.reads.fetch_add(1, Ordering::SeqCst);
     }
 
     fn write(&self, lock: &RwLock) -> u64 {
-        let writer = lock.write().expect("it comes free");
+        let writer = lock.write().expect("it becomes free");
         assert!(!self.writer.swap(true, Ordering::SeqCst), "two writers");
-        assert_eq!(self.readers.load(Ordering::SeqCst), 0, "beside readers");
+        assert_eq!(
+            self.readers.load(Ordering::SeqCst),
+            0,
+            "a writer is beside readers"
+        );
         thread::yield_now();
         self.writer.store(false, Ordering::SeqCst);
         let fence = writer.fence();
-        writer.release().expect("held all the while");
+        writer.release().expect("it was held until now");
         self.writes.fetch_add(1, Ordering::SeqCst);
         fence
     }
@@ -379,7 +390,7 @@ fn neither_side_starves_under_a_stream_of_the_other() {
         .flat_map(|lock| (0..8).map(move |index| (lock.clone(), index % 2 == 0)))
         .map(|(lock, writes)| {
             let inside = Arc::clone(&inside);
-            // Each side goes on until the other has had enough, so that one that starves ends no test.
+            // Each side goes on until the other side is done, so a side that starves fails the test.
             task(move || {
                 let mut fences = Vec::new();
                 if writes {
@@ -409,23 +420,23 @@ fn neither_side_starves_under_a_stream_of_the_other() {
     assert_eq!(raw.queue(&name), [""; 0]);
 }
 
-// One guard of a hold that is shared.
+// One guard of a shared lease.
 
 #[test]
 fn max_hold_of_one_reader_ends_that_reader_alone() {
     let raw = shared();
     let name = name("one-of-two");
     let lock = build(patient(raw.url()).quantum(LONG)).rwlock(&name);
-    let stays = lock.read().expect("free");
+    let stays = lock.read().expect("it is free");
     let goes = lock.clone().max_hold(Some(ms(200))).read().expect("shared");
     assert_eq!(goes.owner(), stays.owner());
     let told = goes.on_lost().recv_timeout(PATIENCE);
-    assert_eq!(told.expect("told").cause, LostCause::MaxHold);
+    assert_eq!(told.expect("notified").cause, LostCause::MaxHold);
     assert_eq!(stays.state(), LeaseState::Held);
     lost(goes.release());
     assert!(raw.exists(&name));
-    stays.release().expect("held all the while");
-    // The turn that was ended for its guard may well be the last to end.
+    stays.release().expect("it was held until now");
+    // The turn that `max_hold` ended may be the last one to leave the shared lease.
     wait_until("it is released", || !raw.exists(&name));
 }
 
@@ -440,26 +451,26 @@ fn a_loss_notifies_each_reader_of_a_lease() {
     readers[3].extend(LONG).expect_err("it is gone");
     for told in told {
         let told = told.recv_timeout(PATIENCE);
-        assert_eq!(told.expect("told").cause, LostCause::Removed);
+        assert_eq!(told.expect("notified").cause, LostCause::Removed);
     }
-    // Who comes now shares nothing with them.
-    let anew = lock.read().expect("free");
+    // A reader that comes now shares no lease with them.
+    let anew = lock.read().expect("it is free");
     assert_ne!(anew.owner(), readers[0].owner());
     for reader in readers {
         lost(reader.release());
     }
-    anew.release().expect("held all the while");
+    anew.release().expect("it was held until now");
     assert!(!raw.exists(&name));
 }
 
-// Fences.
+// Fences of readers and writers.
 
 #[test]
 fn readers_carry_the_fence_of_the_last_writer() {
     let raw = shared();
     let name = name("fences");
     let [one, other] = locks(raw, &name);
-    let before = one.read().expect("free").fence();
+    let before = one.read().expect("it is free").fence();
     let mut last = before;
     for round in 0..4 {
         let (writes, reads) = if round % 2 == 0 {
@@ -467,41 +478,43 @@ fn readers_carry_the_fence_of_the_last_writer() {
         } else {
             (&other, &one)
         };
-        let fence = writes.write().expect("free").fence();
+        let fence = writes.write().expect("it is free").fence();
         assert!(fence > last);
         for lock in [reads, writes] {
-            assert_eq!(lock.read().expect("free").fence(), fence);
+            assert_eq!(lock.read().expect("it is free").fence(), fence);
         }
         last = fence;
     }
-    // The record is forgotten at some time: the fence lies between the last and the next all the same.
+    // Redis drops the record at some time. The fence of a reader still lies between the last writer's and the next
+    // writer's.
     let () = raw.ask(&["DEL", &fence_of(&name)]);
-    let between = one.read().expect("free");
-    let beside = other.read().expect("free");
+    let between = one.read().expect("it is free");
+    let beside = other.read().expect("it is free");
     assert!(between.fence() > last);
     assert_eq!(between.fence(), beside.fence());
     last = between.fence();
     drop((between, beside));
-    assert!(other.write().expect("free").fence() > last);
+    assert!(other.write().expect("it is free").fence() > last);
 }
 
 #[test]
 fn readers_see_no_fence_that_writers_only_reserved() {
     let raw = shared();
     let name = name("block");
-    // A block for ten minutes: were the rest kept, readers would be that far ahead.
+    // A block of fences for ten minutes. If the unused fences were not given back, readers would see a fence that is
+    // far ahead.
     let lock = build(patient(raw.url()).quantum(LONG)).rwlock(&name);
-    let writer = lock.write().expect("free");
+    let writer = lock.write().expect("it is free");
     let next = [writing(&lock), writing(&lock), writing(&lock)];
     drop(writer);
-    // They come one after the other, in whatever order their tasks are asked for.
+    // The writers are granted one after the other, in the order in which their tasks asked.
     let mut last = 0;
     for next in next {
         let next = next.end();
         assert!(next.fence() > last);
         last = next.fence();
-        next.release().expect("held");
+        next.release().expect("it is held");
     }
-    assert_eq!(lock.read().expect("free").fence(), last);
-    assert!(lock.write().expect("free").fence() > last);
+    assert_eq!(lock.read().expect("it is free").fence(), last);
+    assert!(lock.write().expect("it is free").fence() > last);
 }

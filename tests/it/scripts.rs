@@ -1,5 +1,5 @@
-//! Random histories of requests to the very scripts, beside plain models of what they are to do. Several owners ask
-//! in any order, repeat themselves, die and run out of time: more ways than threads of a test would find.
+//! Random histories of requests to the real Lua scripts, compared with plain models. Several owners ask in any order,
+//! repeat requests, die and expire. That covers more cases than the threads of a test would.
 
 use std::collections::BTreeSet;
 
@@ -9,20 +9,21 @@ use redis::{Connection, Value};
 
 use crate::support::{Server, companions_of};
 
-/// So long that nothing runs out by itself, however busy the machine is.
+/// So long that no lease expires unless a test makes it, however busy the machine is.
 const LEASE: &str = "36000000";
 const CLAIM: &str = "18000000";
-/// A waiter is believed for this long, and for half of it after somebody's lease ran out. In ms.
+/// The time in ms for which a waiter counts as alive after its last poll. If another lease has just expired, half of
+/// that.
 const LIFE: u64 = 7_200_000;
 
-/// A script of several files. It is used in files one folder further down.
+/// Joins the parts of a script. The path is relative to the files one folder further down.
 macro_rules! script {
     ($($part:literal),+) => {
         concat!($(include_str!(concat!("../../../src/script/lua/", $part))),+)
     };
 }
 
-// Behind the macro, which they use.
+// These modules stand after the macro because they use it.
 mod sets;
 mod shares;
 
@@ -52,7 +53,7 @@ impl Redis {
         seconds * 1000 + micros / 1000
     }
 
-    /// Makes a waiter one that was seen so many ms ago.
+    /// Sets the last poll of a waiter to `ms` ago.
     fn age(&mut self, lock: &str, owner: &str, ms: u64) {
         let [_, _, waiters] = companions_of(lock);
         let entry: String = self.ask(&["HGET", &waiters, owner]);
@@ -71,7 +72,7 @@ impl Redis {
     }
 }
 
-/// Runs histories on a server of their own, each from nothing.
+/// Runs random histories on one server, which is emptied before each.
 fn run<T: std::fmt::Debug>(
     cases: u32,
     histories: impl Strategy<Value = T>,
@@ -97,7 +98,7 @@ fn run<T: std::fmt::Debug>(
     }
 }
 
-/// Runs one history on a server of its own.
+/// Runs one history on its own server.
 fn once(check: impl FnOnce(&mut Redis)) {
     let server = Server::start();
     let client = redis::Client::open(server.url()).expect("a url");

@@ -1,5 +1,5 @@
-//! A password goes to the server and nowhere else: planted wherever one may go through, it comes out nowhere. All that
-//! is shown here goes to the output too, where `.ci/run` looks for it once more, as it does in that of all other tests.
+//! A password goes to the server and nowhere else. The tests put one into each place that takes one, and search it in
+//! all output. They also print all that they check, and `.ci/run` searches the output of all tests once more.
 
 use std::error::Error as _;
 use std::fmt::{Debug, Display};
@@ -18,12 +18,12 @@ use crate::support::{
     secs, unused_url, wait_until,
 };
 
-/// What is typed into the server, with much of what URLs have to encode.
+/// The password as the server knows it. It has many characters that a URL must encode.
 const PASSWORD: &str = "pa55-s3cret/%@:";
-/// What stands before the host, some of it encoded without need.
+/// The user and the password in a URL. Some characters are encoded without need.
 const LOGIN: &str = "us%2Der:pa55-s%33cret%2F%25%40%3A@";
 
-/// Where a password may not be, in whatever way it is written.
+/// Checks that a text has no password, in whatever encoding.
 #[track_caller]
 fn hides(text: &str) {
     let plain = percent_decode_str(text).decode_utf8_lossy().to_lowercase();
@@ -44,7 +44,7 @@ fn show_text(thing: &dyn Display) {
     hides(&thing.to_string());
 }
 
-/// An error, with all that it was caused by.
+/// Checks an error and all its causes.
 #[track_caller]
 fn show_error(error: &Error) {
     show(error);
@@ -57,7 +57,7 @@ fn show_error(error: &Error) {
     }
 }
 
-/// An error that is of the kind that is wanted.
+/// Checks that a call returns an error of the given variant.
 macro_rules! fails {
     ($outcome:expr, $kind:pat) => {
         match $outcome {
@@ -70,7 +70,7 @@ macro_rules! fails {
     };
 }
 
-/// A server with a user that may do everything, and the user's URL.
+/// Returns a server with a user that has all rights, and the user's URL.
 fn server() -> (Server, String) {
     let server = Server::start();
     let password = format!(">{PASSWORD}");
@@ -91,7 +91,7 @@ fn nothing_that_can_be_shown_has_the_password() {
     let mutex = locks.mutex("m");
     let guard = mutex.lock().expect("it is free");
     show(&(&mutex, &guard, &*guard, guard.on_lost()));
-    show(&locks.inspect("m").expect("it is asked"));
+    show(&locks.inspect("m").expect("Redis replies"));
     show(&locks.list("*").collect::<Vec<_>>());
     let claim = guard.detach();
     show(&claim);
@@ -120,7 +120,10 @@ fn no_error_has_the_password() {
     fails!(locks.lock(""), Error::InvalidName { .. });
     let guard = locks.mutex("m").lease(secs(2)).renew(false).lock();
     let guard = guard.expect("it is free");
-    let loss = guard.on_lost().recv_timeout(PATIENCE).expect("it is told");
+    let loss = guard
+        .on_lost()
+        .recv_timeout(PATIENCE)
+        .expect("it is notified");
     show(&loss);
     show_text(&loss);
     fails!(guard.release(), Error::Lost(_));
@@ -155,7 +158,7 @@ fn no_error_has_the_password() {
     server.kill();
     fails!(locks.lock("n"), Error::Unavailable { .. });
     fails!(LockManager::connect(&url), Error::Unavailable { .. });
-    // Whether all could be sent does not matter here.
+    // It does not matter whether all releases were sent.
     let _: bool = locks.close(Duration::ZERO);
     fails!(locks.lock("n"), Error::Closed);
     let socket = "unix:///nowhere/redis.sock?user=us%2Der&pass=pa55-s%33cret";
@@ -172,7 +175,7 @@ fn no_refused_url_is_repeated() {
         format!("http://{LOGIN}host/"),
         format!("redis+unix://{LOGIN}host/"),
         format!("{LOGIN}host:6379"),
-        // What was not encoded, as happens.
+        // Users often forget to encode such characters.
         "redis://us-er:pa55/s3cret@host/".into(),
         "redis://us-er:pa55#s3cret@host/".into(),
         "redis://us-er:pa55?s3cret@host/".into(),
@@ -187,7 +190,7 @@ fn no_refused_url_is_repeated() {
             Error::Config { option: "url", .. }
         );
     }
-    // A good one beside a bad setting.
+    // A valid URL beside an invalid setting.
     let url = unused_url().replace("//", &format!("//{LOGIN}"));
     let bad = LockManager::single(&url).lease(Duration::ZERO);
     show(&bad);
@@ -200,7 +203,7 @@ fn no_refused_url_is_repeated() {
     );
 }
 
-/// A server that does not know AUTH repeats what it was sent.
+/// A server that does not know AUTH repeats the command in its error.
 #[test]
 fn no_server_that_repeats_the_password_is_quoted() {
     let server = Server::with(&["--rename-command", "AUTH", "moved"]);
@@ -211,7 +214,7 @@ fn no_server_that_repeats_the_password_is_quoted() {
     assert!(repeated.to_string().contains("what-was-sent"), "{repeated}");
     let url = server.url().replace("//", &format!("//{LOGIN}"));
     fails!(LockManager::connect(&url), Error::Protocol { .. });
-    // Some other service: it says back all that it hears, as an error or as it is.
+    // Other services repeat their input, as an error or as it is.
     for before in [
         "-ERR what is ",
         "-WHAT is ",
@@ -227,7 +230,7 @@ fn no_server_that_repeats_the_password_is_quoted() {
             let (mut peer, _) = echo.accept().expect("a client");
             let mut heard = [0; 4096];
             while let Ok(length @ 1..) = peer.read(&mut heard) {
-                // In one line, if it is to be an answer.
+                // A reply is one line.
                 let mut said = String::from_utf8_lossy(&heard[..length]).into_owned();
                 if !before.is_empty() {
                     said = format!("{before}{}\r\n", said.replace("\r\n", " "));
@@ -249,7 +252,7 @@ fn no_server_that_repeats_the_password_is_quoted() {
     }
 }
 
-/// A server, or a proxy, may quote the password in an error long after the login.
+/// A server or a proxy may quote the password in an error long after the login.
 #[test]
 fn no_answer_after_the_login_has_the_password() {
     let (server, url) = server();
@@ -270,7 +273,7 @@ fn no_answer_after_the_login_has_the_password() {
         PASSWORD,
     ];
     for quote in quotes {
-        // Every request after the login is answered with the password.
+        // Each request after the login gets an error that has the password.
         hostile.behaves();
         let locks = at_last(|| patient(&url).build());
         let answer = format!("-{quote} {PASSWORD} \u{1}\r\n");
@@ -290,7 +293,7 @@ fn no_answer_after_the_login_has_the_password() {
 #[test]
 fn no_event_log_or_panic_has_the_password() {
     let (server, url) = server();
-    // All that this process logs meanwhile, whichever test it is of.
+    // All records of this process meanwhile, also those of other tests.
     let all = logged("");
     let (tell, told) = channel();
     let tell = Mutex::new(tell);
@@ -300,7 +303,7 @@ fn no_event_log_or_panic_has_the_password() {
         let tell = tell.lock().unwrap_or_else(PoisonError::into_inner);
         tell.send(format!("{event:?} {event:#?}")).ok();
         let locks = theirs.lock().unwrap_or_else(PoisonError::into_inner);
-        // Into the output, with all that it has.
+        // The message of the panic goes to the output, with all that it shows.
         panic!("on purpose, by a listener: {event:?} {locks:?}");
     };
     let builder = patient(&url).listener(listener).warn_after(Some(ms(1)));
@@ -315,7 +318,7 @@ fn no_event_log_or_panic_has_the_password() {
     let panicked = panicked.map(|outcome: Result<(), Error>| outcome);
     let payload = panicked.expect_err("it panics");
     show_text(payload.downcast_ref::<String>().expect("a message"));
-    // Waits, hand-overs, renewals, what is held for long, and what goes wrong.
+    // Waits, hand-overs, renewals, a warning about a long hold, and failures.
     let other = manager(&url);
     let guard = locks.mutex("n").lease(secs(3)).lock();
     let guard = guard.expect("it is free");
@@ -330,7 +333,7 @@ fn no_event_log_or_panic_has_the_password() {
     let refused = locks.lock("further").expect_err("neither has it");
     show_error(&refused);
     server.kill();
-    // By its drop, with a warning in the log.
+    // The drop of this guard logs a warning.
     let second = guard.on_lost();
     show(&second.recv_timeout(PATIENCE));
     show_error(&Error::Lost(lost(guard.release())));
@@ -338,7 +341,7 @@ fn no_event_log_or_panic_has_the_password() {
     drop((locks, other));
     let mut wanted = vec!["Acquired", "Renewed", "HeldLong", "Unreachable", "Lost"];
     while !wanted.is_empty() {
-        let event = told.recv_timeout(PATIENCE).expect("it is told");
+        let event = told.recv_timeout(PATIENCE).expect("it is notified");
         hides(&event);
         wanted.retain(|wanted| !event.contains(wanted));
     }

@@ -1,4 +1,4 @@
-//! The semaphore: how many permits are out, and in which order they are given.
+//! The semaphore: how many permits are held, and in which order they are granted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -13,10 +13,10 @@ use crate::support::{
     task_asleep, unused_url, wait_until,
 };
 
-/// No test lives to see a lease of this end, or be renewed.
+/// Longer than any test runs, so that no lease ends or is renewed during a test.
 const LONG: Duration = Duration::from_mins(10);
 
-/// Managers are to a lock what processes are.
+/// Returns handles of different managers. To a lock, managers are like processes.
 fn semaphores<const N: usize>(raw: &Raw, name: &str, permits: u32) -> [Semaphore; N] {
     [(); N].map(|()| manager(raw.url()).semaphore(name, permits))
 }
@@ -24,7 +24,7 @@ fn semaphores<const N: usize>(raw: &Raw, name: &str, permits: u32) -> [Semaphore
 #[track_caller]
 fn acquiring(semaphore: &Semaphore, n: u32) -> Task<Permit> {
     let semaphore = semaphore.clone();
-    task_asleep(move || semaphore.acquire_many(n).expect("they come free"))
+    task_asleep(move || semaphore.acquire_many(n).expect("they become free"))
 }
 
 #[test]
@@ -32,20 +32,28 @@ fn smoke() {
     let raw = shared();
     let name = name("sem");
     let [one, other] = semaphores(raw, &name, 3);
-    let two = one.acquire_many(2).expect("free");
-    let third = other.acquire().expect("free");
+    let two = one.acquire_many(2).expect("it is free");
+    let third = other.acquire().expect("it is free");
     assert_eq!((two.count(), third.count()), (2, 1));
     assert_ne!(two.fence(), third.fence());
     for semaphore in [&one, &other] {
-        assert!(semaphore.try_acquire().expect("asked").is_none());
+        assert!(semaphore.try_acquire().expect("Redis replies").is_none());
     }
-    third.release().expect("held");
-    let third = one.try_acquire_for(secs(5)).expect("asked").expect("free");
+    third.release().expect("it is held");
+    let third = one
+        .try_acquire_for(secs(5))
+        .expect("Redis replies")
+        .expect("it is free");
     drop(two);
-    assert!(other.try_acquire_many(3).expect("asked").is_none());
+    assert!(other.try_acquire_many(3).expect("Redis replies").is_none());
     drop(third);
     assert!(!raw.exists(&name));
-    drop(other.try_acquire_many(3).expect("asked").expect("free"));
+    drop(
+        other
+            .try_acquire_many(3)
+            .expect("Redis replies")
+            .expect("it is free"),
+    );
 }
 
 #[test]
@@ -77,7 +85,7 @@ fn the_permits_of_a_killed_holder_come_back_and_no_others() {
     let raw = shared();
     let name = name("killed");
     let [one, other] = semaphores(raw, &name, 3);
-    let stays = one.clone().lease(LONG).acquire().expect("free");
+    let stays = one.clone().lease(LONG).acquire().expect("it is free");
     let mut child = Child::start(raw.url(), "lease_ms=2000");
     assert_eq!(child.ask(format_args!("permits {name} 2 3")), "kept");
     let two = acquiring(&other, 2);
@@ -85,9 +93,9 @@ fn the_permits_of_a_killed_holder_come_back_and_no_others() {
     child.kill();
     let two = two.end();
     assert_eq!(raw.shares(&name).len(), 2);
-    assert!(one.try_acquire().expect("asked").is_none());
-    two.release().expect("held");
-    stays.release().expect("held all the while");
+    assert!(one.try_acquire().expect("Redis replies").is_none());
+    two.release().expect("it is held");
+    stays.release().expect("it was held until now");
 }
 
 #[test]
@@ -95,8 +103,8 @@ fn a_renewal_of_some_permits_touches_no_others() {
     let raw = shared();
     let name = name("renewal");
     let [one, other] = semaphores(raw, &name, 3);
-    let still = one.lease(LONG).renew(false).acquire().expect("free");
-    let renewed = other.lease(secs(9)).acquire_many(2).expect("free");
+    let still = one.lease(LONG).renew(false).acquire().expect("it is free");
+    let renewed = other.lease(secs(9)).acquire_many(2).expect("it is free");
     let end_of = |permit: &Permit| {
         let share = format!("{} {}", permit.count(), permit.owner());
         raw.shares(&name)[&share]
@@ -117,9 +125,9 @@ fn calls_for_many_permits_do_not_deadlock() {
             let n = [3, 2, 4, 1][index / 2];
             task(move || {
                 for _ in 0..15 {
-                    let permit = semaphore.acquire_many(n).expect("they come free");
+                    let permit = semaphore.acquire_many(n).expect("they become free");
                     assert_eq!(permit.count(), n);
-                    permit.release().expect("held");
+                    permit.release().expect("it is held");
                 }
             })
         })
@@ -134,7 +142,7 @@ fn a_stream_of_small_calls_does_not_starve_a_large_call() {
     let raw = shared();
     let name = name("large");
     let [one, other, third] = semaphores(raw, &name, 4);
-    // Where the large one has a process of its own, and where it is beside the small ones.
+    // The large call is in a process without small calls, and then in one with them.
     for large in [&third, &one] {
         let stop = Arc::new(AtomicBool::new(false));
         let threads: Vec<_> = [&one, &other]
@@ -146,9 +154,9 @@ fn a_stream_of_small_calls_does_not_starve_a_large_call() {
                 task(move || {
                     let mut taken = 0u32;
                     while !stop.load(Ordering::SeqCst) {
-                        let permit = small.acquire().expect("it comes free");
+                        let permit = small.acquire().expect("it becomes free");
                         thread::yield_now();
-                        permit.release().expect("held");
+                        permit.release().expect("it is held");
                         taken += 1;
                     }
                     taken
@@ -158,11 +166,11 @@ fn a_stream_of_small_calls_does_not_starve_a_large_call() {
         for _ in 0..3 {
             let large = large.clone();
             let all = task(move || large.acquire_many(4).map(drop));
-            all.end().expect("they come free");
+            all.end().expect("they become free");
         }
         stop.store(true, Ordering::SeqCst);
         for thread in threads {
-            assert!(thread.end() > 0, "nor the other way round");
+            assert!(thread.end() > 0, "the small calls starve");
         }
     }
     assert!(!raw.exists(&name));
@@ -175,7 +183,7 @@ fn other_permits_are_refused_with_both_figures_while_it_is_in_use() {
     let three = manager(raw.url()).semaphore(&name, 3);
     let locks = manager(raw.url());
     let five = locks.semaphore(&name, 5);
-    let permit = three.acquire().expect("free");
+    let permit = three.acquire().expect("it is free");
     let waiting = acquiring(&three, 3);
     raw.wait_until_queued(&name, 1);
     let place = raw.queue(&name);
@@ -184,7 +192,7 @@ fn other_permits_are_refused_with_both_figures_while_it_is_in_use() {
         five.try_acquire().map(drop),
         five.try_acquire_for(secs(5)).map(drop),
         five.acquire_many(5).map(drop),
-        // Of the same manager as the one that has it, too.
+        // The manager that holds it is refused, too.
         locks.semaphore(&name, 4).acquire().map(drop),
     ] {
         match answer {
@@ -197,8 +205,8 @@ fn other_permits_are_refused_with_both_figures_while_it_is_in_use() {
         }
     }
     assert_eq!(raw.queue(&name), place);
-    permit.release().expect("held");
-    waiting.end().release().expect("held");
+    permit.release().expect("it is held");
+    waiting.end().release().expect("it is held");
     let permit = five.acquire_many(5).expect("nobody uses it");
     assert!(matches!(
         three.try_acquire(),
@@ -218,17 +226,17 @@ fn a_reader_writer_lock_of_the_name_is_another_kind() {
     let name = name("mixed");
     let locks = manager(raw.url());
     let (semaphore, lock) = (locks.semaphore(&name, 3), locks.rwlock(&name));
-    let permit = semaphore.acquire().expect("free");
+    let permit = semaphore.acquire().expect("it is free");
     assert!(matches!(lock.try_read(), Err(Error::WrongType { .. })));
     assert!(matches!(lock.write(), Err(Error::WrongType { .. })));
     assert!(matches!(locks.lock(&name), Err(Error::WrongType { .. })));
-    permit.release().expect("held all the while");
-    let reader = lock.read().expect("free");
+    permit.release().expect("it was held until now");
+    let reader = lock.read().expect("it is free");
     assert!(matches!(
         semaphore.try_acquire(),
         Err(Error::WrongType { .. })
     ));
-    reader.release().expect("held all the while");
+    reader.release().expect("it was held until now");
     assert!(!raw.exists(&name));
 }
 
@@ -237,17 +245,17 @@ fn processes_are_served_in_the_order_in_which_they_came() {
     let raw = shared();
     let name = name("order");
     let [holder, waiting @ ..] = semaphores::<6>(raw, &name, 2);
-    let holding = holder.acquire_many(2).expect("free");
+    let holding = holder.acquire_many(2).expect("it is free");
     let (sender, served) = channel();
     let tasks: Vec<_> = (1..)
         .zip(waiting)
         .map(|(number, semaphore)| {
             let sender = sender.clone();
             let task = task(move || {
-                // Both: nobody else is served until it is done.
-                let permit = semaphore.acquire_many(2).expect("they come free");
+                // All permits, so no other thread is served until this one is done.
+                let permit = semaphore.acquire_many(2).expect("they become free");
                 sender.send(number).expect("it is received");
-                permit.release().expect("held");
+                permit.release().expect("it is held");
             });
             raw.wait_until_queued(&name, number);
             task
@@ -265,11 +273,11 @@ fn a_waiter_for_many_permits_goes_before_later_calls_until_it_dies() {
         let name = name("head");
         let [one, other] = semaphores(raw, &name, 4);
         let mut child = Child::start(raw.url(), "");
-        let permit = one.clone().lease(LONG).acquire().expect("free");
+        let permit = one.clone().lease(LONG).acquire().expect("it is free");
         child.say(format_args!("permits {name} 4 4"));
         raw.wait_until_queued(&name, 1);
-        // Three are free, and not for them.
-        assert!(other.try_acquire().expect("asked").is_none());
+        // Three permits are free, but a waiter goes first.
+        assert!(other.try_acquire().expect("Redis replies").is_none());
         let later = acquiring(&other, 3);
         raw.wait_until_queued(&name, 2);
         if hangs {
@@ -278,7 +286,7 @@ fn a_waiter_for_many_permits_goes_before_later_calls_until_it_dies() {
             child.kill();
         }
         assert_eq!(later.end().count(), 3);
-        permit.release().expect("held all the while");
+        permit.release().expect("it was held until now");
     }
 }
 
@@ -287,14 +295,14 @@ fn a_waiter_that_gives_up_lets_in_the_waiters_behind_it() {
     let raw = shared();
     let name = name("gives-up");
     let [one, other, third] = semaphores(raw, &name, 4);
-    let permit = one.acquire().expect("free");
+    let permit = one.acquire().expect("it is free");
     let large = task(move || other.try_acquire_many_for(4, secs(6)));
     raw.wait_until_queued(&name, 1);
     let behind = [acquiring(&third, 2), acquiring(&one, 1)];
     raw.wait_until_queued(&name, 3);
     gave_up(large);
     drop(behind.map(Task::end));
-    permit.release().expect("held all the while");
+    permit.release().expect("it was held until now");
     assert!(!raw.exists(&name));
     assert_eq!(raw.queue(&name), [""; 0]);
 }
@@ -304,7 +312,7 @@ fn a_release_grants_every_waiter_that_its_permits_suffice_for() {
     let raw = shared();
     let name = name("enough");
     let [one, rest @ ..] = semaphores::<5>(raw, &name, 4);
-    let all = one.acquire_many(4).expect("free");
+    let all = one.acquire_many(4).expect("it is free");
     let waiting: Vec<_> = (1..)
         .zip(&rest)
         .zip([1, 2, 1, 1])
@@ -314,8 +322,8 @@ fn a_release_grants_every_waiter_that_its_permits_suffice_for() {
             waiting
         })
         .collect();
-    all.release().expect("held");
-    // In the very script of the release: four are out, and one waits.
+    all.release().expect("it is held");
+    // The script of the release granted them: four permits are held, and one call waits.
     assert_eq!(raw.shares(&name).len(), 3);
     assert_eq!(raw.queue(&name).len(), 1);
     for waiting in waiting {
@@ -354,12 +362,12 @@ fn the_largest_number_of_permits_is_served() {
     let raw = shared();
     let name = name("largest");
     let [one, other] = semaphores(raw, &name, u32::MAX - 1);
-    let most = one.acquire_many(u32::MAX - 2).expect("free");
+    let most = one.acquire_many(u32::MAX - 2).expect("it is free");
     let last = other.acquire().expect("one is left");
-    assert!(other.try_acquire().expect("asked").is_none());
+    assert!(other.try_acquire().expect("Redis replies").is_none());
     assert_eq!(most.count(), u32::MAX - 2);
     drop((most, last));
-    drop(other.acquire_many(u32::MAX - 1).expect("free"));
+    drop(other.acquire_many(u32::MAX - 1).expect("it is free"));
     assert!(!raw.exists(&name));
 }
 
@@ -368,20 +376,22 @@ fn permits_go_from_thread_to_thread_with_few_commands() {
     const ALL: u32 = 6_400;
     let server = Server::start();
     let raw = server.raw();
-    // However slow the machine is: what is asked at the end of a quantum depends on how many it has time for.
+    // The quantum is long, because the number of requests depends on the number of quanta. So the result does not
+    // depend on the machine's speed.
     let semaphore = build(patient(&server.url()).quantum(LONG)).semaphore("n", 8);
-    drop(semaphore.acquire().expect("free"));
+    drop(semaphore.acquire().expect("it is free"));
     let before = raw.commands();
     let taken = Arc::new(AtomicU32::new(0));
     let threads: Vec<_> = (0..64)
         .map(|_| {
             let (semaphore, taken) = (semaphore.clone(), Arc::clone(&taken));
-            // Together, because the one that asks Redis for a ninth has no part in what the others pass on.
+            // The tasks begin together, because a thread that asks Redis for a ninth permit gets none that the others
+            // hand on in memory.
             task(move || {
                 while taken.fetch_add(1, Ordering::SeqCst) < ALL {
-                    let permit = semaphore.acquire().expect("it comes free");
+                    let permit = semaphore.acquire().expect("it becomes free");
                     thread::yield_now();
-                    permit.release().expect("held");
+                    permit.release().expect("it is held");
                 }
             })
         })
@@ -400,14 +410,14 @@ fn threads_that_want_different_numbers_are_all_served() {
     let raw = shared();
     let name = name("numbers");
     let [semaphore] = semaphores(raw, &name, 5);
-    let all = semaphore.acquire_many(5).expect("free");
+    let all = semaphore.acquire_many(5).expect("it is free");
     let waiting: Vec<_> = (0..20)
         .map(|index| {
             let (semaphore, n) = (semaphore.clone(), 1 + index % 5);
             task(move || {
-                let permit = semaphore.acquire_many(n).expect("they come free");
+                let permit = semaphore.acquire_many(n).expect("they become free");
                 assert_eq!(permit.count(), n);
-                permit.release().expect("held");
+                permit.release().expect("it is held");
             })
         })
         .collect();
@@ -423,7 +433,7 @@ fn a_thread_that_gives_up_hands_its_place_to_one_that_wants_another_number() {
     let raw = shared();
     let name = name("hands");
     let [one, other] = semaphores(raw, &name, 3);
-    let all = one.acquire_many(3).expect("free");
+    let all = one.acquire_many(3).expect("it is free");
     let first = task({
         let other = other.clone();
         move || other.try_acquire_many_for(3, secs(6))
@@ -433,7 +443,7 @@ fn a_thread_that_gives_up_hands_its_place_to_one_that_wants_another_number() {
     let second = acquiring(&other, 1);
     let third = acquiring(&other, 2);
     gave_up(first);
-    wait_until("another asks in its stead", || {
+    wait_until("another thread asks in its place", || {
         let queue = raw.queue(&name);
         queue.len() == 1 && queue != place
     });
@@ -452,9 +462,9 @@ fn a_permit_has_a_fence_of_its_own() {
             let semaphore = managers[index % 2].semaphore(&name, 3);
             task(move || {
                 [(); 20].map(|()| {
-                    let permit = semaphore.acquire().expect("it comes free");
+                    let permit = semaphore.acquire().expect("it becomes free");
                     let fence = permit.fence();
-                    permit.release().expect("held");
+                    permit.release().expect("it is held");
                     fence
                 })
             })

@@ -1,4 +1,4 @@
-//! What servers refuse to let in, what they forbid, and what they might forget: where one kind of lock stands for all.
+//! Servers that refuse connections or commands, or that may lose locks. One kind of lock stands for all.
 
 use leasehold::{Error, LeaseState, LockManager, LostCause};
 use log::Level;
@@ -8,13 +8,13 @@ use crate::support::{
     secs, task, wait_in_vain, wait_until,
 };
 
-/// A connection that is there when no other is let in.
+/// A connection that stays open while the server refuses others.
 struct Operator(redis::Connection);
 
 impl Operator {
     fn of(server: &Server) -> Self {
         let client = redis::Client::open(server.url()).expect("a URL");
-        Self(client.get_connection().expect("it is let in"))
+        Self(client.get_connection().expect("it is accepted"))
     }
 
     fn ask<T: redis::FromRedisValue>(&mut self, command: &[&str]) -> T {
@@ -22,11 +22,11 @@ impl Operator {
         answer.unwrap_or_else(|error| panic!("{command:?}: {error}"))
     }
 
-    /// Lets nobody in beside those that are.
+    /// Makes the server refuse further connections.
     fn close_the_door(&mut self) {
-        // Those that have gone may not be counted out yet.
+        // The server may still count connections that have ended.
         let mut count = 0;
-        wait_until("nobody comes or goes", || {
+        wait_until("no connection opens or closes", || {
             let list: String = self.ask(&["CLIENT", "LIST"]);
             let now = list.lines().count();
             std::mem::replace(&mut count, now) == now
@@ -39,10 +39,10 @@ impl Operator {
     }
 }
 
-/// A manager whose pool has one connection, and that is open: no other is needed while the door is closed.
+/// Returns a manager whose pool has its only connection open, so it needs no other while the server refuses them.
 fn inside(server: &Server) -> LockManager {
     let locks = build(patient(&server.url()).pool_size(1));
-    // Not renewed, so the renewal thread does not connect yet.
+    // Without renewal, so that the renewal thread does not connect yet.
     let guard = locks.mutex("inside").renew(false).lock();
     drop(guard.expect("it is free"));
     locks
@@ -53,7 +53,7 @@ fn a_server_with_too_many_clients_is_unavailable() {
     let server = Server::start();
     let mut operator = Operator::of(&server);
     let unchecked = patient(&server.url()).build_unchecked();
-    let unchecked = unchecked.expect("nothing is asked yet");
+    let unchecked = unchecked.expect("no request is sent yet");
     operator.close_the_door();
     let built = LockManager::connect(&server.url());
     assert!(matches!(built, Err(Error::Unavailable { .. })), "{built:?}");
@@ -64,7 +64,7 @@ fn a_server_with_too_many_clients_is_unavailable() {
         );
     }
     operator.open_the_door();
-    drop(unchecked.lock("n").expect("it is let in"));
+    drop(unchecked.lock("n").expect("it is accepted"));
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn a_renewal_that_cannot_connect_is_retried_until_it_can() {
     let server = Server::start();
     let mut operator = Operator::of(&server);
     let locks = inside(&server);
-    // The renewal thread connects when the first lease is registered, and finds the door closed.
+    // The renewal thread connects when the first lease is registered. The server refuses that connection.
     operator.close_the_door();
     let guard = locks.mutex("n").lease(secs(12)).lock();
     let guard = guard.expect("the pool has its connection");
@@ -82,7 +82,7 @@ fn a_renewal_that_cannot_connect_is_retried_until_it_can() {
     operator.open_the_door();
     wait_until("it is renewed", || locks.stats().renewed > 0);
     wait_until("it is held", || guard.state() == LeaseState::Held);
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
 }
 
 #[test]
@@ -93,7 +93,10 @@ fn a_renewal_that_never_connects_loses_the_lock_at_its_deadline() {
     operator.close_the_door();
     let guard = locks.mutex("n").lease(secs(2)).lock();
     let guard = guard.expect("the pool has its connection");
-    let loss = guard.on_lost().recv_timeout(PATIENCE).expect("it is told");
+    let loss = guard
+        .on_lost()
+        .recv_timeout(PATIENCE)
+        .expect("it is notified");
     assert_eq!(loss.cause, LostCause::Expired);
     assert!(locks.stats().renewals_failed > 0);
 }
@@ -106,7 +109,7 @@ fn waits_poll_if_the_subscription_cannot_connect() {
     let guard = one.lock("n").expect("it is free");
     operator.close_the_door();
     let waiter = locking(&other.mutex("n"));
-    // It could not subscribe, so it queues without a channel.
+    // The manager could not subscribe, so the wait queues without a channel.
     let waiters = ["HVALS", "{n}:lh:waiters"];
     wait_until("it queues", || {
         let waiters: Vec<String> = operator.ask(&waiters);
@@ -114,15 +117,15 @@ fn waits_poll_if_the_subscription_cannot_connect() {
     });
     let asked = other.stats().requests;
     wait_until("it polls", || other.stats().requests > asked + 1);
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
     drop(waiter.end().expect("it polls"));
-    // Let in, it listens.
+    // When the server accepts connections again, the manager subscribes.
     let guard = one.lock("n").expect("it is free");
     operator.open_the_door();
     let waiter = locking(&other.mutex("n"));
     server.raw().wait_until_queued("n", 1);
-    guard.release().expect("it was held all the while");
-    drop(waiter.end().expect("it comes free"));
+    guard.release().expect("it was held until now");
+    drop(waiter.end().expect("it becomes free"));
 }
 
 #[test]
@@ -130,7 +133,7 @@ fn a_password_that_is_set_later_is_asked_for_by_new_connections() {
     let server = Server::start();
     let redis = server.raw();
     let mut operator = Operator::of(&server);
-    // With one connection, which is open from here on; of several, each is opened when it is first used.
+    // The pool has one connection, which is open from here on. It would open each of several at its first use.
     let one = build(patient(&server.url()).pool_size(1));
     let other = manager(&server.url());
     let guard = one.mutex("n").lease(secs(15)).lock();
@@ -139,7 +142,7 @@ fn a_password_that_is_set_later_is_asked_for_by_new_connections() {
     redis.wait_until_queued("n", 1);
     let password = |password| ["CONFIG", "SET", "requirepass", password];
     let () = operator.ask(&password("s3cret"));
-    // Those that are open stay as they are.
+    // Open connections stay logged in.
     drop(one.lock("other").expect("it is open"));
     let _: u32 = operator.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
     let denied = waiter.end();
@@ -151,10 +154,10 @@ fn a_password_that_is_set_later_is_asked_for_by_new_connections() {
     let () = operator.ask(&password(""));
     let renewed = one.stats().renewed;
     wait_until("it is renewed", || one.stats().renewed > renewed);
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
 }
 
-/// The URL of a user that may do all but what these rights take away.
+/// Returns the URL of a user with all rights but those that `rights` take away.
 fn as_user(server: &Server, rights: &[&str]) -> String {
     let user = [
         "ACL",
@@ -170,7 +173,7 @@ fn as_user(server: &Server, rights: &[&str]) -> String {
     server.url().replace("//", "//user:us3r-s3cret@")
 }
 
-/// Waits of two managers of a user that lacks something; they are served, and the log says what it lacks, once each.
+/// Checks that the waits of two managers poll, and that each manager logs once what its user lacks.
 #[track_caller]
 fn polls_and_says_so_once(rights: &[&str], says: &str) {
     let server = Server::start();
@@ -183,14 +186,14 @@ fn polls_and_says_so_once(rights: &[&str], says: &str) {
             let guard = holder.lock("n").expect("it is free");
             let waiter = locking(&waiter.mutex("n"));
             server.raw().wait_until_queued("n", 1);
-            guard.release().expect("it was held all the while");
+            guard.release().expect("it was held until now");
             drop(waiter.end().expect("it polls"));
         }
-        // The listeners begin anew.
+        // The managers subscribe again.
         let _: u32 = server.raw().ask(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     }
-    // Nobody else's managers lack it; if they did, they would say it of their own channels.
-    wait_until("both say so", || {
+    // No manager of another test lacks this right. Each record names the channel of its manager.
+    wait_until("both managers have logged it", || {
         channels.extend(said.try_iter().map(|logged| {
             assert_eq!(logged.level, Level::Warn);
             let (_, rest) = logged.text.split_once("\"leasehold:").expect("a channel");
@@ -210,7 +213,7 @@ fn without_pub_sub_rights_waits_poll_and_the_log_reports_it_once() {
     polls_and_says_so_once(&["-publish"], "does not let this user publish");
 }
 
-/// The first of a manager's connections asks, whichever it is, and no other.
+/// Only the first connection of a manager asks, whichever connection that is.
 #[test]
 fn a_server_that_may_evict_locks_causes_one_warning() {
     let limited = ["--maxmemory", "100mb", "--maxmemory-policy"];
@@ -219,7 +222,7 @@ fn a_server_that_may_evict_locks_causes_one_warning() {
         ("volatile-ttl", true),
         ("noeviction", false),
     ] {
-        // Where the first way of asking has another name, there is a second.
+        // If CONFIG has another name, the manager asks by INFO.
         for options in [&[] as &[&str], &["--rename-command", "CONFIG", "moved"]] {
             let server = Server::with(&[&limited[..], &[policy], options].concat());
             let address = format!("127.0.0.1:{} may evict locks", server.port());
@@ -227,7 +230,7 @@ fn a_server_that_may_evict_locks_causes_one_warning() {
             let built = manager(&server.url());
             assert_eq!(said.try_iter().count(), usize::from(warns), "{policy}");
             let unchecked = patient(&server.url()).build_unchecked();
-            let unchecked = unchecked.expect("nothing is asked yet");
+            let unchecked = unchecked.expect("no request is sent yet");
             assert_eq!(said.try_iter().count(), 0, "there is no connection");
             drop(unchecked.lock("n").expect("it is free"));
             let warning = said.try_recv();
@@ -236,16 +239,16 @@ fn a_server_that_may_evict_locks_causes_one_warning() {
                 assert_eq!(warning.level, Level::Warn);
                 assert!(warning.text.contains(policy), "{warning:?}");
             }
-            // A listener, a renewal, and connections that were closed.
+            // Subscribes, renews, and opens connections in place of closed ones.
             let guard = built.mutex("m").lease(secs(9)).lock();
             let guard = guard.expect("it is free");
             let waiter = locking(&unchecked.mutex("m"));
             server.raw().wait_until_queued("m", 1);
             wait_until("it is renewed", || built.stats().renewed > 0);
             let _: u32 = server.raw().ask(&["CLIENT", "KILL", "TYPE", "normal"]);
-            guard.release().expect("it was held all the while");
-            drop(waiter.end().expect("it comes free"));
-            assert_eq!(said.try_iter().count(), 0, "it is said again");
+            guard.release().expect("it was held until now");
+            drop(waiter.end().expect("it becomes free"));
+            assert_eq!(said.try_iter().count(), 0, "the warning is repeated");
         }
     }
 }
@@ -254,7 +257,7 @@ fn a_server_that_may_evict_locks_causes_one_warning() {
 fn a_server_that_evicts_nothing_or_hides_it_causes_no_warning() {
     let silent: &[&str] = &["-config", "-info"];
     for (options, rights) in [
-        // No limit to be reached.
+        // Without a memory limit, the server never evicts.
         (
             ["--maxmemory", "0", "--maxmemory-policy", "allkeys-lru"],
             &[] as &[&str],
@@ -274,13 +277,13 @@ fn a_server_that_evicts_nothing_or_hides_it_causes_no_warning() {
     }
 }
 
-/// What asks is under the time limits of whatever connects.
+/// The question about the eviction policy is subject to the time limits of any request.
 #[test]
 fn a_silent_first_connection_fails_within_the_io_timeout() {
     let server = Server::start();
     let limit = ms(300);
     let locks = patient(&server.url()).io_timeout(limit).build_unchecked();
-    let locks = locks.expect("nothing is asked yet");
+    let locks = locks.expect("no request is sent yet");
     server.pause();
     let begun = std::time::Instant::now();
     let tried = locks.try_lock("n");
@@ -290,13 +293,13 @@ fn a_silent_first_connection_fails_within_the_io_timeout() {
     let () = server.raw().ask(&["CONFIG", "SET", "maxmemory", "100mb"]);
     let policy = ["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"];
     let () = server.raw().ask(&policy);
-    // It could not be asked, so it is asked now.
+    // The manager could not ask before, so it asks now.
     let said = logged(&format!("127.0.0.1:{} may evict locks", server.port()));
-    wait_until("it is asked", || locks.try_lock("n").is_ok());
+    wait_until("Redis replies", || locks.try_lock("n").is_ok());
     assert_eq!(said.try_iter().count(), 1);
 }
 
-/// What nobody promises: to the server, the lease of who crashed ends an hour late. An operator can end it.
+/// No promise covers this: for the server, the lease of a crashed process ends an hour late. An operator can end it.
 #[test]
 fn a_clock_set_back_keeps_what_a_crashed_process_held() {
     let server = Server::with_clock();
@@ -307,48 +310,49 @@ fn a_clock_set_back_keeps_what_a_crashed_process_held() {
     server.set_clock_ahead(-60 * 60);
     holder.kill();
     assert!(redis.ttl("n").expect("it expires") > secs(50 * 60));
-    // Whoever waits is not kept for longer than it said.
+    // The wait still ends at its deadline.
     wait_in_vain(|| locks.try_lock_for("n", secs(1)));
     let waiter = locking(&locks.mutex("n"));
     redis.wait_until_queued("n", 1);
-    let held = locks.inspect("n").expect("it is asked");
+    let held = locks.inspect("n").expect("Redis replies");
     let held = held.expect("it is held");
     let owner = held.holders[0].owner.clone();
     let broken = locks.force_release("n", &owner);
-    assert!(broken.expect("it is asked"));
-    assert!(waiter.end().expect("it comes free").fence() > fence);
+    assert!(broken.expect("Redis replies"));
+    assert!(waiter.end().expect("it becomes free").fence() > fence);
 }
 
-/// The listener's connection is closed with the server; from then on the old lease is not passed on in memory.
+/// The connection of the subscription closes with the server. From then on the process hands the old lease on no
+/// more.
 #[test]
 fn a_lease_from_before_a_restart_without_data_is_not_handed_on_in_memory() {
     let server = Server::start();
     let (redis, other) = (server.raw(), manager(&server.url()));
-    // No quantum ends here, so nothing but the closed connection makes a thread ask.
+    // No quantum ends during the test, so only the closed connection makes a thread ask.
     let locks = build(patient(&server.url()).quantum(secs(3600)).lease(secs(600)));
-    // Its listener is there once it has waited.
+    // The manager subscribes when it waits for the first time.
     let first = other.lock("first").expect("it is free");
     let waiter = locking(&locks.mutex("first"));
     redis.wait_until_queued("first", 1);
-    first.release().expect("it was held all the while");
-    drop(waiter.end().expect("it comes free"));
+    first.release().expect("it was held until now");
+    drop(waiter.end().expect("it becomes free"));
     // The second guard has fences for many more.
     let guard = locks.lock("n").expect("it is free");
     let next = locking_asleep(&locks.mutex("n"));
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
     let guard = next.end().expect("it is taken over");
     let next = locking_asleep(&locks.mutex("n"));
     server.restart();
-    wait_until("it hears again", || {
+    wait_until("it subscribes again", || {
         !redis.ask::<Vec<String>>(&["PUBSUB", "CHANNELS"]).is_empty()
     });
     let others = other.lock("n").expect("the server has forgotten it");
-    // The server says that it is gone, or nobody has asked yet.
+    // Redis replies that the lock is gone, or no thread has asked yet.
     guard.release().ok();
     redis.wait_until_queued("n", 1);
     let fence = others.fence();
-    others.release().expect("it was held all the while");
-    let last = next.end().expect("it comes free");
+    others.release().expect("it was held until now");
+    let last = next.end().expect("it becomes free");
     assert!(last.fence() > fence);
 }
 

@@ -1,4 +1,4 @@
-//! That a manager's figures are what was done with it.
+//! The figures of a manager match its work.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::support::{
     unused_url, wait_in_vain, wait_until,
 };
 
-/// What a distribution may add to a length: its precision.
+/// Returns the largest value that a distribution may report for a duration, given its precision.
 fn nearly(length: Duration) -> Duration {
     length + length / 32 + Duration::from_nanos(1)
 }
@@ -29,8 +29,8 @@ fn the_sums_match_the_work_of_the_threads() {
                 let semaphore = locks.semaphore(format!("{name}:s"), 3);
                 let rwlock = locks.rwlock(format!("{name}:rw"));
                 for _ in 0..TURNS {
-                    drop(locks.lock(&name).expect("it comes free"));
-                    drop(semaphore.acquire().expect("it comes free"));
+                    drop(locks.lock(&name).expect("it becomes free"));
+                    drop(semaphore.acquire().expect("it becomes free"));
                     drop(rwlock.read().expect("it is free"));
                 }
             });
@@ -52,7 +52,7 @@ fn the_sums_match_the_work_of_the_threads() {
         stats.events_dropped,
     ];
     assert_eq!(none, [0; 6]);
-    // A guard of Redis's is a request at the least; and no request is none to the server.
+    // Each grant by Redis takes at least one request, and each request executes at least one command.
     assert!(stats.requests >= stats.acquired);
     assert!(stats.requests <= redis.commands() - before);
 }
@@ -63,16 +63,16 @@ fn every_outcome_is_counted_under_its_own_name() {
     let name = name("outcomes");
     let (locks, other) = (manager(redis.url()), manager(redis.url()));
     let theirs = other.lock(&name).expect("it is free");
-    assert!(locks.try_lock(&name).expect("it is asked").is_none());
+    assert!(locks.try_lock(&name).expect("Redis replies").is_none());
     let stats = locks.stats();
     assert_eq!((stats.tries_held, stats.contended), (1, 0), "no wait");
     wait_in_vain(|| locks.try_lock_for(&name, ms(50)));
     let stats = locks.stats();
     assert_eq!(stats.timed_out, 1);
-    // A call on a busy machine can fail before its first answer, and then it has not begun to wait.
+    // On a busy machine a call may fail before its first reply. Then it has not begun to wait.
     assert!(stats.contended >= 1 && stats.contended <= stats.timed_out + stats.failed);
     drop(theirs);
-    drop(locks.lock(&name).expect("it comes free"));
+    drop(locks.lock(&name).expect("it becomes free"));
     let stats = locks.stats();
     assert_eq!((stats.acquired, stats.released), (1, 1));
 
@@ -81,7 +81,7 @@ fn every_outcome_is_counted_under_its_own_name() {
     assert!(matches!(nowhere.lock("n"), Err(Error::Unavailable { .. })));
     assert!(matches!(nowhere.lock(""), Err(Error::InvalidName { .. })));
     let stats = nowhere.stats();
-    // A bad name is no call for a lock.
+    // A call with an invalid name is not counted.
     assert_eq!((stats.failed, stats.acquired), (1, 0));
 }
 
@@ -97,7 +97,7 @@ fn requests_of_operators_are_counted() {
         assert!(now >= before + least, "{what}: {before} before, {now} now");
         before = now;
     };
-    locks.inspect(&name).expect("it is asked");
+    locks.inspect(&name).expect("Redis replies");
     asked("inspect", 1);
     assert_eq!(locks.list(&name).count(), 0);
     asked("list", 1);
@@ -107,7 +107,7 @@ fn requests_of_operators_are_counted() {
     asked("adopt", 1);
     locks
         .force_release(&name, guard.owner())
-        .expect("it is asked");
+        .expect("Redis replies");
     asked("force_release", 1);
 }
 
@@ -124,7 +124,7 @@ fn held_locks_and_waiting_calls_are_counted() {
     assert_eq!((stats.held, stats.waiting, stats.contended), (1, 3, 3));
     drop(guard);
     for task in waiting {
-        drop(task.end().expect("it comes free"));
+        drop(task.end().expect("it becomes free"));
     }
     let stats = locks.stats();
     assert_eq!((stats.held, stats.waiting, stats.contended), (0, 0, 3));
@@ -140,11 +140,11 @@ fn distributions_bracket_the_measured_durations() {
     let inner = Instant::now();
     let waiting = locking_asleep(&locks.mutex(&name));
     let asleep = Instant::now();
-    // Time itself is what is tested: these are the lengths that the distributions are to show.
+    // The test needs time to pass: the distributions must show these durations.
     thread::sleep(ms(50));
     let (held, waited) = (inner.elapsed(), asleep.elapsed());
     drop(guard);
-    drop(waiting.end().expect("it comes free"));
+    drop(waiting.end().expect("it becomes free"));
     let most = outer.elapsed();
     let stats = locks.stats();
     let check = |lengths: &Distribution, least: Duration| {
@@ -194,18 +194,18 @@ fn failures_are_counted_and_repeated_releases_too() {
     let short = short.lock().expect("it is free");
     server.pause();
     wait_until("a renewal fails", || locks.stats().renewals_failed > 0);
-    // The server does not answer, so it is repeated.
+    // The server does not reply, so the release is repeated.
     assert!(matches!(long.release(), Err(Error::Unavailable { .. })));
     let repeated = locks.stats().endings_repeated;
     assert!(repeated >= 1);
     wait_until("it is lost", || locks.stats().lost_expired == 1);
     lost(short.release());
     let stats = locks.stats();
-    // The one was held when it ended, as far as anybody knew; the other was not.
+    // The first guard was released as far as the process knew. The second was lost.
     assert_eq!((stats.released, stats.holds.count(), stats.held), (1, 2, 0));
     server.resume();
     assert!(locks.close(crate::support::PATIENCE));
-    // Closed, it goes on telling.
+    // A closed manager still reports its figures.
     assert!(matches!(locks.lock("n"), Err(Error::Closed)));
     assert_eq!(locks.stats().acquired, 2);
 }

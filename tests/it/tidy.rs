@@ -130,7 +130,7 @@ fn modules_of_one_folder_use_each_other_in_no_circle() {
         ("e.rs", "use crate::a::A;"),
     ];
     assert_eq!(in_circles(&ring), [": a, b, c"]);
-    // By a re-export of the module above, and by a module below.
+    // A re-export of the module above hides the circle, or a module below does.
     let hidden = [
         ("a/mod.rs", "mod b; mod c; pub(crate) use b::B;"),
         ("a/b.rs", "use super::c::C;"),
@@ -144,7 +144,7 @@ fn modules_of_one_folder_use_each_other_in_no_circle() {
         ("a/b.rs", "use super::A;"),
     ];
     assert_eq!(in_circles(&nested), [""; 0]);
-    // Tests may use what they like.
+    // Test code may use any module.
     let tests = [
         ("a.rs", "use crate::b::B;"),
         ("b.rs", "#[cfg(test)] mod tests;"),

@@ -1,6 +1,7 @@
-"""redis-py's Lock, for the tests beside it: a command a line in, `yes` or `no` a line out.
+"""A client of one lock that uses redis-py, for the tests of leasehold.
 
-Called with the server's URL and the lock's name. It ends with its standard input.
+It reads one command a line, and replies to each with a line, `yes` or `no`. The arguments are the server's URL and the
+lock's name. The program ends when its standard input ends.
 """
 
 import sys
@@ -8,7 +9,7 @@ import sys
 import redis
 from redis.exceptions import LockError
 
-# How long a wait may take that is bound to end.
+# The time limit of a wait that must end, in seconds.
 PATIENCE = 30
 
 
@@ -38,7 +39,7 @@ def main(url, name):
 
 
 def succeeds(action):
-    """False where the lock was not this client's any more; any other error ends it, and with it the test."""
+    """Returns False if this client no longer holds the lock. Any other error ends the program, and so the test."""
     try:
         action()
     except LockError:

@@ -1,5 +1,5 @@
-//! Connections by TLS, to a server whose certificate is for `localhost` alone and from an authority that nobody else
-//! trusts. Both certificates are good for a hundred years; the authority's key is gone.
+//! Connections by TLS. The server's certificate is for `localhost` alone, and from an authority that no system
+//! trusts. Both certificates are valid for a hundred years. The authority's key was deleted.
 
 #![allow(
     clippy::incompatible_msrv,
@@ -22,9 +22,9 @@ use leasehold::{Error, LeaseState, LockManager, LostCause};
 
 use support::{Fault, PATIENCE, Proxy, Role, SLACK, Server, build, locking, manager, secs};
 
-/// Where a process looks for the authorities that it trusts, in place of the system's.
+/// The variable with the authorities that a process trusts, in place of the system's.
 const TRUSTED: &str = "SSL_CERT_FILE";
-/// How long connecting and a request may take each.
+/// The time limit of connecting, and of a request.
 const IO: Duration = secs(2);
 const LONG: Duration = secs(600);
 
@@ -32,12 +32,12 @@ fn file(name: &str) -> String {
     format!("{}/tests/tls/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A server, and its TLS port.
+/// Starts a server with a TLS port, and returns both.
 fn server() -> (Server, u16) {
     Server::with_tls(&file("server.pem"), &file("server.key"))
 }
 
-/// Runs a test of this module in a process of its own that trusts the authority, since it is a process that trusts.
+/// Runs a test of this module in a child process that trusts the authority, because trust belongs to a process.
 #[track_caller]
 fn trusting(test: &str, body: fn()) {
     let authority = file("authority.pem");
@@ -53,7 +53,7 @@ fn trusting(test: &str, body: fn()) {
     assert!(run.status.success() && said.contains("1 passed"), "{said}");
 }
 
-/// That a manager of this URL has no lock, soon, and says why in these words.
+/// Checks that a manager of this URL fails in time, for a reason that contains `why`.
 #[track_caller]
 fn is_refused(url: &str, why: &str) {
     let begun = Instant::now();
@@ -66,7 +66,7 @@ fn is_refused(url: &str, why: &str) {
     assert!(said.contains(why), "{said}");
 }
 
-/// An error with all that caused it.
+/// Returns the texts of an error and all its causes.
 fn chain(error: &Error) -> String {
     let mut said = error.to_string();
     let mut source = std::error::Error::source(error);
@@ -88,24 +88,27 @@ fn locks_are_taken_waited_for_and_renewed() {
         raw.wait_until_queued("n", 1);
         let channel = raw.channel("n", &raw.queue("n")[0]);
         assert_eq!(raw.listeners(&channel), 1, "it waits for a message");
-        first.release().expect("it was held all the while");
-        let second = waiter.end().expect("it comes free");
+        first.release().expect("it was held until now");
+        let second = waiter.end().expect("it becomes free");
         raw.wait_until_renewed("n", 2);
-        assert!(plain.try_lock("n").expect("it is asked").is_none());
-        second.release().expect("it was held all the while");
+        assert!(plain.try_lock("n").expect("Redis replies").is_none());
+        second.release().expect("it was held until now");
         assert!(!raw.exists("n"));
     });
 }
 
 #[test]
 fn only_a_certificate_with_the_name_of_the_url_is_trusted() {
-    trusting("only_a_certificate_with_the_name_of_the_url_is_trusted", || {
-        let (_server, port) = server();
-        is_refused(&format!("rediss://127.0.0.1:{port}/"), "certificate");
-    });
+    trusting(
+        "only_a_certificate_with_the_name_of_the_url_is_trusted",
+        || {
+            let (_server, port) = server();
+            is_refused(&format!("rediss://127.0.0.1:{port}/"), "certificate");
+        },
+    );
 }
 
-/// This process trusts whom the system trusts.
+/// This process trusts only the authorities of the system.
 #[test]
 fn an_unknown_authority_is_not_trusted() {
     let (_server, port) = server();
@@ -137,10 +140,14 @@ fn a_slow_link_carries_a_lock_and_a_dead_one_loses_it() {
         let (server, port) = server();
         let proxy = Proxy::to_port(port);
         proxy.strike(Role::Pool, Fault::Drip);
-        // A handshake is some thousands of bytes, each of which takes a millisecond and more.
+        // The handshake has some thousands of bytes, and each takes a millisecond or more.
         let locks = build(LockManager::single(&over(&proxy)).io_timeout(secs(20)));
         let mutex = locks.mutex("n").lease(secs(30)).renew(false);
-        mutex.lock().expect("it is free").release().expect("held");
+        mutex
+            .lock()
+            .expect("it is free")
+            .release()
+            .expect("it is held");
         proxy.heal();
         let raw = server.raw();
         let guard = locks.mutex("n").lease(secs(6)).lock();
@@ -148,13 +155,13 @@ fn a_slow_link_carries_a_lock_and_a_dead_one_loses_it() {
         let losses = guard.on_lost();
         raw.wait_until_renewed("n", 1);
         proxy.strike(Role::Pool, Fault::HalfOpen);
-        let loss = losses.recv_timeout(PATIENCE).expect("it is told");
+        let loss = losses.recv_timeout(PATIENCE).expect("it is notified");
         assert_eq!(loss.cause, LostCause::Expired);
         assert_eq!(guard.state(), LeaseState::Lost);
     });
 }
 
-/// By way of a proxy, which sees nothing but bytes: to it every connection is of the pool.
+/// Returns the TLS URL of a proxy. The proxy sees only encrypted bytes, so each connection counts as one of the pool.
 fn over(proxy: &Proxy) -> String {
     proxy
         .url()

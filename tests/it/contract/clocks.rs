@@ -16,7 +16,7 @@ pub(super) fn a_clock_set_forward_loses_the_lock_and_the_holder_learns_it(kind: 
         let losses = pair.guard.on_lost();
         pair.server.set_clock_ahead(HOUR);
         let next = pair.waiter.locked();
-        let loss = losses.recv_timeout(PATIENCE).expect("it is told");
+        let loss = losses.recv_timeout(PATIENCE).expect("it is notified");
         assert!(
             matches!(loss.cause, LostCause::Removed | LostCause::Taken),
             "{loss:?}"
@@ -60,7 +60,7 @@ pub(super) fn fences_rise_over_a_clock_that_is_set(kind: Kind) {
             let guard = kind.of(locks, NAME).lock().expect("it is free");
             assert!(guard.fence() > last, "{} after {last}", guard.fence());
             last = guard.fence();
-            guard.release().expect("it was held all the while");
+            guard.release().expect("it was held until now");
         }
     }
     // Redis keeps the record of the last fence past the latest of these times, and not for ever.
@@ -80,14 +80,17 @@ pub(super) fn an_unrenewed_lease_ends_for_its_holder_although_the_servers_clock_
     let lock = kind.of(&one, NAME).lease(secs(2)).unrenewed();
     let guard = lock.lock().expect("it is free");
     server.set_clock_ahead(-HOUR);
-    let loss = guard.on_lost().recv_timeout(PATIENCE).expect("it is told");
+    let loss = guard
+        .on_lost()
+        .recv_timeout(PATIENCE)
+        .expect("it is notified");
     assert_eq!(loss.cause, LostCause::Expired);
     // On the server, the lease goes on until the guard ends or the hour is over.
     let rival = kind.rival().of(&other, NAME);
-    assert!(rival.try_lock().expect("it is asked").is_none());
+    assert!(rival.try_lock().expect("Redis replies").is_none());
     assert_eq!(lost(guard.release()), loss);
     let next = rival.try_lock_for(PATIENCE);
-    let next = next.expect("it is asked").expect("it is released");
-    next.release().expect("it was held all the while");
+    let next = next.expect("Redis replies").expect("it is released");
+    next.release().expect("it was held until now");
     wait_until("nothing is left to send", || one.close(secs(1)));
 }

@@ -45,7 +45,7 @@ pub(super) fn with_times_out_and_names_the_holder(kind: Kind) {
 #[track_caller]
 pub(super) fn holder_at_timeout(lock: &Subject, wait: Duration) -> Option<Arc<str>> {
     let try_it = || lock.with(wait, |_| panic!("it ran without the lock"));
-    // On a busy machine the last request may get no answer. Then the call does not know the holder.
+    // On a busy machine the last request may get no reply. Then the call does not know the holder.
     let timeout = iter::repeat_with(try_it)
         .take(10)
         .find(|result| !matches!(result, Err(Error::Unavailable { .. })));

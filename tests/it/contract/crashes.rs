@@ -20,7 +20,7 @@ fn a_killed_holder_delays_a_waiter(kind: Kind, waiter: Kind) {
     holder.lock_as(kind, &name);
     let waiter = waiter.of(&locks, &name).locking();
     redis.wait_until_queued(&name, 1);
-    // Past its first lease, so that it is the last renewal that counts.
+    // The lock outlasts its first lease, so only a renewal can have kept it.
     redis.wait_until_renewed(&name, 4);
     holder.kill();
     let killed = Instant::now();
@@ -55,7 +55,7 @@ pub(super) fn killed_waiters_delay_nobody(kind: Kind) {
     for child in killed {
         child.kill();
     }
-    // The server's word is what counts. It knows of each end at once, long before the waiters count as stale.
+    // Redis learns of each exit at once, long before the waiters count as stale.
     wait_until("the server knows", || {
         channels[..KILLED]
             .iter()
@@ -72,7 +72,7 @@ pub(super) fn killed_waiters_delay_nobody(kind: Kind) {
         );
     }
     live.locked();
-    // A single one that it waited for would have cost a claim window, which is 10 s here.
+    // Waiting for a single one would have taken a pickup window, which is 10 s here.
     assert!(released.elapsed() < secs(9));
 }
 
@@ -82,7 +82,7 @@ pub(super) fn hung_waiters_delay_others_by_one_pickup_window_together(kind: Kind
     let name = name("hung-waiters");
     let locks = manager(redis.url());
     let holder = kind.rival().of(&locks, &name).hold();
-    // A claim window is as long as the lease, where that is the shorter one.
+    // A pickup window is never longer than the lease.
     let window = secs(6);
     let start = |_| Child::start(redis.url(), "lease_ms=6000");
     let mut hung: Vec<_> = (0..HUNG).map(start).collect();
@@ -93,7 +93,8 @@ pub(super) fn hung_waiters_delay_others_by_one_pickup_window_together(kind: Kind
     let mut live = Child::start(redis.url(), "");
     live.wait_as(kind, &name);
     redis.wait_until_queued(&name, HUNG + 1);
-    // Just after a poll, so that they are believed alive: the system keeps their connections, and they hear nothing.
+    // The waiters hang just after a poll. So they count as alive: the system keeps their connections open, but they
+    // act on no message.
     let queue = redis.queue(&name);
     for (child, owner) in hung.iter().zip(&queue) {
         redis.wait_until_polled(&name, owner);
@@ -123,10 +124,10 @@ pub(super) fn a_killed_sharer_costs_the_others_nothing(kind: Kind) {
     assert_eq!(redis.holders(&name).len(), 2);
     killed.kill();
     wait_until("its lease is over", || redis.holders(&name).len() == 1);
-    // Renewed for so long, whatever became of the one beside it.
+    // The lease was renewed, although the other process crashed.
     redis.wait_until_renewed(&name, 2);
     guard.check().expect("it is held");
     assert!(waiter.waits());
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
     waiter.locked();
 }

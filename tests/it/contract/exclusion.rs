@@ -31,11 +31,11 @@ pub(super) fn a_free_lock_is_granted_and_released(kind: Kind) {
         assert_eq!(owner, lease.owner());
         assert!(*left > secs(15) && *left <= secs(30), "{left:?}");
     }
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
     assert!(keys.iter().all(|key| !redis.exists(key)));
-    let next = kind.of(&other, &name).try_lock().expect("it is asked");
+    let next = kind.of(&other, &name).try_lock().expect("Redis replies");
     let next = next.expect("it is free");
-    next.release().expect("it was held all the while");
+    next.release().expect("it was held until now");
 }
 
 pub(super) fn released_on_drop(kind: Kind) {
@@ -61,7 +61,7 @@ pub(super) fn released_on_panic(kind: Kind) {
     }));
     assert!(panicked.is_err());
     assert!(kind.keys(&name).iter().all(|key| !redis.exists(key)));
-    let next = lock.try_lock().expect("it is asked");
+    let next = lock.try_lock().expect("Redis replies");
     assert!(next.is_some(), "there is no poisoning");
 }
 
@@ -72,12 +72,12 @@ pub(super) fn keeps_out_threads_of_its_manager(kind: Kind) {
         let holder = inside.of(&locks, &name).hold();
         let outside = outside.of(&locks, &name);
         for _ in 0..3 {
-            assert!(outside.try_lock().expect("it is asked").is_none());
+            assert!(outside.try_lock().expect("Redis replies").is_none());
         }
         holder.release();
-        let guard = outside.try_lock().expect("it is asked");
+        let guard = outside.try_lock().expect("Redis replies");
         let guard = guard.expect("it is free again");
-        guard.release().expect("it was held all the while");
+        guard.release().expect("it was held until now");
     }
 }
 
@@ -89,14 +89,14 @@ pub(super) fn keeps_out_other_managers(kind: Kind) {
         let guard = inside.of(&one, &name).lock().expect("it is free");
         let outside = outside.of(&other, &name);
         for _ in 0..3 {
-            assert!(outside.try_lock().expect("it is asked").is_none());
+            assert!(outside.try_lock().expect("Redis replies").is_none());
         }
         assert!(redis.queue(&name).is_empty(), "a try queued");
         guard.check().expect("the tries cost it nothing");
-        guard.release().expect("it was held all the while");
-        let guard = outside.try_lock().expect("it is asked");
+        guard.release().expect("it was held until now");
+        let guard = outside.try_lock().expect("Redis replies");
         let guard = guard.expect("it is free again");
-        guard.release().expect("it was held all the while");
+        guard.release().expect("it was held until now");
     }
 }
 
@@ -107,15 +107,15 @@ pub(super) fn keeps_out_other_processes(kind: Kind) {
     let mut child = Child::start(redis.url(), "");
     child.lock_as(kind.rival(), &name);
     let lock = kind.of(&locks, &name);
-    assert!(lock.try_lock().expect("it is asked").is_none());
+    assert!(lock.try_lock().expect("Redis replies").is_none());
     assert_eq!(child.ask(format_args!("state {name}")), "Held");
     assert_eq!(child.ask(format_args!("release {name}")), "released");
-    let guard = lock.try_lock().expect("it is asked");
+    let guard = lock.try_lock().expect("Redis replies");
     let guard = guard.expect("it is free again");
     let rival = kind.rival().name();
     let answer = child.ask(format_args!("try@{rival} {name} 0"));
     assert_eq!(answer, "held");
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
     child.lock_as(kind.rival(), &name);
 }
 
@@ -127,8 +127,8 @@ pub(super) fn three_hundred_threads_finish(kind: Kind) {
         .map(|_| {
             let lock = kind.of(&locks, &name);
             task(move || {
-                let guard = lock.lock().expect("it comes free");
-                guard.release().expect("it was held all the while");
+                let guard = lock.lock().expect("it becomes free");
+                guard.release().expect("it was held until now");
             })
         })
         .collect();
@@ -156,12 +156,12 @@ pub(super) fn no_update_is_lost(kind: Kind) {
         task(move || {
             add_under(redis, &lock, 15);
             for _ in 0..QUICK_TURNS {
-                let guard = lock.lock().expect("it comes free");
+                let guard = lock.lock().expect("it becomes free");
                 // A second thread under the lock would read the same value.
                 let value = counter.load(Ordering::Relaxed);
                 thread::yield_now();
                 counter.store(value + 1, Ordering::Relaxed);
-                guard.release().expect("it was held all the while");
+                guard.release().expect("it was held until now");
             }
         })
     });
@@ -211,17 +211,17 @@ pub(super) fn several_hold_it_at_once(kind: Kind) {
     let name = name("several");
     let (one, other) = (manager(redis.url()), manager(redis.url()));
     let first = kind.of(&one, &name).lock().expect("there is room");
-    let second = kind.of(&other, &name).try_lock().expect("it is asked");
+    let second = kind.of(&other, &name).try_lock().expect("Redis replies");
     let second = second.expect("there is room");
     // Another thread of the same manager.
     let third = kind.of(&one, &name).hold();
     let rival = kind.rival().of(&other, &name);
-    assert!(rival.try_lock().expect("it is asked").is_none());
-    first.release().expect("it was held all the while");
+    assert!(rival.try_lock().expect("Redis replies").is_none());
+    first.release().expect("it was held until now");
     third.release();
-    assert!(rival.try_lock().expect("it is asked").is_none());
-    second.release().expect("it was held all the while");
-    assert!(rival.try_lock().expect("it is asked").is_some());
+    assert!(rival.try_lock().expect("Redis replies").is_none());
+    second.release().expect("it was held until now");
+    assert!(rival.try_lock().expect("Redis replies").is_some());
 }
 
 pub(super) fn waiters_that_can_share_are_granted_together(kind: Kind) {
@@ -243,13 +243,18 @@ pub(super) fn waiters_that_can_share_are_granted_together(kind: Kind) {
     for waiter in &waiters {
         waiter.locked();
     }
-    assert!(rival.try_lock().expect("it is asked").is_none());
+    assert!(rival.try_lock().expect("Redis replies").is_none());
     let outside = rival.try_lock_for(ms(200));
     assert!(!matches!(outside, Ok(Some(_))));
     for waiter in waiters {
         waiter.release();
     }
-    assert!(rival.try_lock_for(secs(15)).expect("it is asked").is_some());
+    assert!(
+        rival
+            .try_lock_for(secs(15))
+            .expect("Redis replies")
+            .is_some()
+    );
 }
 
 pub(super) fn sharers_and_exclusive_owners_do_not_starve_each_other(kind: Kind) {
@@ -274,7 +279,7 @@ fn a_crowd_lets_in(kind: Kind, rival: Kind, crowd: [&LockManager; 3]) {
         let (lock, stopped) = (kind.of(locks, &name), Arc::downgrade(&stop));
         task(move || {
             while stopped.strong_count() > 0 {
-                let guard = lock.lock().expect("it comes free");
+                let guard = lock.lock().expect("it becomes free");
                 // The test needs time to pass: the different lengths put the threads out of step.
                 thread::sleep(held);
                 drop(guard);
@@ -283,10 +288,10 @@ fn a_crowd_lets_in(kind: Kind, rival: Kind, crowd: [&LockManager; 3]) {
     });
     let rival = rival.of(&manager(redis.url()), &name);
     for _ in 0..3 {
-        wait_until("they are in", || !redis.holders(&name).is_empty());
-        let guard = rival.try_lock_for(PATIENCE).expect("it is asked");
+        wait_until("they are granted", || !redis.holders(&name).is_empty());
+        let guard = rival.try_lock_for(PATIENCE).expect("Redis replies");
         let guard = guard.expect("it has its turn");
-        guard.release().expect("it was held all the while");
+        guard.release().expect("it was held until now");
     }
     drop(stop);
     for task in busy {

@@ -70,7 +70,7 @@ pub(super) fn code_that_is_generic_over_the_kind_can_lock(kind: Kind) {
     kind.of(&locks, &name).as_lock(Steps).expect("it is free");
     let holder = kind.rival().of(&manager(shared().url()), &name).hold();
     let is_busy = kind.of(&locks, &name).as_lock(Busy);
-    assert!(is_busy.expect("it is asked"));
+    assert!(is_busy.expect("Redis replies"));
     holder.release();
 }
 
@@ -80,7 +80,7 @@ pub(super) fn try_lock_until_waits_until_its_deadline(kind: Kind) {
     let (one, other) = (manager(redis.url()), manager(redis.url()));
     let lock = kind.of(&one, &name);
     let free = lock.try_lock_until(Instant::now() + PATIENCE);
-    drop(free.expect("it is asked").expect("it is free"));
+    drop(free.expect("Redis replies").expect("it is free"));
     let holder = kind.rival().of(&other, &name).hold();
     // Another process holds the lock, and then the same process.
     for locks in [&one, &other] {

@@ -16,7 +16,7 @@ pub(super) fn a_wait_survives_the_servers_restart(kind: Kind) {
     // All data is gone, and with it the lock and its queue.
     server.restart();
     waiter.locked();
-    let loss = losses.recv_timeout(PATIENCE).expect("it is told");
+    let loss = losses.recv_timeout(PATIENCE).expect("it is notified");
     assert!(matches!(
         loss.cause,
         LostCause::Removed | LostCause::Taken | LostCause::Expired

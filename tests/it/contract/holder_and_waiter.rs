@@ -121,7 +121,7 @@ impl HolderAndWaiter {
             "the waiter was granted the lock beside the holder"
         );
         let fence = self.guard.fence();
-        self.guard.release().expect("it was held all the while");
+        self.guard.release().expect("it was held until now");
         let next = self.waiter.locked();
         assert!(next > fence, "{next} {fence}");
         self.waiter.release();

@@ -1,4 +1,4 @@
-//! A link that loses requests or answers. `links.rs` tests each fault on each connection of a mutex.
+//! A link that loses requests or replies. `links.rs` tests each fault on each connection of a mutex.
 
 use std::time::Duration;
 
@@ -20,10 +20,10 @@ fn managers() -> (Server, Proxy, LockManager, LockManager) {
     (server, proxy, locks, other)
 }
 
-/// Makes the server load the scripts. A server that lacks a script answers with an error first.
+/// Makes the server load the scripts. A server that lacks a script replies with an error first.
 fn make_known(kind: Kind, locks: &LockManager) {
     let guard = kind.of(locks, "first").lock().expect("it is free");
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
 }
 
 pub(super) fn an_acquire_whose_answer_was_lost_leaves_no_orphan(kind: Kind) {
@@ -33,12 +33,12 @@ pub(super) fn an_acquire_whose_answer_was_lost_leaves_no_orphan(kind: Kind) {
     proxy.strike_all(Fault::LoseAnswers);
     let tried = kind.of(&locks, "n").lease(LONG).try_lock();
     assert!(matches!(tried, Err(Error::Unavailable { .. })), "{tried:?}");
-    // The proxy lost the answer, which was a grant.
+    // The proxy lost the reply, which was a grant.
     proxy.wait_until_struck(Role::Pool);
     proxy.heal();
     let next = kind.rival().of(&other, "n").try_lock_for(PATIENCE);
-    let next = next.expect("it is asked").expect("there is no orphan");
-    next.release().expect("it was held all the while");
+    let next = next.expect("Redis replies").expect("there is no orphan");
+    next.release().expect("it was held until now");
 
     // The server executes the request after the caller has given up.
     let scripts = || redis.stats()["evalsha"];
@@ -49,8 +49,8 @@ pub(super) fn an_acquire_whose_answer_was_lost_leaves_no_orphan(kind: Kind) {
     server.resume();
     wait_until("the server executes the request", || scripts() > before);
     let next = kind.rival().of(&other, "m").try_lock_for(PATIENCE);
-    let next = next.expect("it is asked").expect("there is no orphan");
-    next.release().expect("it was held all the while");
+    let next = next.expect("Redis replies").expect("there is no orphan");
+    next.release().expect("it was held until now");
     assert!(locks.close(PATIENCE), "something is left to send");
 }
 
@@ -67,13 +67,13 @@ pub(super) fn a_release_whose_answer_was_lost_frees_it(kind: Kind) {
         "{released:?}"
     );
     let is_free = || kind.keys("n").iter().all(|key| !redis.exists(key));
-    assert!(is_free(), "it was not carried out");
+    assert!(is_free(), "Redis did not execute it");
     let next = kind.rival().of(&other, "n").lease(LONG).lock();
     let next = next.expect("it is free");
     proxy.heal();
     assert!(locks.close(PATIENCE), "something is left to send");
     // The renewal thread repeated the release until Redis answered. That did not touch the next owner.
-    next.release().expect("it was held all the while");
+    next.release().expect("it was held until now");
     assert!(is_free());
 }
 
@@ -83,16 +83,16 @@ pub(super) fn a_dead_link_loses_the_lock_at_its_deadline_for_ever(kind: Kind) {
     let guard = guard.expect("it is free");
     let losses = guard.on_lost();
     proxy.strike_all(Fault::HalfOpen);
-    let loss = losses.recv_timeout(PATIENCE).expect("it is told");
+    let loss = losses.recv_timeout(PATIENCE).expect("it is notified");
     assert_eq!(loss.cause, LostCause::Expired);
     assert_eq!(guard.lease().state(), LeaseState::Lost);
     // The others need no message from the holder.
     let next = kind.rival().of(&other, "n").try_lock_for(PATIENCE);
-    let next = next.expect("it is asked").expect("its lease is over");
+    let next = next.expect("Redis replies").expect("its lease is over");
     proxy.heal();
     assert_eq!(lost(guard.release()), loss);
     assert!(locks.close(PATIENCE), "something is left to send");
-    next.release().expect("it was held all the while");
+    next.release().expect("it was held until now");
 }
 
 pub(super) fn a_wait_outlives_the_faults_of_its_link(kind: Kind) {
@@ -101,7 +101,7 @@ pub(super) fn a_wait_outlives_the_faults_of_its_link(kind: Kind) {
     let holder = kind.rival().of(&other, "n").lease(LONG).hold();
     let waiter = kind.of(&locks, "n").lease(LONG).locking();
     // Before that, the call would return an error at once.
-    wait_until("it is told to wait", || locks.stats().contended == 1);
+    wait_until("the call waits", || locks.stats().contended == 1);
     for fault in [Fault::Reset, Fault::HalfOpen, Fault::LoseAnswers] {
         redis.wait_until_queued("n", 1);
         proxy.strike_all(fault);

@@ -25,7 +25,7 @@ pub(super) fn a_lock_is_renewed_for_longer_than_its_lease(kind: Kind) {
     let rival = kind.rival().of(&other, &name);
     let owner = guard.lease().owner().to_owned();
     while begun.elapsed() < lease * 2 {
-        assert!(rival.try_lock().expect("it is asked").is_none());
+        assert!(rival.try_lock().expect("Redis replies").is_none());
         for key in kind.keys(&name) {
             let holders = redis.holders(&key);
             assert!(
@@ -42,8 +42,8 @@ pub(super) fn a_lock_is_renewed_for_longer_than_its_lease(kind: Kind) {
     assert_eq!(guard.lease().owner(), owner);
     // A busy machine may be late with a renewal. Then the state is `AtRisk`.
     assert_ne!(guard.lease().state(), LeaseState::Lost);
-    guard.release().expect("it was held all the while");
-    assert!(rival.try_lock().expect("it is asked").is_some());
+    guard.release().expect("it was held until now");
+    assert!(rival.try_lock().expect("Redis replies").is_some());
 }
 
 pub(super) fn an_unrenewed_lock_is_lost_at_the_end_of_its_lease(kind: Kind) {
@@ -54,7 +54,10 @@ pub(super) fn an_unrenewed_lock_is_lost_at_the_end_of_its_lease(kind: Kind) {
     let begun = Instant::now();
     let guard = kind.of(&one, &name).lease(lease).unrenewed().lock();
     let guard = guard.expect("it is free");
-    let loss = guard.on_lost().recv_timeout(PATIENCE).expect("it is told");
+    let loss = guard
+        .on_lost()
+        .recv_timeout(PATIENCE)
+        .expect("it is notified");
     assert!(begun.elapsed() >= least(lease), "it was lost too early");
     assert_eq!(
         (loss.fence, loss.cause),
@@ -70,11 +73,11 @@ pub(super) fn an_unrenewed_lock_is_lost_at_the_end_of_its_lease(kind: Kind) {
     // A receiver that is made later gets the loss too.
     assert_eq!(guard.on_lost().try_recv(), Ok(loss.clone()));
     let next = kind.rival().of(&other, &name).try_lock_for(PATIENCE);
-    let next = next.expect("it is asked").expect("it comes free");
+    let next = next.expect("Redis replies").expect("it becomes free");
     assert_eq!(lost(guard.release()), loss);
     // The renewal thread releases the lost lock in Redis. `close` returns `true` when that is done.
     assert!(one.close(PATIENCE));
-    next.release().expect("it was held all the while");
+    next.release().expect("it was held until now");
 }
 
 pub(super) fn a_guard_never_reads_held_after_its_key_is_gone(kind: Kind) {
@@ -85,7 +88,7 @@ pub(super) fn a_guard_never_reads_held_after_its_key_is_gone(kind: Kind) {
         let name = name("ends-first");
         let lock = kind.of(&locks, &name).lease(ms(lease)).unrenewed();
         let Ok(guard) = lock.lock() else {
-            // On a busy machine a short lease may end before the answer arrives. Then there is no guard.
+            // On a busy machine a short lease may end before the reply arrives. Then there is no guard.
             continue;
         };
         seen += 1;
@@ -101,7 +104,7 @@ pub(super) fn a_guard_never_reads_held_after_its_key_is_gone(kind: Kind) {
 
 pub(super) fn a_silent_server_loses_the_lock_at_its_deadline_for_ever(kind: Kind) {
     let server = Server::start();
-    // The renewal thread waits for an answer all the time, so another thread must end the lease.
+    // The renewal thread waits for a reply all the time, so another thread must end the lease.
     let locks = build(LockManager::single(&server.url()).io_timeout(PATIENCE * 2));
     let other = manager(&server.url());
     let guard = kind.of(&locks, "n").lease(secs(8)).lock();
@@ -117,14 +120,14 @@ pub(super) fn a_silent_server_loses_the_lock_at_its_deadline_for_ever(kind: Kind
         state != LeaseState::Held
     });
     guard.check().expect("at risk is not lost");
-    // No answer is on its way any more, so the deadline does not change.
+    // No reply is on its way any more, so the deadline does not change.
     let before = Instant::now();
     let left = lease.remaining();
     let after = Instant::now();
-    let loss = losses.recv_timeout(PATIENCE).expect("it is told");
+    let loss = losses.recv_timeout(PATIENCE).expect("it is notified");
     let told = Instant::now();
-    assert!(told + ms(1) >= before + left, "it was told too early");
-    assert!(told < after + left + SLACK, "it was told too late");
+    assert!(told + ms(1) >= before + left, "the notice came too early");
+    assert!(told < after + left + SLACK, "the notice came too late");
     assert_eq!(loss.cause, LostCause::Expired);
     assert_eq!(lease.state(), LeaseState::Lost);
     seen.push(lease.state());
@@ -132,14 +135,14 @@ pub(super) fn a_silent_server_loses_the_lock_at_its_deadline_for_ever(kind: Kind
     let course = [LeaseState::Held, LeaseState::AtRisk, LeaseState::Lost];
     assert_eq!(seen, course);
     assert_eq!(lost(guard.check()), loss);
-    // Redis answers the renewal now. That does not revive the lease.
+    // Redis replies to the renewal now. That does not revive the lease.
     server.resume();
     let next = kind.rival().of(&other, "n").try_lock_for(PATIENCE);
-    let _next = next.expect("it is asked").expect("it comes free");
+    let _next = next.expect("Redis replies").expect("it becomes free");
     assert_eq!(lease.state(), LeaseState::Lost);
     assert_eq!(lease.remaining(), Duration::ZERO);
     assert_eq!(lost(guard.release()), loss);
-    assert!(losses.try_recv().is_err(), "it was told twice");
+    assert!(losses.try_recv().is_err(), "the notice came twice");
 }
 
 pub(super) fn a_deleted_key_is_lost_as_removed(kind: Kind) {
@@ -162,7 +165,7 @@ fn a_deleted_key_costs_the_lock(kind: Kind, which: usize) {
     let losses = guard.on_lost();
     let keys = kind.keys(&name);
     let () = redis.ask(&["DEL", &keys[which]]);
-    let loss = losses.recv_timeout(PATIENCE).expect("it is told");
+    let loss = losses.recv_timeout(PATIENCE).expect("it is notified");
     assert_eq!(
         (loss.fence, loss.cause),
         (guard.fence(), LostCause::Removed)
@@ -173,18 +176,18 @@ fn a_deleted_key_costs_the_lock(kind: Kind, which: usize) {
     }
     // The guard is neither dropped nor renewed. All its names must come free.
     let next = kind.rival().of(&other, &name).try_lock_for(PATIENCE);
-    let next = next.expect("it is asked").expect("it comes free");
+    let next = next.expect("Redis replies").expect("it becomes free");
     assert_eq!(lost(guard.release()), loss);
     assert!(one.close(PATIENCE), "something is left to send");
     next.check()
         .expect("the loss of another guard does not matter");
-    next.release().expect("it was held all the while");
+    next.release().expect("it was held until now");
 }
 
 pub(super) fn on_lost_disconnects_at_a_healthy_end(kind: Kind) {
     let locks = manager(shared().url());
     for ends in [drop, |guard: crate::support::Guard| {
-        guard.release().expect("it was held all the while");
+        guard.release().expect("it was held until now");
     }] {
         let guard = kind.of(&locks, &name("healthy")).lock();
         let guard = guard.expect("it is free");
@@ -229,7 +232,7 @@ pub(super) fn extend_lengthens_and_never_shortens(kind: Kind) {
     let too_long = lease.extend(secs(25 * 60 * 60));
     assert!(matches!(too_long, Err(leasehold::Error::Config { .. })));
     is_long();
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
     assert!(kind.keys(&name).iter().all(|key| !redis.exists(key)));
 }
 
@@ -244,9 +247,9 @@ pub(super) fn max_hold_releases_for_the_others(kind: Kind) {
     let losses = guard.on_lost();
     // The lease of 30 s is renewed, so the other manager cannot wait for its end.
     let next = kind.rival().of(&other, &name).try_lock_for(secs(15));
-    let next = next.expect("it is asked").expect("it is released");
+    let next = next.expect("Redis replies").expect("it is released");
     assert!(begun.elapsed() >= limit);
-    let loss = losses.recv_timeout(PATIENCE).expect("it is told");
+    let loss = losses.recv_timeout(PATIENCE).expect("it is notified");
     assert_eq!(
         (loss.cause, loss.fence),
         (LostCause::MaxHold, guard.fence())
@@ -262,11 +265,11 @@ pub(super) fn max_hold_releases_for_the_others(kind: Kind) {
     assert!(next.fence() > guard_fence);
     next.check()
         .expect("the limit of another guard does not matter");
-    next.release().expect("it was held all the while");
+    next.release().expect("it was held until now");
     // A guard that ends within the limit is not lost.
     let guard = kind.of(&one, &name).max_hold(PATIENCE).lock();
     let guard = guard.expect("it is free");
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
 }
 
 pub(super) fn a_lost_lock_goes_to_the_next_waiter(kind: Kind) {
@@ -302,17 +305,17 @@ pub(super) fn the_loss_of_one_sharer_costs_the_others_nothing(kind: Kind) {
         (&limited, LostCause::MaxHold),
     ] {
         let loss = guard.on_lost().recv_timeout(PATIENCE);
-        assert_eq!(loss.expect("it is told").cause, cause);
+        assert_eq!(loss.expect("it is notified").cause, cause);
     }
     kept.check()
         .expect("the loss of another guard does not matter");
     assert!(losses.is_empty());
     let rival = kind.rival().of(&other, &name);
-    assert!(rival.try_lock().expect("it is asked").is_none());
+    assert!(rival.try_lock().expect("Redis replies").is_none());
     lost(unrenewed.release());
     lost(limited.release());
-    assert!(rival.try_lock().expect("it is asked").is_none());
-    kept.release().expect("it was held all the while");
-    let next = rival.try_lock_for(secs(15)).expect("it is asked");
+    assert!(rival.try_lock().expect("Redis replies").is_none());
+    kept.release().expect("it was held until now");
+    let next = rival.try_lock_for(secs(15)).expect("Redis replies");
     assert!(next.is_some());
 }

@@ -11,10 +11,10 @@ use crate::support::{
     patient, secs, shared, task, wait_in_vain, wait_until,
 };
 
-/// Shorter than what it is kept for.
+/// A lease that is shorter than [`KEPT`].
 const LEASE: Duration = secs(30);
 const KEPT: Duration = secs(600);
-/// So long that one of them too many shows, however slow the machine is.
+/// So long that one surplus block of fences shows, however slow the machine is.
 const QUANTUM: Duration = secs(600);
 
 /// Returns the server's time in microseconds.
@@ -27,7 +27,7 @@ fn micros(length: Duration) -> u64 {
     length.as_micros().try_into().expect("it is short")
 }
 
-/// Each of its keys lives on for about what it is kept for, and no longer.
+/// Checks that each key of the lock lives for about `KEPT`, and no longer.
 #[track_caller]
 fn is_kept(redis: &Raw, kind: Kind, name: &str) -> Vec<Duration> {
     let keys = kind.keys(name).into_iter();
@@ -46,7 +46,7 @@ pub(super) fn a_released_lock_stays_taken_until_min_hold_is_over(kind: Kind) {
     let (one, other) = (manager(redis.url()), manager(redis.url()));
     let lock = kind.of(&one, &name).lease(LEASE).min_hold(KEPT);
     let guard = lock.lock().expect("it is free");
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
     is_kept(redis, kind, &name);
     for locks in [&one, &other] {
         wait_in_vain(|| kind.rival().of(locks, &name).try_lock());
@@ -60,11 +60,11 @@ pub(super) fn a_lock_that_is_kept_goes_to_no_thread_of_its_process(kind: Kind) {
     let lock = kind.of(&locks, &name).lease(LEASE).min_hold(KEPT);
     let guard = lock.lock().expect("it is free");
     let waiter = kind.rival().of(&locks, &name).locking_asleep();
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
     redis.wait_until_queued(&name, 1);
     assert!(waiter.waits());
     is_kept(redis, kind, &name);
-    // Its time is over.
+    // Simulates the end of the time.
     for key in kind.keys(&name) {
         let () = redis.ask(&["DEL", &key]);
     }
@@ -78,7 +78,7 @@ pub(super) fn a_release_after_min_hold_frees_the_lock(kind: Kind) {
     let guard = kind.of(&locks, &name).min_hold(ms(1)).lock();
     let (guard, begun) = (guard.expect("it is free"), Instant::now());
     wait_until("it has passed", || begun.elapsed() > ms(2));
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
     assert!(kind.keys(&name).iter().all(|key| !redis.exists(key)));
 }
 
@@ -87,9 +87,12 @@ pub(super) fn a_lock_that_max_hold_ends_stays_taken_until_min_hold_is_over(kind:
     let locks = manager(redis.url());
     let lock = kind.of(&locks, &name).lease(LEASE).min_hold(KEPT);
     let guard = lock.max_hold(ms(1)).lock().expect("it is free");
-    let loss = guard.on_lost().recv_timeout(PATIENCE).expect("it is told");
+    let loss = guard
+        .on_lost()
+        .recv_timeout(PATIENCE)
+        .expect("it is notified");
     assert_eq!(loss.cause, LostCause::MaxHold);
-    // The release is sent in the background.
+    // The renewal thread sends the release.
     wait_until("each key is kept", || {
         let keys = kind.keys(&name).into_iter();
         keys.flat_map(|key| redis.holders(&key))
@@ -132,22 +135,22 @@ pub(super) fn a_waiter_that_queues_at_a_kept_lock_has_it_next(kind: Kind) {
         let lock = kind.of(&one, &name).lease(LEASE).min_hold(KEPT);
         let guard = lock.lock().expect("it is free");
         let owner = guard.lease().owner().to_owned();
-        guard.release().expect("it was held all the while");
+        guard.release().expect("it was held until now");
         let waiter = kind.rival().of(&other, &name).locking();
         redis.wait_until_queued(&keys[0], 1);
         if kind.family() == Kind::Mutex {
-            // The sign of a kept lock, and after it the mark of a waiter.
+            // The value ends with the sign of a kept lock, and then the mark for waiters.
             assert_eq!(redis.get(&keys[0]), Some(format!("{owner}!~!")));
         }
-        let info = one.inspect(&keys[0]).expect("it is asked");
+        let info = one.inspect(&keys[0]).expect("Redis replies");
         let holders = info.expect("it is kept").holders;
         let owners: Vec<_> = holders.into_iter().map(|holder| holder.owner).collect();
         assert_eq!(owners, [&*owner]);
         for key in &keys {
             if is_broken {
-                assert!(one.force_release(key, &owner).expect("it is asked"));
+                assert!(one.force_release(key, &owner).expect("Redis replies"));
             } else {
-                // Its time is over.
+                // Simulates the end of the time.
                 let () = redis.ask(&["DEL", key]);
             }
         }
@@ -167,9 +170,9 @@ pub(super) fn a_timeout_at_a_kept_lock_names_the_last_owner(kind: Kind) {
     let lock = kind.of(&locks, &name).lease(LEASE).min_hold(KEPT);
     let guard = lock.lock().expect("it is free");
     let owner = guard.lease().owner().to_owned();
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
     let rival = kind.rival().of(&locks, &name);
-    // The last finds the mark that the second has left.
+    // The last wait finds the mark that the second wait has left.
     for wait in [Duration::ZERO, ms(600), Duration::ZERO] {
         assert_eq!(holder_at_timeout(&rival, wait).as_deref(), Some(&*owner));
     }
@@ -185,10 +188,8 @@ pub(super) fn a_repeated_release_lengthens_no_min_hold(kind: Kind) {
         let lock = kind.of(&locks, name).lease(LEASE).min_hold(KEPT);
         lock.lock().expect("it is free")
     };
-    // So that the server knows the script.
-    locked("first")
-        .release()
-        .expect("it was held all the while");
+    // Loads the script into the server.
+    locked("first").release().expect("it was held until now");
     let guard = locked(name);
     proxy.strike(Role::Pool, Fault::LoseAnswers);
     let released = guard.release();
@@ -210,13 +211,13 @@ pub(super) fn a_repeated_release_lengthens_no_min_hold(kind: Kind) {
 
 pub(super) fn fences_do_not_run_ahead_of_the_clock_with_min_hold(kind: Kind) {
     let (redis, name) = (shared(), name("kept-fences"));
-    // More than there are permits, so that they wait for each other.
+    // There are more tasks than permits, so that they wait for each other.
     let tasks = [(); 5].map(|()| {
         let locks = build(patient(redis.url()).quantum(QUANTUM));
         let lock = kind.of(&locks, &name).min_hold(ms(5));
         task(move || {
             let turns = (0..4).map(|_| {
-                let guard = lock.lock().expect("its turn");
+                let guard = lock.lock().expect("it gets its turn");
                 let fence = guard.fence();
                 guard.release().expect("it is held");
                 fence
@@ -234,7 +235,7 @@ pub(super) fn a_lock_that_is_kept_gives_its_unused_fences_back(kind: Kind) {
     let first = kind.rival().of(&manager(redis.url()), &name).hold();
     let locks = build(patient(redis.url()).quantum(QUANTUM));
     let lock = kind.of(&locks, &name).lease(LEASE);
-    // It has waited, so it reserves a quantum's fences, and passes them on to the next.
+    // A thread waited for it, so it reserves the fences of a quantum, and hands them on in memory.
     let second = lock.locking_asleep();
     redis.wait_until_queued(&kind.keys(&name)[0], 1);
     let third = lock.min_hold(KEPT).locking_asleep();
@@ -246,7 +247,7 @@ pub(super) fn a_lock_that_is_kept_gives_its_unused_fences_back(kind: Kind) {
     is_kept(redis, kind, &name);
     for key in kind.keys(&name) {
         let last: u64 = redis.ask(&["GET", &fence_of(&key)]);
-        // Permits that stand beside each other share a quantum's fences, and only the last to reserve some gives any back.
+        // Permits of one process share the fences of a quantum. Only the owner that reserved last gives any back.
         let beside = kind.crowd().map_or(0, |_| micros(QUANTUM));
         let now = now(redis);
         assert!(last <= now + beside, "{last} is ahead of {now}");

@@ -1,4 +1,4 @@
-//! A server that refuses to write or does not answer. No lock is lost if that lasts for less than a lease.
+//! A server that refuses to write or does not reply. No lock is lost if that lasts for less than a lease.
 
 use std::fs;
 use std::time::Duration;
@@ -134,7 +134,7 @@ pub(super) fn an_endless_script_of_another_client_costs_nothing(kind: Kind) {
 
 pub(super) fn a_server_that_loads_its_data_for_a_while_costs_nothing(kind: Kind) {
     both_ways(kind, |kind| {
-        // Loading takes half a minute unless `key-load-delay` changes. The server answers while it loads.
+        // Loading takes half a minute unless `key-load-delay` changes. The server replies while it loads.
         let server = Server::with(&[
             "--rdbcompression",
             "no",
@@ -159,7 +159,7 @@ pub(super) fn a_server_that_loads_its_data_for_a_while_costs_nothing(kind: Kind)
     });
 }
 
-/// Waits until the server answers with an error.
+/// Waits until the server replies with an error.
 #[track_caller]
 fn wait_until_says(redis: &Raw, code: &str) {
     wait_until(code, || match redis.try_ask::<String>(&["PING"]) {
@@ -236,7 +236,7 @@ pub(super) fn clients_paused_for_longer_than_the_lease_lose_it_once(kind: Kind) 
         let pair = HolderAndWaiter::new(kind, Server::start(), secs(3));
         let losses = pair.guard.on_lost();
         let () = pair.redis.ask(&["CLIENT", "PAUSE", "7000", which]);
-        let loss = losses.recv_timeout(PATIENCE).expect("it is told");
+        let loss = losses.recv_timeout(PATIENCE).expect("it is notified");
         assert_eq!(loss.cause, LostCause::Expired);
         // Redis executes the requests of the pause now. None of them revives the lease.
         pair.waiter.locked();

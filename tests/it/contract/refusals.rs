@@ -35,7 +35,7 @@ pub(super) fn a_key_of_another_type_is_the_wrong_type(kind: Kind) {
         assert_eq!(left, ["a list"]);
         let () = redis.ask(&["DEL", &key]);
         // The other keys of the lock are free.
-        assert!(lock.try_lock().expect("it is asked").is_some());
+        assert!(lock.try_lock().expect("Redis replies").is_some());
     }
 }
 
@@ -57,7 +57,7 @@ pub(super) fn a_fence_of_another_type_leaves_no_lock_behind(kind: Kind) {
             assert_eq!(left, None, "a lock without a fence is an orphan");
         }
         let () = redis.ask(&["DEL", &fence]);
-        assert!(lock.try_lock().expect("it is asked").is_some());
+        assert!(lock.try_lock().expect("Redis replies").is_some());
     }
 }
 
@@ -85,11 +85,11 @@ pub(super) fn a_name_that_another_kind_holds_is_the_wrong_type(kind: Kind) {
                 assert!(wrong, "held as {stranger:?}: {outcome:?}");
             }
             held.check().expect("a refused request does not matter");
-            held.release().expect("it was held all the while");
+            held.release().expect("it was held until now");
             // A name has one kind while it is held, and any kind later.
-            let guard = kind.of(&locks, &name).try_lock().expect("it is asked");
+            let guard = kind.of(&locks, &name).try_lock().expect("Redis replies");
             let guard = guard.expect("it is free");
-            guard.release().expect("it was held all the while");
+            guard.release().expect("it was held until now");
         }
     }
 }

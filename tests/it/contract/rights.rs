@@ -52,7 +52,7 @@ pub(super) fn a_user_without_scripts_or_the_keys_is_denied_at_once(kind: Kind) {
         let left: Vec<String> = server.raw().ask(&["KEYS", "*"]);
         assert!(left.is_empty(), "{rights:?}: {left:?}");
         grant(&server.raw(), &["+evalsha", "+eval", "~*"]);
-        let guard = lock.try_lock().expect("it is asked");
+        let guard = lock.try_lock().expect("Redis replies");
         assert!(guard.is_some(), "{rights:?}");
     }
 }
@@ -127,7 +127,7 @@ pub(super) fn a_right_that_is_missing_leaves_no_lock_behind(kind: Kind) {
             Err(error) => panic!("{name}: {error:?}"),
         }
         let next = kind.rival().of(&other, name).try_lock_for(PATIENCE);
-        let next = next.expect("it is asked");
+        let next = next.expect("Redis replies");
         drop(next.unwrap_or_else(|| panic!("{name}: a lock was left behind")));
         wait_until("nothing but fences is left", only_fences_are_left);
     }
@@ -157,7 +157,7 @@ pub(super) fn rights_taken_away_for_a_while_end_waits_and_cost_no_lease(kind: Ki
         pair.wait_until_renewed();
         pair.guard.check().expect("it is held");
         let release = pair.guard.release();
-        release.expect("it was held all the while");
+        release.expect("it was held until now");
         only_fences_are_left(&pair.redis, kind, NAME);
         only_fences_are_left(&pair.redis, kind, "other");
     });
@@ -171,12 +171,12 @@ pub(super) fn rights_taken_away_for_ever_lose_the_lock_at_its_deadline(kind: Kin
     let guard = guard.expect("it is free");
     let losses = guard.on_lost();
     grant(&redis, &["-evalsha", "-eval"]);
-    let loss = losses.recv_timeout(PATIENCE).expect("it is told");
+    let loss = losses.recv_timeout(PATIENCE).expect("it is notified");
     assert_eq!(loss.cause, LostCause::Expired);
     let next = kind.rival().of(&other, NAME).try_lock_for(PATIENCE);
-    let next = next.expect("it is asked").expect("it comes free");
+    let next = next.expect("Redis replies").expect("it becomes free");
     assert_eq!(lost(guard.release()), loss);
-    next.release().expect("it was held all the while");
+    next.release().expect("it was held until now");
 }
 
 /// A renewal that may not read the time to live must not set a shorter one.
@@ -198,7 +198,7 @@ pub(super) fn a_renewal_without_the_right_to_pttl_shortens_no_lease(kind: Kind) 
     }
     guard.check().expect("it is held");
     grant(&redis, &["+pttl"]);
-    guard.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
 }
 
 /// Replaces a key of the lock by a list.
@@ -218,7 +218,7 @@ pub(super) fn holder_and_waiter_learn_that_their_key_was_replaced(kind: Kind) {
             matches!(outcome, Err(Error::WrongType { .. })),
             "{outcome:?}"
         );
-        let loss = losses.recv_timeout(PATIENCE).expect("it is told");
+        let loss = losses.recv_timeout(PATIENCE).expect("it is notified");
         assert_eq!(loss.cause, LostCause::Taken);
         assert_eq!(lost(pair.guard.release()), loss);
         // The list belongs to another client, and stays.
@@ -264,8 +264,8 @@ pub(super) fn a_companion_replaced_while_held_costs_no_lease(kind: Kind) {
             let () = pair.redis.ask(&["DEL", companion]);
             // The renewal thread repeats a refused release. So the lock is free long before its lease ends.
             let next = kind.rival().of(&pair.other, NAME).try_lock_for(secs(6));
-            let next = next.expect("it is asked").expect("it comes free");
-            next.release().expect("it was held all the while");
+            let next = next.expect("Redis replies").expect("it becomes free");
+            next.release().expect("it was held until now");
         });
     }
 }

@@ -1,4 +1,4 @@
-//! Faults that come as fast as they can, while threads lock, wait, pass on, hand over and renew.
+//! Faults in rapid succession, while threads lock, wait, renew, hand over, and hand on in memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -10,7 +10,7 @@ use crate::support::{
     Kind, PATIENCE, Raw, Server, Subject, Task, add_under, added, manager, secs, task, wait_until,
 };
 
-/// Repeats something until it is told to stop; says how often it did.
+/// Repeats `f` until the flag is set. The task returns the number of repetitions.
 fn over_and_over(mut f: impl FnMut() + Send + 'static) -> (Arc<AtomicBool>, Task<u32>) {
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
@@ -41,7 +41,7 @@ pub(super) fn scripts_flushed_all_the_time_lose_nothing(kind: Kind) {
         let flushed = redis::cmd("SCRIPT").arg("FLUSH").exec(&mut connection);
         flushed.expect("the server is there");
     });
-    // One that is renewed all the while, beside those that come and go.
+    // One lock is renewed all the time, while others come and go.
     let kept = kind.of(&one, "kept").lease(secs(9)).lock();
     let kept = kept.expect("it is free");
     let turns: Vec<_> = [&one, &other, &one, &other]
@@ -49,7 +49,7 @@ pub(super) fn scripts_flushed_all_the_time_lose_nothing(kind: Kind) {
             let (lock, redis) = (kind.of(locks, "busy"), redis.clone());
             task(move || {
                 if kind == Kind::Reader {
-                    (0..TURNS).for_each(|_| drop(lock.lock().expect("it comes free")));
+                    (0..TURNS).for_each(|_| drop(lock.lock().expect("it becomes free")));
                 } else {
                     add_under(&redis, &lock, TURNS);
                 }
@@ -62,7 +62,7 @@ pub(super) fn scripts_flushed_all_the_time_lose_nothing(kind: Kind) {
     }
     wait_until("it is renewed", || one.stats().renewed > 1);
     assert_ne!(kept.lease().state(), LeaseState::Lost);
-    kept.release().expect("it was held all the while");
+    kept.release().expect("it was held until now");
     stop.store(true, Ordering::Relaxed);
     assert!(flushes.end() > 20);
     if kind != Kind::Reader {
@@ -76,7 +76,7 @@ pub(super) fn scripts_flushed_all_the_time_lose_nothing(kind: Kind) {
     only_fences_are_left(&redis, kind, "busy");
 }
 
-/// Locks, although a connection may be closed in the middle of it: the first error of a call is the caller's.
+/// Locks, and repeats a call that fails: a connection may be closed during its first request.
 fn lock_somehow(lock: &Subject) -> crate::support::Guard {
     let mut guard = None;
     wait_until("it is locked", || match lock.lock() {
@@ -98,7 +98,7 @@ pub(super) fn connections_killed_one_after_the_other_lose_nothing(kind: Kind) {
     let crowd = kind.crowd().map(|crowd| crowd.of(&one, "busy").hold());
     let kept = kind.of(&one, "kept").lease(secs(9)).lock();
     let kept = kept.expect("it is free");
-    // Read and written in two steps, as by who relies on the lock.
+    // Each thread reads the number and then writes it, like a program that relies on the lock.
     let (sum, turns) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let workers = [&one, &other, &one, &other].map(|locks| {
         let lock = kind.of(locks, "busy");
@@ -110,7 +110,7 @@ pub(super) fn connections_killed_one_after_the_other_lose_nothing(kind: Kind) {
             sum.store(before + 1, Ordering::Relaxed);
             turns.fetch_add(1, Ordering::Relaxed);
             match guard.release() {
-                // Unknown, and then seen to in the background.
+                // The outcome of the release is unknown. The renewal thread repeats it.
                 Ok(()) | Err(Error::Unavailable { .. }) => {}
                 Err(error) => panic!("{error:?}"),
             }
@@ -123,7 +123,7 @@ pub(super) fn connections_killed_one_after_the_other_lose_nothing(kind: Kind) {
         .map(|id| id.to_string())
         .expect("it has one");
     for kill in 0..KILLS {
-        // Each in turn, of the pools, of the renewal, and the listeners'.
+        // Closes the connections of the pools, of the renewals and of the subscriptions in turn.
         let list: String = redis::cmd("CLIENT")
             .arg("LIST")
             .query(&mut killer)
@@ -149,7 +149,7 @@ pub(super) fn connections_killed_one_after_the_other_lose_nothing(kind: Kind) {
     let renewed = one.stats().renewed;
     wait_until("it is renewed", || one.stats().renewed > renewed);
     assert_ne!(kept.lease().state(), LeaseState::Lost);
-    kept.release().expect("it was held all the while");
+    kept.release().expect("it was held until now");
     if kind != Kind::Reader {
         assert_eq!(sum.load(Ordering::Relaxed), done);
     }

@@ -30,7 +30,7 @@ pub(super) fn a_lock_leaves_only_its_fence_in_redis(kind: Kind) {
 
     // After a try and a wait that were not granted the lock.
     let holder = rival.hold();
-    assert!(lock.try_lock().expect("it is asked").is_none());
+    assert!(lock.try_lock().expect("Redis replies").is_none());
     let in_vain = lock.try_lock_for(ms(300));
     assert!(!matches!(in_vain, Ok(Some(_))), "{in_vain:?}");
     redis.wait_until_queued(&name, 0);
@@ -63,7 +63,7 @@ pub(super) fn fences_rise_from_guard_to_guard(kind: Kind) {
         let guard = kind.of(locks, &name).lock().expect("it is free");
         let fences: Vec<_> = guard.leases().iter().map(leasehold::Lease::fence).collect();
         assert!(last.iter().zip(&fences).all(|(last, fence)| last < fence));
-        guard.release().expect("it was held all the while");
+        guard.release().expect("it was held until now");
         let fence = child.lock_as(kind, &name);
         assert!(fence > fences[0]);
         assert_eq!(child.ask(format_args!("release {name}")), "released");
@@ -86,7 +86,7 @@ pub(super) fn readers_have_the_last_writers_fence(kind: Kind) {
             let writer = kind.rival().of(&other, &name).lock().expect("it is free");
             assert!(writer.fence() > last);
             let fence = writer.fence();
-            writer.release().expect("it was held all the while");
+            writer.release().expect("it was held until now");
             Some(fence)
         };
         let first = kind.of(&one, &name).lock().expect("it is free");
@@ -97,7 +97,7 @@ pub(super) fn readers_have_the_last_writers_fence(kind: Kind) {
         assert!(before.is_none_or(|before| before == fence));
         for reader in [first, second, third] {
             assert_eq!(reader.fence(), fence);
-            reader.release().expect("it was held all the while");
+            reader.release().expect("it was held until now");
         }
         assert_eq!(child.ask(format_args!("release {name}")), "released");
         last = fence;

@@ -25,8 +25,8 @@ pub(super) fn a_wait_returns_none_at_its_deadline_and_not_before(kind: Kind) {
     holder.release();
     for locks in [&one, &other] {
         let guard = kind.of(locks, &name).try_lock_for(secs(15));
-        let guard = guard.expect("it is asked").expect("it is free again");
-        guard.release().expect("it was held all the while");
+        let guard = guard.expect("Redis replies").expect("it is free again");
+        guard.release().expect("it was held until now");
     }
 }
 
@@ -129,10 +129,10 @@ pub(super) fn close_ends_waits_and_leaves_guards(kind: Kind) {
     redis.wait_until_renewed(&kept, 2);
     redis.wait_until_renewed(&mine, 2);
     guard.check().expect("it is held");
-    guard.release().expect("it was held all the while");
-    blocking.release().expect("it was held all the while");
+    guard.release().expect("it was held until now");
+    blocking.release().expect("it was held until now");
     assert!(!redis.exists(&kept) && !redis.exists(&mine));
     // Other managers are not affected.
     theirs.check().expect("it is held");
-    theirs.release().expect("it was held all the while");
+    theirs.release().expect("it was held until now");
 }

@@ -1,4 +1,4 @@
-//! Another client, in a program apart from this one: it reads a command a line, and answers each with a line, `yes` or `no`.
+//! Another client, in a separate program. It reads one command a line, and replies to each with a line, `yes` or `no`.
 
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, Write};

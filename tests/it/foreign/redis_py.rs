@@ -41,7 +41,7 @@ impl Foreign for RedisPy {
         self.0.ask("release")
     }
 
-    /// As its own users wait.
+    /// Waits by redis-py's own blocking call.
     fn acquire(&mut self, ttl: Duration) {
         assert!(self.0.ask_with("wait", Some(ttl)));
     }

@@ -1,4 +1,4 @@
-//! Mutexes, and sets of them.
+//! Mutexes and multi-locks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::slice;
@@ -37,20 +37,20 @@ const MULTI_ACQUIRE: &str = script!(
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Asks for its names, and waits or only tries.
+    /// The owner asks for its names. With `true` it waits, otherwise it tries.
     Acquire(usize, bool),
     Release(usize),
     Cancel(usize),
-    /// Ends an owner in favour of another one with the same names.
+    /// One owner ends, and another with the same names takes over.
     TakeOver(usize, usize),
     /// A waiter dies.
     Die(usize),
-    /// A key runs out.
+    /// A key expires.
     RunOut(usize),
 }
 
 const KEYS: [&str; 3] = ["a", "b", "c"];
-/// What each wants: the first two owners of each kind are one process's attempts after each other.
+/// The names of each owner. Owners with equal names are attempts of one process after each other.
 const SETS: [&[&str]; 10] = [
     &["a"],
     &["a"],
@@ -76,19 +76,19 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What is known from the replies.
+/// The state that follows from the replies.
 #[derive(Default)]
 struct Known {
     granted: BTreeSet<usize>,
-    /// Whoever lost what it was granted asks no more before it is cancelled.
+    /// Owners that lost a lock. They send nothing more until they are cancelled.
     lost: BTreeSet<usize>,
-    /// Who was told of a key that is free, and has not asked since: it may be dead, and then a poll finds out.
+    /// Waiters that were woken for a free key and have not asked since. They may be dead, which a later poll finds.
     told: BTreeSet<(&'static str, usize)>,
-    /// Keys that ran out, and that nobody has taken since.
+    /// Keys that expired, and that no owner has taken since.
     run_out: BTreeSet<&'static str>,
-    /// Keys that a set keeps for the moment: they run out by themselves, before the next step where that is slow.
+    /// Keys that a waiting multi-lock keeps for the moment. They may expire before the next step on a slow machine.
     kept: BTreeSet<&'static str>,
-    /// A newcomer takes what is free past the queue, and only the next who is told that it is held marks it.
+    /// Owners that took a free key although others wait. The next waiter that finds the key held marks its value.
     unmarked: BTreeSet<(&'static str, usize)>,
     fences: BTreeMap<&'static str, i64>,
 }
@@ -103,7 +103,7 @@ fn sets(redis: &mut Redis, history: &[Step]) -> Check {
                 if known.lost.contains(&who) {
                     continue;
                 }
-                // Who waits goes on waiting.
+                // An owner that waits goes on waiting.
                 let reply = acquire(redis, who, waits || is_waiting(who), "");
                 known.answered(redis, who, &reply)?;
                 who
@@ -151,8 +151,8 @@ fn sets(redis: &mut Redis, history: &[Step]) -> Check {
         for (key, before) in KEYS.into_iter().zip(queues) {
             known.agrees(redis, actor, key, &before)?;
         }
-        // Whoever was granted still has all. Who waits may keep what comes before the name that it waits for, and who
-        // does not has none.
+        // An owner that was granted its names still has all of them. An owner that waits may only keep names before
+        // the one that it waits for. All others have none.
         for (who, set) in SETS.iter().enumerate() {
             let held = set.iter().filter(|key| holder(redis, key).0 == Some(who));
             let held = held.count();
@@ -172,7 +172,7 @@ fn sets(redis: &mut Redis, history: &[Step]) -> Check {
 }
 
 impl Known {
-    /// Notes a grant, which must be of all names, with a fence of each that is larger than the one before.
+    /// Records a grant. It must cover all names, each with a larger fence than before.
     fn answered(&mut self, redis: &mut Redis, who: usize, reply: &Value) -> Check {
         let parts = match reply {
             Value::Int(_) => slice::from_ref(reply),
@@ -196,7 +196,7 @@ impl Known {
         Ok(())
     }
 
-    /// What must be so of a key after somebody has done something; `before` is who waited for it.
+    /// Checks a key after a step of `actor`. `before` lists the waiters before that step.
     fn agrees(
         &mut self,
         redis: &mut Redis,
@@ -206,14 +206,14 @@ impl Known {
     ) -> Check {
         let now = redis.queue(key);
         let me = owner(actor);
-        // Who left a queue unasked was given the key, told that it is free, or dead.
+        // A waiter that left the queue without asking was given the key, woken for a free key, or dead.
         for (who, set) in SETS.iter().enumerate() {
             let gone = before.contains(&owner(who)) && !now.contains(&owner(who));
             if gone && who != actor && set.len() > 1 {
                 self.told.insert((key, who));
             }
         }
-        // The others kept their places.
+        // The other waiters kept their places.
         let kept: Vec<_> = before.iter().filter(|who| now.contains(who)).collect();
         let kept_now: Vec<_> = now.iter().filter(|who| before.contains(who)).collect();
         prop_assert_eq!(kept, kept_now, "{}", key);
@@ -245,7 +245,7 @@ impl Known {
     }
 }
 
-/// Who holds a key, and whether it is marked.
+/// Returns the holder of a key, and whether its value has the mark for waiters.
 fn holder(redis: &mut Redis, key: &str) -> (Option<usize>, bool) {
     let value: Option<String> = redis.ask(&["GET", key]);
     let Some(value) = value else {
@@ -299,7 +299,7 @@ fn mutexes_and_multi_locks_agree_with_their_rules() {
     );
 }
 
-/// Two sets that keep a name each and wait for the same one.
+/// Two multi-locks each keep a name and wait for the same third name.
 #[test]
 fn multi_locks_at_the_front_of_a_queue_keep_their_order() {
     let [a, b, c, bc, ac] = [0, 2, 3, 6, 7];
@@ -331,7 +331,7 @@ fn multi_locks_at_the_front_of_a_queue_keep_their_order() {
     });
 }
 
-/// Two sets stand in front of a waiter that did not come to the front, and another such waiter comes.
+/// Two multi-locks stand at the front, before a waiter from the rest of the queue. Then another such waiter comes.
 #[test]
 fn the_front_of_a_queue_and_the_rest_take_turns() {
     let [a, b, c, bc, ac, waiting] = [0, 2, 3, 6, 7, 9];
@@ -369,7 +369,7 @@ fn the_front_of_a_queue_and_the_rest_take_turns() {
     }
 }
 
-/// The owner that was to ask when the gap ends gives up: after a hand-over, and after a take-over.
+/// The waiter that would ask when the gap ends gives up: once after a hand-over, once after a take-over.
 #[test]
 fn a_cancel_in_a_poller_gap_wakes_the_next_waiter() {
     let life = LIFE.to_string();
@@ -410,7 +410,8 @@ fn a_cancel_in_a_poller_gap_wakes_the_next_waiter() {
     }
 }
 
-/// A set of two names, of which one is free and has a waiter: first in a poller gap, then because its key has run out.
+/// A multi-lock needs two names. One of them is free and has a waiter: first in a poller gap, then because its key
+/// has expired.
 #[test]
 fn a_multi_lock_does_not_take_a_free_name_that_has_waiters() {
     let life = LIFE.to_string();
@@ -454,12 +455,12 @@ fn a_multi_lock_does_not_take_a_free_name_that_has_waiters() {
         );
     }
     assert_eq!(redis.queue("a"), ["lh1:2:x", "lh1:3:x"]);
-    // The gap has ended, and nobody has taken the name: the set gives it to the first waiter.
+    // The gap has ended and no client took the name, so the multi-lock gives it to the first waiter.
     let [_, _, waiters] = companions_of("a");
     let () = redis.ask(&["HDEL", &waiters, "=gap"]);
     let reply = ask(&mut redis, MULTI_ACQUIRE, &["a", "b"], "lh1:3:x", "", &[""]);
     assert_eq!(held(&reply).1, "lh1:2:x");
-    // Nobody is before the set any more.
+    // No waiter stands before the multi-lock any more.
     let () = redis.ask(&["DEL", "a"]);
     let reply = ask(&mut redis, MULTI_ACQUIRE, &["a", "b"], "lh1:3:x", "", &[""]);
     assert!(

@@ -1,4 +1,4 @@
-//! Readers and writers, and permits.
+//! Readers, writers and permits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use redis::Value;
 
 use super::{CLAIM, Check, LEASE, LIFE, Redis, owner, run};
 
-/// What a writer takes.
+/// The units that a writer takes.
 const ALL: u64 = 4_294_967_295;
 
 const SHARE_RELEASE: &str = script!("value.lua", "queue.lua", "share.lua", "share_release.lua");
@@ -25,18 +25,18 @@ const SHARE_ACQUIRE: &str = script!(
 
 #[derive(Clone, Copy, Debug)]
 enum Act {
-    /// Asks, and waits or only tries.
+    /// The owner asks. With `true` it waits, otherwise it tries.
     Acquire(usize, bool),
     Release(usize),
     Cancel(usize),
-    /// Somebody breaks its hold.
+    /// An operator breaks the owner's lock.
     Break(usize),
     Renew(usize),
-    /// The lease of a holder runs out unnoticed.
+    /// The lease of a holder expires, and no script has noticed it yet.
     Lapse(usize),
-    /// A waiter was last seen longer ago than half of what is believed, or than all of it.
+    /// Sets the last poll of a waiter back: by more than half of `LIFE`, or by more than all of it if `true`.
     Tire(usize, bool),
-    /// Ends one owner in favour of another.
+    /// One owner ends, and another takes over.
     TakeOver(usize, usize),
 }
 
@@ -63,14 +63,14 @@ enum Seen {
     Dead,
 }
 
-/// A lock of so many units: who holds some, whose lease has run out, and who waits, the first in front.
+/// The model of a lock with `of` units: its holders, those of them whose lease expired, and its waiters in order.
 struct Shares {
     of: u64,
     units: [u64; OWNERS],
     held: BTreeSet<usize>,
     run_out: BTreeSet<usize>,
     waiting: Vec<(usize, Seen)>,
-    /// The last fence that a writer or a permit had.
+    /// The last fence of a writer or a permit.
     fence: u64,
     blocks: BTreeMap<usize, (u64, u64)>,
 }
@@ -84,7 +84,8 @@ impl Shares {
         self.used() + self.units[who] <= self.of
     }
 
-    /// What every request does first. Whether leases had run out, and whether a writer's has ended.
+    /// Drops expired holders, as each request does first. Returns whether there were any, and whether one was a
+    /// writer.
     fn prune(&mut self) -> (bool, bool) {
         let gone = std::mem::take(&mut self.run_out);
         let wrote = gone.iter().any(|who| self.units[*who] == ALL);
@@ -102,7 +103,7 @@ impl Shares {
         self.waiting.retain(|(other, _)| *other != who);
     }
 
-    /// Returns whether anybody but `me` was let in.
+    /// Grants waiters what is free. Returns whether any waiter but `me` was granted.
     fn advance(&mut self, me: Option<usize>, lapsed: bool, wrote: bool) -> bool {
         let mut given = false;
         let is_believed = |who: usize, seen: Seen| {
@@ -153,7 +154,7 @@ impl Shares {
 
 const NAME: &str = "n";
 
-// One arm for each act, and nothing but arms.
+// The function is long because it has one arm for each act.
 #[allow(clippy::too_many_lines)]
 fn shares(redis: &mut Redis, of: u64, units: [u64; OWNERS], history: &[Act]) -> Check {
     let mut model = Shares {
@@ -176,7 +177,7 @@ fn shares(redis: &mut Redis, of: u64, units: [u64; OWNERS], history: &[Act]) -> 
                 granted(&mut model, who, &reply)?;
             }
             Act::TakeOver(from, to) => {
-                // Writers alone do so, and in favour of one that is not there yet.
+                // Only writers take over, and only for an owner that neither holds nor waits.
                 let is_new = !model.held.contains(&to) && model.waiting.iter().all(|w| w.0 != to);
                 if of != ALL || units[from] != ALL || from == to || !is_new {
                     continue;
@@ -191,7 +192,7 @@ fn shares(redis: &mut Redis, of: u64, units: [u64; OWNERS], history: &[Act]) -> 
                     model.held.insert(to);
                     model.advance(Some(to), lapsed, wrote);
                 } else {
-                    // Whoever finds what has run out lets in who waits for it.
+                    // A request that finds expired holders grants the waiters.
                     model.advance(None, lapsed, wrote);
                     prop_assert_eq!(&reply, &Value::Int(-1));
                 }
@@ -206,7 +207,7 @@ fn shares(redis: &mut Redis, of: u64, units: [u64; OWNERS], history: &[Act]) -> 
                 let dropped = model.drop(who, &mut wrote);
                 let given = model.advance(None, lapsed, wrote);
                 let (used, last) = match model.blocks.remove(&who) {
-                    // A guard or two of the block of ten.
+                    // The block has ten fences. This uses one of them, or two.
                     Some((first, last)) if dropped => {
                         model.fence = model.fence.max(first + 1);
                         ((first + 1).to_string(), last.to_string())
@@ -239,7 +240,7 @@ fn shares(redis: &mut Redis, of: u64, units: [u64; OWNERS], history: &[Act]) -> 
             }
             Act::Break(who) => {
                 let mut dropped = false;
-                // What nobody holds is nobody's to break, and left as it is.
+                // If there is no holder, the script changes nothing.
                 if !model.held.is_empty() {
                     let (lapsed, mut wrote) = model.prune();
                     dropped = model.drop(who, &mut wrote);
@@ -274,7 +275,7 @@ fn shares(redis: &mut Redis, of: u64, units: [u64; OWNERS], history: &[Act]) -> 
             }
         }
         agrees(redis, &model, step)?;
-        // Nobody's lease was cut short but that of the one who asked, or whose time was over.
+        // No lease was shortened.
         let after: BTreeMap<String, u64> =
             redis.ask(&["ZRANGEBYSCORE", NAME, "1", "+inf", "WITHSCORES"]);
         for (share, end) in &after {
@@ -330,7 +331,7 @@ fn share_acquire(
     )
 }
 
-/// The reply says what the model says, and fences rise.
+/// Checks that the reply agrees with the model, and that fences rise.
 fn granted(model: &mut Shares, who: usize, reply: &Value) -> Check {
     let fence = match reply {
         Value::Int(fence) if *fence > 0 => Some(*fence),
@@ -359,11 +360,12 @@ fn granted(model: &mut Shares, who: usize, reply: &Value) -> Check {
     Ok(())
 }
 
-/// Who is shown to hold so much, and how many to wait.
+/// Returns the holders with their units, and the number of waiters, as `inspect` shows them.
 fn inspect(redis: &mut Redis) -> Result<(BTreeSet<(String, u64)>, usize), TestCaseError> {
     type Shown = (u64, Option<String>, usize, Vec<(String, u64, u64)>);
     let reply = redis.eval(INSPECT, &[NAME], &["named"]);
-    let [shown]: [Option<Shown>; 1] = redis::from_redis_value(reply).expect("of this form");
+    let [shown]: [Option<Shown>; 1] =
+        redis::from_redis_value(reply).expect("the reply has this form");
     let Some((_, _, waiting, holders)) = shown else {
         return Ok(Default::default());
     };
@@ -404,7 +406,7 @@ fn agrees(redis: &mut Redis, model: &Shares, step: usize) -> Check {
         "step {}",
         step
     );
-    // The key goes with its last lease, to the resolution of the clock that it is asked by.
+    // The key expires with its last lease, give or take the resolution of the clock.
     let last = all.values().max().copied().unwrap_or_default();
     let goes: i64 = redis.ask(&["PEXPIRETIME", NAME]);
     prop_assert!(goes + 2 > last, "step {}: {} before {}", step, goes, last);

@@ -42,7 +42,7 @@ impl Child {
         Self::start_with(url, settings, None)
     }
 
-    /// Does the same with a claim in the environment of the child.
+    /// Starts a child that has a claim in its environment.
     pub(crate) fn start_with(url: &str, settings: &str, claim: Option<&Claim>) -> Self {
         let mut process = Command::new(env::current_exe().expect("this binary"))
             .args(["--exact", "support::child::child", "--nocapture", "-q"])
@@ -135,12 +135,12 @@ impl Child {
         self.signal(Signal::CONT);
     }
 
-    /// Ends it by SIGKILL; when this returns, the system has closed its connections.
+    /// Ends it by SIGKILL. Returns when the system has closed its connections.
     pub(crate) fn kill(mut self) {
         self.end();
     }
 
-    /// The most memory that it has had so far, in bytes.
+    /// Returns the largest memory use of the child so far, in bytes.
     #[track_caller]
     pub(crate) fn peak_memory(&self) -> u64 {
         let status = format!("/proc/{}/status", self.process.id());
@@ -153,8 +153,7 @@ impl Child {
         peak * 1024
     }
 
-    /// Tells it to exit, with whatever it holds and waits for, and waits until it has; when this returns, the system
-    /// has closed its connections.
+    /// Makes the child exit with all that it holds and waits for. Returns when the system has closed its connections.
     #[track_caller]
     pub(crate) fn exit(mut self) {
         self.say("exit");
@@ -185,7 +184,7 @@ impl Drop for Child {
     }
 }
 
-/// What a child does; nothing at all where this process is none.
+/// Runs the commands of a parent process. Does nothing if this process is no child.
 #[test]
 fn child() {
     let Ok(url) = env::var(URL) else {
@@ -207,7 +206,7 @@ fn child() {
 }
 
 fn say(answer: &str) {
-    // By one call, so that no other output comes in between.
+    // One write, so that no other output comes in between.
     let line = format!("{ANSWER}{answer}\n");
     let mut stdout = io::stdout();
     stdout
@@ -261,7 +260,7 @@ impl Session {
         let [verb, name, rest @ ..] = command else {
             panic!("no such command: {command:?}");
         };
-        // `lock` is a mutex's, `lock@reader` a reader's.
+        // `lock` stands for a mutex, `lock@reader` for a reader.
         let (verb, kind) = verb.split_once('@').unwrap_or((verb, "mutex"));
         let subject = Kind::named(kind).of(manager, name);
         match (verb, rest) {
@@ -270,7 +269,7 @@ impl Session {
                 Ok(guard) => keep(&mut self.guards, name, guard),
                 Err(error) => format!("{error:?}"),
             },
-            // Tries to take one, and waits no longer than told.
+            // Tries to take a lock, and waits for at most `wait_ms`.
             ("try", [wait_ms]) => {
                 let wait = ms(wait_ms.parse().expect("a number"));
                 match subject.try_lock_for(wait) {
@@ -354,11 +353,11 @@ pub(crate) fn add_under(raw: &Raw, subject: &Subject, times: u32) {
     let name = subject.name();
     let (sum, fences) = (format!("{name}:sum"), format!("{name}:fences"));
     for _ in 0..times {
-        let guard = subject.lock().expect("it comes free");
+        let guard = subject.lock().expect("it becomes free");
         let value: Option<u64> = raw.ask(&["GET", &sum]);
         let () = raw.ask(&["RPUSH", &fences, &guard.fence().to_string()]);
         let () = raw.ask(&["SET", &sum, &(value.unwrap_or(0) + 1).to_string()]);
-        guard.release().expect("it was held all the while");
+        guard.release().expect("it was held until now");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The guards of a child process that only some tests need: readers, writers, permits and sets of locks.
+//! The guards of a child process that only some tests need: readers, writers, permits and multi-locks.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -63,10 +63,10 @@ impl ChildGuards {
 pub(crate) fn count(raw: &Raw, semaphore: &Semaphore, name: &str, times: u32) -> u32 {
     let out = format!("{name}:out");
     let most = (0..times).map(|_| {
-        let permit = semaphore.acquire().expect("it comes free");
+        let permit = semaphore.acquire().expect("it becomes free");
         let now: u32 = raw.ask(&["INCR", &out]);
         let () = raw.ask(&["DECR", &out]);
-        permit.release().expect("it was held all the while");
+        permit.release().expect("it was held until now");
         now
     });
     most.max().unwrap_or_default()

@@ -1,7 +1,7 @@
-/* Loaded into a server before the system's own functions, so that a test can set that server's clock: what they say is
- * ahead by the microseconds in a file, which may be less than none. Only the time of day; what runs steadily goes on.
+/* A library that a server loads before the C library, so that a test can set the server's clock. It adds the
+ * microseconds in a file, which may be negative, to the time of day. The monotonic clock does not change.
  *
- * By system calls, and with nothing to be allocated: it is asked for the time before anything else works.
+ * The functions only make system calls and allocate nothing, because the server asks for the time very early.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

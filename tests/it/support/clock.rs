@@ -1,4 +1,4 @@
-//! The clock of a server, to be set by a test.
+//! A server's clock that a test can set.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -7,14 +7,14 @@ use std::process::Command;
 
 use super::name;
 
-/// How far a server's clock is ahead. It is a file that the server has mapped into its memory, see `clock.c`.
+/// The offset of a server's clock. The server maps the file into its memory, see `clock.c`.
 pub(crate) struct Clock {
     dir: PathBuf,
     ahead: File,
 }
 
 impl Clock {
-    /// Compiles what the server loads; a linker is there, since Rust needs one.
+    /// Compiles the library that the server loads. Rust needs a linker, so there is a C compiler.
     #[track_caller]
     pub(super) fn new() -> Self {
         let dir = std::env::temp_dir().join(name("leasehold-clock").replace(':', "-"));
@@ -35,15 +35,15 @@ impl Clock {
         clock
     }
 
-    /// Sets the server's clock by so many seconds ahead of the true one.
+    /// Sets the server's clock to `seconds` ahead of the true time.
     pub(super) fn set_ahead(&self, seconds: i64) {
         let micros = seconds * 1_000_000;
-        // By one write of as much as is read at once.
+        // One write of the eight bytes that the server reads at once.
         let written = self.ahead.write_at(&micros.to_ne_bytes(), 0);
         assert_eq!(written.expect("it can be written"), 8);
     }
 
-    /// What the server's environment has to be.
+    /// Returns the environment variables for the server.
     pub(super) fn variables(&self) -> Vec<String> {
         let variable = |name, file| format!("{name}={}", self.dir.join(file).display());
         vec![

@@ -1,4 +1,4 @@
-//! What a child does that does not end well: guards forgotten, processes that end without a word, loggers that panic.
+//! The commands of a child that end badly: forgotten guards, exits without drops, loggers that panic.
 
 use std::collections::HashMap;
 use std::mem;
@@ -9,10 +9,10 @@ use leasehold::LockManager;
 
 use super::{File, Guard, PATIENCE, Raw, ms, patient};
 
-/// How a child ends that is told to exit: as no failing test would.
+/// The exit status of a child that a test makes exit. No failing test has this status.
 pub(crate) const EXITED: i32 = 7;
 
-/// Carries out a command about the ends of guards, managers and the process; none where it is another command.
+/// Executes a command about the end of guards, managers and the process. Returns `None` for any other command.
 pub(crate) fn answer(
     raw: &Raw,
     manager: &mut Option<LockManager>,
@@ -22,7 +22,7 @@ pub(crate) fn answer(
     let number = |word: &str| word.parse().expect("a number");
     let locks = || manager.as_ref().expect("it was not dropped");
     Some(match *command {
-        // Nothing is unwound and nothing dropped, as where `main` returns with threads about.
+        // No stack is unwound and no value dropped, as if `main` returned while other threads run.
         ["exit"] => process::exit(EXITED),
         ["let-go"] => {
             drop(manager.take());
@@ -32,7 +32,7 @@ pub(crate) fn answer(
             let all = locks().close(PATIENCE);
             if all { "closed" } else { "not all went out" }.into()
         }
-        // Takes a lock and forgets its guard, with the most it may be held in ms, or without.
+        // Takes a lock and forgets its guard, with or without a `max_hold` in ms.
         ["forget", name, ref max_hold_ms @ ..] => {
             let limit = max_hold_ms.first().map(|limit| ms(number(limit)));
             match locks().mutex(name).max_hold(limit).lock() {
@@ -48,7 +48,7 @@ pub(crate) fn answer(
             drop(guards.remove(name).expect("it is held"));
             "dropped".into()
         }
-        // Has so many managers wait, each as good as a process, and whatever comes of it keep it.
+        // Makes `count` managers wait for a lock. Each is like a process, and keeps its guard or error.
         ["crowd", name, lease_ms, count] => {
             for _ in 0..number(count) {
                 let builder = patient(raw.url()).lease(ms(number(lease_ms)));
@@ -58,7 +58,7 @@ pub(crate) fn answer(
             }
             "waiting".into()
         }
-        // Writes what a lock protects without a look at the lock: it looked before, as far as it knows.
+        // Writes the data that a lock protects, and does not check the lock again.
         ["write", name, key, text, how] => {
             let fence = (how == "fenced").then(|| guards[name].fence());
             let accepted = File::new(raw, key).write(text, fence);

@@ -1,15 +1,15 @@
-//! What a lock protects in the tests of stale writers.
+//! The data that a lock protects in the tests of stale writers.
 
 use super::{Raw, ms};
 
-/// Keeps the largest fence that it was shown, and refuses a smaller one.
+/// Keeps the largest fence so far, and refuses a write with a smaller one.
 const WRITE: &str = r"
 if tonumber(ARGV[2]) < tonumber(redis.call('HGET', KEYS[1], 'fence') or 0) then return 0 end
 redis.call('HSET', KEYS[1], 'fence', ARGV[2], 'text', ARGV[1])
 return 1
 ";
 
-/// A small store of one text, which may ask its writers for their fences.
+/// A small store of one text, which can check the fences of its writers.
 pub(crate) struct File {
     redis: Raw,
     key: String,
@@ -23,7 +23,7 @@ impl File {
         }
     }
 
-    /// Puts this text in place of the one before. False where the fence is too old; without one nothing is.
+    /// Replaces the text. Returns `false` if the fence is too old. A write without a fence always succeeds.
     pub(crate) fn write(&self, text: &str, fence: Option<u64>) -> bool {
         let Some(fence) = fence else {
             let () = self.redis.ask(&["HSET", &self.key, "text", text]);
@@ -38,7 +38,7 @@ impl File {
         text.unwrap_or_default()
     }
 
-    /// Has it go away by itself, long after the test.
+    /// Lets the file expire, long after the test.
     pub(crate) fn leave(&self) {
         let ttl = ms(60_000).as_millis().to_string();
         let () = self.redis.ask(&["PEXPIRE", &self.key, &ttl]);

@@ -1,4 +1,4 @@
-//! A server that answers as a test tells it to: wrongly, in part, or not at all.
+//! A server that replies as a test says: wrongly, in part, or not at all.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -11,44 +11,44 @@ use leasehold::{Builder, Error, LockManager, Result};
 
 use super::{PATIENCE, SLACK, Server, ms, secs, task};
 
-/// What a request is answered with.
+/// The reply to a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
-    /// What the server behind it says.
+    /// The reply of the real server.
     Pass,
     Say(Vec<u8>),
-    /// This, and then the connection is closed.
+    /// These bytes, and then the end of the connection.
     Close(Vec<u8>),
-    /// This, and then this again and again, as far as it is read.
+    /// The first bytes, and then the second ones again and again, as fast as the client reads.
     Flood(Vec<u8>, Vec<u8>),
-    /// This, and then this again and again, every 50 ms.
+    /// The first bytes, and then the second ones again and again, every 50 ms.
     Drip(Vec<u8>, Vec<u8>),
 }
 
-/// The words of a request; none where a connection is made, which may be answered too.
+/// The words of a request. They are empty when a connection is opened, which may get a reply too.
 pub(crate) type Words = [Vec<u8>];
 
 type Rule = dyn Fn(&Words) -> Answer + Send + Sync;
 
-/// It stands before a real server, and stops when it is dropped.
+/// A server in front of a real one. Dropping it stops it.
 pub(crate) struct Hostile {
     address: SocketAddr,
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    /// The port of the server behind it.
+    /// The port of the real server.
     behind: u16,
     rule: Mutex<Arc<Rule>>,
-    /// How many answers were not passed.
+    /// The number of replies that the rule made.
     answered: AtomicU64,
     stopped: AtomicBool,
-    /// Both sides of the connections.
+    /// Both sides of all connections.
     streams: Mutex<Vec<TcpStream>>,
 }
 
 impl Hostile {
-    /// One that passes everything.
+    /// Starts a server that forwards everything.
     #[track_caller]
     pub(crate) fn before(server: &Server) -> Self {
         let behind = server.port();
@@ -69,7 +69,7 @@ impl Hostile {
                 }
                 if let Ok(stream) = stream {
                     let shared = Arc::clone(&accepting);
-                    // Its end, by whichever side, is no failure.
+                    // Either side may end the connection. That is no failure.
                     thread::spawn(move || shared.serve(&stream).ok());
                 }
             }
@@ -81,17 +81,17 @@ impl Hostile {
         format!("redis://{}/", self.address)
     }
 
-    /// Answers by this rule from here on.
+    /// Sets the rule for all replies from now on.
     pub(crate) fn answers(&self, rule: impl Fn(&Words) -> Answer + Send + Sync + 'static) {
         *guard(&self.shared.rule) = Arc::new(rule);
     }
 
-    /// Passes everything from here on. A connection that was left in the middle of an answer stays there.
+    /// Forwards everything from now on. A connection that is in the middle of a reply stays there.
     pub(crate) fn behaves(&self) {
         self.answers(|_| Answer::Pass);
     }
 
-    /// How many requests, or connections, it has answered by itself so far.
+    /// Returns the number of requests and connections that got a reply from the rule so far.
     pub(crate) fn answered(&self) -> u64 {
         self.shared.answered.load(Ordering::SeqCst)
     }
@@ -103,7 +103,7 @@ impl Drop for Hostile {
         for stream in guard(&self.shared.streams).drain(..) {
             stream.shutdown(Shutdown::Both).ok();
         }
-        // So that its thread looks up.
+        // Wakes the thread that accepts connections.
         TcpStream::connect(self.address).ok();
     }
 }
@@ -132,7 +132,7 @@ impl Shared {
         client.shutdown(Shutdown::Both)
     }
 
-    /// Says what the rule has for it, or has it passed; false where the connection is to be closed.
+    /// Sends the reply of the rule, or forwards the request. Returns `false` if the connection must be closed.
     fn answer(
         &self,
         words: &Words,
@@ -168,7 +168,7 @@ impl Shared {
         Ok(true)
     }
 
-    /// Has it closed when this stops.
+    /// Registers a connection, so that the drop closes it.
     fn keep(&self, stream: &TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
         guard(&self.streams).push(stream.try_clone()?);
@@ -182,7 +182,7 @@ impl Shared {
 /// The words of a request, and all its bytes.
 type Request = (Vec<Vec<u8>>, Vec<u8>);
 
-/// The next one; none where there are no more.
+/// Reads the next request. Returns `None` at the end of the connection.
 fn request(from: &mut impl BufRead) -> io::Result<Option<Request>> {
     let mut bytes = Vec::new();
     let Some(count) = number(from, &mut bytes)? else {
@@ -200,7 +200,7 @@ fn request(from: &mut impl BufRead) -> io::Result<Option<Request>> {
     Ok(Some((words, bytes)))
 }
 
-/// The number on the next line, behind its first letter.
+/// Reads the number on the next line, after its first character.
 fn number(from: &mut impl BufRead, bytes: &mut Vec<u8>) -> io::Result<Option<usize>> {
     let mut line = String::new();
     if from.read_line(&mut line)? == 0 {
@@ -217,24 +217,24 @@ fn guard<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How long the servers of these tests may take to answer.
+/// The time limit of a request in these tests.
 pub(crate) const IO: Duration = ms(800);
 
-/// Settings for servers that let others wait.
+/// Returns settings with short time limits, for servers that do not reply.
 pub(crate) fn impatient(url: &str) -> Builder {
     LockManager::single(url)
         .connect_timeout(secs(10))
         .io_timeout(IO)
 }
 
-/// Whether a request is a script's, and so about a lock.
+/// Returns whether a request runs a script, and so concerns a lock.
 pub(crate) fn is_script(words: &Words) -> bool {
     words
         .first()
         .is_some_and(|verb| verb == b"EVALSHA" || verb == b"EVAL")
 }
 
-/// Answers scripts so, and passes all else.
+/// Returns a rule that sends this reply to each script, and forwards everything else.
 pub(crate) fn to_scripts(answer: Answer) -> impl Fn(&Words) -> Answer + Send + Sync {
     move |words| {
         if is_script(words) {
@@ -245,18 +245,18 @@ pub(crate) fn to_scripts(answer: Answer) -> impl Fn(&Words) -> Answer + Send + S
     }
 }
 
-/// What comes of a call, which must come in time.
+/// Returns the result of a call, which must end in time.
 #[track_caller]
 pub(crate) fn in_time<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
     let begun = Instant::now();
     let outcome = task(call).end();
     let took = begun.elapsed();
-    // A request may go out twice, and by its text where the server does not know it.
+    // A call may send its request twice, and also as the script's text if the server does not know it.
     assert!(took < 4 * IO + SLACK, "it took {took:?}");
     outcome
 }
 
-/// What comes of a call to a server that is well. On a busy machine it may take its time.
+/// Repeats a call until it succeeds. The server is healthy, but the machine may be busy.
 #[track_caller]
 pub(crate) fn at_last<T>(mut call: impl FnMut() -> Result<T>) -> T {
     let begun = Instant::now();

@@ -1,5 +1,5 @@
-//! The one logger of the test process: all that is logged, at every level, goes to the output, where `.ci/run` looks
-//! for secrets, and to whichever test asks for it.
+//! The only logger of the test process. It prints every record, so that `.ci/run` can search for secrets, and sends
+//! it to each test that wants it.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use std::thread;
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
-/// A record, as a test is given it.
+/// A record of the log.
 #[derive(Clone, Debug)]
 pub(crate) struct Logged {
     pub(crate) level: Level,
@@ -19,7 +19,7 @@ pub(crate) struct Logged {
     pub(crate) text: String,
 }
 
-/// Who is told of the records that hold a text.
+/// The texts that tests want, each with the receiver of the records that contain it.
 static WANTED: Mutex<Vec<(String, Sender<Logged>)>> = Mutex::new(Vec::new());
 
 /// Whether the logger panics.
@@ -41,7 +41,7 @@ impl Log for Output {
         };
         let is_fatal = PANICS.load(Ordering::Relaxed) && record.target().starts_with("leasehold");
         if is_fatal {
-            // Without the message of a panic, which would look like a failure and, with a backtrace, take seconds.
+            // `panic!` would print a message that looks like a failure and, with a backtrace, take seconds.
             std::panic::resume_unwind(Box::new("the logger's own"));
         }
         let mut line = String::new();
@@ -50,8 +50,8 @@ impl Log for Output {
             "log: {} {} [{}] {}",
             logged.level, logged.target, logged.thread, logged.text
         )
-        .expect("a string takes all");
-        // By one write, so that what others print does not come in between.
+        .expect("a write to a string succeeds");
+        // One write, so that no other output comes in between.
         eprint!("{line}");
         let mut wanted = WANTED.lock().unwrap_or_else(PoisonError::into_inner);
         wanted.retain(|(text, sender)| {
@@ -62,7 +62,7 @@ impl Log for Output {
     fn flush(&self) {}
 }
 
-/// Lets everything be logged. It is called wherever a test comes by a server's URL, and so before anything is logged.
+/// Installs the logger. Each way to a server's URL calls this, so it runs before the first record.
 pub(super) fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
@@ -71,12 +71,12 @@ pub(super) fn install() {
     });
 }
 
-/// From now on the logger of this process panics at every word of the crate's.
+/// Makes the logger of this process panic at each record of the crate.
 pub(super) fn panic_from_now_on() {
     PANICS.store(true, Ordering::Relaxed);
 }
 
-/// What is logged from now on with this text in it.
+/// Returns a receiver of all records from now on that contain `text`.
 pub(crate) fn logged(text: &str) -> Receiver<Logged> {
     let (sender, receiver) = channel();
     let mut wanted = WANTED.lock().unwrap_or_else(PoisonError::into_inner);

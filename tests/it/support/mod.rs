@@ -38,7 +38,7 @@ pub(crate) use threads::{Task, asleep, locking, locking_asleep, own_threads, tas
 
 /// The time limit of anything that must happen. It is far longer than needed, so that a busy machine fails no test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-/// How late something may be on a busy machine, in tests of time.
+/// How late a busy machine may be, in tests that measure time.
 pub(crate) const SLACK: Duration = Duration::from_secs(5);
 
 pub(crate) const fn ms(n: u64) -> Duration {
@@ -136,7 +136,7 @@ pub(crate) fn wait_in_vain<G: Debug>(mut wait: impl FnMut() -> Result<Option<G>,
     for _ in 0..10 {
         match wait() {
             Ok(None) => return,
-            // On a busy machine the last request may get no answer. Then the call returns an error.
+            // On a busy machine the last request may get no reply. Then the call returns an error.
             Err(Error::Unavailable { .. }) => {}
             other => panic!("it was held all the while: {other:?}"),
         }
@@ -144,7 +144,7 @@ pub(crate) fn wait_in_vain<G: Debug>(mut wait: impl FnMut() -> Result<Option<G>,
     panic!("the server never answers");
 }
 
-/// Blocks until a wait ends without the lock. On a busy machine its last request may have got no answer.
+/// Blocks until a wait ends without the lock. On a busy machine its last request may have got no reply.
 #[track_caller]
 pub(crate) fn gave_up<G: Debug>(waiting: Task<Result<Option<G>, Error>>) {
     match waiting.end() {

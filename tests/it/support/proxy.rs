@@ -1,16 +1,16 @@
-//! A proxy between a manager and its server, which does to its connections what networks do.
+//! A proxy between a manager and its server. It makes the faults of a network on the connections between them.
 //!
-//! | fault | requests | answers |
+//! | fault | requests | replies |
 //! | --- | --- | --- |
-//! | [`Fault::Delay`], [`Fault::Late`] | late | late |
-//! | [`Fault::Drip`] | a few bytes at a time | a few bytes at a time |
-//! | [`Fault::Close`] | the connection is closed in good order, and each new one at its first request | |
-//! | [`Fault::Reset`] | the same, by a reset | |
-//! | [`Fault::HalfOpen`] | vanish: the server's end is closed, the client is not told | there are none |
-//! | [`Fault::LoseRequests`] | vanish | come through |
-//! | [`Fault::LoseAnswers`] | come through | vanish |
+//! | [`Fault::Delay`], [`Fault::Late`] | are late | are late |
+//! | [`Fault::Drip`] | arrive in small pieces | arrive in small pieces |
+//! | [`Fault::Close`] | are lost: the connection is closed, and a new one at its first request | none |
+//! | [`Fault::Reset`] | the same by a reset | none |
+//! | [`Fault::HalfOpen`] | are lost: the server's end is closed, and the client's end stays open | none |
+//! | [`Fault::LoseRequests`] | are lost | arrive |
+//! | [`Fault::LoseAnswers`] | arrive | are lost |
 //!
-//! A connection is known by its first request, see [`Role`]. What has been lost on one stays lost after the fault.
+//! The first request of a connection shows its use, see [`Role`]. Lost data stays lost after the fault.
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
@@ -24,23 +24,23 @@ use rustix::net::sockopt::set_socket_linger;
 
 use super::{Server, ms, wait_until};
 
-/// How soon a fault is noticed on a connection on which nothing comes.
+/// The time after which a fault affects an idle connection.
 const GLANCE: Duration = ms(20);
-/// Before each drop of what drips.
+/// The pause before each piece under [`Fault::Drip`].
 const DROP: Duration = ms(1);
-/// How many drops what is read at once becomes at the most: on a busy machine, which sleeps for longer, a request is
-/// through in time all the same.
+/// The largest number of pieces of one read. With it a request is sent in time even on a busy machine, where each
+/// pause is longer.
 const DROPS: usize = 64;
 
-/// What a manager uses a connection for.
+/// The use that a manager has for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Role {
-    /// Its first request publishes, to see whether it may, or subscribes.
+    /// The first request subscribes, or publishes, to check the right to do so.
     Listener,
-    /// Its first request renews.
+    /// The first request renews a lease.
     Renewal,
-    /// Any other: the callers' threads use it. A line of the renewal thread whose first request is no renewal counts
-    /// among these.
+    /// Any other connection. Callers' threads use it, and so does the renewal thread if its first request is no
+    /// renewal.
     Pool,
 }
 
@@ -69,7 +69,7 @@ impl Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     Delay,
-    /// The same, by as many milliseconds.
+    /// Delays by this many milliseconds.
     Late(u64),
     Drip,
     Close,
@@ -80,16 +80,16 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// How late whatever is delayed is: less than any request may take.
+    /// The delay of [`Fault::Delay`]. It is shorter than the time limit of any request.
     pub(crate) const DELAY: Duration = ms(100);
 
-    /// Whether a request can have its answer under it.
+    /// Returns whether requests get replies under this fault.
     pub(crate) fn lets_through(self) -> bool {
         matches!(self, Self::Delay | Self::Late(_) | Self::Drip)
     }
 }
 
-/// Dropping it ends the connections that go through it.
+/// A proxy. Dropping it closes its connections.
 pub(crate) struct Proxy {
     address: SocketAddr,
     net: Arc<Net>,
@@ -104,7 +104,7 @@ struct Net {
 #[derive(Default)]
 struct Faults {
     now: HashMap<Role, Fault>,
-    /// How often each has struck something since it began.
+    /// How often each fault has had an effect since it began.
     struck: HashMap<Role, u64>,
 }
 
@@ -114,7 +114,7 @@ struct Pair {
     server: TcpStream,
     role: Role,
     net: Arc<Net>,
-    /// Whether one direction has ended, and so the other does.
+    /// Whether one direction has ended. Then the other ends too.
     over: AtomicBool,
 }
 
@@ -154,7 +154,7 @@ impl Proxy {
         format!("redis://{}/", self.address)
     }
 
-    /// From now on this is done to all connections of the role, present and to come.
+    /// Applies a fault to all connections of a role from now on.
     pub(crate) fn strike(&self, role: Role, fault: Fault) {
         let mut faults = self.net.faults();
         faults.now.insert(role, fault);
@@ -171,7 +171,7 @@ impl Proxy {
         self.net.faults().now.clear();
     }
 
-    /// Waits until the role's fault has done something to a connection.
+    /// Blocks until the fault of the role has had an effect.
     #[track_caller]
     pub(crate) fn wait_until_struck(&self, role: Role) {
         wait_until("the fault strikes", || {
@@ -183,7 +183,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.net.over.store(true, Ordering::SeqCst);
-        // Wakes the thread that accepts.
+        // Wakes the thread that accepts connections.
         TcpStream::connect(self.address).ok();
     }
 }
@@ -203,7 +203,7 @@ impl Net {
             return;
         };
         first.truncate(length);
-        // Refused, as the server would: the server may be one that is killed.
+        // The test may have killed the server. Then the proxy refuses connections too.
         let Ok(server) = TcpStream::connect(self.server) else {
             return;
         };
@@ -228,7 +228,7 @@ impl Net {
 }
 
 impl Pair {
-    /// Carries over what comes from one end to the other, until one is closed or a fault ends it.
+    /// Forwards data in one direction, until a side closes the connection or a fault ends it.
     fn pump(&self, what: What) {
         let mut from = match what {
             What::Requests => &self.client,
@@ -237,7 +237,7 @@ impl Pair {
         let mut bytes = vec![0; 64 * 1024];
         while !self.net.is_over() && !self.over.load(Ordering::SeqCst) {
             let goes_on = match from.read(&mut bytes) {
-                // The server's end is closed, and the client is not told.
+                // The server has closed its end. The client does not learn of it.
                 Ok(0) if what == What::Answers && self.fault() == Some(Fault::HalfOpen) => return,
                 Ok(0) => self.close(),
                 Ok(length) => self.carry(what, &bytes[..length]),
@@ -252,11 +252,11 @@ impl Pair {
                 break;
             }
         }
-        // With the last of the two the sockets are closed.
+        // The sockets are closed when both directions have ended.
         self.over.store(true, Ordering::SeqCst);
     }
 
-    /// Ends both directions. False, as for what ends the connection.
+    /// Ends both directions. Returns `false`, because the connection is over.
     fn close(&self) -> bool {
         for stream in [&self.client, &self.server] {
             stream.shutdown(Shutdown::Both).ok();
@@ -268,12 +268,12 @@ impl Pair {
         self.net.faults().now.get(&self.role).copied()
     }
 
-    /// The fault has had an effect.
+    /// Records that the fault has had an effect.
     fn strikes(&self) {
         *self.net.faults().struck.entry(self.role).or_default() += 1;
     }
 
-    /// Does what a fault does to a connection on which nothing comes. False where that ends it.
+    /// Applies the fault to an idle connection. Returns `false` if the connection is over.
     fn look(&self) -> bool {
         match self.fault() {
             Some(Fault::Close | Fault::Reset) => self.carry(What::Requests, &[]),
@@ -282,7 +282,7 @@ impl Pair {
         }
     }
 
-    /// Carries something over, as the fault has it. False where the connection is over.
+    /// Forwards data as the fault demands. Returns `false` if the connection is over.
     fn carry(&self, what: What, bytes: &[u8]) -> bool {
         let fault = self.fault();
         match (fault, what) {
@@ -298,7 +298,7 @@ impl Pair {
         match (fault, what) {
             (Some(Fault::Close), _) => self.close(),
             (Some(Fault::Reset), _) => {
-                // Closed with this, a socket sends a reset.
+                // A socket that is closed with this option sends a reset.
                 for stream in [&self.client, &self.server] {
                     set_socket_linger(stream, Some(Duration::ZERO)).ok();
                 }

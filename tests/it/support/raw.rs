@@ -1,4 +1,4 @@
-//! Redis as an onlooker sees it, past the crate under test.
+//! Direct access to Redis, without the crate under test.
 
 use std::collections::HashMap;
 use std::io;
@@ -8,8 +8,8 @@ use redis::FromRedisValue;
 
 use super::{PATIENCE, wait_until};
 
-/// Reads all at one moment: the mark comes off a mutex's value; of shares, what counts has a score below zero, and
-/// what holds is its units and its owner by the ms of its end.
+/// Reads the holders at one moment. It removes the mark from the value of a mutex. In a sorted set, the scores of the
+/// sums are below zero, and each holder is `<units> <owner>` with the end of its lease in ms as the score.
 const HOLDERS: &str = r"
 local kind, found = redis.call('TYPE', KEYS[1]).ok, {}
 if kind == 'string' then
@@ -27,7 +27,7 @@ end
 return found
 ";
 
-/// The commands of tests that only read.
+/// The commands in these tests that only read.
 const READS: [&str; 9] = [
     "EXISTS", "GET", "HGET", "INFO", "KEYS", "LRANGE", "PTTL", "PUBSUB", "ZRANGE",
 ];
@@ -37,7 +37,7 @@ fn is_interrupted(error: &redis::RedisError) -> bool {
     error.is_io_error() && error.to_string().contains(&interrupted.to_string())
 }
 
-/// A server, asked directly. Each question has a connection of its own: servers go down in these tests.
+/// Direct access to a server. Each command uses a new connection, because the tests stop servers.
 #[derive(Clone)]
 pub(crate) struct Raw {
     url: String,
@@ -52,8 +52,8 @@ impl Raw {
         &self.url
     }
 
-    /// Sends a command. A command that only reads is sent again if a signal interrupts it: a virtual machine that was
-    /// paused ends a read with a time limit so.
+    /// Sends a command. A command that only reads is sent again if a signal interrupts it: that happens when a paused
+    /// virtual machine resumes.
     pub(crate) fn try_ask<T: FromRedisValue>(&self, command: &[&str]) -> redis::RedisResult<T> {
         loop {
             match self.ask_once(command) {
@@ -90,14 +90,14 @@ impl Raw {
         self.ask(&["EXISTS", key])
     }
 
-    /// How long the key lives; none where it does not, or for ever.
+    /// Returns the time to live of the key, or `None` without a key or an expiry.
     #[track_caller]
     pub(crate) fn ttl(&self, key: &str) -> Option<Duration> {
         let ttl: i64 = self.ask(&["PTTL", key]);
         u64::try_from(ttl).ok().map(Duration::from_millis)
     }
 
-    /// Who holds the lock at `key`, of whatever kind it is, and for how much longer if nobody renews it.
+    /// Returns the holders of the lock of any kind at `key`, each with the rest of its lease.
     #[track_caller]
     pub(crate) fn holders(&self, key: &str) -> Vec<(String, Duration)> {
         let holders: Vec<(String, u64)> = self.ask(&["EVAL", HOLDERS, "1", key]);
@@ -107,19 +107,19 @@ impl Raw {
             .collect()
     }
 
-    /// Who has a share of the lock at `key`, as '<units> <owner>', each with the ms at which its lease ends.
+    /// Returns the shares of the lock at `key`: `<units> <owner>`, each with the ms at which its lease ends.
     #[track_caller]
     pub(crate) fn shares(&self, key: &str) -> HashMap<String, u64> {
         self.ask(&["ZRANGEBYSCORE", key, "0", "+inf", "WITHSCORES"])
     }
 
-    /// Who waits for the lock at `key`, the first in front.
+    /// Returns the waiters of the lock at `key`, the first in front.
     #[track_caller]
     pub(crate) fn queue(&self, key: &str) -> Vec<String> {
         self.ask(&["ZRANGE", &queue_of(key), "0", "-1"])
     }
 
-    /// Waits until `count` processes wait for the lock at `key`.
+    /// Blocks until `count` processes wait for the lock at `key`.
     #[track_caller]
     pub(crate) fn wait_until_queued(&self, key: &str, count: usize) {
         wait_until("the queue has its length", || {
@@ -127,10 +127,10 @@ impl Raw {
         });
     }
 
-    /// Waits until the waiter `owner` has polled: it will not do so again for the better part of a second.
+    /// Blocks until the waiter `owner` has polled. It polls again most of a second later.
     #[track_caller]
     pub(crate) fn wait_until_polled(&self, key: &str, owner: &str) {
-        // None where the queue was forgotten meanwhile, as it is when a busy machine keeps all from polling.
+        // `None` if Redis dropped the queue. It does so if a busy machine keeps all waiters from polling.
         let seen = || -> Option<String> { self.ask(&["HGET", &waiters_of(key), owner]) };
         let before = seen();
         wait_until("the waiter polls", || {
@@ -139,7 +139,7 @@ impl Raw {
         });
     }
 
-    /// The channel on which the waiter `owner` is woken.
+    /// Returns the channel of the waiter `owner`.
     #[track_caller]
     pub(crate) fn channel(&self, key: &str, owner: &str) -> String {
         let entry: String = self.ask(&["HGET", &waiters_of(key), owner]);
@@ -147,14 +147,14 @@ impl Raw {
         channel.into()
     }
 
-    /// How many connections listen on a channel.
+    /// Returns the number of subscribers of a channel.
     #[track_caller]
     pub(crate) fn listeners(&self, channel: &str) -> u32 {
         let (_, count): (String, u32) = self.ask(&["PUBSUB", "NUMSUB", channel]);
         count
     }
 
-    /// Waits until the lease at `key` has been renewed so many times.
+    /// Blocks until the lease at `key` has been renewed `times` times.
     #[track_caller]
     pub(crate) fn wait_until_renewed(&self, key: &str, mut times: u32) {
         let mut last = self.ttl(key);
@@ -168,8 +168,8 @@ impl Raw {
         });
     }
 
-    /// How many commands the server has carried out, those inside of scripts included, less the ones by which
-    /// it is asked for them.
+    /// Returns the number of commands that the server has executed, also inside of scripts. The commands that ask for
+    /// this number are not counted.
     #[track_caller]
     pub(crate) fn commands(&self) -> u64 {
         self.stats()
@@ -183,7 +183,7 @@ impl Raw {
             .sum()
     }
 
-    /// How often the server has carried out each command.
+    /// Returns how often the server has executed each command.
     #[track_caller]
     pub(crate) fn stats(&self) -> HashMap<String, u64> {
         let report: String = self.ask(&["INFO", "commandstats"]);
@@ -198,8 +198,8 @@ impl Raw {
     }
 }
 
-// By hand and not by the crate's own code: other versions of the crate read the same keys. The names in these
-// tests have no braces.
+// These names do not come from the crate's code, because other versions of the crate read the same keys. The names of
+// locks in these tests have no braces.
 
 pub(crate) fn fence_of(key: &str) -> String {
     format!("{{{key}}}:lh:fence")
@@ -213,7 +213,7 @@ fn waiters_of(key: &str) -> String {
     format!("{{{key}}}:lh:waiters")
 }
 
-/// All that may stand beside the lock at `key`.
+/// Returns all companions of the lock at `key`.
 pub(crate) fn companions_of(key: &str) -> [String; 3] {
     [fence_of(key), queue_of(key), waiters_of(key)]
 }

@@ -1,4 +1,4 @@
-//! Every kind of lock behind one face, so that one test can be about all of them.
+//! Locks of every kind behind one interface, so that one test covers all kinds.
 
 use std::slice;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -11,22 +11,22 @@ use leasehold::{
 
 use super::{PATIENCE, threads};
 
-/// What may be locked, and as what.
+/// A kind of lock, with the number of units that it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Mutex,
     Reentrant,
     Reader,
     Writer,
-    /// The one permit that there is.
+    /// One permit of one.
     OnlyPermit,
-    /// One of three.
+    /// One permit of three.
     Permit,
-    /// Two of three: who has them keeps out another who wants as many.
+    /// Two permits of three. They keep out another owner that wants two.
     Permits,
-    /// Three of three, which is what it takes to keep out who wants one.
+    /// Three permits of three. They keep out an owner that wants one.
     AllPermits,
-    /// Three names.
+    /// A multi-lock of three names.
     Multi,
 }
 
@@ -65,7 +65,7 @@ impl Kind {
         found.expect("each has a name").1
     }
 
-    /// The first of the kinds that may have one name at one time.
+    /// Returns the first of the kinds that may use one name at the same time.
     pub(crate) fn family(self) -> Self {
         match self {
             Self::Mutex | Self::Reentrant | Self::Multi => Self::Mutex,
@@ -74,7 +74,7 @@ impl Kind {
         }
     }
 
-    /// The kind that keeps this one out, and is kept out by it.
+    /// Returns the kind that excludes this one.
     pub(crate) fn rival(self) -> Self {
         match self {
             Self::Reader => Self::Writer,
@@ -83,12 +83,12 @@ impl Kind {
         }
     }
 
-    /// What leaves room for one guard of this kind, where there is room for more.
+    /// Returns a kind that leaves room for just one guard of this kind, if several guards of this kind have room.
     pub(crate) fn crowd(self) -> Option<Self> {
         (self == Self::Permit).then_some(Self::Permits)
     }
 
-    /// The keys that a lock of this name has in Redis. The first is its name.
+    /// Returns the keys of a lock of this name. The first is its name.
     pub(crate) fn keys(self, name: &str) -> Vec<String> {
         match self {
             Self::Multi => ["", ":2", ":3"].map(|end| format!("{name}{end}")).into(),
@@ -96,7 +96,7 @@ impl Kind {
         }
     }
 
-    /// A lock of this kind, to one manager.
+    /// Returns a lock of this kind for one manager.
     pub(crate) fn of(self, locks: &LockManager, name: &str) -> Subject {
         Subject {
             kind: self,
@@ -110,14 +110,14 @@ impl Kind {
     }
 }
 
-/// Code that is generic over the kind of lock. A closure cannot be.
+/// Code that is generic over the kind of lock. A closure cannot be generic.
 pub(crate) trait WithLock {
     type Output;
 
     fn call<L: Lock>(self, lock: &L) -> Self::Output;
 }
 
-/// A lock of any kind, to one manager, and the options with which it is locked.
+/// A lock of any kind for one manager, and the options of its handle.
 #[derive(Clone)]
 pub(crate) struct Subject {
     kind: Kind,
@@ -137,7 +137,7 @@ enum Wait {
     Not,
 }
 
-/// A handle with the subject's options.
+/// Makes a handle with the options of the subject.
 macro_rules! with_options {
     ($subject:expr, $handle:expr) => {{
         let handle = $handle.renew($subject.renew).max_hold($subject.max_hold);
@@ -149,7 +149,7 @@ macro_rules! with_options {
     }};
 }
 
-/// Such a handle, by which it is locked in one of three ways.
+/// Makes such a handle, and locks it in one of three ways.
 macro_rules! acquire {
     ($subject:expr, $wait:expr, $guard:path,
      $handle:expr, $lock:ident, $try_lock:ident, $try_lock_for:ident, $try_lock_until:ident
@@ -271,7 +271,7 @@ impl Subject {
         self.locks.semaphore(&self.name, permits)
     }
 
-    /// How many permits the kind takes together.
+    /// Returns the number of permits that a guard of this kind has.
     fn many(&self) -> u32 {
         match self.kind {
             Kind::Permits => 2,
@@ -280,7 +280,8 @@ impl Subject {
         }
     }
 
-    /// Locks on a thread, which keeps the guard until it is told otherwise. Returns when it has it.
+    /// Locks on a thread, which keeps the guard until the test releases it. Returns when the thread holds the
+    /// lock.
     #[track_caller]
     pub(crate) fn hold(&self) -> Holder {
         let holder = self.locking();
@@ -288,14 +289,14 @@ impl Subject {
         holder
     }
 
-    /// The same, and returns at once.
+    /// Does the same, but returns at once.
     #[track_caller]
     pub(crate) fn locking(&self) -> Holder {
         let subject = self.clone();
         Holder::start(|work| drop(threads::task(work)), subject)
     }
 
-    /// The same, and returns when the thread sleeps.
+    /// Does the same, but returns when the thread sleeps.
     #[track_caller]
     pub(crate) fn locking_asleep(&self) -> Holder {
         let subject = self.clone();
@@ -371,7 +372,7 @@ impl Subject {
                 self,
                 wait,
                 Guard::Multi,
-                // Whatever the order in which they are given.
+                // The order of the names does not matter.
                 locks.multi(self.kind.keys(name).iter().rev()),
                 lock,
                 try_lock,
@@ -382,7 +383,7 @@ impl Subject {
     }
 }
 
-/// A guard of any kind. It stays on its thread, as that of one kind does.
+/// A guard of any kind. It is not `Send`, because one of the kinds is not.
 #[derive(Debug)]
 pub(crate) enum Guard {
     Mutex(LockGuard),
@@ -394,7 +395,7 @@ pub(crate) enum Guard {
 }
 
 impl Guard {
-    /// One for each of its names.
+    /// Returns the lease of each name.
     pub(crate) fn leases(&self) -> &[Lease] {
         match self {
             Self::Mutex(guard) => slice::from_ref(guard),
@@ -406,7 +407,7 @@ impl Guard {
         }
     }
 
-    /// That of its first name; all of them are one tenure's.
+    /// Returns the lease of the first name. All names share one deadline.
     pub(crate) fn lease(&self) -> &Lease {
         &self.leases()[0]
     }
@@ -441,7 +442,7 @@ impl Guard {
     }
 }
 
-/// A thread that locks, and keeps the guard until it is told to release it, or this is dropped.
+/// A thread that locks, and keeps the guard until the test releases it or this is dropped.
 pub(crate) struct Holder {
     locked: Receiver<Result<u64>>,
     release: Sender<()>,
@@ -471,7 +472,7 @@ impl Holder {
         }
     }
 
-    /// Waits for what comes of locking: a fence, or an error.
+    /// Blocks until the call ends, and returns the fence or the error.
     #[track_caller]
     pub(crate) fn outcome(&self) -> Result<u64> {
         match self.locked.recv_timeout(PATIENCE) {
@@ -480,13 +481,13 @@ impl Holder {
         }
     }
 
-    /// Waits until it is locked, and returns its fence.
+    /// Blocks until the thread holds the lock, and returns its fence.
     #[track_caller]
     pub(crate) fn locked(&self) -> u64 {
-        self.outcome().expect("it comes free")
+        self.outcome().expect("it becomes free")
     }
 
-    /// Whether nothing has come of it yet.
+    /// Returns whether the call still waits.
     #[track_caller]
     pub(crate) fn waits(&self) -> bool {
         self.locked.try_recv().is_err()
@@ -496,7 +497,7 @@ impl Holder {
     pub(crate) fn release(self) {
         self.release.send(()).expect("the thread holds it");
         match self.released.recv_timeout(PATIENCE) {
-            Ok(released) => released.expect("it was held all the while"),
+            Ok(released) => released.expect("it was held until now"),
             Err(error) => panic!("the thread panicked, or never ends: {error}"),
         }
     }

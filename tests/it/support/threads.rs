@@ -1,4 +1,4 @@
-//! Threads that a failing test does not wait for, and what the system says of them.
+//! Threads that a failing test does not wait for, and their state in the system.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{PATIENCE, wait_until};
 
-/// Something that a thread does. Unlike a scoped thread it keeps no failing test from its end.
+/// The result of a thread. Unlike a scoped thread, the thread does not keep a failing test from ending.
 pub(crate) struct Task<T>(Receiver<T>);
 
 impl<T> Task<T> {
-    /// Waits for the end of what is bound to end.
+    /// Returns the result of the thread, which must end in time.
     #[track_caller]
     pub(crate) fn end(self) -> T {
         match self.0.recv_timeout(PATIENCE) {
@@ -24,20 +24,19 @@ impl<T> Task<T> {
     }
 }
 
-/// Runs `f` on a thread with a small stack, so that there may be a thousand.
+/// Runs `f` on a thread. Its stack is small, so that a thousand threads can run.
 #[track_caller]
 pub(crate) fn task<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> Task<T> {
     let (sender, receiver) = channel();
     thread::Builder::new()
         .stack_size(256 * 1024)
-        // Where nobody receives it, the test has failed already.
+        // If no receiver is left, the test has failed already.
         .spawn(move || sender.send(f()).ok())
         .expect("a thread");
     Task(receiver)
 }
 
-/// The same, and returns when that thread sleeps: it waits for whatever `f` waits for. So the order in which
-/// threads queue can be made.
+/// Does the same, and returns when the thread sleeps. So a test can make threads queue in a known order.
 #[track_caller]
 pub(crate) fn task_asleep<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> Task<T> {
     let (sender, receiver) = channel();
@@ -49,7 +48,7 @@ pub(crate) fn task_asleep<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'sta
     task
 }
 
-/// The same with a thread that may borrow.
+/// Does the same with a thread that may borrow.
 #[track_caller]
 pub(crate) fn asleep<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
@@ -77,9 +76,9 @@ fn wait_until_asleep(directory: &Receiver<PathBuf>) {
     });
 }
 
-/// Stops a process in its tracks, or lets it go on.
+/// Sends SIGSTOP or another signal to a process.
 ///
-/// It is stopped only when its threads say so: on a busy machine they run on for a while after the signal.
+/// After SIGSTOP, returns when all threads of the process have stopped: on a busy machine they run on for a while.
 #[track_caller]
 pub(crate) fn signal(pid: Pid, signal: Signal) {
     kill_process(pid, signal).expect("the process is ours");
@@ -93,10 +92,10 @@ pub(crate) fn signal(pid: Pid, signal: Signal) {
     }
 }
 
-/// What a thread does, by the letter that the system has for it. `directory` is the thread's in `/proc`.
+/// Returns the state letter of a thread. `directory` is that of the thread in `/proc`.
 fn state(directory: &Path) -> Option<char> {
     let stat = fs::read_to_string(directory.join("stat")).ok()?;
-    // The name before the state is in brackets, and may have any in it.
+    // The name before the state is in brackets, and may contain brackets.
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
@@ -107,14 +106,14 @@ pub(crate) fn locking(mutex: &Mutex) -> Task<Result<LockGuard>> {
     task(move || mutex.lock())
 }
 
-/// Locks on a thread, and returns when it sleeps.
+/// Locks on a thread, and returns when the thread sleeps.
 #[track_caller]
 pub(crate) fn locking_asleep(mutex: &Mutex) -> Task<Result<LockGuard>> {
     let mutex = mutex.clone();
     task_asleep(move || mutex.lock())
 }
 
-/// The names of this process's threads that belong to leasehold.
+/// Returns the names of leasehold's threads in this process.
 pub(crate) fn own_threads() -> Vec<String> {
     fs::read_dir("/proc/self/task")
         .expect("the process's own directory")

@@ -1,7 +1,8 @@
-//! rslock, for the tests beside it: it reads a command a line, and answers each with a line, `yes` or `no`.
+//! A client of one lock that uses rslock, for the tests of leasehold. It reads one command a line, and replies to
+//! each with a line, `yes` or `no`.
 //!
-//! Its arguments are the server's URL and the lock's name. It ends with its standard input. The commands are `hello`,
-//! `acquire MS`, `extend MS` and `release`.
+//! The arguments are the server's URL and the lock's name. The program ends when its standard input ends. The
+//! commands are `hello`, `acquire MS`, `extend MS` and `release`.
 
 use std::env;
 use std::io;
@@ -31,7 +32,7 @@ impl Client {
         })
     }
 
-    /// Carries out a command. Returns whether the lock was acquired, or was still this client's.
+    /// Executes a command. Returns whether the lock was acquired, or was still this client's.
     fn answer(&mut self, command: &str) -> Result<bool> {
         let words: Vec<_> = command.split_whitespace().collect();
         match words[..] {
@@ -50,7 +51,7 @@ impl Client {
                 self.held = Some(lock);
                 Ok(true)
             }
-            // `TtlExceeded`: on a busy machine the answer can take longer than the lock lasts.
+            // `TtlExceeded`: on a busy machine the reply may take longer than the lease.
             Err(LockError::Unavailable | LockError::TtlExceeded) => Ok(false),
             Err(error) => Err(error.into()),
         }
@@ -82,7 +83,7 @@ fn main() -> Result<()> {
     let mut client = Client::new(url, name)?;
     for command in io::stdin().lines() {
         let done = client.answer(&command?)?;
-        // A pipe is written to as soon as a line is whole.
+        // This flushes each line, also to a pipe.
         println!("{}", if done { "yes" } else { "no" });
     }
     Ok(())
