@@ -1,8 +1,7 @@
-//! What the decisions cost: the pure core, without a clock, thread, lock or socket.
+//! Measures the decisions of `core/`, without a clock, a thread, a mutex or a socket.
 //!
-//! The core is nobody's to use, so it is not exported for the sake of this. A file uses lower floors only
-//! (`ARCHITECTURE.md`), so the first four can be compiled a second time, as a part of this program: that they can is
-//! itself a proof that nothing above them is needed.
+//! The crate does not export `core/`. So this program compiles `core/` and the modules below it a second time. That
+//! works because a module uses lower floors only (`ARCHITECTURE.md`).
 
 #![allow(
     clippy::incompatible_msrv,
@@ -59,7 +58,7 @@ const QUANTUM: Duration = Duration::from_millis(50);
 const NOW: Time = Time::from_nanos(1_000_000_000);
 const LABEL: &str = "host:4711";
 
-/// Chance that costs nothing.
+/// A random number generator that costs nothing.
 struct Fixed;
 
 impl Rng for Fixed {
@@ -91,7 +90,7 @@ impl HeldLease for () {
     }
 }
 
-/// A lease in a timetable.
+/// A lease in a timer queue.
 struct Due {
     due: Time,
     number: u64,
@@ -112,7 +111,7 @@ fn grant(fences: u64) -> Granted<()> {
     }
 }
 
-/// A mutex's queue, in which the first thread holds the lock and so many wait.
+/// Returns a mutex's queue. The first thread holds the lock, and `waiting` others wait.
 fn held(waiting: u64) -> Queue<u64, ()> {
     let mut queue = Queue::new(Kind::Mutex.sharing());
     let Arrival::Delegate = queue.arrive(wants(), NOW, |()| Health::Good, || 0) else {

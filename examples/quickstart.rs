@@ -1,4 +1,4 @@
-//! The whole of everyday use: take a lock, hand its fence to what it protects, release it.
+//! The everyday use of leasehold: acquire a lock, send its fence with each write, release the lock.
 //!
 //! `cargo run --example quickstart`, with a Redis on this machine; `REDIS_URL` names another.
 
@@ -8,8 +8,8 @@ use leasehold::LockManager;
 
 const ORDER: &str = "quickstart:order:42";
 
-/// Stands for what the lock protects. It remembers the newest fence, so a writer that was paused for longer
-/// than its lease, and does not know it yet, can do no harm.
+/// The data that the lock protects. It remembers the newest fence. So a writer that was paused for longer than its
+/// lease, and does not know it yet, does no harm.
 #[derive(Default)]
 struct Database {
     newest_fence: u64,
@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut database = Database::default();
 
     let locks = LockManager::connect(&url)?;
-    let guard = locks.lock(ORDER)?; // Blocks until it is ours; the lease renews itself.
+    let guard = locks.lock(ORDER)?; // Blocks until we hold it. leasehold renews the lease.
     let first_fence = guard.fence();
     database.write("paid", first_fence)?;
 
@@ -42,18 +42,18 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some(_) => return Err("two places hold one lock".into()),
     }
 
-    // Dropping the guard releases too; `release` also says whether the lock was ours to the end.
+    // A drop releases the lock too. `release` also returns an error if the lock was lost before.
     guard.release()?;
-    println!("released: nobody else held the lock meanwhile");
+    println!("released: no other client held the lock meanwhile");
 
-    // The outer `?` is the lock's failure, the inner one the closure's own.
+    // The outer `?` returns an error of the lock, and the inner one an error of the closure.
     elsewhere.with_lock(ORDER, Duration::from_secs(5), |lease| {
         database.write("shipped", lease.fence())
     })??;
 
     match database.write("paid", first_fence) {
         Err(refusal) => println!("database: a late write is refused, {refusal}"),
-        Ok(()) => return Err("the database took a late write".into()),
+        Ok(()) => return Err("the database accepted a late write".into()),
     }
     Ok(())
 }

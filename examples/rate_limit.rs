@@ -1,8 +1,8 @@
-//! A quota that several processes share: 20 a minute, exact over any minute, by one script in Redis.
+//! A quota that several processes share: 20 a minute, exact in every minute, by one script in Redis.
 //!
 //! `cargo run --example rate_limit`, with a Redis on this machine; `REDIS_URL` names another. The parent starts three
-//! children of this program. First each tries to send as many mails as it can; then, by a quota of 20 a second so
-//! that nobody has to wait for minutes, each waits for its turn.
+//! children of this program. Each child first sends as many mails as it may. Then it waits for its turns with a
+//! second quota, of 20 a second, so that the example does not take minutes.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Prints a line for people, and one of numbers: how many mails were sent, and when each turn came, in µs.
+/// Prints a line for people, and one of numbers: how many mails were sent, and the time of each turn, in µs.
 fn child(run: &str) -> Result<(), Box<dyn Error>> {
     let url = env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".to_owned());
     let locks = LockManager::connect(&url)?;
@@ -40,7 +40,7 @@ fn child(run: &str) -> Result<(), Box<dyn Error>> {
     let turns = locks.rate_limiter(format!("rate_limit:{run}:turns"), 20, SECOND);
     print!("{sent}");
     for _ in 0..20 {
-        turns.acquire()?; // sleeps until its turn; nothing is asked meanwhile
+        turns.acquire()?; // sleeps until its turn, without further requests
         print!(" {}", now_us()?);
     }
     println!();
@@ -58,14 +58,14 @@ fn parent() -> Result<(), Box<dyn Error>> {
     for child in children {
         let printed = String::from_utf8(child.wait_with_output()?.stdout)?;
         let (line, numbers) = printed.split_once('\n').ok_or("a process failed")?;
-        println!("{line}"); // by one process, so that no two write into one line
+        println!("{line}"); // the parent prints all lines, so that they do not mix
         let mut numbers = numbers.split_whitespace().map(str::parse::<u128>);
         sent += numbers.next().ok_or("a process failed")??;
         turns.extend(numbers.collect::<Result<Vec<_>, _>>()?);
     }
     println!("together: {sent} mails in the first minute, then turns at 20 a second");
 
-    // A turn may be noted late but never early: the 21st comes a second after the 1st at the soonest, and so on.
+    // A turn may be recorded late but never early. So the 21st is at least a second after the 1st, and so on.
     turns.sort_unstable();
     let too_early = |(n, at): (u128, &u128)| *at < begun + n / 20 * SECOND.as_micros();
     if sent != 20 || turns.len() != 60 || (0..).zip(&turns).any(too_early) {

@@ -1,5 +1,4 @@
-//! The limits' way to the server: one connection of the redis crate, commands that were packed beforehand, and every
-//! reply checked.
+//! The connection of the limits: one connection of the redis crate, with packed commands. Every reply is checked.
 
 use redis::io::tcp::TcpSettings;
 use redis::{Connection, ConnectionLike, IntoConnectionInfo, Value};
@@ -9,17 +8,17 @@ use crate::Result;
 
 const COMPARE_AND_DELETE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
      return redis.call('DEL', KEYS[1]) else return 0 end";
-/// As long as the library's own.
+/// The library's default lease.
 const LEASE_MS: u32 = 30_000;
 
-/// Requests are small and wait for their replies, so packets are not held back.
+/// Opens a connection without delays: requests are small and wait for their replies.
 pub fn connect(url: &str) -> Result<Connection> {
     let tcp = TcpSettings::default().set_nodelay(true);
     let info = url.into_connection_info()?.set_tcp_settings(tcp);
     Ok(redis::Client::open(info)?.get_connection()?)
 }
 
-/// Sends a packed command, and wants a reply that `is` what it is to be.
+/// Sends a packed command. Returns an error unless `is` accepts the reply.
 pub fn ask(
     connection: &mut Connection,
     packed: &[u8],
@@ -32,7 +31,7 @@ pub fn ask(
     Err(format!("a bare client was answered {value:?}").into())
 }
 
-/// Makes the server know a script; returns how it is called with so many keys.
+/// Loads a script, and returns a call of it with `keys` keys.
 pub fn load(connection: &mut Connection, script: &str, keys: usize) -> Result<redis::Cmd> {
     let digest: String = redis::cmd("SCRIPT")
         .arg("LOAD")
@@ -43,10 +42,10 @@ pub fn load(connection: &mut Connection, script: &str, keys: usize) -> Result<re
     Ok(call)
 }
 
-/// The mutex of the manual: `SET NX PX`, and a compare-and-delete by script.
+/// The mutex of the Redis manual: `SET NX PX`, and a compare-and-delete by a script.
 pub struct Pairs {
     connection: Connection,
-    /// For each name.
+    /// The two commands for each name.
     commands: Vec<[Vec<u8>; 2]>,
 }
 
@@ -68,7 +67,7 @@ impl Pairs {
         })
     }
 
-    /// Takes and releases the lock of one name.
+    /// Acquires and releases the lock of one name.
     pub fn pair(&mut self, name: usize) -> Result<()> {
         let [set, release] = &self.commands[name];
         ask(&mut self.connection, set, |value| *value == Value::Okay)?;
@@ -78,8 +77,8 @@ impl Pairs {
     }
 }
 
-/// A lock as a list of tokens: who wants one blocks in BLPOP, and the server serves in the order of asking. It knows
-/// no lease: a crashed holder's token is gone for ever.
+/// A lock as a list of tokens. A client blocks in BLPOP, and Redis serves clients in their order. There is no lease:
+/// if a holder crashes, its token is lost.
 pub struct Token {
     connection: Connection,
     take: Vec<u8>,
@@ -110,7 +109,7 @@ impl Token {
     }
 }
 
-/// Puts so many tokens into a list.
+/// Puts `tokens` tokens into a list.
 pub fn put(name: &str, tokens: usize) -> redis::Cmd {
     let mut command = redis::cmd("RPUSH");
     command.arg(name).arg(vec!["t"; tokens]);

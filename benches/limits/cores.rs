@@ -1,9 +1,10 @@
-//! Which cores the two ends run on.
+//! The cores of the client and the server.
 //!
-//! One pair of requests takes 2.3 times as long with the server on another core as on the same one, and the system
-//! moves threads as it likes. So both ends are bound, the same for both sides of a row. A server of its own core is
-//! what a server elsewhere is like: what a client does while it waits for nothing is its own time, and the way to the
-//! server costs something.
+//! A request and its reply take 2.3 times as long between two cores as on one, and the system moves threads as it
+//! likes. So both ends are bound, in the same way for both sides of a row.
+//!
+//! A server on its own core resembles a server on another machine: the client can work while it waits, and each
+//! message takes time.
 
 use std::str::FromStr;
 
@@ -11,7 +12,7 @@ use crate::Result;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
-    /// The server on the last core, all else on the others.
+    /// The server on the last core, everything else on the other cores.
     #[default]
     Apart,
     /// Everything on the last core.
@@ -32,7 +33,7 @@ impl FromStr for Placement {
     }
 }
 
-/// One end of a connection.
+/// An end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Client,
@@ -46,7 +47,7 @@ mod system {
     use super::{End, Placement};
     use crate::Result;
 
-    /// The cores that this process may use at all.
+    /// The cores that this process may use.
     pub struct Cores {
         all: Vec<usize>,
         placement: Placement,
@@ -58,7 +59,7 @@ mod system {
             let all: Vec<_> = (0..CpuSet::MAX_CPU)
                 .filter(|&core| mine.is_set(core))
                 .collect();
-            // Of a single core there is no other.
+            // With a single core, both ends share it.
             let placement = match placement {
                 Placement::Apart if all.len() < 2 => Placement::Together,
                 placement => placement,
@@ -66,7 +67,7 @@ mod system {
             Ok(Self { all, placement })
         }
 
-        /// Binds this thread, and with it all threads and processes that it starts from now on.
+        /// Binds this thread, and all threads and processes that it starts from now on.
         pub fn bind(&self, end: End) -> Result<()> {
             let mut set = CpuSet::new();
             for &core in self.of(end) {
@@ -84,7 +85,7 @@ mod system {
             }
         }
 
-        /// In words, for whoever reads the figures.
+        /// Returns a description for a reader of the figures.
         pub fn describe(&self) -> String {
             let (client, server) = (self.of(End::Client), self.of(End::Server));
             format!("server on cores {server:?}, clients on {client:?}")
@@ -92,7 +93,7 @@ mod system {
     }
 }
 
-/// Other systems do not bind, or not by the same call.
+/// Other systems cannot bind threads to cores, or do so by another call.
 #[cfg(not(target_os = "linux"))]
 mod system {
     use super::{End, Placement};

@@ -1,10 +1,10 @@
-//! Processes of a row: this program, started again with a [`Job`].
+//! The processes of a row: this program, started again with a [`Job`].
 //!
-//! 1. A child prepares what it can before the clock starts, and writes `ready`.
-//! 2. The parent writes a question, a line, to all children when all are ready.
-//! 3. A child answers with a line of numbers. Where the question is to work, that comes when it has worked.
-//! 4. When its stdin ends, so does the child. Dropping the fleet kills the children; if the parent is killed, the
-//!    server ends, and the children with their connections to it.
+//! 1. A child prepares its work before the clock starts, and writes `ready`.
+//! 2. When all children are ready, the parent writes a question to each of them, as a line.
+//! 3. A child answers with a line of numbers. If the question is to work, the child works first.
+//! 4. A child ends when its standard input ends. Dropping the fleet kills the children. If the parent is killed, its
+//!    server ends, and so do the children's connections.
 
 use std::env;
 use std::io::{self, BufRead, BufReader, Lines, Write};
@@ -20,13 +20,13 @@ pub enum Side {
     Limit,
 }
 
-/// What a child is to do.
+/// The work of a child.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub work: String,
     pub side: Side,
     pub url: String,
-    /// Of the lock, or what its locks' names begin with.
+    /// The name of the lock, or the first part of the locks' names.
     pub name: String,
     pub count: u64,
     pub ms: u64,
@@ -68,7 +68,7 @@ impl Job {
     }
 }
 
-/// Children of one job.
+/// The children of one job.
 pub struct Fleet(Vec<Member>);
 
 struct Member {
@@ -78,7 +78,7 @@ struct Member {
 }
 
 impl Fleet {
-    /// Starts so many, and waits until they are ready.
+    /// Starts children, and waits until all are ready.
     pub fn start(job: &Job, children: usize) -> Result<Self> {
         let members = (0..children).map(|_| Member::start(job));
         let mut fleet = Self(members.collect::<Result<_>>()?);
@@ -91,7 +91,7 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// Asks all at once, and waits for the answer of each.
+    /// Asks all children at once, and waits for every answer.
     pub fn ask(&mut self, question: &str) -> Result<Vec<Vec<u64>>> {
         for member in &mut self.0 {
             writeln!(member.questions, "{question}")?;
@@ -142,11 +142,11 @@ impl Drop for Member {
     }
 }
 
-/// What a child does with a question.
+/// The function that answers the questions of the parent.
 pub type Answer = Box<dyn FnMut(&str) -> Result<Vec<u64>>>;
 
-/// The child's end. It returns only with an error: what it still holds when it is no longer wanted is not given back,
-/// since nobody measures that.
+/// Answers questions in a child until an error ends it. The child does not release its locks then, because nothing
+/// measures that.
 pub fn serve(mut answer: Answer) -> Result<()> {
     println!("{READY}");
     for question in io::stdin().lines() {

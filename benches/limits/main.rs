@@ -1,18 +1,17 @@
-//! The figures: each piece of work measured against the least that it could cost on this machine.
+//! The figures. Each row measures a piece of work beside the least that it can cost on this machine.
 //!
-//! A row has two sides, *ours* and its *limit*: the fastest way in which somebody who knows Redis would do the same by
-//! hand, for this one case, without what makes a lock safe or fair where the work does not need it. So that a row says
-//! something on a machine that is noisy and unlike others:
+//! A row has two sides. *Ours* is leasehold. The *limit* is the fastest way to do the same by hand. The limit may
+//! leave out whatever makes a lock safe or fair, if this work does not need it. These rules make a row meaningful on
+//! a noisy machine:
 //!
-//! * the sides take turns in one run, and the one that begins changes with every round, so drift meets both;
-//! * each pair of rounds has its ratio, and the median of these is the row's; the quartiles show the noise;
-//! * both sides are bound to the same cores ([`cores`]), use the same server, started for the row, and check all that
-//!   is answered;
-//! * connections, threads, processes and names are made before the clock starts, on both sides;
-//! * commands are counted by the server, those inside of scripts included;
-//! * each row says what others used of the machine meanwhile ([`others`]).
+//! * The sides take turns in one run, and the side that begins changes with every round. So a drift affects both.
+//! * Each pair of rounds has a ratio. The row's ratio is the median of these, and the quartiles show the noise.
+//! * Both sides are bound to the same cores ([`cores`]), use the same server, and check every reply.
+//! * Both sides create connections, threads, processes and names before the clock starts.
+//! * The server counts the commands, also those inside of scripts.
+//! * Each row shows what other programs used of the machine meanwhile ([`others`]).
 //!
-//! The rows stand in [`rows`], in the order of the table; [`options::HELP`] has the command line.
+//! [`rows`] has the rows in the order of the table. [`options::HELP`] has the command line.
 
 #![allow(
     clippy::incompatible_msrv,
@@ -47,9 +46,9 @@ fn main() -> ExitCode {
             print!("{}", options::HELP);
             Ok(())
         }
-        // `cargo test --all-targets` runs benches too, and does not want to wait for minutes.
+        // `cargo test --all-targets` runs benches too, and must not take minutes.
         Ok(Invocation::Idle) => {
-            println!("limits: nothing is measured without --bench, which `cargo bench` gives");
+            println!("limits: without --bench, which `cargo bench` passes, nothing is measured");
             Ok(())
         }
         Ok(Invocation::Child(job)) => rows::serve(&job),

@@ -8,38 +8,38 @@ use crate::cores::Placement;
 use crate::fleet::Job;
 
 pub const HELP: &str = "\
-Measures leasehold against what the machine can do: each row is one piece of work, done by the library and
-by the fastest bare means there is, in turns.
+Measures leasehold beside the least that its work can cost on this machine. Each row is one piece of work. The
+library and the fastest bare program do it in turns.
 
 Usage: cargo bench --bench limits -- [OPTIONS]
 
   --only NAME    measure one row
-  --json         print one line of JSON a row instead of a table
-  --rounds N     rounds of each side [default: 9 or more, by row]
-  --quick        3 short rounds: whether it works, not how fast it is
-  --cores WHERE  apart: the server on one core, all else on the others [default]
+  --json         print one line of JSON for each row instead of a table
+  --rounds N     rounds of each side [default: 9 or 15, by row]
+  --quick        3 short rounds, which show that it works but not how fast
+  --cores WHERE  apart: the server on one core, everything else on the others [default]
                  together: everything on one core
-                 free: wherever the system puts it
-  --list         name the rows
+                 free: as the system decides
+  --list         print the names of the rows
   -h, --help     print this
 
-It starts servers of its own (redis-server must be in PATH) and stops them; REDIS_URL is not looked at.
+The bench starts and stops its own servers, and ignores REDIS_URL. redis-server must be in PATH.
 
-A line of JSON has work, ours, limit, ratio, must, met, commands_per_guard where it applies, and further
-figures of its row. `ours` and `limit` are medians in the row's `unit`; `ratio` is the median of the rounds'
-ratios, and `ratio_quartiles` are what half of them lie between; `must` is what the ratio is to reach, as
-`bound` says: at least or at most. `met` is true if that and the row's further bounds hold. What others used
-of the machine meanwhile is `others_percent_of_a_core`; on a busy machine the figures are worth little.
+A line of JSON has work, ours, limit, ratio, must, met, sometimes commands_per_guard, and further figures of
+its row. `ours` and `limit` are medians in the row's `unit`. `ratio` is the median of the rounds' ratios; half
+of them lie between the two `ratio_quartiles`. `must` is the mark of the ratio: `bound` says whether it
+is the least or the most. `met` is true if the row meets this mark and its further bounds. `others_percent_of_a_core` is the CPU
+time that other programs used meanwhile; on a busy machine the figures are worth little.
 
-Exit status: 0 if everything was measured, met or not; 1 if something could not be; 2 for a command line that
-makes no sense.
+Exit status: 0 if every row was measured, even if a mark was missed; 1 if a row could not be measured; 2 for an
+invalid command line.
 ";
 
 pub enum Invocation {
     Help,
     Idle,
     Run(Options),
-    /// One of the processes that a row starts, by options that the help keeps to itself.
+    /// A process of a row. The help does not show the option that starts it.
     Child(Job),
 }
 
@@ -48,7 +48,7 @@ pub struct Options {
     pub only: Option<String>,
     pub list: bool,
     pub json: bool,
-    /// The row's own number where there is none.
+    /// The number of rounds. If it is `None`, the row's own number counts.
     pub rounds: Option<u32>,
     pub quick: bool,
     pub placement: Placement,
@@ -76,7 +76,7 @@ impl Invocation {
                     return Ok(Self::Child(Job::from_words(&words)?));
                 }
                 Short('h') | Long("help") => return Ok(Self::Help),
-                // What `cargo test` hands to a harness says nothing to this one.
+                // `cargo test` passes options for its own test harness.
                 _ if !measures => return Ok(Self::Idle),
                 _ => return Err(argument.unexpected()),
             }

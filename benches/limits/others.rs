@@ -1,24 +1,24 @@
-//! What else the machine did meanwhile. A row that goes to the server and back for each step loses far more by a busy
-//! core than one that stays in memory, so the figures of a busy machine are worth little, and mostly flatter us.
+//! The CPU time that other programs used meanwhile. A busy core slows a row with a round trip for each step far more
+//! than a row that stays in memory. So the figures of a busy machine are worth little, and mostly favour ours.
 
 use std::fs;
 
-/// What was used of all cores up to now, in the system's ticks.
+/// The CPU time used so far on all cores, in ticks of the system.
 pub struct Watch {
-    /// By anybody, the machine below a virtual one included.
+    /// The time used by all programs, also by the machine below a virtual one.
     busy: i64,
-    /// By this process and those it has started and waited for.
+    /// The time used by this process, and by the processes that it started and waited for.
     own: i64,
-    /// By anybody or nobody, on one core.
+    /// The time that has passed, on one core.
     time: i64,
 }
 
 impl Watch {
-    /// None where the system does not say.
+    /// Returns `None` if the system does not report the times.
     pub fn start() -> Option<Self> {
         let system = fs::read_to_string("/proc/stat").ok()?;
         let own = fs::read_to_string("/proc/self/stat").ok()?;
-        // Some of a process's are negative, and count by their place.
+        // Some fields are negative. They count as fields too.
         let numbers = |text: &str| -> Vec<i64> {
             let words = text.split_whitespace();
             words.filter_map(|word| word.parse().ok()).collect()
@@ -28,14 +28,14 @@ impl Watch {
             .filter(|line| line.starts_with("cpu"))
             .count()
             - 1;
-        // user, nice, system, idle, waiting for disks, interrupts of two kinds, stolen.
+        // user, nice, system, idle, waiting for disks, two kinds of interrupts, stolen.
         let [user, nice, kernel, idle, disk, hard, soft, stolen, ..] =
             numbers(system.lines().next()?)[..]
         else {
             return None;
         };
         let busy = user + nice + kernel + hard + soft + stolen;
-        // After the name, which may hold anything: the state, and ten numbers before the times.
+        // The state and ten numbers come before the times. The name of the program may contain anything.
         let own = numbers(own.rsplit_once(") ")?.1);
         Some(Self {
             busy,
@@ -44,7 +44,8 @@ impl Watch {
         })
     }
 
-    /// What others have used since, as a percentage of one core. Only processes that have ended count as our own.
+    /// Returns the time that others have used since, as a percentage of one core. Time of this program's processes
+    /// counts as its own only if they have ended.
     pub fn percent(&self) -> Option<f64> {
         let now = Self::start()?;
         let others = (now.busy - self.busy) - (now.own - self.own);

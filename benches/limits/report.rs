@@ -1,14 +1,15 @@
-//! What is printed: a table, or JSON by the line.
+//! The output: a table, or a line of JSON for each row.
 
 use serde_json::{Map, Value, json};
 
 use crate::row::{Measured, Must, Row};
 
 const WIDTH: usize = 24;
-/// What others may use of a core before the table speaks of it: the system's own work on our packets counts as theirs.
+/// The percentage of a core above which the table mentions other programs. The system's work on our packets counts as
+/// theirs.
 const QUIET: f64 = 15.0;
 
-/// Prints what comes before the table.
+/// Prints the head of the table.
 pub fn head(cores: &str) {
     println!("{cores}");
     println!(
@@ -20,7 +21,7 @@ pub fn head(cores: &str) {
     );
 }
 
-/// Prints a row of the table, and its further figures below it.
+/// Prints a row of the table, and its further figures below.
 pub fn table_row(row: &Row, measured: &Measured, others: Option<f64>) {
     let [low, ratio, high] = measured.ratios();
     println!(
@@ -40,7 +41,7 @@ pub fn table_row(row: &Row, measured: &Measured, others: Option<f64>) {
     println!("{:WIDTH$}   limit: {}", "", row.limit);
     if let Some(others) = others.filter(|others| *others > QUIET) {
         println!(
-            "{:WIDTH$}   NOISE: others used {others:.0} % of a core meanwhile",
+            "{:WIDTH$}   NOISE: other programs used {others:.0} % of a core meanwhile",
             ""
         );
     }
@@ -98,7 +99,7 @@ fn must(must: Must) -> String {
     }
 }
 
-/// Four digits are more than the noise leaves true.
+/// More than four digits would only show noise.
 fn number(value: f64) -> Value {
     json!(format!("{value:.3e}").parse::<f64>().ok())
 }

@@ -1,4 +1,4 @@
-//! One row: rounds in turns, and what comes of them.
+//! A row: its rounds, and their results.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use crate::server::{Server, Tally};
 
 const COMMANDS_PER_GUARD: &str = "commands_per_guard";
 
-/// One piece of work, and what it is to reach.
+/// A piece of work, and its mark.
 pub struct Row {
     pub work: &'static str,
-    /// What the limit is, for people.
+    /// A description of the limit.
     pub limit: &'static str,
     pub unit: &'static str,
-    /// What the ratio of ours to the limit is to reach.
+    /// The mark for the ratio of ours to the limit.
     pub must: Must,
     pub rounds: u32,
     pub measure: fn(&Bench) -> Result<Measured>,
@@ -41,7 +41,7 @@ impl Must {
     }
 }
 
-/// What a row is measured with.
+/// The setting of a row.
 pub struct Bench<'a> {
     pub work: &'static str,
     pub server: &'a Server,
@@ -50,15 +50,15 @@ pub struct Bench<'a> {
     pub quick: bool,
 }
 
-/// What was measured.
+/// The result of a row.
 #[derive(Default)]
 pub struct Measured {
     pub rounds: Vec<Round>,
-    /// Further figures; those with a bound are part of what is to be reached.
+    /// Further figures. Those with a bound are marks too.
     pub figures: Vec<Figure>,
 }
 
-/// What the two sides reached, one after the other.
+/// The values of both sides in one round.
 pub struct Round {
     pub ours: f64,
     pub limit: f64,
@@ -75,28 +75,28 @@ impl Bench<'_> {
         self.server.url()
     }
 
-    /// A name for the limit's side of a round.
+    /// Returns a name for the limit's side of a round.
     pub fn bare_name(&self, round: u32) -> String {
         format!("bare:{}:{round}", self.work)
     }
 
-    /// How long something is done for.
+    /// Returns the duration of a piece of work.
     pub fn time(&self, full: Duration) -> Duration {
         if self.quick { full / 5 } else { full }
     }
 
-    /// How often something is done.
+    /// Returns the number of repetitions of a piece of work.
     pub fn count(&self, full: usize) -> usize {
         if self.quick { full / 5 } else { full }
     }
 
-    /// A name that no other round has.
+    /// Returns a name that no other round has.
     pub fn name(&self, round: u32) -> String {
         format!("{}:{round}", self.work)
     }
 
-    /// Lets the two sides take turns. The first round warms up and does not count; then the one that begins changes
-    /// from round to round. Each is told the number of its round.
+    /// Lets the two sides take turns, and gives each the number of its round. The first round warms up and does not
+    /// count. The side that begins changes with every round.
     pub fn interleave(
         &self,
         mut ours: impl FnMut(u32) -> Result<f64>,
@@ -141,12 +141,12 @@ impl Measured {
         self
     }
 
-    /// Adds how many commands the server ran for each guard, where there is no bound on it.
+    /// Adds the number of commands that the server ran for each guard, without a bound.
     pub fn counted(self, tally: &Tally) -> Self {
         self.beside(COMMANDS_PER_GUARD, tally.commands_per_guard())
     }
 
-    /// Adds how many commands the server ran for each guard.
+    /// Adds the number of commands that the server ran for each guard.
     pub fn counted_to(self, tally: &Tally, most: f64) -> Self {
         let each = tally.commands_per_guard();
         self.bounded(COMMANDS_PER_GUARD, each, Must::AtMost(most))
@@ -160,7 +160,7 @@ impl Measured {
         median(self.rounds.iter().map(|round| round.limit))
     }
 
-    /// The quartiles of the rounds' ratios; the second is their median.
+    /// Returns the quartiles of the rounds' ratios. The second is the median.
     pub fn ratios(&self) -> [f64; 3] {
         let ratios: Vec<_> = self
             .rounds
@@ -184,7 +184,8 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     quantile(values.into_iter().collect(), 0.5)
 }
 
-/// What such a part of the values lies below, between two of them where it must; not a number where there are none.
+/// Returns the value below which a part of the values lies, interpolated between two values. Returns NaN without
+/// values.
 #[allow(clippy::cast_sign_loss, reason = "a place is not negative")]
 pub fn quantile(mut values: Vec<f64>, part: f64) -> f64 {
     values.sort_by(f64::total_cmp);

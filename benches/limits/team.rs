@@ -7,18 +7,18 @@ use std::time::{Duration, Instant};
 
 use crate::Result;
 
-/// Small, so that a thousand fit; none of the work here needs more.
+/// Small stacks, so that a thousand threads fit. The work needs no more.
 const STACK_BYTES: usize = 256 * 1024;
 
-/// Threads behind a gate. `T` is what each brings back.
+/// Threads behind a gate. `T` is the result of each.
 pub struct Team<T> {
     gate: Arc<OnceLock<Instant>>,
     threads: Vec<JoinHandle<Result<T>>>,
 }
 
 impl<T: Send + 'static> Team<T> {
-    /// Starts threads, each of which prepares its work, and returns when all have. The work is given the instant at
-    /// which the gate was opened.
+    /// Starts threads, each of which prepares its work, and returns when all are ready. The work gets the instant at
+    /// which the gate opened.
     pub fn ready<W>(
         threads: usize,
         prepare: impl Fn(usize) -> Result<W> + Send + Sync + 'static,
@@ -52,7 +52,7 @@ impl<T: Send + 'static> Team<T> {
 
     /// Lets the threads go.
     pub fn open(&self) {
-        // Opened twice, it stays open.
+        // A gate that is open stays open.
         self.gate.set(Instant::now()).ok();
     }
 
@@ -66,7 +66,7 @@ impl<T: Send + 'static> Team<T> {
 }
 
 impl Team<u64> {
-    /// Lets the threads go, and returns how much they did together, and how much in a second.
+    /// Lets the threads go. Returns how much they did together, and how much in a second.
     pub fn run(self) -> Result<(u64, f64)> {
         let start = Instant::now();
         self.open();
@@ -75,7 +75,7 @@ impl Team<u64> {
     }
 }
 
-/// A thread on its way to the gate; dropped, also by a panic, it is there.
+/// A thread on its way to the gate. Its drop counts it as ready, also after a panic.
 struct Here {
     ready: Arc<AtomicUsize>,
     waits: Thread,
@@ -92,7 +92,7 @@ pub fn per_second(count: u64, time: Duration) -> f64 {
     count as f64 / time.as_secs_f64()
 }
 
-/// Takes turns until so much time has passed, and returns how many.
+/// Takes turns until `time` has passed, and returns their number.
 pub fn turns(start: Instant, time: Duration, mut turn: impl FnMut() -> Result<()>) -> Result<u64> {
     let mut turns = 0;
     while start.elapsed() < time {

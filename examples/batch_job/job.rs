@@ -1,4 +1,4 @@
-//! The job. It does its steps in order; a step that was begun is ended.
+//! The job. It does its steps in order, and finishes each step that it begins.
 
 use std::error::Error;
 
@@ -8,20 +8,20 @@ use crate::progress::Progress;
 
 pub const STEPS: u32 = 10;
 
-/// What one run did: the steps from `start` to before `end`.
+/// The steps of one run: from `start` to before `end`.
 pub struct Run {
     pub start: u32,
     pub end: u32,
     pub fence: u64,
 }
 
-/// Does what is left of the job, or as much as the lock lasts for.
+/// Does the rest of the job. Stops early if the lock is lost.
 pub fn run(
     mutex: &Mutex,
     progress: &mut Progress,
     mut step: impl FnMut(u32, &Receiver<Lost>) -> Result<(), Box<dyn Error>>,
 ) -> Result<Run, Box<dyn Error>> {
-    // The guard is of this scope: however it is left, by `?` or by a panic, the lock is released.
+    // The guard belongs to this scope. However the scope ends, by `?` or by a panic, the lock is released.
     let guard = mutex.lock()?;
     let lost = guard.on_lost();
     let start = progress.done()?;
@@ -31,7 +31,7 @@ pub fn run(
         fence: guard.fence(),
     };
     while run.end < STEPS {
-        // Asked between two steps, so that none is left half done.
+        // The check is between two steps, so that no step is left half done.
         if let Ok(loss) = lost.try_recv() {
             println!("  stopped before step {}: {loss}", run.end);
             break;
@@ -40,9 +40,9 @@ pub fn run(
         println!("  step {} is done", run.end);
         run.end += 1;
     }
-    // What is done is done. Had another run committed meanwhile, it would refuse this older fence.
+    // The finished steps count. If another run has committed meanwhile, `commit` refuses this older fence.
     if !progress.commit(run.end, run.fence)? {
-        return Err("another run has gone on".into());
+        return Err("a newer run has committed".into());
     }
     println!(
         "  committed {} steps of {STEPS} by fence {}",

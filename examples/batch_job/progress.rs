@@ -1,4 +1,4 @@
-//! How far the job is, kept where every run of it can look. It refuses the fence of a run that is not the newest.
+//! The progress of the job, which all its runs share. It refuses the fence of an older run.
 
 use std::error::Error;
 
@@ -23,13 +23,13 @@ impl Progress {
         })
     }
 
-    /// How many steps are done.
+    /// Returns the number of finished steps.
     pub fn done(&mut self) -> Result<u32, Box<dyn Error>> {
         let done = self.redis.hget(&self.key, "done")?;
         Ok(done.map_or(Ok(0), |done| done.parse())?)
     }
 
-    /// Whether it was written down.
+    /// Returns whether the progress was recorded.
     pub fn commit(&mut self, done: u32, fence: u64) -> Result<bool, Box<dyn Error>> {
         let script = Script::new(COMMIT);
         let mut call = script.key(&self.key);
@@ -38,7 +38,7 @@ impl Progress {
 }
 
 impl Drop for Progress {
-    /// Only because this is an example: a real job's progress outlives it.
+    /// This is only an example. The progress of a real job stays.
     fn drop(&mut self) {
         self.redis.del(&self.key).ok();
     }

@@ -9,14 +9,14 @@ use redis::{Connection, TypedCommands};
 pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 pub struct Cache {
-    /// One connection serves all threads, so that they need not have 500.
+    /// One connection for all threads, so that the example does not need 500.
     redis: Mutex<Connection>,
     key: String,
     computed: AtomicUsize,
 }
 
 impl Cache {
-    /// An empty one.
+    /// Returns an empty cache.
     pub fn new(url: &str, key: &str) -> Result<Self> {
         let mut redis = redis::Client::open(url)?.get_connection()?;
         redis.del(key)?;
@@ -31,7 +31,7 @@ impl Cache {
         Ok(self.redis().get(&self.key)?)
     }
 
-    /// The slow work that nobody wants done 500 times.
+    /// Computes the value. The work is slow, so it should not be done 500 times.
     pub fn compute(&self) -> Result<String> {
         let number = self.computed.fetch_add(1, Ordering::Relaxed);
         thread::sleep(Duration::from_millis(50));
@@ -40,7 +40,7 @@ impl Cache {
         Ok(value)
     }
 
-    /// How often it was computed.
+    /// Returns how often the value was computed.
     pub fn computed(&self) -> usize {
         self.computed.load(Ordering::Relaxed)
     }

@@ -1,9 +1,9 @@
-//! A cached value is gone, and 500 threads on two machines miss it at the same moment: one computes it again.
+//! A cached value is gone, and 500 threads on two machines miss it at the same moment. One thread computes it again.
 //!
 //! `cargo run --example cache_stampede`, with a Redis on this machine; `REDIS_URL` names another.
 //!
-//! The lock alone would have them compute it one after the other. The point is to look into the cache once more
-//! under the lock: all but the first find there what the first has left.
+//! The lock alone would make the threads compute the value one after the other. So each thread looks into the cache
+//! once more under the lock, and finds the value of the first thread there.
 //!
 //! - `cache`: the cache, and the slow work that fills it
 
@@ -32,7 +32,7 @@ fn main() -> Result<()> {
     let cache = Cache::new(&url, &key)?;
     let values = stampede(&cache, |thread| {
         let _guard = machines[thread % machines.len()].lock(&name)?;
-        // Somebody else may have been here first.
+        // Another thread may have filled the cache meanwhile.
         match cache.get()? {
             Some(value) => Ok(value),
             None => cache.compute(),
@@ -43,12 +43,12 @@ fn main() -> Result<()> {
 
     let same = values.iter().all(|value| *value == values[0]);
     if without != THREADS || with != 1 || !same {
-        return Err(format!("it should have been {THREADS} times, and then once for all").into());
+        return Err(format!("it should have been {THREADS} times, and then once").into());
     }
     Ok(())
 }
 
-/// Has all threads miss the value before any of them goes on to `refill`. Returns what each of them got.
+/// Makes all threads miss the value before any of them calls `refill`. Returns the value that each thread got.
 fn stampede<F>(cache: &Cache, refill: F) -> Result<Vec<String>>
 where
     F: Fn(usize) -> Result<String> + Sync,

@@ -1,11 +1,11 @@
-//! When *not* to use a lock: 64 threads sell one stock without a lock, under one, by `DECR` and by a script.
+//! When *not* to use a lock: 64 threads sell one stock without a lock, under a lock, by `DECR` and by a script.
 //!
 //! `cargo run --release --example inventory`, with a Redis on this machine; `REDIS_URL` names another.
 //!
-//! What one command or one script of Redis can do needs no lock: it is exact, and faster by far. A lock is for what
-//! Redis cannot do by itself, such as asking a supplier between reading and writing.
+//! Work that one command or one script of Redis can do needs no lock. The command is exact, and faster by far. A lock
+//! is for work that Redis cannot do, such as asking a supplier between a read and a write.
 //!
-//! - `sale`: the threads, and what they are measured by
+//! - `sale`: the threads, and their measurement
 
 mod sale;
 
@@ -16,7 +16,7 @@ use redis::{Script, TypedCommands};
 
 use crate::sale::{Result, STOCK, Shop};
 
-/// Refuses to go below zero, which `DECR` would not.
+/// Does not go below zero, unlike `DECR`.
 const SELL: &str = "
     if tonumber(redis.call('GET', KEYS[1])) > 0 then return redis.call('DECR', KEYS[1]) end";
 
@@ -28,7 +28,7 @@ fn main() -> Result<()> {
     let mutex = locks.mutex(format!("{key}:lock"));
     let mut shop = Shop::open(&url, &key)?;
 
-    // In the first round all read before any of them writes; chance alone would lose fewer on some days.
+    // In the first round all threads read before any of them writes. Otherwise some runs would lose few updates.
     let all_have_read = Barrier::new(shop.threads());
     let unlocked = shop.sell("no lock", STOCK, |redis, round| {
         let stock = redis.get_int(&key);
@@ -49,7 +49,7 @@ fn main() -> Result<()> {
         redis.decr(&key, 1)?;
         Ok(true)
     })?;
-    // Twice as many are asked for as there are; the script refuses the other half.
+    // The threads ask for twice the stock. The script refuses half of them.
     let script = Script::new(SELL);
     let scripted = shop.sell("a script", 2 * STOCK, |redis, _| {
         Ok(script.key(&key).invoke::<Option<i64>>(redis)?.is_some())
@@ -58,8 +58,6 @@ fn main() -> Result<()> {
     if unlocked <= 0 || (locked, decr, scripted) != (0, 0, 0) {
         return Err("only the sale without a lock should have lost updates".into());
     }
-    println!(
-        "Without a lock updates were lost; for one counter a command or a script is the best."
-    );
+    println!("Without a lock updates were lost. For one counter a command or a script is best.");
     Ok(())
 }

@@ -9,7 +9,7 @@ pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 const THREADS: u32 = 64;
 pub const STOCK: u32 = THREADS * 20;
 
-/// One connection for each thread, and the stock that they all sell.
+/// A connection for each thread, and the stock that they all sell.
 pub struct Shop {
     tills: Vec<Connection>,
     key: String,
@@ -29,8 +29,8 @@ impl Shop {
         self.tills.len()
     }
 
-    /// Has all threads together try to sell so many, each one by `sale`, which says whether it did. Returns how many
-    /// were sold that the stock knows nothing of.
+    /// Makes the threads try `tries` sales together. `sale` returns whether it sold one. Returns the number of sales
+    /// that are missing in the stock.
     pub fn sell<F>(&mut self, how: &str, tries: u32, sale: F) -> Result<i64>
     where
         F: Fn(&mut Connection, u32) -> Result<bool> + Sync,

@@ -1,4 +1,5 @@
-//! What leaders do: they add their fence and process to a log, which refuses the fence of a leader that was replaced.
+//! The acts of the leaders. Each act adds the leader's fence and process to a log, which refuses the fences of former
+//! leaders.
 
 use redis::{Connection, Script, TypedCommands};
 
@@ -43,7 +44,7 @@ impl Acts {
         act.map(|act| parse(&act)).transpose()
     }
 
-    /// Proves that no fence was two leaders', and removes the log. Returns how many acts there were.
+    /// Checks that no two leaders had one fence, and removes the log. Returns the number of acts.
     pub fn check(&mut self) -> Outcome<usize> {
         let lines = self.redis.lrange(&self.key, 0, -1)?;
         self.redis.del(&self.key)?;

@@ -1,4 +1,4 @@
-//! A process that waits to lead, and then leads for as long as it may.
+//! A process that waits to lead, and then leads while it holds the lock.
 
 use std::time::Duration;
 use std::{io, process, thread};
@@ -8,7 +8,7 @@ use leasehold::LockManager;
 use crate::Outcome;
 use crate::acts::{Act, Acts};
 
-/// How long a dead leader stays in office.
+/// The time for which a dead leader keeps the lock.
 const LEASE: Duration = Duration::from_secs(1);
 
 pub fn stand(url: &str, name: &str) -> Outcome {
@@ -18,7 +18,7 @@ pub fn stand(url: &str, name: &str) -> Outcome {
     let mut acts = Acts::new(url, name)?;
     loop {
         let guard = office.lock()?;
-        // Short of being killed, it may be paused for longer than its lease: then it stands again.
+        // A leader that was paused for longer than its lease has lost the lock. Then it waits again.
         while guard.check().is_ok() {
             acts.add(Act {
                 fence: guard.fence(),
@@ -29,7 +29,7 @@ pub fn stand(url: &str, name: &str) -> Outcome {
     }
 }
 
-/// However the parent ends, so does this process's standard input.
+/// When the parent ends, this process's standard input ends too.
 fn end_with_parent() {
     io::copy(&mut io::stdin(), &mut io::sink()).ok();
     process::exit(1);

@@ -1,9 +1,9 @@
-//! Processes elect a leader by one lock with a short lease. The leader is killed, and the next takes over.
+//! Processes elect a leader by one lock with a short lease. The leader is killed, and the next one takes over.
 //!
 //! `cargo run --example leader`, with a Redis on this machine; `REDIS_URL` names another.
 //!
 //! - `candidate`: a process that waits to lead, and leads
-//! - `acts`: what leaders do, each by its fence
+//! - `acts`: the acts of the leaders, each with a fence
 
 mod acts;
 mod candidate;
@@ -17,7 +17,7 @@ use crate::acts::{Act, Acts};
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
 const CANDIDATES: usize = 4;
-/// How long the office may be vacant, on a machine that is busy with something else.
+/// The longest time without a leader, on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 fn main() -> Outcome {
@@ -44,18 +44,18 @@ fn main() -> Outcome {
             .position(|candidate| candidate.id() == process);
         let mut leader = living.swap_remove(at.ok_or("it is not alive")?);
         thread::sleep(Duration::from_millis(100)); // It leads for a while.
-        // By SIGKILL: it has no chance to release anything.
+        // SIGKILL gives the leader no chance to release the lock.
         let (killed, _) = (leader.kill(), leader.wait()?);
         killed?;
     }
     let count = acts.check()?;
     println!(
-        "In {count} acts no fence was two leaders', and each leader's was larger than the last."
+        "In {count} acts no two leaders had one fence, and each leader had a larger fence than the last."
     );
     Ok(())
 }
 
-/// Waits for a living process that acts by a newer fence than the last leader did.
+/// Blocks until a living process acts with a newer fence than the last leader.
 fn next_leader(acts: &mut Acts, last: Option<Act>, living: &[Child]) -> Outcome<Act> {
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {
@@ -67,5 +67,5 @@ fn next_leader(acts: &mut Acts, last: Option<Act>, living: &[Child]) -> Outcome<
         }
         thread::sleep(Duration::from_millis(5));
     }
-    Err("nobody took over".into())
+    Err("no process took over".into())
 }

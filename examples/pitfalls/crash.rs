@@ -1,4 +1,4 @@
-//! `SETNX`, then `EXPIRE`: a process that dies between the two holds the lock for ever.
+//! `SETNX`, then `EXPIRE`: if a process dies between the two, the lock stays for ever.
 
 use std::process::abort;
 use std::time::{Duration, Instant};
@@ -18,27 +18,30 @@ pub fn run(stage: &Stage) -> Outcome {
     let unending = redis.pttl(&key)? == IntegerReplyOrNoOp::ExistsButNotRelevant;
     naive(
         unending,
-        "the lock has no expiry: the dead hold it for ever",
+        "the lock has no expiry: a dead process holds it for ever",
     )?;
 
     let name = stage.name("crash:ours");
     let mut process = Process::start("crash", "ours", &name)?;
     let begun = Instant::now();
-    ours(process.crashed()?, "its process crashed with the lock")?;
+    ours(
+        process.crashed()?,
+        "its process crashed while it held the lock",
+    )?;
     let guard = stage.locks()?.try_lock_for(&name, PATIENCE)?;
     let waited = begun.elapsed().as_secs_f32();
     ours(
         guard.is_some(),
-        &format!("its lease of 1 s was there from the first: free after {waited:.1} s"),
+        &format!("the lock had a lease of 1 s from the start: free after {waited:.1} s"),
     )
 }
 
-/// The process that crashes.
+/// Runs the process that crashes.
 pub fn second(stage: &Stage, part: &str, name: &str) -> Outcome {
     if part == "naive" {
         if stage.redis()?.set_nx(name, "the dead")? {
             abort();
-            // redis.expire(name, 10) would stand here.
+            // The naive program would call redis.expire(name, 10) here.
         }
     } else {
         let locks = stage.locks()?;

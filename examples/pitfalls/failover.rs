@@ -1,5 +1,5 @@
-//! A server fails before its replica has the lock. The replica takes over, and knows of no lock: two hold it. This
-//! is true of every lock on one Redis, ours too. What ours has besides is the fence.
+//! A server fails before its replica has received the lock. The replica takes over without the lock, so two clients
+//! hold it. That is true of every lock on one Redis, also of leasehold. But leasehold has a fence.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub fn run(stage: &Stage) -> Outcome {
         Ok(report.contains("master_link_status:up"))
     })?;
 
-    // The link breaks, here by sending the replica to where nobody is. What is written now does not reach it.
+    // The link breaks: the replica follows a server that does not exist, so later writes do not reach it.
     follow(&mut after, "127.0.0.1", "1")?;
     let naive_first = take(&mut before, "failover:naive", "first", 60_000)?;
     let one = locks(&server.url())?;
@@ -35,14 +35,14 @@ pub fn run(stage: &Stage) -> Outcome {
     let naive_second = take(&mut after, "failover:naive", "second", 60_000)?;
     naive(
         naive_first && naive_second,
-        "the new server knows of no lock: two hold it, and both were told so",
+        "the new server does not have the lock: two clients hold it",
     )?;
     let two = locks(&replica.url())?;
     let second = two.mutex(NAME).lease(LEASE).try_lock()?;
-    let second = second.ok_or("the new server knew of the lock")?;
+    let second = second.ok_or("the new server had the lock")?;
     ours(
         first.check().is_ok() && second.check().is_ok(),
-        "no better: two guards read held. One Redis cannot promise more than it keeps",
+        "no better: two guards read `Held`, because one Redis lost the lock",
     )?;
 
     let mut store = Store::new(stage.redis()?, &stage.name("failover:store"));
@@ -51,11 +51,11 @@ pub fn run(stage: &Stage) -> Outcome {
     let refused = !store.write("the first's", old)?;
     ours(
         old < new && written && refused,
-        &format!("but the fence orders them: the store refused {old}, having seen {new}"),
+        &format!("but the fence orders them: the store refused {old} after {new}"),
     )
 }
 
-/// `NO ONE`: it becomes a master itself.
+/// Makes a server follow another. With `NO ONE` it becomes a master.
 fn follow(replica: &mut Connection, host: &str, port: &str) -> Outcome {
     Ok(redis::cmd("REPLICAOF").arg(host).arg(port).exec(replica)?)
 }

@@ -1,4 +1,4 @@
-//! Release by `GET`, and `DEL` if the value is one's own: right, until the lease ends between the two.
+//! Release by `GET`, and then `DEL` if the value is the client's own. That fails if the lease ends between the two.
 
 use leasehold::{Error, LostCause};
 use redis::TypedCommands;
@@ -21,23 +21,23 @@ pub fn run(stage: &Stage) -> Outcome {
     let third = take(&mut redis, &key, "third", 10_000)?;
     naive(
         first && own && second && third,
-        "GET said \"mine\", DEL met the second's lock: second and third hold it",
+        "GET returned the first's value, DEL deleted the second's lock: second and third hold it",
     )?;
 
     let name = stage.name("get:ours");
     let [one, two, three] = [stage.locks()?, stage.locks()?, stage.locks()?];
     let first = one.lock(&name)?;
-    let_lapse(&mut redis, &name)?; // Far too early, so that the first cannot know.
+    let_lapse(&mut redis, &name)?; // Before the first can know.
     let second = two.try_lock(&name)?.ok_or("it was free")?;
     let believed = first.check().is_ok();
     let taken = matches!(first.release(), Err(Error::Lost(lost)) if lost.cause == LostCause::Taken);
     ours(
         believed && taken,
-        "the first thought \"mine\" as well, but Redis itself compares and deletes in one step",
+        "the first expected its lock too, but Redis compares and deletes in one step",
     )?;
     let third = three.try_lock(&name)?;
     ours(
         third.is_none() && second.check().is_ok(),
-        "the lock is still the second's, and nobody else's",
+        "only the second holds the lock",
     )
 }

@@ -1,16 +1,16 @@
-//! Locks that this crate's sources warn of: each fails in front of you, beside one of ours which does not.
+//! Hand-written locks that fail, each beside a lock of leasehold that does not.
 //!
 //! `cargo run --example pitfalls`, or `-- NAME` for one of them, with a Redis on this machine; `REDIS_URL` names
-//! another. `failover` wants a `redis-server` in PATH besides.
+//! another. `failover` also needs a `redis-server` in PATH.
 //!
-//! Nothing is left to luck: the steps that have to meet are put in the order in which they do harm. The exit status
-//! is 0 only if every naive lock failed as foretold, and ours held. Over a failover ours does not hold either: there
-//! only its fence helps.
+//! Each example does its steps in the order that does harm, so no result depends on luck. The exit status is 0 only if
+//! every naive lock failed as expected, and ours held. Over a failover ours does not hold either. There only its fence
+//! helps.
 //!
 //! - a file for each pitfall, as in `PITFALLS`
-//! - `naive`, `store`: the lock that others write, and what a lock protects
-//! - `stage`, `claims`: names and connections; what is said, and checked
-//! - `process`, `server`: another process, and a Redis that may be killed
+//! - `naive`, `store`: the naive lock, and the data that a lock protects
+//! - `stage`, `claims`: names and connections, and the checked claims
+//! - `process`, `server`: a second process, and a Redis that the example may kill
 
 mod claims;
 mod crash;
@@ -69,10 +69,10 @@ fn play(stage: &Stage, pitfalls: &[Pitfall]) -> Outcome {
         stage.clean_up()?;
     }
     if !failed.is_empty() {
-        return Err(format!("not as foretold: {}", failed.join(", ")).into());
+        return Err(format!("not as expected: {}", failed.join(", ")).into());
     }
     println!(
-        "Every naive lock failed as foretold. Ours held, but not over a failover: that needs the fence."
+        "Every naive lock failed as expected. Ours held, but not over a failover: that needs the fence."
     );
     Ok(())
 }

@@ -1,10 +1,10 @@
-//! The lock that one writes in five minutes.
+//! A lock that is written in five minutes.
 
 use redis::{Connection, ExistenceCheck, SetExpiry, SetOptions, TypedCommands};
 
 use crate::stage::Outcome;
 
-/// Takes the lock at `key`, if it is free, for so long.
+/// Acquires the lock at `key` if it is free, for `lease_ms`.
 pub fn take(redis: &mut Connection, key: &str, owner: &str, lease_ms: u64) -> Outcome<bool> {
     let if_free = SetOptions::default()
         .conditional_set(ExistenceCheck::NX)
@@ -12,7 +12,7 @@ pub fn take(redis: &mut Connection, key: &str, owner: &str, lease_ms: u64) -> Ou
     Ok(redis.set_options(key, owner, if_free)?.is_some())
 }
 
-/// Lets time pass for one key: its lease is over now. What a slow program waits for takes no waiting here.
+/// Ends the lease of a key now, in place of the time that a slow program would take.
 pub fn let_lapse(redis: &mut Connection, key: &str) -> Outcome {
     redis.pexpire(key, 0)?;
     Ok(())

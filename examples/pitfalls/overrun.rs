@@ -1,4 +1,4 @@
-//! Work that takes longer than the lease which was to be long enough for it.
+//! Work that takes longer than its lease.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::claims::{PATIENCE, heading, naive, ours, wait_until};
 use crate::naive::take;
 use crate::stage::{Outcome, Stage};
 
-/// Long enough to be renewed in time on a machine that is busy with something else.
+/// Long enough for a renewal in time on a busy machine.
 const LEASE: Duration = Duration::from_secs(5);
 
 pub fn run(stage: &Stage) -> Outcome {
@@ -16,13 +16,13 @@ pub fn run(stage: &Stage) -> Outcome {
     let mut redis = stage.redis()?;
     let key = stage.name("overrun:naive");
     let first = take(&mut redis, &key, "first", 200)?;
-    // The first works on and on. Nothing tells it.
+    // The first client works on, because it does not learn of its loss.
     wait_until("the lease is over", || {
         take(&mut redis, &key, "second", 10_000)
     })?;
     naive(
         first,
-        "its lease of 200 ms ended in the midst of the work: two are at work",
+        "its lease of 200 ms ended during the work: two clients work at once",
     )?;
 
     let name = stage.name("overrun:ours");
@@ -32,7 +32,9 @@ pub fn run(stage: &Stage) -> Outcome {
     let second = two.try_lock_for(&name, longer)?;
     ours(
         second.is_none() && first.check().is_ok(),
-        &format!("work of {longer:?} under a lease of {LEASE:?}: renewed, and nobody else got in"),
+        &format!(
+            "work of {longer:?} under a lease of {LEASE:?}: it is renewed, and the second is kept out"
+        ),
     )?;
     first.release()?;
 
@@ -43,6 +45,6 @@ pub fn run(stage: &Stage) -> Outcome {
     let told = lost.recv_timeout(PATIENCE).is_ok();
     ours(
         second.is_some() && told && matches!(first.check(), Err(Error::Lost(_))),
-        "with `renew(false)` a second got in, but the first is told: check() is Err(Lost)",
+        "with `renew(false)` the second got the lock, but the first learns it: check() is Err(Lost)",
     )
 }

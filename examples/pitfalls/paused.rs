@@ -1,5 +1,5 @@
-//! A holder that the system pauses, here by SIGSTOP. When it goes on, its lock is another's, and it does not know:
-//! it had checked just before. No lock can help that; the store can, if it compares fences.
+//! A holder that the system pauses, here by SIGSTOP. When it resumes, another process holds the lock. It does not
+//! know that, because it checked just before the pause. No lock can help here. The store can, if it compares fences.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub fn run(stage: &Stage) -> Outcome {
     let spoilt = store.read()?.as_deref() == Some("the paused one's");
     naive(
         spoilt,
-        "paused past its lease, then it wrote over what the second wrote",
+        "it was paused for longer than its lease, and then overwrote the second's value",
     )?;
 
     let name = stage.name("paused:ours");
@@ -46,14 +46,11 @@ pub fn run(stage: &Stage) -> Outcome {
     let kept = store.read()?.as_deref() == Some("the second's");
     ours(
         written && refused && kept,
-        &format!(
-            "the store refused fence {old}, having seen {}",
-            second.fence()
-        ),
+        &format!("the store refused fence {old} after {}", second.fence()),
     )
 }
 
-/// The process that is paused. It is told to go on, so that it cannot do so before the pause.
+/// Runs the process that is paused. It waits for a line, so that it does not write before the pause.
 pub fn second(stage: &Stage, part: &str, name: &str) -> Outcome {
     let mut store = Store::new(stage.redis()?, &format!("{name}:store"));
     if part == "naive" {

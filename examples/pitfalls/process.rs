@@ -1,4 +1,4 @@
-//! Another process: this very program, told by its arguments which part it plays. They speak in lines.
+//! A second process: this program, whose arguments name its part. The processes exchange lines.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::stage::Outcome;
 
-/// The argument that says that a process is one of these.
+/// The argument that makes this program a second process.
 pub const AS: &str = "--as";
 
 /// A second process. Dropping it kills it.
@@ -34,7 +34,7 @@ impl Process {
         })
     }
 
-    /// Waits for its next line.
+    /// Returns the process's next line.
     pub fn hear(&mut self) -> Outcome<String> {
         let mut line = String::new();
         match self.stdout.read_line(&mut line)? {
@@ -51,7 +51,7 @@ impl Process {
         Ok(kill_process(Pid::from_child(&self.child), signal)?)
     }
 
-    /// Waits for its end. Whether it crashed.
+    /// Waits for the end of the process. Returns whether it crashed.
     pub fn crashed(&mut self) -> Outcome<bool> {
         Ok(self.child.wait()?.code().is_none())
     }
@@ -64,7 +64,7 @@ impl Drop for Process {
     }
 }
 
-/// In the second process: waits for a line. An error where there is no first process any more.
+/// Waits for a line, in the second process. Returns an error if the first process has ended.
 pub fn hear() -> Outcome {
     match io::stdin().read_line(&mut String::new())? {
         0 => Err("the first process is gone".into()),

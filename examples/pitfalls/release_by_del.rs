@@ -1,4 +1,4 @@
-//! Release by `DEL`: who comes too late deletes the lock of the next, and lets in a third.
+//! Release by `DEL`: a client that is late deletes the lock of the next client, and lets in a third.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub fn run(stage: &Stage) -> Outcome {
     let third = take(&mut redis, &key, "third", 10_000)?;
     naive(
         first && second && third,
-        "the late first deleted the second's lock: second and third hold it",
+        "the first was late and deleted the second's lock: second and third hold it",
     )?;
 
     let name = stage.name("del:ours");
@@ -31,11 +31,11 @@ pub fn run(stage: &Stage) -> Outcome {
     let second = second.ok_or("the lease never ended")?;
     ours(
         matches!(first.release(), Err(Error::Lost(_))),
-        "the late first is told that it had lost the lock before",
+        "the first is late, and its release returns that the lock was lost",
     )?;
     let third = three.try_lock(&name)?;
     ours(
         third.is_none() && second.check().is_ok(),
-        "the lock is still the second's, and nobody else's",
+        "only the second holds the lock",
     )
 }

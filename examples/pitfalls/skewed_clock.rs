@@ -1,5 +1,5 @@
-//! The lock of old tutorials: its value is the time when it is over, by the clock of whoever took it, and who finds
-//! it over takes it by `GETSET`. One fast clock breaks it; and even the loser of a race writes.
+//! The lock of old tutorials. Its value is the time of its end, by the clock of its holder. Another client that finds
+//! it ended takes it by `GETSET`. One fast clock breaks it, and even the loser of a race writes.
 
 use redis::{Connection, TypedCommands};
 
@@ -18,10 +18,10 @@ pub fn run(stage: &Stage) -> Outcome {
     let second = take(&mut redis, &key, 1_000 + 20_000)?;
     naive(
         first && second,
-        "a clock 20 s fast took a lock that was held: two hold it",
+        "a client whose clock is 20 s fast took a held lock: two hold it",
     )?;
 
-    // Now all clocks agree. Two clients read the same time, which is past, before either writes.
+    // All clocks agree now. Two clients read the same end, which has passed, before either writes.
     let key = stage.name("race");
     redis.set(&key, 5_000)?;
     let over = is_over(&mut redis, &key, 6_000)? && is_over(&mut redis, &key, 6_500)?;
@@ -39,17 +39,20 @@ pub fn run(stage: &Stage) -> Outcome {
     let refused = stage.locks()?.try_lock(&name)?.is_none();
     ours(
         refused,
-        "only Redis knows when a lease is over: no client's clock is asked",
+        "only the clock of Redis ends a lease, and no client's clock",
     )?;
     let untouched = redis.get(&name)?.as_deref() == Some(guard.owner());
     ours(
         untouched,
-        "who does not get the lock leaves its value alone",
+        "a client that does not get the lock does not change its value",
     )?;
-    ours(guard.release().is_ok(), "it was the holder's to the end")
+    ours(
+        guard.release().is_ok(),
+        "the holder had the lock until its release",
+    )
 }
 
-/// A client whose clock reads `now` tries to take the lock.
+/// Tries to acquire the lock, as a client whose clock reads `now`.
 fn take(redis: &mut Connection, key: &str, now: u64) -> Outcome<bool> {
     if redis.set_nx(key, now + LEASE_MS)? {
         return Ok(true);
@@ -62,7 +65,7 @@ fn is_over(redis: &mut Connection, key: &str, now: u64) -> Outcome<bool> {
     Ok(end.is_none_or(|end| end < now))
 }
 
-/// Whether the lock was still over, and so is this client's now.
+/// Returns whether the lock had still ended, so that this client holds it now.
 fn replace(redis: &mut Connection, key: &str, now: u64) -> Outcome<bool> {
     let old = redis.getset(key, now + LEASE_MS)?;
     let old: Option<u64> = old.map(|end| end.parse()).transpose()?;

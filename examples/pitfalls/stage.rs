@@ -1,4 +1,4 @@
-//! What every pitfall is played on: one Redis, and names of its own.
+//! The setting of every pitfall: one Redis, and names that no other run uses.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -22,7 +22,7 @@ impl Stage {
         }
     }
 
-    /// A name that no other run uses.
+    /// Returns a name that no other run uses.
     pub fn name(&self, what: &str) -> String {
         let name = format!("pitfalls:{}:{what}", process::id());
         self.names.borrow_mut().push(name.clone());
@@ -37,18 +37,18 @@ impl Stage {
         Ok(())
     }
 
-    /// A connection, as a client without this crate would have.
+    /// Opens a connection, as a client without leasehold would.
     pub fn redis(&self) -> Outcome<Connection> {
         Ok(redis::Client::open(&*self.url)?.get_connection()?)
     }
 
-    /// A manager of its own, so that each stands for another machine.
+    /// Returns a new manager, so that each stands for another machine.
     pub fn locks(&self) -> Outcome<LockManager> {
         locks(&self.url)
     }
 }
 
-/// Patient, since the machine that this runs on may be busy with something else.
+/// Returns a manager with a long time limit, because the machine may be busy.
 pub fn locks(url: &str) -> Outcome<LockManager> {
     let patient = LockManager::single(url).io_timeout(Duration::from_secs(10));
     Ok(patient.build()?)

@@ -1,11 +1,11 @@
-//! What the locks protect: one value, in Redis, so that other processes reach it as well.
+//! The data that the locks protect: one value in Redis, which other processes can reach too.
 
 use redis::{Connection, Script, TypedCommands};
 
 use crate::stage::Outcome;
 
-/// All a store has to do about fences: remember the newest, and refuse what is older. Here it takes a script, in
-/// SQL `UPDATE … WHERE fence <= ?`.
+/// A store must remember the newest fence, and refuse older ones. That takes a script in Redis, or `UPDATE … WHERE
+/// fence <= ?` in SQL.
 const WRITE: &str = "
     local newest = tonumber(redis.call('HGET', KEYS[1], 'fence') or 0)
     if tonumber(ARGV[2]) < newest then return 0 end
@@ -25,13 +25,13 @@ impl Store {
         }
     }
 
-    /// Writes whatever comes, as stores without fences do.
+    /// Writes without a check, like a store without fences.
     pub fn write_blindly(&mut self, value: &str) -> Outcome {
         self.redis.hset(&self.key, "value", value)?;
         Ok(())
     }
 
-    /// Whether it was written, and not refused as older than what is there.
+    /// Returns whether the value was written. A fence that is older than the newest is refused.
     pub fn write(&mut self, value: &str, fence: u64) -> Outcome<bool> {
         let script = Script::new(WRITE);
         let mut call = script.key(&self.key);

@@ -1,6 +1,6 @@
-//! One run: takes, holds and releases the locks, and measures.
+//! One run: acquires, holds and releases the locks, and measures.
 
-// Counts become rates here, far below what an `f64` cannot hold.
+// The counts are far below the largest integer of an `f64`.
 #![allow(clippy::cast_precision_loss)]
 
 use std::error::Error;
@@ -19,7 +19,8 @@ pub fn run(options: &Options) -> Result<Report, Box<dyn Error>> {
         .prefix(format!("scale:{}:", std::process::id()))
         .build()?;
     let mut info = Server::connect(&options.url)?;
-    // What the first lock needs is no part of what each costs: threads, buffers, a connection.
+    // The first lock starts threads, allocates buffers and opens a connection. That is not part of the cost of a
+    // lease.
     drop(locks.lock("first")?);
     let before = memory()?;
     let others = info.served()?.connections.saturating_sub(1);
@@ -36,7 +37,7 @@ pub fn run(options: &Options) -> Result<Report, Box<dyn Error>> {
     let (spent, served) = (cpu()?, info.served()?);
     let begun = Instant::now();
     while begun.elapsed() < options.time {
-        // To be seen to be alive is all that a person wants meanwhile.
+        // The run prints a line now and then, to show that it is alive.
         let left = options.time.saturating_sub(begun.elapsed());
         thread::sleep(left.min(Duration::from_secs(10)));
         let lost = guards.iter().filter(|guard| guard.check().is_err()).count();
@@ -67,7 +68,7 @@ pub fn run(options: &Options) -> Result<Report, Box<dyn Error>> {
     Ok(report)
 }
 
-/// Takes the locks, by several threads.
+/// Acquires the locks by several threads.
 fn take(locks: &LockManager, options: &Options) -> leasehold::Result<Vec<LockGuard>> {
     let share = options.leases.div_ceil(options.threads);
     let mut guards = Vec::with_capacity(options.leases);
@@ -89,7 +90,7 @@ fn take(locks: &LockManager, options: &Options) -> leasehold::Result<Vec<LockGua
     })
 }
 
-/// Releases them, by several threads, so that nothing is left in the server for the rest of the lease.
+/// Releases the locks by several threads, so that nothing stays in Redis.
 fn release(guards: &mut Vec<LockGuard>, threads: usize) {
     let share = guards.len().div_ceil(threads).max(1);
     thread::scope(|scope| {

@@ -3,14 +3,14 @@
 //! `cargo run --release --example scale -- --leases 100000 --minutes 5`, with a Redis on this machine; `--help` lists
 //! the options. A debug build warns, because its figures are too high.
 //!
-//! It takes so many locks, each of its own name, holds them all for a while, and watches what their renewal costs on
-//! either side. `--plot FILE` does so for 1,000 to 200,000 leases, each number in a process of its own, and draws CPU
-//! and memory against it: both are straight lines if a lease costs the same however many there are.
+//! The example acquires N locks with N names, holds them for a while, and measures the cost of their renewal on both
+//! sides. `--plot FILE` does so for 1,000 to 200,000 leases, each number in a new process. It draws CPU and memory
+//! against the number. Both are straight lines if the cost of a lease does not depend on the number.
 //!
 //! - `options`: the command line
-//! - `hold`: one run: takes, holds and releases the locks, and measures
-//! - `usage`: what the system and the server say of the two processes
-//! - `report`: what came of a run, for people and as JSON
+//! - `hold`: one run: acquires, holds and releases the locks, and measures
+//! - `usage`: the figures that the system and the server report
+//! - `report`: the result of a run, for people and as JSON
 //! - `plot`: many runs, and the picture
 
 mod hold;

@@ -6,25 +6,25 @@ use std::time::Duration;
 use lexopt::prelude::*;
 
 pub const HELP: &str = "\
-Takes many locks, holds them for a while, and measures what their renewal costs.
+Acquires many locks, holds them for a while, and measures the cost of their renewal.
 
 Usage: scale [--leases N] [--minutes M | --seconds S] [OPTIONS]
        scale --plot FILE.svg [--seconds S] [OPTIONS]
 
-  --leases N     how many locks [default: 100000]
-  --minutes M    how long to hold them, once all are taken [default: 1]
+  --leases N     number of locks [default: 100000]
+  --minutes M    time for which to hold them all [default: 1]
   --seconds S    the same in seconds
   --lease-ms L   lease in milliseconds [default: 30000]
-  --threads T    threads that take and release them [default: 4]
-  --plot FILE    1,000 to 200,000 leases, one number after the other, each held for the time given
-                 [default: 30 s], and a picture of CPU and memory
+  --threads T    threads that acquire and release them [default: 4]
+  --plot FILE    hold 1,000 to 200,000 leases in several runs, each for the given time
+                 [default: 30 s], and draw CPU and memory
   --json         print one line of JSON and show no progress
   -h, --help     print this
 
-REDIS_URL is the server [default: redis://127.0.0.1/]. The server's CPU and commands are its own count, so
-whatever else it is asked meanwhile counts too.
+REDIS_URL is the server [default: redis://127.0.0.1/]. The server counts its CPU and its commands. So the
+work of other clients counts too.
 
-Exit status: 0 if no lease was lost; 1 if one was, or a call failed; 2 for a command line that makes no sense.
+Exit status: 0 if no lease was lost; 1 if one was lost, or a call failed; 2 for an invalid command line.
 ";
 
 pub enum Invocation {
@@ -71,7 +71,7 @@ impl Invocation {
             }
         }
         if options.leases == 0 || options.threads == 0 {
-            return Err("there must be a lease and a thread at least".into());
+            return Err("there must be at least one lease and one thread".into());
         }
         let default = Duration::from_secs(if plot.is_some() { 30 } else { 60 });
         options.time = time.unwrap_or(default);
@@ -86,5 +86,5 @@ fn seconds(number: f64) -> Result<Duration, lexopt::Error> {
     Duration::try_from_secs_f64(number)
         .ok()
         .filter(|time| !time.is_zero())
-        .ok_or_else(|| "that is no length of time".into())
+        .ok_or_else(|| "it must be a time of more than zero".into())
 }

@@ -12,21 +12,21 @@ use serde_json::Value;
 
 use crate::options::Options;
 
-/// How many leases each run holds.
+/// The number of leases of each run.
 const LEASES: [u32; 9] = [
     1_000, 10_000, 25_000, 50_000, 75_000, 100_000, 125_000, 150_000, 200_000,
 ];
 
 type Points = Vec<(f64, f64)>;
 
-/// One line of a picture.
+/// A line of the picture.
 struct Line {
     label: &'static str,
     color: RGBColor,
     points: Points,
 }
 
-/// Runs and draws. True where no lease was lost.
+/// Runs and draws. Returns whether no lease was lost.
 pub fn run(options: &Options, file: &Path) -> Result<bool, Box<dyn Error>> {
     let mut reports = Vec::new();
     for leases in LEASES {
@@ -65,7 +65,7 @@ pub fn run(options: &Options, file: &Path) -> Result<bool, Box<dyn Error>> {
     Ok(reports.iter().all(|report| report["lost"] == 0))
 }
 
-/// One run in a process of its own, whose memory no other run has touched.
+/// Does one run in a new process, whose memory no other run has used.
 fn measured(options: &Options, leases: u32) -> Result<Value, Box<dyn Error>> {
     let run = Command::new(current_exe()?)
         .args(["--json", "--leases", &leases.to_string()])

@@ -1,6 +1,6 @@
-//! What came of a run.
+//! The result of a run.
 
-// For people: nobody counts leases beyond what an `f64` can hold.
+// The number of leases is far below the largest integer of an `f64`.
 #![allow(clippy::cast_precision_loss)]
 
 use serde_json::{Value, json};
@@ -9,11 +9,11 @@ pub struct Report {
     pub leases: usize,
     pub seconds: f64,
     pub taken_per_second: f64,
-    /// Of one core.
+    /// A percentage of one core.
     pub client_cpu_percent: f64,
-    /// Of one core.
+    /// A percentage of one core.
     pub server_cpu_percent: f64,
-    /// In bytes, of this process.
+    /// The bytes of this process's memory.
     pub memory_per_lease: usize,
     pub memory: usize,
     pub commands_per_second: f64,
@@ -58,7 +58,7 @@ held for          {:>12.1} s
 client CPU        {:>12.2} % of a core, {:.3} for each 1,000 leases
 server CPU        {:>12.2} % of a core
 client memory     {:>12} bytes a lease, {} MiB in all
-server commands   {:>12.0} a second, those in scripts included
+server commands   {:>12.0} a second, with those in scripts
 connections       {:>12}
 lost              {:>12}",
             self.leases,

@@ -1,4 +1,4 @@
-//! What the system and the server say of the two processes.
+//! The figures that the system and the server report.
 
 use std::error::Error;
 use std::fs;
@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use redis::{Client, Connection};
 
-/// The CPU time of this process so far, in the system and out of it.
+/// Returns the CPU time of this process so far, in user mode and in the kernel.
 pub fn cpu() -> Result<Duration, Box<dyn Error>> {
     let stat = fs::read_to_string("/proc/self/stat")?;
-    // The name of the program comes second, in parentheses, and may hold spaces; `utime` and `stime` are the 14th and
-    // 15th (proc_pid_stat(5)).
+    // The second field is the program's name in parentheses, which may contain spaces. `utime` and `stime` are the
+    // 14th and the 15th field (proc_pid_stat(5)).
     let rest = stat.rsplit_once(')').ok_or("no stat")?.1;
     let ticks: f64 = rest
         .split_whitespace()
@@ -24,7 +24,7 @@ pub fn cpu() -> Result<Duration, Box<dyn Error>> {
     ))
 }
 
-/// The memory of this process that is in use, in bytes.
+/// Returns the memory that this process uses, in bytes.
 pub fn memory() -> Result<usize, Box<dyn Error>> {
     let statm = fs::read_to_string("/proc/self/statm")?;
     let pages: usize = statm.split(' ').nth(1).ok_or("no statm")?.parse()?;
@@ -32,7 +32,7 @@ pub fn memory() -> Result<usize, Box<dyn Error>> {
 }
 
 impl Served {
-    /// What it has done since then.
+    /// Returns the difference to earlier figures.
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
             cpu: self.cpu.saturating_sub(earlier.cpu),
@@ -42,15 +42,15 @@ impl Served {
     }
 }
 
-/// A connection that asks the server about itself.
+/// A connection that asks the server for its figures.
 pub struct Server(Connection);
 
-/// What the server has done so far.
+/// The figures of the server so far.
 pub struct Served {
     pub cpu: Duration,
-    /// Those that scripts run included.
+    /// The number of commands, also those in scripts.
     pub commands: u64,
-    /// At this time, without the one that asks.
+    /// The number of other connections at this time.
     pub connections: u64,
 }
 
@@ -79,7 +79,8 @@ impl Server {
     }
 }
 
-/// The calls in a line like `cmdstat_get:calls=21,usec=17,…`, but of `INFO`: those are ours.
+/// Returns the calls in a line like `cmdstat_get:calls=21,usec=17,…`. Returns `None` for `INFO`, which this program
+/// sends.
 fn calls(line: &str) -> Option<u64> {
     let (command, statistics) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
     if command == "info" {

@@ -1,4 +1,4 @@
-//! The accounts. A deposit reads the balance and writes another: two at a time would lose one.
+//! The accounts. A deposit reads the balance and writes a new one, so two at the same time would lose one.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use redis::{Connection, TypedCommands};
 
 use crate::Result;
 
-/// Why a request at a closing server is refused.
+/// The reason for which a closing server refuses a request.
 pub const CLOSING: &str = "this server is closing";
 
 pub struct Accounts {
@@ -15,12 +15,12 @@ pub struct Accounts {
     bank: String,
 }
 
-/// What comes of a deposit.
+/// The result of a deposit.
 pub enum Deposit {
     Done {
         balance: u64,
     },
-    /// Nothing was changed, so it may well be asked for again.
+    /// No balance was changed, so the client may try again.
     NotNow(&'static str),
 }
 
@@ -32,7 +32,7 @@ impl Accounts {
         })
     }
 
-    /// Each account has a lock of its own: requests for others go on meanwhile.
+    /// Returns the name of an account's lock. Each account has its own, so requests for other accounts go on.
     pub fn lock_name(&self, account: &str) -> String {
         format!("{}:{account}:lock", self.bank)
     }
@@ -49,13 +49,13 @@ impl Accounts {
             Ok(None) => return Ok(Deposit::NotNow("the account is busy")),
             Err(Error::Closed) => return Ok(Deposit::NotNow(CLOSING)),
             Err(error) if error.is_retryable() => {
-                return Ok(Deposit::NotNow("the locks are out of reach"));
+                return Ok(Deposit::NotNow("the lock server is not reachable"));
             }
             Err(error) => return Err(error.into()),
         };
         let balance = self.balance(account)? + amount;
         self.redis.set(self.key(account), balance)?;
-        // Were the lock lost, another deposit could have been overwritten: that is no success.
+        // If the lock was lost, another deposit may have been overwritten. So that is an error.
         guard.release()?;
         Ok(Deposit::Done { balance })
     }

@@ -1,4 +1,4 @@
-//! A client: just as much HTTP as this example needs.
+//! A client with a minimal HTTP.
 
 use std::fmt;
 use std::io::{Read, Write};
@@ -18,11 +18,11 @@ impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.status, self.text)?;
         self.retry_after
-            .map_or(Ok(()), |after| write!(f, ", come again after {after} s"))
+            .map_or(Ok(()), |after| write!(f, ", retry after {after} s"))
     }
 }
 
-/// Asks for one deposit of 1, once.
+/// Asks once for a deposit of 1.
 pub fn deposit(address: SocketAddr, account: &str, wait: Duration) -> Result<Answer> {
     let mut stream = TcpStream::connect(address)?;
     write!(
@@ -33,10 +33,10 @@ pub fn deposit(address: SocketAddr, account: &str, wait: Duration) -> Result<Ans
     )?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
-    parse(&answer).ok_or_else(|| format!("no answer: {answer:?}").into())
+    parse(&answer).ok_or_else(|| format!("not a reply: {answer:?}").into())
 }
 
-/// Deposits 1 so many times into each account, by turns on each machine.
+/// Makes `times` deposits of 1 into each account on each machine.
 pub fn deposit_often(machines: &[SocketAddr], accounts: &[&str], times: u64) -> Result {
     for _ in 0..times {
         for machine in machines {
@@ -48,7 +48,7 @@ pub fn deposit_often(machines: &[SocketAddr], accounts: &[&str], times: u64) -> 
     Ok(())
 }
 
-/// Comes again where it is told to.
+/// Repeats the request while the reply says when to retry.
 fn deposit_at_last(machine: SocketAddr, account: &str) -> Result {
     loop {
         let answer = deposit(machine, account, Duration::from_secs(10))?;

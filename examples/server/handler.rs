@@ -1,4 +1,4 @@
-//! From a request to an answer: `POST /accounts/ID/deposit?wait_ms=N`, with the amount as the body.
+//! Handles a request: `POST /accounts/ID/deposit?wait_ms=N`, with the amount as the body.
 
 use std::io::Cursor;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tiny_http::{Header, Method, Request, Response};
 use crate::Result;
 use crate::accounts::{Accounts, Deposit};
 
-/// How many requests are waiting for a lock, or are at work under one.
+/// The number of requests that wait for a lock or hold one.
 pub type Waiting = Arc<AtomicUsize>;
 
 pub struct Handler {
@@ -31,7 +31,7 @@ impl Handler {
 
     pub fn answer(&mut self, mut request: Request) {
         let response = match parse(&mut request) {
-            None => Response::from_string("no such thing").with_status_code(404),
+            None => Response::from_string("there is no such page").with_status_code(404),
             Some((account, amount, wait)) => {
                 self.waiting.fetch_add(1, Ordering::Relaxed);
                 let deposit = self.accounts.deposit(&self.locks, &account, amount, wait);
@@ -39,7 +39,7 @@ impl Handler {
                 respond(deposit)
             }
         };
-        // Whoever has hung up needs no answer.
+        // The client may have closed the connection.
         request.respond(response).ok();
     }
 }

@@ -1,11 +1,12 @@
-//! A threaded HTTP server that locks what a request changes, on two machines; a busy account answers 503.
+//! A threaded HTTP server on two machines, which locks the account that a request changes. A busy account replies
+//! 503.
 //!
-//! `cargo run --example server`, with a Redis on this machine; `REDIS_URL` names another. It is its own client, and
-//! listens on the loopback only.
+//! `cargo run --example server`, with a Redis on this machine; `REDIS_URL` names another. The example is its own
+//! client, and listens on the loopback only.
 //!
-//! - `accounts`: what a deposit does, under the lock of its account
-//! - `handler`, `service`: from a request to an answer, and the threads that do it
-//! - `client`: what asks
+//! - `accounts`: a deposit, under the lock of its account
+//! - `handler`, `service`: the handling of a request, and the threads that do it
+//! - `client`: the client
 
 mod accounts;
 mod client;
@@ -49,7 +50,7 @@ fn main() -> Result {
     let answer = deposit(machines[0], "ann", Duration::from_millis(100))?;
     refused(&answer)?;
 
-    // They would wait for far longer than this example takes. Closing ends that.
+    // These requests would wait for an hour. `close` ends their waits.
     let waiting = machines
         .map(|machine| thread::spawn(move || deposit(machine, "ann", Duration::from_hours(1))));
     for service in services {
@@ -60,7 +61,7 @@ fn main() -> Result {
         let answer = client.join().expect("it does not panic")?;
         refused(&answer)?;
         if answer.text != CLOSING {
-            return Err("it should have been refused for the closing".into());
+            return Err("the server should have refused it because it is closing".into());
         }
     }
     guard.release()?;
@@ -70,7 +71,7 @@ fn main() -> Result {
 fn refused(answer: &Answer) -> Result {
     println!("{answer}");
     if answer.status != 503 || answer.retry_after.is_none() {
-        return Err("it should have been 503, with a Retry-After".into());
+        return Err("it should have been 503 with a Retry-After".into());
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! One machine's server: a few threads, each with a connection to the accounts, and one lock manager for all.
+//! The server of one machine: a few threads, each with a connection to the accounts, and one lock manager.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, atomic::Ordering};
@@ -51,7 +51,7 @@ impl Service {
             .ok_or("not on a network")?)
     }
 
-    /// Waits until a request is waiting for its lock, or about to.
+    /// Blocks until a request waits for its lock, or is about to.
     pub fn wait_for_request(&self) -> Result {
         for _ in 0..60_000 {
             if self.waiting.load(Ordering::Relaxed) > 0 {
@@ -62,11 +62,11 @@ impl Service {
         Err("no request came".into())
     }
 
-    /// Ends the waits of requests, which answer 503, and then the threads.
+    /// Ends the waits of requests, which reply 503, and then the threads.
     pub fn stop(self) -> Result {
         let all_released = self.locks.close(Duration::from_secs(10));
         for _ in &self.threads {
-            // For one thread each.
+            // Each call wakes one thread.
             self.server.unblock();
         }
         for thread in self.threads {
@@ -74,6 +74,6 @@ impl Service {
         }
         all_released
             .then_some(())
-            .ok_or_else(|| "a lock was left to its lease".into())
+            .ok_or_else(|| "a release was not sent in time".into())
     }
 }

@@ -1,4 +1,4 @@
-//! One of the processes that the parent starts; `fleet` has the protocol.
+//! A process that the parent starts. `fleet` has the protocol.
 
 use std::error::Error;
 use std::io::{self, Write};
@@ -18,7 +18,7 @@ pub fn run(options: &Options, process: u32, run: &str) -> Result<ExitCode, Box<d
     let load = Load::prepare(options, &locks, ledger, run, process)?;
 
     let Ok(Some(start)) = say(READY).and_then(|()| hear_start()) else {
-        // The parent is gone, and has left its ledger to us.
+        // The parent has ended, so this process removes the ledger.
         ledger::remove(run);
         return Ok(ExitCode::FAILURE);
     };
@@ -32,7 +32,7 @@ fn say(line: &str) -> io::Result<()> {
     writeln!(io::stdout(), "{line}")
 }
 
-/// The start, or none if the parent has ended before it gave one.
+/// Returns the start, or `None` if the parent has ended before it.
 fn hear_start() -> io::Result<Option<Duration>> {
     let mut line = String::new();
     io::stdin().read_line(&mut line)?;
@@ -42,10 +42,10 @@ fn hear_start() -> io::Result<Option<Duration>> {
         .map(Duration::from_micros))
 }
 
-/// Ends this process as soon as the parent has ended, since nobody reads the result then. The locks lapse with
-/// their leases; nobody else uses their names.
+/// Ends this process as soon as the parent has ended, because no process reads the result then. The locks expire with
+/// their leases. No other program uses their names.
 fn end_with_parent() {
-    // A broken pipe is as good an end as any.
+    // A broken pipe means the same as an end.
     let _ = io::copy(&mut io::stdin(), &mut io::sink());
     process::exit(1);
 }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The time since some instant that is the same in every process of this machine.
+/// Returns the time since an instant that is the same in every process of this machine.
 ///
-/// [`std::time::Instant`] is this very clock, but cannot be sent to another process.
+/// [`std::time::Instant`] is the same clock, but a process cannot send it to another.
 pub fn now() -> Duration {
     clock_gettime(ClockId::Monotonic)
         .try_into()

@@ -1,4 +1,4 @@
-//! The server's own count of commands, those that scripts run included.
+//! The number of commands that the server counts, also those in scripts.
 
 use std::time::Duration;
 
@@ -13,15 +13,16 @@ impl CommandCounter {
         Ok(Self(connection))
     }
 
-    /// The commands that the server has run so far. They are never reset: the server may be in use.
+    /// Returns the number of commands that the server has run so far. Nothing resets it, because other programs may
+    /// use the server.
     pub fn count(&mut self) -> RedisResult<u64> {
         let statistics: String = redis::cmd("INFO").arg("commandstats").query(&mut self.0)?;
         Ok(statistics.lines().filter_map(calls).sum())
     }
 }
 
-/// The calls in a line like `cmdstat_get:calls=21,usec=17,…`, but none of those commands that only observe the
-/// server: they are ours.
+/// Returns the calls in a line like `cmdstat_get:calls=21,usec=17,…`. Returns `None` for the commands by which this
+/// program observes the server.
 fn calls(line: &str) -> Option<u64> {
     let (command, statistics) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
     if command == "info" || command.starts_with("config") {

@@ -1,13 +1,12 @@
-//! The processes of a run, as the parent sees them. It is one of them itself, the first.
+//! The processes of a run, as the parent sees them. The parent itself is the first.
 //!
 //! 1. The parent starts the children with pipes at their stdin and stdout.
-//! 2. A child writes [`READY`] once all its threads stand ready.
-//! 3. When every child is ready or dead, the parent writes [`GO`] and the start, in microseconds of the common
-//!    clock.
+//! 2. A child writes [`READY`] when all its threads are ready.
+//! 3. When every child is ready or dead, the parent writes [`GO`] and the start, in microseconds of the common clock.
 //! 4. A child writes its [`Share`] as one line of JSON, and ends.
 //!
-//! Nothing waits for the dead. However a child ends, so does its stdout, and the thread that reads it tells the
-//! parent. However the parent ends, so does its children's stdin, and that ends them.
+//! The parent does not wait for dead children: a child's stdout ends with it, and the thread that reads it tells the
+//! parent. If the parent ends, its children's stdin ends, and so do they.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Write};
@@ -26,14 +25,14 @@ pub const GO: &str = "go";
 pub struct Fleet {
     members: Vec<Member>,
     news: Receiver<(usize, State)>,
-    /// Given to whoever has news of a member. Kept, so that the channel outlives them all.
+    /// The sender of the threads that report on a member. It is kept, so that the channel outlives them.
     reporter: Sender<(usize, State)>,
 }
 
 pub struct Member {
     pub pid: u32,
     pub state: State,
-    /// The child's stdin, kept open as the sign that its parent lives.
+    /// The child's stdin. It stays open while the parent lives.
     stdin: Option<ChildStdin>,
 }
 
@@ -41,11 +40,11 @@ pub enum State {
     Starting,
     Ready,
     Finished(Share),
-    /// It ended without a result. Its updates are in the ledger; what else it counted is lost with it.
+    /// The process ended without a result. Its updates are in the ledger, and its other counts are lost.
     Died(Death),
 }
 
-/// How a process ended, if the system says.
+/// The exit status of a process, if the system reports it.
 pub struct Death(Option<ExitStatus>);
 
 impl Fleet {
@@ -77,23 +76,23 @@ impl Fleet {
         })
     }
 
-    /// Lets all of them go, this process last, since it is busy from then on.
+    /// Starts the load in all processes. This process comes last, because it is busy from then on.
     pub fn go(&mut self, load: Load, start: Duration) {
         for child in &mut self.members[1..] {
             if let Some(stdin) = &mut child.stdin {
-                // If it cannot be told, it is dead, and that will be news of its own.
+                // If the write fails, the child is dead, and its own thread reports that.
                 let _ = writeln!(stdin, "{GO} {}", start.as_micros());
             }
         }
         let reporter = self.reporter.clone();
         thread::spawn(move || {
             let share = load.run(start);
-            // Whoever no longer listens has no use for it.
+            // The receiver may be gone. Then nothing needs the result.
             let _ = reporter.send((0, State::Finished(share)));
         });
     }
 
-    /// Waits for news of one process, and puts it in words if it is a death.
+    /// Waits for a report on one process. Returns a message if the process died.
     pub fn wait(&mut self, at_most: Duration) -> Option<String> {
         let (index, state) = self.news.recv_timeout(at_most).ok()?;
         let member = &mut self.members[index];
@@ -122,7 +121,7 @@ impl Fleet {
 }
 
 impl Death {
-    /// Whether somebody else ended the process, rather than an error of its own.
+    /// Returns whether a signal ended the process, rather than an error of its code.
     pub fn is_killed(&self) -> bool {
         self.0.is_some_and(|status| status.code().is_none())
     }
@@ -137,7 +136,7 @@ impl fmt::Display for Death {
     }
 }
 
-/// Tells of one child until it has ended.
+/// Reports on one child until it has ended.
 fn attend(mut child: Child, index: usize, reporter: &Sender<(usize, State)>) {
     let stdout = child
         .stdout
@@ -151,7 +150,7 @@ fn attend(mut child: Child, index: usize, reporter: &Sender<(usize, State)>) {
             finished = true;
             State::Finished(share)
         } else {
-            // Half a line: it was killed while it wrote.
+            // The child was killed while it wrote this line.
             continue;
         };
         let _ = reporter.send((index, state));

@@ -1,20 +1,19 @@
 //! The file that the lock protects.
 //!
-//! Each name has one entry, and each guard of the name replaces it by one that counts one more. Reads and
-//! writes are plain positioned ones that know nothing of each other: the lock alone keeps updates from
-//! being lost.
+//! Each name has one entry. Each guard of the name replaces the entry by one that counts one more. The reads and
+//! writes are plain, so only the lock keeps updates from being lost.
 //!
-//! What a process has done must be known even if it is killed, or its updates would pass for errors. So an
-//! entry also says which process wrote it, and how many updates of the name that process has made. One
-//! write carries it all: a kill falls before it or after it, never between an update and its count. Whoever
-//! writes after another process first copies the other's count to a place of the other's own, its *tally*,
-//! since the new entry will overwrite it; killed between the two, it leaves the same count in both places.
-//! So the updates that a process made of a name are those in the entry, if it wrote the entry, and else
-//! those in its tally: exact, wherever the kill struck.
+//! The updates of a process must be known even if the process is killed. Otherwise they would look like errors. So an
+//! entry also has the process that wrote it, and the number of updates that this process has made of the name. A
+//! single write sets all of it, so a kill falls before it or after it.
 //!
-//! Of processes that live to the end the ledger is not asked. They count in memory, or a broken lock could
-//! lose an update together with its count, and the sums would agree. For a killed process that remains
-//! possible of the very last update it made of a name; any later one brings the count up to date.
+//! A process that writes after another one first copies the other's number to the other's *tally*, because the new
+//! entry will overwrite it. If it is killed in between, both places have the same number. So the updates of a process
+//! are those in the entry, if it wrote the entry, and otherwise those in its tally.
+//!
+//! Processes that live to the end count their updates in memory. Otherwise a broken lock could lose an update
+//! together with its count, and the sums would agree. For a killed process that is still possible for the last update
+//! of a name. Any later update corrects the count.
 
 use std::env;
 use std::fs::{self, DirBuilder, File};
@@ -32,27 +31,27 @@ pub struct Ledger {
     names: u32,
 }
 
-/// One name's entry. A new file is all zeros: no update, no fence, no writer.
+/// The entry of a name. A new file is all zeros: no update, no fence, no writer.
 #[derive(Clone, Copy)]
 pub struct Entry {
-    /// The updates that all processes have made.
+    /// The updates of all processes.
     pub updates: u64,
-    /// The fence of the guard that made the last.
+    /// The fence of the guard that made the last update.
     pub fence: u64,
     /// The process of that guard, counted from one.
     writer: u64,
-    /// The updates that this process has made.
+    /// The updates of that process.
     by_writer: u64,
 }
 
-/// The directory of a new ledger, removed when this is dropped. Whoever has the ledger open can go on using it,
+/// The directory of a new ledger. Dropping this removes it. Processes that have the ledger open can go on using it,
 /// so nothing is left behind even if every process is killed.
 pub struct Home<'a> {
     run: &'a str,
 }
 
 impl Ledger {
-    /// Makes the ledger of a run.
+    /// Creates the ledger of a run.
     pub fn create(run: &str, processes: u32, names: u32) -> io::Result<(Self, Home<'_>)> {
         DirBuilder::new().mode(0o700).create(directory(run))?;
         let home = Home { run };
@@ -62,7 +61,7 @@ impl Ledger {
         Ok((ledger, home))
     }
 
-    /// Opens the ledger that another process of the run has made.
+    /// Opens the ledger that another process of the run has created.
     pub fn open(run: &str, names: u32) -> io::Result<Self> {
         let file = File::options().read(true).write(true).open(path(run))?;
         Ok(Self { file, names })
@@ -74,9 +73,9 @@ impl Ledger {
         Ok(Entry::from_bytes(&bytes))
     }
 
-    /// Counts one update more than the entry that was `read`.
+    /// Writes an entry that counts one update more than the one that was `read`.
     ///
-    /// `own` is the number of updates of this name by this process, the new one included.
+    /// `own` is the number of updates of this name by this process, with the new one.
     pub fn write(
         &self,
         name: u32,
@@ -99,12 +98,12 @@ impl Ledger {
         self.file.write_all_at(&entry.to_bytes(), entry_at(name))
     }
 
-    /// The updates of all names.
+    /// Returns the updates of all names.
     pub fn updates(&self) -> io::Result<u64> {
         Ok(self.entries()?.iter().map(|entry| entry.updates).sum())
     }
 
-    /// The updates of all names by one process.
+    /// Returns the updates of all names by one process.
     pub fn updates_by(&self, process: u32) -> io::Result<u64> {
         let mut tallies = vec![0; self.names as usize * NUMBER];
         self.file
@@ -127,7 +126,7 @@ impl Ledger {
         Ok(entries.iter().map(Entry::from_bytes).collect())
     }
 
-    /// The tallies follow the entries, process by process.
+    /// The tallies come after the entries, process by process.
     fn tally_at(&self, process: u32, name: u32) -> u64 {
         let tally = u64::from(process) * u64::from(self.names) + u64::from(name);
         entry_at(self.names) + tally * NUMBER as u64
@@ -165,7 +164,8 @@ impl Drop for Home<'_> {
 
 /// Removes the directory of a run's ledger.
 pub fn remove(run: &str) {
-    // Another process may have done so already, and what cannot be removed is for whoever cleans such places.
+    // Another process may have removed the directory already. If it cannot be removed, it stays in the temporary
+    // files.
     let _ = fs::remove_dir_all(directory(run));
 }
 

@@ -1,9 +1,9 @@
 //! The threads of one process.
 //!
-//! 1. [`Load::prepare`] starts them; each counts itself ready and waits at the gate, a [`OnceLock`].
-//! 2. Once all stand ready it returns, and the process can say so.
-//! 3. [`Load::run`] opens the gate by putting the start into it, the same instant for all processes.
-//! 4. A thread takes guards until it has done its work or a call fails. Its end is seen by joining it.
+//! 1. [`Load::prepare`] starts the threads. Each counts itself as ready and waits at the gate, a [`OnceLock`].
+//! 2. `prepare` returns when all threads are ready, and the process can report that.
+//! 3. [`Load::run`] opens the gate with the start, which is the same instant in all processes.
+//! 4. A thread takes guards until its work is done or a call fails. `run` joins it.
 
 use std::error::Error;
 use std::io;
@@ -20,7 +20,7 @@ use crate::options::{Options, Work};
 use crate::share::Share;
 use crate::waits::{Recorder, SharedWaits};
 
-/// Small, so that ten thousand threads fit; a guard's way through the library and the redis crate needs less.
+/// Small stacks, so that ten thousand threads fit. The library and the redis crate need less than this.
 const STACK_BYTES: usize = 128 * 1024;
 
 pub struct Load {
@@ -28,15 +28,15 @@ pub struct Load {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What the threads share.
+/// The data that the threads share.
 struct Team {
     process: u32,
-    /// One handle a name, used by all threads.
+    /// A handle for each name, which all threads use.
     locks: Vec<Mutex>,
     ledger: Arc<Ledger>,
     work: Work,
     hold: Duration,
-    /// Who waits for the threads to stand ready.
+    /// The thread that waits until all threads are ready.
     preparer: Thread,
     ready: AtomicU32,
     gate: OnceLock<Duration>,
@@ -59,7 +59,7 @@ impl Load {
     ) -> io::Result<Self> {
         let team = Arc::new(Team {
             process,
-            // The run's own names disturb nobody else who uses this server.
+            // The prefix is unique to the run, so other users of this server are not affected.
             locks: (0..options.names)
                 .map(|name| locks.mutex(format!("stress:{run}:{name}")))
                 .collect(),
@@ -100,11 +100,11 @@ impl Load {
             .expect("`run` takes the load, so the gate is opened once");
         for thread in threads {
             if thread.join().is_err() {
-                // The panic has spoken for itself.
+                // The panic has printed its own message.
                 team.errors.fetch_add(1, Ordering::Relaxed);
             }
         }
-        // All threads were joined, so whatever they stored is seen.
+        // All threads were joined, so this thread sees all that they stored.
         Share {
             guards: team.updates.iter().map(read).sum(),
             fence_violations: read(&team.fence_violations),
@@ -117,14 +117,14 @@ impl Load {
 }
 
 impl Team {
-    /// What one thread does.
+    /// Runs one thread.
     fn work(&self, index: u32) {
         self.ready.fetch_add(1, Ordering::Release);
         self.preparer.unpark();
         let start = *self.gate.wait();
 
         let mut waits = self.waits.recorder();
-        // Each thread begins with another name, and all go round.
+        // Each thread begins with another name, and goes round all names.
         let names = (0..self.names())
             .cycle()
             .skip((index % self.names()) as usize);
@@ -152,10 +152,10 @@ impl Team {
 
         let entry = self.ledger.read(name)?;
         if !self.hold.is_zero() {
-            // Between the read and the write, where a second holder would do the most harm.
+            // A second holder between the read and the write would do the most harm.
             thread::sleep(self.hold);
         }
-        // The check comes before the fences are compared: a guard that knows of its loss was overtaken fairly.
+        // The check comes before the fences are compared. A guard that knows of its loss is no violation.
         let lost = guard.check().is_err();
         if lost {
             self.lost_leases.fetch_add(1, Ordering::Relaxed);

@@ -1,20 +1,20 @@
-//! Thousands of threads in several processes, all after one lock: does it exclude, how fast, and how fairly?
+//! Thousands of threads in several processes want one lock. Does it exclude, how fast is it, and how fair?
 //!
 //! `cargo run --release --example stress`, with a Redis on this machine; `--help` lists the options.
 //!
-//! Every guard adds one to a plain counter in a shared file by reading it and then writing it. Nothing but the
-//! lock keeps two threads from reading the same number, so a lock that fails loses updates, and the sums at the
-//! end tell. Any of the processes may be killed meanwhile, to see the others go on.
+//! Every guard adds one to a plain counter in a shared file: it reads the counter and then writes it. Only the lock
+//! keeps two threads from reading the same number. So a lock that fails loses updates, and the sums at the end show
+//! it. Any process may be killed meanwhile. The others go on.
 //!
 //! - `options`: the command line
-//! - `parent`: the process that was started: it starts the others, measures and reports
-//! - `fleet`: the processes as the parent sees them, and the protocol it speaks with them
+//! - `parent`: the first process. It starts the others, measures and reports
+//! - `fleet`: the processes as the parent sees them, and the protocol between them
 //! - `child`: the other end of that protocol
 //! - `load`: the threads of one process, the same in parent and child
 //! - `ledger`: the file that the lock protects
-//! - `share`, `waits`: what one process did, and how long its threads waited
-//! - `commands`: the server's own count of commands
-//! - `progress`, `report`: what a person sees
+//! - `share`, `waits`: the result of one process, and the waits of its threads
+//! - `commands`: the number of commands that the server counts
+//! - `progress`, `report`: the output
 //! - `clock`: one clock for all processes
 
 mod child;
@@ -56,7 +56,8 @@ fn run() -> Result<ExitCode, Box<dyn Error>> {
     }
 }
 
-/// Whether the command line is at fault, be it that only the library found out (a lease of a millisecond).
+/// Returns whether the command line is wrong. The library may have found that, for example in a lease of a
+/// millisecond.
 fn is_usage(error: &(dyn Error + 'static)) -> bool {
     error.is::<lexopt::Error>()
         || matches!(error.downcast_ref(), Some(leasehold::Error::Config { .. }))

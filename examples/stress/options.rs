@@ -13,32 +13,32 @@ use lexopt::prelude::*;
 use crate::clock;
 
 pub const HELP: &str = "\
-Thousands of threads in several processes, all after one lock. Each guard adds one to a plain counter in a
-shared file by reading it and then writing it, so a lock that fails loses updates.
+Thousands of threads in several processes want one lock. Each guard adds one to a plain counter in a shared
+file: it reads the counter and then writes it. So a lock that fails loses updates.
 
 Usage: stress [--threads N] [--processes P] [--increments K | --seconds S] [OPTIONS]
 
   --threads N     threads in each process [default: 1000]
-  --processes P   processes, this one included [default: 2]
+  --processes P   processes, with this one [default: 2]
   --increments K  each thread takes K guards
-  --seconds S     each thread takes guards until S seconds have passed; those then waiting still get
-                  one each [default: 5]
+  --seconds S     each thread takes guards until S seconds have passed; a thread that waits then
+                  still gets one [default: 5]
   --names M       rotate over M locks [default: 1]
   --hold-us U     hold each guard for U microseconds [default: 0]
-  --lease-ms L    lease in milliseconds; a process that is killed while it holds a lock delays the
-                  others by at most this long [default: 30000]
+  --lease-ms L    lease in milliseconds; a killed holder delays the others by at most one lease
+                  [default: 30000]
   --json          print one line of JSON and show no progress
   -h, --help      print this
 
-REDIS_URL is the server [default: redis://127.0.0.1/]. The server counts the commands, so whatever else it is
-asked meanwhile counts too.
+REDIS_URL is the server [default: redis://127.0.0.1/]. The server counts the commands, so commands of other
+clients count too.
 
 Any process may be killed; the others go on. A fence violation is a guard that believes it holds the lock
-although the file holds a fence as new as its own; a lost lease is a guard that knew it had lost the lock.
+although the file has a fence as new as its own. A lost lease is a guard that knew it had lost the lock.
 Neither writes, and neither counts as a guard.
 
-Exit status: 0 if no update was lost, no fence violated and no call failed; 1 if one was; 2 for a command line
-that makes no sense.
+Exit status: 0 if no update was lost, no fence was violated and no call failed; 1 otherwise; 2 for an invalid
+command line.
 ";
 
 pub enum Invocation {
@@ -53,14 +53,14 @@ pub struct Options {
     pub work: Work,
     pub names: u32,
     pub hold: Duration,
-    /// The library's default where there is none.
+    /// The lease. If it is `None`, the library's default counts.
     pub lease: Option<Duration>,
     pub json: bool,
     pub url: String,
     pub role: Role,
 }
 
-/// When a thread has done enough.
+/// The work of a thread.
 #[derive(Clone, Copy)]
 pub enum Work {
     Increments(u64),
@@ -69,7 +69,7 @@ pub enum Work {
 
 pub enum Role {
     Parent,
-    /// One of the processes that the parent starts, by options that the help keeps to itself.
+    /// A process that the parent starts. The help does not show the options that start it.
     Child {
         process: u32,
         run: String,
@@ -137,7 +137,7 @@ impl Options {
         .build()
     }
 
-    /// The command that starts another process of this run: this program, with the same options and a role.
+    /// Returns a command that starts another process of this run: this program, with the same options and a role.
     pub fn child_command(process: u32, run: &str) -> io::Result<Command> {
         let same: Vec<OsString> = env::args_os().skip(1).collect();
         let mut command = Command::new(env::current_exe()?);
@@ -149,7 +149,7 @@ impl Options {
 }
 
 impl Work {
-    /// Whether a thread that has had `turns` turns since `start` is to stop.
+    /// Returns whether a thread that has had `turns` turns since `start` must stop.
     pub fn is_done(self, turns: u64, start: Duration) -> bool {
         match self {
             Self::Increments(increments) => turns >= increments,

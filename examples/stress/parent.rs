@@ -1,4 +1,4 @@
-//! The process that was started: it starts the others, does a share itself, measures, and reports.
+//! The first process. It starts the others, does a share of the work, measures, and reports.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -17,11 +17,11 @@ use crate::options::Options;
 use crate::progress::Progress;
 use crate::report::Report;
 
-/// How often the bar moves.
+/// The time between two updates of the bar.
 const TICK: Duration = Duration::from_millis(100);
 
 pub fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
-    // What is wrong with the options or the server is said once, before there are others to say it too.
+    // The parent connects first, so that an error of the options or the server is printed only once.
     let locks = options.connect()?;
     let mut commands = CommandCounter::connect(&options.url)?;
 
@@ -35,7 +35,7 @@ pub fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
             eprintln!("stress: {death}");
         }
     }
-    // All who live have the ledger open.
+    // All living processes have the ledger open.
     drop(home);
 
     let before = commands.count();
@@ -61,7 +61,7 @@ pub fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::from(u8::from(!report.is_sound())))
 }
 
-/// None if the server does not say, or if it has forgotten by a restart.
+/// Returns `None` if the server does not count, or was restarted meanwhile.
 fn commands_between(before: RedisResult<u64>, after: RedisResult<u64>) -> Option<u64> {
     match (before, after) {
         (Ok(before), Ok(after)) => after.checked_sub(before),

@@ -15,7 +15,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// A bar on stderr, unless that is no terminal or the run prints JSON.
+    /// Returns a bar on stderr. It is hidden if stderr is no terminal, or the run prints JSON.
     pub fn new(options: &Options, start: Duration) -> Self {
         let length = match options.work {
             Work::Increments(increments) => {
@@ -38,12 +38,12 @@ impl Progress {
         }
     }
 
-    /// Shows what the ledger holds by now.
+    /// Shows the updates in the ledger so far.
     pub fn show(&self, ledger: &Ledger) {
         if self.bar.is_hidden() {
             return;
         }
-        // Of a ledger that cannot be read the threads complain.
+        // If the ledger cannot be read, the threads report it.
         let Ok(updates) = ledger.updates() else {
             return;
         };
@@ -57,7 +57,7 @@ impl Progress {
             Work::Seconds(seconds) if elapsed > seconds => ", the last are in line",
             Work::Seconds(_) | Work::Increments(_) => "",
         };
-        // The message is drawn with the position.
+        // Setting the position draws the message too.
         self.bar.set_message(format!(
             "{} guards, {}/s{last}",
             HumanCount(updates),

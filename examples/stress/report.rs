@@ -1,4 +1,4 @@
-//! What came of it, for people and for programs.
+//! The result of a run, for people and for programs.
 
 use std::fmt;
 use std::io;
@@ -17,10 +17,10 @@ pub struct Report {
     names: u32,
     processes: Vec<Process>,
     guards: u64,
-    /// From the common start until the last guard was done.
+    /// The time from the common start until the last guard ended.
     took: Duration,
     waits: Waits,
-    /// What the server ran meanwhile, if it says.
+    /// The commands that the server ran meanwhile, if it counts them.
     commands: Option<u64>,
     /// The guards that the processes counted, less the updates in the ledger.
     lost_updates: i64,
@@ -33,9 +33,9 @@ pub struct Report {
 struct Process {
     pid: u32,
     guards: u64,
-    /// Its guards over the mean of all processes that lived to the end, of which it is one.
+    /// The process's guards, over the mean of all processes that lived to the end.
     share: Option<f64>,
-    /// How it died.
+    /// How the process died.
     death: Option<String>,
 }
 
@@ -69,9 +69,9 @@ impl Report {
         Ok(report)
     }
 
-    /// Whether nothing went wrong that the lock or the calls to it are to blame for.
+    /// Returns whether the lock and all calls were correct.
     ///
-    /// A process that was killed is none of that, and a lease that a guard knew to be lost has done no harm.
+    /// A killed process is no fault of the lock. A lost lease does no harm if its guard knew of the loss.
     pub fn is_sound(&self) -> bool {
         self.lost_updates == 0 && self.fence_violations == 0 && self.errors == 0
     }
@@ -129,7 +129,7 @@ impl Report {
         Ok(())
     }
 
-    /// Sets the shares.
+    /// Sets the share of each process.
     fn divide(&mut self) {
         let living = || {
             self.processes
@@ -248,7 +248,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// None if there is nothing to divide by.
+/// Returns `None` if the divisor is zero.
 #[expect(clippy::cast_precision_loss, reason = "these are read to three digits")]
 fn ratio(dividend: u64, divisor: u64) -> Option<f64> {
     (divisor != 0).then(|| dividend as f64 / divisor as f64)

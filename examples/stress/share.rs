@@ -1,4 +1,4 @@
-//! What one process did.
+//! The result of one process.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use crate::waits::Waits;
 pub struct Share {
     /// The guards that made their update.
     pub guards: u64,
-    /// The guards that claimed to hold the lock although the ledger had a fence as new as theirs.
+    /// The guards that believed to hold the lock although the ledger had a fence as new as theirs.
     pub fence_violations: u64,
     /// The guards that knew that they had lost the lock.
     pub lost_leases: u64,
     /// The threads that stopped because a call failed.
     pub errors: u64,
-    /// When the last guard was done, by the common clock; zero if there was none.
+    /// The end of the last guard by the common clock, or zero without a guard.
     pub ended: Duration,
     pub waits: Waits,
 }
@@ -32,7 +32,7 @@ impl Share {
         })
     }
 
-    /// Reads what [`to_json`](Self::to_json) wrote; of a process that was killed there may be half of it.
+    /// Reads the text of [`to_json`](Self::to_json). A killed process may have written half of it.
     pub fn parse(line: &str) -> Option<Self> {
         let value: Value = serde_json::from_str(line).ok()?;
         let number = |field: &str| value.get(field)?.as_u64();

@@ -1,4 +1,4 @@
-//! How long threads waited for their guards.
+//! The waits of the threads for their guards.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -6,17 +6,17 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-/// The longest wait told apart from longer ones.
+/// The longest wait that the histogram distinguishes from longer ones.
 const LONGEST: Duration = Duration::from_hours(1);
 
-/// Waits in microseconds, each kept to a tenth of a percent.
+/// Waits in microseconds, each with a precision of a tenth of a percent.
 pub struct Waits(Histogram<u64>);
 
 /// The waits of one process, recorded by all of its threads.
 pub struct SharedWaits(Mutex<Waits>);
 
-/// One thread's last few waits. They are recorded together, so that thousands of threads do not meet at the
-/// mutex for each. A histogram for each thread would need gigabytes.
+/// The last few waits of one thread. The thread records them together, so that thousands of threads do not compete
+/// for the mutex. A histogram for each thread would need gigabytes.
 pub struct Recorder<'a> {
     shared: &'a SharedWaits,
     waits: Vec<Duration>,
@@ -42,7 +42,7 @@ impl Waits {
         Duration::from_micros(self.0.max())
     }
 
-    /// Pairs of a wait and how often it was seen.
+    /// Returns pairs of a wait and its count.
     pub fn to_json(&self) -> Value {
         self.0
             .iter_recorded()
@@ -76,13 +76,13 @@ impl SharedWaits {
         }
     }
 
-    /// Takes what was recorded so far.
+    /// Returns the waits that were recorded so far.
     pub fn take(&self) -> Waits {
         self.with(|waits| std::mem::replace(waits, Waits::new()))
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut Waits) -> T) -> T {
-        // A histogram is sound after any panic: at worst it misses the wait that was being recorded.
+        // A panic leaves the histogram valid. It may miss the wait that was being recorded.
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -1,4 +1,4 @@
-//! A claim has one text, which is plain, and no text makes it panic.
+//! A claim has exactly one text. No text causes a panic.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Whatever is said to who listens: it wakes somebody, makes somebody ask, or is refused; it is never believed.
+//! A pub/sub message wakes a thread, makes it ask Redis, or is rejected. It never grants a lock.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! What is accepted as a name never meets another lock, or its own companions, and stays in one hash slot.
+//! An accepted name never collides with another lock or its own companions, and stays in one hash slot.
 
 #![no_main]
 
@@ -6,7 +6,7 @@ use leasehold::Error;
 use leasehold::fuzzing::keys;
 use libfuzzer_sys::fuzz_target;
 
-/// What Redis Cluster hashes, by the text of its specification.
+/// Returns the part of a key that Redis Cluster hashes, as its specification says.
 fn hashed(key: &str) -> &[u8] {
     let bytes = key.as_bytes();
     if let Some(open) = bytes.iter().position(|byte| *byte == b'{')
@@ -18,7 +18,7 @@ fn hashed(key: &str) -> &[u8] {
     bytes
 }
 
-// A prefix and two names under it.
+// The input is a prefix and two names.
 fuzz_target!(|input: (&str, &str, &str)| {
     let (prefix, one, other) = input;
     let found = [one, other].map(|name| match keys(prefix, name) {
@@ -37,7 +37,7 @@ fuzz_target!(|input: (&str, &str, &str)| {
         assert!(*slot < 16_384);
         for companion in companions {
             assert_eq!(hashed(companion), hashed(key), "{companion:?} and {key:?}");
-            // A companion is no name, or it could be locked.
+            // A companion's key is no valid name. Otherwise a program could lock it.
             if companion.len() <= 1024 {
                 assert!(keys("", companion).is_err(), "{companion:?}");
             }

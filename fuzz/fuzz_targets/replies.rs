@@ -1,4 +1,4 @@
-//! Whatever a server answers is read as the reply to every kind of call, or refused.
+//! The bytes of a server are read as the reply to each call, or are rejected.
 
 #![no_main]
 
@@ -16,7 +16,7 @@ fn has_error(value: &Value) -> bool {
 
 fuzz_target!(|bytes: &[u8]| {
     for value in answers(bytes) {
-        // What the server refuses is told apart before it is a reply.
+        // An error reply is recognized before it is read as the reply to a call.
         if !has_error(&value) {
             reply(&value);
         }

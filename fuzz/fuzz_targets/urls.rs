@@ -1,4 +1,4 @@
-//! No URL makes it panic, and none is shown with its password.
+//! No URL causes a panic. No output shows a URL's password.
 
 #![no_main]
 
@@ -7,7 +7,7 @@ use leasehold::{Error, LockManager};
 use libfuzzer_sys::fuzz_target;
 use percent_encoding::percent_decode_str;
 
-/// What is looked for: no other part of a URL, of a message or of a type has it.
+/// The password. No other part of a URL, a message or a type contains it.
 const SECRET: &str = "S3CRET";
 
 fn check(url: &str) {
@@ -27,21 +27,22 @@ fn has_secret(shown: &str) -> bool {
     shown.to_uppercase().contains(SECRET)
 }
 
-/// Whether it stands there once what a URL is read without is gone, and what is encoded in it is not.
+/// Returns whether a text has the letters of the password, after the characters that a URL parser drops are removed
+/// and the percent encoding is decoded.
 fn has_letters(text: &str) -> bool {
     let text = percent_decode_str(text).decode_utf8_lossy();
     let letters: String = text.chars().filter(char::is_ascii_alphanumeric).collect();
     has_secret(&letters)
 }
 
-// A URL, and where in it a password stands.
+// The input is a URL, and the place of the password in it.
 fuzz_target!(|input: (&str, &str, &str)| {
     let (before, between, after) = input;
-    // Nor together, where it would be a host.
+    // The parts together must not have the letters either, because they may be a host.
     if has_letters(&format!("{before}{after}")) || has_letters(between) {
         return;
     }
-    // Behind a question mark of its own it would be part of another word, such as the user's name.
+    // After a further question mark the password would be part of another field, such as the user's name.
     let path = before.split(['?', '#']).next().unwrap_or_default();
     for url in [
         format!("{before}{after}"),
@@ -50,7 +51,7 @@ fuzz_target!(|input: (&str, &str, &str)| {
         format!("unix://{path}?pass={SECRET}&{after}"),
         format!("redis://:{SECRET}{between}"),
     ] {
-        // A password ends where a host begins: what is behind the last at-sign before a slash is no part of it.
+        // A password ends where the host begins. The text after the last at-sign before a slash is not part of it.
         check(&url);
     }
 });

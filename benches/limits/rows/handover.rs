@@ -1,8 +1,8 @@
-//! From a release in one process until another, which waits, holds the lock.
+//! The time from a release in one process until a waiter in another process holds the lock.
 //!
-//! Two processes pass one name to and fro. Each holds it for a while, so that the other is back in the queue and
-//! asleep; a turn for which it was not is left out. Both read the clock of the machine, so that the times of one can be
-//! taken from those of the other.
+//! Two processes hold one name in turn. Each holds it for a while, so that the other is asleep in the queue again. A
+//! turn for which the other was not in the queue does not count. Both read the machine's clock, so their times can be
+//! compared.
 
 use std::thread;
 use std::time::Duration;
@@ -16,12 +16,13 @@ use crate::fleet::{Answer, Fleet, Job, Side};
 use crate::row::{Bench, Measured, quantile};
 
 const HOLD: Duration = Duration::from_millis(2);
-/// Who has asked so long before the release waits by then: several times what it takes to queue.
+/// A process that asked this long before the release is in the queue by then: this is several times the time that it
+/// needs.
 const WAITS_AFTER_NS: u64 = 500_000;
-/// The first turns of a process go through code and connections that were never used before.
+/// The number of first turns that do not count, because code and connections are still cold.
 const COLD: usize = 20;
 
-/// The part of the hand-overs whose time is below the one that is measured: 0.5 for the median.
+/// Measures hand-overs. `part` is the part of them that is faster than the result: 0.5 for the median.
 pub fn measure(bench: &Bench, part: f64) -> Result<Measured> {
     let turns = bench.count(400) as u64;
     let latency = |side, name: String| {
@@ -50,7 +51,7 @@ pub fn measure(bench: &Bench, part: f64) -> Result<Measured> {
     Ok(Measured::new(bench.interleave(ours, limit)?))
 }
 
-/// The times in µs from each release to the next turn, of turns of two processes.
+/// Returns the times in µs from each release to the next turn, from the turns of two processes.
 fn latencies(times: &[Vec<u64>]) -> Vec<f64> {
     let mut turns: Vec<_> = times
         .iter()
@@ -73,7 +74,8 @@ fn latencies(times: &[Vec<u64>]) -> Vec<f64> {
         .collect()
 }
 
-/// A process's end: for each turn, in ns, when it asked, when it held, and when it began to release.
+/// Serves a process. For each turn it reports when it asked, when it was granted, and when it began to release, in
+/// ns.
 pub fn serve(job: &Job) -> Result<Answer> {
     let count = job.count;
     Ok(match job.side {
@@ -110,7 +112,7 @@ pub fn serve(job: &Job) -> Result<Answer> {
     })
 }
 
-/// The machine's clock, the same in every process.
+/// Returns the machine's clock, which is the same in every process.
 fn now() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()

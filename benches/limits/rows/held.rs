@@ -1,8 +1,8 @@
-//! Leases that are held and nothing else.
+//! Leases that are held, and nothing else.
 //!
-//! Each side is a process that holds them all, with a server of its own, and both hold at the same time: what takes a
-//! minute and a half is so measured in the same weather. A round is a third of a lease, in which each lease is due once.
-//! In each, the time that each process has spent on a core is compared; what it spent on taking the leases is not in it.
+//! Each side is a process that holds all leases on its own server. Both hold at the same time, so both meet the same
+//! noise in the minute and a half that this takes. A round is a third of a lease, in which each lease is due once.
+//! The round compares the CPU time of the processes. The time that they spent on taking the leases does not count.
 
 use std::fs;
 use std::thread;
@@ -22,14 +22,14 @@ use crate::team::Team;
 
 const LEASES: usize = 100_000;
 const LEASE: Duration = Duration::from_secs(30);
-/// A client CPU of five hundredths of a core.
+/// The bound of the client's CPU: five hundredths of a core.
 const MOST_PERCENT: f64 = 5.0;
 const MOST_BYTES: f64 = 512.0;
-/// How many keys the bare loop renews at a time.
+/// The number of keys in a pipeline of the bare loop.
 const PIPELINE: usize = 1_000;
 const RENEW: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
      return redis.call('PEXPIRE', KEYS[1], ARGV[2]) else return 0 end";
-/// Threads that take the leases, so that all are held before the first is due.
+/// The threads that take the leases, so that all are held before the first is due.
 const TAKERS: usize = 8;
 
 pub fn measure(bench: &Bench) -> Result<Measured> {
@@ -41,7 +41,7 @@ pub fn measure(bench: &Bench) -> Result<Measured> {
             side,
             url: url.to_owned(),
             name: bench.work.to_owned(),
-            // As many a second, so that a quick run sees the same load.
+            // The rate is the same in a quick run, so that it sees the same load.
             count: bench.count(LEASES) as u64,
             ms: lease.as_millis() as u64,
         };
@@ -96,7 +96,7 @@ fn percent(part: Duration, whole: Duration) -> f64 {
     100.0 * part.as_secs_f64() / whole.as_secs_f64()
 }
 
-/// What a process has spent on a core.
+/// Returns the CPU time of a process.
 fn cpu(process: &mut Fleet) -> Result<Duration> {
     match process.ask_one("cpu")?.as_slice() {
         &[ns] => Ok(Duration::from_nanos(ns)),
@@ -104,7 +104,7 @@ fn cpu(process: &mut Fleet) -> Result<Duration> {
     }
 }
 
-/// How many leases a process has lost, and the memory that each takes.
+/// Returns the number of lost leases of a process, and the memory of each lease.
 fn check(process: &mut Fleet) -> Result<[u64; 2]> {
     let numbers = process.ask_one("check")?;
     Ok(numbers
@@ -112,10 +112,10 @@ fn check(process: &mut Fleet) -> Result<[u64; 2]> {
         .map_err(|other| format!("not two numbers: {other:?}"))?)
 }
 
-/// How many leases are lost, and the memory that each takes.
+/// Returns the number of lost leases, and the memory of each lease.
 type Check = Box<dyn FnMut() -> Result<Vec<u64>>>;
 
-/// A process's end.
+/// Serves a process.
 pub fn serve(job: &Job) -> Result<Answer> {
     let mut check = match job.side {
         Side::Ours => serve_ours(job)?,
@@ -135,7 +135,7 @@ pub fn serve(job: &Job) -> Result<Answer> {
 fn serve_ours(job: &Job) -> Result<Check> {
     let lease = Duration::from_millis(job.ms);
     let locks = LockManager::single(&job.url).lease(lease).build()?;
-    // What a manager has for its first lease it does not have again for the next.
+    // A manager's first lease starts its threads. Later leases do not.
     let first = locks.lock(format!("{}:first", job.name))?;
     let without = memory()?;
     let (count, name) = (job.count as usize, job.name.clone());
@@ -158,7 +158,7 @@ fn serve_ours(job: &Job) -> Result<Check> {
     }))
 }
 
-/// The memory that this process has of the machine's.
+/// Returns the memory that this process uses.
 fn memory() -> Result<u64> {
     let statistics = fs::read_to_string("/proc/self/status")?;
     let line = statistics
@@ -190,9 +190,9 @@ fn serve_bare(job: &Job) -> Result<Check> {
     }))
 }
 
-/// The limit: pipelines one after the other, all of them within a third of a lease. They are not packed beforehand, as
-/// all else here is: nobody who renews keeps 15 MB of requests from which no lease can be taken away. It ends with the
-/// first error, or the first key that it finds lost.
+/// Runs the limit: pipelines one after the other, all of them within a third of a lease. They are not packed
+/// beforehand, unlike the other commands here: a real loop would not keep 15 MB of requests from which no lease can
+/// be removed. Ends with the first error, or the first lost key.
 fn renew_for_ever(
     connection: &mut Connection,
     renew: &redis::Cmd,

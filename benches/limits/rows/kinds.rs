@@ -17,7 +17,7 @@ const PERMITS: u32 = 8;
 const TIME: Duration = Duration::from_millis(500);
 const INNER_NS: f64 = 100.0;
 
-/// A thread locks again what it holds.
+/// Measures a thread that locks again what it holds.
 pub fn reentrant_inner(bench: &Bench) -> Result<Measured> {
     let turns = bench.count(1_000_000);
     let mut tally = bench.server.tally()?;
@@ -25,7 +25,7 @@ pub fn reentrant_inner(bench: &Bench) -> Result<Measured> {
     let mut std_mutex = Vec::new();
     let ours = |round| {
         let mutex = locks.reentrant_mutex(bench.name(round));
-        // Fresh, so that no renewal is due before the round is over.
+        // The lease is fresh, so that no renewal is due before the round is over.
         let outer = mutex.lock()?;
         let each = tally.count(|| {
             let start = Instant::now();
@@ -37,7 +37,7 @@ pub fn reentrant_inner(bench: &Bench) -> Result<Measured> {
         outer.release()?;
         Ok(each)
     };
-    // The limit is a number; the nearest thing that a thread could do without us is shown beside it.
+    // The limit is a constant. A figure beside it shows the nearest thing that a thread can do without leasehold.
     let limit = |_| {
         let mutex = Mutex::new(0_u64);
         let start = Instant::now();
@@ -59,7 +59,7 @@ fn ns_each(time: Duration, turns: usize) -> f64 {
     time.as_nanos() as f64 / turns as f64
 }
 
-/// The threads of one process read.
+/// Measures readers in the threads of one process.
 pub fn rwlock_readers(bench: &Bench) -> Result<Measured> {
     let time = bench.time(TIME);
     let mut tally = bench.server.tally()?;
@@ -67,7 +67,7 @@ pub fn rwlock_readers(bench: &Bench) -> Result<Measured> {
         let rwlock = LockManager::connect(bench.url())?.rwlock(bench.name(round));
         let team = Team::ready(THREADS, move |_| {
             let rwlock = rwlock.clone();
-            // The pool's connections are made before the clock starts.
+            // The pool opens its connections before the clock starts.
             rwlock.read()?.release()?;
             Ok(move |start| turns(start, time, || Ok(rwlock.read()?.release()?)))
         })?;
@@ -89,7 +89,7 @@ pub fn rwlock_readers(bench: &Bench) -> Result<Measured> {
     Ok(Measured::new(rounds).counted_to(&tally, 0.01))
 }
 
-/// The threads of one process after a few permits.
+/// Measures the threads of one process, which take few permits.
 pub fn semaphore(bench: &Bench) -> Result<Measured> {
     let time = bench.time(TIME);
     let mut tally = bench.server.tally()?;
@@ -121,7 +121,7 @@ pub fn semaphore(bench: &Bench) -> Result<Measured> {
     Ok(Measured::new(rounds).counted(&tally))
 }
 
-/// One thread takes three names at once.
+/// Measures one thread that locks three names at once.
 pub fn multi_3(bench: &Bench) -> Result<Measured> {
     let sets = bench.count(3_000);
     let mut tally = bench.server.tally()?;
@@ -155,9 +155,9 @@ pub fn multi_3(bench: &Bench) -> Result<Measured> {
     Ok(Measured::new(rounds).counted(&tally))
 }
 
-/// One thread is let past, by a limiter that lets everybody past.
+/// Measures one thread and a limiter that admits every call.
 pub fn rate_limiter(bench: &Bench) -> Result<Measured> {
-    /// More in this window than one thread can ask for, so that every answer is the same.
+    /// The window has more places than one thread can use, so that every reply is the same.
     const PLACES: u32 = 200;
     const PER: Duration = Duration::from_millis(1);
     let is_transient = bench.count(12_000);

@@ -18,7 +18,7 @@ use crate::row::Must::{AtLeast, AtMost};
 use crate::row::{Bench, Row};
 use crate::server::Server;
 
-/// Quick rounds are cheap.
+/// Rounds that are quick.
 const MANY: u32 = 15;
 const SOME: u32 = 9;
 const QUICK: u32 = 3;
@@ -52,7 +52,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         work: "threads_1000",
-        limit: "a fair queue of parked threads in this process, no lease at all",
+        limit: "a fair queue of parked threads in this process, without a lease",
         unit: "guards/s",
         must: AtLeast(0.7),
         rounds: SOME,
@@ -60,7 +60,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         work: "processes_4x8",
-        limit: "a token in a list, BLPOP and RPUSH, a connection a thread",
+        limit: "a token in a list, BLPOP and RPUSH, a connection for each thread",
         unit: "guards/s",
         must: AtLeast(3.0),
         rounds: SOME,
@@ -100,7 +100,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         work: "rwlock_readers",
-        limit: "64 threads with a connection each, GET",
+        limit: "64 threads, each with a connection, GET",
         unit: "reads/s",
         must: AtLeast(20.0),
         rounds: MANY,
@@ -116,7 +116,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         work: "semaphore",
-        limit: "8 tokens in a list, BLPOP and RPUSH, a connection a thread",
+        limit: "8 tokens in a list, BLPOP and RPUSH, a connection for each thread",
         unit: "permits/s",
         must: AtLeast(5.0),
         rounds: MANY,
@@ -140,7 +140,7 @@ const ROWS: &[Row] = &[
     },
 ];
 
-/// Measures the rows that were asked for, and prints each as it is done.
+/// Measures the selected rows, and prints each when it is done.
 pub fn measure(options: &Options) -> Result<()> {
     if options.list {
         for row in ROWS {
@@ -151,7 +151,7 @@ pub fn measure(options: &Options) -> Result<()> {
     let is_wanted = |row: &&Row| options.only.as_deref().is_none_or(|only| row.work == only);
     let wanted: Vec<_> = ROWS.iter().filter(is_wanted).collect();
     if wanted.is_empty() {
-        return Err("there is no such row; --list names them".into());
+        return Err("there is no such row; --list prints their names".into());
     }
     let cores = Cores::new(options.placement)?;
     if !options.json {
@@ -172,7 +172,7 @@ pub fn measure(options: &Options) -> Result<()> {
 
 fn measure_row(row: &Row, cores: &Cores, options: &Options) -> Result<()> {
     let watch = Watch::start();
-    // Each row's own, so that none finds what another has left behind.
+    // Each row has its own server, so that no row finds what another has left behind.
     let server = Server::start(cores)?;
     let rounds = if options.quick { QUICK } else { row.rounds };
     let bench = Bench {
@@ -193,7 +193,7 @@ fn measure_row(row: &Row, cores: &Cores, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// What a child process does.
+/// Serves a child process.
 pub fn serve(job: &Job) -> Result<()> {
     let answer = match job.work.as_str() {
         "processes_4x8" => processes::serve_mutex(job)?,

@@ -1,5 +1,5 @@
-//! What one would write by hand for readers and writers: two keys, a script for each step, and asking again after a
-//! while. A writer says that it waits, or the readers would never let it in.
+//! A reader-writer lock as a programmer might write it by hand: two keys, a script for each step, and polling. A
+//! writer marks that it waits. Otherwise readers would never let it in.
 
 use std::thread;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use redis::{Connection, ConnectionLike, Value};
 use crate::Result;
 use crate::bare;
 
-/// KEYS 1 the writer, 2 how many readers, 3 that a writer waits.
+/// KEYS: 1 the writer, 2 the number of readers, 3 the mark of a waiting writer.
 const READ: &str = "\
 if redis.call('EXISTS', KEYS[1], KEYS[3]) > 0 then return 0 end
 return redis.call('INCR', KEYS[2])";
@@ -54,7 +54,7 @@ impl Polled {
     pub fn take(&mut self, writes: bool) -> Result<()> {
         let take = if writes { &self.write } else { &self.read };
         while self.connection.req_packed_command(take)? == Value::Int(0) {
-            // So that those who wait do not ask in step.
+            // The pause is random, so that waiting threads do not ask in step.
             thread::sleep(Duration::from_micros(
                 PAUSE_US / 2 + self.draw.below(PAUSE_US),
             ));
@@ -74,7 +74,7 @@ impl Polled {
     }
 }
 
-/// Numbers as good as any for choosing whose turn is a write: the same in every run.
+/// Random numbers that decide which turns write. They are the same in every run.
 #[derive(Clone)]
 pub struct Draw(u64);
 
@@ -84,7 +84,7 @@ impl Draw {
     }
 
     pub fn below(&mut self, end: u64) -> u64 {
-        // Knuth's constants (MMIX); the upper bits are the good ones.
+        // Knuth's constants (MMIX). The upper bits are the good ones.
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)

@@ -1,4 +1,4 @@
-//! Threads of several processes after one name.
+//! Threads of several processes that want one name.
 
 use std::time::{Duration, Instant};
 
@@ -17,14 +17,14 @@ const THREADS: usize = 8;
 const TIME: Duration = Duration::from_secs(5);
 /// Six times the default quantum.
 const LONGEST_WAIT_MS: f64 = 300.0;
-/// Of a hundred turns at a reader-writer lock, so many are a writer's.
+/// The number of writers in a hundred turns of a reader-writer lock.
 const WRITES: u64 = 5;
 
-/// What one round of one side came to.
+/// The result of one side in one round.
 struct Run {
     per_second: f64,
     longest_wait_ms: f64,
-    /// What the least and the most served process got, of the mean.
+    /// The share of the process that got the fewest turns, and of the one that got the most, over the mean.
     least: f64,
     most: f64,
 }
@@ -34,7 +34,7 @@ struct Run {
 struct Runs(Vec<Run>);
 
 impl Runs {
-    /// The median of a figure, without the round that warmed up.
+    /// Returns the median of a figure, without the round that warms up.
     fn median(&self, figure: fn(&Run) -> f64) -> f64 {
         median(self.0.iter().skip(1).map(figure))
     }
@@ -70,7 +70,7 @@ pub fn mutex(bench: &Bench) -> Result<Measured> {
         ))
 }
 
-/// What is to be reached is a wait. Beside it stands what a lock that is polled does in its turn.
+/// Measures the longest wait of a writer. A figure beside it shows a lock that is polled.
 pub fn rwlock(bench: &Bench) -> Result<Measured> {
     let (mut ours, mut polled) = (Runs::default(), Runs::default());
     let mut tally = bench.server.tally()?;
@@ -99,7 +99,7 @@ pub fn rwlock(bench: &Bench) -> Result<Measured> {
         ))
 }
 
-/// One round of one side; returns how many guards there were, and how many in a second.
+/// Runs one side of one round. Returns the number of guards, and the number in a second.
 fn run(bench: &Bench, side: Side, round: u32, runs: &mut Runs) -> Result<(u64, f64)> {
     let time = bench.time(TIME);
     let job = Job {
@@ -129,7 +129,7 @@ fn run(bench: &Bench, side: Side, round: u32, runs: &mut Runs) -> Result<(u64, f
     Ok((guards, rate))
 }
 
-/// One thread's turn, as a writer or not: it takes and gives back, and returns how long it waited.
+/// One turn of a thread, as a writer or not. It acquires, releases, and returns its wait.
 type Turn = Box<dyn FnMut(bool) -> Result<Duration>>;
 
 pub fn serve_mutex(job: &Job) -> Result<Answer> {
@@ -203,8 +203,8 @@ pub fn serve_rwlock(job: &Job) -> Result<Answer> {
     }
 }
 
-/// A process's end: threads that take turns for the job's time, so many of a hundred as writers. The answer is how many
-/// turns there were, and the longest wait of a writer in µs.
+/// Serves a process whose threads take turns for the job's time. `writes` turns of a hundred are writers. It reports
+/// the number of turns, and the longest wait of a writer in µs.
 fn contend(
     job: &Job,
     writes: u64,

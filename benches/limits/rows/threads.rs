@@ -1,8 +1,8 @@
-//! A thousand threads of one process after one name.
+//! A thousand threads of one process that want one name.
 //!
-//! All of them wait before the clock starts, behind a guard of the main thread's, and each queues again as soon as its
-//! turn is over. So every turn but the last thousand is handed from one thread to another that waits. Left to
-//! themselves, the threads would come one by one, and find the lock free.
+//! All of them wait behind a guard of the main thread before the clock starts, and each queues again when its turn is
+//! over. So every turn but the last thousand goes from one thread to another that waits. Otherwise the threads would
+//! arrive one by one, and find the lock free.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,8 +18,8 @@ use crate::team::{Team, per_second};
 
 const THREADS: usize = 1_000;
 const GUARDS: usize = 50;
-/// From the last thread's beginning to wait until it does, and its processor has turned to something else. Nothing
-/// tells that of either side, so it is time, and plenty.
+/// The time that the last thread gets to fall asleep in the queue. Neither side reports that, so this is a long fixed
+/// time.
 const SETTLE: Duration = Duration::from_millis(300);
 
 pub fn measure(bench: &Bench) -> Result<Measured> {
@@ -84,7 +84,7 @@ fn settle(team: &Team<()>, arrived: &AtomicUsize) {
     thread::sleep(SETTLE);
 }
 
-/// The limit: a lock that is handed over directly, first come, first served.
+/// The limit: a lock that goes directly to the next thread, first come, first served.
 #[derive(Default)]
 struct Queue(Mutex<Turns>);
 
@@ -94,7 +94,7 @@ struct Turns {
     waiting: VecDeque<Arc<Waiter>>,
 }
 
-/// A thread's own, used again for each of its waits.
+/// A waiting thread. Each thread uses it again for all its waits.
 struct Waiter {
     thread: Thread,
     has_turn: AtomicBool,

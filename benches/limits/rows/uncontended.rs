@@ -1,4 +1,4 @@
-//! A lock that nobody else wants.
+//! A lock that no other thread wants.
 
 use std::time::{Duration, Instant};
 
@@ -9,11 +9,12 @@ use crate::bare::Pairs;
 use crate::row::{Bench, Measured};
 use crate::team::{Team, per_second, turns};
 
-/// How long a manager may take to send what it has queued; far more than it does.
+/// The time limit for a manager to send its queued releases. It needs far less.
 const FLUSH: Duration = Duration::from_secs(30);
 const THREADS: usize = 8;
 
-/// One thread locks and releases, one name or a new one each time. What a manager sends later is part of the time.
+/// Measures one thread that locks and releases one name, or a new name each time. The time includes requests that the
+/// manager sends later.
 pub fn pairs(bench: &Bench, renames: bool, settings: fn(Builder) -> Builder) -> Result<Measured> {
     let pairs = bench.count(4_000);
     let names = |round| {
@@ -50,7 +51,7 @@ pub fn pairs(bench: &Bench, renames: bool, settings: fn(Builder) -> Builder) -> 
     Ok(Measured::new(rounds).counted(&tally))
 }
 
-/// Several threads, each with a name of its own.
+/// Measures several threads, each with its own name.
 pub fn parallel(bench: &Bench) -> Result<Measured> {
     let time = bench.time(Duration::from_millis(400));
     let mut tally = bench.server.tally()?;
@@ -59,7 +60,7 @@ pub fn parallel(bench: &Bench) -> Result<Measured> {
         let name = bench.name(round);
         let team = Team::ready(THREADS, move |thread| {
             let mutex = locks.mutex(format!("{name}:{thread}"));
-            // Its connection is made before the clock starts.
+            // The pool opens the connection before the clock starts.
             mutex.lock()?.release()?;
             Ok(move |start| turns(start, time, || Ok(mutex.lock()?.release()?)))
         })?;
