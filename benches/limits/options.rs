@@ -27,9 +27,10 @@ The bench starts and stops its own servers, and ignores REDIS_URL. redis-server 
 
 A line of JSON has work, ours, limit, ratio, must, met, sometimes commands_per_guard, and further figures of
 its row. `ours` and `limit` are medians in the row's `unit`. `ratio` is the median of the rounds' ratios; half
-of them lie between the two `ratio_quartiles`. `must` is the mark of the ratio: `bound` says whether it
-is the least or the most. `met` is true if the row meets this mark and its further bounds. `others_percent_of_a_core` is the CPU
-time that other programs used meanwhile; on a busy machine the figures are worth little.
+of them lie between the two `ratio_quartiles`. `must` is the mark of the ratio, and `bound` says whether it is
+the least or the most. `met` is true if the row meets this mark and its further bounds.
+`others_percent_of_a_core` is the CPU time that other programs used meanwhile; on a busy machine the figures
+are worth little.
 
 Exit status: 0 if every row was measured, even if a mark was missed; 1 if a row could not be measured; 2 for an
 invalid command line.

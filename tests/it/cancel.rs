@@ -452,7 +452,7 @@ fn a_cancel_that_meets_a_hand_over_between_processes_costs_nobody_a_turn() {
 
 /// The process behind the cancelled one gets the lock, at the latest after one pickup window.
 #[test]
-fn a_cancel_that_meets_a_hand_over_passes_the_lock_to_the_next_process() {
+fn a_cancel_that_meets_a_hand_over_gives_the_lock_to_the_next_process() {
     let server = Server::start();
     let redis = server.raw();
     let [one, two, three] = [(); 3].map(|()| manager(&server.url()));

@@ -251,7 +251,7 @@ fn a_logger_that_panics_stops_no_renewal() {
 }
 
 #[test]
-fn a_logger_that_panics_stops_no_listener() {
+fn a_logger_that_panics_stops_no_subscription() {
     let server = Server::start();
     let redis = server.raw();
     let mut child = Child::start(&server.url(), "logger=panics");

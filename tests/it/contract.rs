@@ -239,7 +239,7 @@ behaviours! {
     }
     spans_names {
         loss {
-            one_deleted_key_loses_the_set_and_frees_its_other_names,
+            one_deleted_key_loses_the_multi_lock_and_frees_its_other_names,
         }
         min_hold {
             one_foreign_key_does_not_end_the_min_hold_of_the_other_names,

@@ -292,7 +292,7 @@ fn a_release_after_the_quantum_hands_the_lock_over() {
 }
 
 #[test]
-fn semaphores_readers_and_sets_have_events_too() {
+fn semaphores_readers_and_multi_locks_have_events_too() {
     let redis = shared();
     let (name, events) = (name("kinds"), EventLog::default());
     let locks = build(patient(redis.url()).listener(events.clone()));

@@ -610,7 +610,7 @@ fn one_name_is_granted_within_three_turns_of_multi_locks() {
 }
 
 #[test]
-fn a_wait_that_ends_gives_back_what_it_keeps_at_once() {
+fn a_wait_that_ends_gives_its_kept_names_back_at_once() {
     let raw = shared();
     let managers = [(); 4].map(|()| with_a_long_window());
     let names = names::<2>("given-back");

@@ -369,7 +369,7 @@ fn connections_closed_between_requests_cause_no_error() {
 }
 
 #[test]
-fn a_listener_whose_connection_was_closed_listens_again() {
+fn a_subscription_whose_connection_was_closed_is_made_again() {
     let server = Server::start();
     let redis = server.raw();
     let (one, other) = (manager(&server.url()), manager(&server.url()));

@@ -106,7 +106,7 @@ fn waiters_are_counted_and_the_mark_is_not_shown() {
 }
 
 #[test]
-fn a_lock_of_another_client_is_shown_without_what_it_does_not_have() {
+fn a_lock_of_another_client_is_shown_without_label_and_fence() {
     let raw = shared();
     let locks = manager(raw.url());
     // A value that looks like an owner of ours, or ends with our mark, is shown as it is.

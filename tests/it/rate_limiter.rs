@@ -324,7 +324,7 @@ fn a_server_out_of_reach_is_an_error_at_once() {
 /// The clock is set back by an hour. Each refused call once moved all times back again, so that the second call made
 /// room.
 #[test]
-fn a_clock_set_back_admits_no_more_however_often_it_is_asked() {
+fn a_clock_set_back_admits_no_further_call() {
     const HOUR: i64 = 60 * 60;
     let server = Server::with_clock();
     let limiter = manager(&server.url()).rate_limiter("n", 1, LONG);

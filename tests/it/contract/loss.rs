@@ -149,7 +149,7 @@ pub(super) fn a_deleted_key_is_lost_as_removed(kind: Kind) {
     a_deleted_key_costs_the_lock(kind, 0);
 }
 
-pub(super) fn one_deleted_key_loses_the_set_and_frees_its_other_names(kind: Kind) {
+pub(super) fn one_deleted_key_loses_the_multi_lock_and_frees_its_other_names(kind: Kind) {
     for which in 0..kind.keys("n").len() {
         a_deleted_key_costs_the_lock(kind, which);
     }
