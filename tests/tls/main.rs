@@ -140,7 +140,7 @@ fn a_slow_link_carries_a_lock_and_a_dead_one_loses_it() {
         let (server, port) = server();
         let proxy = Proxy::to_port(port);
         proxy.strike(Role::Pool, Fault::Drip);
-        // The handshake has some thousands of bytes, and each takes a millisecond or more.
+        // Each read of the handshake becomes up to 64 pieces, and each takes a millisecond or more.
         let locks = build(LockManager::single(&over(&proxy)).io_timeout(secs(20)));
         let mutex = locks.mutex("n").lease(secs(30)).renew(false);
         mutex
