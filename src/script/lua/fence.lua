@@ -1,20 +1,23 @@
--- Shared: the next `count` fences of a lock; the last fence given is kept at `key`.
+-- Shared: reserves the next `count` fences of a lock. `key` keeps the last fence that was reserved.
 --
--- A fence is the server's time in microseconds, or one more than the last where that is not larger: it
--- survives the loss of all data, since time went on, and a clock set back, since the last is kept. The
--- record outlives the later of the two by `memory` ms, so that no key lives for ever.
+-- A fence is the server's time in microseconds. If the last fence is not smaller than that, the next fence is one more.
+-- So fences rise after all data is lost, because the time has gone on. They also rise after the server's clock is set
+-- back, because the last fence is kept.
+-- The record of the last fence expires `memory` ms after that fence or after the server's time, whichever is later.
 
--- The last fence, of what GET says of its record; 0 where that can be none, as it is later than the year 2255.
+-- Returns the last fence. `record` is the result of GET. Returns 0 if the record is no fence: a fence is a number, and
+-- no later than the year 2255.
 local function last_fence(record)
   local last = tonumber(record or 0)
   return last and last >= 0 and last < 9000000000000000 and last or 0
 end
 
--- Returns the first fence, or an error as a table, and never raises one: what the caller did before must be undone.
+-- Returns the first of the fences. Returns an error as a table, and never raises one, so that the caller can undo its
+-- earlier writes.
 local function next_fences(key, count, memory)
   local time = redis.pcall('TIME')
   if time.err then return time end
-  -- As text: a number of this size would print rounded.
+  -- As text, because Lua would print a number of this size rounded.
   local now = time[1] .. string.sub('00000' .. time[2], -6)
   if count == '1' then
     local last = redis.pcall('SET', key, now, 'PX', memory, 'GET')

@@ -1,20 +1,20 @@
--- Shared: the gap in which a contended mutex is left free for clients that poll. queue.lua comes before.
+-- Shared: the gap, a time in which a contended mutex is left free for clients that poll. queue.lua comes before.
 --
--- | step | who | what |
+-- | step | actor | action |
 -- | --- | --- | --- |
--- | 1 | a process whose hold ends while others wait, once a quantum | deletes the key, and notes in `waiters` when the gap ends |
--- | 2 | a waiter that finds the key gone before that time | is answered "held", and asks again when the gap ends |
--- | 3 | a client that polls by SET NX | may take it |
+-- | 1 | a process whose lease ends while others wait, once a quantum | deletes the key, and notes in `waiters` when the gap ends |
+-- | 2 | a waiter that finds the key gone before that time | gets the reply "held", and asks again when the gap ends |
+-- | 3 | a client that polls by SET NX | may take the mutex |
 -- | 4 | the first waiter that asks after that time | gives the mutex, if it is free, to the head of the queue |
 -- | - | a waiter that gives up while the key is gone | wakes the head of the queue, which then asks for step 2 or 4 |
 --
 -- The field '=gap' is '<ms at which the gap ends> <the owner that held the mutex before it>'.
 local GAP = '=gap'
--- No gap is longer, ms: a clock that was set back ends one.
+-- The longest gap, ms. A longer one shows that the clock was set back, and has ended.
 local LONGEST_GAP = 500
 
--- Returns how many ms the gap still lasts, and the owner before it. A gap that has ended lasts less than zero. Returns
--- nothing if no gap is known.
+-- Returns how many ms the gap still lasts, and the owner before it. The number is negative if the gap has ended.
+-- Returns nil if no gap is known.
 local function gap_left()
   local ends, before = string.match(redis.call('HGET', waiters, GAP) or '', '^(%d+) (.*)$')
   if not ends then return nil end
@@ -22,7 +22,8 @@ local function gap_left()
   if left <= LONGEST_GAP then return left, before end
 end
 
--- Leaves a mutex free for `gap` ms. Returns false, and leaves it alone, if the last gap ended less than `quantum` ms ago.
+-- Leaves a mutex free for `gap` ms. Returns false, and changes nothing, if `gap` is 0 or the last gap ended less than
+-- `quantum` ms ago.
 local function leave_free(lock, owner, gap, quantum)
   if gap == '0' then return false end
   local left = gap_left()

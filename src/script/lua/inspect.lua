@@ -1,28 +1,30 @@
--- Says who holds locks, and how many wait for them. value.lua comes before.
+-- Returns the holders of locks, and the number of their waiters. value.lua comes before.
 --
--- KEYS  for each: lock, fence, queue, waiters
--- ARGV  1 'named' where they were given as the names of locks, 'found' where they may be anything of the user's
--- Reply for each {units of the whole (0 for a mutex), last fence, how many wait, {for each holder: owner, ttl ms,
---       units}}; nil where nobody holds it and nobody waits, and where what was found is no lock. For the first of what
---       was found only, where these have very many holders.
+-- KEYS  for each lock: lock, fence, queue, waiters
+-- ARGV  1 'named' if the caller named the locks, 'found' if a scan found the keys, which may be no locks
+-- Reply for each lock {units of the lock (0 for a mutex), last fence, number of waiters, {for each holder: owner, ttl
+-- ms,
+--       units}}. Or nil if the lock has neither holder nor waiter, or if a key that a scan found is no lock. The reply
+--       to 'found' may end early, after a lock with very many holders.
 -- Idempotent because it only reads.
 local OURS = '^lh1:%x[%x-]+:[!-~]*$'
--- The longest owner of ours, kept and marked; and the longest of another client's that is looked at where it was found.
+-- The longest value with an owner of ours, bytes; and the longest value of another client that a scan may show.
 local LONGEST, LONGEST_OF_OTHERS = 172, 1024
--- How much is shown of a value, which may be anything; and after how many holders no more locks are looked at.
+-- How many bytes of a named mutex's value are shown; and the number of holders after which the reply ends early.
 local SHOWN, ENOUGH = 65536, 10000
 local found = ARGV[1] == 'found'
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
--- Whether a string that was found holds an owner. No more than four bytes are read of what is somebody's own.
+-- Returns whether a string that a scan found holds an owner. The script reads at most four bytes of a value that may be
+-- no owner of ours.
 local function is_owner(lock, fence, queue)
   local length = redis.call('STRLEN', lock)
   if length <= LONGEST and redis.call('GETRANGE', lock, 0, 3) == 'lh1:'
     and string.find(redis.call('GET', lock), OURS) then
     return true
   end
-  -- Another client's, where ours have had the lock too or wait for it.
+  -- Another client's lock is shown if this crate has a fence or a queue for it.
   return length <= LONGEST_OF_OTHERS and redis.call('EXISTS', fence, queue) > 0
 end
 
@@ -31,16 +33,16 @@ local function no_lock(what)
 end
 
 local function look(lock, fence, queue, waiters)
-  local kind, of, holders = redis.call('TYPE', lock).ok, 0, {}
+  local kind, total, holders = redis.call('TYPE', lock).ok, 0, {}
   if kind == 'string' then
     if found and not is_owner(lock, fence, queue) then return false end
     local owner = owner_in(redis.call('GETRANGE', lock, 0, SHOWN - 1))
     holders = {owner, redis.call('PTTL', lock), 1}
   elseif kind == 'zset' then
-    of = redis.call('ZSCORE', lock, '=of')
-    if not of then return no_lock('a sorted set that is no lock') end
-    of = -of
-    -- One that has run out is anybody's, though nobody has noticed yet.
+    total = redis.call('ZSCORE', lock, '=of')
+    if not total then return no_lock('a sorted set that is no lock') end
+    total = -total
+    -- An expired lease may still be listed. It is not shown.
     local shares = redis.call('ZRANGEBYSCORE', lock, string.format('(%.0f', now), '+inf', 'WITHSCORES')
     for i = 1, #shares, 2 do
       local units, owner = string.match(shares[i], '^(%d+) (.*)$')
@@ -54,19 +56,19 @@ local function look(lock, fence, queue, waiters)
   local waiting = redis.call('ZCARD', queue)
   if #holders == 0 and waiting == 0 then return false end
   if kind == 'none' then
-    -- Free for a moment: the first who waits says of what kind it is going to be.
+    -- The lock is free for a moment. The record of its first waiter tells how many units the lock will have.
     local head = redis.call('ZRANGE', queue, 0, 0)[1]
-    local whole = string.match(redis.call('HGET', waiters, head) or '', '^%d+ %d+ %d+/(%d+) ')
-    of = whole and whole ~= '1' and tonumber(whole) or 0
+    local waiter_total = string.match(redis.call('HGET', waiters, head) or '', '^%d+ %d+ %d+/(%d+) ')
+    total = waiter_total and waiter_total ~= '1' and tonumber(waiter_total) or 0
   end
   local last = redis.pcall('GET', fence)
-  return {of, type(last) == 'string' and last, waiting, holders}
+  return {total, type(last) == 'string' and last, waiting, holders}
 end
 
 local reply, holders = {}, 0
 for i = 1, #KEYS, 4 do
   if found then
-    -- One bad key does not end the page.
+    -- By pcall, so that one bad key does not end the page.
     local ok, info = pcall(look, KEYS[i], KEYS[i + 1], KEYS[i + 2], KEYS[i + 3])
     table.insert(reply, ok and info)
     if ok and info then holders = holders + #info[4] / 3 end

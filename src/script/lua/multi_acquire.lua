@@ -1,33 +1,33 @@
 -- Acquires several mutexes, all or none. fence.lua, value.lua, queue.lua and gap.lua come before.
 --
 -- KEYS  for each, in the order of their names: lock, fence, queue, waiters
--- ARGV  1 to 9 as in mutex_take.lua (3 is 1; 5 is not looked at)  10 the owner that ends, or ''
+-- ARGV  1 to 9 as in mutex_take.lua (3 is '1'; 5 is ignored)  10 the owner that ends, or ''
 -- Reply {fence of the first, …, 0}     granted
---       {0, ms, holder}                held, the first by this owner; ask again after this time at the latest
--- Idempotent because the owner is unique to the attempt: found as the holder, it is granted again.
+--       {0, ms, holder}                held: the first held name has this holder; ask again within this time
+-- Idempotent because the owner is unique to the attempt: a repeat finds it as the holder, and grants again.
 --
 -- A set waits like this:
 --
--- | the set | what it does |
+-- | the set | the script |
 -- | --- | --- |
 -- | finds all names free or its own | takes them all |
--- | finds one free, and others in its queue | gives it to the next of them, or takes its turn there if it is the next itself |
--- | finds one in a gap (gap.lua) | it counts as held by its last owner until the gap ends |
--- | finds some held | joins the queue of the first that is held, and of no other; the free ones stay free |
--- | is handed that one, and finds another held after it | keeps it, and stands in front of the other's queue |
--- | is handed that one, and finds another held before it | hands it on, and stands in front of the other's queue |
+-- | finds one free, with waiters in its queue | gives it to the next waiter, which may be this set |
+-- | finds one in a gap (gap.lua) | treats it as held by its last owner until the gap ends |
+-- | finds some held | joins the queue of the first held name, and of no other; the free names stay free |
+-- | was handed that one, and finds another held after it | keeps it, and joins the front of the other's queue |
+-- | was handed that one, and finds another held before it | hands it on, and joins the front of the other's queue |
 --
--- So it keeps a name only if it waits for none before it: no two sets keep what the other waits for. A name is kept by
--- the set's owner, for the pickup window, and each request begins that window again; the reply has the process ask in
--- time. So a process that dies delays others by one window.
+-- So a set keeps a name only while it waits for a later one. No two sets each keep a name that the other waits for.
+-- The set's owner keeps a name for the pickup window. Each request begins that window again, and the reply makes the
+-- process ask in time. So a process that dies delays the others by one window.
 --
--- At the first name a set waits its turn. At the front of a further queue it takes turns with the waiters that did not come
--- to the front (queue.lua). So each further name costs at most two holds, however long these are, and two more for each
--- set that came to its front earlier.
+-- At the first held name a set waits for its turn. At the front of a further queue it takes turns with the waiters that
+-- did not come to the front (queue.lua). So each further name costs at most two leases of other owners, and two more
+-- for each set that came to that front earlier.
 local owner, channel, window = ARGV[1], ARGV[6], tonumber(ARGV[7])
-life, heard = ARGV[8], ARGV[9]
+life, counts_subscribers = ARGV[8], ARGV[9]
 
--- Turns to one of them.
+-- Makes `queue` and `waiters` those of one lock, and returns its key. `i` is the index of that key in KEYS.
 local function at(i)
   queue, waiters = KEYS[i + 2], KEYS[i + 3]
   return KEYS[i]
@@ -37,8 +37,8 @@ local function is_held_by(value, who)
   return value == who or value == who .. MARK
 end
 
--- By call, so that a key of another type ends this before anything is written.
-local values, queued, gaps, busy, was_handed = {}, {}, {}, nil, false
+-- By call, so that a key of another type ends the script before it writes anything.
+local values, queued, gaps, first_held, was_handed = {}, {}, {}, nil, false
 for i = 1, #KEYS, 4 do
   values[i] = value_of(KEYS[i], redis.call)
   queued[i] = redis.call('ZCARD', KEYS[i + 2]) > 0
@@ -62,7 +62,7 @@ for i = 1, #KEYS, 4 do
     if left and left > 0 then
       gaps[i] = {left, before}
     else
-      -- Only waiters that have polled lately are believed, as in mutex_wait.lua.
+      -- Only waiters that have polled lately count as alive, as in mutex_wait.lua.
       local head, pickup = next_waiter(owner, life / 2)
       if head then give(lock, head, pickup or window) end
       values[i] = value_of(lock, redis.call)
@@ -70,12 +70,12 @@ for i = 1, #KEYS, 4 do
   end
   if is_held_by(values[i], owner) then
     was_handed = true
-  elseif (values[i] or gaps[i]) and not busy then
-    busy = i
+  elseif (values[i] or gaps[i]) and not first_held then
+    first_held = i
   end
 end
 
-if not busy then
+if not first_held then
   local reply = {}
   for i = 1, #KEYS, 4 do
     local fence = next_fences(KEYS[i + 1], '1', ARGV[4])
@@ -91,18 +91,18 @@ if not busy then
   return reply
 end
 
-local ttl = gaps[busy] and gaps[busy][1] or redis.call('PTTL', KEYS[busy])
+local ttl = gaps[first_held] and gaps[first_held][1] or redis.call('PTTL', KEYS[first_held])
 for i = 1, #KEYS, 4 do
   local lock = at(i)
-  if i ~= busy then
+  if i ~= first_held then
     leave(owner)
-    if is_held_by(values[i], owner) and i < busy and channel ~= '-' then
+    if is_held_by(values[i], owner) and i < first_held and channel ~= '-' then
       redis.call('PEXPIRE', lock, window)
-      -- Two requests may be late or lost.
+      -- A third of the window, so that two requests may be late or lost.
       local ask_again = math.floor(window / 3)
       if ttl < 0 or ask_again < ttl then ttl = ask_again end
     elseif is_held_by(values[i], owner) then
-      -- Also what is left of an earlier grant whose answer was lost.
+      -- The script hands on a name that comes after the first held name, or that a lost reply granted.
       hand_over(lock)
     end
   elseif channel ~= '-' then
@@ -111,4 +111,4 @@ for i = 1, #KEYS, 4 do
     if value and is_ours(value) and not is_marked(value) then redis.pcall('APPEND', lock, MARK) end
   end
 end
-return {0, ttl, owner_in(values[busy] or gaps[busy][2])}
+return {0, ttl, owner_in(values[first_held] or gaps[first_held][2])}

@@ -1,10 +1,11 @@
--- Releases several mutexes, each to the first waiter that is alive, or to nobody. queue.lua comes before it.
+-- Releases several mutexes. Each is handed to its first live waiter, or freed. value.lua and queue.lua come before.
 --
 -- KEYS  for each: lock, fence, queue, waiters
--- ARGV  1 owner  2 life of a waiter ms  3 heard
--- Reply 1 released  3 released, and one at least given to a waiter  0 one of the keys was gone  -1 another owner holds one of them
--- Idempotent because it acts only on what this owner holds, and ends that.
-life, heard = ARGV[2], ARGV[3]
+-- ARGV  1 owner  2 life of a waiter ms  3 '1' if PUBLISH counts all subscribers
+-- Reply 1 released  3 released, and at least one handed to a waiter  0 one of the keys was gone
+--       -1 another owner holds one of them
+-- Idempotent because it acts only on the names that this owner holds, and ends that.
+life, counts_subscribers = ARGV[2], ARGV[3]
 local given = false
 
 local function release(i)
@@ -16,18 +17,18 @@ local function release(i)
     return 1
   end
   if value then return -1 end
-  -- Whoever finds one free gives it to those who wait.
+  -- A script that finds a lock free gives it to the first live waiter.
   if redis.call('ZCARD', queue) > 0 then hand_over(KEYS[i]) end
   return 0
 end
 
 local reply = 1
 for i = 1, #KEYS, 4 do
-  local ok, released, refused = past_strangers(release, i)
+  local ok, released, refused = ignore_wrong_type(release, i)
   if refused then return refused end
   if not ok then
-    -- The lock may be a stranger itself, and keeps none of the others. Where that is a companion, there is nobody to
-    -- hand the lock to.
+    -- The lock or a companion is a key of another type. It must not keep the other names from their release. Without a
+    -- queue there is no waiter to hand the lock to.
     local value = value_of(KEYS[i], redis.pcall)
     local is_held = value == ARGV[1] or value == ARGV[1] .. MARK
     released = is_held and redis.call('DEL', KEYS[i]) or -1

@@ -1,18 +1,20 @@
--- At the end of a quantum, or of what a tenure can be passed on for: keeps the mutex in this process where no
--- other waits for it, else hands it over and queues this process again. Always under a new owner.
+-- Ends one owner of a mutex, and asks for the mutex under a new owner of the same process: at the end of a quantum, or
+-- if the old lease cannot serve the next thread. If no other process waits, the new owner gets the mutex. Otherwise the
+-- mutex is handed over, and the new owner joins the queue.
 -- fence.lua, value.lua, queue.lua and gap.lua come before, mutex_wait.lua after it.
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
--- ARGV  1 to 9 as in mutex_take.lua (5 is 'poll')  10 the owner that ends  11 last fence used  12 last of its
---       block ('' where none is left)  13 gap ms  14 quantum ms, see gap.lua
+-- ARGV  1 to 9 as in mutex_take.lua (5 is 'poll')  10 the owner that ends  11 last fence used  12 last of its block
+-- (both
+--       '' if there are none to give back)  13 gap ms  14 quantum ms, see gap.lua
 -- Reply as in mutex_take.lua
--- Idempotent because the old owner is replaced: repeated, it finds the new one as holder or in the queue.
-queue, waiters, life, heard = KEYS[3], KEYS[4], ARGV[8], ARGV[9]
+-- Idempotent because the new owner replaces the old one: a repeat finds the new owner as holder or in the queue.
+queue, waiters, life, counts_subscribers = KEYS[3], KEYS[4], ARGV[8], ARGV[9]
 local held = value_of(KEYS[1], redis.call)
 if held == ARGV[10] or held == ARGV[10] .. MARK then
   give_back(KEYS[2], ARGV[11], ARGV[12])
   if leave_free(KEYS[1], ARGV[10], ARGV[13], ARGV[14]) then
-    -- Queued, this process asks again after the gap; else another has to.
+    -- In the queue, this process asks again after the gap. A process that does not queue leaves that to the head.
     if ARGV[6] ~= '-' then join(ARGV[1], ARGV[7], '1/1', ARGV[6]) else wake_head() end
     return {0, tonumber(ARGV[13]), ARGV[10]}
   end
@@ -20,11 +22,11 @@ if held == ARGV[10] or held == ARGV[10] .. MARK then
   if not head or head == ARGV[1] then
     local fence = next_fences(KEYS[2], ARGV[3], ARGV[4])
     if type(fence) == 'table' then return fence end
-    -- A tenure of its own: what the old one was extended to has ended with it.
+    -- SET, because a new lease begins: the time to live must not keep what the old lease was extended to.
     redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
     return fence
   end
-  -- Before the hand-over, so that its value is marked for us; where it fails, the next poll queues.
+  -- It joins before the hand-over, so that `give` marks the value. If joining fails, the next poll joins.
   if ARGV[6] ~= '-' then pcall(join, ARGV[1], ARGV[7], '1/1', ARGV[6]) end
   if not give(KEYS[1], head, pickup) then redis.call('DEL', KEYS[1]) end
   return {0, tonumber(pickup), head}

@@ -1,9 +1,9 @@
--- Releases a mutex that nobody is known to wait for. value.lua comes before.
+-- Releases a mutex that has no known waiter. value.lua comes before.
 --
--- KEYS  1 lock (alone: a slot that is being moved answers TRYAGAIN for companions that are not there)
+-- KEYS  1 lock alone: for a missing companion in a slot that is being moved, the server answers TRYAGAIN
 -- ARGV  1 owner
--- Reply 1 released  2 not yet: others wait, hand it over  0 the key is gone  -1 another owner holds it
--- Idempotent because it only ever deletes this owner's key.
+-- Reply 1 released  2 not released: others wait, so it must be handed over  0 the key is gone  -1 another owner holds
+-- it Idempotent because it deletes only this owner's key.
 local value = value_of(KEYS[1], redis.call)
 if value == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 if value == ARGV[1] .. MARK then return 2 end

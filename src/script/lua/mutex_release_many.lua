@@ -1,9 +1,9 @@
--- Releases many mutexes that nobody is known to wait for. value.lua comes before.
+-- Releases many mutexes that have no known waiter. value.lua comes before.
 --
 -- KEYS  the locks (alone, as in mutex_release.lua)
 -- ARGV  for each lock its owner
--- Reply for each lock as in mutex_release.lua, or -2 not allowed to
--- Idempotent because it only ever deletes this owner's keys.
+-- Reply for each lock as in mutex_release.lua, or -2 if the server rejected it
+-- Idempotent because it deletes only these owners' keys.
 local reply = {}
 for i, key in ipairs(KEYS) do
   -- By pcall, so that one bad key does not end the batch.
@@ -19,7 +19,7 @@ for i, key in ipairs(KEYS) do
   end
   local failed = type(value) == 'table' and value or type(reply[i]) == 'table' and reply[i]
   if failed then
-    -- What is refused whatever the key: that is for the caller to know, whose connection may lead to the wrong server.
+    -- The server rejects writes to any key. The caller must know, because its connection may lead to the wrong server.
     for _, code in ipairs({'READONLY', 'MISCONF', 'NOREPLICAS'}) do
       if string.find(failed.err, code, 1, true) then return failed end
     end

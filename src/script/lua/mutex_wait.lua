@@ -1,14 +1,14 @@
--- Acquires a mutex: pickup what was handed over, take what is free and due, or queue.
+-- Acquires a mutex: picks up one that was handed over, takes a free one if it is this owner's turn, or joins the queue.
 -- KEYS, ARGV and reply as in mutex_take.lua.
 local lock, owner, lease = KEYS[1], ARGV[1], ARGV[2]
-queue, waiters, life, heard = KEYS[3], KEYS[4], ARGV[8], ARGV[9]
+queue, waiters, life, counts_subscribers = KEYS[3], KEYS[4], ARGV[8], ARGV[9]
 
 local value = value_of(lock, redis.call)
 
 if value == owner or value == owner .. MARK then
   local fence = next_fences(KEYS[2], ARGV[3], ARGV[4])
   if type(fence) == 'table' then return fence end
-  -- Not SET: it would wipe the mark.
+  -- PEXPIRE and not SET, because SET would remove the mark.
   if redis.call('PTTL', lock) < tonumber(lease) then redis.call('PEXPIRE', lock, lease) end
   leave(owner)
   if value == owner then return fence end
@@ -23,9 +23,10 @@ if gap and gap > 0 then
 end
 
 if not value then
-  -- Whoever finds the lock free gives it to the first in the queue, which may be itself. A lock that lapsed may
-  -- have been handed to a waiter that hangs, and others may hang with it: only those that have polled since then
-  -- are believed, so that they cost one pickup window together. One that was merely slow queues again.
+  -- A script that finds the lock free gives it to the first live waiter, which may be its caller. If a lease has
+  -- expired, its process may hang, and other waiters may hang too. So only waiters that have polled within half a life
+  -- count as alive, and all that hang cost one pickup window together. A waiter that was only slow joins the queue
+  -- again.
   local head, pickup = next_waiter(owner, life / 2)
   head = head or owner
   local ttl = head == owner and lease or pickup

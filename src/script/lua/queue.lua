@@ -1,27 +1,27 @@
 -- Shared: the queue of the processes that wait for a lock. value.lua comes before.
 --
--- `queue` is a sorted set of owners by ticket. `waiters` is a hash of owner -> '<ms when last seen> <pickup window ms>
--- <units>/<units of the whole> <channel>': handed over, the lock waits for `pickup` ms for the owner to come and take
--- so much of it.
--- A channel of '' belongs to a process that hears no messages and polls often instead. Fields that begin with '=' belong to
--- no owner.
+-- `queue` is a sorted set of owners, ordered by ticket.
+-- `waiters` is a hash from owner to '<ms when last seen> <pickup window ms> <units>/<units of the lock> <channel>'.
+-- After a hand-over, the lock waits for the pickup window until the owner takes that number of units.
+-- The channel '' belongs to a process without a subscription, which polls often instead. A field that begins with '='
+-- belongs to no owner.
 
--- What waiters have in common: `life` is how long one is believed without a sign of it, and `heard` is '1'
--- where a PUBLISH that reached nobody proves that nobody is there.
-local queue, waiters, life, heard
+-- `life` is how many ms a waiter counts as alive after it was last seen. `counts_subscribers` is '1' if a PUBLISH that
+-- reached no subscriber proves that the process is gone.
+local queue, waiters, life, counts_subscribers
 
 local function now_ms()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- Tickets count up from 1, and those of the owners in front of all others from this number, up to zero.
+-- The first ticket of owners at the front of the queue; their tickets end below zero. Other tickets count up from 1.
 local FRONT = -1000000000
 
--- Puts `owner` at the end of the queue, or `in_front`: before all others, but behind those that came there earlier. An
--- owner that is there already keeps its place, and is noted to wait still.
+-- Puts `owner` at the end of the queue. With `in_front` it comes before all others, but behind earlier ones at the
+-- front. An owner that is in the queue already keeps its place, and its time of being seen is renewed.
 local function join(owner, pickup, units, channel, in_front)
-  -- First, so that a queue of another type ends this before anything is written.
+  -- ZSCORE comes first, so that a queue of another type ends the script before it writes anything.
   local ticket = redis.call('ZSCORE', queue, owner)
   redis.call('HSET', waiters, owner, string.format('%.0f %s %s %s', now_ms(), pickup, units, channel))
   redis.call('PEXPIRE', waiters, life)
@@ -40,26 +40,26 @@ local function leave(owner)
   redis.call('HDEL', waiters, owner)
 end
 
--- What is known of a waiter: when it was last seen, its pickup, its units, those of the whole, its channel; nothing where
--- it is unknown.
+-- Returns the record of a waiter: when it was last seen, its pickup window, its units, the units of the lock, its
+-- channel. Returns nil if there is no record.
 local function waiter(owner)
   return string.match(redis.call('HGET', waiters, owner) or '', '^(%d+) (%d+) (%d+)/(%d+) (.*)$')
 end
 
--- Wakes a waiter. False where nobody is there to be woken.
+-- Wakes a waiter by a message on its channel. Returns false if its process is known to be gone.
 local function wake(owner, channel)
   if channel == '' then return true end
-  -- Refused by an access list: whether it heard is unknown, and it polls.
+  -- If an access list forbids the PUBLISH, the waiter counts as alive: it polls.
   local reached = redis.pcall('PUBLISH', channel, owner)
-  return type(reached) == 'table' or reached > 0 or heard ~= '1'
+  return type(reached) == 'table' or reached > 0 or counts_subscribers ~= '1'
 end
 
--- A field of `waiters`. It is there if the last owner that left the queue for its turn came from the front, and went past
--- waiters that did not.
+-- A field of `waiters`. It exists if the last owner that got its turn came from the front of the queue, before waiters
+-- that were not at the front.
 local FRONT_HAD = '=front'
 
--- Returns the owner whose turn it is, and whether it goes past waiters that did not come to the front. Owners at the front
--- and the others take turns: else two sets that come to the front again and again would starve the others.
+-- Returns the owner that is next, and whether it goes before waiters that are not at the front. Owners at the front and
+-- the others take turns. Otherwise two sets that come to the front again and again would starve the others.
 local function next_in_turn()
   local first = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')
   if not first[1] or tonumber(first[2]) > 0 then return first[1], false end
@@ -68,8 +68,8 @@ local function next_in_turn()
   return first[1], other ~= nil
 end
 
--- Notes for the next turn whether this one went past waiters that did not come to the front. By pcall: the owner has left
--- the queue, and a refusal must not keep the lock from it.
+-- Notes for the next turn whether this one went before waiters that are not at the front. By pcall: the owner has left
+-- the queue, and a rejected write must not keep the lock from it.
 local function note_turn(is_past_others)
   if is_past_others then
     redis.pcall('HSET', waiters, FRONT_HAD, '1')
@@ -79,10 +79,10 @@ local function note_turn(is_past_others)
   end
 end
 
--- Takes the next waiter that is alive out of the queue and wakes it; stops at `self`, which needs no waking.
--- Returns it and its pickup window ms.
--- Crashed ones are dropped on the way: not seen for `believed` ms, or nobody listens on their channel.
-local function next_waiter(self, believed)
+-- Takes the next live waiter out of the queue and wakes it. Stops at `self`, which needs no waking. Returns the waiter
+-- and its pickup window ms. On the way it drops waiters that were last seen more than `max_silence` ms ago, or whose
+-- channel has no subscriber.
+local function next_waiter(self, max_silence)
   local now = now_ms()
   while true do
     local head, is_past_others = next_in_turn()
@@ -90,7 +90,7 @@ local function next_waiter(self, believed)
     local seen, pickup, _, _, channel = waiter(head)
     leave(head)
     local is_self = head == self
-    if is_self or seen and math.abs(now - seen) <= tonumber(believed) and wake(head, channel) then
+    if is_self or seen and math.abs(now - seen) <= tonumber(max_silence) and wake(head, channel) then
       note_turn(is_past_others)
       if is_self then return head end
       return head, pickup
@@ -98,7 +98,7 @@ local function next_waiter(self, believed)
   end
 end
 
--- Wakes the first waiter that is alive, and leaves it in the queue. Crashed ones are dropped on the way.
+-- Wakes the first live waiter, and leaves it in the queue. Drops dead waiters on the way.
 local function wake_head()
   local now = now_ms()
   while true do
@@ -110,24 +110,26 @@ local function wake_head()
   end
 end
 
--- Makes `owner` the holder of a mutex for `ttl` ms, marked where others wait behind it. False where memory
--- forbids it.
+-- Makes `owner` the holder of a mutex for `ttl` ms, and marks the value if others wait. Returns false if the write
+-- fails.
 local function give(lock, owner, ttl)
   local value = owner
   if redis.call('ZCARD', queue) > 0 then value = owner .. MARK end
   return not redis.pcall('SET', lock, value, 'PX', ttl).err
 end
 
--- Hands a mutex to the first waiter, for its pickup window; frees it where there is none. Returns who has it now.
+-- Hands a mutex to the first live waiter, for its pickup window. Frees the mutex if there is none. Returns the new
+-- holder.
 local function hand_over(lock)
   local head, pickup = next_waiter(nil, life)
   if head and give(lock, head, pickup) then return head end
   redis.call('DEL', lock)
 end
 
--- Calls `act`. Returns true and what it returned; or false where a companion is of another type, which is somebody
--- else's and keeps no lock; or false, nothing and any other error, to be replied: raised again it would lose its code.
-local function past_strangers(act, ...)
+-- Calls `act`. Returns true and the result of `act`. Returns false if a key had another type than a lock's: such a key
+-- is not ours, and must not keep a lock from its end. After any other error, returns false, nil and the error as a
+-- reply, because raising it again would lose its code.
+local function ignore_wrong_type(act, ...)
   local ok, result = pcall(act, ...)
   if ok then return true, result end
   local text = type(result) == 'table' and result.err or result
@@ -135,7 +137,7 @@ local function past_strangers(act, ...)
   return false, nil, redis.error_reply(text)
 end
 
--- Takes back the fences after `used`, unless somebody has gone further than `last` since.
+-- Gives back the fences after `used`, unless another grant has raised the record above `last`.
 local function give_back(fence, used, last)
   if used ~= '' and redis.pcall('GET', fence) == last then
     redis.pcall('SET', fence, used, 'KEEPTTL')

@@ -1,80 +1,80 @@
 -- Shared: the leases that several owners have of one lock, which is divided into units. queue.lua comes before.
 --
--- `lock` is a sorted set of '<units> <owner>' by the ms at which the lease ends. Beside them stand two members
--- that count, with scores below zero: '=of' has minus the units that there are, '=used' minus those in use.
--- A reader-writer lock has ALL units: a writer takes them all, a reader one.
+-- `lock` is a sorted set of '<units> <owner>', each with the ms at which its lease ends. Two members count units, by a
+-- score below zero: '=of' has minus the number of units of the lock, '=used' has minus the number in use.
+-- A reader-writer lock has ALL units. A writer takes them all, a reader takes one.
 
 local ALL = 4294967295
 
--- Set by `open`: how the lock stands, and what happened to it in this script.
-local lock, of, used, now
--- Whether leases have run out, and whether a writer's has ended.
-local lapsed, wrote = false, false
--- Whether anything was given to a waiter.
+-- The state of the lock, which `open` reads.
+local lock, total, used, now
+-- Whether a lease has expired, and whether a writer's lease has ended, in this script.
+local has_expired, writer_ended = false, false
+-- Whether a waiter was given units in this script.
 local given = false
 
--- Ends a lease. False where there is none.
+-- Ends a lease. Returns false if there is none.
 local function drop(member)
   if redis.call('ZREM', lock, member) == 0 then return false end
   local units = tonumber(string.match(member, '^%d+'))
   used = used - units
-  wrote = wrote or units == ALL
+  writer_ended = writer_ended or units == ALL
   return true
 end
 
--- Reads the lock, and ends what has run out. What can fail, because a key is of another type or who asks may not read
--- the queue, fails here; returns an error where the lock's is somebody's own.
+-- Reads the lock, and ends expired leases. Returns an error if the sorted set is no lock. The script fails here, before
+-- other writes, if a key has another type or the caller may not read the queue.
 local function open()
   redis.call('ZRANGE', queue, 0, 0)
   redis.call('HLEN', waiters)
   now = now_ms()
-  local whole = redis.call('ZSCORE', lock, '=of')
-  if not whole and redis.call('EXISTS', lock) == 1 then
+  local stored = redis.call('ZSCORE', lock, '=of')
+  if not stored and redis.call('EXISTS', lock) == 1 then
     return redis.error_reply('WRONGTYPE a sorted set that is no lock has this name')
   end
-  of = -(whole or 0)
+  total = -(stored or 0)
   used = -(redis.call('ZSCORE', lock, '=used') or 0)
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', lock, 0, now)) do
-    lapsed = drop(member)
+    has_expired = drop(member)
   end
 end
 
 local function fits(units)
-  return used + units <= of
+  return used + units <= total
 end
 
--- Gives `owner` a lease of so many units for `ttl` ms, or raises the one it has to that. At once with what counts, so that
--- it is a lease like any other even where a later command is refused; whoever asked for it ends it then.
+-- Gives `owner` a lease of this number of units for `ttl` ms, or raises its lease to that. The same command writes the
+-- counts, so that the lease is complete even if a later command fails. The process that asked for it then releases it.
 local function hold(owner, units, ttl)
   local member = units .. ' ' .. owner
   local ends = redis.call('ZSCORE', lock, member)
   if not ends then used = used + units end
   if not ends or tonumber(ends) < now + ttl then
-    redis.call('ZADD', lock, string.format('%.0f', now + ttl), member, -of, '=of', -used, '=used')
+    redis.call('ZADD', lock, string.format('%.0f', now + ttl), member, -total, '=of', -used, '=used')
   end
 end
 
--- Whether anybody listens on a channel.
-local function is_there(channel)
-  if channel == '' or heard ~= '1' then return true end
+-- Returns false if a channel is known to have no subscriber.
+local function may_have_subscriber(channel)
+  if channel == '' or counts_subscribers ~= '1' then return true end
   local count = redis.pcall('PUBSUB', 'NUMSUB', channel)
   return count.err ~= nil or count[2] > 0
 end
 
--- Gives what is free to those who wait, for their pickup windows, and wakes them: after a writer all the readers
--- together, else first come, first served. `self` is given `lease`, and needs no waking.
--- Crashed waiters are dropped on the way, as in `next_waiter`.
+-- Gives free units to waiters, for their pickup windows, and wakes them. After a writer, all readers that wait come
+-- first; otherwise it is first come, first served. `self` gets `lease` ms, and needs no waking.
+-- Drops dead waiters on the way, as `next_waiter` does.
 local function advance(self, lease)
-  -- A lease that ran out may have been a waiter's that hangs, and others may hang with it.
-  local believed = lapsed and life / 2 or tonumber(life)
+  -- If a lease has expired, its process may hang, and other waiters may hang too.
+  local max_silence = has_expired and life / 2 or tonumber(life)
   local function let_in(owner, seen, pickup, units, channel)
     leave(owner)
     if owner == self then return hold(owner, units, lease) end
-    if math.abs(now - seen) > believed or not wake(owner, channel) then return end
+    if math.abs(now - seen) > max_silence or not wake(owner, channel) then return end
     hold(owner, units, pickup)
     given = true
   end
-  if wrote then
+  if writer_ended then
     for _, owner in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
       local seen, pickup, units, _, channel = waiter(owner)
       if units == '1' then let_in(owner, seen, pickup, units, channel) end
@@ -83,14 +83,14 @@ local function advance(self, lease)
   while true do
     local head = redis.call('ZRANGE', queue, 0, 0)[1]
     if not head then return end
-    local seen, pickup, units, whole, channel = waiter(head)
-    -- Unknown, or of those who divide the lock otherwise: its own next poll says what becomes of that.
-    if not seen or tonumber(whole) ~= of then
+    local seen, pickup, units, its_total, channel = waiter(head)
+    -- The waiter has no record, or divides the lock into another number of units. The reply to its next poll tells it.
+    if not seen or tonumber(its_total) ~= total then
       leave(head)
     elseif fits(units) then
       let_in(head, seen, pickup, units, channel)
-    elseif head ~= self and (math.abs(now - seen) > believed or not is_there(channel)) then
-      -- It would keep back everybody behind it.
+    elseif head ~= self and (math.abs(now - seen) > max_silence or not may_have_subscriber(channel)) then
+      -- A dead waiter would delay all waiters behind it.
       leave(head)
     else
       return
@@ -98,14 +98,14 @@ local function advance(self, lease)
   end
 end
 
--- Writes what `open` has read and the rest has changed.
+-- Writes the counts and the key's time to live. Deletes the key if no lease is left.
 local function close()
   local last = redis.call('ZRANGE', lock, -1, -1, 'WITHSCORES')[2]
   if not last then return end
   if tonumber(last) <= 0 then
     redis.call('DEL', lock)
   else
-    redis.call('ZADD', lock, -of, '=of', -used, '=used')
+    redis.call('ZADD', lock, -total, '=of', -used, '=used')
     redis.call('PEXPIREAT', lock, last)
   end
 end
