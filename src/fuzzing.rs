@@ -1,4 +1,4 @@
-//! What is private, opened to the fuzz targets; there only where they are built, and no part of the interface.
+//! Access for the fuzz targets to private parts of the crate. Only builds for fuzzing have this module.
 
 use std::time::Duration;
 
@@ -23,11 +23,11 @@ use crate::store::pubsub::PushMessage;
 use crate::store::{Answer, DedicatedConnection, Limits, PubSubEvent, Store};
 use crate::sync::Arc;
 
-/// A lock's key, its companions, and the slot that all of them are to be in.
+/// Returns a lock's key, its companions, and the slot that all of them must be in.
 ///
 /// # Errors
 ///
-/// The name cannot be a lock's.
+/// Returns an error if the name cannot be a lock's name.
 pub fn keys(prefix: &str, name: &str) -> Result<(String, [String; 3], u16)> {
     let key = LockKey::new(prefix, name)?;
     assert_eq!(key.name(), name);
@@ -36,18 +36,18 @@ pub fn keys(prefix: &str, name: &str) -> Result<(String, [String; 3], u16)> {
     Ok((key.key().to_owned(), companions, key.slot()))
 }
 
-/// What is shown of a server of this URL.
+/// Returns the text that logs and errors show of a server with this URL.
 ///
 /// # Errors
 ///
-/// It cannot be used.
+/// Returns an error if the URL cannot be used.
 pub fn server(url: &str) -> Result<String> {
     let server = Server::parse(url, None)?;
     assert!(!server.address.is_empty());
     Ok(format!("{} {server:?}", server.address))
 }
 
-/// All answers that there are in these bytes, up to what is none.
+/// Returns all answers in these bytes, up to the first that is malformed.
 #[must_use]
 pub fn answers(mut bytes: &[u8]) -> Vec<Value> {
     std::iter::from_fn(|| {
@@ -59,7 +59,7 @@ pub fn answers(mut bytes: &[u8]) -> Vec<Value> {
     .collect()
 }
 
-/// Reads a value as the reply to each kind of call, and makes of it what callers are given.
+/// Reads a value as the reply to each kind of call, and builds the results that callers get.
 pub fn reply(value: &Value) {
     let key = |name| LockKey::new("", name).expect("a name");
     let keys = [key("a"), key("b"), key("c")];
@@ -167,7 +167,7 @@ pub fn reply(value: &Value) {
     }
 }
 
-/// A process that holds a lock, and listens.
+/// A process that holds a lock, and listens to messages.
 pub struct Listening {
     engine: Arc<Engine>,
     guard: LockGuard,
@@ -180,7 +180,7 @@ impl Default for Listening {
 }
 
 impl Listening {
-    /// It holds a lock called `n`, which every server grants.
+    /// Acquires a lock called `n` from a store that grants everything.
     #[must_use]
     pub fn new() -> Self {
         let settings = Settings {
@@ -196,8 +196,8 @@ impl Listening {
         Self { engine, guard }
     }
 
-    /// Hears all that these bytes say, up to what makes no sense, and returns how many messages there were. `@` as a
-    /// message stands for the owner of the lock. No message is believed: the lock stays held.
+    /// Receives the messages in these bytes, up to the first that is malformed, and returns their number. The message
+    /// `@` stands for the owner of the lock. The process trusts no message, so it still holds the lock.
     #[must_use]
     pub fn hear(&self, bytes: &[u8]) -> usize {
         let server = Server::parse("redis://h/", None).expect("it is a URL");

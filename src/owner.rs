@@ -48,18 +48,18 @@ fn text_of(unique: Uuid, label: &str) -> String {
     [OWNER_PREFIX, unique, ":", label].concat()
 }
 
-/// An owner in a small form: its unique part alone. The whole text is built when somebody reads it.
+/// An owner in a small form: its unique part alone. The whole text is built when a caller reads it.
 ///
 /// A manager keeps one for each lease. All of them have the label of the manager.
 #[derive(Debug)]
 pub(crate) struct Owner {
     unique: Uuid,
-    /// The whole text, once it was read. It is set from the start if it cannot be built from the unique part.
+    /// The whole text, after it was read. It is set from the start if it cannot be built from the unique part.
     text: OnceBox<String>,
 }
 
 impl Owner {
-    /// Keeps an owner of this label.
+    /// Keeps the small form of an owner. `label` is the manager's label.
     pub(crate) fn new(owner: &str, label: &str) -> Self {
         let unique = owner.strip_prefix(OWNER_PREFIX).and_then(|rest| {
             let unique = rest.strip_suffix(label)?.strip_suffix(':')?;
@@ -70,13 +70,13 @@ impl Owner {
             text: OnceBox::new(),
         };
         if text_of(kept.unique, label) != owner {
-            // Another program, or another label, has made it.
+            // Another program has made the owner, or a manager with another label.
             kept.text.set(Box::new(owner.into())).ok();
         }
         kept
     }
 
-    /// Returns the text that stands in Redis. `label` is the label that was given to [`Self::new`].
+    /// Returns the owner as it stands in Redis. `label` is the label that was given to [`Self::new`].
     pub(crate) fn text(&self, label: &str) -> String {
         match self.text.get() {
             Some(text) => text.clone(),

@@ -12,7 +12,7 @@ use crate::sync::Arc;
 pub(crate) enum Call<'a> {
     /// Finds out whether the node answers.
     Ping,
-    /// Does something with one lock.
+    /// Asks for one lock, or gives something of it up.
     Lock {
         kind: Kind,
         target: &'a Target,
@@ -29,9 +29,9 @@ pub(crate) enum Call<'a> {
     },
     /// Gives a new owner to a mutex that was detached.
     Adopt { key: &'a LockKey, adopt: &'a Adopt },
-    /// Looks at locks of any kind. If they are not `named`, the keys were found by a scan, and may be no locks.
+    /// Inspects locks of any kind. Without `named`, a scan found the keys, and they may be no locks.
     Inspect { keys: &'a [LockKey], named: bool },
-    /// Lists some of the keys that begin with `prefix` and go on as `pattern` says, which is a pattern of Redis.
+    /// Lists some of the keys that begin with `prefix` and go on as the Redis pattern `pattern`.
     Scan {
         from: Cursor,
         prefix: &'a str,
@@ -41,13 +41,13 @@ pub(crate) enum Call<'a> {
     ForceRelease { key: &'a LockKey, owner: &'a str },
 }
 
-/// A request about one lock. Only `Acquire` and `TakeOver` can be granted; all others give something up.
+/// A request about one lock. Redis can grant the lock only by `Acquire` and `TakeOver`; the others give something up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
     /// Asks for the lock.
     Acquire {
         ask: Ask,
-        /// Whether the caller may take a free lock before those in the queue.
+        /// Whether the caller may take a free lock before the processes in its queue.
         at_once: bool,
     },
     /// Ends the lease of `from`, and asks for the lock under a new owner. If another process waits, the lock goes to
@@ -57,7 +57,7 @@ pub(crate) enum Verb {
         from: Arc<str>,
         give_back: Option<GiveBack>,
     },
-    /// Gives up a lock that nobody is known to wait for.
+    /// Gives up a lock that has no known waiter.
     Release { owner: Arc<str>, units: u32 },
     /// Gives the lock to the first waiter.
     HandOver {
@@ -76,14 +76,14 @@ pub(crate) enum Verb {
     Cancel { owner: Arc<str>, units: u32 },
 }
 
-/// The terms on which a lock is asked for.
+/// The terms of a request for a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ask {
     pub(crate) owner: Arc<str>,
-    /// How many units of the lock.
+    /// The number of units of the lock.
     pub(crate) units: u32,
     pub(crate) lease: Duration,
-    /// How many fences to reserve.
+    /// The number of fences to reserve.
     pub(crate) fences: u64,
     /// An owner of this process. If nobody waits for the lock, the caller may share the lease of that owner instead.
     pub(crate) shareable_lease: Option<Arc<str>>,
@@ -118,7 +118,7 @@ pub(crate) struct PlainRelease<'a> {
     pub(crate) owner: &'a str,
 }
 
-/// The terms of an admission by a rate limiter.
+/// The terms of a request to a rate limiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RateRequest {
     pub(crate) permits: u32,
@@ -127,8 +127,8 @@ pub(crate) struct RateRequest {
     pub(crate) patience: Duration,
 }
 
-/// The terms on which a claim is adopted. It brings one fence: other threads of this process that want the lock wait
-/// behind a delegate, so none of them is handed the adopted lock.
+/// The terms on which a claim is adopted. An adoption brings one fence: other threads of this process that want the
+/// lock wait behind a delegate, so none of them gets the adopted lock in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Adopt {
     /// The new owner.
@@ -141,8 +141,8 @@ pub(crate) struct Adopt {
 }
 
 impl Call<'_> {
-    /// Returns whether the call is about a lock that this process holds. Without it a lease would end, or others would
-    /// wait for a lock that this process gives up.
+    /// Returns whether the call is about a lock that this process holds. Such a call must not be late: a lease would
+    /// end, or others would wait for a lock that this process gives up.
     pub(crate) fn is_of_a_holder(&self) -> bool {
         match self {
             Call::Lock { verb, .. } => !matches!(verb, Verb::Acquire { .. }),
@@ -164,7 +164,7 @@ impl Verb {
         }
     }
 
-    /// Returns whether it leaves its owner in the queue if the lock is held.
+    /// Returns whether the request leaves its owner in the queue if the lock is held.
     pub(crate) fn queues(&self) -> bool {
         match self {
             Self::Acquire { ask, .. } | Self::TakeOver { ask, .. } => ask.channel.is_some(),

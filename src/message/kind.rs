@@ -1,6 +1,6 @@
 //! The kinds of lock.
 
-/// A kind of lock. Redis treats each kind in its own way, and so do the threads of a process.
+/// A kind of lock. Each kind has its rules in Redis and among the threads of a process.
 ///
 /// A reader-writer lock is two kinds over one key. So the readers of a process and its writers have a queue and a
 /// delegate each, and Redis decides between readers and writers as it does between processes. The number of permits is
@@ -17,7 +17,7 @@ pub(crate) enum Kind {
     Multi,
 }
 
-/// How the threads of a process share a lease.
+/// The way in which the threads of a process share leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sharing {
     /// Whether any number of threads hold one lease at the same time. If not, one thread holds it.
@@ -37,6 +37,7 @@ impl Sharing {
 }
 
 impl Kind {
+    /// Returns how the threads of a process share leases of this kind.
     pub(crate) fn sharing(self) -> Sharing {
         match self {
             Self::Mutex | Self::Write | Self::Multi => Sharing {

@@ -1,13 +1,13 @@
 //! Messages: the requests to Redis and the replies to them, as plain data.
 //!
-//! No message knows how it travels. A request takes these steps:
+//! A message does not depend on the way that it travels. A request takes these steps:
 //!
 //! 1. `core` and `engine` build a [`Call`].
 //! 2. `store` lets `script` encode the call as a Redis command, and sends the command.
 //! 3. `script` decodes the answer as a [`Reply`]. An answer that is no reply to this call is an error.
 //! 4. `core` and `engine` act on the reply.
 //!
-//! So a store without a server, as tests have it, takes calls and returns replies.
+//! So a store of a test can take calls and return replies without a server.
 //!
 //! | module | its content |
 //! | --- | --- |

@@ -16,10 +16,11 @@ pub(crate) enum Reply {
         /// Whether other processes wait for the lock.
         contended: bool,
     },
-    /// Not granted, but nobody waits: the caller may share the lease that it named in [`Ask::shareable_lease`](super::Ask).
+    /// Not granted, but nobody waits: the caller may share the lease that it named in
+    /// [`Ask::shareable_lease`](super::Ask).
     Shared,
     Held {
-        /// How long the holder's lease still runs. `None` if the key has no time to live, or less than a millisecond.
+        /// How long the holder's lease still lasts. `None` if the key has no time to live, or less than a millisecond.
         ttl: Option<Duration>,
         holder: Arc<str>,
     },
@@ -39,8 +40,8 @@ pub(crate) enum Reply {
     Admitted(Duration),
     /// Not admitted: the wait would be this long.
     NotAdmitted(Duration),
-    /// The state of each lock; `None` if the key is no lock, or nobody holds it or waits for it. If the keys were found by
-    /// a scan, the reply may be about the first of them only. The caller must then ask about the others again.
+    /// The state of each lock; `None` if the key is no lock, or if the lock has neither holder nor waiter. If a scan
+    /// found the keys, the reply may be about the first of them only. The caller must then ask about the others again.
     Inspected(Vec<Option<Seen>>),
     /// Some keys, and the place where the scan continues.
     Page {
@@ -85,12 +86,12 @@ pub(crate) struct Seen {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SeenHolder {
     pub(crate) owner: String,
-    /// How long the lease still runs; `None` if it has no end.
+    /// How long the lease still lasts; `None` if the key has no time to live.
     pub(crate) ttl: Option<Duration>,
     pub(crate) units: u32,
 }
 
-/// The place where a scan continues: the cursor of the one node.
+/// The place where a scan continues: the cursor of its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cursor(pub(crate) u64);
 
@@ -103,7 +104,7 @@ impl Reply {
     ///
     /// # Errors
     ///
-    /// This is the reply to another call.
+    /// Returns a failure if this is the reply to another call.
     pub(crate) fn renewed(self) -> Result<Vec<Renewed>, Failure> {
         match self {
             Self::Renewed(results) => Ok(results),
@@ -111,7 +112,7 @@ impl Reply {
         }
     }
 
-    /// Returns whether it is a grant or a renewal: then the caller relies on what the server has written.
+    /// Returns whether this is a grant or a renewal. The caller of those relies on the server's write.
     pub(crate) fn is_gain(&self) -> bool {
         match self {
             Self::Granted { .. } | Self::Shared => true,

@@ -1,9 +1,9 @@
 //! The encoding of messages: calls as Redis commands, and Redis's answers as replies.
 //!
-//! Only the store uses this module: it sends what [`encode`] returns, and has [`decode`] read the answer. No other module
-//! knows the arguments of a script. Each script is a file in `lua/`. The header of a script lists its keys, its arguments
-//! and its answers, and gives the reason why it may be repeated. Names and owners travel as `KEYS` and `ARGV`, never as
-//! script text.
+//! Only the store uses this module. The store sends the command that [`encode`] returns, and lets [`decode`] read the
+//! answer. No other module knows the arguments of a script. Each script is a file in `lua/`. Its header lists its keys,
+//! its arguments and its answers, and gives the reason why it may be repeated. Names and owners travel as `KEYS` and
+//! `ARGV`, never as script text.
 //!
 //! | module | encodes and decodes |
 //! | --- | --- |
@@ -11,7 +11,7 @@
 //! | `share` | readers, writers and permits: the leases of several owners in one sorted set |
 //! | `multi` | several mutexes, all or none |
 //! | `renewal` | the renewal of many leases, of any kind |
-//! | `rate` | the rate limiter, which is no lock |
+//! | `rate_limiter` | the rate limiter, which is no lock |
 //! | `operators` | the requests of operators about locks of any kind |
 //! | `reply` | the answers that several kinds share |
 //! | `text` | the texts of the scripts, and the arguments that several scripts share |
@@ -64,7 +64,7 @@ pub(crate) fn encode(call: &Call<'_>, by: ScriptRef, wire: &Wire) -> redis::Cmd 
 ///
 /// # Errors
 ///
-/// A [`FailureKind::Protocol`] of unknown outcome if the answer is no reply to this call.
+/// Returns a [`FailureKind::Protocol`] of unknown outcome if the answer is no reply to this call.
 pub(crate) fn decode(call: &Call<'_>, value: Value) -> Result<Reply, Failure> {
     let reply = match (call, value) {
         (Call::Ping, Value::SimpleString(_) | Value::BulkString(_)) => Some(Reply::Pong),
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(parts[3], odd.first().key());
     }
 
-    /// A slot of a cluster that is being moved answers `TRYAGAIN` where a companion is not there.
+    /// The server answers `TRYAGAIN` for a missing companion in a slot that is being moved.
     #[test]
     fn renewal_and_plain_release_declare_the_locks_key_alone() {
         let wire = Wire::new(Duration::from_mins(10), Duration::from_secs(1));
@@ -211,7 +211,7 @@ mod tests {
             Value::Array(vec![]),
             Value::Array(vec![Value::Int(5), Value::Int(3)]),
             Value::Array(vec![Value::Int(0), Value::Int(1), Value::Int(1)]),
-            // Beyond what a script counts exactly.
+            // Larger than the numbers that a script counts exactly.
             Value::Int(1 << 53),
             Value::Int(i64::MAX),
             // The fences of two names.
@@ -230,7 +230,7 @@ mod tests {
             verb: &release,
         };
         assert!(decode(&call, Value::Int(7)).is_err());
-        // To each name its fence.
+        // Each name must have one fence.
         let keys = ["a", "b"].map(|name| LockKey::new("", name).expect("a name"));
         let target = Target::all(keys.into()).expect("two names");
         let call = Call::Lock {

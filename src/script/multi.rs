@@ -1,4 +1,4 @@
-//! The multi-lock's commands.
+//! The commands of the multi-lock.
 
 use super::text::{MULTI_ACQUIRE, MULTI_RELEASE, ScriptRef, ask, keep, of_waiters};
 use super::wire::Wire;
@@ -12,7 +12,7 @@ pub(super) fn command(keys: &[LockKey], verb: &Verb, by: ScriptRef, wire: &Wire)
         command.arg(from);
         command
     };
-    // Each name has one fence a grant, so there is none to give back.
+    // A grant brings one fence for each name, so there are none to give back.
     match verb {
         Verb::Acquire { ask, .. } => acquire(ask, ""),
         Verb::TakeOver { ask, from, .. } => acquire(ask, from),

@@ -19,14 +19,15 @@ pub(super) fn command(key: &LockKey, verb: &Verb, by: ScriptRef, wire: &Wire) ->
         give_back(&mut command, block);
         of_waiters(&mut command);
         command.arg(u8::from(queued));
-        // A cancel is no hold that ends.
+        // A cancel ends no lease, so it begins no gap.
         wire.gap(&mut command, !queued);
         command
     };
     match verb {
         Verb::Acquire { ask: what, at_once } => {
             let mut command = MUTEX_ACQUIRE.with_companions(by, keys);
-            // Taken at once, the gap would be this process's own.
+            // A free mutex may be in a gap. This process must not take it then, because the gap is for clients that
+            // poll.
             let at_once = *at_once && wire.poller_gap.is_zero();
             let how = if at_once { "take" } else { "poll" };
             ask(&mut command, what, how, wire);

@@ -1,4 +1,4 @@
-//! What operators ask of locks of any kind.
+//! The requests of operators about locks of any kind.
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use super::text::{FORCE_RELEASE, INSPECT, ScriptRef, of_waiters};
 use crate::message::{Cursor, Reply, Seen, SeenHolder};
 use crate::name::{BROKEN, LockKey};
 
-/// How many keys a page is to have. The server decides, and pauses about a millisecond to look at so many locks.
+/// How many keys a page of a scan should have. It is a hint to the server, which pauses for about a millisecond to
+/// inspect this number of locks.
 const PAGE: u32 = 200;
 
 pub(super) fn inspect(keys: &[LockKey], named: bool, by: ScriptRef) -> redis::Cmd {
@@ -17,7 +18,8 @@ pub(super) fn inspect(keys: &[LockKey], named: bool, by: ScriptRef) -> redis::Cm
     command
 }
 
-/// Of what was found, the first at the least.
+/// Reads the answer to an inspection of this number of keys. If a scan found the keys, the answer may be about the
+/// first of them only.
 pub(super) fn inspected(keys: usize, named: bool, value: Value) -> Option<Reply> {
     let least = if named { keys } else { 1 };
     match value {
@@ -38,7 +40,7 @@ fn one(value: Value) -> Option<Seen> {
         return None;
     };
     let [
-        Value::Int(of),
+        Value::Int(total_units),
         fence,
         Value::Int(waiters),
         Value::Array(holders),
@@ -65,7 +67,7 @@ fn one(value: Value) -> Option<Seen> {
         _ => None,
     };
     Some(Seen {
-        total_units: Some(u32::try_from(*of).ok()?).filter(|of| *of > 0),
+        total_units: Some(u32::try_from(*total_units).ok()?).filter(|units| *units > 0),
         fence,
         waiters: u64::try_from(*waiters).ok()?,
         holders: holders.chunks(3).map(holder).collect::<Option<_>>()?,
@@ -82,7 +84,7 @@ pub(super) fn scan(from: Cursor, prefix: &str, pattern: &str) -> redis::Cmd {
     command
 }
 
-/// Returns a pattern of Redis that matches the prefix as it is written, and behind it what `pattern` matches.
+/// Returns a Redis pattern that matches the prefix literally, followed by anything that `pattern` matches.
 fn pattern_of(prefix: &str, pattern: &str) -> String {
     let mut whole = String::with_capacity(prefix.len() + pattern.len());
     for c in prefix.chars() {
@@ -148,7 +150,7 @@ mod tests {
         }
         let one = || Value::Array(vec![Value::Nil]);
         assert_eq!(inspected(2, true, one()), None);
-        // Of what was found, the others are asked about again.
+        // The caller asks again about the other keys.
         assert!(inspected(2, false, one()).is_some());
         assert_eq!(inspected(2, false, Value::Array(Vec::new())), None);
         assert_eq!(inspected(0, false, one()), None);

@@ -1,4 +1,4 @@
-//! The rate limiter's command.
+//! The command of the rate limiter.
 
 use std::time::Duration;
 
@@ -18,7 +18,8 @@ pub(super) fn command(key: &LockKey, request: &RateRequest, by: ScriptRef) -> re
     command
 }
 
-/// Nobody is let past after a longer wait than is worth it: it would have to be waited out.
+/// Reads the answer. An admission after a longer wait than the caller accepts is no reply, because the caller would
+/// have to wait that long.
 pub(super) fn reply(request: &RateRequest, value: &Value) -> Option<Reply> {
     let Value::Array(parts) = value else {
         return None;
@@ -36,7 +37,8 @@ pub(super) fn reply(request: &RateRequest, value: &Value) -> Option<Reply> {
     }
 }
 
-/// Rounded up, so that no window is shorter than it was asked for; and no longer than Lua can count exactly.
+/// Returns a length in whole microseconds, rounded up, so that no window is shorter than the caller asked for. The
+/// number is at most one that Lua counts exactly.
 fn us(length: Duration) -> u64 {
     const MOST: u64 = 1 << 52;
     u64::try_from(length.as_nanos().div_ceil(1_000)).map_or(MOST, |us| us.min(MOST))

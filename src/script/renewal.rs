@@ -1,4 +1,4 @@
-//! The renewal of many leases: one script, whatever their kinds.
+//! The renewal of many leases of any kind, by one script.
 
 use redis::Value;
 

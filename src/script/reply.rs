@@ -12,7 +12,7 @@ pub(super) fn grant(names: usize, value: &Value) -> Option<Reply> {
     let fence_of = |value: &Value| match value {
         Value::Int(fence) => u64::try_from(*fence)
             .ok()
-            // A script does not count a larger one exactly: the next grant could have the same.
+            // A script does not count a larger fence exactly, so the next grant could have the same.
             .filter(|fence| (1..=LARGEST_FENCE).contains(fence)),
         _ => None,
     };

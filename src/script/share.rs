@@ -1,4 +1,4 @@
-//! The commands of the kinds whose leases stand side by side: readers and writers, and permits.
+//! The commands of the kinds of which several owners have leases at the same time: readers and writers, and permits.
 
 use super::text::{SHARE_ACQUIRE, SHARE_RELEASE, ScriptRef, ask, give_back, keep, of_waiters};
 use super::wire::Wire;
@@ -38,7 +38,7 @@ pub(super) fn command(
         command
     };
     match verb {
-        // Whether a free lock is taken at once is for the queue to say: a waiting writer stops new readers.
+        // The script lets the queue go first, even if the lock is free: a waiting writer stops new readers.
         Verb::Acquire { ask, .. } => acquire(ask, "", None),
         Verb::TakeOver {
             ask,

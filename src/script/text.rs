@@ -1,4 +1,4 @@
-//! The scripts' texts, and what their commands have in common.
+//! The texts of the scripts, and the arguments that several scripts share.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::wire::{Wire, ms};
 use crate::message::{Ask, GiveBack};
 use crate::name::{Companion, LockKey};
 
-/// A script: its text, and the digest by which a server that has it knows it.
+/// A script: its text, and the digest that names it to a server that has loaded it.
 pub(super) struct Script {
     text: &'static str,
     digest: Lazy<redis::Script>,
@@ -68,19 +68,19 @@ pub(super) static FORCE_RELEASE: Script =
 pub(super) static RENEW: Script = script!("value.lua", "renew.lua");
 pub(super) static KEEP: Script = script!("value.lua", "queue.lua", "keep.lua");
 
-/// How a script is named to the server.
+/// The way in which a command names its script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ScriptRef {
-    /// By its digest; a server that does not have it answers `NOSCRIPT`.
+    /// The digest. A server that has not loaded the script answers `NOSCRIPT`.
     Digest,
-    /// By its text, which the server then keeps.
+    /// The text. The server then keeps the script.
     Text,
 }
 
 impl Script {
-    /// The command without its keys, of which there are so many, and its arguments.
+    /// Returns a command that names the script and the number of its keys. The caller adds the keys and the arguments.
     pub(super) fn command(&self, by: ScriptRef, keys: usize) -> redis::Cmd {
-        // Room for the longest mutex call with an ordinary name, so that it is built without growing.
+        // Room for the longest call about a mutex with an ordinary name, so that the command need not grow.
         let mut command = redis::Cmd::with_capacity(20, 640);
         match by {
             ScriptRef::Digest => command.arg("EVALSHA").arg(self.digest.get_hash()),
@@ -90,7 +90,7 @@ impl Script {
         command
     }
 
-    /// The command with the keys of some locks: for each its own and its companions.
+    /// Returns a command with the keys of these locks: for each its own key and its companions.
     pub(super) fn with_companions(&self, by: ScriptRef, locks: &[LockKey]) -> redis::Cmd {
         let mut command = self.command(by, 4 * locks.len());
         for key in locks {
@@ -103,8 +103,8 @@ impl Script {
     }
 }
 
-/// Builds the command that keeps locks for `life` after their guard. `units` is 0 for whole locks. Fences are given back
-/// for one lock alone.
+/// Returns the command that keeps locks for `life` after the end of their lease. `units` is 0 for whole locks. Fences
+/// can be given back for a single lock only.
 pub(super) fn keep(
     keys: &[LockKey],
     owner: &str,
@@ -126,12 +126,12 @@ pub(super) fn keep(
     command
 }
 
-/// What every script that may queue, or wakes who is queued, wants to know of waiters.
+/// Adds the arguments of `queue.lua`. Each script that queues or wakes a waiter has them.
 pub(super) fn of_waiters(command: &mut redis::Cmd) {
-    command.arg(ms(WAITER_LIFE)).arg(HEARD);
+    command.arg(ms(WAITER_LIFE)).arg(COUNTS_SUBSCRIBERS);
 }
 
-/// What all acquiring scripts begin with.
+/// Adds the arguments with which each acquiring script begins. `how` is the script's fifth argument.
 pub(super) fn ask(command: &mut redis::Cmd, ask: &Ask, how: &str, wire: &Wire) {
     command
         .arg(&*ask.owner)
@@ -144,6 +144,7 @@ pub(super) fn ask(command: &mut redis::Cmd, ask: &Ask, how: &str, wire: &Wire) {
     of_waiters(command);
 }
 
+/// Adds the last fence used and the last of its block, or two empty texts.
 pub(super) fn give_back(command: &mut redis::Cmd, block: Option<GiveBack>) {
     match block {
         Some(GiveBack { used, last }) => command.arg(used).arg(last),
@@ -151,8 +152,8 @@ pub(super) fn give_back(command: &mut redis::Cmd, block: Option<GiveBack>) {
     };
 }
 
-/// How long a process in a queue is believed alive without a sign of it: three polls.
+/// How long a process in a queue counts as alive after it was last seen: three polls.
 const WAITER_LIFE: Duration = Duration::from_secs(3);
 
-/// One server counts all that hear a message.
-const HEARD: &str = "1";
+/// Says that a PUBLISH counts all subscribers. On a single server it does.
+const COUNTS_SUBSCRIBERS: &str = "1";
