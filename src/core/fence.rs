@@ -1,36 +1,38 @@
 //! Blocks of fences.
 //!
-//! A lease that may be passed between threads reserves a block of fences with one script, so that the
-//! passing itself needs no server: one for each guard, at most one for each microsecond of its quantum.
-//! The fences of one node follow its clock in microseconds, so a block that is used up no faster than one
-//! a microsecond never runs ahead of that clock, and the fences given after a loss of all data (when only
-//! the clock is left) are still larger. What a block has left at the end is given back for the same reason.
+//! A lease that may go from thread to thread reserves a block of fences with one script. So a hand-over in memory needs
+//! no request. A block has at most one fence for each microsecond of the quantum.
+//!
+//! The fences of a node follow its clock in microseconds. A block that is used no faster than one fence a microsecond
+//! never runs ahead of that clock. So fences still rise after a loss of all data, when only the clock is left. For the
+//! same reason the end of a lease gives back the unused fences of its block.
 
 use std::time::Duration;
 
 use crate::message::{GiveBack, Kind};
 
-/// So many fences from `next` on, and the one given last.
+/// The `left` fences from `next` on, and the fence that was given last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fences {
     next: u64,
     left: u32,
-    /// Whether all guards have the first.
+    /// Whether all guards have the first fence.
     is_common: bool,
 }
 
 impl Fences {
-    /// A block of `count` fences from `first` on.
+    /// Returns a block of `count` fences from `first` on.
     pub(crate) fn new(first: u64, count: u64) -> Self {
         Self {
             next: first,
-            // A quantum is an hour at the most, and so its fences are fewer.
+            // A quantum lasts at most an hour, so `count` always fits.
             left: u32::try_from(count).unwrap_or(u32::MAX),
             is_common: false,
         }
     }
 
-    /// What a grant of `count` fences brings to a lease of this kind: the readers all have the last writer's.
+    /// Returns the fences of a lease of this kind after a grant of `count` fences. All readers have the last writer's
+    /// fence.
     pub(crate) fn granted(kind: Kind, first: u64, count: u64) -> Self {
         Self {
             is_common: kind == Kind::Read,
@@ -38,7 +40,7 @@ impl Fences {
         }
     }
 
-    /// The fence of the next guard; none when the block is used up.
+    /// Returns the fence of the next guard; `None` if the block is used up.
     pub(crate) fn take(&mut self) -> Option<u64> {
         let (fence, is_own) = (self.next, !self.is_common);
         if self.is_empty() {
@@ -49,7 +51,7 @@ impl Fences {
         Some(fence)
     }
 
-    /// The fence given last, once one was.
+    /// Returns the fence that was given last. Before the first [`Self::take`] there is none.
     pub(crate) fn last(&self) -> u64 {
         self.next - u64::from(!self.is_common)
     }
@@ -58,7 +60,7 @@ impl Fences {
         self.left == 0
     }
 
-    /// None where nothing is left, or nothing was used: a fence is given with the block or not at all.
+    /// Returns the unused part of the block. Returns `None` if nothing is left of it, or if all guards have one fence.
     pub(crate) fn give_back(&self) -> Option<GiveBack> {
         (!self.is_empty() && !self.is_common).then(|| GiveBack {
             used: self.last(),
@@ -67,14 +69,14 @@ impl Fences {
     }
 }
 
-/// How many fences to reserve where guards are going to be passed on: a quantum's worth. The leases that a name
-/// may have beside each other share it.
+/// Returns how many fences to reserve for a lease that may go from thread to thread: one for each microsecond of a
+/// quantum. The leases that a name may have at the same time share this number.
 pub(crate) fn block(kind: Kind, quantum: Duration) -> u64 {
     let worth = u64::try_from(quantum.as_micros()).unwrap_or(u64::MAX);
     match kind {
         Kind::Mutex | Kind::Write => worth.max(1),
         Kind::Semaphore { total_units } => (worth / u64::from(total_units)).max(1),
-        // One fence for all readers; and the names of a set are not passed on, because each would want a block.
+        // All readers have one fence. The lease of a multi-lock serves one guard, because each name would need a block.
         Kind::Read | Kind::Multi => 1,
     }
 }

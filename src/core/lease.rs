@@ -1,22 +1,22 @@
-//! How long a lease may be believed.
+//! The validity of a lease.
 //!
-//! The server keeps the key for `lease` from the moment it carried out the request. The holder counts from
-//! a reading of its own clock taken *before* the request was sent, and takes off what two clocks may differ
-//! by, so that the guard ends before the key does.
+//! The server keeps the key for `lease` from the moment at which it carried out the request. The holder counts from a
+//! reading of its own clock *before* the request was sent. It subtracts the time by which two clocks may differ. So the
+//! guard ends before the key does.
 //!
-//! One atomic word holds the whole state of a lease, because three threads settle it between them: the
-//! guard's, which reads it; the renewal thread, which moves the deadline; and the watch thread, which ends
-//! it. Above [`ENDINGS`] the word is the deadline in nanoseconds, below it the word says how it ended.
+//! One atomic word holds the whole state of a lease, because three threads may change it. The guard's thread reads it,
+//! the renewal thread moves the deadline, and the watch thread ends the lease. A word of at least [`ENDINGS`] is the
+//! deadline in nanoseconds. A smaller word is the way in which the lease ended.
 //!
 //! | from | to | by | condition |
 //! | --- | --- | --- | --- |
 //! | deadline | later deadline | a renewal | compare-and-set from a deadline that has not passed |
-//! | deadline | `Expired` | whoever looks | the deadline has passed |
-//! | deadline | `Taken`, `Removed` | a renewal | the server said so |
+//! | deadline | `Expired` | any thread that reads the status | the deadline has passed |
+//! | deadline | `Taken`, `Removed` | a renewal | Redis replied that the lease is gone |
 //! | deadline | `Ended` | the releasing thread | the deadline has not passed |
-//! | an ending | anything | nobody | endings are final |
+//! | an ending | anything | no thread | endings are final |
 //!
-//! A late renewal cannot revive a lease: whoever saw the deadline pass has replaced it, and the renewal's
+//! A late renewal cannot revive a lease: the first thread that sees the deadline pass replaces it, and the renewal's
 //! compare-and-set then fails.
 
 use std::time::Duration;
@@ -25,36 +25,36 @@ use crate::clock::Time;
 use crate::error::LostCause;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Words below this are endings; a real deadline is never as small (it is in nanoseconds).
+/// The smallest deadline. Smaller words are endings. A real deadline, in nanoseconds, is always larger.
 const ENDINGS: u64 = 16;
 const ENDED: u64 = 1;
 const EXPIRED: u64 = 2;
 const TAKEN: u64 = 3;
 const REMOVED: u64 = 4;
 
-/// What the clocks of a holder and of a server may differ by over a lease: 1 % and 2 ms for their grain.
+/// Returns how far the clocks of a holder and of a server may differ after a lease: 1 %, and 2 ms for their resolution.
 pub(crate) fn drift(lease: Duration) -> Duration {
     lease / 100 + Duration::from_millis(2)
 }
 
-/// Until when a lease that was asked for at `sent` may be believed.
+/// Returns the time until which a lease is valid that was requested at `sent`.
 pub(crate) fn valid_until(sent: Time, lease: Duration) -> Time {
     sent + lease.saturating_sub(drift(lease))
 }
 
-/// When the request was sent that gave a lease this deadline.
+/// Returns when the request was sent that gave a lease this deadline.
 pub(crate) fn sent_for(deadline: Time, lease: Duration) -> Time {
     deadline - lease.saturating_sub(drift(lease))
 }
 
-/// What a lease is at some moment.
+/// The status of a lease at some moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LeaseStatus {
-    /// It may be believed for this much longer.
+    /// It is valid for this much longer.
     Live(Duration),
     /// The guard ended it.
     Ended,
-    /// Something else did.
+    /// It was lost for this reason.
     Lost(LostCause),
 }
 
@@ -67,12 +67,13 @@ impl AtomicLease {
         Self(AtomicU64::new(deadline.as_nanos().max(ENDINGS)))
     }
 
-    /// What the lease is at `now`. Finding the deadline passed settles it as lost for everybody.
+    /// Returns the status of the lease at `now`. If the deadline has passed, the lease is lost for all threads from
+    /// then on.
     pub(crate) fn status(&self, now: Time) -> LeaseStatus {
         let mut word = self.0.load(Ordering::Acquire);
         loop {
             if word < ENDINGS {
-                return release_task(word);
+                return ending(word);
             }
             let deadline = Time::from_nanos(word);
             if now < deadline {
@@ -85,13 +86,13 @@ impl AtomicLease {
         }
     }
 
-    /// The deadline, while there is one.
+    /// Returns the deadline, unless the lease has ended.
     pub(crate) fn deadline(&self) -> Option<Time> {
         let word = self.0.load(Ordering::Acquire);
         (word >= ENDINGS).then(|| Time::from_nanos(word))
     }
 
-    /// Moves the deadline to `later`, never back. Returns what the lease is afterwards.
+    /// Moves the deadline to `later`, never back. Returns the status of the lease afterwards.
     pub(crate) fn renew(&self, now: Time, later: Time) -> LeaseStatus {
         loop {
             let LeaseStatus::Live(_) = self.status(now) else {
@@ -107,7 +108,7 @@ impl AtomicLease {
         }
     }
 
-    /// The guard's own end. Returns what the lease was when it came.
+    /// Ends the lease for its guard. Returns the status that it had before.
     pub(crate) fn end(&self, now: Time) -> LeaseStatus {
         loop {
             let status = self.status(now);
@@ -121,7 +122,7 @@ impl AtomicLease {
         }
     }
 
-    /// The server said that the lock is gone. True where that is what ended the lease.
+    /// Ends the lease because Redis replied that it is gone. Returns false if the lease had ended before.
     pub(crate) fn lose(&self, cause: LostCause) -> bool {
         let code = match cause {
             LostCause::Taken => TAKEN,
@@ -146,7 +147,7 @@ impl AtomicLease {
     }
 }
 
-fn release_task(word: u64) -> LeaseStatus {
+fn ending(word: u64) -> LeaseStatus {
     match word {
         ENDED => LeaseStatus::Ended,
         TAKEN => LeaseStatus::Lost(LostCause::Taken),
@@ -193,14 +194,14 @@ mod tests {
         );
     }
 
-    /// The guard's thread sees the deadline pass while a renewal that came just in time moves it: whichever of them
-    /// is first, nobody may see the lease lost and then alive.
+    /// The guard's thread sees the deadline pass while a renewal moves it just in time. No thread may see the lease
+    /// lost and then alive, whichever thread is first.
     #[test]
     fn no_renewal_overtakes_a_loss_that_was_seen() {
         use crate::sync::{Arc, thread};
         const ROUNDS: usize = 200_000;
         let cells: Arc<Vec<_>> = Arc::new((0..ROUNDS).map(|_| AtomicLease::new(at(100))).collect());
-        // Each round begins when both have come to it, so that they meet in the middle of what they do.
+        // Each round begins when both threads have reached it, so that they meet in the middle of their work.
         let turns = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
         let meet = |turns: &[AtomicU64; 2], me: usize, round: usize| {
             turns[me].store(round as u64, Ordering::SeqCst);
@@ -242,7 +243,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a plain model: a deadline and a first ending, whichever came first by the clock.
+        /// The plain model is a deadline and a first ending.
         #[test]
         fn a_lease_is_its_latest_deadline_until_its_first_ending(
             acts in proptest::collection::vec(
@@ -259,7 +260,7 @@ mod tests {
             let (mut now, mut deadline, mut ended) = (0, 100, None);
             for (pause, act) in acts {
                 now += pause;
-                // The server's word ends a lease without a look at the clock.
+                // A reply of Redis ends a lease without a look at the clock.
                 if ended.is_none() && now >= deadline && !matches!(act, Act::Lose) {
                     ended = Some(LeaseStatus::Lost(LostCause::Expired));
                 }

@@ -1,17 +1,18 @@
-//! The decisions, without the blocking.
+//! The decisions of a lock, without threads that block.
 //!
-//! Everything here takes the present as an argument and returns what to do. There is no clock, thread,
-//! mutex or socket below this module, so that a simulator can run the very code that the threads run:
+//! Each function takes the present time as an argument, and returns what to do next. No module below this one has a
+//! clock, a thread, a mutex or a socket. So a simulator can run the same code as the threads:
 //!
 //! * [`attempt`]: one process's way to a lock, from the first request to the grant;
-//! * [`poll`]: how often an attempt asks without having been woken; [`outage`]: what it makes of failures;
-//! * [`pickup`]: how long a waiter has to pick up a lock that it was handed;
-//! * [`release_task`]: the way out, and the clean-up of what may have been left behind;
-//! * [`queue`]: the threads of this process that want one name, and the passing of a lease between them;
-//!   [`ticket_queue`]: those of them that wait;
-//! * [`fence`]: the numbers that order guards;
-//! * [`lease`]: how long a lease may be believed, and how it ends;
-//! * [`timer_queue`]: what is due when.
+//! * [`poll`]: how often an attempt polls; [`outage`]: how it handles failures;
+//! * [`pickup`]: how long a waiter has to pick up a lock that was handed over to it;
+//! * [`release_task`]: the end of a lease in Redis, and of an orphaned owner;
+//! * [`queue`]: the threads of this process that want one name, and how they share a lease; [`ticket_queue`]: those of
+//! them
+//!   that wait;
+//! * [`fence`]: blocks of fencing tokens;
+//! * [`lease`]: how long a lease is valid, and how it ends;
+//! * [`timer_queue`]: the times at which things are due.
 
 pub(crate) mod attempt;
 pub(crate) mod fence;

@@ -1,8 +1,8 @@
-//! A reference model to test the core against: one server that does what the scripts do, processes that run
-//! the real [`Attempt`] and [`ReleaseTask`], and a network that loses and delays.
+//! A reference model that tests the core. One server follows the rules of the scripts, processes run the real
+//! [`Attempt`] and [`ReleaseTask`], and a network loses and delays requests.
 //!
-//! Each random history ends with a spell of good weather. All along, no two processes may hold the lock by
-//! their own clocks, and fences must rise; in the end, everybody must have been served, and nothing be left.
+//! At all times, at most one process may hold the lock by its own clock, and fences must rise. Each random history ends
+//! with a time without faults. Then each process must be served once more, and nothing may be left in Redis.
 
 mod server;
 
@@ -27,33 +27,34 @@ const LEASE: Duration = Duration::from_secs(2);
 const ALMOST_A_LEASE: Duration = Duration::from_millis(1_999);
 const PROCESSES: usize = 3;
 
-/// What the network does with one request.
+/// The fate of one request in the network.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     Delivered,
-    /// Never sent, and known so.
+    /// The request is not sent, and the process knows it.
     NotSent,
     RequestLost,
     ReplyLost,
-    /// Carried out and answered; where it was granted, too few replicas have confirmed that.
+    /// The request is carried out and answered. If the lock was granted, too few replicas have confirmed that.
     Unconfirmed,
-    /// Given up on, and carried out some time later.
+    /// The process gets no reply, and the server carries the request out later.
     Late(u64),
 }
 
-/// What happens next.
+/// The next event of a history.
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// A process does its next step, if its time has come; its request has this fate.
+    /// A process does its next step, if its time has come. The network gives its request this fate.
     Run(usize, Fate),
-    /// A process that holds the lock lets go: for good, or so that a thread of its own takes over.
+    /// A process ends its lease: to release the lock, or so that one of its threads takes over.
     LetGo(usize, bool, Fate),
     /// A process that waits gives up.
     GiveUp(usize),
-    /// The thread that asks for a process gives up, and another one of it carries the attempt on.
+    /// The delegate of a process gives up, and another thread carries its attempt on.
     HandOn(usize, Fate),
-    /// A process has its first subscription, loses it, or has another one.
+    /// The subscription of a process begins or ends.
     Subscribe(usize, bool),
+    /// This number of milliseconds passes.
     Pass(u64),
 }
 
@@ -93,7 +94,7 @@ struct Process {
     served: usize,
 }
 
-/// Owners by counting, no jitter: every run of a history is the same.
+/// Random numbers that are the same in every run of a history: owners count up, and there is no jitter.
 struct Counting(AtomicU64);
 
 impl Rng for Counting {
@@ -155,7 +156,7 @@ impl World {
                 Err(failure(true))
             }
             Fate::Late(ms) => {
-                // A request that is still under way when a lease has passed is outside of the promise.
+                // The crate promises nothing for a request that is still under way when a lease has passed.
                 let later = self.now + Duration::from_millis(ms).min(ALMOST_A_LEASE);
                 self.late.push((later, verb.clone()));
                 Err(failure(true))
@@ -179,7 +180,7 @@ impl World {
         self.now = end;
     }
 
-    /// The subscription of a process begins or ends: its delegate asks again.
+    /// Begins or ends the subscription of a process. Its delegate then asks again.
     fn subscribe(&mut self, who: usize, is_there: bool) {
         let process = &mut self.processes[who];
         process.subscription = if is_there {
@@ -395,7 +396,7 @@ proptest! {
             world.happen(event);
             prop_assert!(world.holders() <= 1, "two hold the lock after {event:?}");
         }
-        // Good weather: each process is served once more.
+        // Without faults, each process is served once more.
         let before: Vec<usize> = world.processes.iter().map(|process| process.served).collect();
         for _ in 0..2000 {
             for (who, before) in before.iter().enumerate() {
@@ -411,7 +412,7 @@ proptest! {
         for (who, before) in before.iter().enumerate() {
             prop_assert!(world.processes[who].served > *before, "{who} was never served");
         }
-        // And with everybody gone, so is everything in Redis.
+        // After the last process has gone, nothing is left in Redis.
         for _ in 0..500 {
             for who in 0..PROCESSES {
                 world.happen(Event::LetGo(who, false, Fate::Delivered));
@@ -422,7 +423,7 @@ proptest! {
         }
         prop_assert!(world.processes.iter().all(|process| process.release_tasks.is_empty()), "endings without an end");
         world.server.expire(world.now);
-        // As the keys of the queue do, a life after the last waiter joined it.
+        // The keys of the queue expire after the last waiter's life.
         world.server.queue.retain(|(_, seen, _)| world.now.since(*seen) <= LIFE);
         prop_assert_eq!(world.server.lock, None);
         prop_assert!(world.server.queue.is_empty());

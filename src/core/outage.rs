@@ -1,23 +1,23 @@
-//! Requests of one wait that fail one after the other: the pauses between them, and when the wait gives up.
+//! Failures in a row of one wait: the pauses between its requests, and when the wait gives up.
 
 use std::time::Duration;
 
 use crate::clock::Time;
 use crate::error::{Failure, FailureKind};
 
-/// The first pause after a failure; each further one is twice as long.
+/// The first pause after a failure. Each further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// The first pause after a grant that too few replicas have: the lock is free for others in the meantime.
 pub(super) const UNCONFIRMED_PAUSE: Duration = Duration::from_millis(100);
-/// No sleep is longer, so that a resume from suspend is noticed.
+/// The longest pause, so that a thread notices a resume from suspend.
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Requests that have failed since the last answer. "Held" is no answer to the question whether there are replicas: an
-/// outage of theirs outlives it, since others may hold the lock now and then.
+/// The requests that have failed since the last answer. "Held" does not answer whether replicas confirm writes. So an
+/// outage of the replicas outlives that answer: others may hold the lock now and then.
 #[derive(Debug)]
 pub(super) struct Outage {
     since: Time,
-    /// When a request failed last.
+    /// The time of the last failure.
     last: Time,
     pause: Duration,
     failure: Failure,
@@ -57,24 +57,24 @@ impl Outage {
         pause
     }
 
-    /// "Held" was answered. Returns whether the outage may be the same one at the next failure.
+    /// Notes the answer "held". Returns whether the outage may go on with the next failure.
     pub(super) fn outlives_an_answer(&mut self) -> bool {
         self.interrupted = true;
         is_of_replicas(&self.failure)
     }
 
-    /// The last failure, if nothing was answered since.
+    /// Returns the last failure, unless an answer came after it.
     pub(super) fn failure(&self) -> Option<Failure> {
         (!self.interrupted).then(|| self.failure.clone())
     }
 
-    /// The same, if the outage has lasted for `limit`.
+    /// Returns the last failure, unless an answer came after it, if the outage has lasted for `limit`.
     pub(super) fn too_long(&self, now: Time, limit: Duration) -> Option<Failure> {
         self.failure().filter(|_| now.since(self.since) >= limit)
     }
 }
 
-/// Whether a grant failed only because too few replicas confirmed it.
+/// Returns whether a grant failed only because too few replicas confirmed it.
 pub(super) fn is_of_replicas(failure: &Failure) -> bool {
     matches!(failure.kind, FailureKind::NotReplicated { .. })
 }

@@ -1,7 +1,7 @@
 //! The pickup window: how long Redis keeps a lock for the waiter that it was handed to.
 //!
-//! A waiter names its window in each of its requests. The window starts with the hand-over, and the waiter's next request
-//! raises it to the waiter's lease. A waiter that is late loses its turn.
+//! A waiter names its window in each of its requests. The window starts with the hand-over, and the waiter's next
+//! request raises it to the waiter's lease. A waiter that is late loses its turn.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ const ORDINARY: Duration = Duration::from_secs(1);
 
 /// Returns the window of a waiter with this lease. `longest` is the manager's [`longest_window`].
 ///
-/// A waiter that crashes at the hand-over delays the others by its window, so the window is no longer than the lease. But
-/// it is always long enough for a thread to wake up on a busy machine.
+/// A waiter that crashes at the hand-over delays the others by its window, so the window is no longer than the lease.
+/// But it is always long enough for a thread to wake up on a busy machine.
 pub(crate) fn window(lease: Duration, longest: Duration) -> Duration {
     lease.max(SHORTEST).min(longest)
 }
 
-/// Returns the longest window of a manager: the time for the message or a poll, and for a request that is repeated.
+/// Returns the longest window of a manager. It has time for the message or a poll, and for a request that is repeated.
 pub(crate) fn longest_window(io_timeout: Duration) -> Duration {
     ORDINARY.max(io_timeout * 2)
 }

@@ -1,14 +1,14 @@
-//! How often a waiting process asks without having been woken.
+//! How often a waiting process polls.
 //!
 //! | holder | subscription | pause |
 //! | --- | --- | --- |
-//! | of ours | confirmed | 950 ms, which is the cost of a lost message |
-//! | of ours | none | 250 ms: a poll is the only way to find that it was handed the lock |
-//! | of ours | the first try is under way | 50 ms |
+//! | this crate's | confirmed | 950 ms, which is the cost of a lost message |
+//! | this crate's | none | 250 ms: only a poll shows that the lock was handed over to this process |
+//! | this crate's | the first try is under way | 50 ms |
 //! | another client, which sends no message | any | 50 to 100 ms; longer if this process has many delegates |
 //!
-//! A process that was handed the lock has its pickup window to ask for it. So it polls within that window, and well within
-//! it if no message can come: a short lease has a window of 250 ms.
+//! A process must ask for a lock within its pickup window after the hand-over. So it polls within that window. If no
+//! message can come, it polls well within the window: a short lease has a window of 250 ms.
 
 use std::time::Duration;
 
@@ -17,17 +17,17 @@ use crate::owner::OWNER_PREFIX;
 use crate::random::{Rng, jittered, jittered_by_half};
 use crate::sync::Arc;
 
-/// A waiting process asks at least this often, so a lost message costs at most this. Jitter only shortens it, so that it
+/// The pause of a process with a subscription. A lost message costs at most this. Jitter only shortens it, so that it
 /// stays below the pickup window.
 const SUBSCRIBED: Duration = Duration::from_millis(950);
-/// The same if this process has no subscription: a poll is then its only way to find that it was handed the lock.
+/// The pause without a subscription: only a poll shows that the lock was handed over to this process.
 pub(super) const NO_SUBSCRIPTION: Duration = Duration::from_millis(250);
-/// The same if the holder is another client, which sends no message when it releases.
+/// The pause if the holder is another client, which sends no message when it releases.
 const FOREIGN: Duration = Duration::from_millis(100);
-/// How much longer that pause becomes for each delegate of this process: so all of them together send at most 500 polls
-/// in a second, or 1,000 with the jitter.
+/// How much longer that pause becomes for each delegate of this process. So all delegates together send at most 500
+/// polls in a second, or 1,000 with the jitter.
 const FOREIGN_EACH: Duration = Duration::from_millis(2);
-/// The same during the first try to subscribe; the confirmation ends this sleep.
+/// The pause during the first try to subscribe. The confirmation ends it early.
 pub(super) const SUBSCRIBING: Duration = Duration::from_millis(50);
 
 /// Whether messages can reach this process.
@@ -35,14 +35,14 @@ pub(super) const SUBSCRIBING: Duration = Duration::from_millis(50);
 pub(crate) enum SubscriptionState {
     /// SUBSCRIBE was confirmed.
     Ready(Arc<str>),
-    /// The first try is under way, and has not taken long: wait for it before queueing.
+    /// The first try is under way, and has not taken long. A delegate waits for it before it queues.
     NotYet,
-    /// There is no subscription, for whatever reason: queue without a channel, and poll often.
+    /// There is no subscription. A delegate queues without a channel, and polls often.
     NoSubscription,
 }
 
 impl SubscriptionState {
-    /// The channel to queue under; `None` if nobody may queue yet.
+    /// Returns the channel to queue under. Returns `None` if the delegate must not queue yet.
     pub(super) fn channel(&self) -> Option<Arc<str>> {
         match self {
             Self::Ready(channel) => Some(Arc::clone(channel)),
@@ -52,7 +52,7 @@ impl SubscriptionState {
     }
 }
 
-/// How long to sleep after the answer that this owner holds the lock. `delegates` is their number in this process.
+/// Returns how long to sleep after the reply that `holder` holds the lock. `delegates` is their number in this process.
 pub(super) fn pause(
     subscription: &SubscriptionState,
     lease: Duration,

@@ -51,7 +51,7 @@ impl<T> TicketQueue<T> {
         ticket
     }
 
-    /// Takes the member with this ticket out; `None` if it has left.
+    /// Takes the member with this ticket out. Returns `None` if it has left.
     pub(super) fn remove(&mut self, ticket: u64) -> Option<T> {
         let members = &mut self.0.as_mut()?.members;
         let index = members.binary_search_by_key(&ticket, |(other, _)| *other);

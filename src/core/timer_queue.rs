@@ -1,5 +1,5 @@
-//! What is due when: the timetable that the renewal thread and the watch thread each keep, when such a thread
-//! sleeps and ends, and the times at which a lease is renewed.
+//! The timers of the renewal thread and the watch thread: a queue of things by their time, the sleep of such a thread,
+//! and the times at which a lease is renewed.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -10,19 +10,19 @@ use std::time::Duration;
 use crate::clock::Time;
 use crate::core::lease::drift;
 
-/// Something that stands in a [`TimerQueue`], with a number that tells it from all others there.
+/// A thing in a [`TimerQueue`], with a number that no other thing there has.
 pub(crate) trait Numbered {
     fn number(&self) -> u64;
 }
 
-/// Where a thing stands in a [`TimerQueue`].
+/// The place of a thing in a [`TimerQueue`]: its time and its number.
 pub(crate) type Place = (Time, u64);
 
 /// Things in the order of their times.
 ///
-/// The place of a thing is `(its time, its number)`; whoever put it in keeps the place, and takes it out by it. Both
-/// cost the logarithm of how many there are. The number is the thing's own, so that a place is no larger than it must
-/// be: a process may have 100,000 leases in here.
+/// The caller that inserts a thing keeps its [`Place`], and removes the thing by it. Both take a time that grows with
+/// the logarithm of the number of things. The number is part of the thing, so that a place is small: a process may have
+/// 100,000 leases in this queue.
 #[derive(Debug)]
 pub(crate) struct TimerQueue<T> {
     due: BTreeSet<Due<T>>,
@@ -34,7 +34,7 @@ struct Due<T> {
     thing: T,
 }
 
-/// What has a place: a thing in a schedule, or a place that one is looked up by.
+/// A thing in the queue, or the place by which a thing is looked up.
 trait Placed {
     fn at(&self) -> Time;
     fn number(&self) -> u64;
@@ -60,7 +60,7 @@ impl Placed for Place {
     }
 }
 
-/// The number only decides between equal times: it is somewhere else in memory.
+/// Compares two places. It reads the numbers only if the times are equal, because a number is elsewhere in memory.
 fn in_order<A: Placed + ?Sized, B: Placed + ?Sized>(one: &A, other: &B) -> Ordering {
     let by_time = one.at().cmp(&other.at());
     by_time.then_with(|| one.number().cmp(&other.number()))
@@ -130,7 +130,7 @@ impl<T: Numbered> TimerQueue<T> {
         Some(due.thing)
     }
 
-    /// The earliest thing, and when it is due.
+    /// Returns the earliest thing, and when it is due.
     pub(crate) fn first(&self) -> Option<(Time, &T)> {
         self.due.first().map(|due| (due.at, &due.thing))
     }
@@ -144,7 +144,7 @@ impl<T: Numbered> TimerQueue<T> {
         self.due.pop_first().map(|due| due.thing)
     }
 
-    /// Returns the things that stand after `after` and are due at `until` or before, the earliest first, with their places.
+    /// Returns the things after the place `after` that are due at `until` or before, earliest first, with their places.
     pub(crate) fn due_between(
         &self,
         after: Place,
@@ -156,33 +156,33 @@ impl<T: Numbered> TimerQueue<T> {
         due.map(|due| ((due.at, due.thing.number()), &due.thing))
     }
 
-    /// When the earliest thing is due.
+    /// Returns when the earliest thing is due.
     pub(crate) fn next(&self) -> Option<Time> {
         self.due.first().map(|due| due.at)
     }
 }
 
-/// No sleep is longer, so that a resume from suspend is noticed.
+/// The longest sleep, so that a thread notices a resume from suspend.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
-/// How long a thread stays with nothing to do. Locks come and go much faster than threads are made.
+/// How long a thread without work stays. Locks come and go much faster than threads are made.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// The sleeping and waking of a thread that serves a timetable, so that it is never woken for nothing twice.
+/// The sleep of a thread that serves a timer queue. It prevents wake-ups that the thread does not need.
 ///
-/// | the thread | event | then |
+/// | the thread | event | result |
 /// | --- | --- | --- |
-/// | ended | something is entered | it is started |
-/// | sleeps | something is entered that is due later than it wakes | it sleeps on |
-/// | sleeps | something is entered that is due earlier | it is woken, and will not sleep past that time again, even if what it was woken for has gone |
-/// | has done what is due | nothing was entered for a while, nothing is left | it ends |
+/// | has ended | a thing is inserted | it is started |
+/// | sleeps | a thing is inserted that is due after its sleep | it sleeps on |
+/// | sleeps | a thing is inserted that is due earlier | it is woken, and its next sleep ends at that time, even if the thing has gone |
+/// | has done all work that is due | nothing was inserted for a while, and nothing is left | it ends |
 #[derive(Debug, Default)]
 pub(crate) struct WorkerTimer {
     running: bool,
     stopped: bool,
     asleep_until: Option<Time>,
-    /// What it was last woken for.
+    /// The time for which it was last woken.
     alarm: Option<Time>,
-    /// Whether anything was entered since it last looked.
+    /// Whether a thing was inserted since it last looked.
     used: bool,
     idle_since: Option<Time>,
 }
@@ -200,12 +200,12 @@ impl WorkerTimer {
         };
     }
 
-    /// The thread is to end as soon as nothing is left.
+    /// Makes the thread end as soon as nothing is left.
     pub(crate) fn stop(&mut self) {
         self.stopped = true;
     }
 
-    /// Something was entered that is due at `due`. True where the thread is to be woken for it.
+    /// Notes that a thing was inserted that is due at `due`. Returns whether the thread must be woken for it.
     pub(crate) fn expect(&mut self, due: Time) -> bool {
         self.used = true;
         let early = self.asleep_until.is_some_and(|until| due < until);
@@ -216,7 +216,8 @@ impl WorkerTimer {
         early
     }
 
-    /// The thread has done what is due; `next` is due next. Returns how long it sleeps, or none where it ends.
+    /// Returns how long the thread sleeps after it has done all work that is due; `None` if it ends. `next` is due
+    /// next.
     pub(crate) fn rest(&mut self, now: Time, next: Option<Time>) -> Option<Duration> {
         if std::mem::take(&mut self.used) || next.is_some() {
             self.idle_since = None;
@@ -240,35 +241,37 @@ impl WorkerTimer {
     }
 }
 
-/// When a lease that was confirmed by a request sent at `sent` is renewed: after a third of it, so that two
-/// more chances remain, and up to a 24th of it earlier, so that leases taken together drift apart.
+/// Returns when a lease is renewed that was confirmed by a request sent at `sent`. That is after a third of the lease,
+/// so two more chances remain. It is earlier by up to a 24th of the lease, so leases that were acquired together drift
+/// apart.
 pub(crate) fn renewal_due(sent: Time, lease: Duration, jitter: u64) -> Time {
     let (most, jitter) = (lease / 3, (jitter >> 48) as u32);
     // The top 16 bits are a fraction in 65,536ths.
     sent + most.saturating_sub(most / 8 * jitter / 65_536)
 }
 
-/// How long after a failure a lease is tried again: often enough for a few more tries in what remains, and
-/// never so often that a server that is coming back is held down.
+/// Returns how long after a failure a lease is renewed again. The rest of the lease has time for a few more tries. But
+/// a server that comes back is not flooded with them.
 pub(crate) fn retry_after(lease: Duration) -> Duration {
     (lease / 20).clamp(Duration::from_millis(2), Duration::from_secs(1))
 }
 
-/// How long before its time a lease is renewed, if others are renewed then: each wake-up and each request costs as
-/// much as many renewals. Less than [`retry_after`], so that what has just failed is not due again at once.
+/// Returns how long before its time a lease may be renewed together with others. A wake-up and a request each cost as
+/// much as many renewals. The time is less than [`retry_after`], so a renewal that has just failed is not repeated at
+/// once.
 pub(crate) fn gathered_within(lease: Duration) -> Duration {
     (lease / 80).min(Duration::from_millis(250))
 }
 
-/// How long a renewal of a lease may take: so little that one lost answer leaves time for another try, and so much
-/// that a slow server is not asked twice for nothing.
+/// Returns how long a renewal may take. After a lost reply there is time for another try, but a slow server has time to
+/// reply to the first.
 pub(crate) fn renewal_limit(lease: Duration) -> Duration {
     (lease / 4).max(Duration::from_millis(5))
 }
 
-/// Below how much of it left a renewed lease counts as at risk: half of a lease has passed since it was confirmed, so the
-/// renewal due at a third, and the retry of a sixth more, have not come through. The drift is taken off what is left, and
-/// so here too: of a short lease it is the larger part.
+/// Returns the remaining time below which a renewed lease is at risk. Half of the lease has passed then since it was
+/// confirmed: neither the renewal at a third nor its repeats have succeeded. The remaining time is less the drift, so
+/// this time is too. The drift is the larger part of a very short lease.
 pub(crate) fn at_risk_below(lease: Duration) -> Duration {
     (lease / 2).saturating_sub(drift(lease))
 }
@@ -329,7 +332,7 @@ mod tests {
         assert!(timer.expect(after(10)));
         assert!(!timer.expect(after(10)), "it is on its way already");
         timer.woke();
-        // What it was woken for has gone; the next of its kind will be due later than it wakes.
+        // The thing has gone for which it was woken. The next thing will be due after its sleep.
         assert_eq!(timer.rest(after(1), None), Some(Duration::from_millis(9)));
         assert!(!timer.expect(after(12)));
         assert_eq!(timer.rest(after(10), None), Some(LONGEST_SLEEP));
@@ -352,7 +355,7 @@ mod tests {
         assert!(timer.rest(after(13), None).is_some());
         assert!(timer.rest(after(14), None).is_none());
         assert!(!timer.is_running());
-        // Stopped, it ends as soon as nothing is left, and not before.
+        // A stopped thread ends as soon as nothing is left, and not before.
         timer.started();
         timer.stop();
         assert!(timer.rest(after(20), Some(after(60))).is_some());
@@ -366,7 +369,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against the plain model: a list that is searched.
+        /// The plain model is a list that is searched.
         #[test]
         fn things_come_out_by_their_times(
             acts in proptest::collection::vec((0u8..3, 0u64..20), 1..60)

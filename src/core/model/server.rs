@@ -7,22 +7,22 @@ use crate::clock::Time;
 use crate::message::{Ask, Gone, Reply, Verb};
 use crate::sync::Arc;
 
-/// How long a lock that was handed over waits for its new holder.
-const CLAIM: Duration = Duration::from_secs(1);
+/// The pickup window.
+const PICKUP_WINDOW: Duration = Duration::from_secs(1);
 /// How long the queue's keys live after the last waiter joined it.
 pub(super) const LIFE: Duration = Duration::from_secs(3);
 
 /// The state that the scripts keep in Redis for one name.
 #[derive(Debug, Default)]
 pub(super) struct Server {
-    /// Owner, whether marked, and when it expires.
+    /// The owner, whether its value is marked, and when the key expires.
     pub(super) lock: Option<(Arc<str>, bool, Time)>,
     last_fence: u64,
-    /// Owner, when it was last seen, and whether it named a channel.
+    /// The owners, when each was last seen, and whether it named a channel.
     pub(super) queue: VecDeque<(Arc<str>, Time, bool)>,
-    /// The owners that messages were for.
+    /// The owners to which a message was published.
     pub(super) published: Vec<Arc<str>>,
-    /// The owners whose process has no subscription at this time.
+    /// The owners whose process has no subscription now.
     pub(super) deaf: Vec<Arc<str>>,
 }
 
@@ -68,7 +68,7 @@ impl Server {
             Some((holder, _, _)) if holder == owner => {
                 let nobody = Arc::from("");
                 match self.next_waiter(&nobody, LIFE, now) {
-                    Some(head) => self.give(&head, now + CLAIM),
+                    Some(head) => self.give(&head, now + PICKUP_WINDOW),
                     None => self.lock = None,
                 }
                 Reply::Released
@@ -101,7 +101,7 @@ impl Server {
                     contended,
                 };
             }
-            self.give(&head, now + CLAIM);
+            self.give(&head, now + PICKUP_WINDOW);
         }
         let Some((holder, marked, end)) = &mut self.lock else {
             unreachable!("it was given away just now");
@@ -151,9 +151,9 @@ impl Server {
                             let named = !channel.is_empty();
                             self.queue.push_back((Arc::clone(&ask.owner), now, named));
                         }
-                        self.give(&head, now + CLAIM);
+                        self.give(&head, now + PICKUP_WINDOW);
                         Reply::Held {
-                            ttl: Some(CLAIM),
+                            ttl: Some(PICKUP_WINDOW),
                             holder: head,
                         }
                     }
