@@ -1,8 +1,8 @@
 //! Signs that a server may have lost its data.
 //!
-//! A connection that the other side closed or refused is such a sign, as is a server that is loading or has become a
-//! replica. A server that says nothing may only be slow. All links along a route note their signs in one place, and the
-//! floors above ask when the last one was seen.
+//! A connection that the other side closed or refused is such a sign. So is a server that is loading or has become a
+//! replica. A server that does not answer may only be slow. All links along a route note their signs in one place, and
+//! the floors above ask when the last one was seen.
 
 use std::io;
 
@@ -19,12 +19,12 @@ pub(super) const CLOSED: [io::ErrorKind; 5] = [
     io::ErrorKind::UnexpectedEof,
 ];
 
-/// When such a sign was last seen, in nanoseconds of the machine's clock.
+/// The time of the last sign, in nanoseconds of the machine's clock.
 #[derive(Debug, Default)]
 pub(crate) struct Cuts(AtomicU64);
 
 impl Cuts {
-    /// Returns when a sign was last seen; the clock's zero if there was none.
+    /// Returns when a sign was last seen. Returns the clock's zero if there was none.
     pub(super) fn last(&self) -> Time {
         Time::from_nanos(self.0.load(Ordering::Acquire))
     }

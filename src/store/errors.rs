@@ -75,7 +75,7 @@ fn broken(server: &Server, fault: TransportError) -> Failure {
     }
 }
 
-/// Returns whether an error says only that the time was over.
+/// Returns whether an error reports only that the time limit was over.
 pub(super) fn is_late(error: &io::Error) -> bool {
     matches!(
         error.kind(),

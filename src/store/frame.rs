@@ -1,86 +1,87 @@
-//! Where an answer ends, found as its bytes come.
+//! The end of an answer, found while its bytes come.
 //!
-//! What they mean is the redis crate's parser to say, which is given whole answers only. Left to read by itself it keeps
-//! for the next answer what came after this one, and goes a hundred levels deep on the caller's stack.
+//! The redis crate's parser reads the values, and gets only whole answers. If it read from the socket, it would keep
+//! the bytes after an answer for the next one, and go a hundred levels deep on the caller's stack.
 //!
-//! The protocol is [RESP2](https://redis.io/docs/latest/develop/reference/protocol-spec/); nobody here asks for another.
+//! The protocol is [RESP2](https://redis.io/docs/latest/develop/reference/protocol-spec/). This crate asks for no
+//! other.
 //!
-//! | a line begins with | goes on with | and is followed by |
+//! | a line begins with | continues with | and is followed by |
 //! | --- | --- | --- |
 //! | `+` `-` `:` | a text, an error, a number | |
-//! | `$` | a length, or -1 for no value | so many bytes and the end of a line |
-//! | `*` | a count, or -1 for no value | so many values |
+//! | `$` | a length, or -1 for no value | that number of bytes and a line end |
+//! | `*` | a count, or -1 for no value | that number of values |
 
-/// How deep arrays may be in arrays. Ours are four deep.
+/// How deep arrays may be nested. The answers to this crate's requests have four levels.
 const DEEPEST: usize = 8;
-/// The longest line, in bytes: errors quote what they were sent, and names are short.
+/// The longest line, in bytes. Errors quote parts of a request, and names are short.
 const LONGEST_LINE: usize = 64 << 10;
 
-/// How far the answer that is coming has been measured.
+/// The progress in measuring the answer that is coming.
 #[derive(Default)]
 pub(crate) struct Frame {
-    /// So many of its bytes are whole values, or the beginnings of arrays.
+    /// How many of its bytes are whole values, or the beginnings of arrays.
     measured: usize,
-    /// How many values are still to come of each array that has begun.
-    open: Vec<usize>,
+    /// How many values are still missing in each array that has begun.
+    missing: Vec<usize>,
 }
 
 impl Frame {
-    /// The length of the answer that begins `came`; none where more is to come of it. It is told of the same answer until
-    /// that is whole, and each time goes on from where it was.
+    /// Returns the length of the answer at the beginning of `received`. Returns `None` if a part of it has not come
+    /// yet. The caller then calls again with more bytes of the same answer, and the measuring goes on from there.
     ///
     /// # Errors
     ///
-    /// Why it is none, or is not wanted: because of more than `longest` bytes.
-    pub(crate) fn end(&mut self, came: &[u8], longest: usize) -> Result<Option<usize>, String> {
+    /// Returns the reason why the bytes are no answer, or why the answer has more than `longest` bytes.
+    pub(crate) fn end(&mut self, received: &[u8], longest: usize) -> Result<Option<usize>, String> {
         loop {
-            let Some(line) = first_line(&came[self.measured..])? else {
+            let Some(line) = first_line(&received[self.measured..])? else {
                 return Ok(None);
             };
             let (bytes, values) = match line {
                 [b'+' | b'-' | b':', ..] => (0, 0),
                 [b'$', length @ ..] => {
-                    let bytes = count(length)?;
+                    let bytes = parse_length(length)?;
                     (bytes.map_or(0, |bytes| bytes.saturating_add(2)), 0)
                 }
-                [b'*', length @ ..] => (0, count(length)?.unwrap_or(0)),
+                [b'*', length @ ..] => (0, parse_length(length)?.unwrap_or(0)),
                 _ => return Err("the answer is not RESP2".to_owned()),
             };
             let end = (self.measured + line.len() + 2).saturating_add(bytes);
-            // The least that a value takes is three bytes.
+            // A value takes at least three bytes.
             if end > longest || values > longest / 3 {
                 return Err(format!("an answer of more than {} MiB", longest >> 20));
             }
-            if end > came.len() {
+            if end > received.len() {
                 return Ok(None);
             }
             self.measured = end;
             if values == 0 {
-                self.count();
-            } else if self.open.len() < DEEPEST {
-                self.open.push(values);
+                self.value_ended();
+            } else if self.missing.len() < DEEPEST {
+                self.missing.push(values);
             } else {
                 return Err(format!("an answer of more than {DEEPEST} levels"));
             }
-            if self.open.is_empty() {
+            if self.missing.is_empty() {
                 return Ok(Some(end));
             }
         }
     }
 
-    /// A value is there, and perhaps with it the arrays that it is the last of.
-    fn count(&mut self) {
-        while let Some(wanted) = self.open.last_mut() {
-            *wanted -= 1;
-            if *wanted > 0 {
+    /// Counts a whole value, and each array that ends with it.
+    fn value_ended(&mut self) {
+        while let Some(missing) = self.missing.last_mut() {
+            *missing -= 1;
+            if *missing > 0 {
                 return;
             }
-            self.open.pop();
+            self.missing.pop();
         }
     }
 }
 
-/// A line without its end; none where that is to come.
+/// Returns the first line without its end. Returns `None` if the end has not come yet.
 fn first_line(bytes: &[u8]) -> Result<Option<&[u8]>, String> {
     let looked_at = &bytes[..bytes.len().min(LONGEST_LINE)];
     match looked_at.windows(2).position(|pair| pair == b"\r\n") {
@@ -90,8 +91,8 @@ fn first_line(bytes: &[u8]) -> Result<Option<&[u8]>, String> {
     }
 }
 
-/// A length or count; none for no value.
-fn count(digits: &[u8]) -> Result<Option<usize>, String> {
+/// Reads a length or a count. Returns `None` for -1, which means no value.
+fn parse_length(digits: &[u8]) -> Result<Option<usize>, String> {
     let number = std::str::from_utf8(digits).ok();
     let number = number.and_then(|number| number.parse::<i64>().ok());
     if number == Some(-1) {
@@ -100,7 +101,7 @@ fn count(digits: &[u8]) -> Result<Option<usize>, String> {
     let number = number.and_then(|number| usize::try_from(number).ok());
     number
         .map(Some)
-        .ok_or_else(|| "a length that is none".to_owned())
+        .ok_or_else(|| "a length is not a number".to_owned())
 }
 
 #[cfg(test)]
@@ -112,7 +113,7 @@ mod tests {
 
     const LONGEST: usize = 8 << 20;
 
-    /// Any answer, as its bytes.
+    /// Generates the bytes of any answer.
     fn answer() -> impl Strategy<Value = Vec<u8>> {
         let line = (
             prop::sample::select(vec!['+', '-', ':']),
@@ -135,8 +136,8 @@ mod tests {
     }
 
     proptest! {
-        /// However it is cut into pieces, it is whole with its last byte and no sooner, and whatever comes after it is
-        /// not its own.
+        /// The bytes may come in any pieces, and other bytes may follow. The answer is whole with its last byte, and
+        /// not before.
         #[test]
         fn an_answer_is_whole_with_its_last_byte(
             answer in answer(),
@@ -204,7 +205,7 @@ mod tests {
             Ok(None)
         );
         assert!(end(&format!("+{}", "x".repeat(LONGEST_LINE)), LONGEST).is_err());
-        // Many small values are as long as one large one.
+        // Many small values count like one large value.
         assert!(end(&format!("*300\r\n{}", ":12\r\n".repeat(300)), 1000).is_err());
     }
 

@@ -1,4 +1,4 @@
-//! A connection for calls. It opens when it is first used, and closes at the first sign of trouble.
+//! A connection for calls. It opens when it is first used, and closes after an error of input or output.
 //!
 //! 1. Without an open connection, the link connects and logs in (`login`).
 //! 2. It sends the call, naming the script by its digest. If the server does not have the script, it sends the text.
@@ -6,18 +6,19 @@
 //!    repeated. The answer then says that the call was sent twice.
 //! 4. If replicas must confirm a grant or renewal, it asks for that (`confirm`).
 //!
-//! After an error of input or output, nothing more is sent on a connection. An answer that comes late could be taken for
-//! the answer to the next request, and half of a request could be followed by another.
+//! After an error of input or output, nothing more is sent on a connection: the next request could get a late answer to
+//! the request before it, or follow half of that request.
 //!
 //! Two sorts of links keep time differently:
 //!
 //! | link | connecting | a request |
 //! | --- | --- | --- |
-//! | the pool's | is part of the call's time limit, because somebody waits for the call | has the rest of that limit |
-//! | the renewal thread's | has `connect_timeout`, and `io_timeout` for the login, because nothing can be renewed before | has the call's limit, or two round trips if those take longer |
+//! | the pool's | is part of the call's time limit, because a thread waits for the call | has the rest of that limit |
+//! | the renewal thread's | has `connect_timeout`, and `io_timeout` for the login, because no lease can be renewed before | has the call's limit, or two round trips if those take longer |
 //!
-//! The round trip is measured on the last requests. A request that reached its limit counts with the time that it took. So
-//! the link does not give up again and again just before the answer comes: a new connection costs more round trips.
+//! The round trip is measured on the last requests. A request that reached its limit counts with the time that it took.
+//! Otherwise the link could give up again and again just before the answer comes: a new connection costs more round
+//! trips.
 //!
 //! A link notes each sign that the server may have lost its data ([`Route::cuts`]). The signs are a connection that the
 //! other side closed or refused, and a server that is loading or has become a replica.
@@ -73,8 +74,8 @@ impl Link {
             return Ok(());
         }
         let mut open = connect(&self.route, &Budget::unlimited())?;
-        // An empty renewal by digest, and in the same write by text, which loads the script. On a slow link the first lease
-        // would have no time for another round trip.
+        // An empty renewal by digest, and in the same write by text, which loads the script. On a slow link the first
+        // lease would have no time for another round trip.
         let renewal = Call::Renew(&[]);
         let commands = [ScriptRef::Digest, ScriptRef::Text]
             .map(|by| script::encode(&renewal, by, &self.route.wire));
@@ -200,7 +201,7 @@ impl Link {
         }
     }
 
-    /// Returns the time of the last call, by which tests identify a link.
+    /// Returns the time of the last call, which tells one link from another in tests.
     #[cfg(test)]
     pub(super) fn used(&self) -> Instant {
         self.used

@@ -73,7 +73,7 @@ fn log_in(route: &Route, budget: &Budget) -> Result<Socket, Failure> {
         if let Some(user) = login.username() {
             auth.arg(user);
         }
-        // A user may have none; without AUTH the connection would be the user `default`'s.
+        // A user may have no password. Without AUTH, the server would treat this connection as the user `default`.
         let password = login.password().unwrap_or_default();
         commands.push(auth.arg(password).to_owned());
         refused.push(refused_login);

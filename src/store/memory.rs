@@ -1,10 +1,10 @@
-//! The question to a server about itself: in which mode it runs, and whether it may evict locks when its memory is full.
+//! The questions to a server about itself: its mode, and whether it may evict locks when its memory is full.
 //!
 //! A manager of a single server needs one master that holds all keys. A node of a Redis Cluster holds some of them, and
-//! a sentinel none; so both are refused before the first lock.
+//! a sentinel holds none. So the first connection fails on both.
 //!
-//! Every key of a lock has a time to live, so each policy but `noeviction` may evict it. That costs exclusion, and
-//! nobody would notice before it does; so the log says it once, when the first connection is made.
+//! Every key of a lock has a time to live, so each policy but `noeviction` may evict it. That costs exclusion, and no
+//! process notices it in time. So the first connection writes one warning to the log.
 
 use redis::Value;
 
@@ -14,24 +14,24 @@ use crate::logging;
 /// Asks the server about itself, with one INFO, and warns in the log if it may evict locks. Returns its mode if that is
 /// not one master with all keys.
 ///
-/// If INFO is forbidden or renamed, the mode stays unknown, and CONFIG GET is asked about the memory. If that is forbidden
-/// too, nothing is known and nothing said.
+/// If INFO is forbidden or renamed, the mode stays unknown, and CONFIG GET reports on the memory. If that is forbidden
+/// too, there is no warning.
 ///
 /// # Errors
 ///
-/// Those of `ask`.
+/// Returns the errors of `ask`.
 pub(super) fn ask_about_itself<E>(
     address: &str,
     ask: &mut dyn FnMut(&redis::Cmd) -> Result<Value, E>,
 ) -> Result<Option<Mode>, E> {
-    // Without a section, because a server before 7.0 takes one only, and this needs two.
+    // INFO without a section, because a server before 7.0 accepts one section only, and this needs two.
     let report = ask(&redis::cmd("INFO"))?;
     if let Some(mode) = mode(&report) {
         return Ok(Some(mode));
     }
     let mut found = read(&report);
     if found.is_none() {
-        // By a pattern, because a server before 7.0 takes one parameter only.
+        // CONFIG GET with a pattern, because a server before 7.0 accepts one parameter only.
         found = read(&ask(redis::cmd("CONFIG").arg("GET").arg("maxmemory*"))?);
     }
     let evicts = |memory: &Memory| memory.most != "0" && memory.policy != "noeviction";
@@ -44,14 +44,14 @@ pub(super) fn ask_about_itself<E>(
     Ok(None)
 }
 
-/// Reads the mode from the answer to INFO; none for one master, and where it is not in the answer.
+/// Reads the mode from the answer to INFO. Returns `None` for one master, and if the answer does not name the mode.
 fn mode(answer: &Value) -> Option<Mode> {
     let Value::BulkString(report) = answer else {
         return None;
     };
     let report = String::from_utf8_lossy(report);
     let mut fields = report.lines().filter_map(|line| line.split_once(':'));
-    // Valkey may give it the second name.
+    // Valkey may use the second name.
     let (_, mode) = fields.find(|(name, _)| ["redis_mode", "server_mode"].contains(name))?;
     match mode.trim() {
         "cluster" => Some(Mode::Cluster),
@@ -60,14 +60,14 @@ fn mode(answer: &Value) -> Option<Mode> {
     }
 }
 
-/// How much memory a server may use, and what it does when that is full.
+/// The memory limit of a server, and its policy when the memory is full.
 #[derive(Debug, PartialEq, Eq)]
 struct Memory {
     most: String,
     policy: String,
 }
 
-/// Reads either answer; none where it is not in it.
+/// Reads the answer to INFO or to CONFIG GET. Returns `None` if the answer does not have both facts.
 fn read(answer: &Value) -> Option<Memory> {
     let words: Vec<String> = match answer {
         Value::BulkString(report) => String::from_utf8_lossy(report)

@@ -1,8 +1,8 @@
-//! Where calls are carried out.
+//! The connections to Redis, and the calls on them.
 //!
-//! A *node* is one logical Redis that runs one script atomically. A *store* is one or more nodes and the vote over them.
-//! The floors above know the store by the trait [`Store`] only. So a store of another topology, or of a test, can take the
-//! place of the real one.
+//! A *node* is one logical Redis that runs one script atomically. A *store* is one or more nodes and the vote over
+//! them. The floors above use the store only through the trait [`Store`]. So a store of another topology, or of a test,
+//! can replace the real one.
 //!
 //! | module | its subject |
 //! | --- | --- |
@@ -40,16 +40,16 @@ use crate::clock::Time;
 use crate::error::Failure;
 use crate::message::{Call, Reply};
 
-/// What a call may take, beside the time limits of connecting and of input and output.
+/// The limits of a call, in addition to the time limits of connecting and of input and output.
 #[derive(Clone, Copy)]
 pub(crate) struct Limits<'a> {
     /// How long to wait for a free connection.
     pub(crate) checkout: Duration,
-    /// How long everything may take together.
+    /// How long the whole call may take.
     pub(crate) whole: Duration,
-    /// Whether it goes before those who only ask, as what holders send does.
+    /// Whether the call goes before requests of threads that only ask for a lock. A holder's requests always do.
     pub(crate) has_priority: bool,
-    /// Whether the caller has ended the call: the wait for a connection looks at it every [`LOOK_EVERY`].
+    /// Returns whether the caller has ended the call. The wait for a connection calls it every [`LOOK_EVERY`].
     pub(crate) is_over: Option<&'a dyn Fn() -> bool>,
 }
 
@@ -62,59 +62,59 @@ impl Limits<'_> {
 /// How often a thread that waits for a pooled connection looks whether its call is over.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The least that a request is given when it comes to be sent, however late that is: below it, no request would
-/// get through, and the answer would be "unavailable" where it could have been "granted".
+/// The shortest time limit of a request, however late it is sent. With less time no request would succeed, and the
+/// result would be "unavailable" although the server would have granted the lock.
 pub(crate) const LEAST: Duration = Duration::from_millis(100);
 
-/// An answer, and how it was come by.
+/// The reply to a call, and whether the call was sent twice.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     pub(crate) reply: Reply,
-    /// Whether the request went out twice, because the first connection turned out to be closed: it may have
-    /// been carried out twice, or the first time only later.
+    /// Whether the request was sent twice, because the first connection turned out to be closed. The server may have
+    /// carried it out twice, or may carry out the first one later.
     pub(crate) resent: bool,
 }
 
-/// What a listener hears.
+/// An event of a listener.
 #[derive(Debug)]
 pub(crate) enum PubSubEvent<'a> {
-    /// This user may hear its channel, and publish nothing on it. SUBSCRIBE is confirmed next.
+    /// This user may subscribe to the channel, but not publish on it. The confirmation of SUBSCRIBE comes next.
     Muted(&'a Failure),
-    /// SUBSCRIBE was confirmed: from here on no message is missed.
+    /// SUBSCRIBE was confirmed: from now on no message is missed.
     Subscribed,
     Message {
         channel: &'a str,
         payload: &'a [u8],
     },
-    /// Nothing that is a message, for about a second or until now.
+    /// No message came for about a second, or something other than a message came.
     Silence,
 }
 
 /// One or more nodes and the vote over them.
 pub(crate) trait Store: Send + Sync {
-    /// Carries out a call on a pooled connection, blocking the caller.
+    /// Carries out a call on a pooled connection. Blocks until there is a reply or a failure.
     fn call(&self, call: &Call<'_>, limits: Limits<'_>) -> Result<Answer, Failure>;
 
-    /// Whether one call can be about several names only where they share a slot.
+    /// Returns whether a call about several names needs names that share a slot.
     fn has_slots(&self) -> bool {
         false
     }
 
-    /// A way to the store outside the pool, for a thread of its own: a thousand waiting threads that use up
-    /// the pool cannot delay it. It connects on its first call.
+    /// Returns a connection outside the pool, for a single thread. So a thousand waiting threads that use up the pool
+    /// cannot delay that thread. It connects on its first call.
     fn dedicated_connection(&self) -> Box<dyn DedicatedConnection>;
 
     /// Returns when the store last saw a sign that a server may have lost its data: a connection that the other side
-    /// closed or refused, or a server that was started again. The clock's zero where there was none.
+    /// closed or refused, or a server that was started again. Returns the clock's zero if there was none.
     fn last_cut(&self) -> Time {
         Time::from_nanos(0)
     }
 
-    /// Subscribes to the channels and reports what it hears until `hear` returns false.
+    /// Subscribes to the channels, and reports each event to `hear` until `hear` returns false.
     ///
     /// # Errors
     ///
-    /// Why the subscription failed or broke.
+    /// Returns the reason why the subscription failed or broke.
     fn listen(
         &self,
         channels: &[&str],
@@ -122,18 +122,18 @@ pub(crate) trait Store: Send + Sync {
     ) -> Result<(), Failure>;
 }
 
-/// A connection of one thread's own.
+/// A connection for a single thread.
 pub(crate) trait DedicatedConnection: Send {
-    /// Connects, and makes ready for renewals, unless it is connected.
+    /// Connects, and prepares for renewals, unless it is connected.
     ///
     /// # Errors
     ///
-    /// Why it could not; the next call tries again.
+    /// Returns the reason why it could not connect. The next call tries again.
     fn open(&mut self) -> Result<(), Failure> {
         Ok(())
     }
 
-    /// Carries out a call. Once connected, it takes at most `limit`, or two of the link's round trips where those take
-    /// longer.
+    /// Carries out a call. On an open connection that takes at most `limit`, or two round trips of the link if those
+    /// take longer.
     fn call(&mut self, call: &Call<'_>, limit: Duration) -> Result<Answer, Failure>;
 }

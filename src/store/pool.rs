@@ -1,24 +1,24 @@
 //! The r2d2 pool of links.
 //!
-//! The pool holds *places* for connections, filled on first use by the thread that uses them. r2d2 itself
-//! would connect on threads of its own, tell the caller nothing of a failure until the whole time limit has
-//! passed, and then flatten it to a string; here a refused connection is an error at once, of its own type, and
-//! a broken connection is replaced where it is noticed. For the same reason a link is never tested on check
-//! out: a PING would cost half of the throughput and prove nothing about the request after it.
+//! The pool holds *places* for connections. The thread that uses a place connects it, so a refused connection is a
+//! typed error at once. r2d2 would connect on other threads, and report a failure only after the whole time limit, as a
+//! string. A thread that notices a broken connection replaces it. So the pool does not test links on checkout: a PING
+//! would cost half of the throughput, and prove nothing about the request after it.
 //!
-//! Who asks for a lock goes through a gate first: a thousand threads that wait for locks must not keep one that holds
-//! any from giving it back.
+//! A thread that asks for a lock goes through a gate first. So a thousand threads that wait for locks cannot keep a
+//! holder from its release.
 //!
-//! | who | waits for |
+//! | request | waits for |
 //! | --- | --- |
-//! | asks | the gate, through which there are never more than there are places, and none while one in haste waits; then a place |
-//! | is in haste | a place: so for requests that are on their way, and those of as many as are through the gate already |
+//! | with priority | a place: so for the requests under way, and for the threads that are through the gate already |
+//! | any other | the gate; then a place |
 //!
-//! In haste is what holders send, and who was told that the lock is handed over to it: if it does not ask soon, it is
-//! passed over.
+//! The gate lets through at most as many threads as there are places, and none while a request with priority waits. The
+//! requests of holders have priority. So does the request of a thread that was notified of a hand-over: if it does not
+//! ask soon, it loses its turn.
 //!
-//! r2d2's thread has a second task: it closes the connections that nobody has used for a while. It holds the pool weakly,
-//! and ends with it.
+//! r2d2's thread has a second task: it closes connections that no thread has used for a while. The task holds the pool
+//! weakly, and ends with it.
 
 use std::convert::Infallible;
 use std::ops::{Deref, DerefMut};
@@ -33,11 +33,12 @@ use crate::store::link::Link;
 use crate::store::route::Route;
 use crate::sync::{Arc, Condvar, Mutex};
 
-/// How long a connection is kept that nobody uses: held locks need none.
+/// How long an unused connection is kept. A held lock needs none.
 const IDLE: Duration = Duration::from_secs(15);
-/// How often such connections are looked for.
+/// How often the pool looks for unused connections.
 const CLOSE_EVERY: Duration = Duration::from_secs(3);
 
+/// The factory of links, as r2d2 wants it.
 #[derive(Debug)]
 struct ConnectionManager {
     route: Route,
@@ -55,47 +56,48 @@ impl r2d2::ManageConnection for ConnectionManager {
         Ok(())
     }
 
-    /// A link that broke has dropped its connection already; the place is as good as new.
+    /// Returns false: a link that broke has closed its connection, and opens another when it is used.
     fn has_broken(&self, _: &mut Link) -> bool {
         false
     }
 }
 
+/// A pool of links, with a gate before it.
 pub(crate) struct Pool {
     places: Arc<r2d2::Pool<ConnectionManager>>,
     gate: Gate,
 }
 
-/// The gate for those who ask.
+/// The gate for requests without priority.
 struct Gate {
     state: Mutex<State>,
-    /// One more may go through, perhaps.
+    /// Notified when another thread may go through.
     changed: Condvar,
 }
 
-/// Guarded by the gate's mutex.
+/// The state of the gate, guarded by its mutex.
 struct State {
-    /// How many more may go through.
+    /// How many more threads may go through.
     free: u32,
-    /// How many in haste wait for a place.
-    hasty: u32,
+    /// How many requests with priority wait for a place.
+    priority_waiting: u32,
 }
 
-/// Somebody who is through the gate; dropping it lets in another.
+/// The permission of a thread that is through the gate. Its drop lets another thread through.
 struct Checkout<'a>(&'a Gate);
 
-/// Somebody in haste who waits for a place; until it is dropped nobody goes through the gate.
+/// A request with priority that waits for a place. Until its drop no thread goes through the gate.
 struct Priority<'a>(&'a Gate);
 
-/// How long a thread waits for a link.
+/// The limits of a thread's wait for a link.
 struct Wait<'a> {
     until: Instant,
     is_over: &'a dyn Fn() -> bool,
 }
 
-/// A link, and the passage of who has it.
+/// A link, and the permission of the thread that uses it.
 struct Taken<'a> {
-    // In this order, so that the place is free when the next goes through.
+    // The link is dropped first, so that its place is free when the next thread goes through the gate.
     link: r2d2::PooledConnection<ConnectionManager>,
     _checkout: Option<Checkout<'a>>,
 }
@@ -105,9 +107,9 @@ impl Pool {
         Self::closing_after(route, size, IDLE, CLOSE_EVERY)
     }
 
-    /// Makes a pool that looks for connections every `look_every`, and closes those that nobody has used for `idle`.
+    /// Makes a pool that looks for unused connections every `look_every`, and closes those not used for `idle`.
     fn closing_after(route: Route, size: u32, idle: Duration, look_every: Duration) -> Self {
-        // r2d2's own default is three threads, which would have nothing to do.
+        // r2d2's default is three threads, most of which would have no work.
         let threads = ScheduledThreadPool::builder()
             .num_threads(1)
             .on_drop_behavior(OnPoolDropBehavior::DiscardPendingScheduled)
@@ -117,7 +119,7 @@ impl Pool {
         let places = r2d2::Pool::builder()
             .max_size(size)
             .test_on_check_out(false)
-            // A place does not expire; the connection in it does, below.
+            // Places do not expire. The task below closes the connections in them.
             .idle_timeout(None)
             .max_lifetime(None)
             .thread_pool(Arc::clone(&threads))
@@ -126,26 +128,26 @@ impl Pool {
         let weak = Arc::downgrade(&places);
         threads.execute_with_fixed_delay(look_every, look_every, move || {
             if let Some(places) = weak.upgrade() {
-                // A task that panics would not be called again.
+                // The pool of threads does not call a task again after a panic.
                 survived(|| close_idle(&places, idle));
             }
         });
         let gate = Gate {
             state: Mutex::new(State {
                 free: size,
-                hasty: 0,
+                priority_waiting: 0,
             }),
             changed: Condvar::new(),
         };
         Self { places, gate }
     }
 
-    /// Waits for a free link; in haste, before those who are not. Every [`LOOK_EVERY`] it looks whether the call
-    /// `is_over`, and stops waiting if it is.
+    /// Waits for a free link. With priority it waits before all others. Every [`LOOK_EVERY`] it calls `is_over`, and
+    /// stops waiting if the call is over.
     ///
     /// # Errors
     ///
-    /// [`FailureKind::Unavailable`] if no link became free within `wait`, or before the call was over.
+    /// Returns [`FailureKind::Unavailable`] if no link became free within `wait`, or before the call was over.
     pub(crate) fn link(
         &self,
         wait: Duration,
@@ -158,11 +160,11 @@ impl Pool {
             is_over,
         };
         let taken = if has_priority {
-            self.has_priority(&wait)
+            self.with_priority(&wait)
         } else {
             self.in_turn(&wait)
         };
-        // Looked at once more, so that no request of a call that is over keeps others waiting.
+        // One more look, so that no request of a call that is over delays others.
         let taken = taken.filter(|_| !is_over());
         taken.ok_or_else(|| {
             let waited = begun.elapsed();
@@ -175,16 +177,16 @@ impl Pool {
     }
 
     fn in_turn(&self, wait: &Wait<'_>) -> Option<Taken<'_>> {
-        let passage = self.gate.check_out(wait)?;
+        let checkout = self.gate.check_out(wait)?;
         Some(Taken {
             link: self.place(wait)?,
-            _checkout: Some(passage),
+            _checkout: Some(checkout),
         })
     }
 
-    fn has_priority(&self, wait: &Wait<'_>) -> Option<Taken<'_>> {
+    fn with_priority(&self, wait: &Wait<'_>) -> Option<Taken<'_>> {
         let link = self.places.try_get().or_else(|| {
-            let _haste = self.gate.hurry();
+            let _priority = self.gate.close();
             self.place(wait)
         })?;
         Some(Taken {
@@ -214,22 +216,21 @@ impl Wait<'_> {
     }
 }
 
-/// Closes the connections of the free links that have not been used for so long; they are opened again when they are
-/// needed.
+/// Closes the connections of the free links that have not been used for `idle`. They connect again on their next use.
 fn close_idle(places: &r2d2::Pool<ConnectionManager>, idle: Duration) {
-    // All are taken out before one goes back, or the same would come again and again.
+    // All links are taken out before one goes back. Otherwise the same link would come again and again.
     let mut free = Vec::new();
     while let Some(link) = places.try_get() {
         free.push(link);
     }
-    // The one that was used last goes back last, since the pool gives out first what came back last.
+    // The link that was used last goes back last, because the pool gives out first the link that came back last.
     while let Some(mut link) = free.pop() {
         link.close_if_idle(idle);
     }
 }
 
 impl Gate {
-    /// Waits for its turn; returns `None` if the turn does not come before the wait is over.
+    /// Waits until the gate is open. Returns `None` if the wait is over first.
     fn check_out(&self, wait: &Wait<'_>) -> Option<Checkout<'_>> {
         let mut state = self.state.lock();
         while !state.is_open() {
@@ -237,22 +238,23 @@ impl Gate {
             state = self.changed.wait_for(state, slice);
         }
         state.free -= 1;
-        // Where it is still open, this was perhaps the only one to be woken for it.
+        // Only this thread was notified. If the gate is still open, another thread may go through.
         if state.is_open() {
             self.changed.notify_one();
         }
         Some(Checkout(self))
     }
 
-    fn hurry(&self) -> Priority<'_> {
-        self.state.lock().hasty += 1;
+    /// Closes the gate until the result is dropped.
+    fn close(&self) -> Priority<'_> {
+        self.state.lock().priority_waiting += 1;
         Priority(self)
     }
 }
 
 impl State {
     fn is_open(&self) -> bool {
-        self.free > 0 && self.hasty == 0
+        self.free > 0 && self.priority_waiting == 0
     }
 }
 
@@ -265,7 +267,7 @@ impl Drop for Checkout<'_> {
 
 impl Drop for Priority<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().hasty -= 1;
+        self.0.state.lock().priority_waiting -= 1;
         self.0.changed.notify_one();
     }
 }
@@ -306,9 +308,9 @@ mod tests {
         Pool::new(route(server, &Settings::default()), size)
     }
 
-    /// Many that ask, and one in haste among them: it has the next place.
+    /// Many threads only ask, and one has priority: it gets the next place.
     #[test]
-    fn who_is_in_haste_waits_for_nobody_who_only_asks() {
+    fn a_request_with_priority_gets_the_next_place() {
         const ASKING: u32 = 200;
         for size in [1, 3] {
             let pool = pool(size);
@@ -325,17 +327,17 @@ mod tests {
                         drop(link);
                     });
                 }
-                let hasty = scope.spawn(|| {
+                let with_priority = scope.spawn(|| {
                     let link = pool.link(SOON, true, &never).expect("it comes free");
                     let before = served.load(Ordering::SeqCst);
                     drop(link);
                     before
                 });
-                while waiting.load(Ordering::SeqCst) < ASKING || pool.gate.state.lock().hasty == 0 {
+                while waiting.load(Ordering::SeqCst) < ASKING || pool.gate.state.lock().priority_waiting == 0 {
                     thread::yield_now();
                 }
                 drop(held.pop());
-                assert_eq!(hasty.join().expect("no panic"), 0);
+                assert_eq!(with_priority.join().expect("no panic"), 0);
                 drop(held);
             });
             assert_eq!(served.load(Ordering::SeqCst), ASKING);
@@ -344,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_longer_than_told() {
+    fn a_wait_ends_at_its_time_limit() {
         let pool = pool(1);
         let held = pool.link(SOON, false, &never).expect("it is free");
         let short = Duration::from_millis(20);
@@ -366,7 +368,7 @@ mod tests {
         let over = AtomicBool::new(false);
         let is_over = || over.load(Ordering::SeqCst);
         thread::scope(|scope| {
-            // One waits at the gate, the other for a place.
+            // One thread waits at the gate, the other for a place.
             let waits = [false, true].map(|has_priority| {
                 let (pool, is_over) = (&pool, &is_over);
                 scope.spawn(move || pool.link(SOON * 10, has_priority, is_over).is_err())
@@ -379,14 +381,14 @@ mod tests {
             assert!(begun.elapsed() < SOON);
         });
         drop(held);
-        // Nor does it get a free one.
+        // A call that is over does not get a free place either.
         assert!(pool.link(SOON, false, &is_over).is_err());
         assert!(pool.link(SOON, false, &never).is_ok());
     }
 
-    /// The one that was given back last is the one that is surely open.
+    /// The link that came back last has the connection that is most surely open.
     #[test]
-    fn closing_the_idle_ones_keeps_the_order_in_which_they_are_given_out() {
+    fn closing_idle_connections_keeps_the_order_of_checkouts() {
         let pool = pool(3);
         let all: Vec<_> = (0..3)
             .map(|_| pool.link(SOON, false, &never).expect("it is free"))
@@ -404,7 +406,7 @@ mod tests {
         assert_eq!(again, order);
     }
 
-    /// The renewal thread has nothing to do with it: it may never have run, or has ended.
+    /// The renewal thread has no part in it: it may never have run, or has ended.
     #[test]
     fn connections_that_nobody_uses_are_closed() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -419,7 +421,7 @@ mod tests {
                 let (mut stream, _) = listener.accept().expect("somebody connects");
                 stream.set_read_timeout(Some(SOON)).expect("a connection");
                 let mut piece = [0; 4096];
-                // Until the connection is closed.
+                // Serves until the connection is closed.
                 while stream.read(&mut piece).expect("not in time") > 0 {
                     stream.write_all(b"+PONG\r\n").expect("a connection");
                 }

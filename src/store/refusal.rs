@@ -3,10 +3,12 @@
 use crate::config::Server;
 use crate::error::{Failure, FailureKind, Mode, on_a_line};
 
-/// What a server's error answer means. The request was not carried out: the scripts do first what can fail. Only what no
-/// script expects may strike one that is half done, such as a command that this user is not allowed.
+/// Returns the failure that a server's error answer means.
 ///
-/// The words are the server's, its code first. A server or proxy may quote the password in them, long after the login.
+/// The server did not carry out the request, because the first commands of a script are those that can fail. But a
+/// script may fail half done for a reason that it does not expect, such as a command that this user may not run.
+///
+/// The text is the server's, after its code. A server or proxy may quote the password in it, even long after the login.
 #[allow(
     clippy::needless_pass_by_value,
     reason = "an answer is used up by its meaning, as by the two below"
@@ -14,7 +16,7 @@ use crate::error::{Failure, FailureKind, Mode, on_a_line};
 pub(super) fn refusal(server: &Server, error: redis::ServerError) -> Failure {
     const ELSEWHERE: [&str; 3] = ["MOVED", "ASK", "CROSSSLOT"];
     const DENIED: [&str; 3] = ["NOAUTH", "WRONGPASS", "NOPERM"];
-    // A right that is missing for a command of a script: Redis 7.0 and older, then Redis 7.2, Valkey, and newer.
+    // The words for a command of a script that this user may not run: of Redis up to 7.0, then of Redis 7.2 and Valkey.
     const NOT_ALLOWED: [&str; 2] = ["The user executing the script", "ACL failure in script:"];
     const PASSING: [&str; 11] = [
         "LOADING",
@@ -30,7 +32,7 @@ pub(super) fn refusal(server: &Server, error: redis::ServerError) -> Failure {
         "MAXCLIENTS",
     ];
     let text = error.details().unwrap_or_default();
-    // A command of more than 10 parts is refused to a stranger before it is looked at.
+    // The server rejects a command of more than 10 parts before the login, and does not read it.
     let stranger = text.starts_with("Protocol error: unauthenticated")
         || NOT_ALLOWED
             .iter()
@@ -48,7 +50,7 @@ pub(super) fn refusal(server: &Server, error: redis::ServerError) -> Failure {
     };
     let raised = is_wrapped(&error) || text.contains("@user_script:");
     let code = error.code();
-    // Where in which script it happened says nothing to a user.
+    // The place in a script tells a user nothing.
     let text = match text.rsplit_once(" script: ") {
         Some((said, place)) if place.contains("on @") => said,
         _ => text,
@@ -63,8 +65,9 @@ pub(super) fn refusal(server: &Server, error: redis::ServerError) -> Failure {
     }
 }
 
-/// What an error answer to AUTH means, in the server's words only where they are known word for word: a server that does
-/// not know the command says back what it was sent, and so may whatever else listens there, whichever code it puts before.
+/// Returns the failure that an error answer to AUTH means. It quotes the answer only if the whole text is a known one.
+/// A server that does not know AUTH quotes the command with the password. Any other program at that port may do so too,
+/// after any code.
 pub(super) fn refused_login(server: &Server, error: redis::ServerError) -> Failure {
     const KNOWN: [(&str, &str); 8] = [
         (
@@ -89,14 +92,14 @@ pub(super) fn refused_login(server: &Server, error: redis::ServerError) -> Failu
         return failure;
     }
     let words = match failure.kind {
-        FailureKind::Denied => "the server refuses the login",
-        FailureKind::Unavailable => "the server takes no login now",
+        FailureKind::Denied => "the server rejects the login",
+        FailureKind::Unavailable => "the server accepts no login now",
         _ => "the server does not understand AUTH",
     };
     Failure::plain(failure.kind, false, words)
 }
 
-/// Reads an error answer to SELECT.
+/// Returns the failure that an error answer to SELECT means.
 pub(super) fn refused_database(server: &Server, error: redis::ServerError) -> Failure {
     let text = error.details().unwrap_or_default();
     let is_too_large = text.contains("DB index") || text.contains("out of range");
@@ -113,10 +116,10 @@ pub(super) fn refused_database(server: &Server, error: redis::ServerError) -> Fa
     }
 }
 
-/// Whether an error is one of these.
+/// Returns whether an error has one of these codes.
 ///
 /// Servers before 7.0 wrap the errors of a script's commands: `ERR Error running script (call to f_…):
-/// @user_script:1: -OOM command …`, or, where the script passes the error on, `@user_script: 1: -OOM command …`.
+/// @user_script:1: -OOM command …`. If the script itself returns the error: `@user_script: 1: -OOM command …`.
 pub(super) fn says(error: &redis::ServerError, codes: &[&str]) -> bool {
     let (code, text) = (error.code(), error.details().unwrap_or_default());
     let mut words = text
@@ -125,7 +128,7 @@ pub(super) fn says(error: &redis::ServerError, codes: &[&str]) -> bool {
     codes.contains(&code) || (is_wrapped(error) && words.any(|word| codes.contains(&word)))
 }
 
-/// Whether it is a script's error, in the form of servers before 7.0.
+/// Returns whether it is a script's error in the form of servers before 7.0.
 fn is_wrapped(error: &redis::ServerError) -> bool {
     let text = error.details().unwrap_or_default();
     error.code().starts_with("@user_script") || text.starts_with("Error running script")

@@ -1,12 +1,12 @@
-//! A socket to a server, on which every answer has an end in time.
+//! A socket to a server, with a time limit for each request and its answer.
 //!
-//! The redis crate's own connection has none: its time limit counts from one piece of an answer to the next, so that a
-//! server that says a byte now and then keeps a thread for as long as it likes; and at its end, one that listened waits
-//! for the answer to an UNSUBSCRIBE. Here the limit is for all of a request and its answer, and an answer has a greatest
-//! length, so that no server, nor what was taken for one, makes this process run out of memory.
+//! The redis crate's own connection has no such limit. Its limit restarts at each piece of an answer, so a server that
+//! sends a byte now and then keeps a thread busy without end. At its end, a connection that was subscribed waits for
+//! the answer to an UNSUBSCRIBE. Here one limit is for a request and its whole answer. An answer also has a greatest
+//! length. So no peer, server or not, makes this process run out of memory.
 //!
-//! A request is sent when nothing is owed by either side, and has one answer. Whatever else comes puts them out of step,
-//! and is an error.
+//! A request is sent only if no earlier answer is missing, and it has one answer. Anything else on the connection is an
+//! error.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -21,28 +21,29 @@ use crate::store::frame::Frame;
 #[cfg(feature = "tls")]
 use crate::store::tls;
 
-/// The longest answer, in bytes. A page of 200 locks is some 50,000. What is read of an answer takes up to some twenty
-/// times as much memory, where it is made of the smallest pieces.
-const LONGEST: usize = 8 << 20;
-/// How much is read at a time.
+/// The longest answer, in bytes. A page of 200 locks has about 50,000. An answer takes up to 20 times as much memory
+/// after it is read, if it consists of the smallest values.
+const LONGEST_ANSWER: usize = 8 << 20;
+/// The number of bytes that are read at a time.
 const PIECE: usize = 8 << 10;
-/// A limit on the socket that is so much too long is as good.
-const AS_GOOD: Duration = Duration::from_millis(1);
+/// How much longer than the rest of the time the operating system's limit may be. It is also the shortest limit.
+const TOLERANCE: Duration = Duration::from_millis(1);
 
+/// A connected socket.
 pub(super) struct Socket {
     stream: Stream,
-    /// What has come and was not taken yet, and how far that is measured.
-    came: Vec<u8>,
+    /// The bytes that have come and were not taken yet, and how far `frame` has measured them.
+    received: Vec<u8>,
     frame: Frame,
-    /// Room for a request.
+    /// Room for the bytes of a request.
     packed: Vec<u8>,
 }
 
-/// What went wrong. Nothing more can be asked after it.
+/// The failure of a request. Nothing more can be sent on the socket after it.
 #[derive(Debug)]
 pub(super) enum TransportError {
     Io(io::Error),
-    /// What came is no answer, for this reason.
+    /// The bytes are no answer, for this reason.
     Malformed(String),
 }
 
@@ -52,12 +53,12 @@ enum Stream {
     Tls(Box<rustls::StreamOwned<rustls::ClientConnection, Limited>>),
 }
 
-/// What bytes go through, and for how long.
+/// The socket of the operating system, and the time limit of the request under way.
 struct Limited {
     os: Os,
-    until: Instant,
-    /// The time limit that is set on the socket; none where there is none.
-    set: Option<Duration>,
+    deadline: Instant,
+    /// The time limit that is set on the operating system's socket.
+    os_limit: Option<Duration>,
 }
 
 enum Os {
@@ -66,12 +67,12 @@ enum Os {
 }
 
 impl Socket {
-    /// Connects within `limit`, which begins when the name's addresses are known.
+    /// Connects within `limit`, which begins when the name is resolved.
     pub(super) fn connect(address: &ConnectionAddr, limit: Duration) -> io::Result<Self> {
         let plain = |os| Stream::Plain(Limited::new(os));
         let stream = match address {
             ConnectionAddr::Tcp(host, port) => plain(dial((&**host, *port), limit)?),
-            ConnectionAddr::Unix(path) => plain(dial_here(path, limit)?),
+            ConnectionAddr::Unix(path) => plain(dial_unix(path, limit)?),
             #[cfg(feature = "tls")]
             ConnectionAddr::TcpTls { host, port, .. } => {
                 let client = tls::client(host)?;
@@ -82,7 +83,7 @@ impl Socket {
         };
         Ok(Self {
             stream,
-            came: Vec::new(),
+            received: Vec::new(),
             frame: Frame::default(),
             packed: Vec::new(),
         })
@@ -96,25 +97,25 @@ impl Socket {
     ) -> Result<Value, TransportError> {
         self.send(command, limit)?;
         let answer = self.answer()?;
-        if self.came.is_empty() {
+        if self.received.is_empty() {
             Ok(answer)
         } else {
             Err(TransportError::Malformed("more than one answer".to_owned()))
         }
     }
 
-    /// Sends several commands in one piece, and reads their answers, all within `limit`. `heard` is given each answer with
-    /// its number, and may end it early by an error: the answers after that are not read.
+    /// Sends several commands in one write, and reads their answers, all within `limit`. Calls `take_answer` with each
+    /// answer and its number. If `take_answer` returns an error, the answers after that are not read.
     pub(super) fn requests<E>(
         &mut self,
         commands: &[Cmd],
         limit: Duration,
-        mut heard: impl FnMut(usize, Value) -> Result<(), E>,
+        mut take_answer: impl FnMut(usize, Value) -> Result<(), E>,
     ) -> Result<Result<(), E>, TransportError> {
         if commands.is_empty() {
             return Ok(Ok(()));
         }
-        self.stream.limited().begin(limit);
+        self.stream.limited().start_limit(limit);
         self.packed.clear();
         for command in commands {
             command.write_packed_command(&mut self.packed);
@@ -124,11 +125,11 @@ impl Socket {
             .map_err(TransportError::Io)?;
         for number in 0..commands.len() {
             let answer = self.answer()?;
-            if let Err(ended) = heard(number, answer) {
+            if let Err(ended) = take_answer(number, answer) {
                 return Ok(Err(ended));
             }
         }
-        if self.came.is_empty() {
+        if self.received.is_empty() {
             Ok(Ok(()))
         } else {
             Err(TransportError::Malformed(
@@ -137,9 +138,9 @@ impl Socket {
         }
     }
 
-    /// Sends a command whose answer comes among the [`next`](Self::next) things that are said.
+    /// Sends a command. Its answer comes from [`next`](Self::next), among the messages.
     pub(super) fn send(&mut self, command: &Cmd, limit: Duration) -> Result<(), TransportError> {
-        self.stream.limited().begin(limit);
+        self.stream.limited().start_limit(limit);
         self.packed.clear();
         command.write_packed_command(&mut self.packed);
         let sent = self.stream.write_all(&self.packed);
@@ -147,10 +148,10 @@ impl Socket {
             .map_err(TransportError::Io)
     }
 
-    /// What the server says next by itself; none where that is not all there within `limit`. What has come of it by
-    /// then is kept.
+    /// Returns the next message of the server. Returns `None` if the message is not complete within `limit`. The part
+    /// that has come by then is kept.
     pub(super) fn next(&mut self, limit: Duration) -> Result<Option<Value>, TransportError> {
-        self.stream.limited().begin(limit);
+        self.stream.limited().start_limit(limit);
         match self.answer() {
             Ok(value) => Ok(Some(value)),
             Err(TransportError::Io(error)) if error.kind() == io::ErrorKind::TimedOut => Ok(None),
@@ -158,26 +159,27 @@ impl Socket {
         }
     }
 
+    /// Reads one answer within the limit of the request under way.
     fn answer(&mut self) -> Result<Value, TransportError> {
         loop {
-            let end = self.frame.end(&self.came, LONGEST);
+            let end = self.frame.end(&self.received, LONGEST_ANSWER);
             if let Some(end) = end.map_err(TransportError::Malformed)? {
                 self.frame = Frame::default();
-                let value = redis::parse_redis_value(&self.came[..end]);
-                self.came.drain(..end);
-                self.came.shrink_to(PIECE);
+                let value = redis::parse_redis_value(&self.received[..end]);
+                self.received.drain(..end);
+                self.received.shrink_to(PIECE);
                 return value.map_err(|error| TransportError::Malformed(error.to_string()));
             }
             let mut piece = [0; PIECE];
             match self.stream.read(&mut piece).map_err(TransportError::Io)? {
                 0 => return Err(TransportError::Io(io::ErrorKind::UnexpectedEof.into())),
-                read => self.came.extend_from_slice(&piece[..read]),
+                read => self.received.extend_from_slice(&piece[..read]),
             }
         }
     }
 }
 
-/// Systems differ in what they call it.
+/// Returns whether the time limit was over. Operating systems report that by different errors.
 fn is_timeout(error: &io::Error) -> bool {
     let kinds = [io::ErrorKind::TimedOut, io::ErrorKind::WouldBlock];
     kinds.contains(&error.kind())
@@ -225,36 +227,36 @@ impl Limited {
     fn new(os: Os) -> Self {
         Self {
             os,
-            until: Instant::now(),
-            set: None,
+            deadline: Instant::now(),
+            os_limit: None,
         }
     }
 
-    /// All that follows ends within `limit`.
-    fn begin(&mut self, limit: Duration) {
-        // Settings keep it at an hour at the most.
-        self.until = Instant::now() + limit;
+    /// Begins the time limit of a request: all input and output from now on ends within `limit`.
+    fn start_limit(&mut self, limit: Duration) {
+        // The settings allow at most an hour.
+        self.deadline = Instant::now() + limit;
     }
 
-    /// Sets what is left of the time on the socket, before it is waited for. Most requests are sent and answered in one
-    /// piece each, and have the same limit: what is set is then right to the millisecond, and is not set again.
-    fn limit(&mut self) -> io::Result<()> {
-        let left = self.until.saturating_duration_since(Instant::now());
+    /// Sets the rest of the time on the operating system's socket, before each wait. Most requests and answers are one
+    /// piece each, and have the same limit. The time set before is then right to the millisecond, and is not set again.
+    fn apply_limit(&mut self) -> io::Result<()> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        let is_right = |set: Duration| set >= left && set <= left + AS_GOOD;
-        if !self.set.is_some_and(is_right) {
+        let is_right = |set: Duration| set >= left && set <= left + TOLERANCE;
+        if !self.os_limit.is_some_and(is_right) {
             self.os.set_limit(left)?;
-            self.set = Some(left);
+            self.os_limit = Some(left);
         }
         Ok(())
     }
 
-    /// Does it until it is done or has failed: where a signal is handled meanwhile, it is begun again.
-    fn go<T>(&mut self, mut work: impl FnMut(&mut Os) -> io::Result<T>) -> io::Result<T> {
+    /// Does some work within the time limit. Repeats it if a signal interrupts it.
+    fn repeat_interrupted<T>(&mut self, mut work: impl FnMut(&mut Os) -> io::Result<T>) -> io::Result<T> {
         loop {
-            self.limit()?;
+            self.apply_limit()?;
             match work(&mut self.os) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if is_timeout(&error) => return Err(io::ErrorKind::TimedOut.into()),
@@ -266,7 +268,7 @@ impl Limited {
 
 impl Read for Limited {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        self.go(|os| match os {
+        self.repeat_interrupted(|os| match os {
             Os::Tcp(stream) => stream.read(to),
             Os::Unix(stream) => stream.read(to),
         })
@@ -275,7 +277,7 @@ impl Read for Limited {
 
 impl Write for Limited {
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
-        self.go(|os| match os {
+        self.repeat_interrupted(|os| match os {
             Os::Tcp(stream) => stream.write(from),
             Os::Unix(stream) => stream.write(from),
         })
@@ -301,20 +303,20 @@ impl Os {
     }
 }
 
-/// Tries the addresses that a name stands for, one after the other. They share the time that is left then, so that a
-/// first one that says nothing leaves some for the others.
+/// Connects to the first address of a host that accepts. The addresses share the time, so one that does not answer
+/// leaves time for the others.
 fn dial(host: impl ToSocketAddrs, limit: Duration) -> io::Result<Os> {
     let addresses: Vec<_> = host.to_socket_addrs()?.collect();
-    let until = Instant::now() + limit;
+    let deadline = Instant::now() + limit;
     let mut untried = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
     for address in addresses {
-        let share = until.saturating_duration_since(Instant::now()) / untried;
+        let share = deadline.saturating_duration_since(Instant::now()) / untried;
         untried -= 1;
-        // Not nothing, which is refused.
-        match TcpStream::connect_timeout(&address, share.max(AS_GOOD)) {
+        // A limit of zero would be an error.
+        match TcpStream::connect_timeout(&address, share.max(TOLERANCE)) {
             Ok(stream) => {
-                // Requests are small and wait for their answers: nothing is gained by holding packets back.
+                // A request is small and waits for its answer, so holding packets back would gain nothing.
                 stream.set_nodelay(true)?;
                 return Ok(Os::Tcp(stream));
             }
@@ -324,18 +326,19 @@ fn dial(host: impl ToSocketAddrs, limit: Duration) -> io::Result<Os> {
     Err(last)
 }
 
-/// Connects to a socket of this machine: to one whose queue is full, as that of a stopped server, it takes its time.
-fn dial_here(path: &Path, limit: Duration) -> io::Result<Os> {
-    let until = Instant::now() + limit;
+/// Connects to a Unix socket. If the queue of the listener is full, as that of a stopped server may be, this blocks
+/// until the limit.
+fn dial_unix(path: &Path, limit: Duration) -> io::Result<Os> {
+    let deadline = Instant::now() + limit;
     let address = SockAddr::unix(path)?;
     let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None)?;
     loop {
-        let left = until.saturating_duration_since(Instant::now());
-        // Connecting is bound by what bounds writing.
-        socket.set_write_timeout(Some(left.max(AS_GOOD)))?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        // The operating system limits the time of a connect by the limit for writing.
+        socket.set_write_timeout(Some(left.max(TOLERANCE)))?;
         match socket.connect(&address) {
             Ok(()) => return Ok(Os::Unix(socket.into())),
-            // A signal was handled meanwhile.
+            // A signal interrupted it.
             Err(error) if error.kind() == io::ErrorKind::Interrupted && !left.is_zero() => {}
             Err(error) if is_timeout(&error) => return Err(io::ErrorKind::TimedOut.into()),
             Err(error) => return Err(error),
@@ -351,7 +354,7 @@ mod tests {
 
     use super::*;
 
-    /// A listener with a short queue.
+    /// Returns a listener with a short queue.
     fn listener(address: &SockAddr) -> OsSocket {
         let listener = OsSocket::new(address.domain(), Type::STREAM, None).expect("a socket");
         listener.bind(address).expect("a new address");
@@ -359,7 +362,8 @@ mod tests {
         listener
     }
 
-    /// A listener that lets nobody in any more: its queue is full. Those in it are kept with it.
+    /// Returns a listener that accepts no more connections, because its queue is full, and the connections in that
+    /// queue.
     fn silent() -> (OsSocket, SocketAddr, Vec<TcpStream>) {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let listener = listener(&any.into());
@@ -396,18 +400,18 @@ mod tests {
         let _listener = listener(&SockAddr::unix(&path).expect("a short path"));
         let mut queued = Vec::new();
         let failed = loop {
-            match dial_here(&path, LIMIT) {
+            match dial_unix(&path, LIMIT) {
                 Ok(os) => queued.push(os),
                 Err(error) => break error.kind(),
             }
         };
         std::fs::remove_file(&path).ok();
         assert!(!queued.is_empty(), "nobody was let in");
-        // Where the system does not wait, it refuses.
+        // Some systems refuse the connection at once, and do not wait.
         let kinds = [io::ErrorKind::TimedOut, io::ErrorKind::ConnectionRefused];
         assert!(kinds.contains(&failed), "{failed:?}");
         assert_eq!(
-            dial_here(&path, LIMIT).err().map(|e| e.kind()),
+            dial_unix(&path, LIMIT).err().map(|e| e.kind()),
             Some(io::ErrorKind::NotFound)
         );
     }

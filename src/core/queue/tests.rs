@@ -55,7 +55,7 @@ fn grant(process_lease: u32, units: u32, fences: Fences, quantum_over: Time) -> 
 }
 
 #[test]
-fn a_tenure_passes_until_its_quantum_is_over() {
+fn a_lease_is_handed_on_until_its_quantum_is_over() {
     let mut queue = Queue::new(ALONE);
     let arrive = |queue: &mut Queue<&str, u32>, who| {
         queue.arrive(params(1, true), at(0), |_| Health::Good, || who)

@@ -11,12 +11,12 @@ use crate::store::refusal::refusal;
 use crate::store::route::Budget;
 use crate::store::socket::TransportError;
 
-/// How late the server may answer a WAIT whose time is over: its timer runs every 100 ms.
+/// How late the server may answer a WAIT after its time is over: the server's timer runs every 100 ms.
 const LATE_ANSWER: Duration = Duration::from_millis(110);
 
 impl Link {
-    /// Waits until the replicas have what was written on this connection last; every script that grants or renews
-    /// writes, repeated or not. A write that they have not confirmed in time counts as not replicated.
+    /// Waits until enough replicas have the last write on this connection. Every script that grants or renews writes,
+    /// even if it is repeated. A write that they have not confirmed in time counts as not replicated.
     pub(super) fn confirm(&mut self, budget: &Budget) -> Result<(), Failure> {
         let (route, wanted) = (self.route.clone(), self.route.replicas);
         let server = &route.server;
@@ -24,8 +24,8 @@ impl Link {
         let lost = || Failure::plain(FailureKind::Unavailable, true, words);
         let mut open = self.open.take().ok_or_else(lost)?;
         let limit = budget.left(self.route.io_timeout);
-        // A count is worth more than no answer, so the server gives up before this side does. It notices the end of a WAIT
-        // only up to 100 ms later, by its own timer.
+        // A count is worth more than no answer, so the server's time for the WAIT is shorter than the limit here. The
+        // server notices the end of a WAIT up to 100 ms late.
         let patience = limit.saturating_sub(LATE_ANSWER).max(limit / 2);
         let patience = patience.max(Duration::from_millis(1));
         let too_few = |confirmed| {
@@ -48,7 +48,7 @@ impl Link {
                 let words = "the answer to WAIT is not a number";
                 return Err(Failure::plain(FailureKind::Protocol, true, words));
             }
-            // The server has just answered the script on this connection: it waits for its replicas.
+            // The server has just answered the script on this connection, so only the replicas can be late.
             Err(RequestError::Broken(TransportError::Io(error))) if is_late(&error) => {
                 return Err(too_few(0));
             }
