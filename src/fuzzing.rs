@@ -216,7 +216,7 @@ impl Listening {
                 count += 1;
             }
         }
-        self.guard.check().expect("no message is believed");
+        self.guard.check().expect("no message ends the lease");
         count
     }
 }

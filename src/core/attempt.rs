@@ -6,12 +6,12 @@
 //!
 //! | state | input | next state | step |
 //! | --- | --- | --- | --- |
-//! | `Ask` | go, woken | `AskSent` | send *acquire*: at once the first time, then only past the queue |
+//! | `Ask` | go, woken | `AskSent` | send *acquire*: the first request may go before the queue, the others may not |
 //! | `TakeOver` | go, woken | `TakeOverSent` | send *take-over* of the lease that this process's last guard ended |
 //! | `AskSent`, `TakeOverSent` | go, woken: the request was not written | as from `Ask`, `TakeOver` | the same |
 //! | `AskSent`, `TakeOverSent` | granted in time | `Granted` | done |
-//! | `AskSent`, `TakeOverSent` | granted too late to be believed | `Ask`, new owner | abandon the owner, back off |
-//! | `AskSent`, `TakeOverSent` | the lease on offer may be shared | `Ask` | done: the owner is not used |
+//! | `AskSent`, `TakeOverSent` | granted, but the lease may be over | `Ask`, new owner | abandon the owner, back off |
+//! | `AskSent`, `TakeOverSent` | the offered lease may be shared | `Ask` | done: the owner is not used |
 //! | `AskSent`, `TakeOverSent` | held | `Ask` | a try is done; a wait sleeps until a message, the holder's expiry, or its poll |
 //! | `AskSent`, `TakeOverSent` | held, and the subscription began or ended meanwhile | `Ask` | ask again at once: the queue has the wrong channel |
 //! | `AskSent`, `TakeOverSent` | held by the former owner, whose cancel is on its way | `Ask` | no answer: back off |
@@ -23,12 +23,12 @@
 //! | `TakeOverSent` | failed, outcome unknown or carried out in part | `Ask`, new owner | abandon both owners, back off |
 //! | any but `Granted` | go, woken, but the thread's time is over | the same | done: the next thread may carry the attempt on |
 //!
-//! Backing off means to sleep, unless the failure ends the attempt (the table in `patience`). An answer to another request
-//! counts as a failure of unknown outcome.
+//! Backing off means to sleep, unless the failure ends the attempt (the table in `patience`). An answer to another
+//! request counts as a failure of unknown outcome.
 //!
 //! An owner for which a release or a cancel was sent never asks again. An owner with a request of unknown outcome is
-//! *uncertain* until a lease has passed since the request was sent: Redis may still carry the request out. A thread that
-//! ends such an owner repeats the ending until then ([`super::release_task`]).
+//! *uncertain* until a lease has passed since the request was sent: Redis may still carry the request out. A thread
+//! that ends such an owner repeats the ending until then ([`super::release_task`]).
 
 mod patience;
 mod state;
@@ -60,13 +60,13 @@ const AFTER_EXPIRY: Duration = Duration::from_millis(2);
 pub(crate) struct Attempt {
     /// The name under which Redis knows the attempt.
     owner: Arc<str>,
-    /// How much of the lock the attempt is for.
+    /// The number of units of the lock that the attempt is for.
     units: u32,
     state: State,
     patience: Patience,
-    /// The owner before this one, if too few replicas confirmed its grant. Its key stays until its cancel is carried out.
+    /// The owner before this one, if too few replicas confirmed its grant. Its key stays until its cancel.
     former_owner: Option<Arc<str>>,
-    /// Former owners that nobody has begun to release.
+    /// Former owners whose release has not begun.
     orphaned_owners: Vec<OrphanedOwner>,
 }
 
@@ -217,13 +217,13 @@ impl Attempt {
 
     /// Returns the terms of the next request, and the part of them that its answer is read by.
     fn request(&self, queued: bool, context: &StepContext<'_>) -> (Ask, Sent) {
-        // A lock that was contended will be again; most likely, nobody else wants a lock that was free.
-        let is_passed_on = context.crowded || self.patience.is_contended();
+        // A contended lock is likely to be contended again. A lock that was free most likely has no other waiter.
+        let expects_waiters = context.crowded || self.patience.is_contended();
         let ask = Ask {
             owner: Arc::clone(&self.owner),
             units: self.units,
             lease: context.terms.lease(),
-            fences: if is_passed_on { context.block } else { 1 },
+            fences: if expects_waiters { context.block } else { 1 },
             // An owner in the queue waits its turn.
             shareable_lease: context.shareable_lease.clone().filter(|_| !queued),
             channel: channel(context),
@@ -289,7 +289,7 @@ impl Attempt {
         }
     }
 
-    /// Takes in that the request under way was answered, with any answer.
+    /// Notes that the request under way has an answer, whichever it is.
     fn settle(
         &mut self,
         state: State,
@@ -303,8 +303,8 @@ impl Attempt {
             let lease = context.terms.lease();
             in_redis.note(Uncertain::new(sent, sent + lease, lease));
         }
-        // 2. Every answer to a take-over ends the old lease, and takes its unused fences back. But Redis may still carry
-        //    out an earlier request of the old owner.
+        // 2. Every answer to a take-over ends the old lease, and takes its unused fences back. But Redis may still
+        //    carry out an earlier request of the old owner.
         let has_taken_over = from.is_some();
         let uncertain = from.filter(|from| from.uncertain_until.is_some());
         self.orphaned_owners
@@ -330,7 +330,7 @@ impl Attempt {
         let lease = context.terms.lease();
         let deadline = valid_until(sent, lease);
         let mut in_redis = settled.in_redis;
-        // 1. A lease that may be over is not one: leave its owner behind, and ask under another.
+        // 1. The lease may be over already. Then leave its owner behind, and ask under another.
         if context.now >= deadline {
             in_redis.note(Uncertain::new(sent, sent + lease, lease));
             let state = self.rename(&in_redis, context);
@@ -345,7 +345,7 @@ impl Attempt {
             rest,
             sent,
             deadline,
-            // A lock that was waited for is likely to have other waiters. A take-over would have found them.
+            // A lock that this process waited for is likely to have other waiters. A take-over would have found them.
             contended: contended || (self.patience.is_contended() && !settled.has_taken_over),
             uncertain_until: in_redis
                 .uncertain_until()
@@ -424,21 +424,21 @@ impl Attempt {
                 });
                 self.rename(&in_redis, context)
             }
-            // 4. Nobody has a guard of an unconfirmed grant, so nobody may find the lock held by it.
+            // 4. No guard relies on an unconfirmed grant, so the grant must not keep the lock from others.
             None if is_unconfirmed => self.rename(&in_redis, context),
             // 5. Asking again under the same owner is idempotent.
             None => State::Ask(in_redis),
         }
     }
 
-    /// Leaves the owner behind, to be released. Returns the state to go on from under another.
+    /// Leaves the owner behind, to be released, and makes a new one. Returns the state of the new owner.
     fn rename(&mut self, in_redis: &InRedis, context: &StepContext<'_>) -> State {
         self.leave_behind(in_redis);
         self.owner = owner::generate(context.rng, context.label);
         State::new()
     }
 
-    /// Has the owner released, if Redis may have it.
+    /// Adds the owner to the orphaned owners, if Redis may have it.
     fn leave_behind(&mut self, in_redis: &InRedis) {
         if in_redis.has_owner() {
             self.orphaned_owners.push(OrphanedOwner {

@@ -31,8 +31,7 @@ impl Fences {
         }
     }
 
-    /// Returns the fences of a lease of this kind after a grant of `count` fences. All readers have the last writer's
-    /// fence.
+    /// Returns the fences of a lease of this kind after a grant of `count` fences. All readers have one fence.
     pub(crate) fn granted(kind: Kind, first: u64, count: u64) -> Self {
         Self {
             is_common: kind == Kind::Read,

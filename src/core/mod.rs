@@ -8,8 +8,7 @@
 //! * [`pickup`]: how long a waiter has to pick up a lock that was handed over to it;
 //! * [`release_task`]: the end of a lease in Redis, and of an orphaned owner;
 //! * [`queue`]: the threads of this process that want one name, and how they share a lease; [`ticket_queue`]: those of
-//! them
-//!   that wait;
+//!   them that wait;
 //! * [`fence`]: blocks of fencing tokens;
 //! * [`lease`]: how long a lease is valid, and how it ends;
 //! * [`timer_queue`]: the times at which things are due.

@@ -1,21 +1,20 @@
 //! The threads of this process that want one name.
 //!
-//! A thread that wants a name enters its queue. The first thread that finds no seat is the *delegate*, the only thread of
-//! this process that asks Redis. The others wait behind it, first come, first served. A grant from Redis begins a
-//! *lease*. It is passed from thread to thread in memory, as long as its quantum, its fences and the health of its lease
-//! allow.
+//! A thread that wants a name enters its queue. The first thread that finds no seat is the *delegate*, the only thread
+//! of this process that asks Redis. The others wait behind it, first come, first served. A grant from Redis begins a
+//! *lease*. A lease goes from thread to thread in memory as long as its quantum, its fences and its health allow.
 //!
 //! | state | event | next state | the caller must |
 //! | --- | --- | --- | --- |
 //! | idle | a thread arrives | asking | ask Redis: the thread is the delegate |
 //! | asking | a thread arrives | asking | let it wait; a try gets "held" if that was the last answer, with no failure since |
-//! | asking | this process adopts the lock | held, asking | give the adopter its turn, and pass it to nobody: the delegate is first |
-//! | asking | Redis grants | held | give the delegate its turn, and all who fit in |
+//! | asking | this process adopts the lock | held, asking | give a turn to the adopter, and to no other thread: the delegate is first |
+//! | asking | Redis grants | held | give a turn to the delegate, and to all waiting threads that fit in |
 //! | asking | the delegate gives up | asking / idle | hand its attempt to the next thread / clean up |
-//! | asking | a delegate that waits fails with an error that ends its wait | idle | fail everybody behind it |
+//! | asking | a delegate that waits fails with an error that ends its wait | idle | fail all threads behind it |
 //! | asking | a delegate that tries fails | asking / idle | fail the tries behind it; the next thread that waits asks |
 //! | held | a thread arrives that fits in | held | give it a turn, without a request |
-//! | held | a turn ends, the next thread may have the lease | held | pass it on, without a request |
+//! | held | a turn ends, the next thread may have the lease | held | hand the lease to it, without a request |
 //! | held | the last turn ends, threads wait | asking | let the first ask by *taking over* the lease |
 //! | held | the last turn ends, nobody waits | ending | release |
 //! | held | the lease is lost | asking / idle | let the next thread ask anew |
@@ -26,12 +25,13 @@
 //!
 //! The kind decides how threads share a lease ([`Sharing`]). A mutex has one lease of one seat. The readers of a name
 //! sit in one lease together. A semaphore's permits are leases beside each other. If a kind allows several leases, a
-//! process asks while it holds, so "held" and "asking" are both true. A thread that finds no seat then need not wait for
-//! a lease's end. A lease that ends is released to the first waiter in Redis, which may be this process's own delegate.
+//! process asks while it holds, so "held" and "asking" are both true. A thread that finds no seat then need not wait
+//! for a lease's end. A lease that ends is released to the first waiter in Redis, which may be this process's own
+//! delegate.
 //!
-//! A mutex has one lease, but a thread may adopt a detached hold at any moment. The delegate may be asking then, a
-//! release may be under way, or this process may have lost a lease without knowing. So here, too, several states may be
-//! true at once. Nobody asks until the last lease has ended. If the delegate gives up meanwhile, the threads behind it
+//! A mutex has one lease, but a thread may adopt a claim at any moment. The delegate may be asking then, a release may
+//! be under way, or this process may have lost a lease without knowing. So here, too, several states may be true at
+//! once. Nobody asks until the last lease has ended. If the delegate gives up meanwhile, the threads behind it
 //! wait for that end.
 
 mod delegate;
@@ -74,14 +74,14 @@ struct Waiting<W> {
 /// The part of a lock that a thread wants, and on which terms.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AcquireParams {
-    /// How much of the lock it takes up.
+    /// The number of units that the thread takes up.
     pub(crate) units: u32,
     pub(crate) terms: Terms,
     /// Whether it waits for the lock, or only for an answer.
     pub(crate) waits: bool,
 }
 
-/// A lease, as far as the queue knows it.
+/// The facts about a lease that the queue needs.
 pub(crate) trait HeldLease: Clone {
     /// Returns the number that tells the lease from all others.
     fn number(&self) -> u64;
@@ -89,14 +89,14 @@ pub(crate) trait HeldLease: Clone {
     fn terms(&self) -> Terms;
 }
 
-/// Whether a lease's lease allows it to be passed on.
+/// Whether a lease may go to the next thread in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Health {
     /// Held, renewed, on time.
     Good,
     /// Still held, but not renewed, or late: the next thread asks Redis.
     Poor,
-    /// Still held, and kept from everybody for a while (`min_hold`): it is released, and then the next thread asks.
+    /// Still held, but kept from all threads for a while (`min_hold`): it is released, and then the next thread asks.
     KeptBack,
     Lost,
 }
@@ -125,6 +125,7 @@ pub(crate) type Entrants<W, T> = (Option<Admitted<W, T>>, Vec<Admitted<W, T>>);
 pub(crate) struct Begun<W, T> {
     /// The turn of the thread that asked.
     pub(crate) turn: Turn<T>,
+    /// The waiting threads that share the lease.
     pub(crate) shareable_lease: Entrants<W, T>,
     /// Threads that only tried, and now know that the lock is held.
     pub(crate) tried: Vec<W>,
@@ -206,7 +207,7 @@ impl<W, T: HeldLease> Queue<W, T> {
         Arrival::Queued(self.waiting.push(Waiting { params, waiter }))
     }
 
-    /// Takes out a thread that gives up. Returns false if it waits no longer: a turn or a task is on its way to it.
+    /// Takes out a thread that gives up. Returns false if it has a turn or a task already.
     pub(crate) fn leave(&mut self, ticket: u64) -> bool {
         self.waiting.remove(ticket).is_some()
     }
@@ -216,7 +217,7 @@ impl<W, T: HeldLease> Queue<W, T> {
         self.take_waiting(|_| true)
     }
 
-    /// Returns whether threads wait to which a grant would be passed on.
+    /// Returns whether threads wait that could get a lease in memory.
     pub(crate) fn is_crowded(&self) -> bool {
         !self.waiting.is_empty()
     }
@@ -284,10 +285,10 @@ impl<W, T: HeldLease> Queue<W, T> {
         self.begin(granted, now)
     }
 
-    /// Begins a lease that this process has not from the queue's delegate: one that it adopted, or downgraded.
+    /// Begins a lease that did not come from the delegate's request: an adopted or a downgraded one.
     pub(crate) fn given(&mut self, mut granted: Granted<T>, now: Time) -> Begun<W, T> {
         if self.asking.is_some() && !self.sharing.several {
-            // Passed on here, it would overtake the delegate, and the waiters before the delegate in Redis.
+            // In memory, the lease would go past the delegate, and past the waiters before the delegate in Redis.
             granted.quantum_over = now;
         }
         self.begin(granted, now)
@@ -337,15 +338,15 @@ impl<W, T: HeldLease> Queue<W, T> {
         Some(next)
     }
 
-    /// Ends a delegate whose failure is everybody's. Returns the threads behind it.
+    /// Ends a delegate whose failure counts for all threads behind it. Returns those threads.
     pub(crate) fn failed(&mut self) -> Vec<W> {
         debug_assert!(self.asking.is_some());
         self.asking = None;
         self.close()
     }
 
-    /// Ends a delegate that only tried, and failed. Returns the tries behind it, and the thread that asks next. A thread
-    /// that waits does not fail because another has tried.
+    /// Ends a delegate that only tried, and failed. Returns the tries behind it, and the thread that asks next. A
+    /// thread that waits does not fail because another has tried.
     pub(crate) fn try_failed(&mut self) -> (Vec<W>, Option<W>) {
         debug_assert!(self.asking.is_some());
         self.asking = None;
@@ -378,8 +379,8 @@ impl<W, T: HeldLease> Queue<W, T> {
             // Nobody asks before it is released, unless the kind allows several.
             Health::KeptBack => self.release_task = !self.sharing.several,
         }
-        // 3. It ends here, and the next thread asks to take it over. Until Redis answers that thread, this process holds the
-        //    lock: a try need not ask.
+        // 3. It ends here, and the next thread asks to take it over. Until Redis answers that thread, this process
+        //    holds the lock: a try need not ask.
         if let Some(next) = self.over(index, LastAnswer::Held) {
             return Finish::TakeOver(next, give_back);
         }
@@ -472,7 +473,7 @@ impl<W, T: HeldLease> Queue<W, T> {
         has_room && self.asking.is_none() && !self.release_task
     }
 
-    /// Takes out the threads that only wait for an answer, if theirs `is_answered`. Tries wait only until the first answer.
+    /// Takes out the tries for which `is_answered` returns true. Tries wait only until the first answer.
     fn take_tries(&mut self, is_answered: impl Fn(u32) -> bool) -> Vec<W> {
         self.take_waiting(|params| !params.waits && is_answered(params.units))
     }

@@ -1,19 +1,19 @@
-//! The way out: how a lease, or what an attempt left behind, is ended in Redis.
+//! The end of a lease in Redis, and of an orphaned owner.
 //!
-//! The guard's thread sends the first request. The renewal thread repeats a request that failed until the
-//! key has expired. That may be long after the lease of the thread that ends it: the time until which Redis may keep
-//! the key goes with its owner ([`OrphanedOwner::kept_until`]).
+//! The guard's thread sends the first request. The renewal thread repeats a request that failed until Redis must have
+//! dropped the key. The key may outlast the lease of the thread that ends it, because a lease can be extended. So the
+//! task takes over from its owner the time until which Redis may keep the key ([`OrphanedOwner::kept_until`]).
 //!
 //! | request | answer | next |
 //! | --- | --- | --- |
 //! | release | released, not owner | settled |
 //! | release | others wait | hand over, at once |
 //! | hand over, keep, cancel | released, not owner | settled |
-//! | keep | none by the end of `min_hold` | release; hand over where it has fences to give back |
-//! | any | failed | the same again after a pause, until Redis has dropped the key; then it is given up, and not settled |
+//! | keep | failed until the end of `min_hold` | release; hand over if there are fences to give back |
+//! | any | failed | the same again after a pause, until Redis must have dropped the key; then it is given up, and not settled |
 //!
-//! Settled is not final while the owner is in doubt: a request of unknown outcome may be carried out after its
-//! release. The owner is then cancelled again and again until a lease has passed since that request was sent.
+//! Settled is not final while the owner is uncertain: Redis may carry out a request of unknown outcome after its
+//! release. So the owner is cancelled again and again until a lease has passed since that request was sent.
 
 use std::time::Duration;
 
@@ -24,40 +24,41 @@ use crate::random::{Rng, jittered};
 use crate::sync::Arc;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
-/// Pauses grow to this while the server is out of reach. After any other answer they grow on, to a sixtieth of the time
-/// for which the key may live.
+/// The longest pause while the server cannot be reached. After an answer, pauses grow further, to a sixtieth of the
+/// time for which the key may live.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// What to do next.
+/// The next thing to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Send [`ReleaseTask::verb`].
     Send,
-    /// The same, but not before.
+    /// Send [`ReleaseTask::verb`], but not before this time.
     Later(Time),
-    /// Nothing of it is left.
+    /// End the task.
     Done,
 }
 
+/// The end of one owner in Redis.
 #[derive(Debug)]
 pub(crate) struct ReleaseTask {
     verb: Verb,
-    /// Until when "not there" is not final.
+    /// Until when the answer "not there" is not final.
     uncertain_until: Option<Time>,
-    /// When Redis has dropped the key by itself.
+    /// When Redis must have dropped the key.
     over: Time,
-    /// Until when the lock is kept from everybody, whoever released it (`min_hold`).
+    /// Until when the lock is kept from all processes (`min_hold`).
     kept_back_until: Option<Time>,
     pause: Duration,
     longest_pause: Duration,
-    /// Whether an earlier request may have done the work that a later one then finds done.
+    /// Whether an earlier request may have had its effect, which a later one then finds.
     repeated: bool,
     settled: bool,
     gone: Option<Gone>,
 }
 
 impl ReleaseTask {
-    /// Ends a lease, whose key lives for `lease` or until what the lease knows of.
+    /// Makes a task that ends a lease. Its key lives for `lease`, or longer if the lease was extended.
     pub(crate) fn of_lease(
         process_lease: OrphanedOwner,
         contended: bool,
@@ -83,7 +84,7 @@ impl ReleaseTask {
         Self::new(verb, uncertain_until, kept_until, now, lease)
     }
 
-    /// Ends something that is no lease, or no longer.
+    /// Makes a task that ends an owner without a lease.
     pub(crate) fn of_orphaned_owner(
         orphaned_owner: OrphanedOwner,
         now: Time,
@@ -91,7 +92,7 @@ impl ReleaseTask {
     ) -> Self {
         let (owner, units) = (orphaned_owner.owner, orphaned_owner.units);
         let verb = match orphaned_owner.give_back {
-            // It was a lease. While it is in doubt, cancels follow.
+            // The owner had a lease. While the owner is uncertain, cancels follow.
             Some(_) => Verb::HandOver {
                 owner,
                 units,
@@ -116,7 +117,7 @@ impl ReleaseTask {
         lease: Duration,
     ) -> Self {
         let uncertain_until = uncertain_until.filter(|uncertain_until| *uncertain_until > now);
-        // A lock that is taken at the last moment of the doubt lives for a lease from then.
+        // A request that takes the lock at the last uncertain moment takes it for a lease from then.
         let over = (uncertain_until.unwrap_or(now) + lease).max(kept_until.unwrap_or(now));
         Self {
             verb,
@@ -131,7 +132,7 @@ impl ReleaseTask {
         }
     }
 
-    /// Makes it keep the lock from everybody until then.
+    /// Makes the task keep the lock from all processes until then.
     pub(crate) fn keeping_back(mut self, until: Time, now: Time) -> Self {
         self.kept_back_until = Some(until);
         self.over = self.over.max(until);
@@ -139,12 +140,12 @@ impl ReleaseTask {
         self
     }
 
-    /// Returns whether it keeps the lock from everybody, threads of this process included.
+    /// Returns whether the task keeps the lock from all processes, this one included.
     pub(crate) fn keeps_back(&self) -> bool {
         matches!(self.verb, Verb::Keep { .. })
     }
 
-    /// Sets for how long the lock is kept back, if that is counted from `now`. Called before each request.
+    /// Sets how long the lock is kept, counted from `now`. Called before each request.
     pub(crate) fn brought_up_to(&mut self, now: Time) {
         let Some(until) = self.kept_back_until else {
             return;
@@ -179,7 +180,7 @@ impl ReleaseTask {
         &self.verb
     }
 
-    /// Takes back the end of a lease that was never sent.
+    /// Takes back the task of a lease for which no request was sent.
     pub(crate) fn unsent(self) -> OrphanedOwner {
         debug_assert!(!self.repeated && !self.settled);
         let (owner, units, give_back) = given_up(&self.verb);
@@ -192,12 +193,12 @@ impl ReleaseTask {
         }
     }
 
-    /// Whether the server has answered at all: what is left then is only caution.
+    /// Returns whether Redis has carried out a request that ends the owner. Any further request is only a precaution.
     pub(crate) fn is_settled(&self) -> bool {
         self.settled
     }
 
-    /// Where the lock had gone, if the very first answer was that this owner does not hold it.
+    /// Returns why the owner did not hold the lock, if the first reply was that it did not.
     pub(crate) fn gone(&self) -> Option<Gone> {
         self.gone
     }
@@ -229,7 +230,7 @@ impl ReleaseTask {
         Next::Later((now + self.next_pause()).min(uncertain_until))
     }
 
-    /// `is_transient`: whether the server was only out of reach, so that a link that comes back is noticed soon.
+    /// Notes a failed request. `is_transient`: the server could only not be reached, so the next try comes soon.
     pub(crate) fn failed(&mut self, now: Time, is_transient: bool, rng: &dyn Rng) -> Next {
         self.repeated = true;
         if now >= self.over {
@@ -340,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_in_doubt_is_cancelled_until_a_lease_has_passed() {
+    fn an_uncertain_owner_is_cancelled_until_a_lease_has_passed() {
         let mut release_task =
             ReleaseTask::of_orphaned_owner(orphaned_owner(Some(at(0) + LEASE)), at(0), LEASE);
         let mut now = at(0);
@@ -375,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ending_is_repeated_for_as_long_as_the_key_may_live() {
+    fn a_release_is_repeated_for_as_long_as_the_key_may_live() {
         let rng = SystemRng::new();
         let kept_until = at(0) + LEASE * 20;
         let kept = OrphanedOwner {
@@ -454,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leftover_gives_its_unused_fences_back_and_is_cancelled_while_in_doubt() {
+    fn an_orphaned_owner_gives_its_fences_back_and_is_cancelled_while_uncertain() {
         let unused = Some(GiveBack { used: 1, last: 9 });
         let left = OrphanedOwner {
             give_back: unused,

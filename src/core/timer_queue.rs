@@ -216,8 +216,7 @@ impl WorkerTimer {
         early
     }
 
-    /// Returns how long the thread sleeps after it has done all work that is due; `None` if it ends. `next` is due
-    /// next.
+    /// Returns how long the thread sleeps after all work that is due, until `next` at most; `None` if it ends.
     pub(crate) fn rest(&mut self, now: Time, next: Option<Time>) -> Option<Duration> {
         if std::mem::take(&mut self.used) || next.is_some() {
             self.idle_since = None;
@@ -242,8 +241,7 @@ impl WorkerTimer {
 }
 
 /// Returns when a lease is renewed that was confirmed by a request sent at `sent`. That is after a third of the lease,
-/// so two more chances remain. It is earlier by up to a 24th of the lease, so leases that were acquired together drift
-/// apart.
+/// so two more chances remain. It is earlier by up to a 24th, so leases that were acquired together drift apart.
 pub(crate) fn renewal_due(sent: Time, lease: Duration, jitter: u64) -> Time {
     let (most, jitter) = (lease / 3, (jitter >> 48) as u32);
     // The top 16 bits are a fraction in 65,536ths.
@@ -257,8 +255,7 @@ pub(crate) fn retry_after(lease: Duration) -> Duration {
 }
 
 /// Returns how long before its time a lease may be renewed together with others. A wake-up and a request each cost as
-/// much as many renewals. The time is less than [`retry_after`], so a renewal that has just failed is not repeated at
-/// once.
+/// much as many renewals. The time is less than [`retry_after`], so a failed renewal is not repeated at once.
 pub(crate) fn gathered_within(lease: Duration) -> Duration {
     (lease / 80).min(Duration::from_millis(250))
 }
@@ -316,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_just_failed_is_not_gathered() {
+    fn a_renewal_that_has_just_failed_is_not_gathered() {
         for lease in [10, 1_000, 30_000, 86_400_000].map(Duration::from_millis) {
             assert!(gathered_within(lease) < retry_after(lease));
         }

@@ -1,7 +1,7 @@
 //! How long an attempt goes on without a grant, and how it ends for the thread that drives it.
 //!
-//! A wait goes on until its thread's deadline. A failure ends it in the cases of this table, the first that fits; in all
-//! others, the attempt backs off.
+//! A wait goes on until its thread's deadline. A failure ends it in the cases of this table, the first that fits; in
+//! all others, the attempt backs off.
 //!
 //! | failure | the attempt ends |
 //! | --- | --- |
@@ -38,9 +38,9 @@ pub(super) enum Wait {
     NotBegun,
     /// A thread of this process waits: failures are waited out.
     Begun,
-    /// The same, and the lock is contended: a thread of this process has just passed it on.
+    /// A wait has begun, and this process had the lock just now, so the lock is contended.
     Contended,
-    /// The same, and Redis answered "held" at this time.
+    /// A wait has begun, and Redis answered "held" at this time.
     Held(Time),
 }
 
@@ -70,8 +70,8 @@ impl Patience {
         self.outage.take_if(|outage| !outage.outlives_an_answer());
     }
 
-    /// Returns the end for this thread, if its time or the limit of an outage is over. A try that was not answered still
-    /// has its one request.
+    /// Returns the end for this thread, if its time or the limit of an outage is over. A try that was not answered
+    /// still has its one request.
     pub(super) fn end(&self, context: &StepContext<'_>) -> Option<Step> {
         let is_over = match context.until {
             None => self.is_contended(),
@@ -92,7 +92,7 @@ impl Patience {
         cut_short: bool,
         context: &StepContext<'_>,
     ) -> Step {
-        // 1. A permanent failure is everybody's.
+        // 1. A permanent failure ends the attempt for all threads.
         if !failure.is_transient() {
             return Step::Done(Outcome::Failed(failure));
         }
@@ -105,7 +105,7 @@ impl Patience {
             };
             return Step::Done(Outcome::TimeOver(result));
         }
-        // 3. Nobody waits for the failure to pass.
+        // 3. This was a try, or no wait has begun: the failure is returned.
         let waits = self.has_begun() || context.waits_through_outages;
         if context.until.is_none() || !waits {
             return Step::Done(Outcome::Failed(failure));
@@ -118,7 +118,7 @@ impl Patience {
         }
     }
 
-    /// Returns the result of a thread whose deadline `cut` its last request short. `None`: the answer before was "held".
+    /// Returns the result of a thread whose deadline `cut` its last request short. `None`: it had the answer "held".
     fn before(&self, cut: Failure, context: &StepContext<'_>) -> Option<Failure> {
         let was_held = matches!(self.wait, Wait::Held(at) if at >= context.arrived);
         self.failure().or_else(|| (!was_held).then_some(cut))

@@ -10,7 +10,7 @@ use crate::message::{GiveBack, Reply, Verb};
 use crate::random::Rng;
 use crate::sync::Arc;
 
-/// The present, as an attempt needs it for a step.
+/// The facts about the present that an attempt needs for a step.
 pub(crate) struct StepContext<'a> {
     pub(crate) now: Time,
     /// When the driving thread called.
@@ -19,11 +19,11 @@ pub(crate) struct StepContext<'a> {
     /// When the driving thread gives up; `None` if it only tries.
     pub(crate) until: Option<Time>,
     pub(crate) subscription: SubscriptionState,
-    /// How many fences a grant reserves if the lock will be passed on.
+    /// How many fences a grant reserves if the lease will go to other threads.
     pub(crate) block: u64,
-    /// A lease of this process that more threads may share, if nobody else waits.
+    /// A lease of this process that more threads may share, if no other process waits.
     pub(crate) shareable_lease: Option<Arc<str>>,
-    /// Into how many units the lock is divided.
+    /// The number of units of the lock.
     pub(crate) total_units: u32,
     /// Whether other threads of this process wait.
     pub(crate) crowded: bool,
@@ -89,7 +89,7 @@ pub(crate) struct Grant {
     /// A reading of the clock from before the request.
     pub(crate) sent: Time,
     pub(crate) deadline: Time,
-    /// Whether other processes are known, or likely, to wait for it.
+    /// Whether other processes wait for the lock, or are likely to.
     pub(crate) contended: bool,
     /// Until when Redis may still carry out a request of unknown outcome.
     pub(crate) uncertain_until: Option<Time>,

@@ -1,4 +1,4 @@
-//! Single steps of an attempt, each beside the answer that brings it about.
+//! Tests of the single steps of an attempt, each with the answer that causes it.
 
 use super::*;
 use crate::config::Terms;
@@ -9,7 +9,7 @@ use crate::random::SystemRng;
 const LEASE: Duration = Duration::from_secs(30);
 const START: Time = Time::from_nanos(1 << 50);
 
-/// An attempt, and the present as its thread sees it.
+/// An attempt, and the facts about the present that its thread sees.
 struct Scene {
     rng: SystemRng,
     now: Time,
@@ -80,7 +80,7 @@ impl Scene {
 
     fn failed(&mut self, kind: FailureKind, unknown: bool) -> Step {
         let sent = self.now;
-        let failure = Failure::plain(kind, unknown, "bad weather");
+        let failure = Failure::plain(kind, unknown, "a fault of the test");
         self.step(Input::Failed {
             sent,
             failure,
@@ -128,11 +128,11 @@ fn a_free_lock_is_one_request_with_one_fence() {
 }
 
 #[test]
-fn what_was_not_offered_cannot_be_shared() {
+fn a_lease_that_was_not_offered_cannot_be_shared() {
     let mut scene = Scene::waiting();
     scene.send(Input::Go);
     let Step::Done(Outcome::Failed(failure)) = scene.replied(Reply::Shared) else {
-        panic!("it was believed");
+        panic!("the lease was shared");
     };
     assert_eq!(failure.kind, FailureKind::Protocol);
 }
@@ -176,7 +176,7 @@ fn a_wait_queues_only_after_the_first_try_to_subscribe() {
     assert!(sleep_of(scene.replied(held(None)), START) <= poll::NO_SUBSCRIPTION);
 }
 
-/// For each state of the subscription before a request and after it: only what the request named can wake it.
+/// Each state of the subscription before a request and after it: only a message to the named channel wakes it.
 #[test]
 fn a_request_that_named_the_wrong_channel_is_followed_by_another_at_once() {
     let states = [
@@ -195,9 +195,9 @@ fn a_request_that_named_the_wrong_channel_is_followed_by_another_at_once() {
     }
 }
 
-/// It may have been handed the lock, for its pickup window, and the message may be lost or never sent.
+/// The process may have been handed the lock, for its pickup window, and the message may be lost or never sent.
 #[test]
-fn polls_come_within_the_claim_window() {
+fn polls_come_within_the_pickup_window() {
     for (lease_ms, window_ms) in [
         (10, 250),
         (250, 250),
@@ -224,7 +224,7 @@ fn polls_come_within_the_claim_window() {
     }
 }
 
-/// No message tells of its release. Many delegates share what the process may send.
+/// No message announces the release. Many delegates share the number of polls that the process may send.
 #[test]
 fn a_holder_of_another_client_is_polled_more_often() {
     for (delegates, least_ms, most_ms) in [
@@ -267,7 +267,7 @@ fn the_first_error_is_returned_and_later_ones_are_waited_out() {
     scene.send(Input::Go);
     let step = scene.failed(FailureKind::Unavailable, true);
     assert!(matches!(step, Step::Done(Outcome::Failed(_))));
-    // It may still be carried out.
+    // Redis may still carry the request out.
     assert_eq!(
         scene.attempt.abandon()[0].uncertain_until,
         Some(START + LEASE)
@@ -289,7 +289,7 @@ fn the_first_error_is_returned_and_later_ones_are_waited_out() {
             Step::Done(Outcome::Failed(failure)) => break failure,
             other => panic!("{other:?}"),
         }
-        // The same owner: its place in the queue is kept.
+        // The owner is the same, so it keeps its place in the queue.
         match scene.step(Input::Woken) {
             Step::Send(verb) => assert_eq!(*verb.owner(), owner),
             Step::Done(Outcome::Failed(failure)) => break failure,
@@ -328,7 +328,7 @@ fn other_permits_end_a_wait_and_leave_no_place_in_the_queue() {
 }
 
 #[test]
-fn what_will_not_pass_ends_a_wait() {
+fn a_permanent_failure_ends_a_wait() {
     for kind in [
         FailureKind::Denied,
         FailureKind::WrongType,
@@ -352,14 +352,14 @@ fn a_deadline_during_an_outage_is_an_error_for_this_thread_alone() {
     scene.now = START + Duration::from_secs(1);
     let step = scene.failed(FailureKind::Unavailable, false);
     assert!(matches!(step, Step::Done(Outcome::TimeOver(Some(_)))));
-    // The next thread carries it on, under the same owner.
+    // The next thread carries the attempt on, under the same owner.
     let owner = Arc::clone(scene.attempt.owner());
     scene.until = Some(Time::NEVER);
     assert_eq!(*scene.send(Input::Go).owner(), owner);
 }
 
 #[test]
-fn a_grant_after_an_unknown_outcome_stays_in_doubt() {
+fn a_grant_after_an_unknown_outcome_stays_uncertain() {
     let mut scene = Scene::waiting();
     scene.send(Input::Go);
     scene.replied(held(None));
@@ -375,7 +375,7 @@ fn a_grant_after_an_unknown_outcome_stays_in_doubt() {
 }
 
 #[test]
-fn a_grant_by_a_request_that_went_out_twice_stays_in_doubt() {
+fn a_grant_by_a_request_that_was_sent_twice_stays_uncertain() {
     let mut scene = Scene::waiting();
     scene.send(Input::Go);
     let step = scene.step(Input::Replied {
@@ -389,7 +389,7 @@ fn a_grant_by_a_request_that_went_out_twice_stays_in_doubt() {
     assert_eq!(grant.uncertain_until, Some(START + LEASE));
 }
 
-/// A guard holds the lock under this owner: a cancel would end the lock under it.
+/// A guard holds the lock under this owner, so a cancel would end the lock under the guard.
 #[test]
 fn an_attempt_that_was_granted_leaves_nothing_behind() {
     for resent in [false, true] {
@@ -407,7 +407,7 @@ fn an_attempt_that_was_granted_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_grant_past_its_validity_is_not_one() {
+fn a_grant_past_its_validity_is_not_used() {
     let mut scene = Scene::waiting();
     scene.send(Input::Go);
     scene.replied(held(None));
@@ -444,7 +444,7 @@ fn unconfirmed(scene: &mut Scene) -> Step {
     })
 }
 
-/// One cancel is enough: the request was carried out, and cannot be carried out later.
+/// One cancel is enough: Redis has carried the request out, and will not carry it out again.
 #[test]
 fn a_grant_that_too_few_replicas_have_is_cancelled_before_the_next_try() {
     let mut scene = Scene::waiting();
@@ -462,16 +462,16 @@ fn a_grant_that_too_few_replicas_have_is_cancelled_before_the_next_try() {
         assert_eq!(left[0].uncertain_until, Some(scene.now));
         assert_ne!(*scene.attempt.owner(), owner);
         scene.now = until;
-        // The cancel is on its way: that the lock is still held says nothing.
+        // The cancel is on its way, so "held" is no answer yet.
         scene.send(Input::Woken);
         let ttl = None;
         let step = scene.replied(Reply::Held { ttl, holder: owner });
         assert!(matches!(step, Step::Sleep(_)), "{step:?}");
-        // Another holds it for a while.
+        // Another process holds the lock for a while.
         scene.send(Input::Woken);
         scene.replied(held(None));
     }
-    // That others come and go says nothing of the replicas.
+    // Other holders that come and go do not show that the replicas are back.
     scene.now = scene.now + Duration::from_secs(40);
     scene.send(Input::Woken);
     assert!(matches!(unconfirmed(&mut scene), Step::Sleep(_)));
@@ -500,7 +500,7 @@ fn held_by_the_former_owner_is_no_answer_after_a_failure_either() {
         scene.send(Input::Woken);
         assert!(scene.attempt.is_former_owner(&holder), "unknown: {unknown}");
         scene.replied(Reply::Held { ttl: None, holder });
-        // Its thread learns why it has no answer.
+        // The thread learns why it has no answer.
         scene.until = Some(scene.now);
         let step = scene.step(Input::Woken);
         assert!(
@@ -543,7 +543,7 @@ fn a_first_request_that_fails_is_waited_out_if_that_is_asked_for() {
     }
 }
 
-/// For each answer to the request before it.
+/// Each answer to the request before it.
 #[test]
 fn a_request_that_is_cut_short_leaves_the_answer_before_it() {
     let end = START + Duration::from_secs(1);
@@ -621,7 +621,7 @@ fn a_take_over_of_unknown_outcome_leaves_both_owners_behind() {
 }
 
 #[test]
-fn an_answer_to_another_question_takes_nothing_over() {
+fn an_answer_to_another_request_takes_nothing_over() {
     for reply in [Reply::Shared, Reply::Released] {
         let mut scene = Scene::waiting();
         let from = taking_over(&mut scene);
@@ -639,7 +639,7 @@ fn an_answer_to_another_question_takes_nothing_over() {
 
 /// One cancel is enough: Redis will not carry the request out later.
 #[test]
-fn what_was_refused_half_way_leaves_its_owner_behind() {
+fn a_request_that_is_rejected_half_way_leaves_its_owner_behind() {
     for half_done in [false, true] {
         let mut scene = Scene::new(None);
         scene.send(Input::Go);
@@ -677,7 +677,7 @@ fn a_take_over_that_was_not_sent_is_sent_again_or_cleaned_up() {
 }
 
 #[test]
-fn who_takes_a_release_back_keeps_the_patience_of_its_wait() {
+fn a_wait_that_takes_a_release_back_keeps_its_patience() {
     for waits in [false, true] {
         let mut scene = Scene::waiting();
         let from = OrphanedOwner {
@@ -691,7 +691,7 @@ fn who_takes_a_release_back_keeps_the_patience_of_its_wait() {
         scene.send(Input::Go);
         let step = scene.failed(FailureKind::Unavailable, false);
         assert_eq!(matches!(step, Step::Sleep(_)), waits, "{step:?}");
-        // Not taken over, it is still to be released.
+        // The lease was not taken over, so it must still be released.
         assert_eq!(scene.attempt.abandon()[0], from);
     }
 }
@@ -718,7 +718,7 @@ fn a_take_over_that_is_abandoned_leaves_its_unused_fences_to_be_given_back() {
 }
 
 #[test]
-fn a_take_over_from_an_owner_in_doubt_leaves_that_owner_behind() {
+fn a_take_over_from_an_uncertain_owner_leaves_that_owner_behind() {
     for reply in [GRANTED, held(None)] {
         let mut scene = Scene::waiting();
         let from = OrphanedOwner {

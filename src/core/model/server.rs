@@ -43,13 +43,13 @@ impl Server {
         self.queue.retain(|(queued, ..)| queued != owner);
     }
 
-    fn next_waiter(&mut self, me: &Arc<str>, believed: Duration, now: Time) -> Option<Arc<str>> {
+    fn next_waiter(&mut self, me: &Arc<str>, max_silence: Duration, now: Time) -> Option<Arc<str>> {
         while let Some((head, seen, named)) = self.queue.pop_front() {
             if head == *me {
                 return Some(head);
             }
-            let is_heard = !named || !self.deaf.contains(&head);
-            if now.since(seen) <= believed && is_heard {
+            let has_subscriber = !named || !self.deaf.contains(&head);
+            if now.since(seen) <= max_silence && has_subscriber {
                 if named {
                     self.published.push(Arc::clone(&head));
                 }

@@ -3,7 +3,7 @@
 /// A request of the delegate that Redis has not granted yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DelegateRequest {
-    /// How much of the lock it asks for.
+    /// The number of units that it asks for.
     pub(super) units: u32,
     pub(super) answer: LastAnswer,
 }
@@ -15,7 +15,7 @@ pub(super) enum LastAnswer {
     None,
     /// "Held": Redis does not give this much of the lock.
     Held,
-    /// "Held", and the delegate stands in the queue in Redis. Nobody gets past it, not even for less of the lock.
+    /// "Held", and the delegate stands in the queue in Redis. No process gets past it, not even for fewer units.
     Queued,
 }
 

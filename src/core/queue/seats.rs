@@ -4,7 +4,7 @@ use crate::clock::Time;
 use crate::core::fence::Fences;
 use crate::message::{GiveBack, Sharing};
 
-/// A grant, as the queue keeps it.
+/// The facts about a grant that the queue needs.
 #[derive(Debug)]
 pub(crate) struct Granted<T> {
     pub(crate) process_lease: T,
@@ -56,7 +56,7 @@ impl<T: Clone> Seats<T> {
         self.quantum_over = quantum_over;
     }
 
-    /// Gives a thread its turn; `None` if the fences are used up.
+    /// Gives a thread its turn. Returns `None` if the fences are used up.
     pub(super) fn admit(&mut self) -> Option<Turn<T>> {
         let fence = self.fences.take()?;
         self.taken += 1;

@@ -1,4 +1,4 @@
-//! A queue beside a plain model, and its rules one by one.
+//! Tests of the queue: its rules one by one, and random histories beside a plain model.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const BESIDE: Sharing = Sharing {
     several: true,
 };
 
-/// It is its number.
+/// A lease that is only its number.
 impl HeldLease for u32 {
     fn number(&self) -> u64 {
         (*self).into()
@@ -67,7 +67,7 @@ fn a_lease_is_handed_on_until_its_quantum_is_over() {
     assert_eq!(begun.turn.fence, 100);
     assert!(begun.shareable_lease.0.is_none() && begun.next.is_none());
     let Finish::HandedOn((Some(("b", turn)), _)) = queue.finish(9, at(49), Health::Good) else {
-        panic!("not passed on");
+        panic!("not handed on");
     };
     assert_eq!(turn.fence, 101);
     let Finish::TakeOver("c", Some(back)) =
@@ -85,7 +85,7 @@ fn a_lease_is_handed_on_until_its_quantum_is_over() {
 }
 
 #[test]
-fn other_terms_take_over_instead_of_being_passed_to() {
+fn a_thread_with_other_terms_takes_over() {
     let mut queue: Queue<&str, u32> = Queue::new(ALONE);
     let mut other = params(1, true);
     queue.arrive(other, at(0), |_| Health::Good, || "a");
@@ -110,7 +110,7 @@ fn readers_sit_together_until_the_quantum_is_over_and_then_ask_anew() {
     let begun = queue.granted(grant(1, 1, fences(), at(50)), at(0));
     assert_eq!(begun.shareable_lease.0.map(|(_, turn)| turn.fence), Some(7));
     assert!(matches!(arrive(&mut queue, at(49)), Arrival::Turn(_)));
-    // The old lease goes on for those who are in it; nobody else joins them, nor waits for their end.
+    // The old lease goes on for the threads that are in it. No other thread joins them, or waits for their end.
     assert!(matches!(arrive(&mut queue, at(50)), Arrival::Delegate));
     queue.granted(grant(2, 1, fences(), at(100)), at(50));
     assert!(matches!(arrive(&mut queue, at(51)), Arrival::Turn(turn) if turn.process_lease == 2));
@@ -125,7 +125,7 @@ fn readers_sit_together_until_the_quantum_is_over_and_then_ask_anew() {
 }
 
 #[test]
-fn permits_are_asked_for_one_after_the_other_and_passed_to_their_equals() {
+fn permits_are_asked_for_in_turn_and_handed_on_to_equal_requests() {
     let mut queue: Queue<&str, u32> = Queue::new(BESIDE);
     let arrive = |queue: &mut Queue<&str, u32>, units, who| {
         queue.arrive(params(units, true), at(0), |_| Health::Good, || who)
@@ -136,7 +136,7 @@ fn permits_are_asked_for_one_after_the_other_and_passed_to_their_equals() {
     assert!(matches!(arrive(&mut queue, 1, "d"), Arrival::Queued(_)));
     let begun = queue.granted(grant(1, 1, Fences::new(1, 9), at(50)), at(0));
     assert_eq!(begun.next, Some("b"), "there may be another");
-    // While b asks, a's goes to nobody: c is first and wants two.
+    // While b asks, the lease of a goes to no thread: c is first and wants two units.
     assert!(matches!(
         queue.finish(1, at(1), Health::Good),
         Finish::Release(_)
@@ -144,7 +144,7 @@ fn permits_are_asked_for_one_after_the_other_and_passed_to_their_equals() {
     let begun = queue.granted(grant(2, 1, Fences::new(10, 9), at(50)), at(2));
     assert_eq!(begun.next, Some("c"));
     let Finish::HandedOn((Some(("d", _)), _)) = queue.finish(2, at(3), Health::Good) else {
-        panic!("not passed on");
+        panic!("not handed on");
     };
 }
 
@@ -191,9 +191,9 @@ struct Model {
     sharing: Sharing,
     waiting: Vec<(u64, u32, bool, u64)>,
     asking: Option<(u32, LastAnswer)>,
-    /// With their units.
+    /// The leases, each with its units.
     process_leases: Vec<(u32, u32)>,
-    /// Those that are passed to nobody.
+    /// The leases that go to no further thread.
     shut: Vec<u32>,
     turns: Vec<Turn<u32>>,
     release_task: bool,
@@ -265,7 +265,7 @@ impl Model {
         })
     }
 
-    /// Whether this process has all of it.
+    /// Returns whether this process holds the whole lock.
     fn is_held(&self) -> bool {
         !self.sharing.several && !self.process_leases.is_empty()
     }

@@ -3,9 +3,8 @@
 -- KEYS  for each lock: lock, fence, queue, waiters
 -- ARGV  1 'named' if the caller named the locks, 'found' if a scan found the keys, which may be no locks
 -- Reply for each lock {units of the lock (0 for a mutex), last fence, number of waiters, {for each holder: owner, ttl
--- ms,
---       units}}. Or nil if the lock has neither holder nor waiter, or if a key that a scan found is no lock. The reply
---       to 'found' may end early, after a lock with very many holders.
+--       ms, units}}. Or nil if the lock has neither holder nor waiter, or if a key that a scan found is no lock. The
+--       reply to 'found' may end early, after a lock with very many holders.
 -- Idempotent because it only reads.
 local OURS = '^lh1:%x[%x-]+:[!-~]*$'
 -- The longest value with an owner of ours, bytes; and the longest value of another client that a scan may show.

@@ -1,8 +1,7 @@
 -- Ends a lease, and keeps the lock from everybody for a while longer (min_hold). value.lua and queue.lua come before.
 --
 -- KEYS  the locks alone: for a missing companion in a slot that is being moved, the server answers TRYAGAIN. If fences
--- are
---       given back: one lock and its fence.
+--       are given back: one lock and its fence.
 -- ARGV  1 owner  2 ms for which the lock is kept  3 its units if several owners share the lock, else 0
 --       4 last fence used  5 last of its block (both '' if there are none to give back)
 -- Reply 1 kept  0 one of the keys is gone  -1 another owner holds one of them
@@ -23,8 +22,8 @@ local function keep(key)
   if value ~= owner and value ~= owner .. MARK then return owner_in(value) == owner and 1 or -1 end
   -- KEPT begins with the mark. A marked value has that already.
   local rest = value == owner and KEPT or string.sub(KEPT, #MARK + 1)
-  -- PEXPIRE comes first, because Redis allows it when memory is full. After a script's first write Redis rejects no
-  -- other.
+  -- PEXPIRE comes first, because Redis allows it when memory is full. After its first write a script may
+  -- always write.
   redis.call('PEXPIRE', key, length)
   if not is_gone(key) then redis.call('APPEND', key, rest) end
   give_back(KEYS[2], ARGV[4], ARGV[5])

@@ -5,8 +5,7 @@
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
 -- ARGV  1 to 9 as in mutex_take.lua (5 is 'poll')  10 the owner that ends  11 last fence used  12 last of its block
--- (both
---       '' if there are none to give back)  13 gap ms  14 quantum ms, see gap.lua
+--       (both '' if there are none to give back)  13 gap ms  14 quantum ms, see gap.lua
 -- Reply as in mutex_take.lua
 -- Idempotent because the new owner replaces the old one: a repeat finds the new owner as holder or in the queue.
 queue, waiters, life, counts_subscribers = KEYS[3], KEYS[4], ARGV[8], ARGV[9]

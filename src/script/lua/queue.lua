@@ -110,8 +110,7 @@ local function wake_head()
   end
 end
 
--- Makes `owner` the holder of a mutex for `ttl` ms, and marks the value if others wait. Returns false if the write
--- fails.
+-- Makes `owner` the holder of a mutex for `ttl` ms, and marks the value if others wait. Returns false on failure.
 local function give(lock, owner, ttl)
   local value = owner
   if redis.call('ZCARD', queue) > 0 then value = owner .. MARK end
