@@ -31,7 +31,7 @@
 //!
 //! A mutex has one lease, but a thread may adopt a claim at any moment. The delegate may be asking then, a release may
 //! be under way, or this process may have lost a lease without knowing. So here, too, several states may be true at
-//! once. Nobody asks until the last lease has ended. If the delegate gives up meanwhile, the threads behind it
+//! once. No thread asks until the last lease has ended. If the delegate gives up meanwhile, the threads behind it
 //! wait for that end.
 
 mod delegate;

@@ -250,7 +250,7 @@ impl ReleaseTask {
     }
 }
 
-/// Returns what a request gives up: the owner, how much of the lock it has, and its unused fences.
+/// Returns the parts of a request that ends an owner: the owner, its units, and its unused fences.
 fn given_up(verb: &Verb) -> (Arc<str>, u32, Option<GiveBack>) {
     let (owner, units, give_back) = match verb {
         Verb::Release { owner, units } | Verb::Cancel { owner, units } => (owner, units, None),

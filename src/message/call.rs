@@ -65,7 +65,7 @@ pub(crate) enum Verb {
         units: u32,
         give_back: Option<GiveBack>,
     },
-    /// Gives up a lock, and keeps it from everybody for `life` from now (`min_hold`).
+    /// Gives up a lock, and keeps it from all processes for `life` from now (`min_hold`).
     Keep {
         owner: Arc<str>,
         units: u32,

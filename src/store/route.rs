@@ -16,7 +16,7 @@ pub(crate) struct Route {
     pub(crate) io_timeout: Duration,
     /// How many replicas must confirm a grant or renewal.
     pub(crate) replicas: u32,
-    /// Whether a connection has asked the server in which mode it runs and what it does when its memory is full. The
+    /// Whether a connection has asked the server for its mode and for its policy when its memory is full. The
     /// first connection of the route asks.
     pub(crate) asked_about_itself: Arc<AtomicBool>,
     /// Signs that the server may have lost its data.

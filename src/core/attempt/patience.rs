@@ -5,12 +5,12 @@
 //!
 //! | failure | the attempt ends |
 //! | --- | --- |
-//! | permanent: denied, wrong type, other permits, an answer that makes no sense | for everybody |
+//! | permanent: denied, wrong type, other permits, an answer that makes no sense | for all threads |
 //! | at or after the thread's deadline | for this thread alone; another may carry the attempt on |
 //! | the same, and only because of the deadline | the same; the answer before the failure counts, if there is one |
-//! | of a try | for everybody |
+//! | of a try | for all threads |
 //! | before a wait has begun | the same, unless the manager waits through outages |
-//! | of an outage that has lasted for its limit, in a wait without a deadline | for everybody |
+//! | of an outage that has lasted for its limit, in a wait without a deadline | for all threads |
 
 use std::time::Duration;
 
@@ -96,7 +96,7 @@ impl Patience {
         if !failure.is_transient() {
             return Step::Done(Outcome::Failed(failure));
         }
-        // 2. A failure after this thread's deadline says nothing to the threads behind it.
+        // 2. A failure after this thread's deadline does not end the attempt for the threads behind it.
         if context.until.is_some_and(|until| context.now >= until) {
             let result = if cut_short {
                 self.before(failure, context)

@@ -1,4 +1,4 @@
-//! The states of an attempt. The table in [`super`] says how one follows another.
+//! The states of an attempt. The table in [`super`] has the transitions.
 
 use std::time::Duration;
 
@@ -77,8 +77,8 @@ impl State {
         }
     }
 
-    /// Returns the state before the request under way. Only the owner's place in the queue stays: it is never certain that
-    /// Redis does not have it.
+    /// Returns the state before the request under way. Only the owner's place in the queue stays: it is never certain
+    /// that Redis does not have it.
     pub(super) fn before_request(self) -> Self {
         match self {
             Self::AskSent { in_redis, .. } => Self::Ask(in_redis),

@@ -74,7 +74,7 @@ pub(crate) enum Outcome {
     /// The thread's time is over. `None`: the last answer was "held". Otherwise this failure kept the thread from an
     /// answer. Another thread may carry the attempt on.
     TimeOver(Option<Failure>),
-    /// It failed for everybody.
+    /// It failed for all threads.
     Failed(Failure),
 }
 

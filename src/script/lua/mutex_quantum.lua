@@ -21,7 +21,7 @@ if held == ARGV[10] or held == ARGV[10] .. MARK then
   if not head or head == ARGV[1] then
     local fence = next_fences(KEYS[2], ARGV[3], ARGV[4])
     if type(fence) == 'table' then return fence end
-    -- SET, because a new lease begins: the time to live must not keep what the old lease was extended to.
+    -- SET, because a new lease begins: an extension of the old lease must not outlast it.
     redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
     return fence
   end

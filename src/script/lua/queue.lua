@@ -19,7 +19,7 @@ end
 local FRONT = -1000000000
 
 -- Puts `owner` at the end of the queue. With `in_front` it comes before all others, but behind earlier ones at the
--- front. An owner that is in the queue already keeps its place, and its time of being seen is renewed.
+-- front. An owner in the queue keeps its place, unless it now comes to the front. Its record is written anew.
 local function join(owner, pickup, units, channel, in_front)
   -- ZSCORE comes first, so that a queue of another type ends the script before it writes anything.
   local ticket = redis.call('ZSCORE', queue, owner)

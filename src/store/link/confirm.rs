@@ -1,4 +1,4 @@
-//! The question whether the replicas have what was written.
+//! The confirmation of a write by replicas.
 
 use std::time::Duration;
 
