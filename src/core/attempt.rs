@@ -376,7 +376,7 @@ impl Attempt {
             return over;
         }
         // 4. Sleep until the next poll, or until the holder's lease expires. A lease that never expires, or is about to
-        //    expire, says nothing: poll.
+        //    expire, gives no time to wake up: poll.
         let poll = if request.channel == channel(context) {
             poll::pause(
                 &context.subscription,
