@@ -135,7 +135,8 @@ impl World {
     }
 
     fn send(&mut self, verb: &Verb, fate: Fate) -> Result<Reply, Failure> {
-        let failure = |unknown| Failure::plain(FailureKind::Unavailable, unknown, "a fault of the test");
+        let failure =
+            |unknown| Failure::plain(FailureKind::Unavailable, unknown, "a fault of the test");
         match fate {
             Fate::Delivered => Ok(self.server.carry_out(verb, self.now)),
             Fate::Unconfirmed => match self.server.carry_out(verb, self.now) {

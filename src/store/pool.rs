@@ -333,7 +333,9 @@ mod tests {
                     drop(link);
                     before
                 });
-                while waiting.load(Ordering::SeqCst) < ASKING || pool.gate.state.lock().priority_waiting == 0 {
+                while waiting.load(Ordering::SeqCst) < ASKING
+                    || pool.gate.state.lock().priority_waiting == 0
+                {
                     thread::yield_now();
                 }
                 drop(held.pop());

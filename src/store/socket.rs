@@ -254,7 +254,10 @@ impl Limited {
     }
 
     /// Does some work within the time limit. Repeats it if a signal interrupts it.
-    fn repeat_interrupted<T>(&mut self, mut work: impl FnMut(&mut Os) -> io::Result<T>) -> io::Result<T> {
+    fn repeat_interrupted<T>(
+        &mut self,
+        mut work: impl FnMut(&mut Os) -> io::Result<T>,
+    ) -> io::Result<T> {
         loop {
             self.apply_limit()?;
             match work(&mut self.os) {
