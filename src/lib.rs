@@ -1,8 +1,8 @@
 //! Distributed locks on Redis for programs with threads and no async runtime.
 //!
-//! A lock is a *lease* in Redis: a key that expires unless it is renewed. This process holds it through a
-//! *guard*, which releases it when dropped. One thread renews every lease, another watches every deadline, and
-//! a guard never claims a lock that it may have lost.
+//! A process holds a lock by a *lease*: the lock's key in Redis expires unless the process renews it. A *guard* holds the
+//! lock for one thread, and releases it when dropped. One thread renews all leases of the process, and another watches
+//! their deadlines. A guard never claims a lock that the process may have lost.
 //!
 //! ```no_run
 //! # struct Db;
@@ -12,106 +12,119 @@
 //! use leasehold::LockManager;
 //!
 //! let locks = LockManager::connect("redis://127.0.0.1/")?;
-//! let guard = locks.lock("orders:42")?; // blocks; released when dropped
-//! db.write("paid", guard.fence());      // the database refuses an older fence
-//! guard.release()?;                     // or just drop(guard); Err(Lost) if it ended early
+//! let guard = locks.lock("orders:42")?; // blocks until this thread holds the lock
+//! db.write("paid", guard.fence());      // the database rejects a smaller fence
+//! guard.release()?;                     // or drop the guard; `Err(Lost)` if the lease ended early
 //! # Ok(()) }
 //! ```
 //!
 //! # The tour
 //!
-//! * [`LockManager`] is made once and cloned freely. [`LockManager::lock`] waits, [`try_lock`] does not,
-//!   [`try_lock_for`] waits for a while, [`with_lock`] runs a closure under the lock.
-//! * [`LockManager::mutex`] gives a [`Mutex`] handle, with a lease, a `max_hold` or an expiry of its own.
-//! * The other kinds: [`ReentrantMutex`], which a thread may lock again; [`RwLock`]; [`Semaphore`]; [`MultiLock`],
-//!   several names at once; and [`RateLimiter`], which is no lock but waits in turn like one.
+//! * A program makes one [`LockManager`], and clones it freely. [`LockManager::lock`] waits, [`try_lock`] does not,
+//!   [`try_lock_for`] waits for a limited time, and [`with_lock`] runs a closure under the lock.
+//! * [`LockManager::mutex`] returns a [`Mutex`] handle, which can set its own lease and `max_hold`.
+//! * The other kinds are [`ReentrantMutex`], which its thread can lock again; [`RwLock`]; [`Semaphore`]; and [`MultiLock`],
+//!   which locks several names at once. A [`RateLimiter`] is not a lock, but its callers wait in order too.
 //! * A [`LockGuard`] derefs to its [`Lease`]: [`fence`], [`remaining`], [`state`], [`check`], [`on_lost`],
 //!   [`extend`].
-//! * [`LockGuard::detach`] makes of a guard a [`Claim`], which is text where it has to be, and [`LockManager::adopt`] makes
-//!   of that a guard again: on another thread, in another process.
-//! * For operators: [`LockManager::inspect`] and [`LockManager::list`] show who holds which lock and how many wait, and
-//!   [`LockManager::force_release`] takes one from a holder that hangs.
-//! * [`Builder`] has the settings: the pool, time limits, prefix, and how long a process may keep a lock to its
-//!   own threads while others wait.
-//! * For those who run it: [`LockManager::stats`] counts and measures, [`Builder::listener`] tells of each
-//!   [`Event`], [`Builder::warn_after`] warns of guards that are held for long.
-//! * Every fault is an [`Error`] of its own kind; "could not ask" is never mistaken for "is held".
+//! * [`LockGuard::detach`] turns a guard into a [`Claim`], which can be written as text. [`LockManager::adopt`] turns a claim
+//!   into a guard again, on another thread or in another process.
+//! * Operators see the holders and the number of waiters by [`LockManager::inspect`] and [`LockManager::list`].
+//!   [`LockManager::force_release`] takes a lock from a holder that hangs.
+//! * [`Builder`] has the settings, such as the lease, the prefix of the names, the pool and the time limits.
+//! * [`LockManager::stats`] counts and measures. A [`listener`](Builder::listener) receives each [`Event`].
+//!   [`Builder::warn_after`] warns of a guard that is held for long.
+//! * Each fault has its own variant of [`Error`]. A call never reports that a lock is held if its request failed.
 //!
-//! Thousands of threads may want one name: within a process the lock passes from thread to thread in memory,
-//! without a request; between processes it is handed to the one that has waited longest, which is woken by a
-//! message. Nobody polls in a herd.
+//! Thousands of threads may want one name. The threads of a process hand the lock to each other in memory, without a
+//! request. Between processes, Redis hands it to the process that has waited longest, and notifies only that process.
 //!
 //! # Where to find it
 //!
-//! | question | answer |
+//! | subject | place |
 //! | --- | --- |
-//! | What can be retried? | [`Error::is_retryable`], and the [table of errors](Error#what-is-retryable) |
-//! | How does the program log in? | [`Builder::username`] and [`Builder::password`], or the [URL](LockManager::single) |
-//! | Which rights does its Redis user need? | [lines to paste](crate#rights-of-a-redis-user) |
-//! | How is one wait cancelled? | by a [`Cancel`], given to a handle with [`cancel_with`](Mutex::cancel_with); [`LockManager::close`] ends all waits |
-//! | How does a job run on one host only? | under [`LockManager::try_lock`], with [`Builder::min_hold`] so that a short job does not run twice |
-//! | How is it logged? | the log target `leasehold`: see [Logging](crate#logging) |
-//! | What is left of a closure's work after a loss? | [`Mutex::run`] returns its result beside the loss; [`Mutex::with`] returns the loss alone |
-//! | How is it measured? | [`LockManager::stats`], [`Distribution`] for histograms, [`Event::kind`] and [`Error::kind`] as labels |
-//! | Can code be generic over the kind of lock? | with the trait [`Lock`] |
+//! | errors that a program may retry | [`Error::is_retryable`], and the [table of errors](Error#what-is-retryable) |
+//! | user and password | [`Builder::username`] and [`Builder::password`], or the [URL](LockManager::single) |
+//! | rights of the Redis user | [lines to paste](crate#rights-of-a-redis-user) |
+//! | cancelling one wait | a [`Cancel`] that a handle gets by [`cancel_with`](Mutex::cancel_with); [`LockManager::close`] ends all waits |
+//! | a job that runs on one host only | [`LockManager::try_lock`]; [`Builder::min_hold`] keeps a short job from running twice |
+//! | log records | the log target `leasehold`: see [Logging](crate#logging) |
+//! | the result of a closure that lost its lock | [`Mutex::run`] returns the result and the loss; [`Mutex::with`] returns the loss alone |
+//! | metrics | [`LockManager::stats`], [`Distribution`] for histograms, [`Event::kind`] and [`Error::kind`] as labels |
+//! | code that is generic over the kind of lock | the trait [`Lock`] |
+//! | panics | [Panics](crate#panics) |
 //!
 //! # What it promises
 //!
-//! 1. **Exclusion.** While the rates of the machines' clocks differ by less than 1 %, no clock of a server
-//!    jumps, and the server keeps its data, at most one exclusive guard of a name reads [`Held`](LeaseState::Held). The
-//!    lease is counted from before the request was sent, less the drift, on a clock that runs through suspend:
-//!    the guard ends before the key does.
-//! 2. **Fencing.** Each exclusive guard of a name has a larger [`fence`] than every earlier one; read guards carry
-//!    the last write's, and permits, of which several are held at a time, each one of its own. Fences follow the
-//!    server's clock in microseconds, so they go on rising after the loss of all data, and after the clock was
-//!    set back by less than [`fence_memory`](Builder::fence_memory). The exceptions: the loss of data *and* a
-//!    clock set back, both at once (a failover to a replica that has missed the record, and whose clock is behind, is
-//!    that too); and two masters at once with different clocks. After a server lost its data there is a third, for a
-//!    moment: a process passes the lock among its own threads until it sees that its connections are closed. That takes a
-//!    few milliseconds, or at most one [`quantum`](Builder::quantum) in a process that has never waited for another. The
-//!    fences of these guards may be smaller than one that the server has granted since.
-//! 3. **No hidden loss.** A holder learns of the loss by its own clock, at the deadline, even if the network is
-//!    dead and the renewal is stuck. `Lost` is final: no late answer revives a lease. [`on_lost`] fires within
-//!    50 ms, from a thread that does no input or output.
-//! 4. **Liveness.** A crashed holder delays the others by its lease at the most (or 250 ms, where the lease is
-//!    shorter), any number of crashed waiters by one pickup window together (twice the `io_timeout`, a second at the
-//!    least; where that is less than 1.5 s and they hang instead of ending, by 1.5 s more). A lost message costs at
-//!    most one poll, a second.
-//! 5. **Nobody else's lock.** Every request compares the owner, may be repeated without harm, and never shortens
-//!    a lease that is held.
+//! 1. **Exclusion.** At most one exclusive guard of a name reads [`Held`](LeaseState::Held). This has three conditions: the
+//!    rates of the machines' clocks differ by less than 1 %, no server's clock jumps, and the server keeps its data. A lease
+//!    is counted from before its request was sent, less 1 % and 2 ms, on a clock that runs through suspend. So the guard
+//!    ends before the key does.
+//! 2. **Fencing.** Each exclusive guard of a name has a larger [`fence`] than every earlier one. A read guard has the fence of
+//!    the last writer. Each permit of a semaphore has its own fence, but these are in no order, because several permits are
+//!    held at once. Fences follow the server's clock in microseconds. So they also rise after the server has lost all its
+//!    data, and after its clock was set back by less than [`fence_memory`](Builder::fence_memory). There are three
+//!    exceptions:
+//!    * The server loses its data *and* its clock is set back. A failover is the same case, if the replica missed the
+//!      last fence and its clock is behind.
+//!    * Two masters exist at once, and their clocks differ.
+//!    * The server lost its data a moment ago. A process hands the lock from thread to thread in memory until it notices
+//!      that its connections were closed. That takes a few milliseconds, or at most one [`quantum`](Builder::quantum) if no
+//!      thread of the process has ever waited for another process. The fences of these guards may be smaller than a fence
+//!      that the server has granted since.
+//! 3. **No hidden loss.** A holder learns of a loss by its own clock, at the deadline, even if the network is dead and the
+//!    renewal thread is stuck. `Lost` is final: no late reply revives a lease. [`on_lost`] fires within 50 ms, from a thread
+//!    that does no I/O.
+//! 4. **Liveness.** A crash delays the other processes for a limited time:
+//!    * by at most the lease of a holder that crashes, or 250 ms if that lease is shorter;
+//!    * by at most one pickup window for any number of waiters that crash together. A *pickup window* is the time that a
+//!      process has to pick up a lock that Redis handed over to it: 1 s, or twice the [`io_timeout`](Builder::io_timeout)
+//!      if that is longer. It is at most the waiter's lease, or 250 ms if that lease is shorter. If the window is shorter
+//!      than 1.5 s, and the waiters hang instead of ending, the delay is 1.5 s longer;
+//!    * by at most one poll, 1 s, for a message that is lost.
+//! 5. **Nobody else's lock.** Every request compares the owner, may be repeated without harm, and never shortens a lease that
+//!    is held.
 //!
 //! # What it does not promise
 //!
-//! Exclusion where the server forgets or misjudges time: past a failover or restart that lost the key, the
-//! eviction of keys (any `maxmemory-policy` but `noeviction`, of which [`Builder::build`] warns in the log), a jump of
-//! the server's clock, a virtual machine that was stopped with the process inside, an operator's
-//! [`force_release`](LockManager::force_release). A lease cannot do that, whoever implements it. For those cases there
-//! is the [`fence`]: have whatever the lock protects refuse a number smaller than the largest it has seen.
+//! No lease in Redis, in any implementation, excludes a second holder in these cases:
 //!
-//! A server's clock that is set forward ends leases early; their holders learn it by their next renewal. One that is set
-//! back keeps what a crashed process held for as much longer; a holder that lives renews, releases and learns of its
-//! deadline as ever.
+//! * A failover or a restart of the server loses the key.
+//! * The server evicts the key, because its memory is full and its `maxmemory-policy` is not `noeviction`. [`Builder::build`]
+//!   logs a warning if that can happen.
+//! * The server's clock jumps.
+//! * A virtual machine is stopped with the process inside.
+//! * An operator calls [`force_release`](LockManager::force_release).
 //!
-//! Also: there is no poisoning; a thread that locks a mutex it holds waits for itself; a foreign client that
-//! takes the same key by polling is outside of the queue and can starve, unless [`Builder::poller_gap`] leaves it a gap.
+//! The [`fence`] is for these cases: let the system that the lock protects reject a fence that is smaller than the largest
+//! it has seen.
+//!
+//! If the server's clock is set forward, leases end early, and their holders learn of it at the next renewal. If the clock
+//! is set back, Redis keeps the lock of a crashed process for that much longer. A live holder renews and releases as before.
+//!
+//! There is no poisoning. A thread that locks a mutex that it already holds waits for itself. A client of another library
+//! polls, outside of the queue, so it can starve: see [`Builder::poller_gap`].
 //!
 //! # On the wire
 //!
-//! A lock is the plain string key that `SET prefix+name owner NX PX lease` makes, released by compare and
-//! delete. So it excludes redis-py's `Lock`, redsync, bsm/redislock, node-redlock, rslock and their kin: the
-//! [`prefix`](Builder::prefix) reaches theirs. Their release sends no message, so a wait for it ends with the
-//! next poll. A waiter of this crate appends `!` to the value, never to a foreign one.
-//! A release within [`min_hold`](Builder::min_hold) appends `!~` to the owner, and a waiter then another `!`. Beside the key stand
-//! `{key}:lh:fence`, `{key}:lh:queue` and `{key}:lh:waiters` (`key:lht:…` where the key has a hash tag of its
-//! own), each with a time to live. A multi-lock is these same keys.
+//! A mutex is the plain string key that `SET prefix+name owner NX PX lease` makes. It is released by compare and delete. So
+//! it excludes the locks of redis-py, redsync, bsm/redislock, node-redlock and rslock on the same key; the
+//! [`prefix`](Builder::prefix) can match their names. A release by another library sends no message, so a waiter finds it at
+//! its next poll.
 //!
-//! Reader-writer locks and semaphores are sorted sets at `prefix+name`: a member `units owner` for each lease, by the
-//! millisecond at which it ends, and two that count. A rate limiter is a list of microseconds.
+//! A waiter appends `!` to the owner, but never to the value of another library. A release within
+//! [`min_hold`](Builder::min_hold) keeps the key, and appends `!~` to the owner; a waiter then appends another `!`. Beside the
+//! key there are `{key}:lh:fence`, `{key}:lh:queue` and `{key}:lh:waiters`, or `key:lht:…` if the key has its own hash tag.
+//! Each of these keys has a time to live. A multi-lock consists of the same keys for each of its names.
+//!
+//! Reader-writer locks and semaphores are sorted sets at `prefix+name`. Each lease is a member `units owner`, and its score
+//! is the millisecond at which it ends. Two further members count the units. A rate limiter is a list of times in
+//! microseconds.
 //!
 //! # Rights of a Redis user
 //!
-//! With an access control list, these lines make a user that can use every kind of lock. Leave out the lines of what the
-//! program does not use.
+//! These lines make a user of an access control list that can use every kind of lock. Leave out the lines that the program
+//! does not need.
 //!
 //! ```text
 //! ACL SETUSER app on >PASSWORD resetkeys ~* resetchannels &leasehold:*
@@ -124,51 +137,66 @@
 //!
 //! | line | for |
 //! | --- | --- |
-//! | 1 | the keys: `~prefix*` for a [`prefix`](Builder::prefix), with `~{prefix*` for the keys beside a lock; the channels |
+//! | 1 | the keys and the channels. For a [`prefix`](Builder::prefix), write `~prefix*`, and `~{prefix*` for the keys beside a lock. |
 //! | 2 | every program: mutexes, reentrant mutexes, multi-locks, claims |
 //! | 3 | reader-writer locks, semaphores |
 //! | 4 | rate limiters |
 //! | 5 | [`replicas`](Builder::replicas) |
 //! | 6 | operators: [`inspect`](LockManager::inspect), [`list`](LockManager::list), [`force_release`](LockManager::force_release) |
 //!
-//! Every user may log in. `SELECT` is for a database other than 0, `INFO` for what [`Builder::build`] asks the server; a
-//! connection works without either. Without the channels, `PUBLISH` or `SUBSCRIBE`, waits poll, and the log says so once.
-//! A call without a right that it needs is [`Error::Denied`].
+//! `AUTH` needs no right. `SELECT` is for a database other than 0. `INFO` is for the question that [`Builder::build`] asks
+//! the server. A connection works without either. Without the channels, `PUBLISH` or `SUBSCRIBE`, waits poll, and one warning
+//! is logged. A call that lacks a right fails with [`Error::Denied`].
 //!
 //! # Logging
 //!
-//! Every record has the log target `leasehold`, and goes to whatever logger the program has installed for the
-//! [`log`](https://docs.rs/log) crate: with `env_logger`, `RUST_LOG=leasehold=debug` shows all of them. No record holds a
+//! Every record has the log target `leasehold`, and goes to the logger that the program has installed for the
+//! [`log`](https://docs.rs/log) crate. With `env_logger`, `RUST_LOG=leasehold=debug` shows all records. No record contains a
 //! password.
 //!
 //! | level | records |
 //! | --- | --- |
-//! | error | a panic that this crate survived; a release that must wait for its lease to end because no thread could be started |
-//! | warn | each loss, at the moment it is found, with fence and owner; a guard held for longer than [`warn_after`](Builder::warn_after); leases that cannot be renewed; a release that failed and is repeated; a server that may evict locks; rights that are missing to publish or subscribe |
-//! | info | leases are renewed again |
-//! | debug | a lock granted, waited for, passed on to a thread of this process, handed over to another process, released; the listener's connection starts again |
+//! | error | a panic that this crate survived; a lock that stays held until its lease ends, because no thread could be started to release it |
+//! | warn | each loss, with fence and owner; a guard that is held for longer than [`warn_after`](Builder::warn_after); leases that cannot be renewed; a release that failed and is repeated; a server that may evict locks; a missing right to publish or subscribe |
+//! | info | the end of a time in which leases could not be renewed |
+//! | debug | a lock that is granted, waited for, handed to the next thread in memory, handed over to another process, or released; a new start of the connection that receives messages |
 //!
-//! A loss is logged by the thread `leasehold-events`, which also calls the [`Listener`]: a logger or listener that blocks
-//! delays no lock, but it delays later records of losses. If more than 4,096 of them wait, further ones are dropped and
-//! counted in [`Stats::events_dropped`].
+//! The thread `leasehold-events` logs losses and long holds, and calls the [`Listener`]. So a logger or listener that blocks
+//! there delays only later events. If more than 4,096 events wait, further ones are dropped, and counted in
+//! [`Stats::events_dropped`].
+//!
+//! Every other record is written by the thread that causes it, such as the calling thread or the renewal thread. A logger
+//! that blocks delays this thread. The thread holds no mutex of this crate meanwhile.
+//!
+//! # Panics
+//!
+//! This holds for every function of the crate, so their own pages have no section on panics:
+//!
+//! * A call panics if the operating system cannot provide random numbers. There is no other panic that a program can cause
+//!   by its arguments or by a fault of the server.
+//! * A panic in a closure of [`with_lock`], or of another such method, releases the lock and reaches the caller.
+//! * A panic in a [`Listener`] or in the program's logger is caught.
+//! * Dropping a guard never panics.
 //!
 //! # Ending without a drop
 //!
-//! A guard that is forgotten ([`std::mem::forget`]) is renewed for as long as its process lives, whatever becomes of its
-//! manager; with a `max_hold` it is released then. A process that exits or is killed releases nothing: what it holds
-//! comes free with its lease, what it has left to the background and not [closed](LockManager::close) too, and its
-//! places in queues are passed over.
+//! A guard that the program forgets ([`std::mem::forget`]) is renewed until the process ends, or until its `max_hold`. This
+//! does not depend on the manager.
+//!
+//! A process that exits or is killed releases nothing. Its locks come free when their leases end. The same is true for a
+//! release that [`background_release`](Builder::background_release) has not sent yet: call [`LockManager::close`] first.
+//! Redis skips the places of the process in queues.
 //!
 //! # Forking
 //!
-//! In a forked child every guard reads lost, every call is [`Closed`](Error::Closed), and a drop touches nothing. A
-//! child is one of `fork(2)`, whoever calls it; a child of `_Fork(3)`, or of a bare `clone(2)` system call past the C
-//! library, is not noticed.
+//! In a forked child every guard reads `Lost`, every call for a lock returns [`Closed`](Error::Closed), and a drop does
+//! nothing. This holds for a child of `fork(2)`, also if other code calls that. A child of `_Fork(3)`, or of a bare
+//! `clone(2)` system call, is not noticed, because the C library does not report it.
 //!
 //! # Features
 //!
-//! * `tls`: `rediss://` by rustls, versions 1.2 and 1.3, with the certificates that the system has at the first
-//!   connection. Where the program has not installed a provider of cryptography, building a manager installs ring's.
+//! * `tls`: `rediss://` URLs by rustls, with TLS 1.2 and 1.3. The trusted certificates are those that the system has at the
+//!   first connection. If the program has not installed a provider of cryptography, building a manager installs ring's.
 //!
 //! # Sources
 //!
