@@ -1,4 +1,4 @@
-//! The manager.
+//! The manager, which hands out locks.
 
 use std::fmt;
 use std::time::Duration;
@@ -19,13 +19,15 @@ use crate::lock::{Handle, Ran};
 use crate::stats::Stats;
 use crate::sync::Arc;
 
-/// Hands out locks. One is enough for a process; clones share everything.
+/// Hands out locks. One manager is enough for a process, and clones share everything.
 ///
-/// It draws connections from a pool for the requests of the callers' threads. The renewal of leases and the
-/// listening for wake-ups have connections of their own, so that any number of waiting threads cannot delay
-/// them. Its threads are started when there is something for them to do, and end when there is nothing left.
+/// The calling threads send their requests on connections from a pool. The renewal of leases has its own connection, and so
+/// has the subscription for messages. So any number of waiting threads does not delay them.
 ///
-/// Dropping the last clone does not end guards that are still held: they keep what they need.
+/// The manager starts up to four threads, each when it is first needed. The threads for renewal and for deadlines end a
+/// while after the last lease. The threads for messages and for events end with the last clone and guard.
+///
+/// Guards stay held when the last clone is dropped. They keep the manager's connections and threads alive.
 ///
 /// # Example
 ///
@@ -51,41 +53,84 @@ pub struct LockManager {
 }
 
 impl LockManager {
-    /// Acquires the lock called `name`, waiting for as long as it takes: [`Mutex::lock`] with the manager's
-    /// settings.
+    /// Acquires the lock called `name`, and waits for as long as it takes: [`Mutex::lock`] with the manager's settings.
     ///
     /// # Errors
     ///
     /// As [`Mutex::lock`].
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
+    /// let guard = locks.lock("orders:42")?;
+    /// println!("held, with fence {}", guard.fence());
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     pub fn lock(&self, name: impl AsRef<str>) -> Result<LockGuard> {
         self.mutex(name).lock()
     }
 
-    /// Acquires the lock called `name` if it is free: [`Mutex::try_lock`] with the manager's settings.
+    /// Acquires the lock called `name` if it is free: [`Mutex::try_lock`] with the manager's settings. Returns `None` if it is
+    /// held. Blocks for at most one request.
     ///
     /// # Errors
     ///
     /// As [`Mutex::try_lock`].
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
+    /// if let Some(guard) = locks.try_lock("nightly-report")? {
+    ///     println!("this host runs the job, with fence {}", guard.fence());
+    /// }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     pub fn try_lock(&self, name: impl AsRef<str>) -> Result<Option<LockGuard>> {
         self.mutex(name).try_lock()
     }
 
-    /// Acquires the lock called `name`, waiting for at most `wait`: [`Mutex::try_lock_for`] with the manager's
-    /// settings.
+    /// Acquires the lock called `name`, and waits for at most `wait`: [`Mutex::try_lock_for`] with the manager's settings.
+    /// Returns `None` if it was held until then.
     ///
     /// # Errors
     ///
     /// As [`Mutex::try_lock_for`].
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
+    /// match locks.try_lock_for("orders:42", Duration::from_millis(500))? {
+    ///     Some(guard) => println!("held, with fence {}", guard.fence()),
+    ///     None => println!("another guard holds it"),
+    /// }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     pub fn try_lock_for(&self, name: impl AsRef<str>, wait: Duration) -> Result<Option<LockGuard>> {
         self.mutex(name).try_lock_for(wait)
     }
 
-    /// Runs `f` under the lock called `name`, waiting for it for at most `wait`: [`Mutex::with`] with the
-    /// manager's settings.
+    /// Runs `f` under the lock called `name`, and returns its result: [`Mutex::with`] with the manager's settings. Waits for the
+    /// lock for at most `wait`.
     ///
     /// # Errors
     ///
-    /// As [`Mutex::with`].
+    /// * [`Error::Lost`]: `f` ran, but the lease ended before `f` did. The result of `f` is dropped: [`run`](LockManager::run)
+    ///   returns it.
+    /// * [`Error::Timeout`]: the lock was held for all of `wait`. `f` did not run.
+    /// * Any other error, as [`Mutex::lock`]: `f` did not run.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
+    /// let fence = locks.with_lock("report", Duration::from_secs(5), |lease| lease.fence())?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     pub fn with_lock<T>(
         &self,
         name: impl AsRef<str>,
@@ -95,12 +140,22 @@ impl LockManager {
         self.mutex(name).with(wait, f)
     }
 
-    /// Runs `f` under the lock called `name`, waiting for it for at most `wait`, and returns its result even if the lease
-    /// was lost meanwhile: [`Mutex::run`] with the manager's settings.
+    /// Runs `f` under the lock called `name`, and returns its result even if the lease was lost meanwhile: [`Mutex::run`] with
+    /// the manager's settings. Waits for the lock for at most `wait`.
     ///
     /// # Errors
     ///
-    /// As [`Mutex::run`].
+    /// As [`Mutex::run`]. After each error `f` did not run.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
+    /// let ran = locks.run("invoices", Duration::from_secs(5), |_| 17)?;
+    /// println!("{} invoices were sent; the lock was lost: {}", ran.value, ran.lost.is_some());
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     pub fn run<T>(
         &self,
         name: impl AsRef<str>,
@@ -110,72 +165,128 @@ impl LockManager {
         self.mutex(name).run(wait, f)
     }
 
-    /// A handle to the mutex called `name`, for settings of its own or for use again and again.
+    /// Returns a handle to the mutex called `name`. A handle can have its own settings, and serves any number of calls.
     ///
-    /// A name has 1 to 1,024 bytes of UTF-8. What is wrong with it comes from the first call.
+    /// A name has 1 to 1,024 bytes of UTF-8. If no lock can have the name, each call of the handle returns
+    /// [`Error::InvalidName`] with the reason. The same holds for the handles of the other kinds.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
+    /// let orders = locks.mutex("orders").lease(Duration::from_secs(10));
+    /// let guard = orders.lock()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     #[must_use]
     pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
         Mutex::new(self.handle(name.as_ref()))
     }
 
-    /// A handle to the mutex called `name` that a thread may lock again while it holds it.
+    /// Returns a handle to the mutex called `name` that a thread can lock again while it holds it. It is the same lock as
+    /// [`mutex`](LockManager::mutex) of that name.
     ///
-    /// It is the same lock as [`mutex`](LockManager::mutex) of that name.
+    /// # Example
+    ///
+    /// ```no_run
+    /// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
+    /// let account = locks.reentrant_mutex("account:7");
+    /// let outer = account.lock()?;
+    /// let inner = account.lock()?; // without a request
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     #[must_use]
     pub fn reentrant_mutex(&self, name: impl AsRef<str>) -> ReentrantMutex {
         ReentrantMutex::new(self.handle(name.as_ref()))
     }
 
-    /// A handle to the reader-writer lock called `name`.
+    /// Returns a handle to the reader-writer lock called `name`.
     ///
-    /// A name is that of one kind of lock at a time: a mutex and a reader-writer lock of one name are told that it
-    /// is the wrong type.
+    /// A name is that of one kind of lock at a time. While a mutex of this name is held, a call of this handle returns
+    /// [`Error::WrongType`], and the other way round.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
+    /// let reader = locks.rwlock("config").read()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     #[must_use]
     pub fn rwlock(&self, name: impl AsRef<str>) -> RwLock {
         RwLock::new(self.handle(name.as_ref()))
     }
 
-    /// A handle to the semaphore called `name`, of so many permits: at least 1, at most 4,294,967,294. All who use
-    /// it at one time must give the same number.
+    /// Returns a handle to the semaphore called `name`, which has `permits` permits: from 1 to 4,294,967,294. All users of the
+    /// semaphore at one time must give the same number, or their calls return [`Error::PermitsDiffer`]. For a number out of
+    /// bounds each call returns [`Error::Config`].
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
+    /// let permit = locks.semaphore("downloads", 8).acquire()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     #[must_use]
     pub fn semaphore(&self, name: impl AsRef<str>, permits: u32) -> Semaphore {
         Semaphore::new(self.handle(name.as_ref()), permits)
     }
 
-    /// A handle to several mutexes, locked all or none. At least one name, and none twice.
+    /// Returns a handle to several mutexes that are locked together, all or none. They are the same locks as
+    /// [`mutex`](LockManager::mutex) of these names. Without a name, or with one name twice, each call returns
+    /// [`Error::Config`].
     ///
-    /// They are the same locks as [`mutex`](LockManager::mutex) of these names.
+    /// # Example
+    ///
+    /// ```no_run
+    /// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
+    /// let guard = locks.multi(["account:7", "account:9"]).lock()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     #[must_use]
     pub fn multi<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> MultiLock {
         MultiLock::new(Arc::clone(&self.engine), names)
     }
 
-    /// A handle to the rate limiter called `name`: at least 1 permit in any window of length `per`, which is from
-    /// 1 ms to a year.
+    /// Returns a handle to the rate limiter called `name`, which admits at most `permits` calls in any window of length `per`.
+    /// `permits` is at least 1, and `per` is from 1 ms to 365 days. For a number out of bounds each call returns
+    /// [`Error::Config`].
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
+    /// locks.rate_limiter("mails", 20, Duration::from_secs(60)).acquire()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     #[must_use]
     pub fn rate_limiter(&self, name: impl AsRef<str>, permits: u32, per: Duration) -> RateLimiter {
         RateLimiter::new(self.handle(name.as_ref()), permits, per)
     }
 
-    /// Takes over a lock that was [detached](LockGuard::detach), in this process or another, with this manager's
-    /// settings, which must have the same prefix. Its lease begins anew; what it was extended to before was for the claim.
-    /// It blocks for one request.
+    /// Takes over a lock that was [detached](LockGuard::detach), in this process or another. Blocks for at most one request.
+    ///
+    /// The manager must have the same prefix as the one that detached the lock. The guard has the settings of this manager, and
+    /// a new lease of its length. An earlier [`extend`](Lease::extend) was for the claim only.
     ///
     /// # Guarantees
     ///
-    /// If several calls adopt one claim, exactly one gets a guard. Its fence is larger than the claim's, and nobody has held the lock
-    /// in between; those who wait for it keep their places.
+    /// If several calls adopt one claim, exactly one of them gets a guard. Its fence is larger than the claim's. Nobody has held
+    /// the lock in between, and waiters keep their places.
     ///
-    /// It may be repeated: after an [`Error::Unavailable`] the same manager is given the lock if its first request was
-    /// carried out and only the answer was lost. Where it is not repeated, such a lock ends with its lease.
+    /// A call may be repeated. If Redis carried out the first request and only its reply was lost, a second call of the same
+    /// manager gets the lock. Without a second call, the lock ends with its lease.
     ///
     /// # Errors
     ///
-    /// * [`Error::Lost`]: the lock is no longer the claim's. Another has adopted it, its lease has ended, or it was lost
-    ///   before it was detached. Also a claim whose fence the lock never gave.
-    /// * [`Error::InvalidName`], [`Error::Closed`]: nothing was sent.
-    /// * [`Error::Unavailable`], [`Error::Denied`], [`Error::WrongType`], [`Error::Protocol`]: the server could not be
-    ///   asked.
+    /// * [`Error::Lost`]: the lock does not belong to the claim any more. Another call has adopted it, its lease has ended, or
+    ///   it was lost before it was detached. A claim whose fence the lock cannot have given returns this error too.
+    /// * [`Error::InvalidName`], [`Error::Closed`]: no request was sent.
+    /// * [`Error::Unavailable`], [`Error::Denied`], [`Error::WrongType`], [`Error::Unsupported`], [`Error::Protocol`],
+    ///   [`Error::Config`] (the server does not have the database): the request failed.
     /// * [`Error::NotReplicated`]: too few [`replicas`](crate::Builder::replicas) confirmed it.
     ///
     /// # Example
@@ -186,7 +297,7 @@ impl LockManager {
     /// let claim = locks.lock("orders:42")?.detach();
     /// // … on another thread, in another process, a little later …
     /// match locks.adopt(&claim) {
-    ///     Ok(guard) => println!("held again, as number {}", guard.fence()),
+    ///     Ok(guard) => println!("held again, with fence {}", guard.fence()),
     ///     Err(leasehold::Error::Lost(lost)) => println!("too late: {lost}"),
     ///     Err(error) => return Err(error),
     /// }
@@ -200,30 +311,46 @@ impl LockManager {
         Handle::new(Arc::clone(&self.engine), name)
     }
 
-    /// What this manager has done so far, over all its clones. It blocks for nothing and asks nobody; also once the
-    /// manager is closed, and in a forked child, which has the figures of the moment at which it was forked.
+    /// Returns the counters and distributions of this manager and all its clones. Does not block, and sends no request.
+    ///
+    /// A closed manager still has its figures. A manager in a forked child has those of the moment of the fork.
     ///
     /// # Example
     ///
     /// ```no_run
-    /// # fn main() -> leasehold::Result<()> {
     /// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
     /// let stats = locks.stats();
     /// println!("{} held, {} lost so far", stats.held, stats.lost());
-    /// # Ok(()) }
+    /// # Ok::<(), leasehold::Error>(())
     /// ```
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.engine.stats()
     }
 
-    /// Ends all waits, of all clones, with [`Error::Closed`](crate::Error::Closed), as every later call, and
-    /// waits for at most `wait` until Redis has replied to every queued release. Returns true if it replied to all.
-    /// Returns false also if the renewal thread gave up a release because Redis did not answer for as long as it may
-    /// have kept the lock. That counts until Redis answers the renewal thread again.
+    /// Closes the manager and all its clones: every wait ends with [`Error::Closed`], and so does every later call. Guards stay
+    /// held, and their leases are renewed, until they are dropped. A request that is on its way may still be granted: then its
+    /// call returns a guard.
     ///
-    /// Guards that are held stay held, and renewed, until they are dropped. What a request that is on its way is granted
-    /// is such a guard too.
+    /// Blocks for at most `wait`, until no call asks Redis any more and Redis has replied to every queued release.
+    ///
+    /// | it returns | if |
+    /// | --- | --- |
+    /// | `true` | Redis has replied to every release |
+    /// | `false` | `wait` was over before that |
+    /// | `false` | the renewal thread gave up a release, because Redis must have dropped the key in the meantime, and has had no reply since |
+    /// | `false` | this is a forked child |
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
+    /// if !locks.close(Duration::from_secs(1)) {
+    ///     eprintln!("some locks stay held until their leases end");
+    /// }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     #[must_use = "false means that something is released only when its lease is over"]
     pub fn close(&self, wait: Duration) -> bool {
         self.engine.close(wait)
