@@ -1,4 +1,4 @@
-//! What operators need: who holds which lock, and a way to break a hold.
+//! Methods for operators: they show the holders of a lock, and take it from one of them.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -15,70 +15,71 @@ use crate::name::LockKey;
 use crate::owner;
 use crate::sync::Arc;
 
-/// What kind of lock a name is in Redis.
+/// The kind of lock that has a name in Redis.
 ///
-/// There a [`ReentrantMutex`](crate::ReentrantMutex) and each name of a [`MultiLock`](crate::MultiLock) are mutexes.
+/// In Redis, a [`ReentrantMutex`](crate::ReentrantMutex) and each name of a [`MultiLock`](crate::MultiLock) are mutexes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
-    /// A [`Mutex`](crate::Mutex), or a lock of another client's.
+    /// A [`Mutex`](crate::Mutex), or a lock of another library.
     Mutex,
     /// A [`RwLock`](crate::RwLock).
     RwLock,
     /// A [`Semaphore`](crate::Semaphore).
     Semaphore {
-        /// How many permits there are, held or not.
+        /// The number of permits of the semaphore, held or free.
         permits: u32,
     },
 }
 
-/// What one holder has of a lock.
+/// The part of a lock that one holder has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Mode {
-    /// All of it: the holder of a mutex, a writer.
+    /// The whole lock: the holder of a mutex, or a writer.
     Exclusive,
-    /// A reader's part.
+    /// The part of one reader.
     Read,
-    /// So many permits.
+    /// This number of permits.
     Permits(u32),
 }
 
-/// A lock, as it stood in Redis when it was looked at.
+/// A lock in Redis, as it was when it was read.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LockInfo {
     /// The name, without the manager's prefix.
     pub name: String,
-    /// What kind of lock it is.
+    /// The kind of the lock.
     pub kind: Kind,
-    /// Who holds it; more than one only where readers or permits are held. The threads of a process may share one.
-    /// Nobody where it is about to be taken by one who waits.
+    /// The holders. There can be several only for readers and permits. The threads of one process may share one holder. The list
+    /// is empty if the lock is about to go to a waiter.
     pub holders: Vec<Holder>,
-    /// How many processes wait for it, whatever the number of their threads. One that has crashed is counted until its
-    /// turn would come.
+    /// The number of places in the lock's queue in Redis. All threads of a process that wait for one kind of lock share a place.
+    /// The place of a process that crashed counts until its turn would come.
     pub waiters: u64,
 }
 
-/// One holder of a lock, as it stood in Redis when it was looked at.
+/// One holder of a lock in Redis, as it was when it was read.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Holder {
-    /// What [`Lease::owner`](crate::Lease::owner) is to the holder's guards, and
-    /// [`force_release`](LockManager::force_release) breaks. A lock that was released, and is kept until its
-    /// [`min_hold`](crate::Builder::min_hold) is over, is shown with its last owner.
+    /// The owner, as the holder's guards return it by [`Lease::owner`](crate::Lease::owner), and as
+    /// [`force_release`](LockManager::force_release) needs it. A lock that was released, and that its
+    /// [`min_hold`](crate::Builder::min_hold) still keeps, has its last owner here.
     pub owner: String,
-    /// The [`label`](crate::Builder::label) of its process; `None` for a client of another kind.
+    /// The [`label`](crate::Builder::label) of the holder's process. `None` for a client of another library.
     pub label: Option<String>,
-    /// The last fence that is remembered for the lock. A reader's is exactly that. That of a mutex's holder or of a
-    /// writer may be smaller, since a process reserves some in advance while its threads pass the lock on.
+    /// The largest fence that the server remembers for the lock. A reader has exactly that fence. The holder of a mutex, or a
+    /// writer, may have a smaller one: its process can reserve fences in advance, to hand the lock from thread to thread.
     ///
-    /// `None` for a permit, for a client of another kind, and where the lock was last given longer ago than
-    /// [`fence_memory`](crate::Builder::fence_memory).
+    /// `None` for a permit, for a client of another library, and after [`fence_memory`](crate::Builder::fence_memory) without a
+    /// grant.
     pub fence: Option<u64>,
-    /// How much longer Redis keeps it if it is not renewed; `None` where it has no end, as some other clients' locks.
+    /// The time until Redis drops the lock, if the holder does not renew it. `None` if it never expires, as some locks of other
+    /// libraries.
     pub ttl: Option<Duration>,
-    /// What it has of the lock.
+    /// The part of the lock that the holder has.
     pub mode: Mode,
 }
 
@@ -114,18 +115,20 @@ impl LockInfo {
     }
 }
 
-/// For operators.
+/// Methods for operators.
 impl LockManager {
-    /// Who holds the lock called `name`, of whatever kind, and how many wait for it. `None` where nobody does either.
+    /// Returns the holders of the lock called `name`, of any kind, and the number of waiters. Returns `None` if the lock is free
+    /// and no process waits for it.
     ///
-    /// It blocks for one request, which changes nothing. A lock of another client's on the same key is shown too. What
-    /// it says may be over when it is read, so it is for people and for figures, and not to decide by.
+    /// Blocks for at most one request, which changes nothing. A lock of another library on the same key is shown too. The lock may
+    /// change right after the reply. So a program may display the result, but must not rely on it.
     ///
     /// # Errors
     ///
-    /// * [`Error::InvalidName`], [`Error::Closed`]: nothing was sent.
-    /// * [`Error::WrongType`]: what has this name is no lock; a rate limiter is none.
-    /// * [`Error::Unavailable`], [`Error::Denied`], [`Error::Protocol`]: the server could not be asked.
+    /// * [`Error::InvalidName`], [`Error::Closed`]: no request was sent.
+    /// * [`Error::WrongType`]: the key of this name is not a lock. A rate limiter is not a lock.
+    /// * [`Error::Unavailable`], [`Error::Denied`], [`Error::Unsupported`], [`Error::Protocol`], [`Error::Config`] (the server
+    ///   does not have the database): the request failed.
     ///
     /// # Example
     ///
@@ -134,8 +137,8 @@ impl LockManager {
     /// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
     /// if let Some(lock) = locks.inspect("orders:42")? {
     ///     for holder in &lock.holders {
-    ///         let who = holder.label.as_deref().unwrap_or("another client");
-    ///         println!("{who} holds it, and {} wait", lock.waiters);
+    ///         let process = holder.label.as_deref().unwrap_or("another client");
+    ///         println!("{process} holds it, and {} wait", lock.waiters);
     ///     }
     /// }
     /// # Ok(()) }
@@ -146,22 +149,29 @@ impl LockManager {
         Ok(seen.map(|seen| LockInfo::new(&key, seen)))
     }
 
-    /// The locks that are held and whose names `pattern` matches: `*` any text, `?` any character, `[a-c]` one of
-    /// these, `\` takes the next character as it is. The manager's prefix comes before it by itself.
+    /// Returns an iterator over the locks whose names `pattern` matches, and that are held or waited for. In a pattern, `*` is
+    /// any text, `?` any character, `[a-c]` one of these characters, and `\` takes the next character as it is. The manager adds
+    /// its prefix to the pattern.
     ///
-    /// Locks are asked for as the iterator is driven, about 200 keys at a time, so that the server is never kept from
-    /// its work; a step blocks until there is a lock to show, which may be many requests where the database holds much
-    /// else. A lock that is held all the while is shown, and once; one that comes or goes meanwhile may be. What is
-    /// remembered meanwhile is 16 bytes for each lock that was shown. An error is the last thing that it gives.
+    /// Each step of the iterator asks Redis for about 200 keys at a time, so the server stays free for other work. A step blocks
+    /// until there is a lock to return. That can take many requests if the database has many other keys. After an error the
+    /// iterator ends.
     ///
-    /// The user's own keys are not shown, with one exception: a string of at most 1,024 bytes whose name was this crate's
-    /// lock within [`fence_memory`](crate::Builder::fence_memory), or is waited for as one, is taken for another client's
-    /// lock, and its value for the owner. So no secret belongs under the name of a lock.
+    /// | lock | result |
+    /// | --- | --- |
+    /// | held during the whole iteration | returned, once |
+    /// | acquired or released meanwhile | may be returned, at most once |
+    ///
+    /// The iterator keeps a hash of 16 bytes for each lock that it has returned.
+    ///
+    /// Other keys of the database are not returned, with one exception: a string of at most 1,024 bytes whose name this crate
+    /// waits for, or has locked within [`fence_memory`](crate::Builder::fence_memory). It counts as a lock of another library,
+    /// and its value as the owner. So do not keep a secret under the name of a lock.
     ///
     /// # Errors
     ///
-    /// As [`inspect`](LockManager::inspect), but no [`Error::WrongType`]. A user of an access control list needs the
-    /// command `SCAN`, and the keys that the pattern matches.
+    /// As [`inspect`](LockManager::inspect), but never [`Error::InvalidName`] or [`Error::WrongType`]. The Redis user needs the
+    /// [rights of line 6](crate#rights-of-a-redis-user) for the keys that the pattern matches.
     ///
     /// # Example
     ///
@@ -184,20 +194,24 @@ impl LockManager {
         .flatten()
     }
 
-    /// Takes the lock called `name`, of whatever kind, from one owner, and hands it to the first who waits, as a release
-    /// does. True if that owner held it; false, with nothing changed, if not. It blocks for one request, and may be
+    /// Takes the lock called `name`, of any kind, from `owner`, and hands it to the first waiter, as a release does. Returns
+    /// `true` if that owner held it. Returns `false`, and changes nothing, if not. Blocks for at most one request, and may be
     /// repeated.
     ///
-    /// For a holder that hangs. `owner` is what [`inspect`](LockManager::inspect) shows, so that nobody else's hold is
-    /// broken by mistake: not even that of the same process, should it have taken the lock anew. It may be a client of
-    /// another kind.
+    /// This is for a holder that hangs. [`inspect`](LockManager::inspect) shows the owner, which may be a client of another
+    /// library. Redis compares the owner, so the call takes the lock from no later holder, not even in the same process.
     ///
-    /// **The lock excludes nobody from what the broken holder still does.** Until it learns of it, its guards read held.
-    /// A process in which any thread has ever waited for a lock learns of it by a message, within milliseconds; any
-    /// other with the next renewal of the lease, a third of its length, or at its deadline where it is not renewed. A
-    /// guard then reads lost, as
-    /// [`Removed`](LostCause::Removed) or [`Taken`](LostCause::Taken), and its [`on_lost`](crate::Lease::on_lost)
-    /// fires. What the lock protects is to be guarded by the [`fence`](crate::Lease::fence): those after it are larger.
+    /// **The lock does not stop the work of the old holder.** Its guards read `Held` until its process learns of the loss:
+    ///
+    /// | process | learns of the loss |
+    /// | --- | --- |
+    /// | a thread of it has ever waited for a lock | by a message, within milliseconds |
+    /// | no thread of it has | at the next renewal, within a third of the lease |
+    /// | the same, and the lease is not renewed | at the deadline of the lease |
+    ///
+    /// Then a guard reads `Lost`, as [`Removed`](LostCause::Removed) or [`Taken`](LostCause::Taken), and its
+    /// [`on_lost`](crate::Lease::on_lost) fires. Let the system that the lock protects check the
+    /// [`fence`](crate::Lease::fence): later guards have larger fences.
     ///
     /// # Errors
     ///
@@ -224,11 +238,11 @@ impl LockManager {
     }
 }
 
-/// A list of locks, page by page; an error is its last.
+/// The iterator of [`LockManager::list`], page by page. After an error it ends.
 struct Listing {
     engine: Arc<Engine>,
     pattern: String,
-    /// Where it goes on; none where it is over.
+    /// The place of the next page; `None` at the end.
     next: Option<Cursor>,
     shown: Shown,
 }
@@ -250,8 +264,8 @@ impl Iterator for Listing {
     }
 }
 
-/// Which locks were shown already: the server may come to a key twice. 128 bits stand for a name, so that no two share
-/// them.
+/// The locks that were returned already: SCAN may return a key twice. A name is kept as a hash of 128 bits, so two names do not
+/// share one.
 #[derive(Default)]
 struct Shown {
     hashers: [RandomState; 2],
@@ -276,7 +290,7 @@ mod tests {
     use crate::store::{Answer, DedicatedConnection, Limits, PubSubEvent, Store};
     use crate::sync::{AtomicU64, Ordering};
 
-    /// A server that comes to some keys again, as one may whose table shrinks, and counts how often it is asked.
+    /// A server that returns some keys twice, as Redis may while a table shrinks. It counts its requests.
     #[derive(Default)]
     struct Repeating(AtomicU64);
 
