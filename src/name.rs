@@ -1,18 +1,18 @@
-//! Names of locks, the keys they live under, and what may be one.
+//! Names of locks, and their keys in Redis.
 //!
-//! A lock called `name` is the Redis key `prefix + name`. What leasehold keeps beside it (the last fence,
-//! the queue) lives in *companion* keys that must share the key's hash slot, so that one script may touch
-//! them all in a cluster. Redis hashes the text between the first `{` and the first `}` after it, where
-//! there is any ([hash tags]); hence two forms:
+//! A lock called `name` is the Redis key `prefix + name`. Beside it, leasehold keeps *companion* keys: the last fence, the
+//! queue, and the waiters. They must share the key's hash slot, so that in a cluster one script may use them all. Redis
+//! hashes the text between the first `{` and the first `}` after it, if there is such a text ([hash tags]). So there are
+//! two forms:
 //!
 //! | the key | its companions |
 //! | --- | --- |
-//! | has no hash tag of its own: `orders:42` | `{orders:42}` + `:lh:…` |
-//! | has one: `{shop}:42` | `{shop}:42` + `:lht:…` |
+//! | has no hash tag: `orders:42` | `{orders:42}` + `:lh:…` |
+//! | has a hash tag: `{shop}:42` | `{shop}:42` + `:lht:…` |
 //!
-//! The suffixes differ because `x` and `{x}` would otherwise share companions. A key that could never
-//! share a slot with its companions (`a}b`, `}x`, `{}x`), or that ends in a suffix and so could *be* a
-//! companion of another lock, is refused.
+//! The suffixes differ because `x` and `{x}` would otherwise share companions. Two sorts of keys are invalid: a key that
+//! cannot share a slot with its companions (`a}b`, `}x`, `{}x`), and a key with such a suffix, because it could be a
+//! companion of another lock.
 //!
 //! [hash tags]: https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#hash-tags
 
@@ -24,43 +24,45 @@ use crate::sync::Arc;
 /// The longest name, in bytes of UTF-8.
 pub(crate) const MAX_NAME: usize = 1024;
 
-/// Beyond it a script's numbers are no longer exact. As microseconds it is reached in the year 2255.
+/// The largest fence. Lua's numbers are not exact beyond it. A clock in microseconds reaches it in the year 2255.
 pub(crate) const LARGEST_FENCE: u64 = (1 << 53) - 1;
 
-/// How every channel of this crate's begins, so that one pattern of an access control list covers them.
+/// The beginning of every channel of this crate, so that one pattern of an access control list matches them all.
 pub(crate) const CHANNEL_PREFIX: &str = "leasehold:";
 
-/// The channel that all listeners hear: the owners whose locks were broken are published there.
+/// The channel to which every process subscribes. `force_release` publishes the owner that it removed there.
 pub(crate) const BROKEN: &str = "leasehold:broken";
 
-/// The keys beside a lock's own.
+/// A key beside the key of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Companion {
-    /// A string: the last fence given.
+    /// A string: the last fence that was given out or reserved.
     Fence,
-    /// A sorted set: the owners that wait, by ticket.
+    /// A sorted set: the owners that wait, in the order of their tickets.
     Queue,
-    /// A hash: for each owner in the queue, when it was last seen and the channel that wakes it.
+    /// A hash: for each owner in the queue, the time at which it was last seen, its channel, and what it asks for.
     Waiters,
 }
 
-/// `(suffix for a key without a hash tag, suffix for a key with one)`, by companion.
+/// The suffixes of each [`Companion`]: for a key without a hash tag, and for a key with one.
 const SUFFIXES: [(&str, &str); 3] = [
     (":lh:fence", ":lht:fence"),
     (":lh:queue", ":lht:queue"),
     (":lh:waiters", ":lht:waiters"),
 ];
 
-/// A name that is fit to be a lock, and its key.
+/// A valid name of a lock, and its key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LockKey {
-    /// The prefix, and what the user calls it.
+    /// The prefix and the name.
     key: Arc<str>,
-    /// The length of the prefix, which is 1,024 bytes at the most.
+    /// The length of the prefix, which is at most 1,024 bytes.
     prefix: u16,
 }
 
 impl LockKey {
+    /// Checks the name.
+    ///
     /// # Errors
     ///
     /// [`Error::InvalidName`] with the reason.
@@ -73,12 +75,14 @@ impl LockKey {
             [prefix, name].concat().into()
         };
         if hash_tag(&key).is_none() && key.contains('}') {
-            return invalid("its braces keep its companion keys out of its hash slot");
+            return invalid(
+                "its braces put the lock and the keys beside it into different hash slots",
+            );
         }
         let is_suffix =
             |(plain, tagged): &(&str, &str)| key.ends_with(plain) || key.ends_with(tagged);
         if SUFFIXES.iter().any(is_suffix) {
-            return invalid("it ends like one of leasehold's own companion keys");
+            return invalid("it ends like a key that leasehold keeps beside a lock");
         }
         Ok(Self {
             key,
@@ -86,7 +90,7 @@ impl LockKey {
         })
     }
 
-    /// What the user calls it.
+    /// Returns the name, without the prefix.
     pub(crate) fn name(&self) -> &str {
         &self.key[usize::from(self.prefix)..]
     }
@@ -95,8 +99,8 @@ impl LockKey {
         &self.key
     }
 
-    /// Where Redis Cluster keeps it, and its companions: CRC-16/XMODEM of what is hashed, modulo 16,384
-    /// ([key distribution model]).
+    /// Returns the hash slot in which Redis Cluster keeps the key and its companions: the CRC-16/XMODEM of the hashed text,
+    /// modulo 16,384 ([key distribution model]).
     ///
     /// [key distribution model]: https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#key-distribution-model
     pub(crate) fn slot(&self) -> u16 {
@@ -119,7 +123,7 @@ impl LockKey {
     }
 }
 
-/// What a lock is about: one name, or several.
+/// The names that a lock is about.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
     One(LockKey),
@@ -128,11 +132,11 @@ pub(crate) enum Target {
 
 #[derive(Debug)]
 pub(crate) struct Set {
-    /// Tells it from all other sets.
+    /// A text that no other set has.
     id: Arc<str>,
-    /// For messages.
+    /// The name of the set in messages.
     name: Arc<str>,
-    /// In the order of their keys.
+    /// The names, in the order of their keys.
     keys: Vec<LockKey>,
 }
 
@@ -143,13 +147,13 @@ impl From<LockKey> for Target {
 }
 
 impl Target {
-    /// All of these names together.
+    /// Returns the set of these names.
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] where there is none, or one is there twice.
+    /// [`Error::Config`] if there is no name, or one name is given twice.
     pub(crate) fn all(mut keys: Vec<LockKey>) -> Result<Self, Error> {
-        // Everybody has them in one order, whatever order they were given in.
+        // Every process has the names in one order, whatever order its caller gave.
         keys.sort_unstable_by(|one, other| one.key.cmp(&other.key));
         if let Some(twice) = keys.windows(2).find(|pair| pair[0].key == pair[1].key) {
             let reason = format!("{:?} is given twice", twice[0].name());
@@ -160,7 +164,7 @@ impl Target {
         }
         let names: Vec<&str> = keys.iter().map(LockKey::name).collect();
         let set = Set {
-            // With their lengths, or `a`, `b` could be taken for `a1:b`.
+            // With the lengths, or the set of `a` and `b` could have the same text as the name `a1:b`.
             id: keys
                 .iter()
                 .flat_map(|key| [key.key.len().to_string(), ":".into(), key.key.to_string()])
@@ -172,7 +176,7 @@ impl Target {
         Ok(Self::Several(Arc::new(set)))
     }
 
-    /// The same names, those of each slot together, in the order of their slots.
+    /// Returns the same names as one target for each slot, in the order of the slots.
     pub(crate) fn by_slot(&self) -> Vec<Self> {
         let mut slots = BTreeMap::<u16, Vec<LockKey>>::new();
         for key in self.keys() {
@@ -188,7 +192,7 @@ impl Target {
         &self.keys()[0]
     }
 
-    /// At least one.
+    /// Returns the names, of which there is at least one.
     pub(crate) fn keys(&self) -> &[LockKey] {
         match self {
             Self::One(key) => std::slice::from_ref(key),
@@ -196,7 +200,7 @@ impl Target {
         }
     }
 
-    /// What messages call it.
+    /// Returns the name for messages.
     pub(crate) fn name(&self) -> &str {
         match self {
             Self::One(key) => key.name(),
@@ -204,7 +208,7 @@ impl Target {
         }
     }
 
-    /// What tells it from others of its kind.
+    /// Returns a text that no other target of the same kind has.
     pub(crate) fn id(&self) -> &Arc<str> {
         match self {
             Self::One(key) => &key.key,
@@ -213,7 +217,7 @@ impl Target {
     }
 }
 
-/// What makes a name unfit whatever its prefix.
+/// Checks the length of a name, which does not depend on the prefix.
 ///
 /// # Errors
 ///
@@ -235,14 +239,14 @@ fn invalid(name: &str, reason: &'static str) -> Error {
     }
 }
 
-/// The part of a key that Redis Cluster hashes instead of the whole, where there is one.
+/// Returns the part of a key that Redis Cluster hashes in place of the whole key. Returns `None` if it hashes the whole.
 fn hash_tag(key: &str) -> Option<&str> {
     let (_, after) = key.split_once('{')?;
     let (tag, _) = after.split_once('}')?;
     (!tag.is_empty()).then_some(tag)
 }
 
-/// A name for an error message: an over-long one is cut.
+/// Returns a name for an error message. A name that is too long is cut.
 fn shortened(name: &str) -> Arc<str> {
     const SHOWN: usize = 64;
     match name.char_indices().nth(SHOWN) {
@@ -258,7 +262,7 @@ mod tests {
 
     const ALL: [Companion; 3] = [Companion::Fence, Companion::Queue, Companion::Waiters];
 
-    /// What Redis Cluster hashes, by the text of its specification rather than by this module's code.
+    /// Returns the part of a key that Redis Cluster hashes. This follows its specification, and not this module's code.
     fn hashed(key: &str) -> &[u8] {
         let bytes = key.as_bytes();
         let Some(open) = bytes.iter().position(|b| *b == b'{') else {
@@ -274,12 +278,12 @@ mod tests {
     fn bad_names_are_refused_with_a_reason() {
         for (name, reason) in [
             ("", "empty"),
-            ("a}b", "hash slot"),
-            ("}x", "hash slot"),
-            ("{}x", "hash slot"),
-            ("{}{x}", "hash slot"),
-            ("{x}:lh:queue", "companion"),
-            ("x:lht:fence", "companion"),
+            ("a}b", "hash slots"),
+            ("}x", "hash slots"),
+            ("{}x", "hash slots"),
+            ("{}{x}", "hash slots"),
+            ("{x}:lh:queue", "beside a lock"),
+            ("x:lht:fence", "beside a lock"),
             (&"x".repeat(MAX_NAME + 1), "1,024"),
             (&"é".repeat(MAX_NAME / 2 + 1), "1,024"),
         ] {
@@ -314,7 +318,7 @@ mod tests {
     }
 
     fn name() -> impl Strategy<Value = String> {
-        // Braces and the suffixes' own letters far more often than chance would have them.
+        // With many braces and parts of the suffixes, which random text would rarely contain.
         proptest::collection::vec(
             prop_oneof![
                 Just("{".to_owned()),
@@ -378,7 +382,7 @@ mod tests {
         assert_eq!(one.name(), "a + b");
         assert!(set(&[]).is_err());
         assert!(set(&["a", "b", "a"]).is_err());
-        // Not even where a name looks like the id of others.
+        // Also if a name looks like the id of a set.
         let [odd, pair] = [set(&["a3:p:b"]), set(&["a", "b"])].map(|set| set.expect("a set"));
         assert_ne!(odd.id(), pair.id());
 
