@@ -1,12 +1,13 @@
 //! A token that ends blocked calls from another thread.
 //!
-//! The token knows the threads that are blocked with it, and nothing of locks or queues: [`Cancel::cancel`] sets its flag
-//! and unparks them. Each thread then leaves its queue itself. So no mutex is held while another is taken.
+//! The token has a flag, and a register of the threads that are blocked with it. It has no reference to locks or queues:
+//! [`Cancel::cancel`] sets the flag and unparks the threads, and each thread leaves its queue itself. So no thread takes a
+//! mutex while it holds another.
 //!
-//! 1. A thread enters the token's register before it parks for the first time, and leaves it when its call ends.
-//! 2. Before each park it looks at the flag.
-//! 3. `cancel` sets the flag before it looks into the register. So either the thread sees the flag, or `cancel` sees the
-//!    thread; an unpark that comes before the park makes that return at once.
+//! 1. A thread enters the register before it parks for the first time, and leaves the register when its call ends.
+//! 2. The thread reads the flag before each park.
+//! 3. `cancel` sets the flag before it reads the register. So either the thread sees the flag, or `cancel` sees the
+//!    thread. If `cancel` unparks the thread before it parks, the park returns at once.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,24 +16,24 @@ use crate::sync::{Arc, AtomicBool, Mutex, Ordering, Thread, thread};
 
 /// A token that ends blocked calls from another thread.
 ///
-/// A handle is given a token by its `cancel_with`, such as [`Mutex::cancel_with`](crate::Mutex::cancel_with).
+/// A handle gets a token by its `cancel_with`, such as [`Mutex::cancel_with`](crate::Mutex::cancel_with).
 /// [`cancel`](Cancel::cancel) ends each call of such a handle that blocks, with
-/// [`Error::Cancelled`](crate::Error::Cancelled). Any number of handles, threads and clones may share a token. It cannot be
-/// reset: make a new one.
+/// [`Error::Cancelled`](crate::Error::Cancelled). Any number of handles, threads and clones may share a token. A token cannot
+/// be reset: make a new one.
 ///
-/// # What the calls do
+/// # The effect on a call
 ///
-/// | the call | after `cancel` |
+/// | the call | result of `cancel` |
 /// | --- | --- |
-/// | begins | `Cancelled`; nothing is sent, and a try returns it too |
-/// | waits behind another thread of this process, or for another process | `Cancelled` at once; it has left the queue, and the next thread or process takes its place |
-/// | waits for a pooled connection | `Cancelled` within a second; this request is not sent |
-/// | waits for Redis's reply | ends when that request ends, at the latest after `connect_timeout` and `io_timeout`. If the lock is granted, the call returns the guard; if it fails with an error that is not [retryable](crate::Error::is_retryable), that error; else `Cancelled` |
-/// | was granted the lock, or was handed it by another thread, before it noticed the cancel | returns the guard: a grant wins |
-/// | waits for its time at a [`RateLimiter`](crate::RateLimiter) | `Cancelled` at once; the place that it took stays taken |
+/// | begins after it, also a try | `Cancelled`; no request is sent |
+/// | waits behind another thread of this process, or for another process | `Cancelled` at once; the next thread or process takes its place in the queue |
+/// | waits for a pooled connection | `Cancelled` within 1 s; the request is not sent |
+/// | waits for Redis's reply | the call ends with the request, at the latest after `connect_timeout` and `io_timeout`. It returns the guard if Redis grants the lock, and an error that is not [retryable](crate::Error::is_retryable) as it is; else `Cancelled` |
+/// | has got the lock, from Redis or from another thread, but has not returned yet | the guard |
+/// | waits for its time at a [`RateLimiter`](crate::RateLimiter) | `Cancelled` at once; the place that the call took stays taken |
 ///
-/// A program that must not work after a cancel looks at [`is_cancelled`](Cancel::is_cancelled) after it has the guard.
-/// Guards are not affected. [`close`](crate::LockManager::close) ends every call of a manager; a token ends only the calls
+/// A program that must not work after a cancel calls [`is_cancelled`](Cancel::is_cancelled) when it has the guard. A token
+/// does not affect guards. [`close`](crate::LockManager::close) ends every call of a manager; a token ends only the calls
 /// of its handles.
 ///
 /// # Example
@@ -66,21 +67,21 @@ struct Shared {
     register: Mutex<Register>,
 }
 
-/// Guarded by the token's mutex.
+/// The threads that are blocked with a token. The token's mutex guards it.
 #[derive(Default)]
 struct Register {
     blocked: HashMap<u64, Thread>,
     next: u64,
 }
 
-/// A blocked call's place in the register; dropping it leaves.
+/// The place of a blocked call in the register. Dropping it leaves the register.
 pub(crate) struct Registered {
     shared: Arc<Shared>,
     number: u64,
 }
 
 impl Cancel {
-    /// Makes a token that is not cancelled.
+    /// Returns a new token that is not cancelled.
     ///
     /// # Example
     ///
@@ -92,11 +93,11 @@ impl Cancel {
         Self::default()
     }
 
-    /// Ends the calls that block with this token, and all that begin later, with
+    /// Ends the calls that block with this token, and all calls that begin later, with
     /// [`Error::Cancelled`](crate::Error::Cancelled).
     ///
-    /// Does not wait for their ends, and does not block. A second call changes nothing. Do not call it in a forked child:
-    /// it can block forever there if a thread of the parent used the token at the fork.
+    /// Does not block: the calls may end after it returns. A second `cancel` changes nothing. Do not use it in a forked
+    /// child. It can block forever there, if a thread of the parent used the token during the fork.
     ///
     /// # Example
     ///
@@ -114,7 +115,7 @@ impl Cancel {
         }
     }
 
-    /// Returns whether it was cancelled. Does not block.
+    /// Returns whether the token is cancelled. Does not block.
     ///
     /// # Example
     ///
@@ -128,7 +129,7 @@ impl Cancel {
         self.shared.cancelled.load(Ordering::SeqCst)
     }
 
-    /// Has the calling thread unparked by [`cancel`](Cancel::cancel), until the result is dropped.
+    /// Registers the calling thread: [`cancel`](Cancel::cancel) unparks it, until the result is dropped.
     pub(crate) fn register(&self) -> Registered {
         let shared = Arc::clone(&self.shared);
         let number = {
@@ -173,7 +174,7 @@ mod tests {
         assert_eq!(blocked(), 0);
     }
 
-    /// At whatever moment the cancel comes, no thread parks past it.
+    /// No thread sleeps past a cancel, whenever the cancel comes.
     #[test]
     fn a_cancel_is_never_slept_through() {
         for _ in 0..2000 {

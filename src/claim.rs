@@ -1,4 +1,4 @@
-//! A hold on a lock that no guard stands for.
+//! Claims: locks that stay in Redis, and that no guard holds.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,20 +11,21 @@ use crate::name::{self, LARGEST_FENCE};
 use crate::owner;
 use crate::sync::Arc;
 
-/// What stands as itself in a claim's text. All else is percent-encoded (RFC 3986), so that nothing in it means
-/// anything to a shell, an environment or JSON.
+/// The characters that a claim's text percent-encodes (RFC 3986): all but letters, digits and `-._:`. So the text has no
+/// character with a special meaning in a shell, an environment variable or JSON.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
     .remove(b'_')
     .remove(b':');
 
-/// A lock that is held by no guard, on its way from [`LockGuard::detach`](crate::LockGuard::detach) to
-/// [`LockManager::adopt`](crate::LockManager::adopt): to another thread, or as text to another process.
+/// A lock that no guard holds, between [`LockGuard::detach`](crate::LockGuard::detach) and
+/// [`LockManager::adopt`](crate::LockManager::adopt). A program sends the claim to another thread, or as text to another
+/// process.
 ///
-/// Its text is one line of printable ASCII without spaces or quotes, so it can be an argument, a variable or part of
-/// JSON as it is: `<fence>/<owner>/<name>`, the latter two percent-encoded. There is nothing secret in it that is not in
-/// Redis too; but whoever has it can take the lock.
+/// The text is `<fence>/<owner>/<name>`, with owner and name percent-encoded. It is one line of printable ASCII without
+/// spaces or quotes, so it fits into an argument, an environment variable or JSON as it is. Redis has the same data. But a
+/// process that has the text, and access to Redis, can take the lock.
 ///
 /// # Example
 ///
@@ -47,19 +48,19 @@ impl Claim {
         Self { name, owner, fence }
     }
 
-    /// The name of the lock, without the manager's prefix.
+    /// Returns the name of the lock, without the manager's prefix.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The unique string that stands in Redis until it is adopted.
+    /// Returns the owner of the lock in Redis until the claim is adopted.
     #[must_use]
     pub fn owner(&self) -> &str {
         &self.owner
     }
 
-    /// The fence of the guard that was detached. That of the guard which adopts it is larger.
+    /// Returns the fence of the guard that was detached. The guard that adopts the claim has a larger one.
     #[must_use]
     pub fn fence(&self) -> u64 {
         self.fence
@@ -77,12 +78,12 @@ impl fmt::Display for Claim {
 impl FromStr for Claim {
     type Err = Error;
 
-    /// Reads what [`Display`](fmt::Display) has written, and nothing else: a claim has one text.
+    /// Reads the text that [`Display`](fmt::Display) writes. A claim has only one text, so any other form is an error.
     ///
     /// # Errors
     ///
-    /// * [`Error::Config`]: it is no claim's text.
-    /// * [`Error::InvalidName`]: its name cannot be a lock's.
+    /// * [`Error::Config`]: this is not the text of a claim.
+    /// * [`Error::InvalidName`]: no lock can have this name.
     fn from_str(text: &str) -> Result<Self> {
         let invalid = |reason| Error::config("claim", reason);
         let mut parts = text.splitn(3, '/');
@@ -105,7 +106,9 @@ impl FromStr for Claim {
         name::check_length(&name)?;
         let claim = Self::new(name.into(), owner.into(), fence);
         if claim.to_string() != text {
-            return Err(invalid("not written as a claim is"));
+            return Err(invalid(
+                "it differs from the text that leasehold writes for this claim",
+            ));
         }
         Ok(claim)
     }
@@ -134,8 +137,8 @@ mod tests {
             (format!("/{OWNER}/n"), "fence"),
             (format!("9007199254740992/{OWNER}/n"), "fence"),
             (format!("18446744073709551616/{OWNER}/n"), "fence"),
-            (format!("01/{OWNER}/n"), "written"),
-            (format!("+1/{OWNER}/n"), "written"),
+            (format!("01/{OWNER}/n"), "writes"),
+            (format!("+1/{OWNER}/n"), "writes"),
             ("1/foreign/n".into(), "owner"),
             ("1/lh1:x:y/n".into(), "owner"),
             (format!("1/{OWNER}!/n"), "owner"),
@@ -146,11 +149,11 @@ mod tests {
             (format!("1/{}/n", OWNER.replace('-', "")), "owner"),
             (format!("1/{upper}/n"), "owner"),
             (format!("1/{OWNER}/%ff"), "UTF-8"),
-            (format!("1/{OWNER}/a b"), "written"),
-            (format!("1/{OWNER}/a/b"), "written"),
-            (format!("1/{OWNER}/%zz"), "written"),
-            (format!("1/{OWNER}/%2f"), "written"),
-            (format!("1/{OWNER}/n\n"), "written"),
+            (format!("1/{OWNER}/a b"), "writes"),
+            (format!("1/{OWNER}/a/b"), "writes"),
+            (format!("1/{OWNER}/%zz"), "writes"),
+            (format!("1/{OWNER}/%2f"), "writes"),
+            (format!("1/{OWNER}/n\n"), "writes"),
             (format!("1/{OWNER}/"), "empty"),
             (format!("1/{OWNER}/{}", "x".repeat(1025)), "1,024"),
         ] {

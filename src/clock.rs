@@ -1,18 +1,17 @@
-//! Time as the holder of a lease sees it.
+//! The clock of a lease's holder.
 //!
-//! Leases are measured on a clock that runs through suspend: on Linux `CLOCK_BOOTTIME`
-//! (`clock_gettime(2)`), because a laptop that slept through its lease has lost the lock, and the usual
-//! monotonic clock would not have noticed.
+//! Leases are measured on a clock that runs through suspend: on Linux `CLOCK_BOOTTIME` (`clock_gettime(2)`). A laptop that
+//! slept through its lease has lost the lock. The usual monotonic clock stops during suspend, so it would not show that.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// An instant: nanoseconds of the holder's own clock.
+/// An instant, in nanoseconds of the holder's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Time(u64);
 
 impl Time {
-    /// Later than every real instant: the deadline of a wait without one.
+    /// An instant after all others: the deadline of a wait without a time limit.
     pub(crate) const NEVER: Time = Time(u64::MAX);
 
     pub(crate) const fn from_nanos(nanos: u64) -> Self {
@@ -23,7 +22,7 @@ impl Time {
         self.0
     }
 
-    /// How long after `earlier` this is; zero where it is not after it.
+    /// Returns the time from `earlier` until this instant. Returns zero if this instant is not later.
     pub(crate) fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -32,7 +31,7 @@ impl Time {
 impl Add<Duration> for Time {
     type Output = Time;
 
-    /// Saturates, so that `Duration::MAX` is simply a wait without an end.
+    /// Saturates: an instant that is `Duration::MAX` later is [`Time::NEVER`].
     fn add(self, length: Duration) -> Time {
         let nanos = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
         Time(self.0.saturating_add(nanos))
@@ -48,7 +47,7 @@ impl Sub<Duration> for Time {
     }
 }
 
-/// Where the present comes from; tests put a clock of their own in its place.
+/// A source of the current time. Tests use a clock that they move.
 pub(crate) trait Clock: Send + Sync {
     fn now(&self) -> Time;
 }
@@ -61,11 +60,11 @@ impl Clock for SystemClock {
     fn now(&self) -> Time {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         let id = rustix::time::ClockId::Boottime;
-        // Elsewhere the monotonic clock is the nearest there is; on macOS it too runs through sleep.
+        // Other systems have no such clock by this name. On macOS, the monotonic clock runs through suspend too.
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
         let id = rustix::time::ClockId::Monotonic;
         let now = rustix::time::clock_gettime(id);
-        // Both fields are non-negative on these clocks: they count from the machine's start.
+        // Both fields are at least 0, because these clocks count from the start of the machine.
         Time(
             now.tv_sec
                 .unsigned_abs()
@@ -81,7 +80,7 @@ pub(crate) mod manual {
     use crate::sync::{AtomicU64, Ordering};
     use std::time::Duration;
 
-    /// A clock that stands still until a test moves it.
+    /// A clock that moves only when a test advances it.
     #[derive(Debug)]
     pub(crate) struct ManualClock(AtomicU64);
 

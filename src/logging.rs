@@ -1,8 +1,8 @@
-//! The one way to the program's logger.
+//! Log records. All code of this crate writes them by the macros of this module.
 //!
-//! A logger is foreign code, which may panic or block. So a panic of it is caught: it must end neither a thread that
-//! others rely on nor, in a guard's drop, the process. And the watch thread, which ends leases in time, never logs: it
-//! puts what there is to log into the queue of the events thread ([`crate::engine::events`]).
+//! The program's logger is foreign code, which may panic or block. A panic of the logger is caught here. The watch thread
+//! must end leases in time, so it logs no loss itself: it puts the loss into the queue of the events thread
+//! ([`crate::engine::events`]).
 
 use std::fmt;
 
@@ -10,15 +10,15 @@ pub(crate) use log::Level;
 
 use crate::panics::survived;
 
-/// The target of every record. The front page documents it.
+/// The log target of every record. The documentation of the crate names it.
 const TARGET: &str = "leasehold";
 
-/// Returns whether the program wants records of this level.
+/// Returns whether the program's logger wants records of this level.
 pub(crate) fn is_wanted(level: Level) -> bool {
     level <= log::STATIC_MAX_LEVEL && level <= log::max_level()
 }
 
-/// Logs one record. Must be called with no mutex held.
+/// Logs one record. The caller must hold no mutex.
 #[expect(
     clippy::disallowed_macros,
     reason = "all other code logs through this function"
@@ -29,14 +29,14 @@ pub(crate) fn write(level: Level, text: fmt::Arguments<'_>) {
     }
 }
 
-/// Logs an error: work that this crate cannot do, or a panic that it survived.
+/// Logs an error: work that this crate cannot do, or a panic that this crate survived.
 macro_rules! error {
     ($($text:tt)+) => {
         $crate::logging::write(::log::Level::Error, format_args!($($text)+))
     };
 }
 
-/// Logs a warning: a loss, or a fault that costs something until it is over.
+/// Logs a warning: a loss, or a fault that has an effect until it is over.
 macro_rules! warning {
     ($($text:tt)+) => {
         $crate::logging::write(::log::Level::Warn, format_args!($($text)+))

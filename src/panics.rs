@@ -1,15 +1,17 @@
-//! What a panic must not end: a thread that others rely on, or, in a guard's drop, the process.
+//! Containment of panics. A panic must not end a thread that other threads rely on. In the drop of a guard, a second panic
+//! would abort the process.
 
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs what may panic; none where it did. The caller sees to it that what was half done then does no harm.
+/// Runs a closure that may panic, and returns its result. Returns `None` if it panicked. The caller must make sure that
+/// work which the closure left half done does no harm.
 pub(crate) fn survived<T>(run: impl FnOnce() -> T) -> Option<T> {
     let payload = match catch_unwind(AssertUnwindSafe(run)) {
         Ok(done) => return Some(done),
         Err(payload) => payload,
     };
-    // It is foreign too: its drop may panic as well, and what comes of that is let alone.
+    // The payload is foreign code too, so its drop may panic. The payload of that second panic is never dropped.
     if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         mem::forget(second);
     }

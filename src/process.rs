@@ -1,22 +1,22 @@
-//! Which process this is: the one that made something, or a forked child of it.
+//! Detects a fork: whether this process is the one that made a value, or a forked child.
 //!
-//! Every lock and every release asks, so it must cost next to nothing; `getpid(2)` is a system call, and took longer
-//! than all the rest of a turn that is passed in memory. So the C library counts forks for us (`pthread_atfork(3)`).
-//! It does so for `fork(2)` as programs call it, and not for `_Fork(3)` or a bare `clone(2)` system call past it.
+//! Every acquire and every release makes this check, so it must be fast. `getpid(2)` is a system call: it took longer than
+//! all other steps of a guard that is handed to the next thread in memory. So the C library counts forks
+//! (`pthread_atfork(3)`). It counts `fork(2)`, but neither `_Fork(3)` nor a bare `clone(2)` system call.
 
 use forkguard::atfork::Guard;
 
-/// The process that something was made in.
+/// The process in which a value was made.
 #[derive(Debug)]
 pub(crate) enum ForkGuard {
-    /// So many forks after the first.
+    /// A process with this count of forks.
     Counted(Guard),
-    /// This one, where forks cannot be counted.
+    /// A process with this number, if forks cannot be counted.
     Pid(u32),
 }
 
 impl ForkGuard {
-    /// This process.
+    /// Returns the calling process.
     pub(crate) fn here() -> Self {
         match Guard::try_new() {
             Ok(guard) => Self::Counted(guard),
@@ -24,10 +24,10 @@ impl ForkGuard {
         }
     }
 
-    /// Whether this is a forked child of that process.
+    /// Returns whether the calling process is a forked child of that process.
     pub(crate) fn is_left(&self) -> bool {
         match self {
-            // On a copy, because it tells of each fork once.
+            // Of a copy, because a guard reports each fork only once.
             Self::Counted(guard) => guard.clone().detected_fork(),
             Self::Pid(pid) => std::process::id() != *pid,
         }

@@ -6,16 +6,16 @@ use uuid::Uuid;
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Where chance comes from; a simulator puts a seeded source in its place.
+/// A source of random numbers. Tests use a source that counts.
 pub(crate) trait Rng: Send + Sync {
-    /// A number never given before, in the form of a version 4 UUID (RFC 9562).
+    /// Returns a number that was never returned before, as a version 4 UUID (RFC 9562).
     fn uuid(&self) -> Uuid;
 
-    /// Any number, for jitter only.
+    /// Returns any number, for jitter only.
     fn bits(&self) -> u64;
 }
 
-/// UUIDs of the system's generator; jitter from `SplitMix64` seeded by one of them.
+/// The random numbers of the system. Jitter comes from `SplitMix64`, which starts from a UUID of the system.
 #[derive(Debug)]
 pub(crate) struct SystemRng {
     state: AtomicU64,
@@ -46,9 +46,9 @@ impl Rng for SystemRng {
     }
 }
 
-/// A length between three quarters of `most` and `most`.
+/// Returns a length between three quarters of `most` and `most`.
 ///
-/// Jitter only ever shortens a wait: a bound that is stated somewhere stays a bound.
+/// Jitter only shortens a wait, so a documented bound of that wait stays true.
 pub(crate) fn jittered(rng: &dyn Rng, most: Duration) -> Duration {
     shortened(rng, most, most / 4)
 }

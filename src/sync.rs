@@ -1,7 +1,6 @@
-//! The one door to the standard library's synchronisation primitives.
+//! The standard library's threads and synchronisation primitives.
 //!
-//! Everything that blocks or shares memory takes its primitives from here and from nowhere else, so that
-//! a model checker's primitives can stand in for them in one place.
+//! All code that blocks or shares memory imports them from this module. So a model checker can replace them in one place.
 
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 pub(crate) use std::sync::{Arc, Weak};
@@ -10,10 +9,10 @@ pub(crate) use std::thread::{self, Thread};
 use std::sync::PoisonError;
 use std::time::Duration;
 
-/// A mutex that does not poison.
+/// A mutex without poisoning.
 ///
-/// No code of this crate panics with one of these locked, but a panic of a test's double must not turn
-/// every later call into another panic.
+/// No code of this crate panics while it holds such a mutex. But a test's substitute may, and then later calls must not
+/// panic too.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
 
@@ -38,7 +37,7 @@ impl Condvar {
         Self(std::sync::Condvar::new())
     }
 
-    /// Waits until notified or until `limit` has passed; may return earlier without a reason.
+    /// Blocks until it is notified, or until `limit` has passed. May return earlier.
     pub(crate) fn wait_for<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
