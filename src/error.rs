@@ -1,4 +1,4 @@
-//! The errors that callers see. `failure` has what the inside passes on.
+//! The errors that callers see. `failure` has those that the inside of the crate works with.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,28 +11,28 @@ pub(crate) use failure::{Failure, FailureKind, Mode, on_a_line};
 #[path = "error/failure.rs"]
 mod failure;
 
-/// The result of this crate's calls.
+/// The result of a call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What an error was caused by, kept for [`std::error::Error::source`].
+/// The cause of an error, which [`std::error::Error::source`] returns.
 pub(crate) type Cause = Arc<dyn std::error::Error + Send + Sync>;
 
-/// Why a call failed.
+/// The reason why a call failed.
 ///
 /// Every variant that concerns one lock names it. No message holds a password. A message does not repeat its
 /// [`source`](std::error::Error::source): a reporter prints the chain, and so does `{error:#}`.
 ///
 /// # What is retryable
 ///
-/// [`is_retryable`](Error::is_retryable) is the second column. A retryable error says that the same call may succeed
-/// later although nothing is changed.
+/// The second column is the result of [`is_retryable`](Error::is_retryable). A retryable error means that the same
+/// call may succeed later, although the program changes nothing.
 ///
 /// | the error | retryable | |
 /// | --- | --- | --- |
 /// | [`Unavailable`](Error::Unavailable) | yes | the server may be reachable again |
 /// | [`Timeout`](Error::Timeout) | yes | the closure has not run, and the lock may be free later |
 /// | [`NotReplicated`](Error::NotReplicated) | yes | the replicas may be back |
-/// | [`Lost`](Error::Lost) | no | work was done under the lock, or a claim is no longer valid: the program decides |
+/// | [`Lost`](Error::Lost) | no | the closure has run, or the claim is not valid any more: the program decides |
 /// | [`Closed`](Error::Closed) | no | the manager does not open again |
 /// | [`Cancelled`](Error::Cancelled) | no | the token stays cancelled |
 /// | [`Config`](Error::Config) | no | the setting must be changed |
@@ -43,116 +43,121 @@ pub(crate) type Cause = Arc<dyn std::error::Error + Send + Sync>;
 /// | [`Unsupported`](Error::Unsupported) | no | the address must be changed |
 /// | [`Protocol`](Error::Protocol) | no | the server is not a Redis that this crate knows |
 ///
-/// # What a server's answer becomes
+/// # The error for each reply
 ///
-/// | the server | the error | a wait that has begun | retryable |
+/// The third column is for a call that waits, after Redis has replied to it once.
+///
+/// | the server | the error | the wait | retryable |
 /// | --- | --- | --- | --- |
-/// | refuses the connection, closes or resets it, does not answer in time, closes at `maxclients` | [`Unavailable`](Error::Unavailable) | goes on | yes |
-/// | `LOADING`, `BUSY`, `READONLY`, `MISCONF`, `OOM`, `NOREPLICAS`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN` | [`Unavailable`](Error::Unavailable) | goes on | yes |
-/// | `NOAUTH`, `WRONGPASS`, `NOPERM` | [`Denied`](Error::Denied) | ends | no |
-/// | `WRONGTYPE` | [`WrongType`](Error::WrongType) | ends | no |
-/// | `MOVED`, `ASK`, `CROSSSLOT` | [`Unsupported`](Error::Unsupported) | ends | no |
-/// | that the others use the semaphore with other permits | [`PermitsDiffer`](Error::PermitsDiffer) | ends | no |
+/// | refuses the connection, closes or resets it, does not reply in time, closes it at `maxclients` | [`Unavailable`](Error::Unavailable) | goes on | yes |
+/// | replies `LOADING`, `BUSY`, `READONLY`, `MISCONF`, `OOM`, `NOREPLICAS`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN` | [`Unavailable`](Error::Unavailable) | goes on | yes |
+/// | replies `NOAUTH`, `WRONGPASS`, `NOPERM` | [`Denied`](Error::Denied) | ends | no |
+/// | replies `WRONGTYPE` | [`WrongType`](Error::WrongType) | ends | no |
+/// | replies `MOVED`, `ASK`, `CROSSSLOT` | [`Unsupported`](Error::Unsupported) | ends | no |
+/// | has a semaphore of this name with another number of permits | [`PermitsDiffer`](Error::PermitsDiffer) | ends | no |
 /// | confirms a grant for fewer than [`replicas`](crate::Builder::replicas) | [`NotReplicated`](Error::NotReplicated) | goes on | yes |
-/// | anything that is no answer to what was asked | [`Protocol`](Error::Protocol) | ends | no |
+/// | sends anything else | [`Protocol`](Error::Protocol) | ends | no |
 ///
-/// A wait goes on until its own deadline, and without one until
-/// [`outage_limit`](crate::Builder::outage_limit) has passed without an answer. The very first request of a
-/// call is not retried: its error is returned at once, unless the manager
-/// [waits through outages](crate::Builder::wait_through_outages).
+/// A wait goes on until its deadline. Without a deadline, it goes on until the server has not replied for
+/// [`outage_limit`](crate::Builder::outage_limit). The first request of a call is not retried: its error is returned
+/// at once, unless the manager [waits through outages](crate::Builder::wait_through_outages).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The manager was closed, or this is a forked child of the process that made it.
+    /// The manager is closed, or this process is a forked child of the process that built it.
     Closed,
-    /// The call's [`Cancel`](crate::Cancel) was cancelled before it was granted anything.
+    /// The call's [`Cancel`](crate::Cancel) was cancelled before the call was granted anything.
     Cancelled,
-    /// A setting cannot be used, and nothing was sent; or the server does not have the database.
+    /// A setting cannot be used, and nothing was sent. Or the server does not have the database.
     Config {
-        /// The setting.
+        /// The name of the setting.
         option: &'static str,
-        /// What is wrong with it.
+        /// The reason why the setting cannot be used.
         reason: Box<str>,
     },
-    /// The name cannot be a lock's; nothing was sent.
+    /// The name cannot be the name of a lock. Nothing was sent.
     InvalidName {
-        /// The name, cut where it is over-long.
+        /// The name, cut if it is too long.
         name: Arc<str>,
-        /// What is wrong with it.
+        /// The reason why the name cannot be used.
         reason: &'static str,
     },
-    /// The lock was held, and the lease ended before the guard did.
+    /// The lock was lost before the guard ended. For [`adopt`](crate::LockManager::adopt): the claim is not valid any
+    /// more.
     Lost(Lost),
-    /// The lock was not free within the wait of [`with_lock`](crate::LockManager::with_lock) or
-    /// [`Mutex::with`](crate::Mutex::with); the closure never ran.
+    /// The lock was held until the end of the wait of a call that runs a closure, such as
+    /// [`Mutex::with`](crate::Mutex::with). The closure did not run.
     Timeout {
-        /// The lock.
+        /// The name of the lock.
         name: Arc<str>,
-        /// How long the call waited.
+        /// The time for which the call waited.
         waited: Duration,
-        /// The owner that held the lock when it was last seen.
+        /// The owner that held the lock when this process last knew.
         holder: Option<Arc<str>>,
     },
-    /// The server could not be asked, or could not carry out what it was asked.
+    /// The request did not reach the server, or the server did not reply in time, or it cannot carry the request out
+    /// now.
     Unavailable {
-        /// The lock; none where the manager itself connects.
+        /// The name of the lock, or `None` if the error concerns no single lock.
         name: Option<Arc<str>>,
-        /// What happened.
+        /// The failure of the connection, or the server's reply.
         cause: Cause,
     },
-    /// The server refuses this user: the password is wrong, or its access control list does not allow it.
+    /// The server denies access to this user: the password is wrong, or its access control list does not allow the
+    /// request.
     Denied {
-        /// The lock; none where the manager itself connects.
+        /// The name of the lock, or `None` if the error concerns no single lock.
         name: Option<Arc<str>>,
-        /// What the server said.
+        /// The server's reply.
         cause: Cause,
     },
-    /// A lock of another kind has this name, or the lock's key or one of its companions holds other data.
+    /// A lock of another kind has this name, or other data has the key of the lock or of one of its companions.
     WrongType {
-        /// The lock.
+        /// The name of the lock, or `None` if the error concerns no single lock.
         name: Option<Arc<str>>,
-        /// What the server said.
+        /// The kind of lock that has the name, or the server's reply.
         cause: Cause,
     },
-    /// The lock was granted, but fewer replicas than [`replicas`](crate::Builder::replicas) confirmed it in time, so it
-    /// is released again.
+    /// Fewer replicas than [`replicas`](crate::Builder::replicas) confirmed a grant or an extension in time. A lock
+    /// that was granted is released again.
     NotReplicated {
-        /// The lock.
+        /// The name of the lock.
         name: Option<Arc<str>>,
-        /// How many were to confirm it.
+        /// The number of replicas that must confirm it.
         wanted: u32,
-        /// How many did, as far as the server reported in time.
+        /// The number of replicas that confirmed it, as far as the server reported in time.
         confirmed: u32,
     },
-    /// Others who use the name at this time divide it into another number of permits.
+    /// Other clients use the semaphore at this time, with another number of permits.
     PermitsDiffer {
-        /// The semaphore.
+        /// The name of the semaphore.
         name: Arc<str>,
-        /// The permits that this handle asked for.
+        /// The number of permits of this handle.
         asked: u32,
-        /// The permits that the other users asked for.
+        /// The number of permits in Redis.
         stored: u32,
     },
-    /// The server runs in a mode that cannot do this: it is a node of a Redis Cluster, or a sentinel.
+    /// The server is not supported: it is a node of a Redis Cluster, or a sentinel.
     Unsupported {
-        /// The thing that the server cannot do.
+        /// The kind of server that is needed.
         what: &'static str,
         /// The kind of the server.
         topology: &'static str,
     },
-    /// The server answered with something that is no answer to what it was asked.
+    /// The server sent a reply that does not belong to the request, or an error that this crate does not know.
     Protocol {
-        /// The lock; none where the manager itself connects.
+        /// The name of the lock, or `None` if the error concerns no single lock.
         name: Option<Arc<str>>,
-        /// What was answered.
+        /// The reply.
         cause: Cause,
     },
 }
 
 impl Error {
-    /// Returns whether the same call can succeed later without anything being changed; see the table at [`Error`].
+    /// Returns whether the same call can succeed later although the program changes nothing: see the table at
+    /// [`Error`].
     ///
-    /// [`Lost`](Error::Lost) is not retryable: a closure has run under the lock, or a claim is no longer valid.
+    /// [`Lost`](Error::Lost) is not retryable: the closure has run under the lock, or the claim is not valid any more.
     ///
     /// # Example
     ///
@@ -177,7 +182,7 @@ impl Error {
         self.kind().is_retryable()
     }
 
-    /// Returns the variant without its fields, to count errors by or to label a metric with.
+    /// Returns the variant without its fields, for example to count errors by it.
     ///
     /// # Example
     ///
@@ -207,7 +212,7 @@ impl Error {
         }
     }
 
-    /// Returns the same error; a `WrongType` says in addition which kind of lock has the name.
+    /// Adds to a `WrongType` error the kind of lock that has the name. Returns any other error unchanged.
     pub(crate) fn of_another_kind(self, found: &'static str) -> Self {
         match self {
             Self::WrongType { name, .. } => Self::WrongType {
@@ -227,7 +232,7 @@ impl Error {
 }
 
 impl fmt::Display for Error {
-    /// Writes the message; with `{:#}` the messages of all sources follow, each after a colon.
+    /// Writes the message. With `{:#}`, the messages of all sources follow, each after a colon.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write_message(f)?;
         match std::error::Error::source(self) {
@@ -237,7 +242,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// An error and its sources, each after a colon: how the log shows one.
+/// An error and its sources, each after a colon, as log records show them.
 pub(crate) struct Chain<'a>(pub(crate) &'a (dyn std::error::Error + 'static));
 
 impl fmt::Display for Chain<'_> {
@@ -254,14 +259,14 @@ impl fmt::Display for Chain<'_> {
 
 impl Error {
     fn write_message(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Names are shown escaped: they may hold line breaks, and messages end up in logs.
+        // A name is escaped, because it may hold line breaks, and messages go to logs.
         let about = |f: &mut fmt::Formatter<'_>, name: &Option<Arc<str>>| match name {
             Some(name) => write!(f, "lock {name:?}: "),
             None => Ok(()),
         };
         match self {
             Self::Closed => f.write_str(
-                "the lock manager was closed, or this process was forked after it was built",
+                "the lock manager is closed, or this process was forked after it was built",
             ),
             Self::Cancelled => f.write_str("the call was cancelled"),
             Self::Config { option, reason } => write!(f, "invalid `{option}`: {reason}"),
@@ -300,7 +305,10 @@ impl Error {
                 confirmed,
             } => {
                 about(f, name)?;
-                write!(f, "{confirmed} of {wanted} replicas confirmed it in time")
+                write!(
+                    f,
+                    "{confirmed} of {wanted} replicas confirmed the lock in time"
+                )
             }
             Self::PermitsDiffer {
                 name,
@@ -308,7 +316,7 @@ impl Error {
                 stored,
             } => write!(
                 f,
-                "lock {name:?}: this handle has {asked} permits, but others use it with {stored}"
+                "lock {name:?}: this handle has {asked} permits, but other clients use the semaphore with {stored}"
             ),
             Self::Unsupported { what, topology } => {
                 write!(
@@ -318,7 +326,7 @@ impl Error {
             }
             Self::Protocol { name, .. } => {
                 about(f, name)?;
-                f.write_str("the server sent an unexpected answer")
+                f.write_str("the server sent an unexpected reply")
             }
         }
     }
@@ -377,7 +385,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// Returns its name in lowercase with underscores, such as `not_replicated`. It never changes.
+    /// Returns the name of the variant in lowercase with underscores, such as `not_replicated`. It never changes.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -397,7 +405,7 @@ impl ErrorKind {
         }
     }
 
-    /// Returns what [`Error::is_retryable`] returns for this variant.
+    /// Returns whether errors of this variant are retryable: see [`Error::is_retryable`].
     #[must_use]
     pub fn is_retryable(self) -> bool {
         match self {
@@ -422,7 +430,7 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// The kind of lock that has a name already.
+/// The kind of lock that already has the name.
 #[derive(Debug)]
 struct AnotherKind(&'static str);
 
@@ -434,15 +442,15 @@ impl fmt::Display for AnotherKind {
 
 impl std::error::Error for AnotherKind {}
 
-/// The end of a lease that its guard did not bring about.
+/// The loss of a lock: its lease ended before its guard did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Lost {
-    /// The lock.
+    /// The name of the lock.
     pub name: Arc<str>,
-    /// The fence of the guard that lost it.
+    /// The fence of the guard that lost the lock.
     pub fence: u64,
-    /// What ended the lease.
+    /// The cause of the loss.
     pub cause: LostCause,
 }
 
@@ -458,15 +466,15 @@ impl fmt::Display for Lost {
     }
 }
 
-/// What ended a lease.
+/// The cause of a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LostCause {
-    /// The deadline passed by the holder's own clock.
+    /// The deadline of the lease passed, by this process's clock.
     Expired,
-    /// The server said that another owner holds the lock.
+    /// Redis replied that another owner holds the lock.
     Taken,
-    /// The server said that the lock's key is gone.
+    /// Redis replied that the key of the lock, or this owner's part of it, does not exist.
     Removed,
     /// The guard was held for longer than its `max_hold`.
     MaxHold,

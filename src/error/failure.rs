@@ -1,4 +1,5 @@
-//! A request that failed, as the inside passes it on: with its outcome, which callers do not see.
+//! Failed requests, as the inside of the crate works with them. Unlike an [`Error`], a [`Failure`] has the outcome of
+//! the request.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,23 +8,24 @@ use crate::clock::Time;
 use crate::error::{Cause, Error};
 use crate::sync::Arc;
 
-/// A request that failed, on its way from the store to whoever decides what to do about it.
+/// A failed request, on its way from the store to the code that decides what follows.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) kind: FailureKind,
-    /// Whether the request may have been carried out, or may yet be.
+    /// Whether the outcome is unknown: Redis may have carried the request out, or may still do so.
     pub(crate) unknown: bool,
-    /// Whether it may have been carried out in part, or wholly but without what makes it count. That is over: nothing is
-    /// to come.
+    /// Whether Redis may have carried the request out in part, or without the replicas that make it count. Redis will
+    /// do no more of it.
     pub(crate) half_done: bool,
-    /// Whether it failed only because the time for it was over.
+    /// Whether the request failed only because its time was over.
     pub(crate) timed_out: bool,
     pub(crate) cause: Cause,
 }
 
+/// The error that a failure becomes, and whether it is transient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FailureKind {
-    /// It may pass.
+    /// Transient.
     Unavailable,
     Denied,
     WrongType,
@@ -31,7 +33,7 @@ pub(crate) enum FailureKind {
         asked: u32,
         stored: u32,
     },
-    /// It was carried out, and may pass.
+    /// Transient. Redis has carried the request out.
     NotReplicated {
         wanted: u32,
         confirmed: u32,
@@ -39,7 +41,7 @@ pub(crate) enum FailureKind {
     Protocol,
     /// The server runs in a mode that this manager cannot use.
     Unsupported(Mode),
-    /// The server has fewer databases.
+    /// The server does not have the database of this number.
     NoSuchDatabase(i64),
 }
 
@@ -51,12 +53,12 @@ pub(crate) enum Mode {
 }
 
 impl Failure {
-    /// A server in a mode that this manager cannot use.
+    /// Returns the failure of a server in a mode that this manager cannot use.
     pub(crate) fn unsupported(mode: Mode) -> Self {
         Self::plain(FailureKind::Unsupported(mode), false, "its mode")
     }
 
-    /// A failure in plain words.
+    /// Returns a failure with a text as its cause.
     pub(crate) fn plain(kind: FailureKind, unknown: bool, words: impl Into<String>) -> Self {
         Self {
             kind,
@@ -67,19 +69,21 @@ impl Failure {
         }
     }
 
-    /// An answer to another request. The request itself may have been carried out.
+    /// Returns the failure of a request whose reply belongs to another request. Redis may have carried the request
+    /// out.
     pub(crate) fn another_question() -> Self {
-        let words = "the answer belongs to another request";
+        let words = "the reply belongs to another request";
         Self::plain(FailureKind::Protocol, true, words)
     }
 
-    /// A grant whose validity was over when it came.
+    /// Returns the failure of a grant that came after its deadline.
     pub(crate) fn too_late() -> Self {
         let words = "the grant arrived after its lease had expired";
         Self::plain(FailureKind::Unavailable, true, words)
     }
 
-    /// Until when what was `sent` then may be carried out, where it may have been. What was carried out in part is over.
+    /// Returns until when Redis may still carry out the request that was sent at `sent`. Returns `None` if Redis has
+    /// done nothing of it, and `sent` if it has done what it will do.
     pub(crate) fn uncertain_until(&self, sent: Time, lease: Duration) -> Option<Time> {
         if self.unknown {
             Some(sent + lease)
@@ -88,11 +92,12 @@ impl Failure {
         }
     }
 
-    /// Returns whether the time was over before the request was sent: the thread waited for a connection.
+    /// Returns whether the time was over before the request was sent, while the thread waited for a connection.
     pub(crate) fn was_not_sent(&self) -> bool {
         self.timed_out && !self.unknown && !self.half_done && self.is_transient()
     }
 
+    /// Returns whether the failure is transient.
     pub(crate) fn is_transient(&self) -> bool {
         matches!(
             self.kind,
@@ -100,11 +105,12 @@ impl Failure {
         )
     }
 
-    /// Whether it says something of the server, or of the way there, and not only of what was asked.
+    /// Returns whether the failure concerns the server or the connection, and not only this request.
     pub(crate) fn is_of_the_connection(&self) -> bool {
         self.unknown || self.is_transient()
     }
 
+    /// Makes the error that the caller gets.
     pub(crate) fn into_error(self, name: Option<&str>) -> Error {
         let (name, cause) = (name.map(Arc::from), self.cause);
         match self.kind {
@@ -136,7 +142,7 @@ impl Failure {
     }
 }
 
-/// A text of somebody else's, fit for a message: without what would break the line, and cut where it is over-long.
+/// Returns a foreign text in a form fit for a message: on one line, and cut if it is too long.
 pub(crate) fn on_a_line(text: &str) -> String {
     const SHOWN: usize = 500;
     let mut line = String::new();
@@ -154,6 +160,7 @@ pub(crate) fn on_a_line(text: &str) -> String {
     line
 }
 
+/// A cause that is only a text.
 #[derive(Debug)]
 struct Plain(String);
 

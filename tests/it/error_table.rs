@@ -135,7 +135,7 @@ fn line(text: &str) -> Answer {
     Answer::Say(format!("-{text}\r\n").into_bytes())
 }
 
-const SILENT: &str = "does not answer in time";
+const SILENT: &str = "does not reply in time";
 
 /// Faults that are no error reply: a description, the error, whether a wait goes on, and the reply that causes it.
 fn faults() -> [(&'static str, Becomes, bool, Answer); 5] {
@@ -382,7 +382,7 @@ fn the_documented_table_is_this_one() {
         ("refuses the connection", Unavailable, true),
         ("closes or resets it", Unavailable, true),
         (SILENT, Unavailable, true),
-        ("no answer to what was asked", Protocol, false),
+        ("sends anything else", Protocol, false),
     ];
     let rows = ROWS.map(|(text, error, goes_on)| (words(text), error, goes_on));
     let mut found = HashSet::new();

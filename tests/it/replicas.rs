@@ -63,7 +63,10 @@ fn a_grant_on_too_few_replicas_is_released_and_an_error() {
     assert_eq!(not_replicated(locks.lock("n")), (1, 0));
     assert_eq!(not_replicated(locks.try_lock("n2")), (1, 0));
     let text = locks.try_lock("n3").expect_err("no replica").to_string();
-    assert_eq!(text, "lock \"n3\": 0 of 1 replicas confirmed it in time");
+    assert_eq!(
+        text,
+        "lock \"n3\": 0 of 1 replicas confirmed the lock in time"
+    );
     wait_until("it is released", || !master.raw().exists("n"));
     replica.resume();
     wait_until("the replica is back", || {
