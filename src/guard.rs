@@ -1,4 +1,4 @@
-//! Guards, and the lease that each of them derefs to.
+//! Guards, and the lease that a guard derefs to.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -12,32 +12,41 @@ use crate::engine::guard_inner::GuardInner;
 use crate::error::{Error, Lost, Result};
 use crate::sync::{Arc, MutexGuard};
 
-/// What a lease is at the moment it is asked.
+pub use multi::MultiGuard;
+
+mod multi;
+
+/// The state of a lease, as [`Lease::state`] returns it.
 ///
-/// "Held" means what the kind promises: a [`LockGuard`], [`WriteGuard`], [`ReentrantGuard`] or [`MultiGuard`] holds its lock
-/// alone. Beside a [`ReadGuard`] there may be other readers, and no writer. Beside a [`Permit`] there may be others, as
-/// many in all as the semaphore has.
+/// A guard that holds its lock excludes others as its kind promises:
+///
+/// | the guard | others that may hold the lock at the same time |
+/// | --- | --- |
+/// | [`LockGuard`], [`WriteGuard`], [`ReentrantGuard`], [`MultiGuard`] | none |
+/// | [`ReadGuard`] | readers |
+/// | [`Permit`] | permits, in all at most as many as the semaphore has |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LeaseState {
     /// The guard holds its lock.
     Held,
-    /// The guard still holds its lock, but a renewal is overdue: the server does not answer.
+    /// The guard still holds its lock, but a renewal is overdue: half of the lease has passed since Redis last
+    /// confirmed it.
     AtRisk,
-    /// The lock may be somebody else's. This is final: no later answer revives the lease.
+    /// The guard has lost its lock, and others may hold it. This is final: no later reply of Redis revives the lease.
     Lost,
 }
 
-/// One guard's hold on a lock; every guard derefs to its own.
+/// The lease of a lock, as one guard sees it. Every guard derefs to its lease, except [`MultiGuard`], which has one
+/// for each name.
 ///
 /// # Guarantees
 ///
-/// The lease is counted from a reading of this machine's clock taken before the request was sent, less 1 % and
-/// 2 ms for what two clocks may differ by, so it ends here before it ends on the server. The clock runs
-/// through suspend. [`state`](Lease::state) never reads `Held` past that moment, even while no server and no
-/// thread of this crate answers.
+/// A lease ends in this process before it ends in Redis. This process counts it from before the request was sent, on a
+/// clock that runs through suspend. It takes off 1 % and 2 ms, because two clocks may differ by that. After that
+/// moment [`state`](Lease::state) never returns `Held`, even if the server and all threads of this crate hang.
 ///
-/// In a forked child of the process that took the lock, every lease reads lost.
+/// In a forked child of the process that acquired the lock, the state of every lease is `Lost`.
 pub struct Lease {
     guard_inner: GuardInner,
 }
@@ -47,37 +56,73 @@ impl Lease {
         Self { guard_inner }
     }
 
-    /// The name of the lock.
+    /// Returns the name of the lock.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(guard: &leasehold::LockGuard) {
+    /// println!("{} is held", guard.name());
+    /// # }
+    /// ```
     #[must_use]
     pub fn name(&self) -> &str {
         self.guard_inner.name()
     }
 
-    /// The unique string that stands in Redis for this process's hold on the lock.
+    /// Returns the owner: the unique string under which Redis knows this process as a holder of the lock.
     ///
-    /// Guards that were passed on between threads of one process may share it; their fences differ.
+    /// Several guards of a process may have the same owner: guards that had the lock after each other in memory, and
+    /// readers.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(guard: &leasehold::LockGuard) {
+    /// println!("{} is held by {}", guard.name(), guard.owner());
+    /// # }
+    /// ```
     #[must_use]
     pub fn owner(&self) -> &str {
         self.guard_inner.owner()
     }
 
-    /// Returns the fencing token of this guard. Its promise depends on the kind of the guard:
+    /// Returns the fencing token of this guard.
     ///
     /// | the guard | its fence |
     /// | --- | --- |
-    /// | [`LockGuard`], [`WriteGuard`], [`ReentrantGuard`], a lease of a [`MultiGuard`] | larger than that of every earlier exclusive guard of the name |
-    /// | [`ReadGuard`] | the last writer's, which all readers between two writers share |
-    /// | [`Permit`] | its own, and no other permit's; as several permits are held at once, their fences order nothing |
+    /// | [`LockGuard`], [`WriteGuard`], [`ReentrantGuard`], a lease of a [`MultiGuard`] | larger than the fence of every earlier exclusive guard of the name |
+    /// | [`ReadGuard`] | the fence of the last writer, which all readers until the next writer share |
+    /// | [`Permit`] | different from the fence of every other permit. It orders nothing, because several permits are held at a time |
     ///
-    /// Pass it to whatever the lock protects, and have that refuse any number smaller than the largest it has
-    /// seen: a holder that was paused past its lease then does no harm (Martin Kleppmann, "How to do
-    /// distributed locking", 2016).
+    /// Send the fence with each write to the resource that the lock protects. Let the resource reject a fence that is
+    /// smaller than the largest it has seen. Then a holder that was paused past its lease does no harm (Martin
+    /// Kleppmann, "How to do distributed locking", 2016).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn write(_: &str, _fence: u64) {}
+    /// # fn example(guard: &leasehold::LockGuard) {
+    /// write("paid", guard.fence()); // the database rejects an older fence
+    /// # }
+    /// ```
     #[must_use]
     pub fn fence(&self) -> u64 {
         self.guard_inner.fence()
     }
 
-    /// How much longer the lock may be relied on without another renewal; zero when it is lost.
+    /// Returns how long the guard may rely on the lock without another renewal: zero if the lock is lost.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(guard: &leasehold::LockGuard) {
+    /// if guard.remaining() > std::time::Duration::from_secs(5) {
+    ///     // … a step that takes less than 5 s …
+    /// }
+    /// # }
+    /// ```
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.guard_inner
@@ -85,7 +130,17 @@ impl Lease {
             .map_or(Duration::ZERO, |(left, _)| left)
     }
 
-    /// What the lease is now. It asks this machine's clock, not the server.
+    /// Returns the state of the lease, by this machine's clock. Sends no request.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(guard: &leasehold::LockGuard) {
+    /// if guard.state() == leasehold::LeaseState::AtRisk {
+    ///     eprintln!("{} is not renewed", guard.name());
+    /// }
+    /// # }
+    /// ```
     #[must_use]
     pub fn state(&self) -> LeaseState {
         match self.guard_inner.status() {
@@ -95,18 +150,28 @@ impl Lease {
         }
     }
 
-    /// Whether the lock can still be relied on; the same as [`state`](Lease::state), for use with `?`.
+    /// Returns an error if the lock is lost. It is [`state`](Lease::state) for use with `?`.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] when it is lost, and only then.
+    /// [`Error::Lost`]: the lock is lost.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(guard: &leasehold::LockGuard) -> leasehold::Result<()> {
+    /// guard.check()?; // before a step that needs the lock
+    /// # Ok(()) }
+    /// ```
     pub fn check(&self) -> Result<()> {
         self.guard_inner.status().map(drop).map_err(Error::Lost)
     }
 
-    /// A channel that receives one [`Lost`] within 50 ms of the loss, or is disconnected when the guard ends in
-    /// good health. Each call gives a channel of its own, kept until the guard ends, so call it once and keep what it
-    /// gives; several are told one after the other. On a lease that is lost already it holds the message.
+    /// Returns a channel that receives one [`Lost`] within 50 ms of the loss of the lock.
+    ///
+    /// If the lock is lost already, the message is in the channel. If the guard ends before a loss is found, the
+    /// channel is disconnected. Each call makes a new channel, which lives until the guard ends. So call it once, and
+    /// keep the channel.
     ///
     /// # Example
     ///
@@ -117,7 +182,7 @@ impl Lease {
     /// let lost = guard.on_lost();
     /// for step in 0..100 {
     ///     if lost.try_recv().is_ok() {
-    ///         break; // stop in good order: somebody else may have started
+    ///         break; // another process may have started the job
     ///     }
     ///     // … one step of the work …
     ///     # let _ = step;
@@ -129,16 +194,28 @@ impl Lease {
         self.guard_inner.on_lost()
     }
 
-    /// Makes sure that the lease lasts for at least `at_least` from now, by asking the server unless it does
-    /// already. It never shortens a lease, and blocks for one request at the most. It is for this guard only: the
-    /// next starts with the handle's own lease again.
+    /// Extends the lease so that it lasts for at least `at_least` from now. Never shortens it.
+    ///
+    /// Blocks for at most one request: none is sent if the lease lasts that long already. The next guard of the lock
+    /// starts with the handle's own lease again. Readers of one process share a lease, so the extension holds for all
+    /// of them.
     ///
     /// # Errors
     ///
-    /// * [`Error::Lost`] when the lease is lost, also where the server says so now.
-    /// * [`Error::Config`] when `at_least` is over 24 h.
-    /// * [`Error::Unavailable`], [`Error::Denied`], [`Error::Protocol`] when the server could not be asked; the
-    ///   lease is what it was.
+    /// * [`Error::Lost`]: the lock was lost before, or Redis replied that it is lost.
+    /// * [`Error::Config`]: `at_least` is longer than 24 h.
+    /// * [`Error::NotReplicated`]: too few [`replicas`](crate::Builder::replicas) confirmed the extension. The lease
+    ///   ends when it would have ended.
+    /// * [`Error::Unavailable`], [`Error::Denied`], [`Error::Unsupported`], [`Error::Protocol`]: the request failed.
+    ///   The lease ends when it would have ended.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(guard: &leasehold::LockGuard) -> leasehold::Result<()> {
+    /// guard.extend(std::time::Duration::from_secs(300))?; // before five minutes without a network
+    /// # Ok(()) }
+    /// ```
     pub fn extend(&self, at_least: Duration) -> Result<()> {
         self.guard_inner.extend(at_least)
     }
@@ -154,7 +231,7 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// What every guard of one lease has: its lease, its end.
+/// Defines a guard with one lease.
 macro_rules! guard {
     ($(#[$doc:meta])* $guard:ident) => {
         $(#[$doc])*
@@ -171,14 +248,31 @@ macro_rules! guard {
                 }
             }
 
-            /// Releases the lock and says whether it was held until now.
+            /// Releases the lock. Returns an error if the lock was lost before.
+            ///
+            /// Blocks until Redis has replied. No request is sent if another thread of this process gets the lock in
+            /// memory. With [`background_release`](crate::Builder::background_release) the renewal thread sends the
+            /// request, and this call does not block.
             ///
             /// # Errors
             ///
-            /// * [`Error::Lost`] when the lease had ended before.
-            /// * [`Error::Unavailable`], [`Error::Denied`] or [`Error::Protocol`] when the server could not be
-            ///   told; the renewal thread goes on trying until the lease is over.
-            /// * [`Error::Closed`] in a forked child, where nothing is released.
+            /// * [`Error::Lost`]: the lease had ended before, or Redis replied that this process does not hold the
+            ///   lock.
+            /// * [`Error::Unavailable`], [`Error::Denied`], [`Error::WrongType`], [`Error::Unsupported`] or
+            ///   [`Error::Protocol`]: the request failed. The renewal thread repeats it until Redis has replied, or
+            ///   must have dropped the key.
+            /// * [`Error::Closed`]: this process is a forked child. Nothing is released.
+            ///
+            /// # Example
+            ///
+            /// ```no_run
+            #[doc = concat!("# fn example(guard: leasehold::", stringify!($guard), ") -> leasehold::Result<()> {")]
+            /// match guard.release() {
+            ///     Err(leasehold::Error::Lost(lost)) => eprintln!("check the result: {lost}"),
+            ///     released => released?,
+            /// }
+            /// # Ok(()) }
+            /// ```
             pub fn release(self) -> Result<()> {
                 self.lease.guard_inner.release()
             }
@@ -195,47 +289,51 @@ macro_rules! guard {
 }
 
 guard! {
-    /// An acquired [`Mutex`](crate::Mutex), released when dropped.
+    /// A guard of a [`Mutex`](crate::Mutex). Dropping it releases the lock.
     ///
-    /// Dropping never panics. It makes one attempt, bounded by
-    /// [`connect_timeout`](crate::Builder::connect_timeout) and [`io_timeout`](crate::Builder::io_timeout), and
-    /// leaves what failed to the renewal thread, which repeats it until the lease is over. Where another thread of
-    /// this process waits for the name, the lock is passed to it in memory and nothing is sent.
+    /// A drop never panics. It blocks for one request, which [`connect_timeout`](crate::Builder::connect_timeout) and
+    /// [`io_timeout`](crate::Builder::io_timeout) limit. If the request fails, the renewal thread repeats it until the
+    /// lease is over. No request is sent if the lock goes to another thread of this process in memory.
     LockGuard
 }
 
 guard! {
-    /// A reader's part in a [`RwLock`](crate::RwLock), ended when dropped; as with [`LockGuard`].
+    /// A reader's guard of a [`RwLock`](crate::RwLock). Dropping it does what dropping a [`LockGuard`] does.
     ///
-    /// Its [`fence`](Lease::fence) is the last writer's, so it is larger than those of the writers before that and
-    /// smaller than those of all to come. Readers share it.
+    /// Its [`fence`](Lease::fence) is at least that of every earlier writer, and smaller than that of every later
+    /// writer. Readers share it.
     ReadGuard
 }
 
 guard! {
-    /// A writer's hold on a [`RwLock`](crate::RwLock), released when dropped; as with [`LockGuard`].
+    /// A writer's guard of a [`RwLock`](crate::RwLock). Dropping it does what dropping a [`LockGuard`] does.
     WriteGuard
 }
 
 guard! {
-    /// Some permits of a [`Semaphore`](crate::Semaphore), given back when dropped; as with [`LockGuard`].
+    /// A guard of one or more permits of a [`Semaphore`](crate::Semaphore). Dropping it does what dropping a
+    /// [`LockGuard`] does.
     ///
-    /// Its [`fence`](Lease::fence) is no other permit's; as several are held at a time, it orders nothing.
+    /// Its [`fence`](Lease::fence) differs from that of every other permit. It orders nothing, because several permits
+    /// are held at a time.
     Permit
 }
 
 impl LockGuard {
-    /// Ends the guard and leaves the lock held, for [`LockManager::adopt`](crate::LockManager::adopt) by whoever is given
-    /// the claim: another thread, or as text another process. It blocks for one request at the most, by which the lease
-    /// is renewed once more; whether that succeeds or not, the claim is good for as long as Redis keeps the lock.
+    /// Ends the guard, leaves the lock held in Redis, and returns a claim to the lock.
+    /// [`LockManager::adopt`](crate::LockManager::adopt) makes a guard of the claim: on another thread, or in another
+    /// process that receives the claim as text.
     ///
-    /// Nobody renews a lock that is detached. Unless it is adopted, it ends with its lease, as that of a crashed holder;
-    /// [`extend`](Lease::extend) it before where the claim takes longer on its way. Without
-    /// [`renew`](crate::Builder::renew) it keeps the end that it has. Threads and processes that wait for it go on
-    /// waiting, first come, first served.
+    /// Blocks for one request, which renews the lease once more. If that fails, the claim is valid for as long as
+    /// Redis keeps the lock. No request is sent without [`renew`](crate::Builder::renew), and then the lease keeps its
+    /// end.
     ///
-    /// A guard whose lease was lost gives a claim too, as does one in a forked child, where the lock is the parent's:
-    /// adopting that is [`Error::Lost`]. [`check`](Lease::check) the guard before where it matters.
+    /// No thread renews a detached lock. Unless it is adopted, it ends with its lease, like the lock of a crashed
+    /// holder. [`extend`](Lease::extend) the lease before if the claim needs more time on its way. Threads and
+    /// processes that wait for the lock keep their places in the queue.
+    ///
+    /// If the lock was lost before, adopting the claim returns [`Error::Lost`]. The same holds for a claim that is
+    /// made in a forked child. Call [`check`](Lease::check) before if the difference matters.
     ///
     /// # Example
     ///
@@ -261,35 +359,55 @@ impl LockGuard {
 }
 
 impl WriteGuard {
-    /// Becomes a reader with no gap: no other writer comes in between, and the readers that wait come in too. It
-    /// blocks for one request.
+    /// Makes the writer a reader, so that no other writer gets the lock in between. The readers that wait for the lock
+    /// get it at the same time. Blocks for one request.
     ///
     /// # Errors
     ///
-    /// In each case the guard has ended, and the lock is freed, even before the end of the guard's
+    /// After each error the guard has ended, and the lock is released: at once, even if the guard has a
     /// [`min_hold`](crate::Builder::min_hold).
     ///
-    /// * [`Error::Lost`] when the lease had ended before.
-    /// * [`Error::Unavailable`], [`Error::NotReplicated`], [`Error::Denied`], [`Error::Protocol`] when the server could
-    ///   not be asked, did not answer, or too few replicas confirmed it; what may be left of it is released in the background.
-    /// * [`Error::Closed`] in a forked child.
+    /// * [`Error::Lost`]: the lock was lost before.
+    /// * [`Error::Unavailable`], [`Error::NotReplicated`], [`Error::Denied`], [`Error::WrongType`],
+    ///   [`Error::Unsupported`], [`Error::Protocol`]: the request failed. The renewal thread releases the reader and
+    ///   the writer.
+    /// * [`Error::Closed`]: this process is a forked child. Nothing is released.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(writer: leasehold::WriteGuard) -> leasehold::Result<()> {
+    /// // … write …
+    /// let reader = writer.downgrade()?;
+    /// // … read what was written …
+    /// # drop(reader);
+    /// # Ok(()) }
+    /// ```
     pub fn downgrade(self) -> Result<ReadGuard> {
         self.lease.guard_inner.downgrade().map(ReadGuard::new)
     }
 }
 
 impl Permit {
-    /// How many permits it is.
+    /// Returns the number of permits that the guard holds.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(semaphore: &leasehold::Semaphore) -> leasehold::Result<()> {
+    /// assert_eq!(semaphore.acquire_many(3)?.count(), 3);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn count(&self) -> u32 {
         self.lease.guard_inner.units()
     }
 }
 
-/// The guards of one thread on a [`ReentrantMutex`](crate::ReentrantMutex) share one hold on it; the last one
-/// releases it when it is dropped, as a [`LockGuard`] does.
+/// A guard of a [`ReentrantMutex`](crate::ReentrantMutex). The guards of one thread share one hold on the lock.
+/// Dropping the last of them releases the lock, as dropping a [`LockGuard`] does.
 ///
-/// It stays on its thread.
+/// A guard stays on its thread.
 ///
 /// ```compile_fail
 /// fn is_send<T: Send>() {}
@@ -299,7 +417,7 @@ impl Permit {
 #[derive(Debug)]
 pub struct ReentrantGuard {
     hold: Arc<Lease>,
-    /// The standard library's guard is bound to its thread, and so is this.
+    /// The standard library's guard is not `Send`, so this one is not either.
     on_its_thread: PhantomData<MutexGuard<'static, ()>>,
 }
 
@@ -311,11 +429,25 @@ impl ReentrantGuard {
         }
     }
 
-    /// Ends this guard, and with the last one the hold, and says whether the lock was held until now.
+    /// Ends this guard. If it is the thread's last guard of the lock, releases the lock as [`LockGuard::release`]
+    /// does.
+    ///
+    /// Only the release of the last guard blocks.
     ///
     /// # Errors
     ///
-    /// As [`LockGuard::release`]; of a guard that is not the last one, [`Error::Lost`] alone.
+    /// * [`Error::Lost`]: the lock was lost before.
+    /// * The other errors of [`LockGuard::release`], if this is the last guard.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(account: &leasehold::ReentrantMutex) -> leasehold::Result<()> {
+    /// let (outer, inner) = (account.lock()?, account.lock()?);
+    /// outer.release()?; // sends nothing
+    /// inner.release()?; // releases the lock
+    /// # Ok(()) }
+    /// ```
     pub fn release(self) -> Result<()> {
         match Arc::try_unwrap(self.hold) {
             Ok(last) => last.guard_inner.release(),
@@ -329,95 +461,5 @@ impl Deref for ReentrantGuard {
 
     fn deref(&self) -> &Lease {
         &self.hold
-    }
-}
-
-/// An acquired [`MultiLock`](crate::MultiLock): all of its names, released together when dropped; as with
-/// [`LockGuard`].
-#[must_use = "if unused the locks are released at once"]
-#[derive(Debug)]
-pub struct MultiGuard {
-    /// In the order of their names.
-    leases: Vec<Lease>,
-    /// What they stand on: one hold for all names that one request can take.
-    holds: Vec<Lease>,
-}
-
-impl MultiGuard {
-    pub(crate) fn new(held: Vec<GuardInner>) -> Self {
-        let by_name = held.iter().flat_map(GuardInner::by_name);
-        let mut leases: Vec<_> = by_name.map(Lease::new).collect();
-        leases.sort_unstable_by(|one, other| one.name().cmp(other.name()));
-        Self {
-            leases,
-            holds: held.into_iter().map(Lease::new).collect(),
-        }
-    }
-
-    /// The lease of each name, in the order of the names. They are renewed together, and each has a fence of its own.
-    #[must_use]
-    pub fn leases(&self) -> &[Lease] {
-        &self.leases
-    }
-
-    /// Whether all can still be relied on.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Lost`] when one is lost, and only then; it names all that were taken by the same request.
-    pub fn check(&self) -> Result<()> {
-        self.holds.iter().try_for_each(Lease::check)
-    }
-
-    /// Returns the state of the weakest: [`Lost`](LeaseState::Lost) if any is lost, else [`AtRisk`](LeaseState::AtRisk) if
-    /// the renewal of any is overdue.
-    #[must_use]
-    pub fn state(&self) -> LeaseState {
-        let states = || self.holds.iter().map(Lease::state);
-        [LeaseState::Lost, LeaseState::AtRisk]
-            .into_iter()
-            .find(|state| states().any(|one| one == *state))
-            .unwrap_or(LeaseState::Held)
-    }
-
-    /// Returns how much longer all of them may be relied on without another renewal; zero if one is lost.
-    #[must_use]
-    pub fn remaining(&self) -> Duration {
-        let left = self.holds.iter().map(Lease::remaining);
-        left.min().unwrap_or_default()
-    }
-
-    /// Makes sure that all of them last for at least `at_least` from now; as [`Lease::extend`]. It blocks for at most one
-    /// request, or on a topology with slots one for each slot.
-    ///
-    /// # Errors
-    ///
-    /// As [`Lease::extend`]. Some of them may have been extended.
-    pub fn extend(&self, at_least: Duration) -> Result<()> {
-        self.holds.iter().try_for_each(|hold| hold.extend(at_least))
-    }
-
-    /// As [`Lease::on_lost`], for the loss of any of them; the message names all that were taken by the same request.
-    #[must_use]
-    pub fn on_lost(&self) -> Receiver<Lost> {
-        let (sender, receiver) = crossbeam_channel::bounded(1);
-        for hold in &self.holds {
-            hold.guard_inner.tell_of_loss(&sender);
-        }
-        receiver
-    }
-
-    /// Releases all of them and says whether they were held until now.
-    ///
-    /// # Errors
-    ///
-    /// As [`LockGuard::release`].
-    pub fn release(self) -> Result<()> {
-        let ends: Vec<_> = self
-            .holds
-            .into_iter()
-            .map(|hold| hold.guard_inner.release())
-            .collect();
-        ends.into_iter().collect()
     }
 }
