@@ -1,4 +1,4 @@
-//! One face of all kinds, for code that is generic over the kind of lock.
+//! One interface to all kinds, for code that is generic over the kind of lock.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -17,11 +17,11 @@ mod sealed {
 
 use sealed::Sealed;
 
-/// A lock of any kind, for a function that leaves the kind to its caller.
+/// A lock of any kind, for a function whose caller chooses the kind.
 ///
-/// A [`Mutex`], [`ReentrantMutex`] and [`MultiLock`] are locks. [`RwLock::reader`], [`RwLock::writer`] and
-/// [`Semaphore::permits`] give a lock for one way to use theirs. Each method does what the method of that name, or the
-/// corresponding one (`read`, `write`, `acquire_many`), does on the kind itself, with its errors. No other crate can
+/// [`Mutex`], [`ReentrantMutex`] and [`MultiLock`] are locks. [`RwLock::reader`], [`RwLock::writer`] and
+/// [`Semaphore::permits`] return a lock for one way to use theirs. Each method does what the kind's own method of that
+/// name does. For a [`RwLock`] that is `read` or `write`, for a [`Semaphore`] `acquire_many`. No other crate can
 /// implement this trait, so it may get further methods.
 ///
 /// # Example
@@ -30,7 +30,7 @@ use sealed::Sealed;
 /// use leasehold::{Guard, Lock, LockManager};
 /// use std::time::Duration;
 ///
-/// /// Runs a step of the migration, unless another host is at it.
+/// /// Runs a step of the migration, unless another host runs it.
 /// fn migrate<L: Lock>(lock: &L, step: impl FnOnce()) -> leasehold::Result<bool> {
 ///     let Some(guard) = lock.try_lock_for(Duration::from_secs(5))? else {
 ///         println!("{} is held", lock.name());
@@ -56,14 +56,14 @@ pub trait Lock: Sealed + Clone + Debug + Send + Sync {
     /// Returns the name of the lock, as it was given.
     fn name(&self) -> &str;
 
-    /// Acquires the lock, waiting for as long as it takes; as [`Mutex::lock`].
+    /// Acquires the lock. Blocks until it is granted, as [`Mutex::lock`] does.
     ///
     /// # Errors
     ///
     /// As the kind's own method.
     fn lock(&self) -> Result<Self::Guard>;
 
-    /// Acquires the lock if that needs no wait, and returns `None` if it does; as [`Mutex::try_lock`].
+    /// Acquires the lock if that needs no wait, as [`Mutex::try_lock`] does. Returns `None` if it needs one.
     ///
     /// # Errors
     ///
@@ -72,8 +72,7 @@ pub trait Lock: Sealed + Clone + Debug + Send + Sync {
         self.try_lock_for(Duration::ZERO)
     }
 
-    /// Acquires the lock, waiting for at most `wait`, and returns `None` if it is still held then; as
-    /// [`Mutex::try_lock_for`].
+    /// Acquires the lock within `wait`, as [`Mutex::try_lock_for`] does. Returns `None` if it is held until then.
     ///
     /// # Errors
     ///
@@ -83,14 +82,14 @@ pub trait Lock: Sealed + Clone + Debug + Send + Sync {
 
 /// A guard of any kind: see [`Lock`].
 pub trait Guard: Sealed + Debug {
-    /// Returns whether the lock can still be relied on; as [`Lease::check`](crate::Lease::check).
+    /// Returns an error if the lock is lost, as [`Lease::check`](crate::Lease::check) does.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`](crate::Error::Lost): the lease is lost.
+    /// [`Error::Lost`](crate::Error::Lost): the lock is lost.
     fn check(&self) -> Result<()>;
 
-    /// Releases the lock and says whether it was held until now; as [`LockGuard::release`].
+    /// Releases the lock, as [`LockGuard::release`] does. Returns an error if the lock was lost before.
     ///
     /// # Errors
     ///
@@ -164,12 +163,32 @@ pub struct Permits {
 
 impl RwLock {
     /// Returns the readers' side as a [`Lock`], with this handle's options.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// use leasehold::Lock;
+    /// # fn example(config: &leasehold::RwLock) -> leasehold::Result<()> {
+    /// let guard = config.reader().lock()?; // as config.read()
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn reader(&self) -> Reader {
         Reader(self.clone())
     }
 
     /// Returns the writers' side as a [`Lock`], with this handle's options.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// use leasehold::Lock;
+    /// # fn example(config: &leasehold::RwLock) -> leasehold::Result<()> {
+    /// let guard = config.writer().lock()?; // as config.write()
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn writer(&self) -> Writer {
         Writer(self.clone())
@@ -177,7 +196,17 @@ impl RwLock {
 }
 
 impl Semaphore {
-    /// Returns `n` permits, acquired together, as a [`Lock`], with this handle's options.
+    /// Returns `n` permits, which are acquired together, as a [`Lock`] with this handle's options.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// use leasehold::Lock;
+    /// # fn example(downloads: &leasehold::Semaphore) -> leasehold::Result<()> {
+    /// let guard = downloads.permits(2).lock()?; // as downloads.acquire_many(2)
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn permits(&self, n: u32) -> Permits {
         Permits {

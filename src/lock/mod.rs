@@ -1,4 +1,4 @@
-//! The kinds of lock: small handles over the engine.
+//! The handles: one for each kind of lock, each a thin layer over the engine.
 
 pub(crate) mod generic;
 pub(crate) mod multi;
@@ -22,18 +22,18 @@ use crate::message::{ALL, Kind};
 use crate::name::{LockKey, Target};
 use crate::sync::Arc;
 
-/// What all handles are made of.
+/// The part that all handles have in common.
 #[derive(Clone)]
 pub(crate) struct Handle {
     engine: Arc<Engine>,
-    /// The first call returns the error of an unfit one.
+    /// The names of the lock, or the error that each call returns.
     target: Result<Target, Unfit>,
     options: Options,
-    /// Ends its blocked calls.
+    /// The token that ends blocked calls of this handle.
     cancel: Option<Cancel>,
 }
 
-/// A name or figure that no lock can have.
+/// The reason why a handle cannot be used: a name or a number that no lock can have.
 #[derive(Clone)]
 pub(crate) struct Unfit {
     error: Error,
@@ -51,7 +51,7 @@ impl Handle {
         Self::of(engine, target)
     }
 
-    /// Lets each call fail with this error, unless the name is unfit already.
+    /// Makes each call return this error, unless the handle has an error already.
     fn refuse(&mut self, error: Error) {
         if let Ok(target) = &self.target {
             let given = target.name().into();
@@ -69,17 +69,18 @@ impl Handle {
         }
     }
 
-    /// Acquires, waiting for as long as it takes.
+    /// Acquires the lock. Blocks without a time limit.
     fn wait(&self, kind: Kind, units: u32) -> Result<GuardInner> {
         without_limit(self.acquire(self.target()?, kind, units, Some(Time::NEVER)))
     }
 
-    /// Acquires, waiting for at most `wait`; where that is zero it is a try.
+    /// Acquires the lock within `wait`. Returns `None` if it is held until then. A `wait` of zero is a try.
     fn wait_for(&self, kind: Kind, units: u32, wait: Duration) -> Result<Option<GuardInner>> {
         within_limit(self.acquire(self.target()?, kind, units, self.until(wait)))
     }
 
-    /// Runs `f` under a guard that `guard` makes of what `acquire` brings within `wait`, and that `release` ends.
+    /// Runs `f` under a guard. `acquire` acquires the lock within `wait`, `guard` makes the guard, and `release` ends
+    /// it.
     fn run<H, G, T>(
         &self,
         wait: Duration,
@@ -100,7 +101,7 @@ impl Handle {
         }
     }
 
-    /// When a wait of this length ends; none where it is only a try.
+    /// Returns when a wait of this length ends. Returns `None` if the length is zero: then it is a try.
     fn until(&self, wait: Duration) -> Option<Time> {
         (!wait.is_zero()).then(|| self.engine.now() + wait)
     }
@@ -128,8 +129,8 @@ impl Handle {
         })
     }
 
-    /// Adds to a `WrongType` the kind of lock that has the name. It takes a further request, which only reads; a user
-    /// without the right to it gets the error as it is.
+    /// Adds to a `WrongType` error the kind of lock that has the name. To find it, sends requests that only read.
+    /// Returns the error unchanged if these fail, for example because the user has no right to them.
     fn with_the_kind_found(&self, error: Error, target: &Target, own: Option<Kind>) -> Error {
         if !matches!(error, Error::WrongType { .. }) {
             return error;
@@ -174,7 +175,7 @@ impl Handle {
         }
     }
 
-    /// Begins the `Debug` of a handle: its name and its options.
+    /// Begins the `Debug` text of a handle with its name and its settings.
     fn debug<'f, 'o>(&self, handle: &str, f: &'f mut fmt::Formatter<'o>) -> DebugStruct<'f, 'o> {
         let mut debug = f.debug_struct(handle);
         debug
@@ -189,22 +190,32 @@ impl Handle {
 
 /// The outcome of a closure that ran under a lock: see [`Mutex::run`](crate::Mutex::run).
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[must_use = "it may say that the lock was lost while the closure ran"]
+#[must_use = "the lock may have been lost while the closure ran"]
 #[non_exhaustive]
 pub struct Ran<T> {
-    /// The closure's result.
+    /// The result of the closure.
     pub value: T,
-    /// The loss, if the lease ended before the closure did. Another thread or process may then have had the lock at the
-    /// same time.
+    /// The loss, if the lease ended before the closure did. Then another thread or process may have held the lock at
+    /// the same time.
     pub lost: Option<Lost>,
 }
 
 impl<T> Ran<T> {
-    /// Returns the value, or the loss in its place, as [`Mutex::with`](crate::Mutex::with) does.
+    /// Returns the value. If the lock was lost, returns the loss in its place, as [`Mutex::with`](crate::Mutex::with)
+    /// does.
     ///
     /// # Errors
     ///
     /// [`Error::Lost`]: the lease ended before the closure did.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(jobs: &leasehold::Mutex) -> leasehold::Result<()> {
+    /// let ran = jobs.run(std::time::Duration::from_secs(5), |_| 17)?;
+    /// println!("{} jobs, or the loss", ran.into_result()?);
+    /// # Ok(()) }
+    /// ```
     pub fn into_result(self) -> Result<T> {
         match self.lost {
             None => Ok(self.value),
@@ -237,18 +248,18 @@ fn run<G, T>(guard: G, f: impl FnOnce(&G) -> T, release: impl FnOnce(G) -> Resul
     let value = f(&guard);
     let lost = match release(guard) {
         Err(Error::Lost(lost)) => Some(lost),
-        // It ran under the lock; that the server could not be told goes to the renewal thread.
+        // `f` ran under the lock. If the release failed, the renewal thread repeats it.
         Ok(()) | Err(_) => None,
     };
     Ran { value, lost }
 }
 
-/// How long it is until `deadline`.
+/// Returns the time that is left until `deadline`.
 fn until(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now())
 }
 
-/// The options that handles have of their own.
+/// Defines the methods of a handle that set its options.
 macro_rules! options {
     ($handle:ident) => {
         $crate::lock::cancel_with!($handle);
@@ -256,37 +267,81 @@ macro_rules! options {
         impl $handle {
             /// Returns the name of the lock, as it was given. A [`MultiLock`](crate::MultiLock) joins its names with
             /// ` + `.
+            ///
+            /// # Example
+            ///
+            /// ```no_run
+            #[doc = concat!("# fn example(lock: &leasehold::", stringify!($handle), ") {")]
+            /// println!("{}", lock.name());
+            /// # }
+            /// ```
             #[must_use]
             pub fn name(&self) -> &str {
                 self.handle.name()
             }
 
-            /// How long Redis keeps the lock without a renewal: what a crashed holder delays the others by. From
-            /// 10 ms to 24 h. Defaults to the manager's.
+            /// Sets how long Redis keeps the lock without a renewal. A crashed holder delays the others by that time.
+            /// From 10 ms to 24 h. Defaults to the manager's [`lease`](crate::Builder::lease).
+            ///
+            /// # Example
+            ///
+            /// ```no_run
+            /// # use std::time::Duration;
+            #[doc = concat!("# fn example(lock: leasehold::", stringify!($handle), ") {")]
+            /// let lock = lock.lease(Duration::from_secs(10));
+            /// # drop(lock); }
+            /// ```
             #[must_use]
             pub fn lease(mut self, lease: Duration) -> Self {
                 self.handle.options.lease = lease;
                 self
             }
 
-            /// Whether the lease is renewed for as long as the guard lives. Without renewal a guard is lost when
-            /// its lease is over. Defaults to the manager's.
+            /// Sets whether the lease is renewed while the guard lives. Without renewal a guard loses its lock when
+            /// the lease ends. Defaults to the manager's [`renew`](crate::Builder::renew).
+            ///
+            /// # Example
+            ///
+            /// ```no_run
+            #[doc = concat!("# fn example(lock: leasehold::", stringify!($handle), ") {")]
+            /// let lock = lock.renew(false);
+            /// # drop(lock); }
+            /// ```
             #[must_use]
             pub fn renew(mut self, on: bool) -> Self {
                 self.handle.options.renew = on;
                 self
             }
 
-            /// How long one guard may be held; it is then released for the others and reads lost. Defaults to the
-            /// manager's.
+            /// Sets how long one guard may hold the lock. After that time the lock is released for the others, and the
+            /// guard has lost it: see [`Builder::max_hold`](crate::Builder::max_hold). Not zero; `None` is no limit.
+            /// Defaults to the manager's.
+            ///
+            /// # Example
+            ///
+            /// ```no_run
+            /// # use std::time::Duration;
+            #[doc = concat!("# fn example(lock: leasehold::", stringify!($handle), ") {")]
+            /// let lock = lock.max_hold(Some(Duration::from_secs(60)));
+            /// # drop(lock); }
+            /// ```
             #[must_use]
             pub fn max_hold(mut self, limit: Option<Duration>) -> Self {
                 self.handle.options.max_hold = limit;
                 self
             }
 
-            /// Sets for how long the lock stays taken from a guard's grant on, even if the guard is released before:
-            /// see [`Builder::min_hold`](crate::Builder::min_hold). At most 24 h. Defaults to the manager's.
+            /// Sets how long the lock stays taken after a guard is granted, even if the guard is released earlier: see
+            /// [`Builder::min_hold`](crate::Builder::min_hold). At most 24 h. Defaults to the manager's.
+            ///
+            /// # Example
+            ///
+            /// ```no_run
+            /// # use std::time::Duration;
+            #[doc = concat!("# fn example(lock: leasehold::", stringify!($handle), ") {")]
+            /// let lock = lock.min_hold(Duration::from_secs(50));
+            /// # drop(lock); }
+            /// ```
             #[must_use]
             pub fn min_hold(mut self, length: Duration) -> Self {
                 self.handle.options.min_hold = length;
@@ -296,7 +351,7 @@ macro_rules! options {
     };
 }
 
-/// Implements `Debug` for a handle that has a name and options only.
+/// Implements `Debug` for a handle that has only a name and options.
 macro_rules! debug {
     ($handle:ident) => {
         impl fmt::Debug for $handle {
@@ -308,13 +363,22 @@ macro_rules! debug {
     };
 }
 
-/// The token of a handle.
+/// Defines the method of a handle that sets its token.
 macro_rules! cancel_with {
     ($handle:ident) => {
         impl $handle {
-            /// Sets the token that ends this handle's blocked calls: [`Cancel`](crate::Cancel) says how. A call with a
-            /// token that is cancelled already returns [`Error::Cancelled`](crate::Error::Cancelled), and sends nothing.
-            /// Of several tokens the last one counts. Defaults to none.
+            /// Sets the token that ends blocked calls of this handle: see [`Cancel`](crate::Cancel). If the token is
+            /// cancelled already, a call sends nothing and returns [`Error::Cancelled`](crate::Error::Cancelled). A
+            /// second token replaces the first. Defaults to none.
+            ///
+            /// # Example
+            ///
+            /// ```no_run
+            #[doc = concat!("# fn example(lock: leasehold::", stringify!($handle), ") {")]
+            /// let stop = leasehold::Cancel::new();
+            /// let lock = lock.cancel_with(&stop);
+            /// # drop(lock); }
+            /// ```
             #[must_use]
             pub fn cancel_with(mut self, cancel: &crate::cancel::Cancel) -> Self {
                 self.handle.cancel = Some(cancel.clone());

@@ -1,9 +1,10 @@
 //! The multi-lock: several mutexes, all or none.
 //!
-//! Names that one script can touch are one group, taken all or none by one request. Where the topology keeps some
-//! apart (the slots of a cluster), there are several groups, and these are taken one after the other, holding those
-//! before, in the order of their slots. That order is everybody's, and within a slot a set keeps names only while it
-//! waits for one after them, so there is no circle of waits. A set gives names up only at a try, a timeout or a failure.
+//! One request acquires the names that one script can touch, all or none. On one server that is all names. On a
+//! cluster it is the names of one slot: then the slots' names are acquired one after the other, in the order of the
+//! slots. The set holds the names of earlier slots meanwhile. Every process uses that order. Within a slot, a set
+//! keeps a name only while it waits for a later one. So there is no circle of waits. A set gives up earlier names only
+//! if it is a try, times out, or fails.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -21,25 +22,32 @@ use crate::sync::Arc;
 
 /// Several mutexes that are locked together: all of them or none.
 ///
-/// One script takes them all: sets that overlap cannot deadlock, in whatever order their names are given. While one name
-/// is held, the free ones stay free for everybody. A waiting set stands in the queue of the first name, in the order of
-/// their bytes, that is held.
+/// One script acquires them all. So sets that overlap cannot deadlock, in whatever order their names are given. While
+/// one name is held, the free names stay free for others.
 ///
-/// When its turn comes there, it takes the set if all of it is free. If a name further on in that order is held, the set
-/// keeps the name that it was handed, and is the next in turn at the other. If a name before it is held, the set hands
-/// its name on at once, and is the next in turn at the other. So no two sets keep what the other waits for.
+/// A set that waits stands in the queue of the first name that is held, by the byte order of the names. When its turn
+/// comes there, it acquires all names if they are free. If another name is held, the order decides:
 ///
-/// A set is not starved by processes that hold its names for long. It waits its turn once, and then for at most two holds
-/// of each further name, and two more for each set that came to the front there before it. Nor do sets starve a waiter: if
-/// a set at the front was given a name past other waiters, the first of these is next.
+/// | the name that is held | the set |
+/// | --- | --- |
+/// | comes after the name that the set was handed | keeps the name that it was handed, and is the next in turn at the held one |
+/// | comes before the name that the set was handed | hands that name on at once, and is the next in turn at the held one |
 ///
-/// While a set keeps a name, nobody uses that name. The set keeps it for as long as the other name is held, without a
-/// limit: also if the other name belongs to a client whose key never expires. A wait with a limit
-/// ([`try_lock_for`](MultiLock::try_lock_for)) gives the name back when the wait ends. If the waiting process dies, that
-/// name is free after at most the pickup window: 1 s, or twice [`io_timeout`](crate::Builder::io_timeout).
+/// So no two sets keep what the other waits for.
 ///
-/// A thread that holds a name of a set by another guard, and waits for a second name of that set, must take them in the
-/// order of their bytes. In another order the thread and the set can wait for each other until one of them gives up.
+/// Processes that hold the names for long do not starve a set. The set waits its turn once. Then it waits for at most
+/// two holds of each further name, and for two more for each set that came to the front there before it. Sets do not
+/// starve a waiter either: if a set at the front was given a name before other waiters, the first of these waiters is
+/// next.
+///
+/// While a set keeps a name, no process uses that name. The set keeps it for as long as the other name is held. That
+/// has no limit: the key of another client may never expire. A wait with a limit
+/// ([`try_lock_for`](MultiLock::try_lock_for)) gives the name back when the wait ends. If the waiting process dies,
+/// that name is free after at most 1 s, or twice [`io_timeout`](crate::Builder::io_timeout) if that is longer.
+///
+/// A thread may hold a name of a set by another guard, and wait for a second name of that set. Then it must take the
+/// names in the order of their bytes. In another order, the thread and the set can wait for each other until one of
+/// them gives up.
 ///
 /// # Example
 ///
@@ -49,15 +57,15 @@ use crate::sync::Arc;
 /// let transfer = locks.multi(["account:7", "account:9"]);
 /// let guard = transfer.lock()?;
 /// for lease in guard.leases() {
-///     println!("{} by {}", lease.name(), lease.fence());
+///     println!("{} has fence {}", lease.name(), lease.fence());
 /// }
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
 pub struct MultiLock {
-    /// Of all the names.
+    /// The handle to all names.
     handle: Handle,
-    /// Those that are taken by one request each, in order.
+    /// The names that one request acquires together, in the order of the requests.
     groups: Vec<Target>,
 }
 
@@ -93,61 +101,125 @@ impl MultiLock {
         }
     }
 
-    /// Acquires all of them, waiting for as long as it takes.
+    /// Acquires all names. Blocks until they are granted, as [`Mutex::lock`](crate::Mutex::lock) does.
     ///
-    /// While blocked it is as [`Mutex::lock`](crate::Mutex::lock), and may keep some of the names, as [`MultiLock`] tells. A
-    /// thread that holds one of them already waits for itself.
+    /// A blocked call may keep some of the names: see [`MultiLock`]. A thread that holds one of the names already
+    /// waits for itself.
     ///
     /// # Errors
     ///
     /// As [`Mutex::lock`](crate::Mutex::lock).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(transfer: &leasehold::MultiLock) -> leasehold::Result<()> {
+    /// let guard = transfer.lock()?;
+    /// // … the transfer …
+    /// guard.release()?;
+    /// # Ok(()) }
+    /// ```
     pub fn lock(&self) -> Result<MultiGuard> {
         without_limit(self.acquire(Some(Time::NEVER))).map(MultiGuard::new)
     }
 
-    /// Acquires all of them if all are free. `None` means that one is held. Blocks for one request.
+    /// Acquires all names if all are free. Returns `None` if one is held. Blocks for one request.
     ///
     /// # Errors
     ///
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(transfer: &leasehold::MultiLock) -> leasehold::Result<()> {
+    /// if let Some(guard) = transfer.try_lock()? {
+    ///     guard.release()?; // after the transfer
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn try_lock(&self) -> Result<Option<MultiGuard>> {
         self.try_lock_for(Duration::ZERO)
     }
 
-    /// Acquires all of them, waiting for at most `wait`. `None` means that at the last answer one was held.
+    /// Acquires all names within `wait`. Returns `None` if one was held at Redis's last reply. Blocks as
+    /// [`Mutex::try_lock_for`](crate::Mutex::try_lock_for) does.
     ///
     /// # Errors
     ///
     /// As [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn example(transfer: &leasehold::MultiLock) -> leasehold::Result<()> {
+    /// if let Some(guard) = transfer.try_lock_for(Duration::from_secs(2))? {
+    ///     guard.release()?; // after the transfer
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn try_lock_for(&self, wait: Duration) -> Result<Option<MultiGuard>> {
         let held = within_limit(self.acquire(self.handle.until(wait)))?;
         Ok(held.map(MultiGuard::new))
     }
 
-    /// Acquires all of them, waiting until `deadline` at the latest.
+    /// Acquires all names before `deadline`. Returns `None` if one was held at Redis's last reply. Blocks as
+    /// [`Mutex::try_lock_for`](crate::Mutex::try_lock_for) does.
     ///
     /// # Errors
     ///
     /// As [`try_lock_for`](MultiLock::try_lock_for).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::{Duration, Instant};
+    /// # fn example(transfer: &leasehold::MultiLock) -> leasehold::Result<()> {
+    /// let guard = transfer.try_lock_until(Instant::now() + Duration::from_secs(2))?;
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// ```
     pub fn try_lock_until(&self, deadline: Instant) -> Result<Option<MultiGuard>> {
         self.try_lock_for(until(deadline))
     }
 
-    /// Runs `f` under all of them, waiting for at most `wait`; as [`Mutex::with`](crate::Mutex::with).
+    /// Runs `f` under all names, and releases them. Waits for the names for at most `wait`. Returns what
+    /// [`Mutex::with`](crate::Mutex::with) returns.
     ///
     /// # Errors
     ///
     /// As [`Mutex::with`](crate::Mutex::with).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn example(transfer: &leasehold::MultiLock) -> leasehold::Result<()> {
+    /// let fences = transfer.with(Duration::from_secs(2), |leases| (leases[0].fence(), leases[1].fence()))?;
+    /// # let _ = fences;
+    /// # Ok(()) }
+    /// ```
     pub fn with<T>(&self, wait: Duration, f: impl FnOnce(&[Lease]) -> T) -> Result<T> {
         self.run(wait, f)?.into_result()
     }
 
-    /// Runs `f` under all of them, waiting for at most `wait`, and returns its result even if one was lost meanwhile; as
-    /// [`Mutex::run`](crate::Mutex::run).
+    /// Runs `f` under all names, and releases them. Returns the result of `f` even if a name was lost meanwhile, as
+    /// [`Mutex::run`](crate::Mutex::run) does. Waits for the names for at most `wait`.
     ///
     /// # Errors
     ///
     /// As [`Mutex::run`](crate::Mutex::run).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn example(transfer: &leasehold::MultiLock) -> leasehold::Result<()> {
+    /// let ran = transfer.run(Duration::from_secs(2), |leases| leases.len())?;
+    /// println!("{} names, lost: {:?}", ran.value, ran.lost);
+    /// # Ok(()) }
+    /// ```
     pub fn run<T>(&self, wait: Duration, f: impl FnOnce(&[Lease]) -> T) -> Result<Ran<T>> {
         let acquire = |_: &_, until| self.acquire(until);
         let call = |guard: &MultiGuard| f(guard.leases());
@@ -155,7 +227,8 @@ impl MultiLock {
             .run(wait, acquire, MultiGuard::new, call, MultiGuard::release)
     }
 
-    /// Acquires one group of names after the other. If one fails, those before it are dropped, and so released.
+    /// Sends the requests for the names, one after the other. If one fails, the names of the earlier ones are
+    /// released.
     fn acquire(&self, until: Option<Time>) -> Result<Vec<GuardInner>, NotAcquired> {
         self.handle.target()?;
         let groups = self.groups.iter();

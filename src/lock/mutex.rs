@@ -1,4 +1,4 @@
-//! The mutex: one guard at a time, over all processes.
+//! The mutex: one guard at a time, among all processes.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -12,14 +12,15 @@ use crate::message::Kind;
 
 /// A lock that one guard holds at a time, among all threads of all processes that use the same Redis.
 ///
-/// A handle is cheap to clone and holds no lock by itself. In Redis it is the plain string that
-/// `SET name owner NX PX lease` makes, so it excludes other clients that lock this way.
+/// A handle is cheap to clone, and holds no lock. In Redis the lock is the plain string that
+/// `SET name owner NX PX lease` makes. So it excludes other clients that lock in this way.
 ///
-/// Threads are served first come, first served, and so are processes; while other processes wait, a process
-/// passes the lock among its own threads for one [`quantum`](crate::Builder::quantum) at a time.
+/// Threads are served first come, first served, and so are processes. While other processes wait, a process keeps the
+/// lock among its own threads for at most one [`quantum`](crate::Builder::quantum) at a time.
 ///
-/// There is no poisoning: a thread that panics releases the lock. A thread that locks a mutex it holds already
-/// waits for itself. A client of another kind that polls is outside of the queue, and can starve.
+/// There is no poisoning: a thread that panics releases the lock. A thread that locks a mutex which it already holds
+/// waits for itself; a [`ReentrantMutex`](crate::ReentrantMutex) allows that. A client of another library that polls
+/// is not in the queue, and can starve: see [`poller_gap`](crate::Builder::poller_gap).
 ///
 /// # Example
 ///
@@ -30,7 +31,7 @@ use crate::message::Kind;
 /// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
 /// let orders = locks.mutex("orders").lease(Duration::from_secs(10));
 /// if let Some(guard) = orders.try_lock_for(Duration::from_millis(500))? {
-///     println!("in, as number {}", guard.fence());
+///     println!("granted, with fence {}", guard.fence());
 /// }
 /// # Ok(()) }
 /// ```
@@ -47,87 +48,144 @@ impl Mutex {
         Self { handle }
     }
 
-    /// Acquires the lock, waiting for as long as it takes.
+    /// Acquires the lock. Blocks until it is granted.
     ///
-    /// While blocked the thread is parked: woken by the thread or process before it, and at the latest once a
-    /// second where it is the one that asks Redis for this process. Once it waits, a server that is out of reach
-    /// is retried until [`outage_limit`](crate::Builder::outage_limit).
+    /// A blocked thread sleeps. Of the threads of a process that want one name, only one asks Redis: it wakes when a
+    /// message comes, and at least once a second. When Redis has replied once, transient errors are retried until
+    /// Redis has not replied for [`outage_limit`](crate::Builder::outage_limit).
     ///
     /// # Guarantees
     ///
-    /// As on [the front page](crate#what-it-promises).
+    /// Those of [the crate](crate#what-it-promises).
     ///
     /// # Errors
     ///
-    /// * [`Error::InvalidName`]: nothing was sent.
-    /// * [`Error::Config`]: a setting cannot be used, and nothing was sent; or the server does not have the database.
-    /// * [`Error::Unavailable`]: the first request failed, or an outage lasted for `outage_limit`.
-    /// * [`Error::NotReplicated`]: the same, if too few [`replicas`](crate::Builder::replicas) confirmed the grant.
-    /// * [`Error::Denied`], [`Error::WrongType`], [`Error::Unsupported`], [`Error::Protocol`]: at once.
-    /// * [`Error::Closed`]: the manager was closed.
-    /// * [`Error::Cancelled`]: the handle's [token](crate::Cancel) was cancelled.
+    /// * [`Error::InvalidName`]: the name cannot be used. Nothing was sent.
+    /// * [`Error::Config`]: a setting cannot be used, and nothing was sent. Or the server does not have the database.
+    /// * [`Error::Unavailable`]: the first request failed, or Redis did not reply for `outage_limit`.
+    /// * [`Error::NotReplicated`]: too few [`replicas`](crate::Builder::replicas) confirmed the first grant, or every
+    ///   grant for `outage_limit`.
+    /// * [`Error::Denied`], [`Error::WrongType`], [`Error::Unsupported`], [`Error::Protocol`]: a request failed. It is
+    ///   not retried.
+    /// * [`Error::Closed`]: the manager is closed, or this process is a forked child.
+    /// * [`Error::Cancelled`]: the handle's [token](crate::Cancel) is cancelled.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(orders: &leasehold::Mutex) -> leasehold::Result<()> {
+    /// let guard = orders.lock()?;
+    /// // … the work …
+    /// guard.release()?;
+    /// # Ok(()) }
+    /// ```
     pub fn lock(&self) -> Result<LockGuard> {
         self.handle.wait(Kind::Mutex, 1).map(LockGuard::new)
     }
 
-    /// Acquires the lock if it is free. `None` means that it is held. If another thread of this process holds it, no
-    /// request is sent.
+    /// Acquires the lock if it is free. Returns `None` if it is held.
     ///
-    /// Blocks for one request.
+    /// Blocks for one request. No request is sent if another thread of this process holds the lock.
     ///
     /// # Errors
     ///
-    /// As [`lock`](Mutex::lock); nothing is retried.
+    /// As [`lock`](Mutex::lock). No error is retried.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(report: &leasehold::Mutex) -> leasehold::Result<()> {
+    /// match report.try_lock()? {
+    ///     Some(guard) => guard.release()?, // after the work
+    ///     None => println!("another host is at work"),
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn try_lock(&self) -> Result<Option<LockGuard>> {
         self.try_lock_for(Duration::ZERO)
     }
 
-    /// Acquires the lock, waiting for at most `wait`. `None` means that the last answer was that it is held.
-    /// A request that the end of the wait cuts short is no answer: then the answer before it counts.
+    /// Acquires the lock within `wait`. Returns `None` if it was held at Redis's last reply.
     ///
-    /// A wait of zero is [`try_lock`](Mutex::try_lock); one of `Duration::MAX` has no end. The last request is given
-    /// 100 ms at the least, so the call may end later by as much, or twice that where a connection is to be made.
+    /// Blocks for at most `wait`. But the last request has at least 100 ms, and so has a wait for a connection of the
+    /// pool before it. So the call may end 100 ms late, or 200 ms if all connections are in use. A request that the
+    /// end of the wait cuts short has no reply. Then the reply before it counts.
+    ///
+    /// A wait of zero is [`try_lock`](Mutex::try_lock). A wait of `Duration::MAX` has no end.
     ///
     /// # Errors
     ///
-    /// As [`lock`](Mutex::lock), but an outage ends with the wait: [`Error::Unavailable`].
+    /// As [`lock`](Mutex::lock), but transient errors are retried until the end of the wait instead of for
+    /// `outage_limit`.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn example(orders: &leasehold::Mutex) -> leasehold::Result<()> {
+    /// if let Some(guard) = orders.try_lock_for(Duration::from_secs(2))? {
+    ///     // … the work …
+    ///     guard.release()?;
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn try_lock_for(&self, wait: Duration) -> Result<Option<LockGuard>> {
         let guard_inner = self.handle.wait_for(Kind::Mutex, 1, wait)?;
         Ok(guard_inner.map(LockGuard::new))
     }
 
-    /// Acquires the lock, waiting until `deadline` at the latest. `None` means that the last answer was that it
-    /// is held.
+    /// Acquires the lock before `deadline`. Returns `None` if it was held at Redis's last reply. Blocks as
+    /// [`try_lock_for`](Mutex::try_lock_for) does.
     ///
     /// # Errors
     ///
     /// As [`try_lock_for`](Mutex::try_lock_for).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::{Duration, Instant};
+    /// # fn example(stock: &leasehold::Mutex, orders: &leasehold::Mutex) -> leasehold::Result<()> {
+    /// let deadline = Instant::now() + Duration::from_secs(2);
+    /// let both = (stock.try_lock_until(deadline)?, orders.try_lock_until(deadline)?);
+    /// # drop(both);
+    /// # Ok(()) }
+    /// ```
     pub fn try_lock_until(&self, deadline: Instant) -> Result<Option<LockGuard>> {
         self.try_lock_for(until(deadline))
     }
 
-    /// Runs `f` under the lock, waiting for it for at most `wait`, and releases it afterwards.
+    /// Runs `f` under the lock, and releases the lock. Waits for the lock for at most `wait`.
+    ///
+    /// If `f` returns an error, it is part of the result: `Ok(Err(…))`. If the lock is lost, the result of `f` is
+    /// dropped. [`run`](Mutex::run) returns it then too.
     ///
     /// # Errors
     ///
-    /// * [`Error::Lost`]: `f` ran, but the lease ended before it did.
-    /// * Any other error, such as [`Error::Timeout`]: `f` never ran.
+    /// * [`Error::Lost`]: `f` ran, but the lease ended before `f` did.
+    /// * [`Error::Timeout`]: the lock was held until the end of the wait. `f` did not run.
+    /// * The other errors of [`try_lock_for`](Mutex::try_lock_for): `f` did not run.
     ///
-    /// An error of `f` itself is part of what it returns: `Ok(Err(…))`. If the lease was lost, the result of `f` is
-    /// dropped: use [`run`](Mutex::run) if it matters then.
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn example(orders: &leasehold::Mutex) -> leasehold::Result<()> {
+    /// let fence = orders.with(Duration::from_secs(5), |lease| lease.fence())?;
+    /// # let _ = fence;
+    /// # Ok(()) }
+    /// ```
     pub fn with<T>(&self, wait: Duration, f: impl FnOnce(&Lease) -> T) -> Result<T> {
         self.run(wait, f)?.into_result()
     }
 
-    /// Runs `f` under the lock, waiting for it for at most `wait`, and returns its result even if the lease was lost
-    /// meanwhile.
-    ///
-    /// It is [`with`](Mutex::with) for a closure whose result matters after a loss too: its work was done, and the
-    /// loss stands beside the result.
+    /// Runs `f` under the lock, and releases the lock. Returns the result of `f` even if the lock was lost meanwhile.
+    /// Waits for the lock for at most `wait`.
     ///
     /// # Errors
     ///
-    /// Any error, such as [`Error::Timeout`]: `f` never ran.
+    /// As [`try_lock_for`](Mutex::try_lock_for), and [`Error::Timeout`] if the lock was held until the end of the
+    /// wait. After each error `f` did not run.
     ///
     /// # Example
     ///
@@ -137,7 +195,7 @@ impl Mutex {
     ///
     /// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
     /// let ran = locks.mutex("invoices").run(Duration::from_secs(5), |lease| {
-    ///     // … the work, by the number `lease.fence()` …
+    ///     // … send the invoices, with `lease.fence()` …
     ///     17
     /// })?;
     /// println!("{} invoices were sent", ran.value);

@@ -1,4 +1,4 @@
-//! The rate limiter: so many in any window of time, over all processes.
+//! The rate limiter: a number of admissions in any window of time, among all processes.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,21 +12,22 @@ const LEAST: Duration = Duration::from_millis(1);
 /// The longest window.
 const MOST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// Lets so many threads of all processes past in any window of time, by the server's clock.
+/// A limit on how often callers are admitted, among all threads of all processes that use the same Redis.
 ///
-/// It is exact by the server's clock: no window of length `per`, wherever it begins, holds more than `permits` (a sliding log, not a bucket,
-/// which would let twice as many past at the edge of two windows). One script decides, in one request. Redis stores one
-/// time per permit and drops the log after `per`.
+/// By the server's clock, at most `permits` callers are admitted in any window of length `per`, wherever the window
+/// begins. (The limiter is a sliding log. A limiter with fixed windows admits up to twice as many around the end of a
+/// window.) One script decides, in one request. Redis stores one time for each permit, and drops the log when `per`
+/// has passed since the last admission.
 ///
-/// Handles with other figures share the log of their name: each is exact by its own, counting all, from when it was
-/// first used.
+/// Handles with other numbers share the log of their name. Each handle keeps to its own numbers, and counts the
+/// admissions of all, from its first call on.
 ///
-/// A call that waits takes its place at once, in the order of asking, and sleeps until its time: however many wait, nobody
-/// polls and nobody is overtaken. A place is kept for a process that crashes or is closed meanwhile, and a request
-/// whose answer was lost may have taken one: both err on the side of fewer.
+/// A call that waits takes its place at once, in the order of the calls, and sleeps until the time of that place. No
+/// call polls, and no call is overtaken. A place stays taken if its process crashes or its manager is closed. A
+/// request whose reply was lost may have taken a place too. So faults admit fewer callers, and never more.
 ///
-/// A thread that waited may return late, because its machine was busy. Several such returns can come together, and by a
-/// clock on the wall more than `permits` calls may so return within `per`. Their places on the server keep the limit.
+/// A thread that waited may return late because its machine is busy. Several late returns can come together. Then more
+/// than `permits` calls may return within `per` by the clock on the wall. The places in Redis keep the limit.
 ///
 /// # Example
 ///
@@ -41,7 +42,7 @@ const MOST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// match mails.try_acquire()? {
 ///     Admission::Admitted => println!("sent"),
 ///     Admission::RetryAfter(wait) => println!("in {wait:?}"),
-///     _ => {} // a later version may answer more
+///     _ => {} // a later version may have more variants
 /// }
 /// # Ok(()) }
 /// ```
@@ -52,14 +53,14 @@ pub struct RateLimiter {
     per: Duration,
 }
 
-/// The answer of a [`RateLimiter`].
+/// The reply of a [`RateLimiter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use = "the caller may go ahead only if it was admitted"]
 #[non_exhaustive]
 pub enum Admission {
-    /// Go ahead.
+    /// The caller may go ahead.
     Admitted,
-    /// Not now: there is no place before so much time has gone by, and none was taken.
+    /// The caller has no place. The next place is free after this time.
     RetryAfter(Duration),
 }
 
@@ -86,29 +87,47 @@ impl RateLimiter {
     }
 
     /// Returns the name of the rate limiter, as it was given.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(mails: &leasehold::RateLimiter) {
+    /// println!("{}", mails.name());
+    /// # }
+    /// ```
     #[must_use]
     pub fn name(&self) -> &str {
         self.handle.name()
     }
 
-    /// Takes a place and waits for its time.
+    /// Takes a place, and blocks until its time.
     ///
-    /// While blocked the thread sleeps; nothing is sent.
+    /// Sends one request. Then the thread sleeps.
     ///
     /// # Errors
     ///
     /// * [`Error::InvalidName`]: the name cannot be used. Nothing was sent.
-    /// * [`Error::Config`]: a setting cannot be used, and nothing was sent; or the server does not have the database.
-    /// * [`Error::Unavailable`], [`Error::Denied`], [`Error::WrongType`], [`Error::Protocol`]: what came of the one
-    ///   request.
-    /// * [`Error::Closed`]: the manager was closed, also during the wait.
-    /// * [`Error::Cancelled`]: the handle's [token](crate::Cancel) was cancelled, also during the wait; the place that
-    ///   the call took stays taken.
+    /// * [`Error::Config`]: a setting cannot be used, and nothing was sent. Or the server does not have the database.
+    /// * [`Error::Unavailable`]: the request failed, or the next place is more than a hundred years away.
+    /// * [`Error::Denied`], [`Error::WrongType`], [`Error::Unsupported`], [`Error::Protocol`]: the request failed.
+    /// * [`Error::Closed`]: the manager was closed, before the call or while it slept, or this process is a forked
+    ///   child.
+    /// * [`Error::Cancelled`]: the handle's [token](crate::Cancel) was cancelled. If the call had a place, the place
+    ///   stays taken.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(mails: &leasehold::RateLimiter) -> leasehold::Result<()> {
+    /// mails.acquire()?;
+    /// // … send one mail …
+    /// # Ok(()) }
+    /// ```
     pub fn acquire(&self) -> Result<()> {
         match self.ask(Duration::MAX)? {
             Admission::Admitted => Ok(()),
             Admission::RetryAfter(wait) => {
-                // Beyond what the script can count: after more than a hundred years.
+                // The script does not count further: this is more than a hundred years.
                 let words = format!("the next free place is {wait:?} away");
                 let failure = Failure::plain(FailureKind::Unavailable, false, words);
                 Err(failure.into_error(Some(self.name())))
@@ -116,20 +135,44 @@ impl RateLimiter {
         }
     }
 
-    /// Takes a place if there is one now. Blocks for one request.
+    /// Takes a place if one is free now. Blocks for one request.
     ///
     /// # Errors
     ///
     /// As [`acquire`](RateLimiter::acquire).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(mails: &leasehold::RateLimiter) -> leasehold::Result<()> {
+    /// if let leasehold::Admission::RetryAfter(wait) = mails.try_acquire()? {
+    ///     println!("not before {wait:?} have passed");
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn try_acquire(&self) -> Result<Admission> {
         self.ask(Duration::ZERO)
     }
 
-    /// Takes a place if its time comes within `wait`, and waits for it; else returns at once.
+    /// Takes a place if its time comes within `wait`, and blocks until that time. If no place comes in time, takes
+    /// none, and returns without a wait.
+    ///
+    /// Sends one request. Then the thread sleeps.
     ///
     /// # Errors
     ///
     /// As [`acquire`](RateLimiter::acquire).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn example(mails: &leasehold::RateLimiter) -> leasehold::Result<()> {
+    /// if mails.try_acquire_for(Duration::from_secs(2))? == leasehold::Admission::Admitted {
+    ///     // … send one mail …
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn try_acquire_for(&self, wait: Duration) -> Result<Admission> {
         self.ask(wait)
     }

@@ -1,7 +1,7 @@
 //! The reentrant mutex: a mutex that its holding thread may lock again.
 //!
-//! Which locks a thread holds is known to that thread alone, in a list of its own. An entry holds on to nothing: it
-//! ends with the last guard. So locking again takes no mutex and sends nothing, and no lock outlives its guards.
+//! Each thread lists the locks that it holds. Only the thread itself reads its list, so locking again takes no mutex
+//! and sends nothing. An entry of the list does not keep its lock alive: the lock ends with the last guard.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -15,14 +15,15 @@ use crate::lock::{Handle, Ran, debug, options, run, until};
 use crate::message::Kind;
 use crate::sync::{Arc, Weak};
 
-/// A [`Mutex`](crate::Mutex) that the thread which holds it may lock again.
+/// A [`Mutex`](crate::Mutex) that a thread may lock again while it holds it.
 ///
-/// The thread's guards share one hold: locking again sends nothing, takes no longer than a look at the clock,
-/// neither lengthens nor shortens the lease, whatever the handle says, and gives [`Error::Lost`] once the hold was
-/// lost. The last guard to go releases. Other threads, also of this process, wait their turn.
+/// The guards of a thread share one hold on the lock. Locking again reads the clock, and sends nothing. It changes
+/// nothing about the lease, whatever the options of the handle are. If the hold was lost, locking again returns
+/// [`Error::Lost`]. The last guard that ends releases the lock. Other threads wait for that, also those of this
+/// process.
 ///
-/// It is the same lock as the mutex of its name, and excludes it; but only reentrant handles of one manager know of
-/// each other on a thread.
+/// It is the same lock as the mutex of its name, and excludes that. Only the reentrant handles of one manager know the
+/// holds of a thread.
 ///
 /// # Example
 ///
@@ -45,9 +46,9 @@ pub struct ReentrantMutex {
 options!(ReentrantMutex);
 debug!(ReentrantMutex);
 
-/// One lock that this thread holds. The engine is told by its address, which is its own for as long as the hold
-/// keeps it.
+/// One lock that this thread holds.
 struct Held {
+    /// The address of the engine. No other engine has that address while the hold keeps this one.
     engine: *const Engine,
     key: Arc<str>,
     hold: Weak<Lease>,
@@ -62,63 +63,128 @@ impl ReentrantMutex {
         Self { handle }
     }
 
-    /// Acquires the lock, waiting for as long as it takes; at once where this thread holds it. While blocked it is as
-    /// [`Mutex::lock`](crate::Mutex::lock).
+    /// Acquires the lock. Returns at once if this thread holds it. Otherwise blocks until the lock is granted, as
+    /// [`Mutex::lock`](crate::Mutex::lock) does.
     ///
     /// # Errors
     ///
-    /// As [`Mutex::lock`](crate::Mutex::lock), and [`Error::Lost`] where this thread has guards of it that have lost
-    /// it.
+    /// As [`Mutex::lock`](crate::Mutex::lock), and [`Error::Lost`]: this thread has guards of the lock, but the lock
+    /// was lost.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(account: &leasehold::ReentrantMutex) -> leasehold::Result<()> {
+    /// let (outer, inner) = (account.lock()?, account.lock()?);
+    /// # drop((outer, inner));
+    /// # Ok(()) }
+    /// ```
     pub fn lock(&self) -> Result<ReentrantGuard> {
         match self.enter(|| self.handle.wait(Kind::Mutex, 1).map(Some))? {
             Some(guard) => Ok(guard),
-            None => unreachable!("a wait without an end does not end with \"held\""),
+            None => unreachable!("a wait without a time limit does not end while the lock is held"),
         }
     }
 
-    /// Acquires the lock if it is free, or this thread holds it. Blocks for one request at the most.
+    /// Acquires the lock if it is free, or if this thread holds it. Returns `None` if another thread or process holds
+    /// it. Blocks for at most one request.
     ///
     /// # Errors
     ///
-    /// As [`lock`](ReentrantMutex::lock); nothing is retried.
+    /// As [`lock`](ReentrantMutex::lock). No error is retried.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(account: &leasehold::ReentrantMutex) -> leasehold::Result<()> {
+    /// if let Some(guard) = account.try_lock()? {
+    ///     guard.release()?; // after the work
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn try_lock(&self) -> Result<Option<ReentrantGuard>> {
         self.try_lock_for(Duration::ZERO)
     }
 
-    /// Acquires the lock, waiting for at most `wait`; as [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
+    /// Acquires the lock within `wait`. Returns `None` if it was held at Redis's last reply. Blocks as
+    /// [`Mutex::try_lock_for`](crate::Mutex::try_lock_for) does, unless this thread holds the lock.
     ///
     /// # Errors
     ///
-    /// As [`lock`](ReentrantMutex::lock), but an outage ends with the wait: [`Error::Unavailable`].
+    /// As [`lock`](ReentrantMutex::lock), but transient errors are retried until the end of the wait instead of for
+    /// `outage_limit`.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn example(account: &leasehold::ReentrantMutex) -> leasehold::Result<()> {
+    /// if let Some(guard) = account.try_lock_for(Duration::from_secs(2))? {
+    ///     guard.release()?; // after the work
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn try_lock_for(&self, wait: Duration) -> Result<Option<ReentrantGuard>> {
         self.enter(|| self.handle.wait_for(Kind::Mutex, 1, wait))
     }
 
-    /// Acquires the lock, waiting until `deadline` at the latest.
+    /// Acquires the lock before `deadline`. Returns `None` if it was held at Redis's last reply. Blocks as
+    /// [`try_lock_for`](ReentrantMutex::try_lock_for) does.
     ///
     /// # Errors
     ///
     /// As [`try_lock_for`](ReentrantMutex::try_lock_for).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::{Duration, Instant};
+    /// # fn example(account: &leasehold::ReentrantMutex) -> leasehold::Result<()> {
+    /// let guard = account.try_lock_until(Instant::now() + Duration::from_secs(2))?;
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// ```
     pub fn try_lock_until(&self, deadline: Instant) -> Result<Option<ReentrantGuard>> {
         self.try_lock_for(until(deadline))
     }
 
-    /// Runs `f` under the lock, waiting for it for at most `wait`; as [`Mutex::with`](crate::Mutex::with).
+    /// Runs `f` under the lock, and ends the guard. Waits for the lock for at most `wait`. Returns what
+    /// [`Mutex::with`](crate::Mutex::with) returns.
     ///
     /// # Errors
     ///
-    /// As [`Mutex::with`](crate::Mutex::with); where this thread has lost the lock already, `f` never runs and it is
-    /// [`Error::Lost`] too.
+    /// As [`Mutex::with`](crate::Mutex::with). If this thread has lost the lock before, it is [`Error::Lost`], and `f`
+    /// does not run.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn example(account: &leasehold::ReentrantMutex) -> leasehold::Result<()> {
+    /// let fence = account.with(Duration::from_secs(2), |lease| lease.fence())?;
+    /// # let _ = fence;
+    /// # Ok(()) }
+    /// ```
     pub fn with<T>(&self, wait: Duration, f: impl FnOnce(&Lease) -> T) -> Result<T> {
         self.run(wait, f)?.into_result()
     }
 
-    /// Runs `f` under the lock, waiting for it for at most `wait`, and returns its result even if the lease was lost
-    /// meanwhile; as [`Mutex::run`](crate::Mutex::run).
+    /// Runs `f` under the lock, and ends the guard. Returns the result of `f` even if the lock was lost meanwhile, as
+    /// [`Mutex::run`](crate::Mutex::run) does. Waits for the lock for at most `wait`.
     ///
     /// # Errors
     ///
-    /// As [`Mutex::run`](crate::Mutex::run), and [`Error::Lost`] if this thread has lost the lock already.
+    /// As [`Mutex::run`](crate::Mutex::run), and [`Error::Lost`]: this thread has lost the lock before.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn example(account: &leasehold::ReentrantMutex) -> leasehold::Result<()> {
+    /// let ran = account.run(Duration::from_secs(2), |lease| lease.fence())?;
+    /// println!("fence {}, lost: {:?}", ran.value, ran.lost);
+    /// # Ok(()) }
+    /// ```
     pub fn run<T>(&self, wait: Duration, f: impl FnOnce(&Lease) -> T) -> Result<Ran<T>> {
         let call = |guard: &ReentrantGuard| f(guard);
         if let Some(guard) = self.again()? {
@@ -140,7 +206,7 @@ impl ReentrantMutex {
         Ok(acquire()?.map(|guard_inner| self.first(guard_inner)))
     }
 
-    /// Another guard, where this thread has one.
+    /// Returns another guard if this thread has one.
     fn again(&self) -> Result<Option<ReentrantGuard>> {
         let key = self.handle.target()?.id();
         self.handle.check_cancelled()?;
@@ -152,12 +218,12 @@ impl ReentrantMutex {
                 .find(|held| held.engine == engine && held.key == *key);
             held.and_then(|held| held.hold.upgrade())
         });
-        // While the thread ends, it has no list any more, and none of its guards is known.
+        // A thread that ends has no list any more. Then its guards are unknown.
         let Some(hold) = hold.ok().flatten() else {
             return Ok(None);
         };
         if let Err(lost) = hold.check() {
-            // In a forked child every hold reads lost, but a call is told the reason.
+            // In a forked child every hold is lost, but the call must return `Closed`.
             self.handle.engine.check_open()?;
             return Err(lost);
         }
@@ -167,7 +233,7 @@ impl ReentrantMutex {
         Ok(Some(ReentrantGuard::new(hold)))
     }
 
-    /// This thread's first guard.
+    /// Makes this thread's first guard, and lists it.
     fn first(&self, guard_inner: GuardInner) -> ReentrantGuard {
         let hold = Arc::new(Lease::new(guard_inner));
         if let Ok(target) = self.handle.target() {

@@ -1,4 +1,4 @@
-//! The reader-writer lock: many readers or one writer, over all processes.
+//! The reader-writer lock: any number of readers or one writer, among all processes.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -8,17 +8,20 @@ use crate::guard::{Lease, ReadGuard, WriteGuard};
 use crate::lock::{Handle, Ran, debug, options, until};
 use crate::message::{ALL, Kind};
 
-/// A lock that many readers hold at a time, or one writer, among all threads of all processes that use the same
-/// Redis.
+/// A lock that many readers or one writer hold at a time, among all threads of all processes that use the same Redis.
 ///
-/// Neither side starves: a writer that waits stops new readers, and after a writer all readers that wait go in
-/// together, before the next writer (the phases alternate, as in B. Brandenburg, J. Anderson, "Spin-based
-/// reader-writer synchronization for multiprocessor real-time systems", 2010). The readers of one process share one
-/// hold, and sit down in it without a request for a [`quantum`](crate::Builder::quantum) at a time; then one of them
-/// asks whether anybody waits. So a writer waits for a quantum, and for the readers that are in.
+/// Neither side starves. A writer that waits keeps new readers out. After a writer, all readers that wait get the lock
+/// together, before the next writer. (The phases alternate as in B. Brandenburg, J. Anderson, "Spin-based
+/// reader-writer synchronization for multiprocessor real-time systems", 2010.)
 ///
-/// Each reader's process has a lease of its own: the crash of one costs the others nothing, and a writer at most that
-/// lease. A thread that asks to write while it reads waits for itself; one that asks to read while it reads may wait for
+/// The readers of one process share a lease. For one [`quantum`](crate::Builder::quantum), further readers of the
+/// process join that lease without a request. Then one of them asks Redis whether a process waits. So a writer waits
+/// for at most one quantum, and for the readers that have the lock then.
+///
+/// Each process that reads has a separate lease. If such a process crashes, other readers are not delayed, and a
+/// writer is delayed by at most that lease.
+///
+/// A thread that asks to write while it reads waits for itself. A thread that asks to read while it reads may wait for
 /// a writer that waits for it.
 ///
 /// # Example
@@ -29,8 +32,8 @@ use crate::message::{ALL, Kind};
 /// let config = locks.rwlock("config");
 /// {
 ///     let writing = config.write()?;
-///     // … change it, by `writing.fence()` …
-///     let reading = writing.downgrade()?; // nobody else writes in between
+///     // … change it, with `writing.fence()` …
+///     let reading = writing.downgrade()?; // no other writer comes in between
 ///     # let _ = reading;
 /// }
 /// let reading = config.read()?;
@@ -50,61 +53,122 @@ impl RwLock {
         Self { handle }
     }
 
-    /// Comes in as a reader, waiting for as long as a writer is in or waits.
-    ///
-    /// While blocked it is as [`Mutex::lock`](crate::Mutex::lock).
+    /// Acquires the lock as a reader. Blocks while a writer holds it, or waits for it already: as
+    /// [`Mutex::lock`](crate::Mutex::lock).
     ///
     /// # Errors
     ///
     /// As [`Mutex::lock`](crate::Mutex::lock).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(config: &leasehold::RwLock) -> leasehold::Result<()> {
+    /// let guard = config.read()?;
+    /// // … read it …
+    /// guard.release()?;
+    /// # Ok(()) }
+    /// ```
     pub fn read(&self) -> Result<ReadGuard> {
         self.handle.wait(Kind::Read, 1).map(ReadGuard::new)
     }
 
-    /// As [`read`](RwLock::read), if that needs no wait. `None` means that it does. Blocks for one request.
+    /// Acquires the lock as a reader if that needs no wait. Returns `None` if it needs one. Blocks for one request.
     ///
     /// # Errors
     ///
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(config: &leasehold::RwLock) -> leasehold::Result<()> {
+    /// if config.try_read()?.is_none() {
+    ///     println!("the configuration is about to change");
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn try_read(&self) -> Result<Option<ReadGuard>> {
         self.try_read_for(Duration::ZERO)
     }
 
-    /// As [`read`](RwLock::read), waiting for at most `wait`. `None` means that it was not to be had.
+    /// Acquires the lock as a reader within `wait`. Returns `None` if that was not possible at Redis's last reply.
+    /// Blocks as [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
     ///
     /// # Errors
     ///
     /// As [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn example(config: &leasehold::RwLock) -> leasehold::Result<()> {
+    /// let guard = config.try_read_for(Duration::from_secs(2))?;
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// ```
     pub fn try_read_for(&self, wait: Duration) -> Result<Option<ReadGuard>> {
         let guard_inner = self.handle.wait_for(Kind::Read, 1, wait)?;
         Ok(guard_inner.map(ReadGuard::new))
     }
 
-    /// As [`read`](RwLock::read), waiting until `deadline` at the latest. `None` means that the last answer was that
-    /// the lock is held.
+    /// Acquires the lock as a reader before `deadline`. Returns `None` if that was not possible at Redis's last reply.
+    /// Blocks as [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
     ///
     /// # Errors
     ///
     /// As [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::{Duration, Instant};
+    /// # fn example(config: &leasehold::RwLock) -> leasehold::Result<()> {
+    /// let guard = config.try_read_until(Instant::now() + Duration::from_secs(2))?;
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// ```
     pub fn try_read_until(&self, deadline: Instant) -> Result<Option<ReadGuard>> {
         self.try_read_for(until(deadline))
     }
 
-    /// Runs `f` as a reader, waiting for at most `wait`; as [`Mutex::with`](crate::Mutex::with).
+    /// Runs `f` as a reader, and releases the lock. Waits for the lock for at most `wait`. Returns what
+    /// [`Mutex::with`](crate::Mutex::with) returns.
     ///
     /// # Errors
     ///
     /// As [`Mutex::with`](crate::Mutex::with).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn example(config: &leasehold::RwLock) -> leasehold::Result<()> {
+    /// let text = config.with_read(Duration::from_secs(2), |_| std::fs::read_to_string("config"))?;
+    /// # drop(text);
+    /// # Ok(()) }
+    /// ```
     pub fn with_read<T>(&self, wait: Duration, f: impl FnOnce(&Lease) -> T) -> Result<T> {
         self.run_read(wait, f)?.into_result()
     }
 
-    /// Runs `f` as a reader, waiting for at most `wait`, and returns its result even if the lease was lost meanwhile; as
-    /// [`Mutex::run`](crate::Mutex::run).
+    /// Runs `f` as a reader, and releases the lock. Returns the result of `f` even if the lock was lost meanwhile, as
+    /// [`Mutex::run`](crate::Mutex::run) does. Waits for the lock for at most `wait`.
     ///
     /// # Errors
     ///
     /// As [`Mutex::run`](crate::Mutex::run).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn example(config: &leasehold::RwLock) -> leasehold::Result<()> {
+    /// let ran = config.run_read(Duration::from_secs(2), |_| std::fs::read_to_string("config"))?;
+    /// println!("{:?}, lost: {:?}", ran.value, ran.lost);
+    /// # Ok(()) }
+    /// ```
     pub fn run_read<T>(&self, wait: Duration, f: impl FnOnce(&Lease) -> T) -> Result<Ran<T>> {
         let acquire = |target: &_, until| self.handle.acquire(target, Kind::Read, 1, until);
         let call = |guard: &ReadGuard| f(guard);
@@ -112,61 +176,122 @@ impl RwLock {
             .run(wait, acquire, ReadGuard::new, call, ReadGuard::release)
     }
 
-    /// Comes in as the writer, waiting for as long as anybody else is in.
-    ///
-    /// While blocked it is as [`Mutex::lock`](crate::Mutex::lock).
+    /// Acquires the lock as the writer. Blocks while readers or another writer hold it: as
+    /// [`Mutex::lock`](crate::Mutex::lock).
     ///
     /// # Errors
     ///
     /// As [`Mutex::lock`](crate::Mutex::lock).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(config: &leasehold::RwLock) -> leasehold::Result<()> {
+    /// let guard = config.write()?;
+    /// // … change it, with `guard.fence()` …
+    /// guard.release()?;
+    /// # Ok(()) }
+    /// ```
     pub fn write(&self) -> Result<WriteGuard> {
         self.handle.wait(Kind::Write, ALL).map(WriteGuard::new)
     }
 
-    /// As [`write`](RwLock::write), if that needs no wait. `None` means that it does. Blocks for one request.
+    /// Acquires the lock as the writer if that needs no wait. Returns `None` if it needs one. Blocks for one request.
     ///
     /// # Errors
     ///
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(config: &leasehold::RwLock) -> leasehold::Result<()> {
+    /// if config.try_write()?.is_none() {
+    ///     println!("the configuration is in use");
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn try_write(&self) -> Result<Option<WriteGuard>> {
         self.try_write_for(Duration::ZERO)
     }
 
-    /// As [`write`](RwLock::write), waiting for at most `wait`. `None` means that it was not to be had.
+    /// Acquires the lock as the writer within `wait`. Returns `None` if that was not possible at Redis's last reply.
+    /// Blocks as [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
     ///
     /// # Errors
     ///
     /// As [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn example(config: &leasehold::RwLock) -> leasehold::Result<()> {
+    /// let guard = config.try_write_for(Duration::from_secs(2))?;
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// ```
     pub fn try_write_for(&self, wait: Duration) -> Result<Option<WriteGuard>> {
         let guard_inner = self.handle.wait_for(Kind::Write, ALL, wait)?;
         Ok(guard_inner.map(WriteGuard::new))
     }
 
-    /// As [`write`](RwLock::write), waiting until `deadline` at the latest. `None` means that the last answer was that
-    /// the lock is held.
+    /// Acquires the lock as the writer before `deadline`. Returns `None` if that was not possible at Redis's last
+    /// reply. Blocks as [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
     ///
     /// # Errors
     ///
     /// As [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::{Duration, Instant};
+    /// # fn example(config: &leasehold::RwLock) -> leasehold::Result<()> {
+    /// let guard = config.try_write_until(Instant::now() + Duration::from_secs(2))?;
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// ```
     pub fn try_write_until(&self, deadline: Instant) -> Result<Option<WriteGuard>> {
         self.try_write_for(until(deadline))
     }
 
-    /// Runs `f` as the writer, waiting for at most `wait`; as [`Mutex::with`](crate::Mutex::with).
+    /// Runs `f` as the writer, and releases the lock. Waits for the lock for at most `wait`. Returns what
+    /// [`Mutex::with`](crate::Mutex::with) returns.
     ///
     /// # Errors
     ///
     /// As [`Mutex::with`](crate::Mutex::with).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn example(config: &leasehold::RwLock) -> leasehold::Result<()> {
+    /// let fence = config.with_write(Duration::from_secs(2), |lease| lease.fence())?;
+    /// # let _ = fence;
+    /// # Ok(()) }
+    /// ```
     pub fn with_write<T>(&self, wait: Duration, f: impl FnOnce(&Lease) -> T) -> Result<T> {
         self.run_write(wait, f)?.into_result()
     }
 
-    /// Runs `f` as the writer, waiting for at most `wait`, and returns its result even if the lease was lost meanwhile; as
-    /// [`Mutex::run`](crate::Mutex::run).
+    /// Runs `f` as the writer, and releases the lock. Returns the result of `f` even if the lock was lost meanwhile,
+    /// as [`Mutex::run`](crate::Mutex::run) does. Waits for the lock for at most `wait`.
     ///
     /// # Errors
     ///
     /// As [`Mutex::run`](crate::Mutex::run).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn example(config: &leasehold::RwLock) -> leasehold::Result<()> {
+    /// let ran = config.run_write(Duration::from_secs(2), |lease| lease.fence())?;
+    /// println!("fence {}, lost: {:?}", ran.value, ran.lost);
+    /// # Ok(()) }
+    /// ```
     pub fn run_write<T>(&self, wait: Duration, f: impl FnOnce(&Lease) -> T) -> Result<Ran<T>> {
         let acquire = |target: &_, until| self.handle.acquire(target, Kind::Write, ALL, until);
         let call = |guard: &WriteGuard| f(guard);

@@ -1,4 +1,4 @@
-//! The semaphore: so many permits, over all processes.
+//! The semaphore: a number of permits, among all processes.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -9,13 +9,16 @@ use crate::guard::{Lease, Permit};
 use crate::lock::{Handle, Ran, options, until};
 use crate::message::{ALL, Kind};
 
-/// A lock of so many permits, which any number of threads of all processes hold some of.
+/// A lock with a number of permits, for all threads of all processes that use the same Redis.
 ///
-/// Permits are leases: those of a process that was killed come back after the lease. Processes are served first
-/// come, first served, and who wants many at once is not overtaken for good by those who want few: nothing is given
-/// past the first that waits, but what a process passes among its own threads for a
-/// [`quantum`](crate::Builder::quantum) at a time: to the one that waits longest of those that have not asked Redis. Several permits are taken at once or not at all, so no two askers wait for
-/// each other's half.
+/// A guard holds one or more permits. They are a lease: the permits of a process that was killed come back when that
+/// lease ends. Several permits are acquired at once or not at all, so no two callers wait for each other's part. All
+/// processes that use a semaphore at one time must use the same number of permits.
+///
+/// Processes are served first come, first served. No process overtakes the first that waits, even if the first waits
+/// for more permits than are free. There is one exception: for one [`quantum`](crate::Builder::quantum), a process
+/// keeps a permit among its own threads. The next thread behind the one that asks Redis gets it in memory, if it wants
+/// as many permits.
 ///
 /// # Example
 ///
@@ -24,7 +27,7 @@ use crate::message::{ALL, Kind};
 /// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
 /// let downloads = locks.semaphore("downloads", 8);
 /// let permit = downloads.acquire()?;
-/// // … one of at most eight, over all machines …
+/// // … one of at most eight, on all machines together …
 /// drop(permit);
 /// let half = downloads.acquire_many(4)?;
 /// assert_eq!(half.count(), 4);
@@ -56,110 +59,224 @@ impl Semaphore {
         Self { handle, permits }
     }
 
-    /// Acquires a permit, waiting for as long as it takes.
-    ///
-    /// While blocked it is as [`Mutex::lock`](crate::Mutex::lock).
+    /// Acquires a permit. Blocks until it is granted, as [`Mutex::lock`](crate::Mutex::lock) does.
     ///
     /// # Errors
     ///
-    /// As [`Mutex::lock`](crate::Mutex::lock), and [`Error::PermitsDiffer`] where others use the semaphore with
-    /// another number of permits at this time.
+    /// As [`Mutex::lock`](crate::Mutex::lock), and [`Error::PermitsDiffer`]: the semaphore is in use with another
+    /// number of permits.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(downloads: &leasehold::Semaphore) -> leasehold::Result<()> {
+    /// let permit = downloads.acquire()?;
+    /// // … the download …
+    /// permit.release()?;
+    /// # Ok(()) }
+    /// ```
     pub fn acquire(&self) -> Result<Permit> {
         self.acquire_many(1)
     }
 
-    /// Acquires a permit if one is to be had without a wait. `None` means that none is. Blocks for one request.
+    /// Acquires a permit if that needs no wait. Returns `None` if it needs one. Blocks for one request.
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Semaphore::acquire); nothing is retried.
+    /// As [`acquire`](Semaphore::acquire). No error is retried.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(downloads: &leasehold::Semaphore) -> leasehold::Result<()> {
+    /// if downloads.try_acquire()?.is_none() {
+    ///     println!("too many downloads");
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn try_acquire(&self) -> Result<Option<Permit>> {
         self.try_acquire_many(1)
     }
 
-    /// Acquires a permit, waiting for at most `wait`. `None` means that none was to be had.
+    /// Acquires a permit within `wait`. Returns `None` if no permit was free at Redis's last reply. Blocks as
+    /// [`Mutex::try_lock_for`](crate::Mutex::try_lock_for) does.
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Semaphore::acquire), but an outage ends with the wait: [`Error::Unavailable`].
+    /// As [`acquire`](Semaphore::acquire), but transient errors are retried until the end of the wait instead of for
+    /// `outage_limit`.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn example(downloads: &leasehold::Semaphore) -> leasehold::Result<()> {
+    /// let permit = downloads.try_acquire_for(Duration::from_secs(2))?;
+    /// # drop(permit);
+    /// # Ok(()) }
+    /// ```
     pub fn try_acquire_for(&self, wait: Duration) -> Result<Option<Permit>> {
         self.try_acquire_many_for(1, wait)
     }
 
-    /// Acquires a permit, waiting until `deadline` at the latest. `None` means that the last answer was that none is free.
+    /// Acquires a permit before `deadline`. Returns `None` if no permit was free at Redis's last reply. Blocks as
+    /// [`Mutex::try_lock_for`](crate::Mutex::try_lock_for) does.
     ///
     /// # Errors
     ///
     /// As [`try_acquire_for`](Semaphore::try_acquire_for).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::{Duration, Instant};
+    /// # fn example(downloads: &leasehold::Semaphore) -> leasehold::Result<()> {
+    /// let permit = downloads.try_acquire_until(Instant::now() + Duration::from_secs(2))?;
+    /// # drop(permit);
+    /// # Ok(()) }
+    /// ```
     pub fn try_acquire_until(&self, deadline: Instant) -> Result<Option<Permit>> {
         self.try_acquire_many_until(1, deadline)
     }
 
-    /// Runs `f` with a permit, waiting for at most `wait`; as [`Mutex::with`](crate::Mutex::with).
+    /// Runs `f` with a permit, and releases the permit. Waits for it for at most `wait`. Returns what
+    /// [`Mutex::with`](crate::Mutex::with) returns.
     ///
     /// # Errors
     ///
     /// As [`Mutex::with`](crate::Mutex::with), and [`Error::PermitsDiffer`].
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn example(downloads: &leasehold::Semaphore) -> leasehold::Result<()> {
+    /// let fence = downloads.with_permit(Duration::from_secs(2), |lease| lease.fence())?;
+    /// # let _ = fence;
+    /// # Ok(()) }
+    /// ```
     pub fn with_permit<T>(&self, wait: Duration, f: impl FnOnce(&Lease) -> T) -> Result<T> {
         self.with_permits(1, wait, f)
     }
 
-    /// Runs `f` with a permit, waiting for at most `wait`, and returns its result even if the lease was lost meanwhile; as
-    /// [`Mutex::run`](crate::Mutex::run).
+    /// Runs `f` with a permit, and releases the permit. Returns the result of `f` even if the permit was lost
+    /// meanwhile, as [`Mutex::run`](crate::Mutex::run) does. Waits for the permit for at most `wait`.
     ///
     /// # Errors
     ///
     /// As [`Mutex::run`](crate::Mutex::run), and [`Error::PermitsDiffer`].
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn example(downloads: &leasehold::Semaphore) -> leasehold::Result<()> {
+    /// let ran = downloads.run_permit(Duration::from_secs(2), |lease| lease.fence())?;
+    /// println!("fence {}, lost: {:?}", ran.value, ran.lost);
+    /// # Ok(()) }
+    /// ```
     pub fn run_permit<T>(&self, wait: Duration, f: impl FnOnce(&Lease) -> T) -> Result<Ran<T>> {
         self.run_permits(1, wait, f)
     }
 
-    /// Acquires `n` permits together, waiting for as long as it takes.
+    /// Acquires `n` permits together. Blocks until they are granted, as [`Mutex::lock`](crate::Mutex::lock) does.
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Semaphore::acquire), and [`Error::Config`] where `n` is 0 or more than there are.
+    /// As [`acquire`](Semaphore::acquire), and [`Error::Config`]: `n` is 0, or more than the permits of the semaphore.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(downloads: &leasehold::Semaphore) -> leasehold::Result<()> {
+    /// let permits = downloads.acquire_many(4)?;
+    /// # drop(permits);
+    /// # Ok(()) }
+    /// ```
     pub fn acquire_many(&self, n: u32) -> Result<Permit> {
         self.check(n)?;
         self.handle.wait(self.kind(), n).map(Permit::new)
     }
 
-    /// Acquires `n` permits together if they are to be had without a wait.
+    /// Acquires `n` permits together if that needs no wait. Returns `None` if it needs one. Blocks for one request.
     ///
     /// # Errors
     ///
-    /// As [`acquire_many`](Semaphore::acquire_many); nothing is retried.
+    /// As [`acquire_many`](Semaphore::acquire_many). No error is retried.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(downloads: &leasehold::Semaphore) -> leasehold::Result<()> {
+    /// let permits = downloads.try_acquire_many(4)?;
+    /// # drop(permits);
+    /// # Ok(()) }
+    /// ```
     pub fn try_acquire_many(&self, n: u32) -> Result<Option<Permit>> {
         self.try_acquire_many_for(n, Duration::ZERO)
     }
 
-    /// Acquires `n` permits together, waiting for at most `wait`.
+    /// Acquires `n` permits together within `wait`. Returns `None` if too few were free at Redis's last reply. Blocks
+    /// as [`Mutex::try_lock_for`](crate::Mutex::try_lock_for) does.
     ///
     /// # Errors
     ///
-    /// As [`acquire_many`](Semaphore::acquire_many), but an outage ends with the wait: [`Error::Unavailable`].
+    /// As [`acquire_many`](Semaphore::acquire_many), but transient errors are retried until the end of the wait
+    /// instead of for `outage_limit`.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn example(downloads: &leasehold::Semaphore) -> leasehold::Result<()> {
+    /// let permits = downloads.try_acquire_many_for(4, Duration::from_secs(2))?;
+    /// # drop(permits);
+    /// # Ok(()) }
+    /// ```
     pub fn try_acquire_many_for(&self, n: u32, wait: Duration) -> Result<Option<Permit>> {
         self.check(n)?;
         let guard_inner: Option<GuardInner> = self.handle.wait_for(self.kind(), n, wait)?;
         Ok(guard_inner.map(Permit::new))
     }
 
-    /// Acquires `n` permits together, waiting until `deadline` at the latest. `None` means that the last answer was that too
-    /// few are free.
+    /// Acquires `n` permits together before `deadline`. Returns `None` if too few were free at Redis's last reply.
+    /// Blocks as [`Mutex::try_lock_for`](crate::Mutex::try_lock_for) does.
     ///
     /// # Errors
     ///
     /// As [`try_acquire_many_for`](Semaphore::try_acquire_many_for).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::{Duration, Instant};
+    /// # fn example(downloads: &leasehold::Semaphore) -> leasehold::Result<()> {
+    /// let deadline = Instant::now() + Duration::from_secs(2);
+    /// let permits = downloads.try_acquire_many_until(4, deadline)?;
+    /// # drop(permits);
+    /// # Ok(()) }
+    /// ```
     pub fn try_acquire_many_until(&self, n: u32, deadline: Instant) -> Result<Option<Permit>> {
         self.try_acquire_many_for(n, until(deadline))
     }
 
-    /// Runs `f` with `n` permits, waiting for at most `wait`; as [`Mutex::with`](crate::Mutex::with).
+    /// Runs `f` with `n` permits, and releases them. Waits for them for at most `wait`. Returns what
+    /// [`Mutex::with`](crate::Mutex::with) returns.
     ///
     /// # Errors
     ///
-    /// As [`Mutex::with`](crate::Mutex::with), [`Error::PermitsDiffer`], and [`Error::Config`] if `n` is 0 or more than
-    /// the semaphore has.
+    /// As [`Mutex::with`](crate::Mutex::with), and [`Error::PermitsDiffer`]. [`Error::Config`] also if `n` is 0, or
+    /// more than the permits of the semaphore.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn example(downloads: &leasehold::Semaphore) -> leasehold::Result<()> {
+    /// let fence = downloads.with_permits(4, Duration::from_secs(2), |lease| lease.fence())?;
+    /// # let _ = fence;
+    /// # Ok(()) }
+    /// ```
     pub fn with_permits<T>(
         &self,
         n: u32,
@@ -169,13 +286,23 @@ impl Semaphore {
         self.run_permits(n, wait, f)?.into_result()
     }
 
-    /// Runs `f` with `n` permits, waiting for at most `wait`, and returns its result even if the lease was lost meanwhile;
-    /// as [`Mutex::run`](crate::Mutex::run).
+    /// Runs `f` with `n` permits, and releases them. Returns the result of `f` even if the permits were lost
+    /// meanwhile, as [`Mutex::run`](crate::Mutex::run) does. Waits for the permits for at most `wait`.
     ///
     /// # Errors
     ///
-    /// As [`Mutex::run`](crate::Mutex::run), [`Error::PermitsDiffer`], and [`Error::Config`] if `n` is 0 or more than
-    /// the semaphore has.
+    /// As [`Mutex::run`](crate::Mutex::run), and [`Error::PermitsDiffer`]. [`Error::Config`] also if `n` is 0, or more
+    /// than the permits of the semaphore.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn example(downloads: &leasehold::Semaphore) -> leasehold::Result<()> {
+    /// let ran = downloads.run_permits(4, Duration::from_secs(2), |lease| lease.fence())?;
+    /// println!("fence {}, lost: {:?}", ran.value, ran.lost);
+    /// # Ok(()) }
+    /// ```
     pub fn run_permits<T>(
         &self,
         n: u32,
