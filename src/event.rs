@@ -1,4 +1,4 @@
-//! What happens to locks, told to whoever listens.
+//! The events of a manager, and the listener that receives them.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,134 +6,139 @@ use std::time::Duration;
 use crate::error::{Error, Lost};
 use crate::sync::Arc;
 
-/// Something that has happened to a lock, or to a connection.
+/// An event of a lock or of a connection.
 ///
-/// A *guard* is one thread's turn with a lock. A *lease* is this process's hold on it in Redis, which several guards
-/// may use one after the other, or, where they are readers, together; it is told by its owner, which is never used
-/// again. A [`MultiGuard`](crate::MultiGuard) has one owner, and one event, for all names that one request takes.
-/// Locking a [`ReentrantMutex`](crate::ReentrantMutex) again is no event.
+/// A *guard* is one thread's hold on a lock. A *lease* is this process's hold on a lock, from a grant of Redis to its
+/// end. Guards of several threads may have one lease after each other, or share it if they are readers. Redis knows a
+/// lease by its *owner*, a string that is never used again.
+///
+/// A [`MultiGuard`](crate::MultiGuard) has one owner and one event for all names that one request acquires. Locking a
+/// [`ReentrantMutex`](crate::ReentrantMutex) again is no event.
 ///
 /// No event holds a password.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// A guard was handed out by Redis: its thread has asked, and was granted the lock.
+    /// A thread has asked Redis, and has a guard.
     #[non_exhaustive]
     Acquired {
-        /// The lock.
+        /// The name of the lock.
         name: &'a str,
-        /// Under what name it is held in Redis.
+        /// The owner of the lease.
         owner: &'a str,
-        /// The guard's fence.
+        /// The fence of the guard.
         fence: u64,
-        /// How long ago the thread asked for it.
+        /// The time since the call of the thread.
         waited: Duration,
     },
-    /// A call has begun to wait, because others hold the lock or were there before. Once for each call that waits,
-    /// however often it asks; never for a try.
+    /// A call begins to wait, because the lock is held or others wait for it. Each call that waits has one such event;
+    /// a try has none.
     #[non_exhaustive]
     Contended {
-        /// The lock.
+        /// The name of the lock.
         name: &'a str,
-        /// Who held it when this process last knew.
+        /// The owner that held the lock when this process last knew.
         holder: Option<&'a str>,
     },
-    /// A guard was handed out in memory, out of a lease that this process had: without a request.
+    /// A thread has a guard in a lease that this process had already. It got the guard in memory, without a request.
     #[non_exhaustive]
     PassedOn {
-        /// The lock.
+        /// The name of the lock.
         name: &'a str,
-        /// Under what name it is held in Redis.
+        /// The owner of the lease.
         owner: &'a str,
-        /// The guard's fence.
+        /// The fence of the guard.
         fence: u64,
-        /// How long ago the thread asked for it.
+        /// The time since the call of the thread.
         waited: Duration,
     },
-    /// On the way out Redis has given the lock to who was first in its queue there: another process, or, where
-    /// several leases may stand beside each other, another thread of this one that asks for its own.
+    /// Redis has given the lock to the next in its queue when this process released it. Usually that is another
+    /// process. It may be a thread of this process that asks for another permit, for the other side of a reader-writer
+    /// lock, or for a multi-lock.
     #[non_exhaustive]
     HandedOver {
-        /// The lock.
+        /// The name of the lock.
         name: &'a str,
-        /// Under what name it was held in Redis until then.
+        /// The owner of the lease that has ended.
         owner: &'a str,
     },
-    /// A guard has ended by its own will, and held the lock as far as this process knew. Where the server's answer
-    /// to the release is that it had been lost, [`Lost`](Event::Lost) follows.
+    /// A guard was ended, and held its lock until then as far as this process knew. If Redis replies to the release
+    /// that the lock had been lost, [`Lost`](Event::Lost) follows.
     #[non_exhaustive]
     Released {
-        /// The lock.
+        /// The name of the lock.
         name: &'a str,
-        /// Under what name it was held in Redis.
+        /// The owner of the lease.
         owner: &'a str,
-        /// The guard's fence.
+        /// The fence of the guard.
         fence: u64,
-        /// How long the lock was the guard's.
+        /// The time since the lock was granted to the guard.
         held: Duration,
     },
-    /// A guard is held for longer than [`warn_after`](crate::Builder::warn_after), and still is. Once for a guard.
+    /// A guard has held its lock for longer than [`warn_after`](crate::Builder::warn_after), and still holds it. Each
+    /// guard has at most one such event.
     #[non_exhaustive]
     HeldLong {
-        /// The lock.
+        /// The name of the lock.
         name: &'a str,
-        /// Under what name it is held in Redis.
+        /// The owner of the lease.
         owner: &'a str,
-        /// The guard's fence.
+        /// The fence of the guard.
         fence: u64,
-        /// For how long it is held by now.
+        /// The time since the lock was granted to the guard.
         held: Duration,
     },
-    /// The server has confirmed that a lease lasts longer, as asked by the renewal thread or by
+    /// Redis has confirmed that a lease lasts longer: for the renewal thread, or for
     /// [`Lease::extend`](crate::Lease::extend).
     #[non_exhaustive]
     Renewed {
-        /// The lock.
+        /// The name of the lock.
         name: &'a str,
-        /// Under what name it is held in Redis.
+        /// The owner of the lease.
         owner: &'a str,
-        /// How long the lease now lasts.
+        /// The time that is left of the lease.
         remaining: Duration,
     },
-    /// A lease is still held, but its renewal is overdue: its guards read
-    /// [`AtRisk`](crate::LeaseState::AtRisk) from now on. Once each time that it becomes so.
+    /// A lease is still held, but its renewal is overdue. From now on its guards are
+    /// [`AtRisk`](crate::LeaseState::AtRisk). There is one such event each time that a lease becomes so.
     #[non_exhaustive]
     AtRisk {
-        /// The lock.
+        /// The name of the lock.
         name: &'a str,
-        /// Under what name it is held in Redis.
+        /// The owner of the lease.
         owner: &'a str,
-        /// How much of the lease is left.
+        /// The time that is left of the lease.
         remaining: Duration,
     },
-    /// A lease has ended before its guards did, or one guard has at its [`max_hold`](crate::Builder::max_hold). Once
-    /// for a lease, however many guards share it: their fence is the same.
+    /// A lease was lost, or a guard has reached its [`max_hold`](crate::Builder::max_hold). A lease has one such
+    /// event, even if several readers share it: their fence is the same.
     #[non_exhaustive]
     Lost {
-        /// What was lost, and why.
+        /// The lock, the fence and the cause.
         lost: &'a Lost,
-        /// Under what name it was held in Redis.
+        /// The owner of the lease.
         owner: &'a str,
     },
-    /// A connection of one of leasehold's own threads does not do its work any more. Once, not at each failure after
-    /// it. The failures of callers' own requests are their calls' errors, and no events.
+    /// A connection of one of leasehold's threads has failed. Further failures are no events until it has recovered.
+    /// The failed requests of callers are errors of their calls, and no events.
     #[non_exhaustive]
     Unreachable {
-        /// Which one.
+        /// The connection.
         connection: Connection,
-        /// What happened.
+        /// The failure.
         error: &'a Error,
     },
-    /// It does its work again.
+    /// A connection that had failed works again.
     #[non_exhaustive]
     Recovered {
-        /// Which one.
+        /// The connection.
         connection: Connection,
     },
 }
 
 impl Event<'_> {
-    /// Returns the variant in lowercase with underscores, such as `passed_on`: a label for a metric. It never changes.
+    /// Returns the variant in lowercase with underscores, such as `passed_on`. It never changes, so a metric can have
+    /// it as a label.
     ///
     /// # Example
     ///
@@ -169,7 +174,7 @@ impl Event<'_> {
         }
     }
 
-    /// Returns the name of the lock; `None` if the event is about a connection.
+    /// Returns the name of the lock, or `None` if the event is about a connection.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         match self {
@@ -187,32 +192,31 @@ impl Event<'_> {
     }
 }
 
-/// The connections that leasehold's own threads have.
+/// A connection of one of leasehold's threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Connection {
-    /// Of the thread `leasehold-renewal`: without it leases run out.
+    /// The connection of the thread `leasehold-renewal`. Without it, leases expire.
     Renewal,
-    /// Of the thread `leasehold-wakeup-0`: without it waits poll.
+    /// The connection of the thread `leasehold-wakeup-0`. Without it, waiting threads poll.
     Wakeup,
 }
 
-/// Is told of each [`Event`] of a manager; given to [`Builder::listener`](crate::Builder::listener).
-///
-/// A closure over `&Event<'_>` is one too.
+/// A receiver of the events of a manager: see [`Builder::listener`](crate::Builder::listener). A closure over
+/// `&Event<'_>` is a listener.
 ///
 /// # Guarantees
 ///
-/// Events come one after the other on a thread that does nothing else, `leasehold-events`: a guard's beginning before
-/// its end, and both before those of who has the lock after it. What is said of a lease meanwhile, that it was renewed or
-/// is at risk, may come a moment after the end that it did not know of.
+/// Events come one after the other, on the thread `leasehold-events`. The beginning of a guard comes before its end,
+/// and both come before the guard that has the lock next. [`Renewed`](Event::Renewed) and [`AtRisk`](Event::AtRisk)
+/// may come shortly after the end of their lease.
 ///
-/// Whatever a listener does, be it that it panics, blocks for ever or locks something, no lock, lease or wait of the
-/// manager waits for it. Up to 4,096 events wait for a listener that is slow; further ones are dropped, and counted in
-/// [`Stats::events_dropped`](crate::Stats::events_dropped). A panic is caught, and the first one logged.
+/// A listener may panic, block, or lock something: no lock, lease or wait of the manager waits for it. At most 4,096
+/// events wait for a slow listener. Further ones are dropped, and counted in
+/// [`Stats::events_dropped`](crate::Stats::events_dropped). Panics are caught. The first one is logged.
 ///
-/// What has happened before the last handle and guard of the manager were dropped is still told; the thread ends after
-/// that. A listener that owns a handle or a guard of its own manager keeps it alive.
+/// When the last handle and guard of the manager have been dropped, the listener still receives the events from
+/// before, and then the thread ends. A listener that owns a handle or a guard of its manager keeps that manager alive.
 ///
 /// # Example
 ///
@@ -240,7 +244,7 @@ pub enum Connection {
 /// # Ok(()) }
 /// ```
 pub trait Listener: Send + Sync + 'static {
-    /// Something has happened.
+    /// Receives an event.
     fn on_event(&self, event: &Event<'_>);
 }
 
@@ -250,7 +254,7 @@ impl<F: Fn(&Event<'_>) + Send + Sync + 'static> Listener for F {
     }
 }
 
-/// A listener among the settings.
+/// The listener among the settings of a manager.
 #[derive(Clone)]
 pub(crate) struct SharedListener(pub(crate) Arc<dyn Listener>);
 
