@@ -1,8 +1,8 @@
-//! What a manager has done so far, in figures.
+//! The counters of a manager, and a reading of them.
 //!
-//! Recording is a few additions to atomic words, in no order with anything else, so it costs nanoseconds and nobody
-//! waits for it. Many threads add to the same words, which is what costs: so a guard is counted by having its wait and
-//! its hold recorded, each with its like, and not again.
+//! Counting adds to a few atomic words in any order. It takes nanoseconds, and no thread waits for it. Its cost is
+//! that many threads write to the same words. So a guard is recorded only twice: its wait when it begins, and its hold
+//! when it ends. The numbers of guards are computed from these records.
 
 use crate::error::LostCause;
 use crate::sync::{AtomicU64, Ordering};
@@ -12,12 +12,12 @@ pub use distribution::{Bucket, Distribution};
 
 mod distribution;
 
-/// What a manager has done since it was built: see [`LockManager::stats`](crate::LockManager::stats).
+/// The counters of a manager since it was built: see [`LockManager::stats`](crate::LockManager::stats).
 ///
-/// The figures are read one after the other while threads go on, so among them may be one that counts a guard which
-/// another does not count yet. None ever falls, but [`held`](Stats::held) and [`waiting`](Stats::waiting).
+/// The counters are read one after the other while threads go on. So one counter may include a guard that another does
+/// not include yet. No counter falls, except [`held`](Stats::held) and [`waiting`](Stats::waiting).
 ///
-/// What a guard and a lease are is said at [`Event`](crate::Event).
+/// [`Event`](crate::Event) defines a guard and a lease.
 ///
 /// # Example
 ///
@@ -27,7 +27,7 @@ mod distribution;
 /// drop(locks.lock("orders:42")?);
 /// let stats = locks.stats();
 /// println!(
-///     "{} guards, of which Redis was asked for {}; 99 % waited for less than {:?}",
+///     "{} guards, {} of them from Redis; 99 % waited for less than {:?}",
 ///     stats.waits.count(),
 ///     stats.acquired,
 ///     stats.waits.quantile(0.99),
@@ -37,62 +37,65 @@ mod distribution;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Guards that Redis was asked for.
+    /// Guards that Redis granted.
     pub acquired: u64,
-    /// Guards that were handed out in memory, without a request.
+    /// Guards that threads got in memory, without a request.
     pub passed_on: u64,
-    /// Guards that were ended while they held their lock, as far as this process knew.
+    /// Guards that ended while they held their lock, as far as this process knew.
     pub released: u64,
-    /// Guards that there are now, those of lost leases too, but for those that were ended at their `max_hold`.
+    /// Guards that exist now. Guards that have lost their lock count too, except those that reached their `max_hold`.
     pub held: u64,
-    /// Calls that had to wait. A call that waits through an outage counts from the first reply "held".
+    /// Calls that have begun to wait for a lock. A call that waits through an outage counts from the first reply that
+    /// the lock is held.
     pub contended: u64,
-    /// Calls that wait now. A call that waits through an outage counts from the first reply "held".
+    /// Calls that wait for a lock now, of those in [`contended`](Stats::contended).
     pub waiting: u64,
-    /// Tries that were answered "held".
+    /// Tries that found the lock held.
     pub tries_held: u64,
-    /// Waits that ended without the lock because their time was over.
+    /// Waits that ended because their time was over, while the lock was held.
     pub timed_out: u64,
-    /// Calls for a lock that ended in an error.
+    /// Calls for a lock that ended in an error, after they had begun to wait or to ask Redis. An adoption is not
+    /// counted.
     pub failed: u64,
-    /// Locks that Redis has given to who was first in its queue, on the way out.
+    /// Releases with which Redis gave the lock to the next in its queue.
     pub handed_over: u64,
-    /// Renewals that the server has confirmed, each of one lease, and extensions.
+    /// Renewals that Redis confirmed, each of one lease. Extensions count too.
     pub renewed: u64,
-    /// Renewals that were sent and not confirmed.
+    /// Renewals by the renewal thread that Redis did not confirm, each of one lease.
     pub renewals_failed: u64,
-    /// Leases that ran out.
+    /// Leases that expired.
     pub lost_expired: u64,
-    /// Leases that another owner has taken.
+    /// Leases that were lost to another owner.
     pub lost_taken: u64,
-    /// Leases whose key was removed.
+    /// Leases that were lost because Redis did not have them any more.
     pub lost_removed: u64,
-    /// Guards that were ended at their `max_hold`.
+    /// Guards that were ended because they reached their `max_hold`.
     pub lost_max_hold: u64,
     /// Guards that were held for longer than [`warn_after`](crate::Builder::warn_after).
     pub held_long: u64,
-    /// Releases, and clearings of what an attempt may have left in Redis, that had to be sent once more.
+    /// Releases that were sent again: of leases, and of owners that calls may have left in Redis when they ended.
     pub endings_repeated: u64,
-    /// Requests, of whatever purpose, but for SUBSCRIBE.
+    /// Requests for locks and rate limiters, and those of operators. The commands that a new connection sends first do
+    /// not count.
     pub requests: u64,
-    /// Events that were dropped because the listener was too slow, or could not be given a thread.
+    /// Events that were dropped because the listener was too slow, or because its thread could not be started.
     pub events_dropped: u64,
-    /// From a call to the moment at which the lock was its thread's; one for each guard.
+    /// The times from a call to the grant of its guard: one for each guard.
     pub waits: Distribution,
-    /// From then to its end; one for each guard that has ended.
+    /// The times from the grant of a guard to its end: one for each guard that has ended.
     pub holds: Distribution,
-    /// How late renewals were sent, by when they were due; one for each lease and renewal.
+    /// The times by which renewals were sent too late: one for each renewal of a lease.
     pub renewal_lags: Distribution,
 }
 
 impl Stats {
-    /// Returns how many guards were handed out: those that Redis was asked for, and those that were passed on in memory.
+    /// Returns the number of all guards: those that Redis granted, and those that threads got in memory.
     #[must_use]
     pub fn granted(&self) -> u64 {
         self.acquired + self.passed_on
     }
 
-    /// All that was lost, whatever the cause.
+    /// Returns the number of all losses, whatever the cause.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost_expired + self.lost_taken + self.lost_removed + self.lost_max_hold
@@ -113,10 +116,10 @@ impl Count {
     }
 }
 
-/// What a manager counts.
+/// The counters of a manager, which its threads add to.
 pub(crate) struct Counters {
     pub(crate) contended: Count,
-    /// Waits that have ended, however.
+    /// Calls that have ended, of those in `contended`.
     pub(crate) waits_over: Count,
     pub(crate) tries_held: Count,
     pub(crate) timed_out: Count,
@@ -131,11 +134,13 @@ pub(crate) struct Counters {
     lost_taken: Count,
     lost_removed: Count,
     lost_max_hold: Count,
-    /// Of the guards that Redis was asked for, and of those that were handed out in memory.
+    /// The waits of guards that Redis granted.
     pub(crate) waits_asked: Recorder,
+    /// The waits of guards that threads got in memory.
     pub(crate) waits_passed_on: Recorder,
-    /// Of the guards that held their lock to the end, and of the others.
+    /// The holds of guards that held their lock until their end.
     pub(crate) holds_released: Recorder,
+    /// The holds of guards that had lost their lock, or had reached their `max_hold`.
     pub(crate) holds_lost: Recorder,
     pub(crate) renewal_lags: Recorder,
 }
@@ -175,7 +180,8 @@ impl Counters {
         }
     }
 
-    /// All figures. Later ones first, so that none counts an end without its beginning.
+    /// Returns a reading of all counters. It reads ends before beginnings, so it never has an end without its
+    /// beginning.
     pub(crate) fn load(&self, events_dropped: u64) -> Stats {
         let waits_over = self.waits_over.get();
         let (released, lost) = (self.holds_released.load(), self.holds_lost.load());
