@@ -43,7 +43,7 @@ fn listeners_receive_the_loss_after_a_resume() {
         );
         // A late reply to a renewal does not revive the lease.
         assert_eq!(guard.state(), LeaseState::Lost);
-        assert!(matches!(guard.release(), Err(Error::Lost(lost)) if lost == loss));
+        assert!(matches!(guard.release(), Err(Error::Lost(released)) if released == loss));
     });
 }
 
