@@ -59,7 +59,7 @@ pub(crate) struct Queue<W, T> {
     /// At most one lease, unless the kind allows several, or a thread adopts.
     process_leases: SmallVec<[Seats<T>; 1]>,
     /// Whether the only lease is being released.
-    release_task: bool,
+    is_releasing: bool,
     /// Whether the queue has left the table of names, so that no thread may enter.
     retired: bool,
 }
@@ -126,7 +126,7 @@ pub(crate) struct Begun<W, T> {
     /// The turn of the thread that asked.
     pub(crate) turn: Turn<T>,
     /// The waiting threads that share the lease.
-    pub(crate) shareable_lease: Entrants<W, T>,
+    pub(crate) admitted: Entrants<W, T>,
     /// Threads that only tried, and now know that the lock is held.
     pub(crate) tried: Vec<W>,
     /// The thread that asks next.
@@ -155,7 +155,7 @@ impl<W, T: HeldLease> Queue<W, T> {
             waiting: TicketQueue::new(),
             asking: None,
             process_leases: SmallVec::new(),
-            release_task: false,
+            is_releasing: false,
             retired: false,
         }
     }
@@ -224,12 +224,12 @@ impl<W, T: HeldLease> Queue<W, T> {
 
     /// Returns whether nothing is held, asked or waited for.
     pub(crate) fn is_idle(&self) -> bool {
-        self.asking.is_none() && self.process_leases.is_empty() && !self.release_task
+        self.asking.is_none() && self.process_leases.is_empty() && !self.is_releasing
     }
 
     /// Returns whether this process is releasing the lock.
-    pub(crate) fn is_ending(&self) -> bool {
-        self.release_task
+    pub(crate) fn is_releasing(&self) -> bool {
+        self.is_releasing
     }
 
     #[cfg(test)]
@@ -377,7 +377,7 @@ impl<W, T: HeldLease> Queue<W, T> {
             }
             Health::Poor => {}
             // Nobody asks before it is released, unless the kind allows several.
-            Health::KeptBack => self.release_task = !self.sharing.several,
+            Health::KeptBack => self.is_releasing = !self.sharing.several,
         }
         // 3. It ends here, and the next thread asks to take it over. Until Redis answers that thread, this process
         //    holds the lock: a try need not ask.
@@ -385,7 +385,7 @@ impl<W, T: HeldLease> Queue<W, T> {
             return Finish::TakeOver(next, give_back);
         }
         // 4. Nobody waits, or nobody may ask.
-        self.release_task = !self.sharing.several;
+        self.is_releasing = !self.sharing.several;
         Finish::Release(give_back)
     }
 
@@ -398,7 +398,7 @@ impl<W, T: HeldLease> Queue<W, T> {
 
     /// Ends a release. Returns the thread that asks next.
     pub(crate) fn ended(&mut self) -> Option<W> {
-        self.release_task = false;
+        self.is_releasing = false;
         self.next_delegate(LastAnswer::None)
     }
 
@@ -412,7 +412,7 @@ impl<W, T: HeldLease> Queue<W, T> {
     }
 
     fn begun(&mut self, index: usize, turn: Turn<T>, now: Time) -> Begun<W, T> {
-        let shareable_lease = self.admit_waiting(index, now);
+        let admitted = self.admit_waiting(index, now);
         let next = self.next_delegate(LastAnswer::None);
         let tried = if self.sharing.several {
             // Redis may have more of the lock: each try asks for itself.
@@ -422,7 +422,7 @@ impl<W, T: HeldLease> Queue<W, T> {
         };
         Begun {
             turn,
-            shareable_lease,
+            admitted,
             tried,
             next,
         }
@@ -470,7 +470,7 @@ impl<W, T: HeldLease> Queue<W, T> {
 
     fn may_ask(&self) -> bool {
         let has_room = self.sharing.several || self.process_leases.is_empty();
-        has_room && self.asking.is_none() && !self.release_task
+        has_room && self.asking.is_none() && !self.is_releasing
     }
 
     /// Takes out the tries for which `is_answered` returns true. Tries wait only until the first answer.

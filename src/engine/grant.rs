@@ -169,7 +169,7 @@ impl Engine {
 
 /// Sends a signal to each thread that gets a turn or a task. Returns the turn of the delegate, which needs no signal.
 fn hand_out(begun: Begun<Arc<Slot>, Arc<ProcessLease>>, now: Time) -> Turn {
-    let (first, rest) = begun.shareable_lease;
+    let (first, rest) = begun.admitted;
     for (slot, turn) in first.into_iter().chain(rest) {
         slot.send(Signal::Turn(turn, now));
     }

@@ -138,7 +138,7 @@ impl Engine {
         match (state.last(), self.holder(state)) {
             (_, Some(holder)) => NotAcquired::Held(Some(holder)),
             // This process holds the lock until Redis has executed the release.
-            (_, None) if state.queue.is_ending() => NotAcquired::Held(None),
+            (_, None) if state.queue.is_releasing() => NotAcquired::Held(None),
             (Last::Failed(failure), None) => request.failed(failure.clone()),
             // The request in flight has no reply yet. But an earlier one may have got a reply during this wait.
             (Last::NoAnswer | Last::Held(_), None) => match state.holder_since(arrived) {

@@ -65,7 +65,7 @@ fn a_lease_is_handed_on_until_its_quantum_is_over() {
     assert!(matches!(arrive(&mut queue, "c"), Arrival::Queued(1)));
     let begun = queue.granted(grant(9, 1, Fences::new(100, 10), at(50)), at(0));
     assert_eq!(begun.turn.fence, 100);
-    assert!(begun.shareable_lease.0.is_none() && begun.next.is_none());
+    assert!(begun.admitted.0.is_none() && begun.next.is_none());
     let Finish::HandedOn((Some(("b", turn)), _)) = queue.finish(9, at(49), Health::Good) else {
         panic!("not handed on");
     };
@@ -108,7 +108,7 @@ fn readers_sit_together_until_the_quantum_is_over_and_then_ask_anew() {
     assert!(matches!(arrive(&mut queue, at(0)), Arrival::Delegate));
     assert!(matches!(arrive(&mut queue, at(0)), Arrival::Queued(_)));
     let begun = queue.granted(grant(1, 1, fences(), at(50)), at(0));
-    assert_eq!(begun.shareable_lease.0.map(|(_, turn)| turn.fence), Some(7));
+    assert_eq!(begun.admitted.0.map(|(_, turn)| turn.fence), Some(7));
     assert!(matches!(arrive(&mut queue, at(49)), Arrival::Turn(_)));
     // The old lease goes on for the threads that are in it. No other thread joins them, or waits for their end.
     assert!(matches!(arrive(&mut queue, at(50)), Arrival::Delegate));
@@ -196,7 +196,7 @@ struct Model {
     /// The leases that go to no further thread.
     shut: Vec<u32>,
     turns: Vec<Turn<u32>>,
-    release_task: bool,
+    is_releasing: bool,
     fence: u64,
 }
 
@@ -271,7 +271,7 @@ impl Model {
     }
 
     fn may_ask(&self) -> bool {
-        self.asking.is_none() && !self.is_held() && !self.release_task
+        self.asking.is_none() && !self.is_held() && !self.is_releasing
     }
 
     fn delegate(&mut self, next: Option<u64>, answer: LastAnswer) {
@@ -286,13 +286,7 @@ impl Model {
     fn begun(&mut self, begun: Begun<u64, u32>, process_lease: u32, units: u32) {
         self.process_leases.push((process_lease, units));
         self.turn(begun.turn, units);
-        self.admitted(
-            begun
-                .shareable_lease
-                .0
-                .into_iter()
-                .chain(begun.shareable_lease.1),
-        );
+        self.admitted(begun.admitted.0.into_iter().chain(begun.admitted.1));
         self.delegate(begun.next, LastAnswer::None);
         if self.sharing.several {
             assert!(begun.tried.is_empty());
@@ -323,7 +317,7 @@ proptest! {
             process_leases: Vec::new(),
             shut: Vec::new(),
             turns: Vec::new(),
-            release_task: false,
+            is_releasing: false,
             fence: 0,
         };
         let now = at(0);
@@ -428,7 +422,7 @@ proptest! {
                         Finish::Release(_) => {
                             model.over(process_lease);
                             prop_assert!(empty && (model.waiting.is_empty() || !model.may_ask()));
-                            model.release_task = !sharing.several;
+                            model.is_releasing = !sharing.several;
                         }
                         Finish::Lost(next) => {
                             prop_assert_eq!(health, Health::Lost);
@@ -445,7 +439,7 @@ proptest! {
                     }
                 }
                 Act::Released => {
-                    if std::mem::take(&mut model.release_task) {
+                    if std::mem::take(&mut model.is_releasing) {
                         let next = queue.ended();
                         model.delegate(next, LastAnswer::None);
                     }
@@ -454,7 +448,7 @@ proptest! {
             let mut process_leases: Vec<_> = queue.process_leases().copied().collect();
             process_leases.sort_unstable();
             prop_assert!(process_leases.into_iter().eq(model.process_leases.iter().map(|(process_lease, _)| *process_lease)));
-            let busy = model.asking.is_some() || !model.process_leases.is_empty() || model.release_task;
+            let busy = model.asking.is_some() || !model.process_leases.is_empty() || model.is_releasing;
             prop_assert_eq!(queue.is_idle(), !busy);
             prop_assert!(!model.may_ask() || model.waiting.is_empty(), "a thread waits for nobody");
             prop_assert_eq!(queue.is_crowded(), !model.waiting.is_empty());
