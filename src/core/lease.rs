@@ -1,7 +1,7 @@
 //! The validity of a lease.
 //!
 //! The server keeps the key for `lease` from the moment at which it carried out the request. The holder counts from a
-//! reading of its own clock *before* the request was sent. It subtracts the time by which two clocks may differ. So the
+//! reading of the local clock *before* the request was sent. It subtracts the time by which two clocks may differ. So the
 //! guard ends before the key does.
 //!
 //! One atomic word holds the whole state of a lease, because three threads may change it. The guard's thread reads it,

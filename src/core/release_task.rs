@@ -72,15 +72,7 @@ impl ReleaseTask {
             kept_until,
             give_back,
         } = process_lease;
-        let verb = if contended || give_back.is_some() {
-            Verb::HandOver {
-                owner,
-                units,
-                give_back,
-            }
-        } else {
-            Verb::Release { owner, units }
-        };
+        let verb = release(owner, units, give_back, contended);
         Self::new(verb, uncertain_until, kept_until, now, lease)
     }
 
@@ -155,25 +147,17 @@ impl ReleaseTask {
         }
         let (owner, units, give_back) = given_up(&self.verb);
         let life = until.since(now);
-        self.verb = if !life.is_zero() {
+        self.verb = if life.is_zero() {
+            self.kept_back_until = None;
+            release(owner, units, give_back, false)
+        } else {
             Verb::Keep {
                 owner,
                 units,
                 life,
                 give_back,
             }
-        } else if give_back.is_some() {
-            Verb::HandOver {
-                owner,
-                units,
-                give_back,
-            }
-        } else {
-            Verb::Release { owner, units }
         };
-        if life.is_zero() {
-            self.kept_back_until = None;
-        }
     }
 
     pub(crate) fn verb(&self) -> &Verb {
@@ -247,6 +231,19 @@ impl ReleaseTask {
         let pause = self.pause;
         self.pause = (pause * 2).min(self.longest_pause);
         pause
+    }
+}
+
+/// Returns the request that ends a lease: a hand-over if processes wait or there are unused fences, else a plain release.
+fn release(owner: Arc<str>, units: u32, give_back: Option<GiveBack>, contended: bool) -> Verb {
+    if contended || give_back.is_some() {
+        Verb::HandOver {
+            owner,
+            units,
+            give_back,
+        }
+    } else {
+        Verb::Release { owner, units }
     }
 }
 
