@@ -6,8 +6,8 @@ mod program;
 mod redis_py;
 mod rslock;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -343,28 +343,34 @@ impl Sum {
 /// Counts turns until each side has had `least`.
 struct Turns {
     least: u32,
-    taken: [AtomicU32; 2],
+    taken: Mutex<[u32; 2]>,
+    /// Notified of each turn.
+    changed: Condvar,
 }
 
 impl Turns {
     fn taken(&self) -> [u32; 2] {
-        self.taken
-            .each_ref()
-            .map(|side| side.load(Ordering::Relaxed))
+        *self.taken.lock().expect("no panic")
     }
 
     fn are_wanted(&self) -> bool {
-        self.taken().into_iter().min() < Some(self.least)
+        self.is_any_below(self.taken())
+    }
+
+    fn is_any_below(&self, taken: [u32; 2]) -> bool {
+        taken.iter().any(|side| *side < self.least)
     }
 
     /// Counts a turn, and waits while its side is ahead. A client that polls gets a chance only while no thread of
     /// ours waits.
     fn count(&self, side: usize) {
-        self.taken[side].fetch_add(1, Ordering::Relaxed);
-        while self.are_wanted() && self.taken()[side] > self.taken()[1 - side] + 3 {
-            // This wait has no time limit, because the other side may be slow.
-            thread::sleep(ms(1));
-        }
+        let mut taken = self.taken.lock().expect("no panic");
+        taken[side] += 1;
+        self.changed.notify_all();
+        // This wait has no time limit, because the other side may be slow.
+        let is_ahead =
+            |taken: &mut [u32; 2]| self.is_any_below(*taken) && taken[side] > taken[1 - side] + 3;
+        drop(self.changed.wait_while(taken, is_ahead).expect("no panic"));
     }
 }
 
@@ -378,7 +384,8 @@ fn both_sides_together_lose_no_update<F: Foreign>() {
     let sum = Sum::of(&name);
     let turns = Arc::new(Turns {
         least: 15,
-        taken: [AtomicU32::new(0), AtomicU32::new(0)],
+        taken: Mutex::default(),
+        changed: Condvar::new(),
     });
     let managers = [(); 2].map(|()| manager(redis.url()));
     let mut tasks = Vec::new();
