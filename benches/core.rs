@@ -39,15 +39,15 @@ floors! {
 
 use crate::clock::Time;
 use crate::config::Terms;
-use crate::core::attempt::{
-    Attempt, Input, OrphanedOwner, Outcome, Step, StepContext, SubscriptionState,
-};
+use crate::core::attempt::{Attempt, Input, OrphanedOwner, Step, StepContext, SubscriptionState};
 use crate::core::fence::{Fences, block};
 use crate::core::lease::{AtomicLease, valid_until};
-use crate::core::queue::{AcquireParams, Arrival, Finish, Granted, Health, HeldLease, Queue};
+use crate::core::queue::{
+    AcquireParams, Arrival, Finish, GrantedTo, Health, HeldLease, Queue, Seats,
+};
 use crate::core::release_task::ReleaseTask;
 use crate::core::timer_queue::{Numbered, TimerQueue, renewal_due};
-use crate::message::{Ask, Call, Kind, Renewal, Reply, Verb};
+use crate::message::{Ask, Call, LockKind, Renewal, Reply, Verb};
 use crate::name::{LockKey, Target};
 use crate::random::{Rng, SystemRng};
 use crate::script::{ScriptRef, Wire};
@@ -102,22 +102,21 @@ impl Numbered for Due {
     }
 }
 
-fn grant(fences: u64) -> Granted<()> {
-    Granted {
-        process_lease: (),
-        units: 1,
-        fences: Fences::new(1, fences),
-        quantum_over: NOW + QUANTUM,
-    }
+fn grant(fences: Fences) -> Seats<()> {
+    Seats::new((), 1, fences, NOW + QUANTUM)
 }
 
 /// Returns a mutex's queue. The first thread holds the lock, and `waiting` others wait.
 fn held(waiting: u64) -> Queue<u64, ()> {
-    let mut queue = Queue::new(Kind::Mutex.sharing());
+    let mut queue = Queue::new(LockKind::Mutex.sharing());
     let Arrival::Delegate = queue.arrive(wants(), NOW, |()| Health::Good, || 0) else {
         unreachable!("nobody was before it");
     };
-    queue.granted(grant(u64::MAX / 2), NOW);
+    queue.begin(
+        grant(Fences::new(1, u64::MAX / 2)),
+        GrantedTo::Delegate,
+        NOW,
+    );
     for waiter in 1..=waiting {
         queue.arrive(wants(), NOW, |()| Health::Good, || waiter);
     }
@@ -126,10 +125,10 @@ fn held(waiting: u64) -> Queue<u64, ()> {
 
 fn queues(bench: &mut Criterion) {
     bench.bench_function("queue/alone: arrive, granted, finish, ended", |bench| {
-        let mut queue = Queue::<u64, ()>::new(Kind::Mutex.sharing());
+        let mut queue = Queue::<u64, ()>::new(LockKind::Mutex.sharing());
         bench.iter(|| {
             black_box(queue.arrive(wants(), NOW, |()| Health::Good, || 0));
-            black_box(queue.granted(grant(1), NOW));
+            black_box(queue.begin(grant(Fences::new(1, 1)), GrantedTo::Delegate, NOW));
             black_box(queue.finish(1, NOW, Health::Good));
             queue.ended()
         });
@@ -148,13 +147,10 @@ fn queues(bench: &mut Criterion) {
         });
     }
     bench.bench_function("queue/1000 readers: arrive, finish", |bench| {
-        let mut queue = Queue::<u64, ()>::new(Kind::Read.sharing());
+        let mut queue = Queue::<u64, ()>::new(LockKind::Read.sharing());
         queue.arrive(wants(), NOW, |()| Health::Good, || 0);
-        let granted = Granted {
-            fences: Fences::granted(Kind::Read, 1, block(Kind::Read, QUANTUM)),
-            ..grant(1)
-        };
-        queue.granted(granted, NOW);
+        let fences = Fences::granted(LockKind::Read, 1, block(LockKind::Read, QUANTUM));
+        queue.begin(grant(fences), GrantedTo::Delegate, NOW);
         for _ in 1..1_000 {
             queue.arrive(wants(), NOW, |()| Health::Good, || 0);
         }
@@ -172,7 +168,7 @@ fn attempts(bench: &mut Criterion) {
         terms: TERMS,
         until: Some(Time::NEVER),
         subscription: SubscriptionState::NotYet,
-        block: block(Kind::Mutex, QUANTUM),
+        block: block(LockKind::Mutex, QUANTUM),
         shareable_lease: None,
         total_units: 1,
         crowded: false,
@@ -197,7 +193,7 @@ fn attempts(bench: &mut Criterion) {
                 },
                 resent: false,
             };
-            let Step::Done(Outcome::Granted(grant)) = attempt.step(granted, &around) else {
+            let Step::Granted(grant) = attempt.step(granted, &around) else {
                 unreachable!("it was granted");
             };
             grant
@@ -284,7 +280,7 @@ fn calls(bench: &mut Criterion) {
     ];
     for (name, verb) in &verbs {
         let call = Call::Lock {
-            kind: Kind::Mutex,
+            kind: LockKind::Mutex,
             target: &target,
             verb,
         };
@@ -299,7 +295,7 @@ fn calls(bench: &mut Criterion) {
     let batch: Vec<_> = keys
         .iter()
         .map(|key| Renewal {
-            kind: Kind::Mutex,
+            kind: LockKind::Mutex,
             key,
             owner: owner.to_string(),
             units: 1,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::sync::Arc;
 
-pub(crate) use failure::{Failure, FailureKind, Mode, on_a_line};
+pub(crate) use failure::{Failure, FailureKind, Outcome, ServerMode, on_a_line};
 
 // By its path, because benches include this file from elsewhere.
 #[path = "error/failure.rs"]
@@ -492,8 +492,8 @@ mod tests {
 
     #[test]
     fn messages_name_the_lock_and_escape_it() {
-        let error =
-            Failure::plain(FailureKind::Unavailable, false, "gone").into_error(Some("a\nb"));
+        let error = Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, "gone")
+            .into_error(Some("a\nb"));
         assert_eq!(
             error.to_string(),
             "lock \"a\\nb\": the server is unavailable"

@@ -13,7 +13,7 @@ use crate::error::{Error, Failure, Result};
 use crate::guard::LockGuard;
 use crate::manager::LockManager;
 use crate::message::{
-    Adopt, Ask, Call, Cursor, Kind, PlainRelease, RateRequest, Renewal, Renewed, Reply, Verb,
+    Adopt, Ask, Call, Cursor, LockKind, PlainRelease, RateRequest, Renewal, Renewed, Reply, Verb,
 };
 use crate::name::{Companion, LockKey, Target};
 use crate::random::SystemRng;
@@ -81,7 +81,7 @@ pub fn reply(value: &Value) {
     };
     let lock = |kind, target, verb| Call::Lock { kind, target, verb };
     let renewal = Renewal {
-        kind: Kind::Mutex,
+        kind: LockKind::Mutex,
         key: &keys[0],
         owner: owner.to_string(),
         units: 1,
@@ -104,10 +104,10 @@ pub fn reply(value: &Value) {
     };
     for call in [
         Call::Ping,
-        lock(Kind::Mutex, &one, &acquire),
-        lock(Kind::Read, &one, &acquire),
-        lock(Kind::Multi, &several, &acquire),
-        lock(Kind::Mutex, &one, &release),
+        lock(LockKind::Mutex, &one, &acquire),
+        lock(LockKind::Read, &one, &acquire),
+        lock(LockKind::Multi, &several, &acquire),
+        lock(LockKind::Mutex, &one, &release),
         Call::Renew(&[renewal.clone(), renewal]),
         Call::Release(&[plain, plain]),
         Call::RateLimit {
@@ -143,7 +143,7 @@ pub fn reply(value: &Value) {
                     _ => 1,
                 };
                 assert_eq!(rest.len() + 1, names);
-                for kind in [Kind::Mutex, Kind::Read] {
+                for kind in [LockKind::Mutex, LockKind::Read] {
                     let mut fences = Fences::granted(kind, fence, 50_000);
                     assert_eq!(fences.take(), Some(fence));
                     fences.give_back();

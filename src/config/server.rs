@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_url_is_told() {
+    fn the_error_of_a_url_names_what_is_wrong() {
         for (url, what) in [
             ("localhost:6379", "it has no scheme"),
             ("http://h/", "its scheme is unknown"),

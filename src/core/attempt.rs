@@ -40,7 +40,7 @@ use crate::clock::Time;
 use crate::core::lease::valid_until;
 use crate::core::outage::is_of_replicas;
 use crate::core::poll;
-use crate::error::{Failure, FailureKind};
+use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{Ask, Reply, Verb};
 use crate::owner;
 use crate::random::Rng;
@@ -50,7 +50,7 @@ use patience::{Patience, SHORTEST_PAUSE, Wait, sleep};
 use state::{InRedis, Sent, State, Uncertain};
 
 pub(crate) use crate::core::poll::SubscriptionState;
-pub(crate) use step::{Grant, Input, OrphanedOwner, Outcome, Step, StepContext};
+pub(crate) use step::{Grant, Input, OrphanedOwner, Step, StepContext};
 
 /// How long after a holder's reported expiry to ask: Redis drops a key no earlier than its time.
 const AFTER_EXPIRY: Duration = Duration::from_millis(2);
@@ -261,7 +261,7 @@ impl Attempt {
                     queued: false,
                     ..in_redis
                 };
-                (State::Ask(in_redis), Step::Done(Outcome::Shared))
+                (State::Ask(in_redis), Step::Shared)
             }
             Reply::Held { ttl, holder } => {
                 let settled = self.settle(state, sent, resent, context);
@@ -274,8 +274,8 @@ impl Attempt {
                     asked: context.total_units,
                     stored,
                 };
-                let words = "others use it with another number of permits";
-                let failure = Failure::plain(kind, false, words);
+                let words = "the semaphore in Redis has another number of permits";
+                let failure = Failure::plain(kind, Outcome::NotExecuted, words);
                 (
                     State::Ask(in_redis),
                     self.patience.back_off(failure, false, context),
@@ -352,7 +352,7 @@ impl Attempt {
                 .filter(|until| *until > context.now),
             kept_until: in_redis.kept_until(),
         };
-        (State::Granted, Step::Done(Outcome::Granted(grant)))
+        (State::Granted, Step::Granted(grant))
     }
 
     /// Takes in that `holder` holds the lock, for `ttl` if that is known.

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use crate::message::{GiveBack, Kind};
+use crate::message::{GiveBack, LockKind};
 
 /// The `left` fences from `next` on, and the fence that was given last.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,9 +32,9 @@ impl Fences {
     }
 
     /// Returns the fences of a lease of this kind after a grant of `count` fences. All readers have one fence.
-    pub(crate) fn granted(kind: Kind, first: u64, count: u64) -> Self {
+    pub(crate) fn granted(kind: LockKind, first: u64, count: u64) -> Self {
         Self {
-            is_common: kind == Kind::Read,
+            is_common: kind == LockKind::Read,
             ..Self::new(first, count)
         }
     }
@@ -70,13 +70,13 @@ impl Fences {
 
 /// Returns how many fences to reserve for a lease that may go from thread to thread: one for each microsecond of a
 /// quantum. The leases that a name may have at the same time share this number.
-pub(crate) fn block(kind: Kind, quantum: Duration) -> u64 {
+pub(crate) fn block(kind: LockKind, quantum: Duration) -> u64 {
     let worth = u64::try_from(quantum.as_micros()).unwrap_or(u64::MAX);
     match kind {
-        Kind::Mutex | Kind::Write => worth.max(1),
-        Kind::Semaphore { total_units } => (worth / u64::from(total_units)).max(1),
+        LockKind::Mutex | LockKind::Write => worth.max(1),
+        LockKind::Semaphore { total_units } => (worth / u64::from(total_units)).max(1),
         // All readers have one fence. The lease of a multi-lock serves one guard, because each name would need a block.
-        Kind::Read | Kind::Multi => 1,
+        LockKind::Read | LockKind::Multi => 1,
     }
 }
 
@@ -100,24 +100,27 @@ mod tests {
     #[test]
     fn a_block_never_outruns_the_clock() {
         let quantum = Duration::from_millis(50);
-        assert_eq!(block(Kind::Mutex, quantum), 50_000);
-        assert_eq!(block(Kind::Mutex, Duration::from_nanos(1)), 1);
-        assert_eq!(block(Kind::Semaphore { total_units: 8 }, quantum), 6_250);
+        assert_eq!(block(LockKind::Mutex, quantum), 50_000);
+        assert_eq!(block(LockKind::Mutex, Duration::from_nanos(1)), 1);
+        assert_eq!(
+            block(LockKind::Semaphore { total_units: 8 }, quantum),
+            6_250
+        );
         assert_eq!(
             block(
-                Kind::Semaphore {
+                LockKind::Semaphore {
                     total_units: u32::MAX
                 },
                 quantum
             ),
             1
         );
-        assert_eq!(block(Kind::Read, quantum), 1);
+        assert_eq!(block(LockKind::Read, quantum), 1);
     }
 
     #[test]
     fn readers_share_one_fence_and_give_none_back() {
-        let mut fences = Fences::granted(Kind::Read, 7, 1);
+        let mut fences = Fences::granted(LockKind::Read, 7, 1);
         assert_eq!([fences.take(), fences.take()], [Some(7); 2]);
         assert_eq!(fences.last(), 7);
         assert_eq!(fences.give_back(), None);

@@ -243,9 +243,9 @@ mod tests {
     }
 
     proptest! {
-        /// The plain model is a deadline and a first ending.
+        /// The plain model is a deadline and when it first ended.
         #[test]
-        fn a_lease_is_its_latest_deadline_until_its_first_ending(
+        fn a_lease_is_its_latest_deadline_until_it_first_ends(
             acts in proptest::collection::vec(
                 (0u64..40, prop_oneof![
                     Just(Act::Look),

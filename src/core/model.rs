@@ -13,10 +13,10 @@ use proptest::prelude::*;
 use crate::clock::Time;
 use crate::config::Terms;
 use crate::core::attempt::{
-    Attempt, Grant, Input, OrphanedOwner, Outcome, Step, StepContext, SubscriptionState,
+    Attempt, Grant, Input, OrphanedOwner, Step, StepContext, SubscriptionState,
 };
 use crate::core::release_task::{Next, ReleaseTask};
-use crate::error::{Failure, FailureKind};
+use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{Reply, Verb};
 use crate::random::Rng;
 use crate::sync::{Arc, AtomicU64, Ordering};
@@ -136,31 +136,28 @@ impl World {
 
     fn send(&mut self, verb: &Verb, fate: Fate) -> Result<Reply, Failure> {
         let failure =
-            |unknown| Failure::plain(FailureKind::Unavailable, unknown, "a fault of the test");
+            |outcome| Failure::plain(FailureKind::Unavailable, outcome, "a fault of the test");
         match fate {
             Fate::Delivered => Ok(self.server.carry_out(verb, self.now)),
             Fate::Unconfirmed => match self.server.carry_out(verb, self.now) {
                 Reply::Granted { .. } => {
                     let (wanted, confirmed) = (1, 0);
                     let kind = FailureKind::NotReplicated { wanted, confirmed };
-                    Err(Failure {
-                        half_done: true,
-                        ..Failure::plain(kind, false, "no replica")
-                    })
+                    Err(Failure::plain(kind, Outcome::PartlyExecuted, "no replica"))
                 }
                 reply => Ok(reply),
             },
-            Fate::NotSent => Err(failure(false)),
-            Fate::RequestLost => Err(failure(true)),
+            Fate::NotSent => Err(failure(Outcome::NotExecuted)),
+            Fate::RequestLost => Err(failure(Outcome::Unknown)),
             Fate::ReplyLost => {
                 self.server.carry_out(verb, self.now);
-                Err(failure(true))
+                Err(failure(Outcome::Unknown))
             }
             Fate::Late(ms) => {
                 // The crate promises nothing for a request that is still under way when a lease has passed.
                 let later = self.now + Duration::from_millis(ms).min(ALMOST_A_LEASE);
                 self.late.push((later, verb.clone()));
-                Err(failure(true))
+                Err(failure(Outcome::Unknown))
             }
         }
     }
@@ -220,7 +217,7 @@ impl World {
     }
 
     fn run(&mut self, who: usize, fate: Fate) {
-        self.send_endings(who, fate);
+        self.send_releases(who, fate);
         let (mut attempt, mut input) =
             match std::mem::replace(&mut self.processes[who].state, State::Idle) {
                 State::Idle => (Attempt::new(&self.rng, "p", 1), Input::Go),
@@ -254,7 +251,7 @@ impl World {
             let orphaned_owners = attempt.orphaned_owners();
             self.clean_up(who, orphaned_owners);
             match step {
-                Step::Done(Outcome::Shared) => unreachable!("nothing is offered"),
+                Step::Shared => unreachable!("nothing is offered"),
                 Step::Send(verb) => {
                     let sent = self.now;
                     input = match self.send(&verb, fate) {
@@ -275,14 +272,14 @@ impl World {
                     self.processes[who].state = State::Sleeping(attempt, until);
                     return;
                 }
-                Step::Done(Outcome::Granted(grant)) => {
+                Step::Granted(grant) => {
                     assert!(grant.fence > self.last_fence, "a fence was repeated");
                     self.last_fence = grant.fence;
                     self.processes[who].served += 1;
                     self.processes[who].state = State::GuardInner(grant);
                     return;
                 }
-                Step::Done(Outcome::Failed(_) | Outcome::TimeOver(_)) => {
+                Step::Failed(_) | Step::TimeOver(_) => {
                     let orphaned_owners = attempt.abandon();
                     self.clean_up(who, orphaned_owners);
                     return;
@@ -300,7 +297,7 @@ impl World {
         }
     }
 
-    fn send_endings(&mut self, who: usize, fate: Fate) {
+    fn send_releases(&mut self, who: usize, fate: Fate) {
         for (due, mut release_task) in std::mem::take(&mut self.processes[who].release_tasks) {
             let mut next = Next::Later(due);
             while next == Next::Send || matches!(next, Next::Later(due) if due <= self.now) {
@@ -339,7 +336,7 @@ impl World {
             self.processes[who]
                 .release_tasks
                 .push((self.now, release_task));
-            self.send_endings(who, fate);
+            self.send_releases(who, fate);
         }
     }
 
@@ -402,7 +399,7 @@ proptest! {
         for _ in 0..2000 {
             for (who, before) in before.iter().enumerate() {
                 world.happen(Event::LetGo(who, false, Fate::Delivered));
-                world.send_endings(who, Fate::Delivered);
+                world.send_releases(who, Fate::Delivered);
                 if world.processes[who].served == *before {
                     world.happen(Event::Run(who, Fate::Delivered));
                 }
@@ -418,11 +415,11 @@ proptest! {
             for who in 0..PROCESSES {
                 world.happen(Event::LetGo(who, false, Fate::Delivered));
                 world.happen(Event::GiveUp(who));
-                world.send_endings(who, Fate::Delivered);
+                world.send_releases(who, Fate::Delivered);
             }
             world.happen(Event::Pass(10));
         }
-        prop_assert!(world.processes.iter().all(|process| process.release_tasks.is_empty()), "endings without an end");
+        prop_assert!(world.processes.iter().all(|process| process.release_tasks.is_empty()), "release tasks without an end");
         world.server.expire(world.now);
         // The keys of the queue expire after the last waiter's life.
         world.server.queue.retain(|(_, seen, _)| world.now.since(*seen) <= LIFE);

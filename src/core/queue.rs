@@ -45,9 +45,7 @@ use crate::core::ticket_queue::TicketQueue;
 use crate::message::{GiveBack, Sharing};
 
 use delegate::{DelegateRequest, LastAnswer};
-use seats::Seats;
-
-pub(crate) use seats::{Granted, Turn};
+pub(crate) use seats::{Seats, Turn};
 
 /// The queue of one name. `W` stands for a waiting thread, `T` for a lease.
 #[derive(Debug)]
@@ -119,6 +117,14 @@ pub(crate) type Admitted<W, T> = (W, Turn<T>);
 
 /// The threads that come in at one moment. Mostly it is one, so the first is kept apart from the allocation.
 pub(crate) type Entrants<W, T> = (Option<Admitted<W, T>>, Vec<Admitted<W, T>>);
+
+/// The thread whose request brought a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GrantedTo {
+    Delegate,
+    /// A thread that adopts, or downgrades. There may be a delegate too.
+    OtherThread,
+}
 
 /// The tasks after a grant.
 #[derive(Debug)]
@@ -279,19 +285,21 @@ impl<W, T: HeldLease> Queue<W, T> {
         }
     }
 
-    /// Begins the lease that Redis granted to the delegate.
-    pub(crate) fn granted(&mut self, granted: Granted<T>, now: Time) -> Begun<W, T> {
-        self.asking = None;
-        self.begin(granted, now)
-    }
-
-    /// Begins a lease that did not come from the delegate's request: an adopted or a downgraded one.
-    pub(crate) fn given(&mut self, mut granted: Granted<T>, now: Time) -> Begun<W, T> {
-        if self.asking.is_some() && !self.sharing.several {
-            // In memory, the lease would go past the delegate, and past the waiters before the delegate in Redis.
-            granted.quantum_over = now;
+    /// Begins a lease. Its first turn is for the thread whose request brought it.
+    pub(crate) fn begin(&mut self, mut seats: Seats<T>, to: GrantedTo, now: Time) -> Begun<W, T> {
+        match to {
+            GrantedTo::Delegate => self.asking = None,
+            GrantedTo::OtherThread if self.asking.is_some() && !self.sharing.several => {
+                // In memory, the lease would go past the delegate, and past the waiters before the delegate in Redis.
+                seats.end_quantum(now);
+            }
+            GrantedTo::OtherThread => {}
         }
-        self.begin(granted, now)
+        let turn = seats
+            .admit()
+            .expect("a grant holds at least the fence of the turn that asked for it");
+        self.process_leases.push(seats);
+        self.admit_behind(self.process_leases.len() - 1, turn, now)
     }
 
     /// Returns a lease that the delegate could share, if its quantum were not over.
@@ -318,10 +326,10 @@ impl<W, T: HeldLease> Queue<W, T> {
         quantum_over: Time,
     ) -> Option<Begun<W, T>> {
         let index = self.position(number)?;
-        self.process_leases[index].reopen(quantum_over);
+        self.process_leases[index].end_quantum(quantum_over);
         let turn = self.process_leases[index].admit()?;
         self.asking = None;
-        Some(self.begun(index, turn, now))
+        Some(self.admit_behind(index, turn, now))
     }
 
     /// Ends a delegate that gives up. Returns the next thread, if any, which carries its attempt on.
@@ -402,16 +410,9 @@ impl<W, T: HeldLease> Queue<W, T> {
         self.next_delegate(LastAnswer::None)
     }
 
-    fn begin(&mut self, granted: Granted<T>, now: Time) -> Begun<W, T> {
-        let mut seats = Seats::new(granted);
-        let turn = seats
-            .admit()
-            .expect("a grant holds at least the fence of the turn that asked for it");
-        self.process_leases.push(seats);
-        self.begun(self.process_leases.len() - 1, turn, now)
-    }
-
-    fn begun(&mut self, index: usize, turn: Turn<T>, now: Time) -> Begun<W, T> {
+    /// After the first turn of a quantum: lets the waiting threads in for which there is room, and finds out which
+    /// others are answered or ask next.
+    fn admit_behind(&mut self, index: usize, turn: Turn<T>, now: Time) -> Begun<W, T> {
         let admitted = self.admit_waiting(index, now);
         let next = self.next_delegate(LastAnswer::None);
         let tried = if self.sharing.several {

@@ -48,7 +48,7 @@ pub(crate) struct ReleaseTask {
     /// When Redis must have dropped the key.
     over: Time,
     /// Until when the lock is kept from all processes (`min_hold`).
-    kept_back_until: Option<Time>,
+    min_hold_until: Option<Time>,
     pause: Duration,
     longest_pause: Duration,
     /// Whether an earlier request may have had its effect, which a later one then finds.
@@ -115,7 +115,7 @@ impl ReleaseTask {
             verb,
             uncertain_until,
             over,
-            kept_back_until: None,
+            min_hold_until: None,
             pause: FIRST_PAUSE,
             longest_pause: LONGEST_PAUSE.max(over.since(now) / 60),
             repeated: false,
@@ -125,21 +125,21 @@ impl ReleaseTask {
     }
 
     /// Makes the task keep the lock from all processes until then.
-    pub(crate) fn keeping_back(mut self, until: Time, now: Time) -> Self {
-        self.kept_back_until = Some(until);
+    pub(crate) fn with_min_hold(mut self, until: Time, now: Time) -> Self {
+        self.min_hold_until = Some(until);
         self.over = self.over.max(until);
-        self.brought_up_to(now);
+        self.refresh_min_hold(now);
         self
     }
 
     /// Returns whether the task keeps the lock from all processes, this one included.
-    pub(crate) fn keeps_back(&self) -> bool {
+    pub(crate) fn keeps_lock(&self) -> bool {
         matches!(self.verb, Verb::Keep { .. })
     }
 
     /// Sets how long the lock is kept, counted from `now`. Called before each request.
-    pub(crate) fn brought_up_to(&mut self, now: Time) {
-        let Some(until) = self.kept_back_until else {
+    pub(crate) fn refresh_min_hold(&mut self, now: Time) {
+        let Some(until) = self.min_hold_until else {
             return;
         };
         if let Verb::Cancel { .. } = self.verb {
@@ -148,7 +148,7 @@ impl ReleaseTask {
         let (owner, units, give_back) = given_up(&self.verb);
         let life = until.since(now);
         self.verb = if life.is_zero() {
-            self.kept_back_until = None;
+            self.min_hold_until = None;
             release(owner, units, give_back, false)
         } else {
             Verb::Keep {
@@ -263,7 +263,7 @@ fn given_up(verb: &Verb) -> (Arc<str>, u32, Option<GiveBack>) {
             ..
         } => (owner, units, *give_back),
         Verb::Acquire { .. } | Verb::TakeOver { .. } => {
-            unreachable!("an ending only gives up")
+            unreachable!("a release task never acquires")
         }
     };
     (Arc::clone(owner), *units, give_back)
@@ -404,7 +404,7 @@ mod tests {
         let rng = SystemRng::new();
         let until = at(0) + LEASE * 2;
         let release_task = ReleaseTask::of_lease(orphaned_owner(None), true, at(0), LEASE);
-        let mut release_task = release_task.keeping_back(until, at(0));
+        let mut release_task = release_task.with_min_hold(until, at(0));
         let life = |release_task: &ReleaseTask| match release_task.verb() {
             Verb::Keep { life, .. } => *life,
             other => panic!("{other:?}"),
@@ -414,7 +414,7 @@ mod tests {
             release_task.failed(at(1), true, &rng),
             Next::Later(_)
         ));
-        release_task.brought_up_to(at(0) + LEASE);
+        release_task.refresh_min_hold(at(0) + LEASE);
         assert_eq!(life(&release_task), LEASE, "a repeat must not lengthen it");
         assert_eq!(
             release_task.replied(at(2), &Reply::Released, false),
@@ -422,10 +422,10 @@ mod tests {
         );
 
         let release_task = ReleaseTask::of_lease(orphaned_owner(None), true, at(0), LEASE);
-        let mut release_task = release_task.keeping_back(until, at(0));
+        let mut release_task = release_task.with_min_hold(until, at(0));
         release_task.failed(at(1), true, &rng);
-        release_task.brought_up_to(until);
-        assert!(!release_task.keeps_back());
+        release_task.refresh_min_hold(until);
+        assert!(!release_task.keeps_lock());
         assert!(matches!(release_task.verb(), Verb::Release { .. }));
     }
 
@@ -438,16 +438,16 @@ mod tests {
             ..orphaned_owner(None)
         };
         let release_task = ReleaseTask::of_lease(process_lease, true, at(0), LEASE);
-        let mut release_task = release_task.keeping_back(until, at(0));
+        let mut release_task = release_task.with_min_hold(until, at(0));
         let given_back = |release_task: &ReleaseTask| match release_task.verb() {
             Verb::Keep { give_back, .. } | Verb::HandOver { give_back, .. } => *give_back,
             other => panic!("{other:?}"),
         };
-        assert!(release_task.keeps_back());
+        assert!(release_task.keeps_lock());
         assert_eq!(given_back(&release_task), unused);
         release_task.failed(at(1), true, &rng);
-        release_task.brought_up_to(until);
-        assert!(!release_task.keeps_back());
+        release_task.refresh_min_hold(until);
+        assert!(!release_task.keeps_lock());
         assert_eq!(given_back(&release_task), unused);
     }
 

@@ -9,13 +9,13 @@
 //!
 //! [`super::metrics`] counts each step.
 
-use crate::clock::Time;
 use crate::core::attempt::Attempt;
 use crate::core::queue::{AcquireParams, Arrival};
 use crate::engine::Engine;
+use crate::engine::delegate::Delegate;
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::metrics::WaitMetrics;
-use crate::engine::process_lease::{Entry, Slot, Turn};
+use crate::engine::process_lease::{Entry, Slot};
 use crate::engine::request::{NotAcquired, Request};
 use crate::engine::wait::Waited;
 use crate::error::{Error, Result};
@@ -68,10 +68,11 @@ impl Engine {
                 }
                 (Arc::clone(entry), arrival)
             });
+        let guard = |turn, since| GuardInner::new(Arc::clone(self), turn, since, &request.options);
         let attempt = match (arrival, slot) {
             (Arrival::Turn(turn), _) => {
                 metrics.granted(&turn, arrived, false);
-                return Ok(self.guard(request, turn, arrived));
+                return Ok(guard(turn, arrived));
             }
             (Arrival::Held, _) => return Err(self.held(&entry)),
             (Arrival::Queued(ticket), Some(slot)) => {
@@ -79,7 +80,7 @@ impl Engine {
                 match self.wait(request, &entry, ticket, &slot, arrived)? {
                     Waited::Turn(turn, since) => {
                         metrics.granted(&turn, since, false);
-                        return Ok(self.guard(request, turn, since));
+                        return Ok(guard(turn, since));
                     }
                     Waited::Delegate(attempt) => attempt,
                 }
@@ -88,18 +89,7 @@ impl Engine {
                 Box::new(self.attempt(request, Attempt::new))
             }
         };
-        self.ask_redis(request, &entry, attempt, metrics)
-    }
-
-    /// Makes the guard of a turn that the thread has had since `since`.
-    pub(super) fn guard(
-        self: &Arc<Self>,
-        request: &Request<'_>,
-        turn: Turn,
-        since: Time,
-    ) -> GuardInner {
-        let (max_hold, min_hold) = (request.options.max_hold, request.options.min_hold);
-        GuardInner::new(Arc::clone(self), turn, since, max_hold, min_hold)
+        Delegate::new(self, request, &entry, attempt, metrics).run()
     }
 
     /// Returns the result of a call that ends while another owner holds the lock.

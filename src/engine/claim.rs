@@ -42,13 +42,13 @@ use crate::claim::Claim;
 use crate::clock::Time;
 use crate::core::attempt::Grant;
 use crate::core::lease::{LeaseStatus, valid_until};
-use crate::core::queue::Queue;
+use crate::core::queue::GrantedTo;
 use crate::engine::Engine;
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::process_lease::{Entry, Turn};
 use crate::engine::release::Mode;
-use crate::error::{Error, Failure, Lost, LostCause, Result};
-use crate::message::{Adopt, Call, Gone, Kind, Reply};
+use crate::error::{Error, Failure, Lost, LostCause, Outcome, Result};
+use crate::message::{Adopt, Call, Gone, LockKind, Reply};
 use crate::name::LockKey;
 use crate::owner;
 use crate::sync::{Arc, Mutex};
@@ -121,21 +121,12 @@ impl Engine {
     pub(crate) fn adopt(self: &Arc<Self>, claim: &Claim) -> Result<GuardInner> {
         self.check_open()?;
         let key = LockKey::new(&self.settings.prefix, claim.name())?;
-        let entry = self.names.pin(Kind::Mutex, &key.into());
+        let entry = self.names.pin(LockKind::Mutex, &key.into());
         let adopted = self.ask_to_adopt(&entry, claim);
         self.names.unpin(&entry);
         let (turn, since) = adopted?;
-        let (max_hold, min_hold) = (
-            self.settings.options.max_hold,
-            self.settings.options.min_hold,
-        );
-        Ok(GuardInner::new(
-            Arc::clone(self),
-            turn,
-            since,
-            max_hold,
-            min_hold,
-        ))
+        let options = &self.settings.options;
+        Ok(GuardInner::new(Arc::clone(self), turn, since, options))
     }
 
     /// Asks under each owner that may have the lock, or under a new one. Returns the first turn, and when it began.
@@ -157,7 +148,8 @@ impl Engine {
                     let count = |turn: &Turn, now: Time| {
                         self.count_guard(turn, now.since(asked), true);
                     };
-                    let begun = self.begin_lease(entry, terms, 1, grant, Queue::given, count);
+                    let begun =
+                        self.begin_lease(entry, terms, 1, grant, GrantedTo::OtherThread, count);
                     return begun.map_err(|failure| failure.into_error(Some(entry.target.name())));
                 }
                 Ok(Err(now)) => {
@@ -219,7 +211,7 @@ impl Engine {
             Ok(_) => Failure::another_question(),
             Err(failure) => failure,
         };
-        if failure.unknown || failure.half_done {
+        if failure.outcome != Outcome::NotExecuted {
             // Redis may execute the request up to a lease after it was sent. Then the lock lives for one more lease.
             candidate.until = Some(sent + lease * 2);
         }

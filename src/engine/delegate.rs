@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use crate::cancel::Cancel;
 use crate::clock::Time;
-use crate::core::attempt::{Attempt, Input, Outcome, Step, StepContext};
+use crate::core::attempt::{Attempt, Input, Step, StepContext};
 use crate::core::fence;
 use crate::engine::Engine;
 use crate::engine::guard_inner::GuardInner;
@@ -36,31 +36,6 @@ use crate::store::Limits;
 use crate::sync::Arc;
 
 impl Engine {
-    /// Asks Redis with `attempt` until the thread has a guard, or the call has ended without one.
-    pub(super) fn ask_redis(
-        self: &Arc<Self>,
-        request: &Request<'_>,
-        entry: &Arc<Entry>,
-        mut attempt: Box<Attempt>,
-        metrics: &mut WaitMetrics<'_>,
-    ) -> Result<GuardInner, NotAcquired> {
-        let _counted = self.count_delegate();
-        // 1. Settle unsent releases. Otherwise Redis could answer that this process itself still holds the lock.
-        if !request.is_over(self) {
-            self.settle_releases(request, entry, &mut attempt);
-        }
-        let delegate = Delegate {
-            engine: self,
-            request,
-            entry,
-            attempt,
-            metrics,
-            waker: None,
-            has_message: false,
-        };
-        delegate.run()
-    }
-
     /// Returns what the attempt of a call that arrived at `arrived` must know for its next step.
     fn step_context<'c>(
         &'c self,
@@ -95,7 +70,7 @@ impl Engine {
 }
 
 /// A thread that is the delegate of a name, while it asks.
-struct Delegate<'a, 'm> {
+pub(super) struct Delegate<'a, 'm> {
     engine: &'a Arc<Engine>,
     request: &'a Request<'a>,
     entry: &'a Arc<Entry>,
@@ -107,13 +82,37 @@ struct Delegate<'a, 'm> {
     has_message: bool,
 }
 
-impl Delegate<'_, '_> {
-    fn run(mut self) -> Result<GuardInner, NotAcquired> {
+impl<'a, 'm> Delegate<'a, 'm> {
+    pub(super) fn new(
+        engine: &'a Arc<Engine>,
+        request: &'a Request<'a>,
+        entry: &'a Arc<Entry>,
+        attempt: Box<Attempt>,
+        metrics: &'a mut WaitMetrics<'m>,
+    ) -> Self {
+        Self {
+            engine,
+            request,
+            entry,
+            attempt,
+            metrics,
+            waker: None,
+            has_message: false,
+        }
+    }
+
+    /// Asks Redis until the thread has a guard, or its call has ended without one.
+    pub(super) fn run(mut self) -> Result<GuardInner, NotAcquired> {
         let engine = self.engine;
+        let _counted = engine.count_delegate();
+        // 1. Settle unsent releases. Otherwise Redis could answer that this process itself still holds the lock.
+        if !self.request.is_over(engine) {
+            engine.settle_releases(self.request, self.entry, &mut self.attempt);
+        }
         let mut input = Input::Go;
         // The lease that the last request offered to share.
         let mut offered = None;
-        let outcome = loop {
+        loop {
             // 2. End a call that must end. But if a request has a result, the attempt must get it first. If the outcome
             //    is unknown, the attempt notes that Redis may still execute the request.
             let has_result = matches!(input, Input::Replied { .. } | Input::Failed { .. });
@@ -137,7 +136,7 @@ impl Delegate<'_, '_> {
                 engine.clean_up(self.entry, orphaned_owner, self.lease());
             }
 
-            // 4. Do that, and note the result for the attempt.
+            // 4. Do that. A request and a sleep have a result for the attempt; the other steps end the call.
             input = match step {
                 Step::Send(verb) => {
                     offered = lease_to_share;
@@ -147,38 +146,34 @@ impl Delegate<'_, '_> {
                     self.sleep(until);
                     Input::Woken
                 }
-                Step::Done(Outcome::Shared) => match self.share(offered.take()) {
+                Step::Shared => match self.share(offered.take()) {
                     Some(guard) => return Ok(guard),
                     // The lease has ended meanwhile. Ask again, with a new attempt.
                     None => Input::Go,
                 },
-                Step::Done(outcome) => break outcome,
-            };
-        };
-        match outcome {
-            Outcome::Granted(grant) => {
-                // From here on, a message for this owner has no effect.
-                drop(self.waker);
-                engine.granted(self.request, self.entry, grant, self.metrics)
-            }
-            Outcome::Shared => unreachable!("the loop handles it"),
-            Outcome::TimeOver(failure) => {
-                let why = match failure {
-                    Some(failure) => self.request.failed(failure),
-                    None => engine.held(self.entry),
-                };
-                self.hand_on();
-                Err(why)
-            }
-            Outcome::Failed(failure) => {
-                let why = self.request.failed(failure.clone());
-                if self.request.until.is_none() {
-                    self.end_tries(&failure);
-                } else {
-                    self.end_all(&Signal::Failed(failure));
+                Step::Granted(grant) => {
+                    // From here on, a message for this owner has no effect.
+                    drop(self.waker);
+                    return engine.granted(self.request, self.entry, grant, self.metrics);
                 }
-                Err(why)
-            }
+                Step::TimeOver(failure) => {
+                    let why = match failure {
+                        Some(failure) => self.request.failed(failure),
+                        None => engine.held(self.entry),
+                    };
+                    self.hand_on();
+                    return Err(why);
+                }
+                Step::Failed(failure) => {
+                    let why = self.request.failed(failure.clone());
+                    if self.request.until.is_none() {
+                        self.end_tries(&failure);
+                    } else {
+                        self.end_all(&Signal::Failed(failure));
+                    }
+                    return Err(why);
+                }
+            };
         }
     }
 
@@ -268,7 +263,8 @@ impl Delegate<'_, '_> {
         engine.clean_up_after(self.entry, used, self.lease());
         let now = engine.now();
         let turn: Turn = engine.reopen(self.entry, &*offered?, now, self.metrics)?;
-        Some(engine.guard(request, turn, now))
+        let engine = Arc::clone(engine);
+        Some(GuardInner::new(engine, turn, now, &request.options))
     }
 
     /// Hands the attempt to the next thread. If there is none, ends the attempt, which leaves the queue in Redis.

@@ -11,15 +11,16 @@
 use std::time::Duration;
 
 use crate::clock::Time;
+use crate::config::Options;
 use crate::core::attempt::{Grant, OrphanedOwner};
 use crate::core::lease::{LeaseStatus, valid_until};
-use crate::core::queue::Queue;
+use crate::core::queue::GrantedTo;
 use crate::engine::Engine;
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::process_lease::{Entry, ProcessLease, Turn};
 use crate::engine::release::{Mode, Unreleased};
 use crate::error::{Error, Failure, LostCause, Result};
-use crate::message::{Ask, GiveBack, Kind, Reply, Verb};
+use crate::message::{Ask, GiveBack, LockKind, Reply, Verb};
 use crate::owner;
 use crate::sync::Arc;
 
@@ -39,7 +40,7 @@ impl GuardInner {
         };
         let writer = &self.process_lease;
         let engine = Arc::clone(&self.engine);
-        let entry = engine.names.pin(Kind::Read, &writer.entry.target);
+        let entry = engine.names.pin(LockKind::Read, &writer.entry.target);
         let reader = engine.become_reader(writer, &entry, give_back);
         engine.release_over(&writer.entry);
         engine.names.unpin(&entry);
@@ -48,11 +49,14 @@ impl GuardInner {
             Ok(None) => return Err(Error::Lost(self.lost(LostCause::Removed))),
             Err(failure) => return Err(failure.into_error(Some(self.name()))),
         };
-        let max_hold = self.max_hold();
         // The rest of the writer's `min_hold` is the reader's.
         let min_hold_until = self.process_lease.min_hold_until(now);
-        let min_hold = min_hold_until.map_or(Duration::ZERO, |until| until.since(now));
-        Ok(Self::new(engine, turn, now, max_hold, min_hold))
+        let options = Options {
+            max_hold: self.max_hold(),
+            min_hold: min_hold_until.map_or(Duration::ZERO, |until| until.since(now)),
+            ..engine.settings.options
+        };
+        Ok(Self::new(engine, turn, now, &options))
     }
 }
 
@@ -100,8 +104,14 @@ impl Engine {
                         kept_until: None,
                     };
                     let count = |turn: &Turn, _| self.count_guard(turn, Duration::ZERO, true);
-                    let begun =
-                        self.begin_lease(entry, writer.terms, 1, grant, Queue::given, count);
+                    let begun = self.begin_lease(
+                        entry,
+                        writer.terms,
+                        1,
+                        grant,
+                        GrantedTo::OtherThread,
+                        count,
+                    );
                     return begun.map(Some);
                 }
                 Reply::NotOwner(_) => {

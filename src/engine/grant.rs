@@ -12,21 +12,14 @@ use crate::config::Terms;
 use crate::core::attempt::Grant;
 use crate::core::fence::Fences;
 use crate::core::lease::LeaseStatus;
-use crate::core::queue::{Begun, Granted, Health, Queue};
+use crate::core::queue::{Begun, GrantedTo, Health, Seats};
 use crate::engine::Engine;
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::metrics::WaitMetrics;
 use crate::engine::process_lease::{Entry, ProcessLease, Signal, Slot, Turn};
 use crate::engine::request::{NotAcquired, Request};
-use crate::error::{Failure, FailureKind};
+use crate::error::{Failure, FailureKind, Outcome};
 use crate::sync::{Arc, Ordering};
-
-/// How a lease enters the queue of its name: [`Queue::granted`] or [`Queue::given`].
-type Enter = fn(
-    &mut Queue<Arc<Slot>, Arc<ProcessLease>>,
-    Granted<Arc<ProcessLease>>,
-    Time,
-) -> Begun<Arc<Slot>, Arc<ProcessLease>>;
 
 impl Engine {
     /// Begins the lease of a delegate's grant, and returns the delegate's guard.
@@ -39,8 +32,11 @@ impl Engine {
     ) -> Result<GuardInner, NotAcquired> {
         let (terms, units) = (request.options.terms(), request.units);
         let count = |turn: &Turn, now| metrics.granted(turn, now, true);
-        match self.begin_lease(entry, terms, units, grant, Queue::granted, count) {
-            Ok((turn, since)) => Ok(self.guard(request, turn, since)),
+        match self.begin_lease(entry, terms, units, grant, GrantedTo::Delegate, count) {
+            Ok((turn, since)) => {
+                let engine = Arc::clone(self);
+                Ok(GuardInner::new(engine, turn, since, &request.options))
+            }
             Err(failure) => {
                 let waiting = entry.lock().queue.failed();
                 for slot in waiting {
@@ -60,23 +56,19 @@ impl Engine {
         terms: Terms,
         units: u32,
         grant: Grant,
-        enter: Enter,
+        to: GrantedTo,
         count: impl FnOnce(&Turn, Time),
     ) -> Result<(Turn, Time), Failure> {
         let fences = Fences::granted(entry.kind, grant.fence, grant.fences);
-        let process_lease = self.registered(entry, terms, units, grant)?;
+        let process_lease = self.register_lease(entry, terms, units, grant)?;
         let now = self.now();
-        let granted = Granted {
-            process_lease: Arc::clone(&process_lease),
-            units,
-            fences,
-            quantum_over: now + self.settings.quantum,
-        };
+        let quantum_over = now + self.settings.quantum;
+        let seats = Seats::new(Arc::clone(&process_lease), units, fences, quantum_over);
         let begun = {
             let mut state = entry.lock();
             // From here on the lease itself shows the holder. Only a delegate for more of the lock needs a newer reply.
             state.forget_last();
-            let begun = enter(&mut state.queue, granted, now);
+            let begun = state.queue.begin(seats, to, now);
             if !state.queue.is_crowded() {
                 state.forget_contention();
             }
@@ -91,7 +83,7 @@ impl Engine {
     }
 
     /// Makes the lease of a grant, and registers it before any thread relies on it. If that fails, releases the lock.
-    fn registered(
+    fn register_lease(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
         terms: Terms,
@@ -122,7 +114,11 @@ impl Engine {
                 self.send_release(entry, release_task, self.limits(None))
                     .ok();
                 let words = format!("a thread of leasehold could not be started: {error}");
-                Err(Failure::plain(FailureKind::Unavailable, false, words))
+                Err(Failure::plain(
+                    FailureKind::Unavailable,
+                    Outcome::NotExecuted,
+                    words,
+                ))
             }
         }
     }

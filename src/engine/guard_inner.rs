@@ -5,12 +5,12 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender};
 
 use crate::clock::Time;
-use crate::config::MAX_LEASE;
+use crate::config::{MAX_LEASE, Options};
 use crate::core::lease::{LeaseStatus, drift};
 use crate::engine::Engine;
 use crate::engine::hold_limit::{HoldLimits, Limited};
 use crate::engine::process_lease::{LossListener, ProcessLease, Turn};
-use crate::error::{Error, Failure, FailureKind, Lost, LostCause, Result};
+use crate::error::{Error, Failure, FailureKind, Lost, LostCause, Outcome, Result};
 use crate::message::{Call, Renewed};
 use crate::sync::{Arc, AtomicBool, Ordering};
 
@@ -42,20 +42,15 @@ enum NameScope {
 }
 
 impl GuardInner {
-    pub(crate) fn new(
-        engine: Arc<Engine>,
-        turn: Turn,
-        since: Time,
-        max_hold: Option<Duration>,
-        min_hold: Duration,
-    ) -> Self {
+    /// Makes the guard of a turn that the thread has had since `since`.
+    pub(crate) fn new(engine: Arc<Engine>, turn: Turn, since: Time, options: &Options) -> Self {
         let Turn {
             process_lease,
             fence,
             ..
         } = turn;
-        if !min_hold.is_zero() {
-            process_lease.note_min_hold(since + min_hold);
+        if !options.min_hold.is_zero() {
+            process_lease.note_min_hold(since + options.min_hold);
         }
         let number = process_lease.guards.fetch_add(1, Ordering::Relaxed);
         let limited = Limited {
@@ -64,7 +59,7 @@ impl GuardInner {
             fence,
             since,
         };
-        let limits = HoldLimits::watch(&engine, &limited, max_hold);
+        let limits = HoldLimits::watch(&engine, &limited, options.max_hold);
         Self {
             engine,
             process_lease,
@@ -208,7 +203,10 @@ impl GuardInner {
             LeaseStatus::Lost(_) => self.engine.watch.settle_now(&self.process_lease),
             _ if replies.contains(&Renewed::Refused) => {
                 let words = "the server does not let this user renew this lock";
-                return Err(Failure::plain(FailureKind::Denied, false, words).into_error(name));
+                return Err(
+                    Failure::plain(FailureKind::Denied, Outcome::NotExecuted, words)
+                        .into_error(name),
+                );
             }
             LeaseStatus::Live(left) => self.engine.count_renewal(&self.process_lease, left),
             LeaseStatus::Ended => {}

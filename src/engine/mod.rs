@@ -69,7 +69,7 @@ use std::time::Duration;
 
 use crate::clock::{Clock, Time};
 use crate::config::Settings;
-use crate::error::{Error, Failure, FailureKind, Result};
+use crate::error::{Error, Failure, FailureKind, Outcome, Result};
 use crate::message::{Call, Reply};
 use crate::panics::survived;
 use crate::process::ForkGuard;
@@ -174,7 +174,7 @@ impl Engine {
             return Ok(());
         }
         let words = "the answer to PING is not PONG";
-        Err(Failure::plain(FailureKind::Protocol, false, words).into_error(None))
+        Err(Failure::plain(FailureKind::Protocol, Outcome::NotExecuted, words).into_error(None))
     }
 
     /// Handles a message as the wakeup thread does.
@@ -229,7 +229,11 @@ impl Engine {
         self.stats.requests.add(1);
         let answer = survived(|| self.store.call(call, limits)).unwrap_or_else(|| {
             let words = "the request panicked";
-            Err(Failure::plain(FailureKind::Unavailable, true, words))
+            Err(Failure::plain(
+                FailureKind::Unavailable,
+                Outcome::Unknown,
+                words,
+            ))
         })?;
         self.count_hand_over(call, &answer.reply);
         Ok(answer)

@@ -17,7 +17,7 @@ use crate::clock::Time;
 use crate::core::attempt::Attempt;
 use crate::core::queue::{HeldLease, Queue, Turn};
 use crate::error::Failure;
-use crate::message::{Call, Kind, Verb};
+use crate::message::{Call, LockKind, Verb};
 use crate::name::Target;
 use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, Thread, thread};
 
@@ -25,7 +25,7 @@ use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, Thread, thread};
 const SHARDS: usize = 32;
 
 /// The identity of an entry: two kinds of lock have separate queues, even for the same name.
-type Id<'a> = (Kind, &'a str);
+type Id<'a> = (LockKind, &'a str);
 
 /// All names in use by this engine.
 pub(crate) struct Names<L> {
@@ -89,7 +89,7 @@ impl<'a, L: 'a> Borrow<dyn Identity + 'a> for Named<L> {
 
 /// One name in use.
 pub(crate) struct Entry<L> {
-    pub(crate) kind: Kind,
+    pub(crate) kind: LockKind,
     pub(crate) target: Target,
     state: Mutex<State<L>>,
 }
@@ -174,7 +174,7 @@ impl<L: HeldLease> Names<L> {
     /// Calls `act` with the locked entry of a name. Makes the entry if there is none.
     pub(crate) fn with<T>(
         &self,
-        kind: Kind,
+        kind: LockKind,
         target: &Target,
         mut act: impl FnMut(&Arc<Entry<L>>, &mut State<L>) -> T,
     ) -> T {
@@ -198,7 +198,7 @@ impl<L: HeldLease> Names<L> {
     }
 
     /// Returns the entry of a name, and keeps it in the table until [`unpin`](Names::unpin).
-    pub(crate) fn pin(&self, kind: Kind, target: &Target) -> Arc<Entry<L>> {
+    pub(crate) fn pin(&self, kind: LockKind, target: &Target) -> Arc<Entry<L>> {
         self.with(kind, target, |entry, state| {
             state.contention.get_or_insert_default().pins += 1;
             Arc::clone(entry)
@@ -238,7 +238,7 @@ impl<L: HeldLease> Names<L> {
 }
 
 impl<L: HeldLease> Entry<L> {
-    fn new(kind: Kind, target: Target) -> Self {
+    fn new(kind: LockKind, target: Target) -> Self {
         Self {
             kind,
             target,

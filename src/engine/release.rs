@@ -268,7 +268,7 @@ impl Engine {
         limits: Limits<'_>,
     ) -> Result<Option<Gone>, Failure> {
         loop {
-            release_task.brought_up_to(self.now());
+            release_task.refresh_min_hold(self.now());
             let next = match self.send(&entry.call(release_task.verb()), limits) {
                 Ok(answer) => release_task.replied(self.now(), &answer.reply, answer.resent),
                 Err(failure) => {
@@ -323,7 +323,7 @@ impl Engine {
         };
         let release_task = ReleaseTask::of_lease(left, contended, now, process_lease.terms.lease());
         match process_lease.min_hold_until(now) {
-            Some(until) => release_task.keeping_back(until, now),
+            Some(until) => release_task.with_min_hold(until, now),
             None => release_task,
         }
     }

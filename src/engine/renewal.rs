@@ -260,7 +260,7 @@ impl RenewalThread {
         let answer = dedicated_connection.call(&Call::Renew(&leases), limit);
         let replies = match answer.and_then(|answer| answer.reply.renewed()) {
             Ok(replies) => replies,
-            Err(failure) if !failure.unknown && !failure.is_transient() && batch.len() > 1 => {
+            Err(failure) if !failure.is_of_the_connection() && batch.len() > 1 => {
                 let (first, second) = batch.split_at(batch.len() / 2);
                 let first = self.renew(engine, dedicated_connection, first);
                 return self.renew(engine, dedicated_connection, second).and(first);

@@ -5,13 +5,13 @@ use crate::clock::Time;
 use crate::config::Options;
 use crate::engine::Engine;
 use crate::error::{Error, Failure};
-use crate::message::Kind;
+use crate::message::LockKind;
 use crate::name::Target;
 use crate::sync::Arc;
 
 /// The parameters of one call.
 pub(crate) struct Request<'a> {
-    pub(crate) kind: Kind,
+    pub(crate) kind: LockKind,
     pub(crate) target: &'a Target,
     pub(crate) options: Options,
     /// The number of units.

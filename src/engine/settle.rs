@@ -42,7 +42,7 @@ impl Engine {
             };
             let is_this_lock = released.is_of(entry)
                 && !entry.kind.sharing().several
-                && !release_task.keeps_back();
+                && !release_task.keeps_lock();
             if is_this_lock && attempt.is_new() {
                 let (label, waits) = (&self.settings.label, attempt.waits());
                 *attempt = Attempt::take_back(&*self.rng, label, release_task.unsent(), waits);

@@ -19,7 +19,7 @@ use super::Engine;
 use crate::clock::manual::ManualClock;
 use crate::clock::{Clock, SystemClock, Time};
 use crate::config::Settings;
-use crate::error::{Error, Failure, FailureKind, LostCause};
+use crate::error::{Error, Failure, FailureKind, LostCause, Outcome};
 use crate::guard::{Lease, LeaseState, LockGuard};
 use crate::lock::multi::MultiLock;
 use crate::lock::{Handle, mutex};
@@ -100,7 +100,7 @@ impl Store for Fake {
     ) -> Result<(), Failure> {
         Err(Failure::plain(
             FailureKind::Unavailable,
-            false,
+            Outcome::NotExecuted,
             "this store has no messages",
         ))
     }
@@ -170,6 +170,22 @@ fn generous() -> impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send {
     }
 }
 
+/// Returns a script that grants every request, and sends the requests for locks to a channel.
+fn recording(sender: mpsc::Sender<Verb>) -> impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send {
+    let mut granted = generous();
+    move |call| {
+        if let Call::Lock { verb, .. } = call {
+            sender.send((*verb).clone()).ok();
+        }
+        granted(call)
+    }
+}
+
+/// Returns a clock that only the test moves.
+fn still() -> Arc<ManualClock> {
+    Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)))
+}
+
 /// Returns a script that grants every acquire, and does not reply to releases.
 fn unreleasing() -> impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send {
     let mut granted = generous();
@@ -205,7 +221,7 @@ fn finding_nothing() -> (
 }
 
 fn unavailable() -> Failure {
-    Failure::plain(FailureKind::Unavailable, true, "no answer")
+    Failure::plain(FailureKind::Unavailable, Outcome::Unknown, "no answer")
 }
 
 fn mutex(engine: Arc<Engine>, name: &str) -> mutex::Mutex {
@@ -262,9 +278,9 @@ fn a_resume_from_suspend_past_the_lease_is_a_loss_at_once() {
 fn a_lease_that_the_server_refuses_does_not_prevent_the_renewal_of_others() {
     let clock = Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)));
     let refuses = |call: &Call<'_>| match call {
-        Call::Renew(batch) if batch.iter().any(|lease| lease.key.name() == "bad") => {
-            Err(Failure::plain(FailureKind::Denied, false, "NOPERM"))
-        }
+        Call::Renew(batch) if batch.iter().any(|lease| lease.key.name() == "bad") => Err(
+            Failure::plain(FailureKind::Denied, Outcome::NotExecuted, "NOPERM"),
+        ),
         call => generous()(call),
     };
     let engine = Fake::new(generous(), refuses).engine(SHORT, Arc::clone(&clock) as Arc<dyn Clock>);
@@ -342,7 +358,11 @@ fn threads_behind_a_failing_delegate_fail_with_it() {
     let pool = move |_: &Call<'_>| {
         asked.send(()).ok();
         failing.recv_timeout(PATIENCE).expect("told to fail");
-        Err(Failure::plain(FailureKind::Unavailable, false, "refused"))
+        Err(Failure::plain(
+            FailureKind::Unavailable,
+            Outcome::NotExecuted,
+            "refused",
+        ))
     };
     let engine = Fake::new(pool, generous()).engine(LONG, Arc::new(SystemClock));
     let wait = |engine: &Arc<Engine>| {
@@ -526,7 +546,11 @@ fn a_try_during_an_outage_is_an_error_though_the_lock_was_held_before() {
         "{result:?}"
     );
     answers
-        .send(Err(Failure::plain(FailureKind::Denied, false, "no")))
+        .send(Err(Failure::plain(
+            FailureKind::Denied,
+            Outcome::NotExecuted,
+            "no",
+        )))
         .expect("it waits");
     assert!(matches!(
         waiting.join().expect("no panic"),

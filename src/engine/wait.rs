@@ -22,7 +22,7 @@ use crate::engine::Engine;
 use crate::engine::names::Last;
 use crate::engine::process_lease::{Entry, Signal, Slot, State, Turn};
 use crate::engine::request::{NotAcquired, Request};
-use crate::error::{Error, Failure, FailureKind, Result};
+use crate::error::{Error, Failure, FailureKind, Outcome, Result};
 use crate::store::LEAST;
 use crate::sync::{Arc, thread};
 
@@ -145,7 +145,7 @@ impl Engine {
                 Some(holder) => NotAcquired::Held(Some(holder)),
                 None => request.failed(Failure::plain(
                     FailureKind::Unavailable,
-                    true,
+                    Outcome::Unknown,
                     "the wait ended before the server answered",
                 )),
             },

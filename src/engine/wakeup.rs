@@ -42,7 +42,7 @@ use crate::clock::Time;
 use crate::core::attempt::SubscriptionState;
 use crate::engine::Engine;
 use crate::engine::events::Notice;
-use crate::error::{Chain, Failure, FailureKind};
+use crate::error::{Chain, Failure, FailureKind, Outcome};
 use crate::event::Connection;
 use crate::logging;
 use crate::name::{BROKEN, CHANNEL_PREFIX};
@@ -296,7 +296,11 @@ impl Wakeup {
             let listen = || store.listen(&[&self.channel, BROKEN], &mut handle);
             let ended = survived(listen).unwrap_or_else(|| {
                 let words = "the wakeup thread panicked";
-                Err(Failure::plain(FailureKind::Unavailable, false, words))
+                Err(Failure::plain(
+                    FailureKind::Unavailable,
+                    Outcome::NotExecuted,
+                    words,
+                ))
             });
             // 3. Note and report the end of the subscription, and choose the pause.
             let wait = match ended {
@@ -476,7 +480,11 @@ mod tests {
                 wakeup.stop();
                 return Ok(());
             };
-            Err(Failure::plain(*kind, false, "no subscription"))
+            Err(Failure::plain(
+                *kind,
+                Outcome::NotExecuted,
+                "no subscription",
+            ))
         });
         wakeup.run(&store, &SystemRng::new(), &Weak::new(), &|_| {});
         let woken = woken.lock().clone();
@@ -517,7 +525,11 @@ mod tests {
                 SubscriptionState::Ready(_)
             ));
             let words = "the connection is closed";
-            Err(Failure::plain(FailureKind::Unavailable, false, words))
+            Err(Failure::plain(
+                FailureKind::Unavailable,
+                Outcome::NotExecuted,
+                words,
+            ))
         });
         wakeup.run(&store, &SystemRng::new(), &Weak::new(), &|_| {});
         assert_eq!(*seen.lock(), [false, true]);

@@ -12,14 +12,21 @@ use crate::sync::Arc;
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) kind: FailureKind,
-    /// Whether the outcome is unknown: Redis may have carried the request out, or may still do so.
-    pub(crate) unknown: bool,
-    /// Whether Redis may have carried the request out in part, or without the replicas that make it count. Redis will
-    /// do no more of it.
-    pub(crate) half_done: bool,
+    pub(crate) outcome: Outcome,
     /// Whether the request failed only because its time was over.
     pub(crate) timed_out: bool,
     pub(crate) cause: Cause,
+}
+
+/// What Redis has done of a failed request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Nothing, and it will do nothing.
+    NotExecuted,
+    /// It may have executed the request in part, or without the replicas that make it count. It will do no more.
+    PartlyExecuted,
+    /// It may have executed the request, or may still do so.
+    Unknown,
 }
 
 /// The error that a failure becomes, and whether it is transient.
@@ -40,30 +47,33 @@ pub(crate) enum FailureKind {
     },
     Protocol,
     /// The server runs in a mode that this manager cannot use.
-    Unsupported(Mode),
+    Unsupported(ServerMode),
     /// The server does not have the database of this number.
     NoSuchDatabase(i64),
 }
 
 /// A mode of a server in which it is not one master with all keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub(crate) enum ServerMode {
     Cluster,
     Sentinel,
 }
 
 impl Failure {
     /// Returns the failure of a server in a mode that this manager cannot use.
-    pub(crate) fn unsupported(mode: Mode) -> Self {
-        Self::plain(FailureKind::Unsupported(mode), false, "its mode")
+    pub(crate) fn unsupported(mode: ServerMode) -> Self {
+        Self::plain(
+            FailureKind::Unsupported(mode),
+            Outcome::NotExecuted,
+            "its mode",
+        )
     }
 
     /// Returns a failure with a text as its cause.
-    pub(crate) fn plain(kind: FailureKind, unknown: bool, words: impl Into<String>) -> Self {
+    pub(crate) fn plain(kind: FailureKind, outcome: Outcome, words: impl Into<String>) -> Self {
         Self {
             kind,
-            unknown,
-            half_done: false,
+            outcome,
             timed_out: false,
             cause: Arc::new(Plain(words.into())),
         }
@@ -73,28 +83,28 @@ impl Failure {
     /// out.
     pub(crate) fn another_question() -> Self {
         let words = "the reply belongs to another request";
-        Self::plain(FailureKind::Protocol, true, words)
+        Self::plain(FailureKind::Protocol, Outcome::Unknown, words)
     }
 
     /// Returns the failure of a grant that came after its deadline.
     pub(crate) fn too_late() -> Self {
         let words = "the grant arrived after its lease had expired";
-        Self::plain(FailureKind::Unavailable, true, words)
+        Self::plain(FailureKind::Unavailable, Outcome::Unknown, words)
     }
 
     /// Returns until when Redis may still carry out the request that was sent at `sent`. Returns `None` if Redis has
     /// done nothing of it, and `sent` if it has done what it will do.
     pub(crate) fn uncertain_until(&self, sent: Time, lease: Duration) -> Option<Time> {
-        if self.unknown {
-            Some(sent + lease)
-        } else {
-            self.half_done.then_some(sent)
+        match self.outcome {
+            Outcome::NotExecuted => None,
+            Outcome::PartlyExecuted => Some(sent),
+            Outcome::Unknown => Some(sent + lease),
         }
     }
 
     /// Returns whether the time was over before the request was sent, while the thread waited for a connection.
     pub(crate) fn was_not_sent(&self) -> bool {
-        self.timed_out && !self.unknown && !self.half_done && self.is_transient()
+        self.timed_out && self.outcome == Outcome::NotExecuted && self.is_transient()
     }
 
     /// Returns whether the failure is transient.
@@ -107,7 +117,7 @@ impl Failure {
 
     /// Returns whether the failure concerns the server or the connection, and not only this request.
     pub(crate) fn is_of_the_connection(&self) -> bool {
-        self.unknown || self.is_transient()
+        self.outcome == Outcome::Unknown || self.is_transient()
     }
 
     /// Makes the error that the caller gets.
@@ -134,8 +144,8 @@ impl Failure {
             FailureKind::Unsupported(mode) => Error::Unsupported {
                 what: "`LockManager::single` needs the address of one master that holds all keys",
                 topology: match mode {
-                    Mode::Cluster => "a node of a Redis Cluster",
-                    Mode::Sentinel => "a sentinel",
+                    ServerMode::Cluster => "a node of a Redis Cluster",
+                    ServerMode::Sentinel => "a sentinel",
                 },
             },
         }

@@ -18,7 +18,7 @@ use crate::engine::Engine;
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::request::{NotAcquired, Request};
 use crate::error::{Error, Lost, Result};
-use crate::message::{ALL, Kind};
+use crate::message::{ALL, LockKind};
 use crate::name::{LockKey, Target};
 use crate::sync::Arc;
 
@@ -70,12 +70,12 @@ impl Handle {
     }
 
     /// Acquires the lock. Blocks without a time limit.
-    fn wait(&self, kind: Kind, units: u32) -> Result<GuardInner> {
+    fn wait(&self, kind: LockKind, units: u32) -> Result<GuardInner> {
         without_limit(self.acquire(self.target()?, kind, units, Some(Time::NEVER)))
     }
 
     /// Acquires the lock within `wait`. Returns `None` if it is held until then. A `wait` of zero is a try.
-    fn wait_for(&self, kind: Kind, units: u32, wait: Duration) -> Result<Option<GuardInner>> {
+    fn wait_for(&self, kind: LockKind, units: u32, wait: Duration) -> Result<Option<GuardInner>> {
         within_limit(self.acquire(self.target()?, kind, units, self.until(wait)))
     }
 
@@ -109,7 +109,7 @@ impl Handle {
     fn acquire(
         &self,
         target: &Target,
-        kind: Kind,
+        kind: LockKind,
         units: u32,
         until: Option<Time>,
     ) -> Result<GuardInner, NotAcquired> {
@@ -131,14 +131,14 @@ impl Handle {
 
     /// Adds to a `WrongType` error the kind of lock that has the name. To find it, sends requests that only read.
     /// Returns the error unchanged if these fail, for example because the user has no right to them.
-    fn with_the_kind_found(&self, error: Error, target: &Target, own: Option<Kind>) -> Error {
+    fn with_the_kind_found(&self, error: Error, target: &Target, own: Option<LockKind>) -> Error {
         if !matches!(error, Error::WrongType { .. }) {
             return error;
         }
         let own = own.map(|kind| match kind {
-            Kind::Mutex | Kind::Multi => "mutex",
-            Kind::Read | Kind::Write => "reader-writer lock",
-            Kind::Semaphore { .. } => "semaphore",
+            LockKind::Mutex | LockKind::Multi => "mutex",
+            LockKind::Read | LockKind::Write => "reader-writer lock",
+            LockKind::Semaphore { .. } => "semaphore",
         });
         let found = target.keys().iter().find_map(|key| {
             let seen = self.engine.inspect(key).ok()??;

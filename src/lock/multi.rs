@@ -16,7 +16,7 @@ use crate::engine::request::NotAcquired;
 use crate::error::Result;
 use crate::guard::{Lease, MultiGuard};
 use crate::lock::{Handle, Ran, Unfit, debug, options, until, within_limit, without_limit};
-use crate::message::Kind;
+use crate::message::LockKind;
 use crate::name::{LockKey, Target};
 use crate::sync::Arc;
 
@@ -233,7 +233,7 @@ impl MultiLock {
         self.handle.target()?;
         let groups = self.groups.iter();
         groups
-            .map(|group| self.handle.acquire(group, Kind::Multi, 1, until))
+            .map(|group| self.handle.acquire(group, LockKind::Multi, 1, until))
             .collect()
     }
 }

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::error::Result;
 use crate::guard::{Lease, LockGuard};
 use crate::lock::{Handle, Ran, debug, options, until};
-use crate::message::Kind;
+use crate::message::LockKind;
 
 /// A lock that one guard holds at a time, among all threads of all processes that use the same Redis.
 ///
@@ -80,7 +80,7 @@ impl Mutex {
     /// # Ok(()) }
     /// ```
     pub fn lock(&self) -> Result<LockGuard> {
-        self.handle.wait(Kind::Mutex, 1).map(LockGuard::new)
+        self.handle.wait(LockKind::Mutex, 1).map(LockGuard::new)
     }
 
     /// Acquires the lock if it is free. Returns `None` if it is held.
@@ -130,7 +130,7 @@ impl Mutex {
     /// # Ok(()) }
     /// ```
     pub fn try_lock_for(&self, wait: Duration) -> Result<Option<LockGuard>> {
-        let guard_inner = self.handle.wait_for(Kind::Mutex, 1, wait)?;
+        let guard_inner = self.handle.wait_for(LockKind::Mutex, 1, wait)?;
         Ok(guard_inner.map(LockGuard::new))
     }
 
@@ -205,7 +205,7 @@ impl Mutex {
     /// # Ok(()) }
     /// ```
     pub fn run<T>(&self, wait: Duration, f: impl FnOnce(&Lease) -> T) -> Result<Ran<T>> {
-        let acquire = |target: &_, until| self.handle.acquire(target, Kind::Mutex, 1, until);
+        let acquire = |target: &_, until| self.handle.acquire(target, LockKind::Mutex, 1, until);
         let call = |guard: &LockGuard| f(guard);
         self.handle
             .run(wait, acquire, LockGuard::new, call, LockGuard::release)

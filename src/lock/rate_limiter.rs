@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::error::{Error, Failure, FailureKind, Result};
+use crate::error::{Error, Failure, FailureKind, Outcome, Result};
 use crate::lock::Handle;
 use crate::message::RateRequest;
 
@@ -129,7 +129,7 @@ impl RateLimiter {
             Admission::RetryAfter(wait) => {
                 // The script does not count further: this is more than a hundred years.
                 let words = format!("the next free place is {wait:?} away");
-                let failure = Failure::plain(FailureKind::Unavailable, false, words);
+                let failure = Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, words);
                 Err(failure.into_error(Some(self.name())))
             }
         }

@@ -12,7 +12,7 @@ use crate::engine::guard_inner::GuardInner;
 use crate::error::{Error, Result};
 use crate::guard::{Lease, ReentrantGuard};
 use crate::lock::{Handle, Ran, debug, options, run, until};
-use crate::message::Kind;
+use crate::message::LockKind;
 use crate::sync::{Arc, Weak};
 
 /// A [`Mutex`](crate::Mutex) that a thread may lock again while it holds it.
@@ -80,7 +80,7 @@ impl ReentrantMutex {
     /// # Ok(()) }
     /// ```
     pub fn lock(&self) -> Result<ReentrantGuard> {
-        match self.enter(|| self.handle.wait(Kind::Mutex, 1).map(Some))? {
+        match self.enter(|| self.handle.wait(LockKind::Mutex, 1).map(Some))? {
             Some(guard) => Ok(guard),
             None => unreachable!("a wait without a time limit does not end while the lock is held"),
         }
@@ -125,7 +125,7 @@ impl ReentrantMutex {
     /// # Ok(()) }
     /// ```
     pub fn try_lock_for(&self, wait: Duration) -> Result<Option<ReentrantGuard>> {
-        self.enter(|| self.handle.wait_for(Kind::Mutex, 1, wait))
+        self.enter(|| self.handle.wait_for(LockKind::Mutex, 1, wait))
     }
 
     /// Acquires the lock before `deadline`. Returns `None` if it was held at Redis's last reply. Blocks as
@@ -190,7 +190,7 @@ impl ReentrantMutex {
         if let Some(guard) = self.again()? {
             return Ok(run(guard, call, ReentrantGuard::release));
         }
-        let acquire = |target: &_, until| self.handle.acquire(target, Kind::Mutex, 1, until);
+        let acquire = |target: &_, until| self.handle.acquire(target, LockKind::Mutex, 1, until);
         let first = |guard_inner| self.first(guard_inner);
         self.handle
             .run(wait, acquire, first, call, ReentrantGuard::release)

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::error::Result;
 use crate::guard::{Lease, ReadGuard, WriteGuard};
 use crate::lock::{Handle, Ran, debug, options, until};
-use crate::message::{ALL, Kind};
+use crate::message::{ALL, LockKind};
 
 /// A lock that many readers or one writer hold at a time, among all threads of all processes that use the same Redis.
 ///
@@ -70,7 +70,7 @@ impl RwLock {
     /// # Ok(()) }
     /// ```
     pub fn read(&self) -> Result<ReadGuard> {
-        self.handle.wait(Kind::Read, 1).map(ReadGuard::new)
+        self.handle.wait(LockKind::Read, 1).map(ReadGuard::new)
     }
 
     /// Acquires the lock as a reader if that needs no wait. Returns `None` if it needs one. Blocks for one request.
@@ -109,7 +109,7 @@ impl RwLock {
     /// # Ok(()) }
     /// ```
     pub fn try_read_for(&self, wait: Duration) -> Result<Option<ReadGuard>> {
-        let guard_inner = self.handle.wait_for(Kind::Read, 1, wait)?;
+        let guard_inner = self.handle.wait_for(LockKind::Read, 1, wait)?;
         Ok(guard_inner.map(ReadGuard::new))
     }
 
@@ -170,7 +170,7 @@ impl RwLock {
     /// # Ok(()) }
     /// ```
     pub fn run_read<T>(&self, wait: Duration, f: impl FnOnce(&Lease) -> T) -> Result<Ran<T>> {
-        let acquire = |target: &_, until| self.handle.acquire(target, Kind::Read, 1, until);
+        let acquire = |target: &_, until| self.handle.acquire(target, LockKind::Read, 1, until);
         let call = |guard: &ReadGuard| f(guard);
         self.handle
             .run(wait, acquire, ReadGuard::new, call, ReadGuard::release)
@@ -193,7 +193,7 @@ impl RwLock {
     /// # Ok(()) }
     /// ```
     pub fn write(&self) -> Result<WriteGuard> {
-        self.handle.wait(Kind::Write, ALL).map(WriteGuard::new)
+        self.handle.wait(LockKind::Write, ALL).map(WriteGuard::new)
     }
 
     /// Acquires the lock as the writer if that needs no wait. Returns `None` if it needs one. Blocks for one request.
@@ -232,7 +232,7 @@ impl RwLock {
     /// # Ok(()) }
     /// ```
     pub fn try_write_for(&self, wait: Duration) -> Result<Option<WriteGuard>> {
-        let guard_inner = self.handle.wait_for(Kind::Write, ALL, wait)?;
+        let guard_inner = self.handle.wait_for(LockKind::Write, ALL, wait)?;
         Ok(guard_inner.map(WriteGuard::new))
     }
 
@@ -293,7 +293,7 @@ impl RwLock {
     /// # Ok(()) }
     /// ```
     pub fn run_write<T>(&self, wait: Duration, f: impl FnOnce(&Lease) -> T) -> Result<Ran<T>> {
-        let acquire = |target: &_, until| self.handle.acquire(target, Kind::Write, ALL, until);
+        let acquire = |target: &_, until| self.handle.acquire(target, LockKind::Write, ALL, until);
         let call = |guard: &WriteGuard| f(guard);
         self.handle
             .run(wait, acquire, WriteGuard::new, call, WriteGuard::release)

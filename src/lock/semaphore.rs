@@ -7,7 +7,7 @@ use crate::engine::guard_inner::GuardInner;
 use crate::error::{Error, Result};
 use crate::guard::{Lease, Permit};
 use crate::lock::{Handle, Ran, options, until};
-use crate::message::{ALL, Kind};
+use crate::message::{ALL, LockKind};
 
 /// A lock with a number of permits, for all threads of all processes that use the same Redis.
 ///
@@ -328,8 +328,8 @@ impl Semaphore {
         Err(Error::config("n", reason))
     }
 
-    fn kind(&self) -> Kind {
-        Kind::Semaphore {
+    fn kind(&self) -> LockKind {
+        LockKind::Semaphore {
             total_units: self.permits,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::kind::Kind;
+use super::kind::LockKind;
 use super::reply::Cursor;
 use crate::name::{LockKey, Target};
 use crate::sync::Arc;
@@ -14,7 +14,7 @@ pub(crate) enum Call<'a> {
     Ping,
     /// Asks for one lock, or gives something of it up.
     Lock {
-        kind: Kind,
+        kind: LockKind,
         target: &'a Target,
         verb: &'a Verb,
     },
@@ -104,7 +104,7 @@ pub(crate) struct GiveBack {
 /// One lease to renew.
 #[derive(Clone, Debug)]
 pub(crate) struct Renewal<'a> {
-    pub(crate) kind: Kind,
+    pub(crate) kind: LockKind,
     pub(crate) key: &'a LockKey,
     pub(crate) owner: String,
     pub(crate) units: u32,

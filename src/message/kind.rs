@@ -6,7 +6,7 @@
 /// delegate each, and Redis decides between readers and writers as it does between processes. The number of permits is
 /// part of a semaphore's kind: threads that disagree on it do not share a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
+pub(crate) enum LockKind {
     Mutex,
     Read,
     Write,
@@ -36,7 +36,7 @@ impl Sharing {
     }
 }
 
-impl Kind {
+impl LockKind {
     /// Returns how the threads of a process share leases of this kind.
     pub(crate) fn sharing(self) -> Sharing {
         match self {

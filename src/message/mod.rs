@@ -20,5 +20,5 @@ mod kind;
 mod reply;
 
 pub(crate) use call::{Adopt, Ask, Call, GiveBack, PlainRelease, RateRequest, Renewal, Verb};
-pub(crate) use kind::{ALL, Kind, Sharing};
+pub(crate) use kind::{ALL, LockKind, Sharing};
 pub(crate) use reply::{Cursor, Gone, Renewed, Reply, Seen, SeenHolder};

@@ -19,8 +19,8 @@
 
 use redis::Value;
 
-use crate::error::{Failure, FailureKind};
-use crate::message::{Call, Gone, Kind, Reply, Verb};
+use crate::error::{Failure, FailureKind, Outcome};
+use crate::message::{Call, Gone, LockKind, Reply, Verb};
 
 pub(crate) use text::ScriptRef;
 pub(crate) use wire::Wire;
@@ -40,11 +40,11 @@ pub(crate) fn encode(call: &Call<'_>, by: ScriptRef, wire: &Wire) -> redis::Cmd 
     match call {
         Call::Ping => redis::cmd("PING"),
         Call::Lock { kind, target, verb } => match kind {
-            Kind::Mutex => mutex::command(target.first(), verb, by, wire),
-            Kind::Read | Kind::Write | Kind::Semaphore { .. } => {
+            LockKind::Mutex => mutex::command(target.first(), verb, by, wire),
+            LockKind::Read | LockKind::Write | LockKind::Semaphore { .. } => {
                 share::command(*kind, target.first(), verb, by, wire)
             }
-            Kind::Multi => multi::command(target.keys(), verb, by, wire),
+            LockKind::Multi => multi::command(target.keys(), verb, by, wire),
         },
         Call::Renew(batch) => renewal::command(batch, by),
         Call::Release(batch) => mutex::release_many(batch, by),
@@ -89,7 +89,7 @@ pub(crate) fn decode(call: &Call<'_>, value: Value) -> Result<Reply, Failure> {
     };
     reply.ok_or_else(|| {
         let words = "the answer does not have the form of a reply to this request";
-        Failure::plain(FailureKind::Protocol, true, words)
+        Failure::plain(FailureKind::Protocol, Outcome::Unknown, words)
     })
 }
 
@@ -146,7 +146,7 @@ mod tests {
         let verb = acquire();
         let odd = target("'..redis.call('FLUSHALL')..'");
         let call = Call::Lock {
-            kind: Kind::Mutex,
+            kind: LockKind::Mutex,
             target: &odd,
             verb: &verb,
         };
@@ -179,7 +179,7 @@ mod tests {
         let owner: Arc<str> = "lh1:u:l".into();
         let key = target("n").first().clone();
         let renewal = Renewal {
-            kind: Kind::Mutex,
+            kind: LockKind::Mutex,
             key: &key,
             owner: owner.to_string(),
             units: 1,
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(keys(Call::Renew(&[renewal.clone(), renewal])), "2");
         let (target, release) = (target("n"), Verb::Release { owner, units: 1 });
         let call = Call::Lock {
-            kind: Kind::Mutex,
+            kind: LockKind::Mutex,
             target: &target,
             verb: &release,
         };
@@ -199,7 +199,7 @@ mod tests {
     fn hostile_replies_are_refused_not_believed() {
         let (target, verb) = (target("n"), acquire());
         let call = Call::Lock {
-            kind: Kind::Mutex,
+            kind: LockKind::Mutex,
             target: &target,
             verb: &verb,
         };
@@ -225,7 +225,7 @@ mod tests {
             units: 1,
         };
         let call = Call::Lock {
-            kind: Kind::Mutex,
+            kind: LockKind::Mutex,
             target: &target,
             verb: &release,
         };
@@ -234,7 +234,7 @@ mod tests {
         let keys = ["a", "b"].map(|name| LockKey::new("", name).expect("a name"));
         let target = Target::all(keys.into()).expect("two names");
         let call = Call::Lock {
-            kind: Kind::Multi,
+            kind: LockKind::Multi,
             target: &target,
             verb: &verb,
         };

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_is_let_past_after_more_than_was_worth_it() {
+    fn a_reply_beyond_the_limit_of_the_wait_is_not_valid() {
         let request = |patience| RateRequest {
             permits: 1,
             per: Duration::from_secs(1),

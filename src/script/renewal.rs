@@ -4,7 +4,7 @@ use redis::Value;
 
 use super::text::{RENEW, ScriptRef};
 use super::wire::ms;
-use crate::message::{Gone, Kind, Renewal, Renewed, Reply};
+use crate::message::{Gone, LockKind, Renewal, Renewed, Reply};
 
 pub(super) fn command(batch: &[Renewal<'_>], by: ScriptRef) -> redis::Cmd {
     let mut command = RENEW.command(by, batch.len());
@@ -13,8 +13,8 @@ pub(super) fn command(batch: &[Renewal<'_>], by: ScriptRef) -> redis::Cmd {
     }
     for renewal in batch {
         let shares = match renewal.kind {
-            Kind::Mutex | Kind::Multi => 0,
-            Kind::Read | Kind::Write | Kind::Semaphore { .. } => renewal.units,
+            LockKind::Mutex | LockKind::Multi => 0,
+            LockKind::Read | LockKind::Write | LockKind::Semaphore { .. } => renewal.units,
         };
         let owner = renewal.owner.as_str();
         command.arg(owner).arg(ms(renewal.lease)).arg(shares);

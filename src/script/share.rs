@@ -2,11 +2,11 @@
 
 use super::text::{SHARE_ACQUIRE, SHARE_RELEASE, ScriptRef, ask, give_back, keep, of_waiters};
 use super::wire::Wire;
-use crate::message::{Ask, GiveBack, Kind, Verb};
+use crate::message::{Ask, GiveBack, LockKind, Verb};
 use crate::name::LockKey;
 
 pub(super) fn command(
-    kind: Kind,
+    kind: LockKind,
     key: &LockKey,
     verb: &Verb,
     by: ScriptRef,
@@ -14,8 +14,8 @@ pub(super) fn command(
 ) -> redis::Cmd {
     let keys = std::slice::from_ref(key);
     let how = match kind {
-        Kind::Read => "read",
-        Kind::Write => "write",
+        LockKind::Read => "read",
+        LockKind::Write => "write",
         _ => "permits",
     };
     let acquire = |what: &Ask, from: &str, block: Option<GiveBack>| {

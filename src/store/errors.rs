@@ -11,7 +11,7 @@ use std::fmt;
 use std::io;
 
 use crate::config::Server;
-use crate::error::{Failure, FailureKind, on_a_line};
+use crate::error::{Failure, FailureKind, Outcome, on_a_line};
 use crate::store::cuts::CLOSED;
 use crate::store::route::Route;
 use crate::store::socket::TransportError;
@@ -59,8 +59,7 @@ fn broken(server: &Server, fault: TransportError) -> Failure {
     match fault {
         TransportError::Io(error) => Failure {
             kind: FailureKind::Unavailable,
-            unknown: true,
-            half_done: false,
+            outcome: Outcome::Unknown,
             timed_out: is_late(&error),
             cause: Arc::new(At {
                 address: Arc::clone(address),
@@ -70,7 +69,7 @@ fn broken(server: &Server, fault: TransportError) -> Failure {
         // No Redis server sends such an answer, so a retry would not help.
         TransportError::Malformed(what) => {
             let words = format!("{address}: {}", on_a_line(&server.without_password(&what)));
-            Failure::plain(FailureKind::Protocol, true, words)
+            Failure::plain(FailureKind::Protocol, Outcome::Unknown, words)
         }
     }
 }

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_or_too_much_is_told_at_once() {
+    fn a_malformed_or_too_long_reply_is_an_error_at_once() {
         for none in [
             "\r\n",
             "OK\r\n",

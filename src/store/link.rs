@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use crate::error::{Failure, FailureKind};
+use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::Call;
 use crate::script::{self, ScriptRef};
 use crate::store::Answer;
@@ -94,16 +94,20 @@ impl Link {
         Ok(())
     }
 
-    /// Carries out a call within `limit`, or within two round trips if those take longer.
-    pub(crate) fn call(&mut self, call: &Call<'_>, limit: Duration) -> Result<Answer, Failure> {
+    /// Carries out a call of the renewal thread within `limit`, or within two round trips if those take longer.
+    pub(crate) fn call_and_measure(
+        &mut self,
+        call: &Call<'_>,
+        limit: Duration,
+    ) -> Result<Answer, Failure> {
         let two_round_trips = self.round_trip.unwrap_or_default() * 2;
         let mut budget = Budget::new(limit.max(two_round_trips));
-        self.used = budget.started;
-        let answer = self.ask(call, &mut budget);
+        let answer = self.call(call, &mut budget);
         let took = budget.started.elapsed();
+        let is_unknown = |failure: &Failure| failure.outcome == Outcome::Unknown;
         match &answer {
             Ok(_) => self.note_round_trip(took, false),
-            Err(failure) if failure.unknown && self.open.is_none() && took >= limit => {
+            Err(failure) if is_unknown(failure) && self.open.is_none() && took >= limit => {
                 self.note_round_trip(took, true);
             }
             Err(_) => {}
@@ -111,15 +115,17 @@ impl Link {
         answer
     }
 
-    /// Sends the call, once more if the connection was closed, and asks the replicas if that is needed.
-    fn ask(&mut self, call: &Call<'_>, budget: &mut Budget) -> Result<Answer, Failure> {
+    /// Carries out a call within a budget: sends it, sends it once more if the connection turns out to be closed, and
+    /// asks the replicas to confirm it if that is needed.
+    pub(crate) fn call(&mut self, call: &Call<'_>, budget: &mut Budget) -> Result<Answer, Failure> {
+        self.used = budget.started;
         let reused = self.open.is_some();
         let route = self.route.clone();
         let (value, resent) = match self.once(call, budget) {
             Err(RequestError::Closed(error)) if reused => {
                 route.cuts.note_error(&error);
                 let value = self.once(call, budget).map_err(|trouble| Failure {
-                    unknown: true,
+                    outcome: Outcome::Unknown,
                     ..trouble.into_failure(&route)
                 })?;
                 (value, true)
@@ -134,10 +140,13 @@ impl Link {
             self.open = None;
         })?;
         if self.route.replicas > 0 && reply.is_gain() {
-            // The server has carried out the call. Only a call that was sent twice could be carried out again later.
+            // The server has executed the call. If it was sent twice, the server may execute it once more, later.
             self.confirm(budget).map_err(|failure| Failure {
-                unknown: failure.unknown || resent,
-                half_done: true,
+                outcome: if resent {
+                    Outcome::Unknown
+                } else {
+                    failure.outcome
+                },
                 ..failure
             })?;
         }

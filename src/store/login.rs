@@ -9,7 +9,7 @@
 use redis::Value;
 
 use crate::config::Server;
-use crate::error::{Failure, FailureKind};
+use crate::error::{Failure, FailureKind, Outcome};
 use crate::store::errors::RequestError;
 use crate::store::memory;
 use crate::store::refusal::{refusal, refused_database, refused_login};
@@ -91,7 +91,11 @@ fn log_in(route: &Route, budget: &Budget) -> Result<Socket, Failure> {
         }
         _ => {
             let words = "the answer to the login is not OK";
-            Err(Failure::plain(FailureKind::Protocol, false, words))
+            Err(Failure::plain(
+                FailureKind::Protocol,
+                Outcome::NotExecuted,
+                words,
+            ))
         }
     };
     open.requests(&commands, budget.left(route.io_timeout), heard)
@@ -102,7 +106,7 @@ fn log_in(route: &Route, budget: &Budget) -> Result<Socket, Failure> {
 /// Returns the same failure of a request that was certainly not carried out.
 fn certain(failure: Failure) -> Failure {
     Failure {
-        unknown: false,
+        outcome: Outcome::NotExecuted,
         ..failure
     }
 }

@@ -8,7 +8,7 @@
 
 use redis::Value;
 
-use crate::error::Mode;
+use crate::error::ServerMode;
 use crate::logging;
 
 /// Asks the server about itself, with one INFO, and warns in the log if it may evict locks. Returns its mode if that is
@@ -23,7 +23,7 @@ use crate::logging;
 pub(super) fn ask_about_itself<E>(
     address: &str,
     ask: &mut dyn FnMut(&redis::Cmd) -> Result<Value, E>,
-) -> Result<Option<Mode>, E> {
+) -> Result<Option<ServerMode>, E> {
     // INFO without a section, because a server before 7.0 accepts one section only, and this needs two.
     let report = ask(&redis::cmd("INFO"))?;
     if let Some(mode) = mode(&report) {
@@ -45,7 +45,7 @@ pub(super) fn ask_about_itself<E>(
 }
 
 /// Reads the mode from the answer to INFO. Returns `None` for one master, and if the answer does not name the mode.
-fn mode(answer: &Value) -> Option<Mode> {
+fn mode(answer: &Value) -> Option<ServerMode> {
     let Value::BulkString(report) = answer else {
         return None;
     };
@@ -54,8 +54,8 @@ fn mode(answer: &Value) -> Option<Mode> {
     // Valkey may use the second name.
     let (_, mode) = fields.find(|(name, _)| ["redis_mode", "server_mode"].contains(name))?;
     match mode.trim() {
-        "cluster" => Some(Mode::Cluster),
-        "sentinel" => Some(Mode::Sentinel),
+        "cluster" => Some(ServerMode::Cluster),
+        "sentinel" => Some(ServerMode::Sentinel),
         _ => None,
     }
 }
@@ -106,8 +106,8 @@ mod tests {
             )))
         };
         assert_eq!(of("redis_mode:standalone"), None);
-        assert_eq!(of("redis_mode:cluster"), Some(Mode::Cluster));
-        assert_eq!(of("server_mode:sentinel"), Some(Mode::Sentinel));
+        assert_eq!(of("redis_mode:cluster"), Some(ServerMode::Cluster));
+        assert_eq!(of("server_mode:sentinel"), Some(ServerMode::Sentinel));
         assert_eq!(of("what:cluster"), None);
         assert_eq!(mode(&Value::Nil), None);
     }

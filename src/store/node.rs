@@ -10,7 +10,7 @@ use crate::script::Wire;
 use crate::store::link::Link;
 use crate::store::pool::Pool;
 use crate::store::pubsub;
-use crate::store::route::Route;
+use crate::store::route::{Budget, Route};
 use crate::store::{Answer, DedicatedConnection, LEAST, Limits, PubSubEvent, Store};
 use crate::sync::Arc;
 
@@ -54,7 +54,7 @@ impl Store for Node {
         let has_priority = limits.has_priority || call.is_of_a_holder();
         let mut link = self.pool.link(wait, has_priority, &is_over)?;
         let left = limits.whole.saturating_sub(started.elapsed());
-        link.call(call, left.max(LEAST))
+        link.call(call, &mut Budget::new(left.max(LEAST)))
     }
 
     fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {
@@ -80,6 +80,6 @@ impl DedicatedConnection for Link {
     }
 
     fn call(&mut self, call: &Call<'_>, limit: Duration) -> Result<Answer, Failure> {
-        Link::call(self, call, limit)
+        self.call_and_measure(call, limit)
     }
 }

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
 
-use crate::error::{Failure, FailureKind};
+use crate::error::{Failure, FailureKind, Outcome};
 use crate::panics::survived;
 use crate::store::LOOK_EVERY;
 use crate::store::link::Link;
@@ -171,7 +171,7 @@ impl Pool {
             let words = format!("no pooled connection became free within {waited:.0?}");
             Failure {
                 timed_out: true,
-                ..Failure::plain(FailureKind::Unavailable, false, words)
+                ..Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, words)
             }
         })
     }
@@ -295,6 +295,7 @@ mod tests {
     use crate::config::{Server, Settings};
     use crate::message::Call;
     use crate::store::node::route;
+    use crate::store::route::Budget;
     use crate::sync::{AtomicBool, AtomicU32, Ordering, thread};
 
     const SOON: Duration = Duration::from_secs(20);
@@ -429,7 +430,8 @@ mod tests {
                 }
             });
             let mut link = pool.link(SOON, false, &never).expect("it is free");
-            link.call(&Call::Ping, SOON).expect("it is answered");
+            link.call(&Call::Ping, &mut Budget::new(SOON))
+                .expect("it is answered");
             drop(link);
             served.join().expect("it was closed");
         });

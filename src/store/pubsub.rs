@@ -13,7 +13,7 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::config::Server;
-use crate::error::{Failure, FailureKind};
+use crate::error::{Failure, FailureKind, Outcome};
 use crate::store::PubSubEvent;
 use crate::store::login::connect;
 use crate::store::refusal::refusal;
@@ -142,7 +142,7 @@ impl PushMessage {
 /// Returns the failure of a connection on which something other than a push message came.
 fn nonsense() -> Failure {
     let words = "the server sent something other than messages to a subscriber";
-    Failure::plain(FailureKind::Protocol, false, words)
+    Failure::plain(FailureKind::Protocol, Outcome::NotExecuted, words)
 }
 
 /// Returns the failure of a connection on which an answer is overdue.

@@ -1,7 +1,7 @@
 //! The meaning of a server's error answers.
 
 use crate::config::Server;
-use crate::error::{Failure, FailureKind, Mode, on_a_line};
+use crate::error::{Failure, FailureKind, Outcome, ServerMode, on_a_line};
 
 /// Returns the failure that a server's error answer means.
 ///
@@ -40,7 +40,7 @@ pub(super) fn refusal(server: &Server, error: redis::ServerError) -> Failure {
     let kind = if says(&error, &DENIED) || stranger {
         FailureKind::Denied
     } else if says(&error, &ELSEWHERE) {
-        return Failure::unsupported(Mode::Cluster);
+        return Failure::unsupported(ServerMode::Cluster);
     } else if says(&error, &["WRONGTYPE"]) {
         FailureKind::WrongType
     } else if says(&error, &PASSING) || text.starts_with("max number of clients") {
@@ -59,10 +59,13 @@ pub(super) fn refusal(server: &Server, error: redis::ServerError) -> Failure {
     if code == "ERR" && text.starts_with("unknown command") {
         words += " (leasehold needs this command: the server may be a sentinel, or the command is renamed)";
     }
-    Failure {
-        half_done: raised && matches!(kind, FailureKind::Denied | FailureKind::Protocol),
-        ..Failure::plain(kind, false, words)
-    }
+    let in_part = raised && matches!(kind, FailureKind::Denied | FailureKind::Protocol);
+    let outcome = if in_part {
+        Outcome::PartlyExecuted
+    } else {
+        Outcome::NotExecuted
+    };
+    Failure::plain(kind, outcome, words)
 }
 
 /// Returns the failure that an error answer to AUTH means. It quotes the answer only if the whole text is a known one.
@@ -96,7 +99,7 @@ pub(super) fn refused_login(server: &Server, error: redis::ServerError) -> Failu
         FailureKind::Unavailable => "the server accepts no login now",
         _ => "the server does not understand AUTH",
     };
-    Failure::plain(failure.kind, false, words)
+    Failure::plain(failure.kind, Outcome::NotExecuted, words)
 }
 
 /// Returns the failure that an error answer to SELECT means.
@@ -106,7 +109,7 @@ pub(super) fn refused_database(server: &Server, error: redis::ServerError) -> Fa
     let kind = if error.code() == "ERR" && is_too_large {
         FailureKind::NoSuchDatabase(server.info.redis_settings().db())
     } else if text.contains("not allowed in cluster mode") {
-        FailureKind::Unsupported(Mode::Cluster)
+        FailureKind::Unsupported(ServerMode::Cluster)
     } else {
         return refusal(server, error);
     };
@@ -183,13 +186,13 @@ mod tests {
     }
 
     #[test]
-    fn a_database_that_is_not_there_is_told_from_other_errors() {
+    fn a_missing_database_is_told_apart_from_other_errors() {
         let kind = |line: &str| refused_database(&server(), error(line)).kind;
         let range = kind("ERR DB index is out of range");
         assert_eq!(range, FailureKind::NoSuchDatabase(16));
         assert_eq!(kind("ERR invalid DB index"), range);
         let cluster = kind("ERR SELECT is not allowed in cluster mode");
-        assert_eq!(cluster, FailureKind::Unsupported(Mode::Cluster));
+        assert_eq!(cluster, FailureKind::Unsupported(ServerMode::Cluster));
         assert_eq!(kind("NOPERM this user"), FailureKind::Denied);
     }
 
@@ -288,9 +291,21 @@ mod tests {
             ("NOREPLICAS", "Not enough good replicas", Unavailable),
             ("CLUSTERDOWN", "The cluster is down", Unavailable),
             ("ERR", "max number of clients reached", Unavailable),
-            ("MOVED", "1234 127.0.0.1:7001", Unsupported(Mode::Cluster)),
-            ("ASK", "1234 127.0.0.1:7001", Unsupported(Mode::Cluster)),
-            ("CROSSSLOT", "Keys in request", Unsupported(Mode::Cluster)),
+            (
+                "MOVED",
+                "1234 127.0.0.1:7001",
+                Unsupported(ServerMode::Cluster),
+            ),
+            (
+                "ASK",
+                "1234 127.0.0.1:7001",
+                Unsupported(ServerMode::Cluster),
+            ),
+            (
+                "CROSSSLOT",
+                "Keys in request",
+                Unsupported(ServerMode::Cluster),
+            ),
             ("ERR", "unknown command", Protocol),
         ] {
             assert_eq!(kind(code, text), expected, "{code} {text}");

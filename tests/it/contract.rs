@@ -6,9 +6,9 @@ mod clocks;
 mod closures;
 mod crashes;
 mod exclusion;
-mod faces;
 mod faults;
 mod holder_and_waiter;
+mod interface;
 mod links;
 mod loss;
 mod min_hold;
@@ -100,7 +100,7 @@ use {no, yes};
 
 behaviours! {
     locks {
-        faces {
+        interface {
             a_handle_returns_its_name_even_if_the_name_is_invalid,
             code_that_is_generic_over_the_kind_can_lock,
             try_lock_until_waits_until_its_deadline,

@@ -24,7 +24,7 @@ macro_rules! script {
 }
 
 // These modules stand after the macro because they use it.
-mod sets;
+mod mutexes;
 mod shares;
 
 type Check = Result<(), TestCaseError>;

@@ -14,7 +14,7 @@
 
 use std::time::Duration;
 
-use super::step::{Outcome, Step, StepContext};
+use super::step::{Step, StepContext};
 use crate::clock::Time;
 use crate::core::outage::{LONGEST_PAUSE, Outage};
 use crate::error::Failure;
@@ -78,11 +78,11 @@ impl Patience {
             Some(Time::NEVER) => {
                 let outage = self.outage.as_ref()?;
                 let failure = outage.too_long(context.now, context.outage_limit)?;
-                return Some(Step::Done(Outcome::Failed(failure)));
+                return Some(Step::Failed(failure));
             }
             Some(until) => context.now >= until && (self.has_begun() || self.outage.is_some()),
         };
-        is_over.then(|| Step::Done(Outcome::TimeOver(self.failure())))
+        is_over.then(|| Step::TimeOver(self.failure()))
     }
 
     /// Backs off after a failure, or ends the attempt: the table at the top.
@@ -94,7 +94,7 @@ impl Patience {
     ) -> Step {
         // 1. A permanent failure ends the attempt for all threads.
         if !failure.is_transient() {
-            return Step::Done(Outcome::Failed(failure));
+            return Step::Failed(failure);
         }
         // 2. A failure after this thread's deadline does not end the attempt for the threads behind it.
         if context.until.is_some_and(|until| context.now >= until) {
@@ -103,12 +103,12 @@ impl Patience {
             } else {
                 Some(failure)
             };
-            return Step::Done(Outcome::TimeOver(result));
+            return Step::TimeOver(result);
         }
         // 3. This was a try, or no wait has begun: the failure is returned.
         let waits = self.has_begun() || context.waits_through_outages;
         if context.until.is_none() || !waits {
-            return Step::Done(Outcome::Failed(failure));
+            return Step::Failed(failure);
         }
         // 4. Sleep, unless the outage has lasted for its limit.
         let pause = Outage::note(&mut self.outage, failure, context.now, context.outage_limit);

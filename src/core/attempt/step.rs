@@ -57,24 +57,19 @@ pub(crate) enum Input {
     Woken,
 }
 
-/// The next thing to do.
+/// The next thing to do for the thread that drives the attempt. All but the first two end its call.
 #[derive(Debug)]
 pub(crate) enum Step {
     Send(Verb),
+    /// Sleep until a message comes, or until this time.
     Sleep(Time),
-    Done(Outcome),
-}
-
-/// How the attempt ended, for the thread that drives it.
-#[derive(Debug)]
-pub(crate) enum Outcome {
     Granted(Grant),
-    /// Threads may share the lease that was offered for another quantum.
+    /// Redis lets more threads share the lease that was offered, for another quantum.
     Shared,
     /// The thread's time is over. `None`: the last answer was "held". Otherwise this failure kept the thread from an
-    /// answer. Another thread may carry the attempt on.
+    /// answer. Another thread may continue the attempt.
     TimeOver(Option<Failure>),
-    /// It failed for all threads.
+    /// It failed, for the threads behind the delegate too.
     Failed(Failure),
 }
 

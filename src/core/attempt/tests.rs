@@ -78,9 +78,9 @@ impl Scene {
         })
     }
 
-    fn failed(&mut self, kind: FailureKind, unknown: bool) -> Step {
+    fn failed(&mut self, kind: FailureKind, outcome: Outcome) -> Step {
         let sent = self.now;
-        let failure = Failure::plain(kind, unknown, "a fault of the test");
+        let failure = Failure::plain(kind, outcome, "a fault of the test");
         self.step(Input::Failed {
             sent,
             failure,
@@ -116,7 +116,7 @@ fn a_free_lock_is_one_request_with_one_fence() {
         panic!("not asked");
     };
     assert_eq!((ask.fences, at_once), (1, true));
-    let Step::Done(Outcome::Granted(grant)) = scene.replied(GRANTED) else {
+    let Step::Granted(grant) = scene.replied(GRANTED) else {
         panic!("not granted");
     };
     assert_eq!(
@@ -131,7 +131,7 @@ fn a_free_lock_is_one_request_with_one_fence() {
 fn a_lease_that_was_not_offered_cannot_be_shared() {
     let mut scene = Scene::waiting();
     scene.send(Input::Go);
-    let Step::Done(Outcome::Failed(failure)) = scene.replied(Reply::Shared) else {
+    let Step::Failed(failure) = scene.replied(Reply::Shared) else {
         panic!("the lease was shared");
     };
     assert_eq!(failure.kind, FailureKind::Protocol);
@@ -145,7 +145,7 @@ fn a_try_never_queues_and_ends_with_the_answer() {
     };
     assert_eq!(ask.channel, None);
     let step = scene.replied(held(None));
-    assert!(matches!(step, Step::Done(Outcome::TimeOver(None))));
+    assert!(matches!(step, Step::TimeOver(None)));
     assert_eq!(scene.attempt.abandon(), []);
 }
 
@@ -265,8 +265,8 @@ fn a_sleep_ends_at_the_reported_expiry_and_is_never_of_no_length() {
 fn the_first_error_is_returned_and_later_ones_are_waited_out() {
     let mut scene = Scene::waiting();
     scene.send(Input::Go);
-    let step = scene.failed(FailureKind::Unavailable, true);
-    assert!(matches!(step, Step::Done(Outcome::Failed(_))));
+    let step = scene.failed(FailureKind::Unavailable, Outcome::Unknown);
+    assert!(matches!(step, Step::Failed(_)));
     // Redis may still carry the request out.
     assert_eq!(
         scene.attempt.abandon()[0].uncertain_until,
@@ -280,19 +280,19 @@ fn the_first_error_is_returned_and_later_ones_are_waited_out() {
     scene.send(Input::Woken);
     let mut slept = Duration::ZERO;
     let failure = loop {
-        match scene.failed(FailureKind::Unavailable, true) {
+        match scene.failed(FailureKind::Unavailable, Outcome::Unknown) {
             Step::Sleep(until) => {
                 assert!(until > scene.now && until.since(scene.now) <= LONGEST_PAUSE);
                 slept += until.since(scene.now);
                 scene.now = until;
             }
-            Step::Done(Outcome::Failed(failure)) => break failure,
+            Step::Failed(failure) => break failure,
             other => panic!("{other:?}"),
         }
         // The owner is the same, so it keeps its place in the queue.
         match scene.step(Input::Woken) {
             Step::Send(verb) => assert_eq!(*verb.owner(), owner),
-            Step::Done(Outcome::Failed(failure)) => break failure,
+            Step::Failed(failure) => break failure,
             other => panic!("{other:?}"),
         }
     };
@@ -308,8 +308,8 @@ fn a_request_cut_short_by_one_threads_deadline_fails_no_other() {
     let mut scene = Scene::new(Some(START + Duration::from_millis(1)));
     scene.send(Input::Go);
     scene.now = START + Duration::from_millis(100);
-    let step = scene.failed(FailureKind::Unavailable, true);
-    assert!(matches!(step, Step::Done(Outcome::TimeOver(Some(_)))));
+    let step = scene.failed(FailureKind::Unavailable, Outcome::Unknown);
+    assert!(matches!(step, Step::TimeOver(Some(_))));
 }
 
 #[test]
@@ -319,7 +319,7 @@ fn other_permits_end_a_wait_and_leave_no_place_in_the_queue() {
     scene.replied(held(None));
     scene.send(Input::Woken);
     let step = scene.replied(Reply::Differs(5));
-    let Step::Done(Outcome::Failed(failure)) = step else {
+    let Step::Failed(failure) = step else {
         panic!("it goes on: {step:?}");
     };
     let (asked, stored) = (1, 5);
@@ -338,8 +338,8 @@ fn a_permanent_failure_ends_a_wait() {
         scene.send(Input::Go);
         scene.replied(held(None));
         scene.send(Input::Woken);
-        let step = scene.failed(kind, false);
-        assert!(matches!(step, Step::Done(Outcome::Failed(failure)) if failure.kind == kind));
+        let step = scene.failed(kind, Outcome::NotExecuted);
+        assert!(matches!(step, Step::Failed(failure) if failure.kind == kind));
     }
 }
 
@@ -350,8 +350,8 @@ fn a_deadline_during_an_outage_is_an_error_for_this_thread_alone() {
     scene.replied(held(None));
     scene.send(Input::Woken);
     scene.now = START + Duration::from_secs(1);
-    let step = scene.failed(FailureKind::Unavailable, false);
-    assert!(matches!(step, Step::Done(Outcome::TimeOver(Some(_)))));
+    let step = scene.failed(FailureKind::Unavailable, Outcome::NotExecuted);
+    assert!(matches!(step, Step::TimeOver(Some(_))));
     // The next thread carries the attempt on, under the same owner.
     let owner = Arc::clone(scene.attempt.owner());
     scene.until = Some(Time::NEVER);
@@ -364,10 +364,10 @@ fn a_grant_after_an_unknown_outcome_stays_uncertain() {
     scene.send(Input::Go);
     scene.replied(held(None));
     scene.send(Input::Woken);
-    scene.failed(FailureKind::Unavailable, true);
+    scene.failed(FailureKind::Unavailable, Outcome::Unknown);
     scene.now = START + Duration::from_secs(1);
     scene.send(Input::Woken);
-    let Step::Done(Outcome::Granted(grant)) = scene.replied(GRANTED) else {
+    let Step::Granted(grant) = scene.replied(GRANTED) else {
         panic!("not granted");
     };
     assert_eq!(grant.uncertain_until, Some(START + LEASE));
@@ -383,7 +383,7 @@ fn a_grant_by_a_request_that_was_sent_twice_stays_uncertain() {
         reply: GRANTED,
         resent: true,
     });
-    let Step::Done(Outcome::Granted(grant)) = step else {
+    let Step::Granted(grant) = step else {
         panic!("not granted");
     };
     assert_eq!(grant.uncertain_until, Some(START + LEASE));
@@ -400,7 +400,7 @@ fn an_attempt_that_was_granted_leaves_nothing_behind() {
             reply: GRANTED,
             resent,
         });
-        assert!(matches!(step, Step::Done(Outcome::Granted(_))), "{step:?}");
+        assert!(matches!(step, Step::Granted(_)), "{step:?}");
         assert!(!scene.attempt.is_new());
         assert_eq!(scene.attempt.abandon(), [], "resent: {resent}");
     }
@@ -432,10 +432,7 @@ const UNCONFIRMED: FailureKind = FailureKind::NotReplicated {
 
 /// The answer to a grant that too few replicas confirmed.
 fn unconfirmed(scene: &mut Scene) -> Step {
-    let failure = Failure {
-        half_done: true,
-        ..Failure::plain(UNCONFIRMED, false, "1 of 2")
-    };
+    let failure = Failure::plain(UNCONFIRMED, Outcome::PartlyExecuted, "1 of 2");
     let sent = scene.now;
     scene.step(Input::Failed {
         sent,
@@ -479,7 +476,7 @@ fn a_grant_that_too_few_replicas_have_is_cancelled_before_the_next_try() {
     scene.replied(held(None));
     scene.now = scene.now + Duration::from_secs(40);
     scene.send(Input::Woken);
-    let Step::Done(Outcome::Failed(failure)) = unconfirmed(&mut scene) else {
+    let Step::Failed(failure) = unconfirmed(&mut scene) else {
         panic!("it waits for ever");
     };
     assert_eq!(failure.kind, UNCONFIRMED);
@@ -488,7 +485,7 @@ fn a_grant_that_too_few_replicas_have_is_cancelled_before_the_next_try() {
 /// The cancel may still be on its way, however the requests of the new owner end.
 #[test]
 fn held_by_the_former_owner_is_no_answer_after_a_failure_either() {
-    for unknown in [false, true] {
+    for outcome in [Outcome::NotExecuted, Outcome::Unknown] {
         let mut scene = Scene::waiting();
         scene.send(Input::Go);
         scene.replied(held(None));
@@ -496,17 +493,14 @@ fn held_by_the_former_owner_is_no_answer_after_a_failure_either() {
         let holder = Arc::clone(scene.attempt.owner());
         unconfirmed(&mut scene);
         scene.send(Input::Woken);
-        scene.failed(FailureKind::Unavailable, unknown);
+        scene.failed(FailureKind::Unavailable, outcome);
         scene.send(Input::Woken);
-        assert!(scene.attempt.is_former_owner(&holder), "unknown: {unknown}");
+        assert!(scene.attempt.is_former_owner(&holder), "{outcome:?}");
         scene.replied(Reply::Held { ttl: None, holder });
         // The thread learns why it has no answer.
         scene.until = Some(scene.now);
         let step = scene.step(Input::Woken);
-        assert!(
-            matches!(step, Step::Done(Outcome::TimeOver(Some(_)))),
-            "{step:?}"
-        );
+        assert!(matches!(step, Step::TimeOver(Some(_))), "{step:?}");
     }
 }
 
@@ -520,19 +514,16 @@ fn a_first_request_that_fails_is_waited_out_if_that_is_asked_for() {
         let mut scene = Scene::new(until);
         scene.waits_through_outages = true;
         scene.send(Input::Go);
-        let mut step = scene.failed(FailureKind::Unavailable, false);
+        let mut step = scene.failed(FailureKind::Unavailable, Outcome::NotExecuted);
         assert_eq!(matches!(step, Step::Sleep(_)), until.is_some(), "{step:?}");
         while let Step::Sleep(end) = step {
             scene.now = end;
             step = scene.step(Input::Woken);
             if let Step::Send(_) = step {
-                step = scene.failed(FailureKind::Unavailable, false);
+                step = scene.failed(FailureKind::Unavailable, Outcome::NotExecuted);
             }
         }
-        let is_error = matches!(
-            step,
-            Step::Done(Outcome::Failed(_) | Outcome::TimeOver(Some(_)))
-        );
+        let is_error = matches!(step, Step::Failed(_) | Step::TimeOver(Some(_)));
         assert!(is_error, "{step:?}");
         let waited = scene.now.since(START);
         assert_eq!(
@@ -553,14 +544,18 @@ fn a_request_that_is_cut_short_leaves_the_answer_before_it() {
         scene.now = end;
         let failure = Failure {
             timed_out: true,
-            ..Failure::plain(FailureKind::Unavailable, true, "no answer in time")
+            ..Failure::plain(
+                FailureKind::Unavailable,
+                Outcome::Unknown,
+                "no answer in time",
+            )
         };
         match scene.step(Input::Failed {
             sent,
             failure,
             cut_short: true,
         }) {
-            Step::Done(Outcome::TimeOver(failure)) => failure.map(|failure| failure.kind),
+            Step::TimeOver(failure) => failure.map(|failure| failure.kind),
             other => panic!("{other:?}"),
         }
     };
@@ -605,7 +600,7 @@ fn a_take_over_of_unknown_outcome_leaves_both_owners_behind() {
     let from = taking_over(&mut scene);
     let owner = Arc::clone(scene.attempt.owner());
     assert!(matches!(
-        scene.failed(FailureKind::Unavailable, true),
+        scene.failed(FailureKind::Unavailable, Outcome::Unknown),
         Step::Sleep(_)
     ));
     let left: Vec<_> = scene.attempt.orphaned_owners();
@@ -627,7 +622,7 @@ fn an_answer_to_another_request_takes_nothing_over() {
         let from = taking_over(&mut scene);
         let owner = Arc::clone(scene.attempt.owner());
         let step = scene.replied(reply);
-        assert!(matches!(step, Step::Done(Outcome::Failed(_))), "{step:?}");
+        assert!(matches!(step, Step::Failed(_)), "{step:?}");
         let left = scene.attempt.abandon();
         let left: Vec<_> = left
             .iter()
@@ -640,26 +635,24 @@ fn an_answer_to_another_request_takes_nothing_over() {
 /// One cancel is enough: Redis will not carry the request out later.
 #[test]
 fn a_request_that_is_rejected_half_way_leaves_its_owner_behind() {
-    for half_done in [false, true] {
+    for outcome in [Outcome::NotExecuted, Outcome::PartlyExecuted] {
         let mut scene = Scene::new(None);
         scene.send(Input::Go);
-        let failure = Failure {
-            half_done,
-            ..Failure::plain(FailureKind::Denied, false, "no right to this")
-        };
+        let failure = Failure::plain(FailureKind::Denied, outcome, "no right to this");
         let sent = scene.now;
         let step = scene.step(Input::Failed {
             sent,
             failure,
             cut_short: false,
         });
-        assert!(matches!(step, Step::Done(Outcome::Failed(_))), "{step:?}");
+        assert!(matches!(step, Step::Failed(_)), "{step:?}");
         let left = scene.attempt.abandon();
-        let doubts: Vec<_> = left
+        let uncertain: Vec<_> = left
             .iter()
             .map(|orphaned_owner| orphaned_owner.uncertain_until)
             .collect();
-        assert_eq!(doubts, if half_done { vec![Some(sent)] } else { vec![] });
+        let in_part = outcome == Outcome::PartlyExecuted;
+        assert_eq!(uncertain, if in_part { vec![Some(sent)] } else { vec![] });
     }
 }
 
@@ -668,7 +661,7 @@ fn a_take_over_that_was_not_sent_is_sent_again_or_cleaned_up() {
     let mut scene = Scene::waiting();
     let from = taking_over(&mut scene);
     assert!(matches!(
-        scene.failed(FailureKind::Unavailable, false),
+        scene.failed(FailureKind::Unavailable, Outcome::NotExecuted),
         Step::Sleep(_)
     ));
     scene.now = scene.now + Duration::from_secs(1);
@@ -689,7 +682,7 @@ fn a_wait_that_takes_a_release_back_keeps_its_patience() {
         };
         scene.attempt = Attempt::take_back(&scene.rng, "l", from.clone(), waits);
         scene.send(Input::Go);
-        let step = scene.failed(FailureKind::Unavailable, false);
+        let step = scene.failed(FailureKind::Unavailable, Outcome::NotExecuted);
         assert_eq!(matches!(step, Step::Sleep(_)), waits, "{step:?}");
         // The lease was not taken over, so it must still be released.
         assert_eq!(scene.attempt.abandon()[0], from);
@@ -699,7 +692,7 @@ fn a_wait_that_takes_a_release_back_keeps_its_patience() {
 #[test]
 fn a_take_over_that_is_abandoned_leaves_its_unused_fences_to_be_given_back() {
     let unused = Some(GiveBack { used: 1, last: 9 });
-    for failure in [None, Some(true), Some(false)] {
+    for failure in [None, Some(Outcome::Unknown), Some(Outcome::NotExecuted)] {
         let mut scene = Scene::waiting();
         let from = OrphanedOwner {
             owner: "lh1:mine:l".into(),
@@ -710,8 +703,8 @@ fn a_take_over_that_is_abandoned_leaves_its_unused_fences_to_be_given_back() {
         };
         scene.attempt = Attempt::take_over(&scene.rng, "l", from);
         scene.send(Input::Go);
-        if let Some(unknown) = failure {
-            scene.failed(FailureKind::Unavailable, unknown);
+        if let Some(outcome) = failure {
+            scene.failed(FailureKind::Unavailable, outcome);
         }
         assert_eq!(scene.attempt.abandon()[0].give_back, unused);
     }

@@ -4,15 +4,6 @@ use crate::clock::Time;
 use crate::core::fence::Fences;
 use crate::message::{GiveBack, Sharing};
 
-/// The facts about a grant that the queue needs.
-#[derive(Debug)]
-pub(crate) struct Granted<T> {
-    pub(crate) process_lease: T,
-    pub(crate) units: u32,
-    pub(crate) fences: Fences,
-    pub(crate) quantum_over: Time,
-}
-
 /// One thread's part in a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Turn<T> {
@@ -22,7 +13,7 @@ pub(crate) struct Turn<T> {
 
 /// A lease, and how many of its seats are taken.
 #[derive(Debug)]
-pub(super) struct Seats<T> {
+pub(crate) struct Seats<T> {
     pub(super) process_lease: T,
     units: u32,
     /// How many threads have a turn now.
@@ -32,13 +23,15 @@ pub(super) struct Seats<T> {
 }
 
 impl<T: Clone> Seats<T> {
-    pub(super) fn new(granted: Granted<T>) -> Self {
+    /// Makes the empty seats of a lease. Each thread in it wants `units`. It takes in further threads until
+    /// `quantum_over`.
+    pub(crate) fn new(process_lease: T, units: u32, fences: Fences, quantum_over: Time) -> Self {
         Self {
-            process_lease: granted.process_lease,
-            units: granted.units,
+            process_lease,
+            units,
             taken: 0,
-            fences: granted.fences,
-            quantum_over: granted.quantum_over,
+            fences,
+            quantum_over,
         }
     }
 
@@ -52,8 +45,9 @@ impl<T: Clone> Seats<T> {
         now < self.quantum_over
     }
 
-    pub(super) fn reopen(&mut self, quantum_over: Time) {
-        self.quantum_over = quantum_over;
+    /// Sets when the quantum ends.
+    pub(super) fn end_quantum(&mut self, at: Time) {
+        self.quantum_over = at;
     }
 
     /// Gives a thread its turn. Returns `None` if the fences are used up.

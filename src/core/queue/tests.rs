@@ -45,13 +45,8 @@ fn at(ms: u64) -> Time {
     Time::from_nanos(ms * 1_000_000)
 }
 
-fn grant(process_lease: u32, units: u32, fences: Fences, quantum_over: Time) -> Granted<u32> {
-    Granted {
-        process_lease,
-        units,
-        fences,
-        quantum_over,
-    }
+fn grant(process_lease: u32, units: u32, fences: Fences, quantum_over: Time) -> Seats<u32> {
+    Seats::new(process_lease, units, fences, quantum_over)
 }
 
 #[test]
@@ -63,7 +58,11 @@ fn a_lease_is_handed_on_until_its_quantum_is_over() {
     assert!(matches!(arrive(&mut queue, "a"), Arrival::Delegate));
     assert!(matches!(arrive(&mut queue, "b"), Arrival::Queued(0)));
     assert!(matches!(arrive(&mut queue, "c"), Arrival::Queued(1)));
-    let begun = queue.granted(grant(9, 1, Fences::new(100, 10), at(50)), at(0));
+    let begun = queue.begin(
+        grant(9, 1, Fences::new(100, 10), at(50)),
+        GrantedTo::Delegate,
+        at(0),
+    );
     assert_eq!(begun.turn.fence, 100);
     assert!(begun.admitted.0.is_none() && begun.next.is_none());
     let Finish::HandedOn((Some(("b", turn)), _)) = queue.finish(9, at(49), Health::Good) else {
@@ -91,7 +90,11 @@ fn a_thread_with_other_terms_takes_over() {
     queue.arrive(other, at(0), |_| Health::Good, || "a");
     other.terms = Terms::new(Duration::from_secs(31), true);
     queue.arrive(other, at(0), |_| Health::Good, || "b");
-    queue.granted(grant(1, 1, Fences::new(1, 9), at(50)), at(0));
+    queue.begin(
+        grant(1, 1, Fences::new(1, 9), at(50)),
+        GrantedTo::Delegate,
+        at(0),
+    );
     assert!(matches!(
         queue.finish(1, at(1), Health::Good),
         Finish::TakeOver("b", _)
@@ -101,18 +104,18 @@ fn a_thread_with_other_terms_takes_over() {
 #[test]
 fn readers_sit_together_until_the_quantum_is_over_and_then_ask_anew() {
     let mut queue: Queue<u32, u32> = Queue::new(TOGETHER);
-    let fences = || Fences::granted(crate::message::Kind::Read, 7, 1);
+    let fences = || Fences::granted(crate::message::LockKind::Read, 7, 1);
     let arrive = |queue: &mut Queue<u32, u32>, now| {
         queue.arrive(params(1, true), now, |_| Health::Good, || 0)
     };
     assert!(matches!(arrive(&mut queue, at(0)), Arrival::Delegate));
     assert!(matches!(arrive(&mut queue, at(0)), Arrival::Queued(_)));
-    let begun = queue.granted(grant(1, 1, fences(), at(50)), at(0));
+    let begun = queue.begin(grant(1, 1, fences(), at(50)), GrantedTo::Delegate, at(0));
     assert_eq!(begun.admitted.0.map(|(_, turn)| turn.fence), Some(7));
     assert!(matches!(arrive(&mut queue, at(49)), Arrival::Turn(_)));
     // The old lease goes on for the threads that are in it. No other thread joins them, or waits for their end.
     assert!(matches!(arrive(&mut queue, at(50)), Arrival::Delegate));
-    queue.granted(grant(2, 1, fences(), at(100)), at(50));
+    queue.begin(grant(2, 1, fences(), at(100)), GrantedTo::Delegate, at(50));
     assert!(matches!(arrive(&mut queue, at(51)), Arrival::Turn(turn) if turn.process_lease == 2));
     for _ in 0..2 {
         let finish = queue.finish(1, at(52), Health::Good);
@@ -134,14 +137,22 @@ fn permits_are_asked_for_in_turn_and_handed_on_to_equal_requests() {
     assert!(matches!(arrive(&mut queue, 1, "b"), Arrival::Queued(_)));
     assert!(matches!(arrive(&mut queue, 2, "c"), Arrival::Queued(_)));
     assert!(matches!(arrive(&mut queue, 1, "d"), Arrival::Queued(_)));
-    let begun = queue.granted(grant(1, 1, Fences::new(1, 9), at(50)), at(0));
+    let begun = queue.begin(
+        grant(1, 1, Fences::new(1, 9), at(50)),
+        GrantedTo::Delegate,
+        at(0),
+    );
     assert_eq!(begun.next, Some("b"), "there may be another");
     // While b asks, the lease of a goes to no thread: c is first and wants two units.
     assert!(matches!(
         queue.finish(1, at(1), Health::Good),
         Finish::Release(_)
     ));
-    let begun = queue.granted(grant(2, 1, Fences::new(10, 9), at(50)), at(2));
+    let begun = queue.begin(
+        grant(2, 1, Fences::new(10, 9), at(50)),
+        GrantedTo::Delegate,
+        at(2),
+    );
     assert_eq!(begun.next, Some("c"));
     let Finish::HandedOn((Some(("d", _)), _)) = queue.finish(2, at(3), Health::Good) else {
         panic!("not handed on");
@@ -370,13 +381,13 @@ proptest! {
                 Act::Grant(fences) => {
                     if let Some((units, _)) = model.asking.take() {
                         let block = Fences::new(model.fence + 10, fences);
-                        let begun = queue.granted(grant(who as u32, units, block, at(1)), now);
+                        let begun = queue.begin(grant(who as u32, units, block, at(1)), GrantedTo::Delegate, now);
                         model.begun(begun, who as u32, units);
                     }
                 }
                 Act::Given(fences) => {
                     let block = Fences::new(model.fence + 10, fences);
-                    let begun = queue.given(grant(who as u32, 1, block, at(1)), now);
+                    let begun = queue.begin(grant(who as u32, 1, block, at(1)), GrantedTo::OtherThread, now);
                     if !sharing.several && model.asking.is_some() {
                         model.shut.push(who as u32);
                     }

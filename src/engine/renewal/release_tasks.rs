@@ -21,9 +21,9 @@ use crate::core::release_task::{Next, ReleaseTask};
 use crate::core::timer_queue::{Numbered, Place};
 use crate::engine::Engine;
 use crate::engine::process_lease::Entry;
-use crate::error::{Failure, FailureKind};
+use crate::error::{Failure, FailureKind, Outcome};
 use crate::logging;
-use crate::message::{Call, Kind, PlainRelease, Reply, Verb};
+use crate::message::{Call, LockKind, PlainRelease, Reply, Verb};
 use crate::name::LockKey;
 use crate::store::{Answer, DedicatedConnection, LEAST};
 use crate::sync::Arc;
@@ -345,7 +345,7 @@ impl State {
             let Some(mut job) = self.release_tasks.pop_due(now) else {
                 break;
             };
-            job.release_task.brought_up_to(now);
+            job.release_task.refresh_min_hold(now);
             let (entry, verb) = (Arc::clone(&job.entry), job.release_task.verb().clone());
             let place = self.queue(job, now + AFTER_PANIC);
             begun.push(SentTask { place, entry, verb });
@@ -369,7 +369,7 @@ impl SentTask {
 
 /// Returns whether a request is a plain release, which can be sent with others in one request.
 fn is_plain(entry: &Entry, verb: &Verb) -> bool {
-    entry.kind == Kind::Mutex && matches!(verb, Verb::Release { .. })
+    entry.kind == LockKind::Mutex && matches!(verb, Verb::Release { .. })
 }
 
 /// Sends one task, or several plain releases in one request. Returns the result of each.
@@ -407,7 +407,7 @@ fn send(
             .map(|reply| {
                 let reply = reply.ok_or_else(|| {
                     let words = "the server refuses the release, or the key holds other data";
-                    Failure::plain(FailureKind::Denied, false, words)
+                    Failure::plain(FailureKind::Denied, Outcome::NotExecuted, words)
                 })?;
                 Ok(Answer { reply, resent })
             })
@@ -415,7 +415,7 @@ fn send(
         Ok(_) => vec![Err(Failure::another_question()); begun.len()],
         // If the server refuses the request, send it again in halves: one key that this user may not use must not
         // prevent the release of the others.
-        Err(failure) if !failure.unknown && !failure.is_transient() => {
+        Err(failure) if !failure.is_of_the_connection() => {
             let (first, second) = begun.split_at(begun.len() / 2);
             let mut answers = send(engine, dedicated_connection, first, limit);
             answers.extend(send(engine, dedicated_connection, second, limit));

@@ -6,10 +6,6 @@ use crate::lock::semaphore::Semaphore;
 /// A time longer than a release is held back.
 const LATER: Duration = Duration::from_millis(10);
 
-fn still() -> Arc<ManualClock> {
-    Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)))
-}
-
 fn background(store: Fake, clock: &Arc<ManualClock>) -> Arc<Engine> {
     let mut settings = Settings::default();
     settings.options.lease = LONG;
@@ -18,21 +14,10 @@ fn background(store: Fake, clock: &Arc<ManualClock>) -> Arc<Engine> {
     Engine::new(settings, Arc::new(store), clock, rng)
 }
 
-/// Returns a script that grants every request, and sends the requests for locks to a channel.
-fn telling(sender: mpsc::Sender<Verb>) -> impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send {
-    let mut granted = generous();
-    move |call| {
-        if let Call::Lock { verb, .. } = call {
-            sender.send((*verb).clone()).ok();
-        }
-        granted(call)
-    }
-}
-
 #[test]
 fn the_next_thread_takes_an_unsent_release_back() {
     let (clock, (asked, verbs), (sent, releases)) = (still(), mpsc::channel(), mpsc::channel());
-    let engine = background(Fake::new(telling(asked), telling(sent)), &clock);
+    let engine = background(Fake::new(recording(asked), recording(sent)), &clock);
     let first = lock(&engine);
     let (old, fence) = (first.owner().to_owned(), first.fence());
     first.release().expect("the renewal thread sends it");
@@ -68,7 +53,7 @@ fn the_next_thread_waits_for_a_release_in_flight() {
         arrived.send(()).ok();
         dedicated_connection(call).or_else(|_| generous()(call))
     };
-    let engine = background(Fake::new(telling(asked), slow), &clock);
+    let engine = background(Fake::new(recording(asked), slow), &clock);
     lock(&engine)
         .release()
         .expect("the renewal thread sends it");
@@ -180,7 +165,11 @@ fn a_refused_batch_is_sent_again_in_halves() {
             call => return generous()(call),
         };
         if keys.iter().any(|key| key == "bad") {
-            return Err(Failure::plain(FailureKind::Denied, false, "NOPERM"));
+            return Err(Failure::plain(
+                FailureKind::Denied,
+                Outcome::NotExecuted,
+                "NOPERM",
+            ));
         }
         let replies = vec![Some(Reply::Released); keys.len()];
         let single = matches!(call, Call::Lock { .. });
@@ -208,7 +197,7 @@ fn a_refused_batch_is_sent_again_in_halves() {
 #[test]
 fn a_queued_release_outlives_every_handle() {
     let (clock, (sent, releases)) = (still(), mpsc::channel());
-    let engine = background(Fake::new(generous(), telling(sent)), &clock);
+    let engine = background(Fake::new(generous(), recording(sent)), &clock);
     let gone = Arc::downgrade(&engine);
     drop(lock(&engine));
     drop(engine);
@@ -229,7 +218,7 @@ fn a_permit_is_released_before_the_next_is_acquired() {
         arrived.send(()).ok();
         dedicated_connection(call)
     };
-    let engine = background(Fake::new(telling(asked), dedicated_connection), &clock);
+    let engine = background(Fake::new(recording(asked), dedicated_connection), &clock);
     drop(lock(&engine));
     clock.advance(LATER);
     arrivals.recv_timeout(PATIENCE).expect("it is sent");
@@ -265,7 +254,7 @@ fn releases_without_a_reply_delay_a_call_only_briefly() {
         dedicated_connection(call)
     };
     let (asked, verbs) = mpsc::channel();
-    let (mut granted, time) = (telling(asked), Arc::clone(&clock));
+    let (mut granted, time) = (recording(asked), Arc::clone(&clock));
     let pool = move |call: &Call<'_>| match (granted(call), call) {
         (
             Ok(_),

@@ -81,7 +81,7 @@ fn the_next_call_repeats_an_adoption_without_a_reply_and_no_later_call_does() {
 
 #[test]
 fn the_owner_of_a_refused_adoption_is_not_used_again() {
-    let refused = Failure::plain(FailureKind::Denied, false, "no");
+    let refused = Failure::plain(FailureKind::Denied, Outcome::NotExecuted, "no");
     let (asked, pool) = adopting([Err(refused), Ok(granted())]);
     let engine = Fake::new(pool, generous()).engine(LONG, Arc::new(SystemClock));
     let error = engine.adopt(&claim()).map(drop);

@@ -6,21 +6,6 @@ use crate::lock::rwlock::RwLock;
 const LEASE: Duration = Duration::from_secs(30);
 const TICK: Duration = Duration::from_millis(1);
 
-fn still() -> Arc<ManualClock> {
-    Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)))
-}
-
-/// Returns a script that grants every request, and sends the requests for locks to a channel.
-fn telling(sender: mpsc::Sender<Verb>) -> impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send {
-    let mut granted = generous();
-    move |call| {
-        if let Call::Lock { verb, .. } = call {
-            sender.send((*verb).clone()).ok();
-        }
-        granted(call)
-    }
-}
-
 fn is_a_take_over(verb: &Verb) -> bool {
     matches!(verb, Verb::TakeOver { .. })
 }
@@ -43,10 +28,10 @@ fn is_waited_for(engine: &Arc<Engine>) -> bool {
 
 /// The server may have lost its data when it closed the connection.
 #[test]
-fn a_lease_from_before_a_closed_connection_is_not_passed_on_in_memory() {
+fn a_lease_from_before_a_closed_connection_is_not_handed_on_in_memory() {
     for is_closed in [false, true] {
         let (clock, (asked, verbs)) = (still(), mpsc::channel());
-        let store = Fake::new(telling(asked), generous());
+        let store = Fake::new(recording(asked), generous());
         let cut = Arc::clone(&store.cut);
         let engine = store.engine(LEASE, Arc::clone(&clock) as Arc<dyn Clock>);
         let waiter = || {
@@ -77,7 +62,7 @@ fn a_lease_from_before_a_closed_connection_is_not_passed_on_in_memory() {
 #[test]
 fn readers_ask_after_a_closed_connection_until_their_lease_is_confirmed() {
     let (clock, (asked, verbs)) = (still(), mpsc::channel());
-    let store = Fake::new(telling(asked), generous());
+    let store = Fake::new(recording(asked), generous());
     let cut = Arc::clone(&store.cut);
     let engine = store.engine(LEASE, Arc::clone(&clock) as Arc<dyn Clock>);
     let lock = RwLock::new(Handle::new(Arc::clone(&engine), "name"));
@@ -107,7 +92,7 @@ fn readers_of_an_extended_lease_ask_until_it_is_confirmed() {
     // The lease is short, so that the extension is over within a quantum.
     let lease = Duration::from_secs(1);
     let (clock, (asked, verbs)) = (still(), mpsc::channel());
-    let store = Fake::new(telling(asked), generous());
+    let store = Fake::new(recording(asked), generous());
     let cut = Arc::clone(&store.cut);
     let engine = store.engine(lease, Arc::clone(&clock) as Arc<dyn Clock>);
     let lock = RwLock::new(Handle::new(Arc::clone(&engine), "name"));

@@ -32,7 +32,13 @@ fn up_to(events: &mpsc::Receiver<String>, kind: &str) -> Vec<String> {
 fn a_refused_lease_does_not_look_like_a_lost_connection() {
     let refusals: [fn() -> Result<Reply, Failure>; 2] = [
         || Ok(Reply::Renewed(vec![Renewed::Refused])),
-        || Err(Failure::plain(FailureKind::Denied, false, "NOPERM")),
+        || {
+            Err(Failure::plain(
+                FailureKind::Denied,
+                Outcome::NotExecuted,
+                "NOPERM",
+            ))
+        },
     ];
     for refusal in refusals {
         let clock = Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::Link;
-use crate::error::{Failure, FailureKind};
+use crate::error::{Failure, FailureKind, Outcome};
 use crate::store::errors::{RequestError, is_late};
 use crate::store::refusal::refusal;
 use crate::store::route::Budget;
@@ -21,7 +21,7 @@ impl Link {
         let (route, wanted) = (self.route.clone(), self.route.replicas);
         let server = &route.server;
         let words = "the connection closed before the replicas were asked";
-        let lost = || Failure::plain(FailureKind::Unavailable, true, words);
+        let lost = || Failure::plain(FailureKind::Unavailable, Outcome::Unknown, words);
         let mut open = self.open.take().ok_or_else(lost)?;
         let limit = budget.left(self.route.io_timeout);
         // A count is worth more than no answer, so the server's time for the WAIT is shorter than the limit here. The
@@ -32,7 +32,7 @@ impl Link {
             let kind = FailureKind::NotReplicated { wanted, confirmed };
             let words =
                 format!("{confirmed} of {wanted} replicas confirmed it within {patience:?}");
-            Failure::plain(kind, false, words)
+            Failure::plain(kind, Outcome::PartlyExecuted, words)
         };
         let mut wait = redis::cmd("WAIT");
         wait.arg(wanted).arg(patience.as_millis() as u64);
@@ -40,13 +40,17 @@ impl Link {
             Ok(Value::Int(count)) => u32::try_from(count).unwrap_or(0),
             Ok(Value::ServerError(error)) => {
                 return Err(Failure {
-                    unknown: true,
+                    outcome: Outcome::Unknown,
                     ..refusal(server, error)
                 });
             }
             Ok(_) => {
                 let words = "the answer to WAIT is not a number";
-                return Err(Failure::plain(FailureKind::Protocol, true, words));
+                return Err(Failure::plain(
+                    FailureKind::Protocol,
+                    Outcome::Unknown,
+                    words,
+                ));
             }
             // The server has just answered the script on this connection, so only the replicas can be late.
             Err(RequestError::Broken(TransportError::Io(error))) if is_late(&error) => {
@@ -54,7 +58,7 @@ impl Link {
             }
             Err(trouble) => {
                 return Err(Failure {
-                    unknown: true,
+                    outcome: Outcome::Unknown,
                     ..trouble.into_failure(&route)
                 });
             }

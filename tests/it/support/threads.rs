@@ -41,7 +41,7 @@ pub(crate) fn task<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) ->
 pub(crate) fn task_asleep<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> Task<T> {
     let (sender, receiver) = channel();
     let task = task(move || {
-        tell_own_directory(&sender);
+        send_own_directory(&sender);
         f()
     });
     wait_until_asleep(&receiver);
@@ -56,14 +56,14 @@ pub(crate) fn asleep<'scope, T: Send + 'scope>(
 ) -> ScopedJoinHandle<'scope, T> {
     let (sender, receiver) = channel();
     let thread = scope.spawn(move || {
-        tell_own_directory(&sender);
+        send_own_directory(&sender);
         f()
     });
     wait_until_asleep(&receiver);
     thread
 }
 
-fn tell_own_directory(sender: &Sender<PathBuf>) {
+fn send_own_directory(sender: &Sender<PathBuf>) {
     let me = fs::read_link("/proc/thread-self").expect("the thread's own directory");
     sender.send(me).expect("it is received");
 }
