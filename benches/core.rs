@@ -47,7 +47,7 @@ use crate::core::queue::{
 };
 use crate::core::release_task::ReleaseTask;
 use crate::core::timer_queue::{Numbered, TimerQueue, renewal_due};
-use crate::message::{Ask, Call, LockKind, Renewal, Reply, Verb};
+use crate::message::{Ask, LockKind, Renewal, Reply, Request, Verb};
 use crate::name::{LockKey, Target};
 use crate::random::{Rng, SystemRng};
 use crate::script::{ScriptRef, Wire};
@@ -279,13 +279,13 @@ fn calls(bench: &mut Criterion) {
         ),
     ];
     for (name, verb) in &verbs {
-        let call = Call::Lock {
+        let request = Request::Lock {
             kind: LockKind::Mutex,
             target: &target,
             verb,
         };
         bench.bench_function(&format!("command/{name}: made and packed"), |bench| {
-            bench.iter(|| script::encode(&call, ScriptRef::Digest, &wire).get_packed_command());
+            bench.iter(|| script::encode(&request, ScriptRef::Digest, &wire).get_packed_command());
         });
     }
     let names = (0..200).map(|number| format!("orders:{number}"));
@@ -304,14 +304,14 @@ fn calls(bench: &mut Criterion) {
         .collect();
     bench.bench_function("command/renewal of 200: made and packed", |bench| {
         bench.iter(|| {
-            script::encode(&Call::Renew(&batch), ScriptRef::Digest, &wire).get_packed_command()
+            script::encode(&Request::Renew(&batch), ScriptRef::Digest, &wire).get_packed_command()
         });
     });
     bench.bench_function("reply/renewal of 200", |bench| {
         let value = redis::Value::Array(vec![redis::Value::Int(1); batch.len()]);
         bench.iter_batched(
             || value.clone(),
-            |value| script::decode(&Call::Renew(&batch), value),
+            |value| script::decode(&Request::Renew(&batch), value),
             BatchSize::SmallInput,
         );
     });

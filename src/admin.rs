@@ -285,7 +285,7 @@ mod tests {
     use crate::clock::SystemClock;
     use crate::config::Settings;
     use crate::error::Failure;
-    use crate::message::{Call, Reply};
+    use crate::message::{Reply, Request};
     use crate::random::SystemRng;
     use crate::store::{Answer, DedicatedConnection, Limits, PubSubEvent, Store};
     use crate::sync::{AtomicU64, Ordering};
@@ -295,9 +295,13 @@ mod tests {
     struct Repeating(AtomicU64);
 
     impl Store for Repeating {
-        fn call(&self, call: &Call<'_>, _: Limits<'_>) -> std::result::Result<Answer, Failure> {
-            let reply = match call {
-                Call::Scan { .. } => {
+        fn call(
+            &self,
+            request: &Request<'_>,
+            _: Limits<'_>,
+        ) -> std::result::Result<Answer, Failure> {
+            let reply = match request {
+                Request::Scan { .. } => {
                     let (keys, next) = match self.0.fetch_add(1, Ordering::SeqCst) {
                         0 => (&["a", "b", "a"][..], Some(Cursor::START)),
                         1 => (&["{x}:lh:fence"][..], Some(Cursor::START)),
@@ -306,7 +310,7 @@ mod tests {
                     let keys = keys.iter().map(|key| key.as_bytes().to_vec()).collect();
                     Reply::Page { keys, next }
                 }
-                Call::Inspect { keys, .. } => {
+                Request::Inspect { keys, .. } => {
                     let seen = Seen {
                         total_units: None,
                         fence: None,

@@ -13,7 +13,7 @@ use crate::error::{Error, Failure, Result};
 use crate::guard::LockGuard;
 use crate::manager::LockManager;
 use crate::message::{
-    Adopt, Ask, Call, Cursor, LockKind, PlainRelease, RateRequest, Renewal, Renewed, Reply, Verb,
+    Adopt, Ask, Cursor, LockKind, PlainRelease, RateRequest, Renewal, Renewed, Reply, Request, Verb,
 };
 use crate::name::{Companion, LockKey, Target};
 use crate::random::SystemRng;
@@ -79,7 +79,7 @@ pub fn reply(value: &Value) {
         owner: Arc::clone(&owner),
         units: 1,
     };
-    let lock = |kind, target, verb| Call::Lock { kind, target, verb };
+    let lock = |kind, target, verb| Request::Lock { kind, target, verb };
     let renewal = Renewal {
         kind: LockKind::Mutex,
         key: &keys[0],
@@ -102,44 +102,44 @@ pub fn reply(value: &Value) {
         from: Arc::clone(&owner),
         last: 1,
     };
-    for call in [
-        Call::Ping,
+    for request in [
+        Request::Ping,
         lock(LockKind::Mutex, &one, &acquire),
         lock(LockKind::Read, &one, &acquire),
         lock(LockKind::Multi, &several, &acquire),
         lock(LockKind::Mutex, &one, &release),
-        Call::Renew(&[renewal.clone(), renewal]),
-        Call::Release(&[plain, plain]),
-        Call::RateLimit {
+        Request::Renew(&[renewal.clone(), renewal]),
+        Request::Release(&[plain, plain]),
+        Request::RateLimit {
             key: &keys[0],
             request,
         },
-        Call::Adopt {
+        Request::Adopt {
             key: &keys[0],
             adopt: &adopt,
         },
-        Call::Inspect {
+        Request::Inspect {
             keys: &keys[..1],
             named: true,
         },
-        Call::Inspect {
+        Request::Inspect {
             keys: &keys,
             named: false,
         },
-        Call::Scan {
+        Request::Scan {
             from: Cursor::START,
             prefix: "",
             pattern: "*",
         },
-        Call::ForceRelease {
+        Request::ForceRelease {
             key: &keys[0],
             owner: &owner,
         },
     ] {
-        match script::decode(&call, value.clone()) {
+        match script::decode(&request, value.clone()) {
             Ok(Reply::Granted { fence, rest, .. }) => {
-                let names = match call {
-                    Call::Lock { target, .. } => target.keys().len(),
+                let names = match request {
+                    Request::Lock { target, .. } => target.keys().len(),
                     _ => 1,
                 };
                 assert_eq!(rest.len() + 1, names);
@@ -225,9 +225,9 @@ impl Listening {
 struct Grants;
 
 impl Store for Grants {
-    fn call(&self, call: &Call<'_>, _: Limits<'_>) -> Result<Answer, Failure> {
-        let reply = match call {
-            Call::Renew(batch) => {
+    fn call(&self, request: &Request<'_>, _: Limits<'_>) -> Result<Answer, Failure> {
+        let reply = match request {
+            Request::Renew(batch) => {
                 let done = Renewed::Done { contended: false };
                 Reply::Renewed(vec![done; batch.len()])
             }
@@ -257,13 +257,13 @@ impl Store for Grants {
 }
 
 impl DedicatedConnection for Grants {
-    fn call(&mut self, call: &Call<'_>, limit: Duration) -> Result<Answer, Failure> {
+    fn call(&mut self, request: &Request<'_>, limit: Duration) -> Result<Answer, Failure> {
         let limits = Limits {
             checkout: limit,
             whole: limit,
             has_priority: false,
             is_over: None,
         };
-        Store::call(self, call, limits)
+        Store::call(self, request, limits)
     }
 }

@@ -12,11 +12,11 @@
 use crate::core::attempt::Attempt;
 use crate::core::queue::{AcquireParams, Arrival};
 use crate::engine::Engine;
+use crate::engine::call::{AcquireCall, NotAcquired};
 use crate::engine::delegate::Delegate;
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::metrics::WaitMetrics;
 use crate::engine::process_lease::{Entry, Slot};
-use crate::engine::request::{NotAcquired, Request};
 use crate::engine::wait::Waited;
 use crate::error::{Error, Result};
 use crate::sync::Arc;
@@ -26,17 +26,17 @@ impl Engine {
     /// closed, or a request has failed.
     pub(crate) fn acquire(
         self: &Arc<Self>,
-        request: &Request<'_>,
+        call: &AcquireCall<'_>,
     ) -> Result<GuardInner, NotAcquired> {
         self.check_open()?;
-        request.options.check()?;
-        if request.is_cancelled() {
+        call.options.check()?;
+        if call.is_cancelled() {
             return Err(Error::Cancelled.into());
         }
         let mut metrics = WaitMetrics::new(self, self.now());
-        let acquired = self.enter(request, &mut metrics);
+        let acquired = self.enter(call, &mut metrics);
         if let Err(why) = &acquired {
-            metrics.refused(request, why);
+            metrics.refused(call, why);
         }
         acquired
     }
@@ -44,31 +44,29 @@ impl Engine {
     /// Enters the queue of the name, and does what its place there requires.
     fn enter(
         self: &Arc<Self>,
-        request: &Request<'_>,
+        call: &AcquireCall<'_>,
         metrics: &mut WaitMetrics<'_>,
     ) -> Result<GuardInner, NotAcquired> {
         let arrived = metrics.arrived;
         let params = AcquireParams {
-            units: request.units,
-            terms: request.options.terms(),
-            waits: request.until.is_some(),
+            units: call.units,
+            terms: call.options.terms(),
+            waits: call.until.is_some(),
         };
         let mut slot = None;
-        let (entry, arrival) = self
-            .names
-            .with(request.kind, request.target, |entry, state| {
-                let arrival = state.queue.arrive(
-                    params,
-                    arrived,
-                    |process_lease| self.health(process_lease, arrived),
-                    || Arc::clone(slot.insert(Slot::new())),
-                );
-                if matches!(arrival, Arrival::Delegate) {
-                    state.forget_last();
-                }
-                (Arc::clone(entry), arrival)
-            });
-        let guard = |turn, since| GuardInner::new(Arc::clone(self), turn, since, &request.options);
+        let (entry, arrival) = self.names.with(call.kind, call.target, |entry, state| {
+            let arrival = state.queue.arrive(
+                params,
+                arrived,
+                |process_lease| self.health(process_lease, arrived),
+                || Arc::clone(slot.insert(Slot::new())),
+            );
+            if matches!(arrival, Arrival::Delegate) {
+                state.forget_last();
+            }
+            (Arc::clone(entry), arrival)
+        });
+        let guard = |turn, since| GuardInner::new(Arc::clone(self), turn, since, &call.options);
         let attempt = match (arrival, slot) {
             (Arrival::Turn(turn), _) => {
                 metrics.granted(&turn, arrived, false);
@@ -76,8 +74,8 @@ impl Engine {
             }
             (Arrival::Held, _) => return Err(self.held(&entry)),
             (Arrival::Queued(ticket), Some(slot)) => {
-                metrics.waits(request, || self.holder(&entry.lock()));
-                match self.wait(request, &entry, ticket, &slot, arrived)? {
+                metrics.waits(call, || self.holder(&entry.lock()));
+                match self.wait(call, &entry, ticket, &slot, arrived)? {
                     Waited::Turn(turn, since) => {
                         metrics.granted(&turn, since, false);
                         return Ok(guard(turn, since));
@@ -86,10 +84,10 @@ impl Engine {
                 }
             }
             (Arrival::Delegate | Arrival::Queued(_), _) => {
-                Box::new(self.attempt(request, Attempt::new))
+                Box::new(self.attempt(call, Attempt::new))
             }
         };
-        Delegate::new(self, request, &entry, attempt, metrics).run()
+        Delegate::new(self, call, &entry, attempt, metrics).run()
     }
 
     /// Returns the result of a call that ends while another owner holds the lock.

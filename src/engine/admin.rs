@@ -12,7 +12,7 @@
 
 use crate::engine::Engine;
 use crate::error::{Failure, Result};
-use crate::message::{Call, Cursor, Reply, Seen};
+use crate::message::{Cursor, Reply, Request, Seen};
 use crate::name::LockKey;
 use crate::owner::{self, Owner};
 
@@ -22,11 +22,11 @@ pub(crate) type Page = (Vec<(LockKey, Seen)>, Option<Cursor>);
 impl Engine {
     /// Returns the holder and the waiters of a lock, or `None` if it has neither.
     pub(crate) fn inspect(&self, key: &LockKey) -> Result<Option<Seen>> {
-        let call = Call::Inspect {
+        let request = Request::Inspect {
             keys: std::slice::from_ref(key),
             named: true,
         };
-        match self.reply_to(&call, Some(key.name()))? {
+        match self.reply_to(&request, Some(key.name()))? {
             Reply::Inspected(mut seen) => Ok(seen.pop().flatten()),
             _ => Err(Failure::another_question().into_error(Some(key.name()))),
         }
@@ -35,12 +35,12 @@ impl Engine {
     /// Returns one page of the locks whose names match `pattern`.
     pub(crate) fn page(&self, from: Cursor, pattern: &str) -> Result<Page> {
         let prefix = &self.settings.prefix;
-        let call = Call::Scan {
+        let request = Request::Scan {
             from,
             prefix,
             pattern,
         };
-        let Reply::Page { keys, next } = self.reply_to(&call, None)? else {
+        let Reply::Page { keys, next } = self.reply_to(&request, None)? else {
             return Err(Failure::another_question().into_error(None));
         };
         let lock = |key: &Vec<u8>| {
@@ -52,11 +52,11 @@ impl Engine {
         let mut locks = Vec::new();
         let mut unseen = &keys[..];
         while !unseen.is_empty() {
-            let call = Call::Inspect {
+            let request = Request::Inspect {
                 keys: unseen,
                 named: false,
             };
-            let Reply::Inspected(seen) = self.reply_to(&call, None)? else {
+            let Reply::Inspected(seen) = self.reply_to(&request, None)? else {
                 return Err(Failure::another_question().into_error(None));
             };
             let (now, later) = unseen.split_at(seen.len());
@@ -69,7 +69,7 @@ impl Engine {
 
     /// Releases the lock of an owner by force. Returns false if the owner does not hold it.
     pub(crate) fn force_release(&self, key: &LockKey, owner: &str) -> Result<bool> {
-        match self.reply_to(&Call::ForceRelease { key, owner }, Some(key.name()))? {
+        match self.reply_to(&Request::ForceRelease { key, owner }, Some(key.name()))? {
             Reply::Released => {
                 // The owner may belong to this process, which may have no subscription.
                 self.ask_about(owner);
@@ -104,9 +104,9 @@ impl Engine {
         }
     }
 
-    fn reply_to(&self, call: &Call<'_>, name: Option<&str>) -> Result<Reply> {
+    fn reply_to(&self, request: &Request<'_>, name: Option<&str>) -> Result<Reply> {
         self.check_open()?;
-        let answer = self.send(call, self.limits(None));
+        let answer = self.send(request, self.limits(None));
         Ok(answer.map_err(|failure| failure.into_error(name))?.reply)
     }
 }

@@ -48,7 +48,7 @@ use crate::engine::guard_inner::GuardInner;
 use crate::engine::process_lease::{Entry, Turn};
 use crate::engine::release::Mode;
 use crate::error::{Error, Failure, Lost, LostCause, Outcome, Result};
-use crate::message::{Adopt, Call, Gone, LockKind, Reply};
+use crate::message::{Adopt, Gone, LockKind, Reply, Request};
 use crate::name::LockKey;
 use crate::owner;
 use crate::sync::{Arc, Mutex};
@@ -187,8 +187,8 @@ impl Engine {
             last: claim.fence(),
         };
         let (key, sent) = (entry.target.first(), self.now());
-        let call = Call::Adopt { key, adopt: &adopt };
-        let answer = self.send(&call, self.limits(None));
+        let request = Request::Adopt { key, adopt: &adopt };
+        let answer = self.send(&request, self.limits(None));
         let failure = match answer.map(|answer| answer.reply) {
             Ok(Reply::Granted {
                 fence, contended, ..

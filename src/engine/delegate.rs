@@ -24,11 +24,11 @@ use crate::clock::Time;
 use crate::core::attempt::{Attempt, Input, Step, StepContext};
 use crate::core::fence;
 use crate::engine::Engine;
+use crate::engine::call::{AcquireCall, NotAcquired};
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::metrics::WaitMetrics;
 use crate::engine::names::Last;
 use crate::engine::process_lease::{Entry, ProcessLease, Signal, Turn};
-use crate::engine::request::{NotAcquired, Request};
 use crate::engine::wakeup::Waker;
 use crate::error::{Error, Failure, Result};
 use crate::message::{Reply, Verb};
@@ -39,7 +39,7 @@ impl Engine {
     /// Returns what the attempt of a call that arrived at `arrived` must know for its next step.
     fn step_context<'c>(
         &'c self,
-        request: &Request<'_>,
+        call: &AcquireCall<'_>,
         entry: &Entry,
         arrived: Time,
         lease_to_share: Option<&ProcessLease>,
@@ -48,11 +48,11 @@ impl Engine {
         StepContext {
             now,
             arrived,
-            terms: request.options.terms(),
-            until: request.until,
+            terms: call.options.terms(),
+            until: call.until,
             subscription: self.wakeup.subscription(now),
             // A lease with a `min_hold` is not handed to the next thread, so it needs one fence.
-            block: if request.options.min_hold.is_zero() {
+            block: if call.options.min_hold.is_zero() {
                 fence::block(entry.kind, self.settings.quantum)
             } else {
                 1
@@ -72,7 +72,7 @@ impl Engine {
 /// A thread that is the delegate of a name, while it asks.
 pub(super) struct Delegate<'a, 'm> {
     engine: &'a Arc<Engine>,
-    request: &'a Request<'a>,
+    call: &'a AcquireCall<'a>,
     entry: &'a Arc<Entry>,
     attempt: Box<Attempt>,
     metrics: &'a mut WaitMetrics<'m>,
@@ -85,14 +85,14 @@ pub(super) struct Delegate<'a, 'm> {
 impl<'a, 'm> Delegate<'a, 'm> {
     pub(super) fn new(
         engine: &'a Arc<Engine>,
-        request: &'a Request<'a>,
+        call: &'a AcquireCall<'a>,
         entry: &'a Arc<Entry>,
         attempt: Box<Attempt>,
         metrics: &'a mut WaitMetrics<'m>,
     ) -> Self {
         Self {
             engine,
-            request,
+            call,
             entry,
             attempt,
             metrics,
@@ -106,8 +106,8 @@ impl<'a, 'm> Delegate<'a, 'm> {
         let engine = self.engine;
         let _counted = engine.count_delegate();
         // 1. Settle unsent releases. Otherwise Redis could answer that this process itself still holds the lock.
-        if !self.request.is_over(engine) {
-            engine.settle_releases(self.request, self.entry, &mut self.attempt);
+        if !self.call.is_over(engine) {
+            engine.settle_releases(self.call, self.entry, &mut self.attempt);
         }
         let mut input = Input::Go;
         // The lease that the last request offered to share.
@@ -120,17 +120,17 @@ impl<'a, 'm> Delegate<'a, 'm> {
                 self.end_all(&Signal::Closed);
                 return Err(Error::Closed.into());
             }
-            if !has_result && self.request.is_cancelled() {
+            if !has_result && self.call.is_cancelled() {
                 self.hand_on();
                 return Err(Error::Cancelled.into());
             }
 
             // 3. Let the attempt decide. If it changes its owner, the former owner may still have something in Redis:
             //    the renewal thread releases that.
-            let lease_to_share = engine.lease_to_share(self.request, self.entry);
-            let (request, entry) = (self.request, self.entry);
+            let lease_to_share = engine.lease_to_share(self.call, self.entry);
+            let (call, entry) = (self.call, self.entry);
             let arrived = self.metrics.arrived;
-            let context = engine.step_context(request, entry, arrived, lease_to_share.as_deref());
+            let context = engine.step_context(call, entry, arrived, lease_to_share.as_deref());
             let step = self.attempt.step(input, &context);
             for orphaned_owner in self.attempt.orphaned_owners() {
                 engine.clean_up(self.entry, orphaned_owner, self.lease());
@@ -154,19 +154,19 @@ impl<'a, 'm> Delegate<'a, 'm> {
                 Step::Granted(grant) => {
                     // From here on, a message for this owner has no effect.
                     drop(self.waker);
-                    return engine.granted(self.request, self.entry, grant, self.metrics);
+                    return engine.granted(self.call, self.entry, grant, self.metrics);
                 }
                 Step::TimeOver(failure) => {
                     let why = match failure {
-                        Some(failure) => self.request.failed(failure),
+                        Some(failure) => self.call.failed(failure),
                         None => engine.held(self.entry),
                     };
                     self.hand_on();
                     return Err(why);
                 }
                 Step::Failed(failure) => {
-                    let why = self.request.failed(failure.clone());
-                    if self.request.until.is_none() {
+                    let why = self.call.failed(failure.clone());
+                    if self.call.until.is_none() {
                         self.end_tries(&failure);
                     } else {
                         self.end_all(&Signal::Failed(failure));
@@ -178,12 +178,12 @@ impl<'a, 'm> Delegate<'a, 'm> {
     }
 
     fn lease(&self) -> Duration {
-        self.request.options.terms().lease()
+        self.call.options.terms().lease()
     }
 
     /// Sends a request of the attempt. Notes the reply for the threads that wait behind the delegate.
     fn send(&mut self, verb: &Verb) -> Input {
-        let (engine, request, entry) = (self.engine, self.request, self.entry);
+        let (engine, call, entry) = (self.engine, self.call, self.entry);
         if verb.queues() {
             // The message may arrive before the reply, so the thread registers before it sends the request.
             engine
@@ -191,19 +191,19 @@ impl<'a, 'm> Delegate<'a, 'm> {
                 .register(&mut self.waker, self.attempt.owner());
         }
         let sent = engine.now();
-        let is_over = || request.is_over(engine);
+        let is_over = || call.is_over(engine);
         let limits = Limits {
             // The pickup window runs, so this request must not wait behind others for a connection.
             has_priority: mem::take(&mut self.has_message),
             is_over: Some(&is_over),
-            ..engine.limits(request.until)
+            ..engine.limits(call.until)
         };
         match engine.send(&entry.call(verb), limits) {
             Ok(answer) => {
                 if let Reply::Held { holder, .. } = &answer.reply {
                     if !self.attempt.is_former_owner(holder) {
                         note_held(entry, engine.now(), holder, verb.queues());
-                        self.metrics.waits(request, || Some(Arc::clone(holder)));
+                        self.metrics.waits(call, || Some(Arc::clone(holder)));
                     }
                 }
                 Input::Replied {
@@ -233,23 +233,23 @@ impl<'a, 'm> Delegate<'a, 'm> {
     fn is_cut_short(&self, sent: Time, failure: &Failure) -> bool {
         let engine = self.engine;
         failure.timed_out
-            && self.request.until.is_some_and(|until| {
+            && self.call.until.is_some_and(|until| {
                 engine.now() >= until && until < sent + engine.settings.io_timeout
             })
     }
 
     /// Sleeps until a message comes, `until` has passed, or the call must end.
     fn sleep(&mut self, until: Time) {
-        let (engine, request) = (self.engine, self.request);
+        let (engine, call) = (self.engine, self.call);
         // From here on, a cancel unparks this thread.
-        let _registered = request.cancel.map(Cancel::register);
+        let _registered = call.cancel.map(Cancel::register);
         engine.wakeup.start(engine);
         let waker = engine
             .wakeup
             .register(&mut self.waker, self.attempt.owner());
         // `close` sets its flag before it wakes all registered threads. So either this thread sees the flag, or `close`
         // wakes it.
-        if !request.is_over(engine) {
+        if !call.is_over(engine) {
             self.has_message |= waker.wait(until.since(engine.now()));
         }
     }
@@ -257,14 +257,14 @@ impl<'a, 'm> Delegate<'a, 'm> {
     /// Begins another quantum of the offered lease, with a guard for this thread. Returns `None` if the lease has
     /// ended.
     fn share(&mut self, offered: Option<Arc<ProcessLease>>) -> Option<GuardInner> {
-        let (engine, request) = (self.engine, self.request);
-        let new = engine.attempt(request, Attempt::after_waiting);
+        let (engine, call) = (self.engine, self.call);
+        let new = engine.attempt(call, Attempt::after_waiting);
         let used = mem::replace(&mut *self.attempt, new);
         engine.clean_up_after(self.entry, used, self.lease());
         let now = engine.now();
         let turn: Turn = engine.reopen(self.entry, &*offered?, now, self.metrics)?;
         let engine = Arc::clone(engine);
-        Some(GuardInner::new(engine, turn, now, &request.options))
+        Some(GuardInner::new(engine, turn, now, &call.options))
     }
 
     /// Hands the attempt to the next thread. If there is none, ends the attempt, which leaves the queue in Redis.
@@ -273,7 +273,7 @@ impl<'a, 'm> Delegate<'a, 'm> {
         let next = self.entry.lock().queue.delegate_left();
         match next {
             Some(slot) => slot.send(Signal::Delegate(Some(self.attempt))),
-            None => self.engine.abandon(self.request, self.entry, *self.attempt),
+            None => self.engine.abandon(self.call, self.entry, *self.attempt),
         }
     }
 
@@ -287,7 +287,7 @@ impl<'a, 'm> Delegate<'a, 'm> {
                 _ => Signal::Closed,
             });
         }
-        self.engine.abandon(self.request, self.entry, *self.attempt);
+        self.engine.abandon(self.call, self.entry, *self.attempt);
     }
 
     /// Ends the attempt of a try, and the tries behind it. The next thread that waits becomes the delegate, because the

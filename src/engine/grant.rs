@@ -14,10 +14,10 @@ use crate::core::fence::Fences;
 use crate::core::lease::LeaseStatus;
 use crate::core::queue::{Begun, GrantedTo, Health, Seats};
 use crate::engine::Engine;
+use crate::engine::call::{AcquireCall, NotAcquired};
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::metrics::WaitMetrics;
 use crate::engine::process_lease::{Entry, ProcessLease, Signal, Slot, Turn};
-use crate::engine::request::{NotAcquired, Request};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::sync::{Arc, Ordering};
 
@@ -25,17 +25,17 @@ impl Engine {
     /// Begins the lease of a delegate's grant, and returns the delegate's guard.
     pub(super) fn granted(
         self: &Arc<Self>,
-        request: &Request<'_>,
+        call: &AcquireCall<'_>,
         entry: &Arc<Entry>,
         grant: Grant,
         metrics: &WaitMetrics<'_>,
     ) -> Result<GuardInner, NotAcquired> {
-        let (terms, units) = (request.options.terms(), request.units);
+        let (terms, units) = (call.options.terms(), call.units);
         let count = |turn: &Turn, now| metrics.granted(turn, now, true);
         match self.begin_lease(entry, terms, units, grant, GrantedTo::Delegate, count) {
             Ok((turn, since)) => {
                 let engine = Arc::clone(self);
-                Ok(GuardInner::new(engine, turn, since, &request.options))
+                Ok(GuardInner::new(engine, turn, since, &call.options))
             }
             Err(failure) => {
                 let waiting = entry.lock().queue.failed();
@@ -43,7 +43,7 @@ impl Engine {
                     slot.send(Signal::Failed(failure.clone()));
                 }
                 self.names.retire(entry);
-                Err(request.failed(failure))
+                Err(call.failed(failure))
             }
         }
     }
@@ -126,18 +126,18 @@ impl Engine {
     /// Returns a lease of this process that more threads could share, if Redis allows another quantum.
     pub(super) fn lease_to_share(
         self: &Arc<Self>,
-        request: &Request<'_>,
+        call: &AcquireCall<'_>,
         entry: &Entry,
     ) -> Option<Arc<ProcessLease>> {
         if !entry.kind.sharing().together {
             return None;
         }
-        let (now, terms) = (self.now(), request.options.terms());
+        let (now, terms) = (self.now(), call.options.terms());
         let health = |process_lease: &Arc<ProcessLease>| self.health(process_lease, now);
         let state = entry.lock();
         state
             .queue
-            .shareable_lease(request.units, terms, health)
+            .shareable_lease(call.units, terms, health)
             .cloned()
     }
 

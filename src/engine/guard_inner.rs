@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::engine::hold_limit::{HoldLimits, Limited};
 use crate::engine::process_lease::{LossListener, ProcessLease, Turn};
 use crate::error::{Error, Failure, FailureKind, Lost, LostCause, Outcome, Result};
-use crate::message::{Call, Renewed};
+use crate::message::{Renewed, Request};
 use crate::sync::{Arc, AtomicBool, Ordering};
 
 /// A guard's turn in a lease. Dropping it ends the turn.
@@ -195,7 +195,7 @@ impl GuardInner {
         let name = Some(self.name());
         let replies = self
             .engine
-            .send(&Call::Renew(&renewals), limits)
+            .send(&Request::Renew(&renewals), limits)
             .and_then(|answer| answer.reply.renewed())
             .map_err(|failure| failure.into_error(name))?;
         let now = self.engine.now();

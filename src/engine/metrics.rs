@@ -23,11 +23,11 @@ use std::time::Duration;
 use crate::clock::Time;
 use crate::core::lease::LeaseStatus;
 use crate::engine::Engine;
+use crate::engine::call::{AcquireCall, NotAcquired};
 use crate::engine::events::{GuardInfo, LeaseInfo, Notice};
 use crate::engine::process_lease::{ProcessLease, Turn};
-use crate::engine::request::{NotAcquired, Request};
 use crate::error::{Lost, LostCause};
-use crate::message::{Call, Reply, Verb};
+use crate::message::{Reply, Request, Verb};
 use crate::sync::Arc;
 
 /// The metrics of one call on its way in.
@@ -52,16 +52,16 @@ impl<'a> WaitMetrics<'a> {
     /// counts.
     pub(super) fn waits(
         &mut self,
-        request: &Request<'_>,
+        call: &AcquireCall<'_>,
         holder: impl FnOnce() -> Option<Arc<str>>,
     ) {
-        if request.until.is_none() || mem::replace(&mut self.waits, true) {
+        if call.until.is_none() || mem::replace(&mut self.waits, true) {
             return;
         }
         self.engine.stats.contended.add(1);
         self.engine
             .events
-            .step(|| Notice::Contended(request.target.name().into(), holder()));
+            .step(|| Notice::Contended(call.target.name().into(), holder()));
     }
 
     /// Notes that the call has a guard since `since`. `from_redis` is false if another thread of this process gave it.
@@ -71,8 +71,8 @@ impl<'a> WaitMetrics<'a> {
     }
 
     /// Notes that the call ends without a guard.
-    pub(super) fn refused(&self, request: &Request<'_>, why: &NotAcquired) {
-        let counter = match (why, request.until) {
+    pub(super) fn refused(&self, call: &AcquireCall<'_>, why: &NotAcquired) {
+        let counter = match (why, call.until) {
             (NotAcquired::Held(_), None) => &self.engine.stats.tries_held,
             (NotAcquired::Held(_), Some(_)) => &self.engine.stats.timed_out,
             (NotAcquired::Failed(_), _) => &self.engine.stats.failed,
@@ -162,8 +162,8 @@ impl Engine {
     }
 
     /// Counts a hand-over to another process, if the reply to this request reports one.
-    pub(super) fn count_hand_over(&self, call: &Call<'_>, reply: &Reply) {
-        let Call::Lock { target, verb, .. } = call else {
+    pub(super) fn count_hand_over(&self, request: &Request<'_>, reply: &Reply) {
+        let Request::Lock { target, verb, .. } = request else {
             return;
         };
         let owner = match (verb, reply) {

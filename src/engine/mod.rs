@@ -43,6 +43,7 @@
 
 mod acquire;
 mod admin;
+pub(crate) mod call;
 mod claim;
 mod delegate;
 mod downgrade;
@@ -56,7 +57,6 @@ pub(crate) mod process_lease;
 mod rate_limiter;
 mod release;
 pub(crate) mod renewal;
-pub(crate) mod request;
 mod settle;
 mod wait;
 pub(crate) mod wakeup;
@@ -70,7 +70,7 @@ use std::time::Duration;
 use crate::clock::{Clock, Time};
 use crate::config::Settings;
 use crate::error::{Error, Failure, FailureKind, Outcome, Result};
-use crate::message::{Call, Reply};
+use crate::message::{Reply, Request};
 use crate::panics::survived;
 use crate::process::ForkGuard;
 use crate::random::Rng;
@@ -168,7 +168,7 @@ impl Engine {
     /// Sends a PING, to check that the server can be reached and accepts the login.
     pub(crate) fn ping(&self) -> Result<()> {
         let answer = self
-            .send(&Call::Ping, self.limits(None))
+            .send(&Request::Ping, self.limits(None))
             .map_err(|failure| failure.into_error(None))?;
         if answer.reply == Reply::Pong {
             return Ok(());
@@ -225,9 +225,9 @@ impl Engine {
 
     /// Sends a request on a pooled connection, and returns the reply. Turns a panic into a failure: if a delegate
     /// unwound, the threads behind it would wait without end.
-    fn send(&self, call: &Call<'_>, limits: Limits<'_>) -> Result<Answer, Failure> {
+    fn send(&self, request: &Request<'_>, limits: Limits<'_>) -> Result<Answer, Failure> {
         self.stats.requests.add(1);
-        let answer = survived(|| self.store.call(call, limits)).unwrap_or_else(|| {
+        let answer = survived(|| self.store.call(request, limits)).unwrap_or_else(|| {
             let words = "the request panicked";
             Err(Failure::plain(
                 FailureKind::Unavailable,
@@ -235,7 +235,7 @@ impl Engine {
                 words,
             ))
         })?;
-        self.count_hand_over(call, &answer.reply);
+        self.count_hand_over(request, &answer.reply);
         Ok(answer)
     }
 

@@ -17,7 +17,7 @@ use crate::clock::Time;
 use crate::core::attempt::Attempt;
 use crate::core::queue::{HeldLease, Queue, Turn};
 use crate::error::Failure;
-use crate::message::{Call, LockKind, Verb};
+use crate::message::{LockKind, Request, Verb};
 use crate::name::Target;
 use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, Thread, thread};
 
@@ -256,8 +256,8 @@ impl<L> Entry<L> {
     }
 
     /// Returns the request `verb` for this lock.
-    pub(crate) fn call<'a>(&'a self, verb: &'a Verb) -> Call<'a> {
-        Call::Lock {
+    pub(crate) fn call<'a>(&'a self, verb: &'a Verb) -> Request<'a> {
+        Request::Lock {
             kind: self.kind,
             target: &self.target,
             verb,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::cancel::Cancel;
 use crate::engine::Engine;
 use crate::error::{Error, Failure, Result};
-use crate::message::{Call, RateRequest, Reply};
+use crate::message::{RateRequest, Reply, Request};
 use crate::name::LockKey;
 use crate::owner;
 use crate::store::Limits;
@@ -29,7 +29,7 @@ impl Engine {
             is_over: Some(&is_over),
             ..self.limits(None)
         };
-        let answer = match self.send(&Call::RateLimit { key, request }, limits) {
+        let answer = match self.send(&Request::RateLimit { key, request }, limits) {
             Ok(answer) => answer,
             // The thread stopped waiting for a connection, because the call must end. Redis got no request.
             Err(failure) if is_over() && failure.was_not_sent() => {

@@ -36,7 +36,7 @@ use crate::engine::process_lease::ProcessLease;
 use crate::error::{Chain, Failure};
 use crate::event::Connection;
 use crate::logging;
-use crate::message::{Call, Renewal, Renewed};
+use crate::message::{Renewal, Renewed, Request};
 use crate::name::LockKey;
 use crate::panics::survived;
 use crate::stats::Recorder;
@@ -257,7 +257,7 @@ impl RenewalThread {
         let limit = renewal_limit(shortest.unwrap_or_default());
         let sent = engine.now();
         engine.stats.requests.add(1);
-        let answer = dedicated_connection.call(&Call::Renew(&leases), limit);
+        let answer = dedicated_connection.call(&Request::Renew(&leases), limit);
         let replies = match answer.and_then(|answer| answer.reply.renewed()) {
             Ok(replies) => replies,
             Err(failure) if !failure.is_of_the_connection() && batch.len() > 1 => {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use crate::core::attempt::{Attempt, OrphanedOwner};
 use crate::core::release_task::ReleaseTask;
 use crate::engine::Engine;
+use crate::engine::call::AcquireCall;
 use crate::engine::process_lease::Entry;
-use crate::engine::request::Request;
 use crate::store::Limits;
 use crate::sync::Arc;
 
@@ -26,14 +26,14 @@ impl Engine {
     /// nor a server that does not reply delays the call for longer.
     pub(super) fn settle_releases(
         self: &Arc<Self>,
-        request: &Request<'_>,
+        call: &AcquireCall<'_>,
         entry: &Arc<Entry>,
         attempt: &mut Attempt,
     ) {
         let keys = entry.target.keys();
         let limit = self.now() + self.settings.io_timeout;
-        let until = request.until.map_or(limit, |until| until.min(limit));
-        let is_over = || request.is_over(self);
+        let until = call.until.map_or(limit, |until| until.min(limit));
+        let is_over = || call.is_over(self);
         for place in self.renewal.background_releases(keys) {
             let Some((released, release_task)) = self.renewal.take_back(place) else {
                 self.renewal
@@ -60,8 +60,8 @@ impl Engine {
     }
 
     /// Ends an attempt that no thread continues.
-    pub(super) fn abandon(&self, request: &Request<'_>, entry: &Arc<Entry>, attempt: Attempt) {
-        self.clean_up_after(entry, attempt, request.options.terms().lease());
+    pub(super) fn abandon(&self, call: &AcquireCall<'_>, entry: &Arc<Entry>, attempt: Attempt) {
+        self.clean_up_after(entry, attempt, call.options.terms().lease());
         self.names.retire(entry);
     }
 

@@ -23,7 +23,7 @@ use crate::error::{Error, Failure, FailureKind, LostCause, Outcome};
 use crate::guard::{Lease, LeaseState, LockGuard};
 use crate::lock::multi::MultiLock;
 use crate::lock::{Handle, mutex};
-use crate::message::{Call, Renewed, Reply, Verb};
+use crate::message::{Renewed, Reply, Request, Verb};
 use crate::name::LockKey;
 use crate::random::SystemRng;
 use crate::store::{Answer, DedicatedConnection, Limits, PubSubEvent, Store};
@@ -36,7 +36,7 @@ const LONG: Duration = Duration::from_mins(10);
 /// A time limit far longer than any step of these tests takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-type Script = Box<dyn FnMut(&Call<'_>) -> Result<Reply, Failure> + Send>;
+type Script = Box<dyn FnMut(&Request<'_>) -> Result<Reply, Failure> + Send>;
 
 /// A store whose answers the test gives.
 #[derive(Clone)]
@@ -51,8 +51,8 @@ struct Fake {
 
 impl Fake {
     fn new(
-        pool: impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send + 'static,
-        dedicated_connection: impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send + 'static,
+        pool: impl FnMut(&Request<'_>) -> Result<Reply, Failure> + Send + 'static,
+        dedicated_connection: impl FnMut(&Request<'_>) -> Result<Reply, Failure> + Send + 'static,
     ) -> Self {
         Self {
             pool: Arc::new(Mutex::new(Box::new(pool))),
@@ -81,8 +81,8 @@ fn answer(reply: Result<Reply, Failure>) -> Result<Answer, Failure> {
 }
 
 impl Store for Fake {
-    fn call(&self, call: &Call<'_>, _: Limits<'_>) -> Result<Answer, Failure> {
-        answer((self.pool.lock())(call))
+    fn call(&self, request: &Request<'_>, _: Limits<'_>) -> Result<Answer, Failure> {
+        answer((self.pool.lock())(request))
     }
 
     fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {
@@ -110,8 +110,8 @@ impl Store for Fake {
 struct Slotted(Fake);
 
 impl Store for Slotted {
-    fn call(&self, call: &Call<'_>, limits: Limits<'_>) -> Result<Answer, Failure> {
-        self.0.call(call, limits)
+    fn call(&self, request: &Request<'_>, limits: Limits<'_>) -> Result<Answer, Failure> {
+        self.0.call(request, limits)
     }
 
     fn has_slots(&self) -> bool {
@@ -132,23 +132,23 @@ impl Store for Slotted {
 }
 
 impl DedicatedConnection for Fake {
-    fn call(&mut self, call: &Call<'_>, _: Duration) -> Result<Answer, Failure> {
-        answer((self.dedicated_connection.lock())(call))
+    fn call(&mut self, request: &Request<'_>, _: Duration) -> Result<Answer, Failure> {
+        answer((self.dedicated_connection.lock())(request))
     }
 }
 
 /// Returns a script that grants every request, with rising fences.
-fn generous() -> impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send {
+fn generous() -> impl FnMut(&Request<'_>) -> Result<Reply, Failure> + Send {
     let mut fence = 0;
-    move |call| {
-        Ok(match call {
-            Call::Ping => Reply::Pong,
-            Call::RateLimit { .. } => Reply::Admitted(Duration::ZERO),
-            Call::Renew(batch) => {
+    move |request| {
+        Ok(match request {
+            Request::Ping => Reply::Pong,
+            Request::RateLimit { .. } => Reply::Admitted(Duration::ZERO),
+            Request::Renew(batch) => {
                 Reply::Renewed(vec![Renewed::Done { contended: false }; batch.len()])
             }
-            Call::Adopt { .. }
-            | Call::Lock {
+            Request::Adopt { .. }
+            | Request::Lock {
                 verb: Verb::Acquire { .. } | Verb::TakeOver { .. },
                 ..
             } => {
@@ -159,10 +159,10 @@ fn generous() -> impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send {
                     contended: false,
                 }
             }
-            Call::Lock { .. } | Call::ForceRelease { .. } => Reply::Released,
-            Call::Release(batch) => Reply::Each(vec![Some(Reply::Released); batch.len()]),
-            Call::Inspect { keys, .. } => Reply::Inspected(vec![None; keys.len()]),
-            Call::Scan { .. } => Reply::Page {
+            Request::Lock { .. } | Request::ForceRelease { .. } => Reply::Released,
+            Request::Release(batch) => Reply::Each(vec![Some(Reply::Released); batch.len()]),
+            Request::Inspect { keys, .. } => Reply::Inspected(vec![None; keys.len()]),
+            Request::Scan { .. } => Reply::Page {
                 keys: Vec::new(),
                 next: None,
             },
@@ -171,13 +171,15 @@ fn generous() -> impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send {
 }
 
 /// Returns a script that grants every request, and sends the requests for locks to a channel.
-fn recording(sender: mpsc::Sender<Verb>) -> impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send {
+fn recording(
+    sender: mpsc::Sender<Verb>,
+) -> impl FnMut(&Request<'_>) -> Result<Reply, Failure> + Send {
     let mut granted = generous();
-    move |call| {
-        if let Call::Lock { verb, .. } = call {
+    move |request| {
+        if let Request::Lock { verb, .. } = request {
             sender.send((*verb).clone()).ok();
         }
-        granted(call)
+        granted(request)
     }
 }
 
@@ -187,14 +189,14 @@ fn still() -> Arc<ManualClock> {
 }
 
 /// Returns a script that grants every acquire, and does not reply to releases.
-fn unreleasing() -> impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send {
+fn unreleasing() -> impl FnMut(&Request<'_>) -> Result<Reply, Failure> + Send {
     let mut granted = generous();
-    move |call| match call {
-        Call::Lock {
+    move |request| match request {
+        Request::Lock {
             verb: Verb::Release { .. } | Verb::HandOver { .. },
             ..
         } => Err(unavailable()),
-        call => granted(call),
+        request => granted(request),
     }
 }
 
@@ -204,14 +206,14 @@ type Cancelled = (Time, Arc<str>);
 /// Returns a script by which Redis never holds the lock of a released owner, and a receiver of the cancels.
 fn finding_nothing() -> (
     mpsc::Receiver<Cancelled>,
-    impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send,
+    impl FnMut(&Request<'_>) -> Result<Reply, Failure> + Send,
 ) {
     let (cancelled, cancels) = mpsc::channel();
-    let dedicated_connection = move |call: &Call<'_>| {
-        if let Call::Lock {
+    let dedicated_connection = move |request: &Request<'_>| {
+        if let Request::Lock {
             verb: Verb::Cancel { owner, .. },
             ..
-        } = call
+        } = request
         {
             cancelled.send((SystemClock.now(), Arc::clone(owner))).ok();
         }
@@ -235,10 +237,10 @@ fn lock(engine: &Arc<Engine>) -> LockGuard {
 /// Returns a script that does not reply until the returned sender is dropped.
 fn stuck() -> (
     mpsc::Sender<()>,
-    impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send,
+    impl FnMut(&Request<'_>) -> Result<Reply, Failure> + Send,
 ) {
     let (keep, held) = mpsc::channel::<()>();
-    (keep, move |_: &Call<'_>| {
+    (keep, move |_: &Request<'_>| {
         held.recv().ok();
         Err(unavailable())
     })
@@ -277,11 +279,11 @@ fn a_resume_from_suspend_past_the_lease_is_a_loss_at_once() {
 #[test]
 fn a_lease_that_the_server_refuses_does_not_prevent_the_renewal_of_others() {
     let clock = Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)));
-    let refuses = |call: &Call<'_>| match call {
-        Call::Renew(batch) if batch.iter().any(|lease| lease.key.name() == "bad") => Err(
+    let refuses = |request: &Request<'_>| match request {
+        Request::Renew(batch) if batch.iter().any(|lease| lease.key.name() == "bad") => Err(
             Failure::plain(FailureKind::Denied, Outcome::NotExecuted, "NOPERM"),
         ),
-        call => generous()(call),
+        request => generous()(request),
     };
     let engine = Fake::new(generous(), refuses).engine(SHORT, Arc::clone(&clock) as Arc<dyn Clock>);
     let guards: Vec<_> = ["a", "b", "bad", "c", "d"]
@@ -309,7 +311,7 @@ fn a_grant_that_comes_too_late_is_given_back() {
     let clock = Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)));
     let late = Arc::clone(&clock);
     let (cancelled, cancels) = mpsc::channel();
-    let pool = move |_: &Call<'_>| {
+    let pool = move |_: &Request<'_>| {
         late.advance(SHORT);
         Ok(Reply::Granted {
             fence: 1,
@@ -317,8 +319,8 @@ fn a_grant_that_comes_too_late_is_given_back() {
             contended: false,
         })
     };
-    let dedicated_connection = move |call: &Call<'_>| {
-        if let Call::Lock { verb, .. } = call {
+    let dedicated_connection = move |request: &Request<'_>| {
+        if let Request::Lock { verb, .. } = request {
             cancelled.send((*verb).clone()).ok();
         }
         Ok(Reply::Released)
@@ -355,7 +357,7 @@ fn an_acquire_of_unknown_outcome_is_cancelled_until_a_lease_has_passed() {
 fn threads_behind_a_failing_delegate_fail_with_it() {
     let (asked, was_asked) = mpsc::channel();
     let (fail, failing) = mpsc::channel::<()>();
-    let pool = move |_: &Call<'_>| {
+    let pool = move |_: &Request<'_>| {
         asked.send(()).ok();
         failing.recv_timeout(PATIENCE).expect("told to fail");
         Err(Failure::plain(
@@ -442,13 +444,13 @@ fn a_thread_behind_a_failing_try_asks_in_its_place() {
 fn a_release_that_fails_is_repeated_from_the_background() {
     let (sender, releases) = mpsc::channel();
     let mut failures = VecDeque::from([unavailable(), unavailable()]);
-    let dedicated_connection = move |call: &Call<'_>| match (call, failures.pop_front()) {
-        (Call::Lock { .. }, Some(failure)) => Err(failure),
-        (Call::Lock { verb, .. }, None) => {
+    let dedicated_connection = move |request: &Request<'_>| match (request, failures.pop_front()) {
+        (Request::Lock { .. }, Some(failure)) => Err(failure),
+        (Request::Lock { verb, .. }, None) => {
             sender.send(Arc::clone(verb.owner())).ok();
             Ok(Reply::Released)
         }
-        (call, _) => generous()(call),
+        (request, _) => generous()(request),
     };
     let engine = Fake::new(unreleasing(), dedicated_connection).engine(LONG, Arc::new(SystemClock));
     let guard = lock(&engine);
@@ -466,21 +468,21 @@ struct ManualPool {
 
 fn manual_pool() -> (
     ManualPool,
-    impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send,
+    impl FnMut(&Request<'_>) -> Result<Reply, Failure> + Send,
 ) {
     let (answers, next) = mpsc::channel();
     let (asks, asked) = mpsc::channel();
     let mut granted = generous();
     let mut first = true;
-    let pool = move |call: &Call<'_>| match call {
-        Call::Lock {
+    let pool = move |request: &Request<'_>| match request {
+        Request::Lock {
             verb: Verb::Acquire { .. },
             ..
         } if !std::mem::take(&mut first) => {
             asks.send(()).ok();
             next.recv_timeout(PATIENCE).expect("an answer")
         }
-        call => granted(call),
+        request => granted(request),
     };
     (ManualPool { answers, asked }, pool)
 }
@@ -489,7 +491,7 @@ fn manual_pool() -> (
 fn a_wait_survives_the_outage_that_lost_the_lock_before_it() {
     let (ManualPool { answers, asked }, pool) = manual_pool();
     let engine =
-        Fake::new(pool, |_: &Call<'_>| Err(unavailable())).engine(SHORT, Arc::new(SystemClock));
+        Fake::new(pool, |_: &Request<'_>| Err(unavailable())).engine(SHORT, Arc::new(SystemClock));
     let guard = lock(&engine);
     let handle = mutex(Arc::clone(&engine), "name");
     let waiting = thread::spawn(move || handle.lock().map(|guard| guard.fence()));
@@ -586,8 +588,8 @@ fn a_multi_lock_over_several_slots_acquires_slot_by_slot_and_only_a_try_undoes_i
     let seen = Arc::new(Mutex::new(Vec::new()));
     let (log, mut all) = (Arc::clone(&seen), generous());
     let mut busy = true;
-    let pool = move |call: &Call<'_>| {
-        if let Call::Lock { target, verb, .. } = call {
+    let pool = move |request: &Request<'_>| {
+        if let Request::Lock { target, verb, .. } = request {
             let slots: Vec<_> = target.keys().iter().map(LockKey::slot).collect();
             log.lock()
                 .push((slots.clone(), matches!(verb, Verb::Acquire { .. })));
@@ -596,9 +598,9 @@ fn a_multi_lock_over_several_slots_acquires_slot_by_slot_and_only_a_try_undoes_i
                 return Ok(Reply::Held { ttl: None, holder });
             }
         }
-        match all(call)? {
+        match all(request)? {
             Reply::Granted { fence, .. } => {
-                let Call::Lock { target, .. } = call else {
+                let Request::Lock { target, .. } = request else {
                     unreachable!("only a lock is granted")
                 };
                 Ok(Reply::Granted {

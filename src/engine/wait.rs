@@ -19,9 +19,9 @@ use crate::cancel::Cancel;
 use crate::clock::Time;
 use crate::core::attempt::Attempt;
 use crate::engine::Engine;
+use crate::engine::call::{AcquireCall, NotAcquired};
 use crate::engine::names::Last;
 use crate::engine::process_lease::{Entry, Signal, Slot, State, Turn};
-use crate::engine::request::{NotAcquired, Request};
 use crate::error::{Error, Failure, FailureKind, Outcome, Result};
 use crate::store::LEAST;
 use crate::sync::{Arc, thread};
@@ -42,24 +42,24 @@ impl Engine {
     /// Blocks until a signal comes, or the call must end. `arrived` is when the call began.
     pub(super) fn wait(
         self: &Arc<Self>,
-        request: &Request<'_>,
+        call: &AcquireCall<'_>,
         entry: &Arc<Entry>,
         ticket: u64,
         slot: &Slot,
         arrived: Time,
     ) -> Result<Waited, NotAcquired> {
-        match self.signal(request, entry, ticket, slot, arrived)? {
+        match self.signal(call, entry, ticket, slot, arrived)? {
             Signal::Turn(turn, since) => Ok(Waited::Turn(turn, since)),
             Signal::Delegate(attempt) => {
                 let attempt = attempt.and_then(|attempt| {
-                    if attempt.is_for(request.units) {
+                    if attempt.is_for(call.units) {
                         return Some(attempt);
                     }
-                    self.clean_up_after(entry, *attempt, request.options.terms().lease());
+                    self.clean_up_after(entry, *attempt, call.options.terms().lease());
                     None
                 });
                 Ok(Waited::Delegate(attempt.unwrap_or_else(|| {
-                    Box::new(self.attempt(request, Attempt::after_waiting))
+                    Box::new(self.attempt(call, Attempt::after_waiting))
                 })))
             }
             Signal::AfterTry { waits } => {
@@ -68,10 +68,10 @@ impl Engine {
                 } else {
                     Attempt::new
                 };
-                Ok(Waited::Delegate(Box::new(self.attempt(request, begin))))
+                Ok(Waited::Delegate(Box::new(self.attempt(call, begin))))
             }
             Signal::Held => Err(self.held(entry)),
-            Signal::Failed(failure) => Err(request.failed(failure)),
+            Signal::Failed(failure) => Err(call.failed(failure)),
             Signal::Closed => Err(Error::Closed.into()),
         }
     }
@@ -79,19 +79,19 @@ impl Engine {
     /// Sleeps until there is a signal, or leaves the queue and returns the reason.
     fn signal(
         &self,
-        request: &Request<'_>,
+        call: &AcquireCall<'_>,
         entry: &Entry,
         ticket: u64,
         slot: &Slot,
         arrived: Time,
     ) -> Result<Signal, NotAcquired> {
         // A try waits for one reply to the delegate, so for at most the time limit of a request.
-        let until = request.until.unwrap_or(arrived + self.settings.io_timeout);
+        let until = call.until.unwrap_or(arrived + self.settings.io_timeout);
         // `close` sets its flag before it takes the threads out of the queues. So either this thread sees the flag
         // here, or `close` finds this thread in the queue.
         let mut until = if self.is_closed() { self.now() } else { until };
         // From here on, a cancel unparks this thread.
-        let _registered = request.cancel.map(Cancel::register);
+        let _registered = call.cancel.map(Cancel::register);
         let mut is_taken_out = false;
         loop {
             // 1. A signal decides, if there is one.
@@ -99,7 +99,7 @@ impl Engine {
                 return Ok(signal);
             }
             // 2. A cancelled thread leaves the queue. If it cannot, its signal is on the way.
-            if request.is_cancelled() && !is_taken_out {
+            if call.is_cancelled() && !is_taken_out {
                 if entry.lock().queue.leave(ticket) {
                     return Err(Error::Cancelled.into());
                 }
@@ -127,23 +127,23 @@ impl Engine {
                 continue;
             }
             if state.queue.leave(ticket) {
-                return Err(self.result_of_wait(request, &state, arrived));
+                return Err(self.result_of_wait(call, &state, arrived));
             }
             is_taken_out = true;
         }
     }
 
     /// Returns the result of a wait whose time is over: the last state of the lock that this process knows.
-    fn result_of_wait(&self, request: &Request<'_>, state: &State, arrived: Time) -> NotAcquired {
+    fn result_of_wait(&self, call: &AcquireCall<'_>, state: &State, arrived: Time) -> NotAcquired {
         match (state.last(), self.holder(state)) {
             (_, Some(holder)) => NotAcquired::Held(Some(holder)),
             // This process holds the lock until Redis has executed the release.
             (_, None) if state.queue.is_releasing() => NotAcquired::Held(None),
-            (Last::Failed(failure), None) => request.failed(failure.clone()),
+            (Last::Failed(failure), None) => call.failed(failure.clone()),
             // The request in flight has no reply yet. But an earlier one may have got a reply during this wait.
             (Last::NoAnswer | Last::Held(_), None) => match state.holder_since(arrived) {
                 Some(holder) => NotAcquired::Held(Some(holder)),
-                None => request.failed(Failure::plain(
+                None => call.failed(Failure::plain(
                     FailureKind::Unavailable,
                     Outcome::Unknown,
                     "the wait ended before the server answered",
@@ -155,9 +155,9 @@ impl Engine {
     /// Makes an attempt for the calling thread.
     pub(super) fn attempt(
         &self,
-        request: &Request<'_>,
+        call: &AcquireCall<'_>,
         begin: impl FnOnce(&dyn crate::random::Rng, &str, u32) -> Attempt,
     ) -> Attempt {
-        begin(&*self.rng, &self.settings.label, request.units)
+        begin(&*self.rng, &self.settings.label, call.units)
     }
 }

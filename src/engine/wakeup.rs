@@ -386,7 +386,7 @@ impl Drop for Waker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::Call;
+    use crate::message::Request;
     use crate::random::SystemRng;
     use crate::store::{Answer, DedicatedConnection, Limits, Store};
 
@@ -399,7 +399,7 @@ mod tests {
     where
         F: Fn(&mut dyn FnMut(PubSubEvent<'_>) -> bool) -> Result<(), Failure> + Send + Sync,
     {
-        fn call(&self, _: &Call<'_>, _: Limits<'_>) -> Result<Answer, Failure> {
+        fn call(&self, _: &Request<'_>, _: Limits<'_>) -> Result<Answer, Failure> {
             unreachable!("the wakeup thread sends no request")
         }
 

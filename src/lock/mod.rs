@@ -15,8 +15,8 @@ use crate::cancel::Cancel;
 use crate::clock::Time;
 use crate::config::Options;
 use crate::engine::Engine;
+use crate::engine::call::{AcquireCall, NotAcquired};
 use crate::engine::guard_inner::GuardInner;
-use crate::engine::request::{NotAcquired, Request};
 use crate::error::{Error, Lost, Result};
 use crate::message::{ALL, LockKind};
 use crate::name::{LockKey, Target};
@@ -113,7 +113,7 @@ impl Handle {
         units: u32,
         until: Option<Time>,
     ) -> Result<GuardInner, NotAcquired> {
-        let acquired = self.engine.acquire(&Request {
+        let acquired = self.engine.acquire(&AcquireCall {
             kind,
             target,
             options: self.options,

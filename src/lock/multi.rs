@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use crate::clock::Time;
 use crate::engine::Engine;
+use crate::engine::call::NotAcquired;
 use crate::engine::guard_inner::GuardInner;
-use crate::engine::request::NotAcquired;
 use crate::error::Result;
 use crate::guard::{Lease, MultiGuard};
 use crate::lock::{Handle, Ran, Unfit, debug, options, until, within_limit, without_limit};

@@ -2,7 +2,7 @@
 //!
 //! A message does not depend on the way that it travels. A request takes these steps:
 //!
-//! 1. `core` and `engine` build a [`Call`].
+//! 1. `core` and `engine` build a [`Request`].
 //! 2. `store` lets `script` encode the call as a Redis command, and sends the command.
 //! 3. `script` decodes the answer as a [`Reply`]. An answer that is no reply to this call is an error.
 //! 4. `core` and `engine` act on the reply.
@@ -12,13 +12,13 @@
 //! | module | its content |
 //! | --- | --- |
 //! | `kind` | the kinds of lock, and how the threads of a process share each |
-//! | `call` | the requests |
+//! | `request` | the requests |
 //! | `reply` | the replies |
 
-mod call;
 mod kind;
 mod reply;
+mod request;
 
-pub(crate) use call::{Adopt, Ask, Call, GiveBack, PlainRelease, RateRequest, Renewal, Verb};
 pub(crate) use kind::{ALL, LockKind, Sharing};
 pub(crate) use reply::{Cursor, Gone, Renewed, Reply, Seen, SeenHolder};
+pub(crate) use request::{Adopt, Ask, GiveBack, PlainRelease, RateRequest, Renewal, Request, Verb};

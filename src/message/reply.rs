@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::error::Failure;
 use crate::sync::Arc;
 
-/// A reply to a [`Call`](super::Call).
+/// A reply to a [`Request`](super::Request).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
     Pong,

@@ -20,7 +20,7 @@
 use redis::Value;
 
 use crate::error::{Failure, FailureKind, Outcome};
-use crate::message::{Call, Gone, LockKind, Reply, Verb};
+use crate::message::{Gone, LockKind, Reply, Request, Verb};
 
 pub(crate) use text::ScriptRef;
 pub(crate) use wire::Wire;
@@ -36,27 +36,27 @@ mod text;
 mod wire;
 
 /// Returns the command that carries out a call.
-pub(crate) fn encode(call: &Call<'_>, by: ScriptRef, wire: &Wire) -> redis::Cmd {
-    match call {
-        Call::Ping => redis::cmd("PING"),
-        Call::Lock { kind, target, verb } => match kind {
+pub(crate) fn encode(request: &Request<'_>, by: ScriptRef, wire: &Wire) -> redis::Cmd {
+    match request {
+        Request::Ping => redis::cmd("PING"),
+        Request::Lock { kind, target, verb } => match kind {
             LockKind::Mutex => mutex::command(target.first(), verb, by, wire),
             LockKind::Read | LockKind::Write | LockKind::Semaphore { .. } => {
                 share::command(*kind, target.first(), verb, by, wire)
             }
             LockKind::Multi => multi::command(target.keys(), verb, by, wire),
         },
-        Call::Renew(batch) => renewal::command(batch, by),
-        Call::Release(batch) => mutex::release_many(batch, by),
-        Call::RateLimit { key, request } => rate_limiter::command(key, request, by),
-        Call::Adopt { key, adopt } => mutex::adopt(key, adopt, by, wire),
-        Call::Inspect { keys, named } => operators::inspect(keys, *named, by),
-        Call::Scan {
+        Request::Renew(batch) => renewal::command(batch, by),
+        Request::Release(batch) => mutex::release_many(batch, by),
+        Request::RateLimit { key, request } => rate_limiter::command(key, request, by),
+        Request::Adopt { key, adopt } => mutex::adopt(key, adopt, by, wire),
+        Request::Inspect { keys, named } => operators::inspect(keys, *named, by),
+        Request::Scan {
             from,
             prefix,
             pattern,
         } => operators::scan(*from, prefix, pattern),
-        Call::ForceRelease { key, owner } => operators::force_release(key, owner, by),
+        Request::ForceRelease { key, owner } => operators::force_release(key, owner, by),
     }
 }
 
@@ -65,10 +65,10 @@ pub(crate) fn encode(call: &Call<'_>, by: ScriptRef, wire: &Wire) -> redis::Cmd 
 /// # Errors
 ///
 /// Returns a [`FailureKind::Protocol`] of unknown outcome if the answer is no reply to this call.
-pub(crate) fn decode(call: &Call<'_>, value: Value) -> Result<Reply, Failure> {
-    let reply = match (call, value) {
-        (Call::Ping, Value::SimpleString(_) | Value::BulkString(_)) => Some(Reply::Pong),
-        (Call::Lock { verb, target, .. }, value) => match verb {
+pub(crate) fn decode(request: &Request<'_>, value: Value) -> Result<Reply, Failure> {
+    let reply = match (request, value) {
+        (Request::Ping, Value::SimpleString(_) | Value::BulkString(_)) => Some(Reply::Pong),
+        (Request::Lock { verb, target, .. }, value) => match verb {
             Verb::Acquire { .. } | Verb::TakeOver { .. } => {
                 reply::grant(target.keys().len(), &value)
             }
@@ -77,15 +77,17 @@ pub(crate) fn decode(call: &Call<'_>, value: Value) -> Result<Reply, Failure> {
             | Verb::Keep { .. }
             | Verb::Cancel { .. } => reply::release(&value),
         },
-        (Call::Renew(batch), value) => renewal::reply(batch.len(), &value),
-        (Call::Release(batch), value) => mutex::replies(batch.len(), &value),
-        (Call::RateLimit { request, .. }, value) => rate_limiter::reply(request, &value),
-        (Call::Adopt { .. }, value) => reply::grant(1, &value),
-        (Call::Inspect { keys, named }, value) => operators::inspected(keys.len(), *named, value),
-        (Call::Scan { .. }, value) => operators::page(value),
-        (Call::ForceRelease { .. }, Value::Int(1)) => Some(Reply::Released),
-        (Call::ForceRelease { .. }, Value::Int(0)) => Some(Reply::NotOwner(Gone::Removed)),
-        (Call::Ping | Call::ForceRelease { .. }, _) => None,
+        (Request::Renew(batch), value) => renewal::reply(batch.len(), &value),
+        (Request::Release(batch), value) => mutex::replies(batch.len(), &value),
+        (Request::RateLimit { request, .. }, value) => rate_limiter::reply(request, &value),
+        (Request::Adopt { .. }, value) => reply::grant(1, &value),
+        (Request::Inspect { keys, named }, value) => {
+            operators::inspected(keys.len(), *named, value)
+        }
+        (Request::Scan { .. }, value) => operators::page(value),
+        (Request::ForceRelease { .. }, Value::Int(1)) => Some(Reply::Released),
+        (Request::ForceRelease { .. }, Value::Int(0)) => Some(Reply::NotOwner(Gone::Removed)),
+        (Request::Ping | Request::ForceRelease { .. }, _) => None,
     };
     reply.ok_or_else(|| {
         let words = "the answer does not have the form of a reply to this request";
@@ -145,12 +147,12 @@ mod tests {
         let wire = Wire::new(Duration::from_mins(10), Duration::from_secs(1));
         let verb = acquire();
         let odd = target("'..redis.call('FLUSHALL')..'");
-        let call = Call::Lock {
+        let request = Request::Lock {
             kind: LockKind::Mutex,
             target: &odd,
             verb: &verb,
         };
-        let command = encode(&call, ScriptRef::Text, &wire);
+        let command = encode(&request, ScriptRef::Text, &wire);
         let parts: Vec<_> = command
             .args_iter()
             .map(|part| match part {
@@ -168,8 +170,8 @@ mod tests {
     #[test]
     fn renewal_and_plain_release_declare_the_locks_key_alone() {
         let wire = Wire::new(Duration::from_mins(10), Duration::from_secs(1));
-        let keys = |call: Call<'_>| {
-            let command = encode(&call, ScriptRef::Digest, &wire);
+        let keys = |request: Request<'_>| {
+            let command = encode(&request, ScriptRef::Digest, &wire);
             let count = command.args_iter().nth(2);
             match count {
                 Some(redis::Arg::Simple(count)) => String::from_utf8_lossy(count).into_owned(),
@@ -185,20 +187,20 @@ mod tests {
             units: 1,
             lease: Duration::from_secs(1),
         };
-        assert_eq!(keys(Call::Renew(&[renewal.clone(), renewal])), "2");
+        assert_eq!(keys(Request::Renew(&[renewal.clone(), renewal])), "2");
         let (target, release) = (target("n"), Verb::Release { owner, units: 1 });
-        let call = Call::Lock {
+        let request = Request::Lock {
             kind: LockKind::Mutex,
             target: &target,
             verb: &release,
         };
-        assert_eq!(keys(call), "1");
+        assert_eq!(keys(request), "1");
     }
 
     #[test]
     fn hostile_replies_are_refused_not_believed() {
         let (target, verb) = (target("n"), acquire());
-        let call = Call::Lock {
+        let request = Request::Lock {
             kind: LockKind::Mutex,
             target: &target,
             verb: &verb,
@@ -217,32 +219,32 @@ mod tests {
             // The fences of two names.
             Value::Array([5, 6, 0].map(Value::Int).into()),
         ] {
-            let failure = decode(&call, value.clone()).expect_err("no grant");
+            let failure = decode(&request, value.clone()).expect_err("no grant");
             assert_eq!(failure.kind, FailureKind::Protocol, "{value:?}");
         }
         let release = Verb::Release {
             owner: "lh1:u:l".into(),
             units: 1,
         };
-        let call = Call::Lock {
+        let request = Request::Lock {
             kind: LockKind::Mutex,
             target: &target,
             verb: &release,
         };
-        assert!(decode(&call, Value::Int(7)).is_err());
+        assert!(decode(&request, Value::Int(7)).is_err());
         // Each name must have one fence.
         let keys = ["a", "b"].map(|name| LockKey::new("", name).expect("a name"));
         let target = Target::all(keys.into()).expect("two names");
-        let call = Call::Lock {
+        let request = Request::Lock {
             kind: LockKind::Multi,
             target: &target,
             verb: &verb,
         };
         for (fences, is_one_each) in [(&[5][..], false), (&[5, 6], true), (&[5, 6, 7], false)] {
             let parts = fences.iter().chain(&[0]).copied().map(Value::Int);
-            let reply = decode(&call, Value::Array(parts.collect()));
+            let reply = decode(&request, Value::Array(parts.collect()));
             assert_eq!(reply.is_ok(), is_one_each, "{fences:?}");
         }
-        assert!(decode(&Call::Renew(&[]), Value::Array(vec![Value::Int(1)])).is_err());
+        assert!(decode(&Request::Renew(&[]), Value::Array(vec![Value::Int(1)])).is_err());
     }
 }

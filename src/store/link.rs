@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use redis::Value;
 
 use crate::error::{Failure, FailureKind, Outcome};
-use crate::message::Call;
+use crate::message::Request;
 use crate::script::{self, ScriptRef};
 use crate::store::Answer;
 use crate::store::errors::RequestError;
@@ -76,7 +76,7 @@ impl Link {
         let mut open = connect(&self.route, &Budget::unlimited())?;
         // An empty renewal by digest, and in the same write by text, which loads the script. On a slow link the first
         // lease would have no time for another round trip.
-        let renewal = Call::Renew(&[]);
+        let renewal = Request::Renew(&[]);
         let commands = [ScriptRef::Digest, ScriptRef::Text]
             .map(|by| script::encode(&renewal, by, &self.route.wire));
         let begun = Instant::now();
@@ -97,12 +97,12 @@ impl Link {
     /// Carries out a call of the renewal thread within `limit`, or within two round trips if those take longer.
     pub(crate) fn call_and_measure(
         &mut self,
-        call: &Call<'_>,
+        request: &Request<'_>,
         limit: Duration,
     ) -> Result<Answer, Failure> {
         let two_round_trips = self.round_trip.unwrap_or_default() * 2;
         let mut budget = Budget::new(limit.max(two_round_trips));
-        let answer = self.call(call, &mut budget);
+        let answer = self.call(request, &mut budget);
         let took = budget.started.elapsed();
         let is_unknown = |failure: &Failure| failure.outcome == Outcome::Unknown;
         match &answer {
@@ -117,14 +117,18 @@ impl Link {
 
     /// Carries out a call within a budget: sends it, sends it once more if the connection turns out to be closed, and
     /// asks the replicas to confirm it if that is needed.
-    pub(crate) fn call(&mut self, call: &Call<'_>, budget: &mut Budget) -> Result<Answer, Failure> {
+    pub(crate) fn call(
+        &mut self,
+        request: &Request<'_>,
+        budget: &mut Budget,
+    ) -> Result<Answer, Failure> {
         self.used = budget.started;
         let reused = self.open.is_some();
         let route = self.route.clone();
-        let (value, resent) = match self.once(call, budget) {
+        let (value, resent) = match self.once(request, budget) {
             Err(RequestError::Closed(error)) if reused => {
                 route.cuts.note_error(&error);
-                let value = self.once(call, budget).map_err(|trouble| Failure {
+                let value = self.once(request, budget).map_err(|trouble| Failure {
                     outcome: Outcome::Unknown,
                     ..trouble.into_failure(&route)
                 })?;
@@ -135,7 +139,7 @@ impl Link {
                 false,
             ),
         };
-        let reply = script::decode(call, value).inspect_err(|_| {
+        let reply = script::decode(request, value).inspect_err(|_| {
             // This may be the answer to another request, so nothing on this connection can be trusted any more.
             self.open = None;
         })?;
@@ -154,7 +158,7 @@ impl Link {
     }
 
     /// Sends the call and reads the answer, connecting first if needed.
-    fn once(&mut self, call: &Call<'_>, budget: &mut Budget) -> Result<Value, RequestError> {
+    fn once(&mut self, request: &Request<'_>, budget: &mut Budget) -> Result<Value, RequestError> {
         let mut open = match self.open.take() {
             Some(open) => open,
             None if self.round_trip.is_some() => {
@@ -165,12 +169,12 @@ impl Link {
             None => connect(&self.route, budget).map_err(RequestError::Certain)?,
         };
         let (wire, io_timeout) = (&self.route.wire, self.route.io_timeout);
-        let command = script::encode(call, ScriptRef::Digest, wire);
+        let command = script::encode(request, ScriptRef::Digest, wire);
         let mut value = open
             .request(&command, budget.left(io_timeout))
             .map_err(RequestError::of)?;
         if matches!(&value, Value::ServerError(error) if error.code() == "NOSCRIPT") {
-            let command = script::encode(call, ScriptRef::Text, wire);
+            let command = script::encode(request, ScriptRef::Text, wire);
             value = open
                 .request(&command, budget.left(io_timeout))
                 .map_err(RequestError::of)?;

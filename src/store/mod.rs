@@ -38,7 +38,7 @@ use std::time::Duration;
 
 use crate::clock::Time;
 use crate::error::Failure;
-use crate::message::{Call, Reply};
+use crate::message::{Reply, Request};
 
 /// The limits of a call, in addition to the time limits of connecting and of input and output.
 #[derive(Clone, Copy)]
@@ -93,7 +93,7 @@ pub(crate) enum PubSubEvent<'a> {
 /// One or more nodes and the vote over them.
 pub(crate) trait Store: Send + Sync {
     /// Carries out a call on a pooled connection. Blocks until there is a reply or a failure.
-    fn call(&self, call: &Call<'_>, limits: Limits<'_>) -> Result<Answer, Failure>;
+    fn call(&self, request: &Request<'_>, limits: Limits<'_>) -> Result<Answer, Failure>;
 
     /// Returns whether a call about several names needs names that share a slot.
     fn has_slots(&self) -> bool {
@@ -135,5 +135,5 @@ pub(crate) trait DedicatedConnection: Send {
 
     /// Carries out a call. On an open connection that takes at most `limit`, or two round trips of the link if those
     /// take longer.
-    fn call(&mut self, call: &Call<'_>, limit: Duration) -> Result<Answer, Failure>;
+    fn call(&mut self, request: &Request<'_>, limit: Duration) -> Result<Answer, Failure>;
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::clock::Time;
 use crate::config::{Server, Settings};
 use crate::error::Failure;
-use crate::message::Call;
+use crate::message::Request;
 use crate::script::Wire;
 use crate::store::link::Link;
 use crate::store::pool::Pool;
@@ -47,14 +47,14 @@ pub(super) fn route(server: Server, settings: &Settings) -> Route {
 }
 
 impl Store for Node {
-    fn call(&self, call: &Call<'_>, limits: Limits<'_>) -> Result<Answer, Failure> {
+    fn call(&self, request: &Request<'_>, limits: Limits<'_>) -> Result<Answer, Failure> {
         let started = Instant::now();
         let wait = limits.checkout.min(limits.whole);
         let is_over = || limits.is_over();
-        let has_priority = limits.has_priority || call.is_of_a_holder();
+        let has_priority = limits.has_priority || request.is_of_a_holder();
         let mut link = self.pool.link(wait, has_priority, &is_over)?;
         let left = limits.whole.saturating_sub(started.elapsed());
-        link.call(call, &mut Budget::new(left.max(LEAST)))
+        link.call(request, &mut Budget::new(left.max(LEAST)))
     }
 
     fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {
@@ -79,7 +79,7 @@ impl DedicatedConnection for Link {
         self.open_for_renewals()
     }
 
-    fn call(&mut self, call: &Call<'_>, limit: Duration) -> Result<Answer, Failure> {
-        self.call_and_measure(call, limit)
+    fn call(&mut self, request: &Request<'_>, limit: Duration) -> Result<Answer, Failure> {
+        self.call_and_measure(request, limit)
     }
 }

@@ -293,7 +293,7 @@ mod tests {
 
     use super::*;
     use crate::config::{Server, Settings};
-    use crate::message::Call;
+    use crate::message::Request;
     use crate::store::node::route;
     use crate::store::route::Budget;
     use crate::sync::{AtomicBool, AtomicU32, Ordering, thread};
@@ -430,7 +430,7 @@ mod tests {
                 }
             });
             let mut link = pool.link(SOON, false, &never).expect("it is free");
-            link.call(&Call::Ping, &mut Budget::new(SOON))
+            link.call(&Request::Ping, &mut Budget::new(SOON))
                 .expect("it is answered");
             drop(link);
             served.join().expect("it was closed");

@@ -23,7 +23,7 @@ use crate::engine::Engine;
 use crate::engine::process_lease::Entry;
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::logging;
-use crate::message::{Call, LockKind, PlainRelease, Reply, Verb};
+use crate::message::{LockKind, PlainRelease, Reply, Request, Verb};
 use crate::name::LockKey;
 use crate::store::{Answer, DedicatedConnection, LEAST};
 use crate::sync::Arc;
@@ -381,12 +381,12 @@ fn send(
 ) -> Vec<Result<Answer, Failure>> {
     engine.stats.requests.add(1);
     if let [only] = begun {
-        let call = Call::Lock {
+        let request = Request::Lock {
             kind: only.entry.kind,
             target: &only.entry.target,
             verb: &only.verb,
         };
-        return vec![dedicated_connection.call(&call, limit)];
+        return vec![dedicated_connection.call(&request, limit)];
     }
     let releases: Vec<_> = begun
         .iter()
@@ -398,7 +398,7 @@ fn send(
             _ => None,
         })
         .collect();
-    match dedicated_connection.call(&Call::Release(&releases), limit) {
+    match dedicated_connection.call(&Request::Release(&releases), limit) {
         Ok(Answer {
             reply: Reply::Each(replies),
             resent,

@@ -49,9 +49,9 @@ fn the_next_thread_waits_for_a_release_in_flight() {
     let (arrived, arrivals) = mpsc::channel();
     let (keep, dedicated_connection) = stuck();
     let mut dedicated_connection = dedicated_connection;
-    let slow = move |call: &Call<'_>| {
+    let slow = move |request: &Request<'_>| {
         arrived.send(()).ok();
-        dedicated_connection(call).or_else(|_| generous()(call))
+        dedicated_connection(request).or_else(|_| generous()(request))
     };
     let engine = background(Fake::new(recording(asked), slow), &clock);
     lock(&engine)
@@ -104,9 +104,9 @@ fn releases_share_a_request_and_each_has_its_own_reply() {
     const NAMES: usize = 450;
     let (clock, (sent, requests)) = (still(), mpsc::channel());
     let mut refused_once = false;
-    let dedicated_connection = move |call: &Call<'_>| {
-        Ok(match call {
-            Call::Release(batch) => {
+    let dedicated_connection = move |request: &Request<'_>| {
+        Ok(match request {
+            Request::Release(batch) => {
                 let keys: Vec<_> = batch.iter().map(|one| one.key.key().to_owned()).collect();
                 let replies = keys.iter().map(|key| match key.as_str() {
                     "7" if !std::mem::replace(&mut refused_once, true) => None,
@@ -117,13 +117,13 @@ fn releases_share_a_request_and_each_has_its_own_reply() {
                 sent.send(keys).ok();
                 replies
             }
-            Call::Lock { target, verb, .. } => {
+            Request::Lock { target, verb, .. } => {
                 let is_expected = matches!(verb, Verb::HandOver { .. } | Verb::Release { .. });
                 assert!(is_expected, "{verb:?}");
                 sent.send(vec![target.first().key().to_owned()]).ok();
                 Reply::Released
             }
-            call => return generous()(call),
+            request => return generous()(request),
         })
     };
     let engine = background(Fake::new(generous(), dedicated_connection), &clock);
@@ -158,11 +158,11 @@ fn releases_share_a_request_and_each_has_its_own_reply() {
 #[test]
 fn a_refused_batch_is_sent_again_in_halves() {
     let (clock, (sent, released)) = (still(), mpsc::channel());
-    let dedicated_connection = move |call: &Call<'_>| {
-        let keys: Vec<String> = match call {
-            Call::Release(batch) => batch.iter().map(|one| one.key.key().into()).collect(),
-            Call::Lock { target, .. } => vec![target.first().key().into()],
-            call => return generous()(call),
+    let dedicated_connection = move |request: &Request<'_>| {
+        let keys: Vec<String> = match request {
+            Request::Release(batch) => batch.iter().map(|one| one.key.key().into()).collect(),
+            Request::Lock { target, .. } => vec![target.first().key().into()],
+            request => return generous()(request),
         };
         if keys.iter().any(|key| key == "bad") {
             return Err(Failure::plain(
@@ -172,7 +172,7 @@ fn a_refused_batch_is_sent_again_in_halves() {
             ));
         }
         let replies = vec![Some(Reply::Released); keys.len()];
-        let single = matches!(call, Call::Lock { .. });
+        let single = matches!(request, Request::Lock { .. });
         for key in keys {
             sent.send(key).ok();
         }
@@ -214,9 +214,9 @@ fn a_permit_is_released_before_the_next_is_acquired() {
     let (clock, (asked, verbs)) = (still(), mpsc::channel());
     let (arrived, arrivals) = mpsc::channel();
     let (keep, mut dedicated_connection) = stuck();
-    let dedicated_connection = move |call: &Call<'_>| {
+    let dedicated_connection = move |request: &Request<'_>| {
         arrived.send(()).ok();
-        dedicated_connection(call)
+        dedicated_connection(request)
     };
     let engine = background(Fake::new(recording(asked), dedicated_connection), &clock);
     drop(lock(&engine));
@@ -249,16 +249,16 @@ fn releases_without_a_reply_delay_a_call_only_briefly() {
     let clock = still();
     let (arrived, arrivals) = mpsc::channel();
     let (keep, mut dedicated_connection) = stuck();
-    let dedicated_connection = move |call: &Call<'_>| {
+    let dedicated_connection = move |request: &Request<'_>| {
         arrived.send(()).ok();
-        dedicated_connection(call)
+        dedicated_connection(request)
     };
     let (asked, verbs) = mpsc::channel();
     let (mut granted, time) = (recording(asked), Arc::clone(&clock));
-    let pool = move |call: &Call<'_>| match (granted(call), call) {
+    let pool = move |request: &Request<'_>| match (granted(request), request) {
         (
             Ok(_),
-            Call::Lock {
+            Request::Lock {
                 verb: Verb::Release { .. },
                 ..
             },
@@ -295,13 +295,13 @@ fn a_lease_that_becomes_due_is_renewed_before_the_rest_of_the_releases() {
     let (keep, held) = mpsc::channel::<()>();
     let (mut answered, time) = (generous(), Arc::clone(&clock));
     let mut first = true;
-    let dedicated_connection = move |call: &Call<'_>| {
-        sent.send(matches!(call, Call::Renew(_))).ok();
+    let dedicated_connection = move |request: &Request<'_>| {
+        sent.send(matches!(request, Request::Renew(_))).ok();
         held.recv().ok();
         if std::mem::replace(&mut first, false) {
             time.advance(LONG / 2);
         }
-        answered(call)
+        answered(request)
     };
     let engine = background(Fake::new(generous(), dedicated_connection), &clock);
     let guard = lock(&engine);
@@ -334,15 +334,15 @@ fn a_manager_is_not_closed_while_a_thread_still_asks() {
     let (keep, mut held) = stuck();
     let (arrived, arrivals) = mpsc::channel();
     let mut granted = generous();
-    let pool = move |call: &Call<'_>| match call {
-        Call::Lock {
+    let pool = move |request: &Request<'_>| match request {
+        Request::Lock {
             verb: Verb::TakeOver { .. },
             ..
         } => {
             arrived.send(()).ok();
-            held(call)
+            held(request)
         }
-        call => granted(call),
+        request => granted(request),
     };
     let engine = background(Fake::new(pool, generous()), &clock);
     drop(lock(&engine));

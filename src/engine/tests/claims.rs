@@ -10,17 +10,17 @@ fn adopting(
     answers: impl IntoIterator<Item = Result<Reply, Failure>>,
 ) -> (
     mpsc::Receiver<Arc<str>>,
-    impl FnMut(&Call<'_>) -> Result<Reply, Failure> + Send,
+    impl FnMut(&Request<'_>) -> Result<Reply, Failure> + Send,
 ) {
     let (asks, asked) = mpsc::channel();
     let mut answers: VecDeque<_> = answers.into_iter().collect();
-    let pool = move |call: &Call<'_>| match call {
-        Call::Adopt { adopt, .. } => {
+    let pool = move |request: &Request<'_>| match request {
+        Request::Adopt { adopt, .. } => {
             assert_eq!((&*adopt.from, adopt.last), (DETACHED, 7));
             asks.send(Arc::clone(&adopt.owner)).ok();
             answers.pop_front().expect("an answer")
         }
-        call => generous()(call),
+        request => generous()(request),
     };
     (asked, pool)
 }
@@ -97,11 +97,11 @@ fn an_adoption_that_is_granted_too_late_is_repeated() {
     let (asked, mut pool) = adopting([Ok(granted()), Ok(granted())]);
     let late = Arc::clone(&clock);
     let mut is_first = true;
-    let pool = move |call: &Call<'_>| {
+    let pool = move |request: &Request<'_>| {
         if std::mem::take(&mut is_first) {
             late.advance(SHORT);
         }
-        pool(call)
+        pool(request)
     };
     let engine = Fake::new(pool, generous()).engine(SHORT, clock);
     let error = engine.adopt(&claim()).map(drop);
@@ -156,10 +156,10 @@ impl<F> Store for Concurrent<F>
 where
     F: Fn(&Arc<str>) -> Result<Reply, Failure> + Send + Sync,
 {
-    fn call(&self, call: &Call<'_>, _: Limits<'_>) -> Result<Answer, Failure> {
-        answer(match call {
-            Call::Adopt { adopt, .. } => (self.0)(&adopt.owner),
-            call => generous()(call),
+    fn call(&self, request: &Request<'_>, _: Limits<'_>) -> Result<Answer, Failure> {
+        answer(match request {
+            Request::Adopt { adopt, .. } => (self.0)(&adopt.owner),
+            request => generous()(request),
         })
     }
 

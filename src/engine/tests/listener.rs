@@ -43,12 +43,12 @@ fn a_refused_lease_does_not_look_like_a_lost_connection() {
     for refusal in refusals {
         let clock = Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)));
         let (asked, renewals) = mpsc::channel();
-        let dedicated_connection = move |call: &Call<'_>| match call {
-            Call::Renew(_) => {
+        let dedicated_connection = move |request: &Request<'_>| match request {
+            Request::Renew(_) => {
                 asked.send(()).ok();
                 refusal()
             }
-            call => generous()(call),
+            request => generous()(request),
         };
         let (engine, events) = listened_to(Fake::new(generous(), dedicated_connection), &clock);
         let guard = lock(&engine);

@@ -8,11 +8,11 @@ fn the_renewal_thread_goes_on_after_a_panic_with_all_its_leases() {
     let clock = Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)));
     let (sender, renewals) = mpsc::channel();
     let mut calls = 0;
-    let dedicated_connection = move |call: &Call<'_>| {
+    let dedicated_connection = move |request: &Request<'_>| {
         calls += 1;
         sender.send(()).ok();
         assert!(calls != 1, "the first renewal panics");
-        generous()(call)
+        generous()(request)
     };
     let engine = Fake::new(generous(), dedicated_connection)
         .engine(SHORT, Arc::clone(&clock) as Arc<dyn Clock>);
@@ -34,10 +34,10 @@ fn the_renewal_thread_goes_on_after_a_panic_with_all_its_leases() {
 #[test]
 fn a_request_that_panics_is_one_without_an_answer() {
     let mut calls = 0;
-    let pool = move |call: &Call<'_>| {
+    let pool = move |request: &Request<'_>| {
         calls += 1;
         assert!(calls != 1, "the first request panics");
-        generous()(call)
+        generous()(request)
     };
     let engine = Fake::new(pool, generous()).engine(LONG, Arc::new(SystemClock));
     let failed = mutex(Arc::clone(&engine), "name").lock();
@@ -52,15 +52,15 @@ fn a_request_that_panics_is_one_without_an_answer() {
 fn a_release_that_makes_the_renewal_thread_panic_is_repeated() {
     let (sender, release_tasks) = mpsc::channel();
     let mut sent = false;
-    let dedicated_connection = move |call: &Call<'_>| {
-        if let Call::Lock { verb, .. } = call {
+    let dedicated_connection = move |request: &Request<'_>| {
+        if let Request::Lock { verb, .. } = request {
             sender.send(Arc::clone(verb.owner())).ok();
             assert!(
                 std::mem::replace(&mut sent, true),
                 "the first release panics"
             );
         }
-        generous()(call)
+        generous()(request)
     };
     let engine = Fake::new(unreleasing(), dedicated_connection).engine(LONG, Arc::new(SystemClock));
     let guard = lock(&engine);

@@ -14,11 +14,11 @@ struct Calling {
 }
 
 impl Store for Arc<Calling> {
-    fn call(&self, call: &Call<'_>, limits: Limits<'_>) -> Result<Answer, Failure> {
-        if let Call::Lock {
+    fn call(&self, request: &Request<'_>, limits: Limits<'_>) -> Result<Answer, Failure> {
+        if let Request::Lock {
             verb: Verb::Acquire { ask, .. },
             ..
-        } = call
+        } = request
         {
             let mut priorities = self.priorities.lock();
             priorities.push(limits.has_priority);
@@ -31,7 +31,7 @@ impl Store for Arc<Calling> {
                 return answer(Ok(Reply::Held { ttl, holder }));
             }
         }
-        answer(generous()(call))
+        answer(generous()(request))
     }
 
     fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {

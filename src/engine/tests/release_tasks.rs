@@ -25,18 +25,18 @@ impl LinkedEngine {
         let is_cut = Arc::new(AtomicBool::new(false));
         let cut = |is_cut: &Arc<AtomicBool>| {
             let (is_cut, mut granted) = (Arc::clone(is_cut), generous());
-            move |call: &Call<'_>| {
+            move |request: &Request<'_>| {
                 if is_cut.load(Ordering::SeqCst) {
                     return Err(unavailable());
                 }
-                granted(call)
+                granted(request)
             }
         };
         let pool = cut(&is_cut);
         let (mut answers, (sent, verbs)) = (cut(&is_cut), mpsc::channel());
-        let dedicated_connection = move |call: &Call<'_>| {
-            let answer = answers(call);
-            if let Call::Lock { verb, .. } = call {
+        let dedicated_connection = move |request: &Request<'_>| {
+            let answer = answers(request);
+            if let Request::Lock { verb, .. } = request {
                 sent.send(((*verb).clone(), answer.is_ok())).ok();
             }
             answer
@@ -220,23 +220,23 @@ fn a_key_that_an_earlier_thread_may_have_set_is_released_after_an_outage() {
     let (ManualPool { answers, asked }, pool) = manual_pool();
     let (sent, verbs) = mpsc::channel();
     let (is_cut, mut granted) = (Arc::clone(&linked.is_cut), generous());
-    let dedicated_connection = move |call: &Call<'_>| {
+    let dedicated_connection = move |request: &Request<'_>| {
         let is_cut = is_cut.load(Ordering::SeqCst);
-        if let Call::Lock { verb, .. } = call {
+        if let Request::Lock { verb, .. } = request {
             sent.send(((*verb).clone(), !is_cut)).ok();
         }
         if is_cut {
             return Err(unavailable());
         }
-        granted(call)
+        granted(request)
     };
     drop(other);
     let clock = Arc::clone(&linked.clock);
     let (is_cut, mut pool) = (Arc::clone(&linked.is_cut), pool);
-    let pool = move |call: &Call<'_>| {
+    let pool = move |request: &Request<'_>| {
         let asks = matches!(
-            call,
-            Call::Lock {
+            request,
+            Request::Lock {
                 verb: Verb::Acquire { .. },
                 ..
             }
@@ -244,7 +244,7 @@ fn a_key_that_an_earlier_thread_may_have_set_is_released_after_an_outage() {
         if is_cut.load(Ordering::SeqCst) && !asks {
             return Err(unavailable());
         }
-        pool(call)
+        pool(request)
     };
     let engine =
         Fake::new(pool, dedicated_connection).engine(KEPT, Arc::clone(&clock) as Arc<dyn Clock>);

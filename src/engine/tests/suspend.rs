@@ -65,15 +65,15 @@ fn a_thread_that_waits_gets_the_lock_after_a_resume() {
 #[test]
 fn waits_that_were_over_during_the_suspend_end_after_it() {
     let clock = clock();
-    let held = |call: &Call<'_>| match call {
-        Call::Lock {
+    let held = |request: &Request<'_>| match request {
+        Request::Lock {
             verb: Verb::Acquire { .. },
             ..
         } => Ok(Reply::Held {
             ttl: None,
             holder: "lh1:other:l".into(),
         }),
-        call => generous()(call),
+        request => generous()(request),
     };
     let engine = Fake::new(held, generous()).engine(LONG, Arc::clone(&clock) as Arc<dyn Clock>);
     let wait = || {

@@ -9,7 +9,7 @@ use crate::sync::Arc;
 
 /// A request to a node.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Call<'a> {
+pub(crate) enum Request<'a> {
     /// Finds out whether the node answers.
     Ping,
     /// Asks for one lock, or gives something of it up.
@@ -140,13 +140,13 @@ pub(crate) struct Adopt {
     pub(crate) last: u64,
 }
 
-impl Call<'_> {
+impl Request<'_> {
     /// Returns whether the call is about a lock that this process holds. Such a call must not be late: a lease would
     /// end, or others would wait for a lock that this process gives up.
     pub(crate) fn is_of_a_holder(&self) -> bool {
         match self {
-            Call::Lock { verb, .. } => !matches!(verb, Verb::Acquire { .. }),
-            Call::Renew(_) | Call::Release(_) => true,
+            Request::Lock { verb, .. } => !matches!(verb, Verb::Acquire { .. }),
+            Request::Renew(_) | Request::Release(_) => true,
             _ => false,
         }
     }

@@ -10,7 +10,7 @@ use crate::name::Target;
 use crate::sync::Arc;
 
 /// The parameters of one call.
-pub(crate) struct Request<'a> {
+pub(crate) struct AcquireCall<'a> {
     pub(crate) kind: LockKind,
     pub(crate) target: &'a Target,
     pub(crate) options: Options,
@@ -22,7 +22,7 @@ pub(crate) struct Request<'a> {
     pub(crate) cancel: Option<&'a Cancel>,
 }
 
-impl Request<'_> {
+impl AcquireCall<'_> {
     /// Returns whether the call must end: the manager is closed, or the token is cancelled. Locks no mutex.
     pub(super) fn is_over(&self, engine: &Engine) -> bool {
         engine.is_closed() || self.is_cancelled()
