@@ -50,7 +50,7 @@ use crate::core::timer_queue::{Numbered, TimerQueue, renewal_due};
 use crate::message::{Ask, LockKind, Renewal, Reply, Request, Verb};
 use crate::name::{LockKey, Target};
 use crate::random::{Rng, SystemRng};
-use crate::script::{ScriptRef, Wire};
+use crate::script::{ScriptRef, ScriptSettings};
 use crate::sync::Arc;
 
 const TERMS: Terms = Terms::new(Duration::from_secs(30), true);
@@ -138,7 +138,7 @@ fn queues(bench: &mut Criterion) {
         bench.bench_function(&name, |bench| {
             let mut queue = held(waiting);
             bench.iter(|| {
-                let Finish::HandedOn((Some((waiter, _)), _)) = queue.finish(1, NOW, Health::Good)
+                let Finish::GoesOn((Some((waiter, _)), _)) = queue.finish(1, NOW, Health::Good)
                 else {
                     unreachable!("there are fences for years");
                 };
@@ -168,8 +168,8 @@ fn attempts(bench: &mut Criterion) {
         terms: TERMS,
         until: Some(Time::NEVER),
         subscription: SubscriptionState::NotYet,
-        block: block(LockKind::Mutex, QUANTUM),
-        shareable_lease: None,
+        fence_block: block(LockKind::Mutex, QUANTUM),
+        shareable_owner: None,
         total_units: 1,
         crowded: false,
         delegates: 1,
@@ -253,7 +253,7 @@ fn leases(bench: &mut Criterion) {
 }
 
 fn calls(bench: &mut Criterion) {
-    let wire = Wire::new(Duration::from_mins(10), Duration::from_secs(1));
+    let script_settings = ScriptSettings::new(Duration::from_mins(10), Duration::from_secs(1));
     let key = LockKey::new("", "orders:42").expect("a name");
     let target = Target::from(key.clone());
     let owner = owner::generate(&Fixed, LABEL);
@@ -265,7 +265,7 @@ fn calls(bench: &mut Criterion) {
         units: 1,
         lease: TERMS.lease(),
         fences: 1,
-        shareable_lease: None,
+        shareable_owner: None,
         channel: None,
     };
     let verbs = [
@@ -285,7 +285,9 @@ fn calls(bench: &mut Criterion) {
             verb,
         };
         bench.bench_function(&format!("command/{name}: made and packed"), |bench| {
-            bench.iter(|| script::encode(&request, ScriptRef::Digest, &wire).get_packed_command());
+            bench.iter(|| {
+                script::encode(&request, ScriptRef::Digest, &script_settings).get_packed_command()
+            });
         });
     }
     let names = (0..200).map(|number| format!("orders:{number}"));
@@ -304,7 +306,8 @@ fn calls(bench: &mut Criterion) {
         .collect();
     bench.bench_function("command/renewal of 200: made and packed", |bench| {
         bench.iter(|| {
-            script::encode(&Request::Renew(&batch), ScriptRef::Digest, &wire).get_packed_command()
+            script::encode(&Request::Renew(&batch), ScriptRef::Digest, &script_settings)
+                .get_packed_command()
         });
     });
     bench.bench_function("reply/renewal of 200", |bench| {

@@ -95,7 +95,7 @@ pub enum Error {
         /// The owner that held the lock when this process last knew.
         holder: Option<Arc<str>>,
     },
-    /// The request did not reach the server, or the server did not reply in time, or it cannot carry the request out
+    /// The request did not reach the server, or the server did not reply in time, or it cannot execute the request
     /// now.
     Unavailable {
         /// The name of the lock, or `None` if the error concerns no single lock.

@@ -71,7 +71,7 @@ pub fn reply(value: &Value) {
         units: 1,
         lease: Duration::from_secs(1),
         fences: 50_000,
-        shareable_lease: None,
+        shareable_owner: None,
         channel: None,
     };
     let acquire = Verb::Acquire { ask, at_once: true };

@@ -250,8 +250,8 @@ macro_rules! guard {
 
             /// Releases the lock. Returns an error if the lock was lost before.
             ///
-            /// Blocks until Redis has replied. No request is sent if another thread of this process gets the lock in
-            /// memory. With [`background_release`](crate::Builder::background_release) the renewal thread sends the
+            /// Sends nothing if another thread of this process gets the lock, or takes it over by its own request.
+            /// Otherwise blocks until Redis has replied to a request, or to two if other processes wait. With [`background_release`](crate::Builder::background_release) the renewal thread sends the
             /// request, and this call does not block.
             ///
             /// # Errors
@@ -291,9 +291,10 @@ macro_rules! guard {
 guard! {
     /// A guard of a [`Mutex`](crate::Mutex). Dropping it releases the lock.
     ///
-    /// A drop never panics. It blocks for one request, which [`connect_timeout`](crate::Builder::connect_timeout) and
-    /// [`io_timeout`](crate::Builder::io_timeout) limit. If the request fails, the renewal thread repeats it until the
-    /// lease is over. No request is sent if the lock goes to another thread of this process in memory.
+    /// A drop never panics. It blocks for one request, or for two if other processes wait. Each is limited by
+    /// [`connect_timeout`](crate::Builder::connect_timeout) and [`io_timeout`](crate::Builder::io_timeout). If a request
+    /// fails, the renewal thread repeats it until Redis has replied, or must have dropped the key. Nothing is sent if
+    /// another thread of this process gets the lock, or takes it over.
     LockGuard
 }
 

@@ -130,7 +130,7 @@
 //! ACL SETUSER app on >PASSWORD resetkeys ~* resetchannels &leasehold:*
 //! ACL SETUSER app +ping +info +select +subscribe +eval +evalsha +get +getrange +exists +set +del +append +pttl +pexpire +time +hset +hget +hdel +zadd +zrem +zcard +zscore +zrange +publish
 //! ACL SETUSER app +hlen +zrangebyscore +pexpireat +pubsub|numsub
-//! ACL SETUSER app +lindex +llen +lrange +lpop +lset +ltrim +rpush +pexpire
+//! ACL SETUSER app +lindex +llen +lpop +lset +rpush +pexpire
 //! ACL SETUSER app +wait
 //! ACL SETUSER app +scan +type +strlen +zrangebyscore
 //! ```
@@ -157,7 +157,7 @@
 //! | level | records |
 //! | --- | --- |
 //! | error | a panic that this crate survived; a lock that stays held until its lease ends, because no thread could be started to release it |
-//! | warn | each loss, with fence and owner; a guard that is held for longer than [`warn_after`](Builder::warn_after); leases that cannot be renewed; a release that failed and is repeated; a server that may evict locks; a missing right to publish or subscribe |
+//! | warn | each loss, with fence and owner; a guard that is held for longer than [`warn_after`](Builder::warn_after); leases that cannot be renewed; a drop whose release failed, and is repeated; a server that may evict locks; a missing right to publish or subscribe |
 //! | info | the end of a time in which leases could not be renewed |
 //! | debug | a lock that is granted, waited for, handed to the next thread in memory, handed over to another process, or released; a new start of the connection that receives messages |
 //!

@@ -24,7 +24,7 @@ use crate::sync::Arc;
 /// The calling threads send their requests on connections from a pool. The renewal of leases has its own connection, and so
 /// has the subscription for messages. So any number of waiting threads does not delay them.
 ///
-/// The manager starts up to four threads, each when it is first needed. The threads for renewal and for deadlines end a
+/// The manager starts a thread that opens and closes connections, and up to four more, each when it is first needed. The threads for renewal and for deadlines end a
 /// while after the last lease. The threads for messages and for events end with the last clone and guard.
 ///
 /// Guards stay held when the last clone is dropped. They keep the manager's connections and threads alive.
@@ -277,7 +277,7 @@ impl LockManager {
     /// If several calls adopt one claim, exactly one of them gets a guard. Its fence is larger than the claim's. Nobody has held
     /// the lock in between, and waiters keep their places.
     ///
-    /// A call may be repeated. If Redis carried out the first request and only its reply was lost, a second call of the same
+    /// A call may be repeated. If Redis executed the first request and only its reply was lost, a second call of the same
     /// manager gets the lock. Without a second call, the lock ends with its lease.
     ///
     /// # Errors
@@ -336,7 +336,7 @@ impl LockManager {
     ///
     /// | it returns | if |
     /// | --- | --- |
-    /// | `true` | Redis has replied to every release |
+    /// | `true` | Redis has replied to every release that the renewal thread had to send |
     /// | `false` | `wait` was over before that |
     /// | `false` | the renewal thread gave up a release, because Redis must have dropped the key in the meantime, and has had no reply since |
     /// | `false` | this is a forked child |

@@ -25,9 +25,9 @@ impl ForkGuard {
     }
 
     /// Returns whether the calling process is a forked child of that process.
-    pub(crate) fn is_left(&self) -> bool {
+    pub(crate) fn is_in_child(&self) -> bool {
         match self {
-            // Of a copy, because a guard reports each fork only once.
+            // Asks a copy, because a guard reports each fork only once.
             Self::Counted(guard) => guard.clone().detected_fork(),
             Self::Pid(pid) => std::process::id() != *pid,
         }

@@ -57,7 +57,8 @@ pub struct Stats {
     /// Calls for a lock that ended in an error, after they had begun to wait or to ask Redis. An adoption is not
     /// counted.
     pub failed: u64,
-    /// Releases with which Redis gave the lock to the next in its queue.
+    /// Releases with which Redis gave the lock to the next in its queue, or left it free for others for a
+    /// [`poller_gap`](crate::Builder::poller_gap).
     pub handed_over: u64,
     /// Renewals that Redis confirmed, each of one lease. Extensions count too.
     pub renewed: u64,
@@ -73,9 +74,11 @@ pub struct Stats {
     pub lost_max_hold: u64,
     /// Guards that were held for longer than [`warn_after`](crate::Builder::warn_after).
     pub held_long: u64,
-    /// Releases that were sent again: of leases, and of owners that calls may have left in Redis when they ended.
+    /// Releases that the renewal thread sends again because a request failed, or had to wait too long for a connection: of
+    /// leases, and of owners that calls may have left in Redis when they ended.
     pub endings_repeated: u64,
-    /// Requests for locks and rate limiters, and those of operators. The commands that a new connection sends first do
+    /// Requests for locks and rate limiters, those of operators, and the PING of
+    /// [`Builder::build`](crate::Builder::build). The commands that a new connection sends first do
     /// not count.
     pub requests: u64,
     /// Events that were dropped because the listener was too slow, or because its thread could not be started.

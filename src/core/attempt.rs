@@ -1,12 +1,13 @@
 //! One process's way to a lock: it asks, queues, sleeps and asks again, until the lock is granted or nobody wants it.
 //!
-//! An attempt has one owner: the name under which Redis knows the attempt. It belongs to a name's queue in this
+//! An attempt has one owner at a time: the name under which Redis knows the attempt. After a failure that may leave the
+//! owner in Redis, it may go on under a new one. An attempt belongs to a name's queue in this
 //! process, not to a thread. A delegate that gives up hands the attempt to the next thread, with its place in the queue
 //! in Redis.
 //!
 //! | state | input | next state | step |
 //! | --- | --- | --- | --- |
-//! | `Ask` | go, woken | `AskSent` | send *acquire*: the first request may go before the queue, the others may not |
+//! | `Ask` | go, woken | `AskSent` | send *acquire*: a request may go before the queue, until one has put the owner into it |
 //! | `TakeOver` | go, woken | `TakeOverSent` | send *take-over* of the lease that this process's last guard ended |
 //! | `AskSent`, `TakeOverSent` | go, woken: the request was not written | as from `Ask`, `TakeOver` | the same |
 //! | `AskSent`, `TakeOverSent` | granted in time | `Granted` | done |
@@ -14,20 +15,20 @@
 //! | `AskSent`, `TakeOverSent` | the offered lease may be shared | `Ask` | done: the owner is not used |
 //! | `AskSent`, `TakeOverSent` | held | `Ask` | a try is done; a wait sleeps until a message, the holder's expiry, or its poll |
 //! | `AskSent`, `TakeOverSent` | held, and the subscription began or ended meanwhile | `Ask` | ask again at once: the queue has the wrong channel |
-//! | `AskSent`, `TakeOverSent` | held by the former owner, whose cancel is on its way | `Ask` | no answer: back off |
-//! | `AskSent`, `TakeOverSent` | other permits | `Ask` | done |
-//! | `AskSent`, `TakeOverSent` | failed, certainly not carried out | `Ask`, `TakeOver` | back off |
+//! | `AskSent`, `TakeOverSent` | held by the former owner, whose withdrawal is on its way | `Ask` | no answer: back off |
+//! | `AskSent`, `TakeOverSent` | the semaphore has another number of permits | `Ask` | done |
+//! | `AskSent`, `TakeOverSent` | failed, certainly not executed | `Ask`, `TakeOver` | back off |
 //! | `AskSent` | failed, outcome unknown | `Ask` | back off, ask under the same owner: asking is idempotent |
-//! | `AskSent` | failed after a part was carried out | `Ask` | the same |
+//! | `AskSent` | failed after a part was executed | `Ask` | the same |
 //! | `AskSent` | granted, but too few replicas confirmed it | `Ask`, new owner | abandon the owner, back off |
-//! | `TakeOverSent` | failed, outcome unknown or carried out in part | `Ask`, new owner | abandon both owners, back off |
-//! | any but `Granted` | go, woken, but the thread's time is over | the same | done: the next thread may carry the attempt on |
+//! | `TakeOverSent` | failed, outcome unknown or partly executed | `Ask`, new owner | abandon both owners, back off |
+//! | any but `Granted` | go, woken, but the thread's time is over | the same | done: the next thread may continue the attempt |
 //!
 //! Backing off means to sleep, unless the failure ends the attempt (the table in `patience`). An answer to another
 //! request counts as a failure of unknown outcome.
 //!
-//! An owner for which a release or a cancel was sent never asks again. An owner with a request of unknown outcome is
-//! *uncertain* until a lease has passed since the request was sent: Redis may still carry the request out. A thread
+//! An owner for which a release or a withdrawal was sent never asks again. An owner with a request of unknown outcome is
+//! *uncertain* until a lease has passed since the request was sent: Redis may still execute the request. A thread
 //! that ends such an owner repeats the ending until then ([`super::release_task`]).
 
 mod patience;
@@ -64,7 +65,7 @@ pub(crate) struct Attempt {
     units: u32,
     state: State,
     patience: Patience,
-    /// The owner before this one, if too few replicas confirmed its grant. Its key stays until its cancel.
+    /// The owner before this one, if too few replicas confirmed its grant. Its key stays until it is withdrawn.
     former_owner: Option<Arc<str>>,
     /// Former owners whose release has not begun.
     orphaned_owners: Vec<OrphanedOwner>,
@@ -126,7 +127,7 @@ impl Attempt {
         self.units == units
     }
 
-    /// Returns whether `holder` is the former owner, whose cancel is on its way. "Held" by that owner is no answer.
+    /// Returns whether `holder` is the former owner, whose withdrawal is on its way. "Held" by that owner is no answer.
     pub(crate) fn is_former_owner(&self, holder: &str) -> bool {
         self.former_owner.as_deref() == Some(holder)
     }
@@ -141,7 +142,7 @@ impl Attempt {
         std::mem::take(&mut self.orphaned_owners)
     }
 
-    /// Ends an attempt that nobody carries on. Returns the owners that may be left in Redis.
+    /// Ends an attempt that no thread continues. Returns the owners that may be left in Redis.
     pub(crate) fn abandon(mut self) -> Vec<OrphanedOwner> {
         match std::mem::replace(&mut self.state, State::Granted) {
             State::Ask(in_redis) | State::AskSent { in_redis, .. } => self.leave_behind(&in_redis),
@@ -223,14 +224,18 @@ impl Attempt {
             owner: Arc::clone(&self.owner),
             units: self.units,
             lease: context.terms.lease(),
-            fences: if expects_waiters { context.block } else { 1 },
+            fences: if expects_waiters {
+                context.fence_block
+            } else {
+                1
+            },
             // An owner in the queue waits its turn.
-            shareable_lease: context.shareable_lease.clone().filter(|_| !queued),
+            shareable_owner: context.shareable_owner.clone().filter(|_| !queued),
             channel: channel(context),
         };
         let request = Sent {
             fences: ask.fences,
-            offered: ask.shareable_lease.is_some(),
+            offered: ask.shareable_owner.is_some(),
             channel: ask.channel.clone(),
         };
         (ask, request)
@@ -251,11 +256,11 @@ impl Attempt {
                 rest,
                 contended,
             } => {
-                let settled = self.settle(state, sent, resent, context);
-                self.granted(settled, sent, (fence, rest, contended), context)
+                let noted = self.note_reply(state, sent, resent, context);
+                self.granted(noted, sent, (fence, rest, contended), context)
             }
             Reply::Shared if state.offers() => {
-                let Settled { in_redis, .. } = self.settle(state, sent, resent, context);
+                let NotedReply { in_redis, .. } = self.note_reply(state, sent, resent, context);
                 // Only an owner that is not in the queue offers a lease, and this answer puts none there.
                 let in_redis = InRedis {
                     queued: false,
@@ -264,12 +269,12 @@ impl Attempt {
                 (State::Ask(in_redis), Step::Shared)
             }
             Reply::Held { ttl, holder } => {
-                let settled = self.settle(state, sent, resent, context);
-                let step = self.held(&settled.request, ttl, &holder, context);
-                (State::Ask(settled.in_redis), step)
+                let noted = self.note_reply(state, sent, resent, context);
+                let step = self.held(&noted.request, ttl, &holder, context);
+                (State::Ask(noted.in_redis), step)
             }
             Reply::Differs(stored) => {
-                let Settled { in_redis, .. } = self.settle(state, sent, resent, context);
+                let NotedReply { in_redis, .. } = self.note_reply(state, sent, resent, context);
                 let kind = FailureKind::PermitsDiffer {
                     asked: context.total_units,
                     stored,
@@ -290,21 +295,21 @@ impl Attempt {
     }
 
     /// Notes that the request under way has an answer, whichever it is.
-    fn settle(
+    fn note_reply(
         &mut self,
         state: State,
         sent: Time,
         resent: bool,
         context: &StepContext<'_>,
-    ) -> Settled {
+    ) -> NotedReply {
         let (request, mut in_redis, from) = state.into_request();
-        // 1. Redis may carry a request out twice if it was sent twice.
+        // 1. Redis may execute a request twice if it was sent twice.
         if resent {
             let lease = context.terms.lease();
             in_redis.note(Uncertain::new(sent, sent + lease, lease));
         }
         // 2. Every answer to a take-over ends the old lease, and takes its unused fences back. But Redis may still
-        //    carry out an earlier request of the old owner.
+        //    execute an earlier request of the old owner.
         let has_taken_over = from.is_some();
         let uncertain = from.filter(|from| from.uncertain_until.is_some());
         self.orphaned_owners
@@ -312,7 +317,7 @@ impl Attempt {
                 give_back: None,
                 ..from
             }));
-        Settled {
+        NotedReply {
             request,
             in_redis,
             has_taken_over,
@@ -322,14 +327,14 @@ impl Attempt {
     /// Takes a grant in: its fence, the fences of further names, and whether others wait.
     fn granted(
         &mut self,
-        settled: Settled,
+        noted: NotedReply,
         sent: Time,
         (fence, rest, contended): (u64, Vec<u64>, bool),
         context: &StepContext<'_>,
     ) -> (State, Step) {
         let lease = context.terms.lease();
         let deadline = valid_until(sent, lease);
-        let mut in_redis = settled.in_redis;
+        let mut in_redis = noted.in_redis;
         // 1. The lease may be over already. Then leave its owner behind, and ask under another.
         if context.now >= deadline {
             in_redis.note(Uncertain::new(sent, sent + lease, lease));
@@ -341,12 +346,12 @@ impl Attempt {
         let grant = Grant {
             owner: Arc::clone(&self.owner),
             fence,
-            fences: settled.request.fences,
+            fences: noted.request.fences,
             rest,
             sent,
             deadline,
             // A lock that this process waited for is likely to have other waiters. A take-over would have found them.
-            contended: contended || (self.patience.is_contended() && !settled.has_taken_over),
+            contended: contended || (self.patience.is_contended() && !noted.has_taken_over),
             uncertain_until: in_redis
                 .uncertain_until()
                 .filter(|until| *until > context.now),
@@ -363,7 +368,7 @@ impl Attempt {
         holder: &str,
         context: &StepContext<'_>,
     ) -> Step {
-        // 1. The former owner holds the lock only until its cancel arrives. The failure before stands.
+        // 1. The former owner holds the lock only until its withdrawal arrives. The failure before stands.
         if self.is_former_owner(holder) {
             if let Some(failure) = self.patience.failure() {
                 return self.patience.back_off(failure, false, context);
@@ -402,7 +407,7 @@ impl Attempt {
         failure: &Failure,
         context: &StepContext<'_>,
     ) -> State {
-        // 1. Redis certainly carried nothing out: go on from the state before the request.
+        // 1. Redis certainly executed nothing: go on from the state before the request.
         let lease = context.terms.lease();
         let Some(until) = failure.uncertain_until(sent, lease) else {
             return state.before_request();
@@ -453,7 +458,7 @@ impl Attempt {
 }
 
 /// A request that was answered.
-struct Settled {
+struct NotedReply {
     request: Sent,
     in_redis: InRedis,
     /// Whether the request took a lease over.

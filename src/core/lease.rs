@@ -1,20 +1,19 @@
 //! The validity of a lease.
 //!
-//! The server keeps the key for `lease` from the moment at which it carried out the request. The holder counts from a
+//! The server keeps the key for `lease` from the moment at which it executed the request. The holder counts from a
 //! reading of the local clock *before* the request was sent. It subtracts the time by which two clocks may differ. So the
 //! guard ends before the key does.
 //!
-//! One atomic word holds the whole state of a lease, because three threads may change it. The guard's thread reads it,
-//! the renewal thread moves the deadline, and the watch thread ends the lease. A word of at least [`ENDINGS`] is the
+//! One atomic word holds the whole state of a lease, because several threads change it without a mutex. A word of at least [`ENDINGS`] is the
 //! deadline in nanoseconds. A smaller word is the way in which the lease ended.
 //!
 //! | from | to | by | condition |
 //! | --- | --- | --- | --- |
-//! | deadline | later deadline | a renewal | compare-and-set from a deadline that has not passed |
+//! | deadline | later deadline | a renewal, an extension | compare-and-set from a deadline that has not passed |
 //! | deadline | `Expired` | any thread that reads the status | the deadline has passed |
 //! | deadline | `Taken`, `Removed` | a renewal | Redis replied that the lease is gone |
 //! | deadline | `Ended` | the releasing thread | the deadline has not passed |
-//! | an ending | anything | no thread | endings are final |
+//! | ended in any way | anything | no thread | an end is final |
 //!
 //! A late renewal cannot revive a lease: the first thread that sees the deadline pass replaces it, and the renewal's
 //! compare-and-set then fails.
@@ -25,7 +24,7 @@ use crate::clock::Time;
 use crate::error::LostCause;
 use crate::sync::{AtomicU64, Ordering};
 
-/// The smallest deadline. Smaller words are endings. A real deadline, in nanoseconds, is always larger.
+/// The smallest deadline. Smaller words say how the lease ended. A real deadline, in nanoseconds, is always larger.
 const ENDINGS: u64 = 16;
 const ENDED: u64 = 1;
 const EXPIRED: u64 = 2;

@@ -1,6 +1,6 @@
 //! The decisions of a lock, without threads that block.
 //!
-//! Each function takes the present time as an argument, and returns what to do next. No module below this one has a
+//! Each function takes the present time as an argument, and returns what to do next. No module of `core` has a
 //! clock, a thread, a mutex or a socket. So a simulator can run the same code as the threads:
 //!
 //! * [`attempt`]: one process's way to a lock, from the first request to the grant;

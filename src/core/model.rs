@@ -35,9 +35,9 @@ enum Fate {
     NotSent,
     RequestLost,
     ReplyLost,
-    /// The request is carried out and answered. If the lock was granted, too few replicas have confirmed that.
+    /// The request is executed and answered. If the lock was granted, too few replicas have confirmed that.
     Unconfirmed,
-    /// The process gets no reply, and the server carries the request out later.
+    /// The process gets no reply, and the server executes the request later.
     Late(u64),
 }
 
@@ -50,7 +50,7 @@ enum Event {
     LetGo(usize, bool, Fate),
     /// A process that waits gives up.
     GiveUp(usize),
-    /// The delegate of a process gives up, and another thread carries its attempt on.
+    /// The delegate of a process gives up, and another thread continues its attempt.
     HandOn(usize, Fate),
     /// The subscription of a process begins or ends.
     Subscribe(usize, bool),
@@ -138,8 +138,8 @@ impl World {
         let failure =
             |outcome| Failure::plain(FailureKind::Unavailable, outcome, "a fault of the test");
         match fate {
-            Fate::Delivered => Ok(self.server.carry_out(verb, self.now)),
-            Fate::Unconfirmed => match self.server.carry_out(verb, self.now) {
+            Fate::Delivered => Ok(self.server.execute(verb, self.now)),
+            Fate::Unconfirmed => match self.server.execute(verb, self.now) {
                 Reply::Granted { .. } => {
                     let (wanted, confirmed) = (1, 0);
                     let kind = FailureKind::NotReplicated { wanted, confirmed };
@@ -150,7 +150,7 @@ impl World {
             Fate::NotSent => Err(failure(Outcome::NotExecuted)),
             Fate::RequestLost => Err(failure(Outcome::Unknown)),
             Fate::ReplyLost => {
-                self.server.carry_out(verb, self.now);
+                self.server.execute(verb, self.now);
                 Err(failure(Outcome::Unknown))
             }
             Fate::Late(ms) => {
@@ -170,7 +170,7 @@ impl World {
                 Some((time, _)) if *time <= end => {
                     let (time, verb) = self.late.remove(0);
                     self.now = self.now.max(time);
-                    self.server.carry_out(&verb, self.now);
+                    self.server.execute(&verb, self.now);
                 }
                 _ => break,
             }
@@ -237,8 +237,8 @@ impl World {
                     terms: Terms::new(LEASE, false),
                     until: Some(Time::NEVER),
                     subscription: self.processes[who].subscription.clone(),
-                    block: 5,
-                    shareable_lease: None,
+                    fence_block: 5,
+                    shareable_owner: None,
                     total_units: 1,
                     crowded: false,
                     delegates: 1,

@@ -1,7 +1,7 @@
 //! The threads of this process that want one name.
 //!
-//! A thread that wants a name enters its queue. The first thread that finds no seat is the *delegate*, the only thread
-//! of this process that asks Redis. The others wait behind it, first come, first served. A grant from Redis begins a
+//! A thread that wants a name enters its queue. The first thread that finds no seat, and may ask, is the *delegate*: the
+//! only thread of this process that asks Redis. The others wait behind it, first come, first served. A grant from Redis begins a
 //! *lease*. A lease goes from thread to thread in memory as long as its quantum, its fences and its health allow.
 //!
 //! | state | event | next state | the caller must |
@@ -14,9 +14,12 @@
 //! | asking | a delegate that waits fails with an error that ends its wait | idle | fail all threads behind it |
 //! | asking | a delegate that tries fails | asking / idle | fail the tries behind it; the next thread that waits asks |
 //! | held | a thread arrives that fits in | held | give it a turn, without a request |
+//! | held | a thread arrives that does not fit in, and the kind allows one lease | held | let it wait; a try gets "held" |
+//! | held | a thread arrives that does not fit in, and the kind allows several | held, asking | ask Redis |
 //! | held | a turn ends, the next thread may have the lease | held | hand the lease to it, without a request |
 //! | held | the last turn ends, threads wait | asking | let the first ask by *taking over* the lease |
 //! | held | the last turn ends, nobody waits | ending | release |
+//! | held | the last turn ends, and the lock is kept from all threads (`min_hold`) | ending | release it to nobody; then let the first thread ask |
 //! | held | the lease is lost | asking / idle | let the next thread ask anew |
 //! | ending | a thread arrives | ending | let it wait: the lock is still this process's |
 //! | ending | the release is over | asking / idle | let the first thread that waits ask |
@@ -44,7 +47,7 @@ use crate::config::Terms;
 use crate::core::ticket_queue::TicketQueue;
 use crate::message::{GiveBack, Sharing};
 
-use delegate::{DelegateRequest, LastAnswer};
+use delegate::{DelegateReply, DelegateRequest};
 pub(crate) use seats::{Seats, Turn};
 
 /// The queue of one name. `W` stands for a waiting thread, `T` for a lease.
@@ -92,7 +95,8 @@ pub(crate) trait HeldLease: Clone {
 pub(crate) enum Health {
     /// Held, renewed, on time.
     Good,
-    /// Still held, but not renewed, or late: the next thread asks Redis.
+    /// Still held, but not renewed, late, extended beyond its terms, detached, or not confirmed since a sign of lost
+    /// data: the next thread asks Redis.
     Poor,
     /// Still held, but kept from all threads for a while (`min_hold`): it is released, and then the next thread asks.
     KeptBack,
@@ -144,8 +148,8 @@ pub(crate) struct Begun<W, T> {
 pub(crate) enum Finish<W, T> {
     /// The lease was over before.
     Stale,
-    /// The lease goes on, in these threads too.
-    HandedOn(Entrants<W, T>),
+    /// The lease goes on: in the guards that share it still, and in these threads.
+    GoesOn(Entrants<W, T>),
     /// The lease has ended here; this thread asks Redis to let this process keep the lock.
     TakeOver(W, Option<GiveBack>),
     /// The lease has ended here, and nobody wants it: release it, then call [`Queue::ended`].
@@ -195,7 +199,7 @@ impl<W, T: HeldLease> Queue<W, T> {
                 }
             }
             if self.may_ask() {
-                self.asking = Some(DelegateRequest::new(params.units, LastAnswer::None));
+                self.asking = Some(DelegateRequest::new(params.units, DelegateReply::None));
                 return Arrival::Delegate;
             }
         }
@@ -270,9 +274,9 @@ impl<W, T: HeldLease> Queue<W, T> {
             return Vec::new();
         };
         asking.answer = if queued {
-            LastAnswer::Queued
+            DelegateReply::Queued
         } else {
-            LastAnswer::Held
+            DelegateReply::Held
         };
         let asking = *asking;
         self.take_tries(|units| asking.answers(units))
@@ -281,7 +285,7 @@ impl<W, T: HeldLease> Queue<W, T> {
     /// Notes that the delegate could not ask. Its last answer may not be true now.
     pub(crate) fn not_answered(&mut self) {
         if let Some(asking) = &mut self.asking {
-            asking.answer = LastAnswer::None;
+            asking.answer = DelegateReply::None;
         }
     }
 
@@ -291,7 +295,7 @@ impl<W, T: HeldLease> Queue<W, T> {
             GrantedTo::Delegate => self.asking = None,
             GrantedTo::OtherThread if self.asking.is_some() && !self.sharing.several => {
                 // In memory, the lease would go past the delegate, and past the waiters before the delegate in Redis.
-                seats.end_quantum(now);
+                seats.set_quantum_end(now);
             }
             GrantedTo::OtherThread => {}
         }
@@ -323,20 +327,20 @@ impl<W, T: HeldLease> Queue<W, T> {
         &mut self,
         number: u64,
         now: Time,
-        quantum_over: Time,
+        quantum_end: Time,
     ) -> Option<Begun<W, T>> {
         let index = self.position(number)?;
-        self.process_leases[index].end_quantum(quantum_over);
+        self.process_leases[index].set_quantum_end(quantum_end);
         let turn = self.process_leases[index].admit()?;
         self.asking = None;
         Some(self.admit_behind(index, turn, now))
     }
 
-    /// Ends a delegate that gives up. Returns the next thread, if any, which carries its attempt on.
+    /// Ends a delegate that gives up. Returns the next thread, if any, which continues its attempt.
     pub(crate) fn delegate_left(&mut self) -> Option<W> {
         let left = self.asking.take();
         debug_assert!(left.is_some(), "only a delegate leaves");
-        let next = self.next_delegate(LastAnswer::None)?;
+        let next = self.next_delegate(DelegateReply::None)?;
         // The answer belongs to the attempt. A thread that wants more or less begins a new attempt.
         if let (Some(asking), Some(left)) = (&mut self.asking, left) {
             if asking.units == left.units {
@@ -359,7 +363,7 @@ impl<W, T: HeldLease> Queue<W, T> {
         debug_assert!(self.asking.is_some());
         self.asking = None;
         let tries = self.take_tries(|_| true);
-        (tries, self.next_delegate(LastAnswer::None))
+        (tries, self.next_delegate(DelegateReply::None))
     }
 
     /// Ends a turn of lease `number`.
@@ -373,15 +377,15 @@ impl<W, T: HeldLease> Queue<W, T> {
         let give_back = seats.give_back();
         // 2. It goes on in the threads that have a turn, and a good one in those that wait.
         match health {
-            Health::Lost => return Finish::Lost(self.over(index, LastAnswer::None)),
+            Health::Lost => return Finish::Lost(self.over(index, DelegateReply::None)),
             Health::Good => {
                 let entrants = self.admit_waiting(index, now);
                 if entrants.0.is_some() || taken > 0 {
-                    return Finish::HandedOn(entrants);
+                    return Finish::GoesOn(entrants);
                 }
             }
             Health::Poor | Health::KeptBack if taken > 0 => {
-                return Finish::HandedOn((None, Vec::new()));
+                return Finish::GoesOn((None, Vec::new()));
             }
             Health::Poor => {}
             // Nobody asks before it is released, unless the kind allows several.
@@ -389,7 +393,7 @@ impl<W, T: HeldLease> Queue<W, T> {
         }
         // 3. It ends here, and the next thread asks to take it over. Until Redis answers that thread, this process
         //    holds the lock: a try need not ask.
-        if let Some(next) = self.over(index, LastAnswer::Held) {
+        if let Some(next) = self.over(index, DelegateReply::Held) {
             return Finish::TakeOver(next, give_back);
         }
         // 4. Nobody waits, or nobody may ask.
@@ -397,24 +401,24 @@ impl<W, T: HeldLease> Queue<W, T> {
         Finish::Release(give_back)
     }
 
-    /// Ends lease `number`, whose lease was lost. Returns the thread that asks anew, if the lease was not over yet and
+    /// Takes out lease `number`, which was lost. Returns the thread that asks anew, if the lease was not over yet and
     /// a thread waits.
     pub(crate) fn lost(&mut self, number: u64) -> Option<W> {
         let index = self.position(number)?;
-        self.over(index, LastAnswer::None)
+        self.over(index, DelegateReply::None)
     }
 
     /// Ends a release. Returns the thread that asks next.
     pub(crate) fn ended(&mut self) -> Option<W> {
         self.is_releasing = false;
-        self.next_delegate(LastAnswer::None)
+        self.next_delegate(DelegateReply::None)
     }
 
     /// After the first turn of a quantum: lets the waiting threads in for which there is room, and finds out which
     /// others are answered or ask next.
     fn admit_behind(&mut self, index: usize, turn: Turn<T>, now: Time) -> Begun<W, T> {
         let admitted = self.admit_waiting(index, now);
-        let next = self.next_delegate(LastAnswer::None);
+        let next = self.next_delegate(DelegateReply::None);
         let tried = if self.sharing.several {
             // Redis may have more of the lock: each try asks for itself.
             Vec::new()
@@ -454,13 +458,13 @@ impl<W, T: HeldLease> Queue<W, T> {
     }
 
     /// Takes a lease out. Returns the thread that asks next.
-    fn over(&mut self, index: usize, answer: LastAnswer) -> Option<W> {
+    fn over(&mut self, index: usize, answer: DelegateReply) -> Option<W> {
         self.process_leases.swap_remove(index);
         self.next_delegate(answer)
     }
 
     /// Makes the first thread that waits the delegate, if there may be one. `answer`: the last thing known of the lock.
-    fn next_delegate(&mut self, answer: LastAnswer) -> Option<W> {
+    fn next_delegate(&mut self, answer: DelegateReply) -> Option<W> {
         if !self.may_ask() {
             return None;
         }

@@ -1,19 +1,19 @@
 //! The end of a lease in Redis, and of an orphaned owner.
 //!
-//! The guard's thread sends the first request. The renewal thread repeats a request that failed until Redis must have
-//! dropped the key. The key may outlast the lease of the thread that ends it, because a lease can be extended. So the
+//! The guard's thread or the renewal thread sends the first request. The renewal thread repeats a request that failed
+//! until Redis must have dropped the key. The key may outlast the lease of the thread that ends it, because a lease can be extended. So the
 //! task takes over from its owner the time until which Redis may keep the key ([`OrphanedOwner::kept_until`]).
 //!
 //! | request | answer | next |
 //! | --- | --- | --- |
-//! | release | released, not owner | settled |
+//! | release | released, not owner | executed |
 //! | release | others wait | hand over, at once |
-//! | hand over, keep, cancel | released, not owner | settled |
+//! | hand over, keep, withdraw | released, not owner | executed |
 //! | keep | failed until the end of `min_hold` | release; hand over if there are fences to give back |
-//! | any | failed | the same again after a pause, until Redis must have dropped the key; then it is given up, and not settled |
+//! | any | failed | the renewal thread sends it again, at once and then after growing pauses, until Redis must have dropped the key; then the task is given up |
 //!
-//! Settled is not final while the owner is uncertain: Redis may carry out a request of unknown outcome after its
-//! release. So the owner is cancelled again and again until a lease has passed since that request was sent.
+//! "Executed" is not final while the owner is uncertain: Redis may execute an earlier acquire or take-over of unknown
+//! outcome after the release. So the owner is withdrawn again and again until a lease has passed since that request was sent.
 
 use std::time::Duration;
 
@@ -43,24 +43,25 @@ pub(crate) enum Next {
 #[derive(Debug)]
 pub(crate) struct ReleaseTask {
     verb: Verb,
-    /// Until when the answer "not there" is not final.
+    /// The time until which Redis may execute an earlier acquire or take-over of this owner. Until then no reply to a
+    /// release is final.
     uncertain_until: Option<Time>,
     /// When Redis must have dropped the key.
-    over: Time,
+    key_gone_at: Time,
     /// Until when the lock is kept from all processes (`min_hold`).
     min_hold_until: Option<Time>,
     pause: Duration,
     longest_pause: Duration,
     /// Whether an earlier request may have had its effect, which a later one then finds.
     repeated: bool,
-    settled: bool,
+    executed: bool,
     gone: Option<Gone>,
 }
 
 impl ReleaseTask {
     /// Makes a task that ends a lease. Its key lives for `lease`, or longer if the lease was extended.
     pub(crate) fn of_lease(
-        process_lease: OrphanedOwner,
+        ended: OrphanedOwner,
         contended: bool,
         now: Time,
         lease: Duration,
@@ -71,12 +72,12 @@ impl ReleaseTask {
             uncertain_until,
             kept_until,
             give_back,
-        } = process_lease;
+        } = ended;
         let verb = release(owner, units, give_back, contended);
         Self::new(verb, uncertain_until, kept_until, now, lease)
     }
 
-    /// Makes a task that ends an owner without a lease.
+    /// Makes a task that ends an owner on which no guard relies: of an attempt, or of a lease that was lost or taken over.
     pub(crate) fn of_orphaned_owner(
         orphaned_owner: OrphanedOwner,
         now: Time,
@@ -84,13 +85,13 @@ impl ReleaseTask {
     ) -> Self {
         let (owner, units) = (orphaned_owner.owner, orphaned_owner.units);
         let verb = match orphaned_owner.give_back {
-            // The owner had a lease. While the owner is uncertain, cancels follow.
+            // The owner had a lease. While the owner is uncertain, withdrawals follow.
             Some(_) => Verb::HandOver {
                 owner,
                 units,
                 give_back: orphaned_owner.give_back,
             },
-            None => Verb::Cancel { owner, units },
+            None => Verb::Withdraw { owner, units },
         };
         Self::new(
             verb,
@@ -110,16 +111,16 @@ impl ReleaseTask {
     ) -> Self {
         let uncertain_until = uncertain_until.filter(|uncertain_until| *uncertain_until > now);
         // A request that takes the lock at the last uncertain moment takes it for a lease from then.
-        let over = (uncertain_until.unwrap_or(now) + lease).max(kept_until.unwrap_or(now));
+        let key_gone_at = (uncertain_until.unwrap_or(now) + lease).max(kept_until.unwrap_or(now));
         Self {
             verb,
             uncertain_until,
-            over,
+            key_gone_at,
             min_hold_until: None,
             pause: FIRST_PAUSE,
-            longest_pause: LONGEST_PAUSE.max(over.since(now) / 60),
+            longest_pause: LONGEST_PAUSE.max(key_gone_at.since(now) / 60),
             repeated: false,
-            settled: false,
+            executed: false,
             gone: None,
         }
     }
@@ -127,7 +128,7 @@ impl ReleaseTask {
     /// Makes the task keep the lock from all processes until then.
     pub(crate) fn with_min_hold(mut self, until: Time, now: Time) -> Self {
         self.min_hold_until = Some(until);
-        self.over = self.over.max(until);
+        self.key_gone_at = self.key_gone_at.max(until);
         self.refresh_min_hold(now);
         self
     }
@@ -142,7 +143,7 @@ impl ReleaseTask {
         let Some(until) = self.min_hold_until else {
             return;
         };
-        if let Verb::Cancel { .. } = self.verb {
+        if let Verb::Withdraw { .. } = self.verb {
             return;
         }
         let (owner, units, give_back) = given_up(&self.verb);
@@ -166,20 +167,20 @@ impl ReleaseTask {
 
     /// Takes back the task of a lease for which no request was sent.
     pub(crate) fn unsent(self) -> OrphanedOwner {
-        debug_assert!(!self.repeated && !self.settled);
+        debug_assert!(!self.repeated && !self.executed);
         let (owner, units, give_back) = given_up(&self.verb);
         OrphanedOwner {
             owner,
             units,
             uncertain_until: self.uncertain_until,
-            kept_until: Some(self.over),
+            kept_until: Some(self.key_gone_at),
             give_back,
         }
     }
 
-    /// Returns whether Redis has carried out a request that ends the owner. Any further request is only a precaution.
-    pub(crate) fn is_settled(&self) -> bool {
-        self.settled
+    /// Returns whether Redis has executed a request that ends the owner. Any further request is only a precaution.
+    pub(crate) fn is_executed(&self) -> bool {
+        self.executed
     }
 
     /// Returns why the owner did not hold the lock, if the first reply was that it did not.
@@ -200,7 +201,7 @@ impl ReleaseTask {
             (Reply::NotOwner(gone), _) if !self.repeated && !resent => self.gone = Some(*gone),
             _ => {}
         }
-        self.settled = true;
+        self.executed = true;
         self.repeated = true;
         let Some(uncertain_until) = self
             .uncertain_until
@@ -208,16 +209,16 @@ impl ReleaseTask {
         else {
             return Next::Done;
         };
-        // A request that Redis carries out later may take the lock, and may also queue for it.
+        // A request that Redis executes later may take the lock, and may also queue for it.
         let (owner, units, _) = given_up(&self.verb);
-        self.verb = Verb::Cancel { owner, units };
+        self.verb = Verb::Withdraw { owner, units };
         Next::Later((now + self.next_pause()).min(uncertain_until))
     }
 
     /// Notes a failed request. `is_transient`: the server could only not be reached, so the next try comes soon.
     pub(crate) fn failed(&mut self, now: Time, is_transient: bool, rng: &dyn Rng) -> Next {
         self.repeated = true;
-        if now >= self.over {
+        if now >= self.key_gone_at {
             return Next::Done;
         }
         let mut pause = self.next_pause();
@@ -250,7 +251,7 @@ fn release(owner: Arc<str>, units: u32, give_back: Option<GiveBack>, contended: 
 /// Returns the parts of a request that ends an owner: the owner, its units, and its unused fences.
 fn given_up(verb: &Verb) -> (Arc<str>, u32, Option<GiveBack>) {
     let (owner, units, give_back) = match verb {
-        Verb::Release { owner, units } | Verb::Cancel { owner, units } => (owner, units, None),
+        Verb::Release { owner, units } | Verb::Withdraw { owner, units } => (owner, units, None),
         Verb::HandOver {
             owner,
             units,
@@ -313,7 +314,7 @@ mod tests {
             Next::Send
         );
         assert!(matches!(release_task.verb(), Verb::HandOver { .. }));
-        assert!(!release_task.is_settled());
+        assert!(!release_task.is_executed());
         assert_eq!(
             release_task.replied(at(2), &Reply::HandedOver, false),
             Next::Done
@@ -338,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn an_uncertain_owner_is_cancelled_until_a_lease_has_passed() {
+    fn an_uncertain_owner_is_withdrawn_until_a_lease_has_passed() {
         let mut release_task =
             ReleaseTask::of_orphaned_owner(orphaned_owner(Some(at(0) + LEASE)), at(0), LEASE);
         let mut now = at(0);
@@ -353,7 +354,7 @@ mod tests {
                 Next::Done => break,
                 Next::Send => panic!("nothing to hand over"),
             }
-            assert!(release_task.is_settled());
+            assert!(release_task.is_executed());
         }
         assert_eq!(now, at(0) + LEASE, "given up early");
         assert!((10..60).contains(&requests), "{requests} requests");
@@ -369,7 +370,7 @@ mod tests {
             now = later;
         }
         assert!(now >= at(0) + LEASE);
-        assert!(!release_task.is_settled());
+        assert!(!release_task.is_executed());
     }
 
     #[test]
@@ -395,7 +396,7 @@ mod tests {
                 now = later;
             }
             assert!(now >= kept_until, "given up early");
-            assert!(!release_task.is_settled());
+            assert!(!release_task.is_executed());
         }
     }
 
@@ -433,11 +434,11 @@ mod tests {
     fn a_lock_that_is_kept_back_gives_its_unused_fences_back() {
         let rng = SystemRng::new();
         let (until, unused) = (at(0) + LEASE, Some(GiveBack { used: 1, last: 9 }));
-        let process_lease = OrphanedOwner {
+        let ended = OrphanedOwner {
             give_back: unused,
             ..orphaned_owner(None)
         };
-        let release_task = ReleaseTask::of_lease(process_lease, true, at(0), LEASE);
+        let release_task = ReleaseTask::of_lease(ended, true, at(0), LEASE);
         let mut release_task = release_task.with_min_hold(until, at(0));
         let given_back = |release_task: &ReleaseTask| match release_task.verb() {
             Verb::Keep { give_back, .. } | Verb::HandOver { give_back, .. } => *give_back,
@@ -452,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn an_orphaned_owner_gives_its_fences_back_and_is_cancelled_while_uncertain() {
+    fn an_orphaned_owner_gives_its_fences_back_and_is_withdrawn_while_uncertain() {
         let unused = Some(GiveBack { used: 1, last: 9 });
         let left = OrphanedOwner {
             give_back: unused,
@@ -465,6 +466,6 @@ mod tests {
         }
         let next = release_task.replied(at(1), &Reply::Released, false);
         assert!(matches!(next, Next::Later(_)));
-        assert!(matches!(release_task.verb(), Verb::Cancel { .. }));
+        assert!(matches!(release_task.verb(), Verb::Withdraw { .. }));
     }
 }

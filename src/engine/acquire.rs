@@ -2,7 +2,8 @@
 //!
 //! 1. The thread enters the queue of the name ([`crate::core::queue`]). If this process has a lease with room for the
 //!    thread, the thread gets its guard, and sends no request.
-//! 2. If another thread of this process asks Redis, this thread waits ([`super::wait`]).
+//! 2. If another thread of this process asks Redis, this thread waits ([`super::wait`]). It also waits if this process
+//!    holds or is releasing the lock, and the kind allows a process only one lease.
 //! 3. Otherwise this thread is the *delegate* and asks Redis for all threads of this process ([`super::delegate`]).
 //! 4. A grant begins a lease of this process. The delegate gets the first guard of the lease. If the kind of lock
 //!    allows several guards at a time, threads that wait get guards too ([`super::grant`]).
@@ -16,7 +17,7 @@ use crate::engine::call::{AcquireCall, NotAcquired};
 use crate::engine::delegate::Delegate;
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::metrics::WaitMetrics;
-use crate::engine::process_lease::{Entry, Slot};
+use crate::engine::process_lease::{Entry, Mailbox};
 use crate::engine::wait::Waited;
 use crate::error::{Error, Result};
 use crate::sync::Arc;
@@ -53,29 +54,29 @@ impl Engine {
             terms: call.options.terms(),
             waits: call.until.is_some(),
         };
-        let mut slot = None;
+        let mut mailbox = None;
         let (entry, arrival) = self.names.with(call.kind, call.target, |entry, state| {
             let arrival = state.queue.arrive(
                 params,
                 arrived,
                 |process_lease| self.health(process_lease, arrived),
-                || Arc::clone(slot.insert(Slot::new())),
+                || Arc::clone(mailbox.insert(Mailbox::new())),
             );
             if matches!(arrival, Arrival::Delegate) {
-                state.forget_last();
+                state.forget_last_reply();
             }
             (Arc::clone(entry), arrival)
         });
         let guard = |turn, since| GuardInner::new(Arc::clone(self), turn, since, &call.options);
-        let attempt = match (arrival, slot) {
+        let attempt = match (arrival, mailbox) {
             (Arrival::Turn(turn), _) => {
                 metrics.granted(&turn, arrived, false);
                 return Ok(guard(turn, arrived));
             }
             (Arrival::Held, _) => return Err(self.held(&entry)),
-            (Arrival::Queued(ticket), Some(slot)) => {
+            (Arrival::Queued(ticket), Some(mailbox)) => {
                 metrics.waits(call, || self.holder(&entry.lock()));
-                match self.wait(call, &entry, ticket, &slot, arrived)? {
+                match self.wait(call, &entry, ticket, &mailbox, arrived)? {
                     Waited::Turn(turn, since) => {
                         metrics.granted(&turn, since, false);
                         return Ok(guard(turn, since));
@@ -83,9 +84,8 @@ impl Engine {
                     Waited::Delegate(attempt) => attempt,
                 }
             }
-            (Arrival::Delegate | Arrival::Queued(_), _) => {
-                Box::new(self.attempt(call, Attempt::new))
-            }
+            (Arrival::Queued(_), None) => unreachable!("a queued thread has its mailbox"),
+            (Arrival::Delegate, _) => Box::new(self.attempt(call, Attempt::new)),
         };
         Delegate::new(self, call, &entry, attempt, metrics).run()
     }

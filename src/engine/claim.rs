@@ -108,7 +108,7 @@ impl GuardInner {
     fn end_for_claim(&mut self) -> bool {
         match self.end_turn(Mode::Detach) {
             Ok((status, Some(_))) => {
-                self.engine.release_over(&self.process_lease.entry);
+                self.engine.let_next_thread_ask(&self.process_lease.entry);
                 matches!(status, LeaseStatus::Live(_))
             }
             Ok((_, None)) | Err(_) => false,

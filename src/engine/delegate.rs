@@ -2,7 +2,7 @@
 //!
 //! It drives an [`Attempt`], which decides without clock, thread or connection:
 //!
-//! 1. The delegate settles the releases of this name that the renewal thread has not sent yet ([`super::settle`]).
+//! 1. The delegate settles the releases of this name that the renewal thread has not sent yet ([`super::unsent_releases`]).
 //! 2. It checks whether the call must end: the manager is closed, or the token is cancelled.
 //! 3. The attempt decides: send a request, sleep, or end.
 //! 4. The delegate does that, and gives the attempt the result as the next [`Input`]. Then it repeats from step 2.
@@ -27,7 +27,7 @@ use crate::engine::Engine;
 use crate::engine::call::{AcquireCall, NotAcquired};
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::metrics::WaitMetrics;
-use crate::engine::names::Last;
+use crate::engine::names::LastReply;
 use crate::engine::process_lease::{Entry, ProcessLease, Signal, Turn};
 use crate::engine::wakeup::Waker;
 use crate::error::{Error, Failure, Result};
@@ -52,13 +52,13 @@ impl Engine {
             until: call.until,
             subscription: self.wakeup.subscription(now),
             // A lease with a `min_hold` is not handed to the next thread, so it needs one fence.
-            block: if call.options.min_hold.is_zero() {
+            fence_block: if call.options.min_hold.is_zero() {
                 fence::block(entry.kind, self.settings.quantum)
             } else {
                 1
             },
             total_units: entry.kind.total_units(),
-            shareable_lease: lease_to_share.map(|process_lease| self.owner_of(process_lease)),
+            shareable_owner: lease_to_share.map(|process_lease| self.owner_of(process_lease)),
             crowded: entry.lock().queue.is_crowded(),
             delegates: self.delegates(),
             outage_limit: self.settings.outage_limit,
@@ -78,7 +78,7 @@ pub(super) struct Delegate<'a, 'm> {
     metrics: &'a mut WaitMetrics<'m>,
     /// The registration under which a message wakes this thread, once there is one.
     waker: Option<Waker>,
-    /// Whether a message has come: Redis has handed the lock over to this owner, and the pickup window runs.
+    /// Whether a message has come. Redis may have handed the lock over to this owner, so that the pickup window runs.
     has_message: bool,
 }
 
@@ -121,7 +121,7 @@ impl<'a, 'm> Delegate<'a, 'm> {
                 return Err(Error::Closed.into());
             }
             if !has_result && self.call.is_cancelled() {
-                self.hand_on();
+                self.give_attempt_to_next();
                 return Err(Error::Cancelled.into());
             }
 
@@ -161,7 +161,7 @@ impl<'a, 'm> Delegate<'a, 'm> {
                         Some(failure) => self.call.failed(failure),
                         None => engine.held(self.entry),
                     };
-                    self.hand_on();
+                    self.give_attempt_to_next();
                     return Err(why);
                 }
                 Step::Failed(failure) => {
@@ -193,7 +193,7 @@ impl<'a, 'm> Delegate<'a, 'm> {
         let sent = engine.now();
         let is_over = || call.is_over(engine);
         let limits = Limits {
-            // The pickup window runs, so this request must not wait behind others for a connection.
+            // The pickup window may run, so this request must not wait behind others for a connection.
             has_priority: mem::take(&mut self.has_message),
             is_over: Some(&is_over),
             ..engine.limits(call.until)
@@ -268,11 +268,11 @@ impl<'a, 'm> Delegate<'a, 'm> {
     }
 
     /// Hands the attempt to the next thread. If there is none, ends the attempt, which leaves the queue in Redis.
-    fn hand_on(self) {
+    fn give_attempt_to_next(self) {
         drop(self.waker);
         let next = self.entry.lock().queue.delegate_left();
         match next {
-            Some(slot) => slot.send(Signal::Delegate(Some(self.attempt))),
+            Some(mailbox) => mailbox.send(Signal::Delegate(Some(self.attempt))),
             None => self.engine.abandon(self.call, self.entry, *self.attempt),
         }
     }
@@ -281,8 +281,8 @@ impl<'a, 'm> Delegate<'a, 'm> {
     fn end_all(self, why: &Signal) {
         drop(self.waker);
         let waiting = self.entry.lock().queue.failed();
-        for slot in waiting {
-            slot.send(match why {
+        for mailbox in waiting {
+            mailbox.send(match why {
                 Signal::Failed(failure) => Signal::Failed(failure.clone()),
                 _ => Signal::Closed,
             });
@@ -299,17 +299,17 @@ impl<'a, 'm> Delegate<'a, 'm> {
             let mut state = self.entry.lock();
             let (tries, next) = state.queue.try_failed();
             if next.is_some() {
-                state.forget_last();
+                state.forget_last_reply();
             }
             (tries, next)
         };
-        for slot in tries {
-            slot.send(Signal::Failed(why.clone()));
+        for mailbox in tries {
+            mailbox.send(Signal::Failed(why.clone()));
         }
         let waits = self.attempt.waits();
         engine.clean_up_after(self.entry, *self.attempt, lease);
         match next {
-            Some(slot) => slot.send(Signal::AfterTry { waits }),
+            Some(mailbox) => mailbox.send(Signal::AfterTry { waits }),
             None => engine.names.retire(self.entry),
         }
     }
@@ -318,7 +318,7 @@ impl<'a, 'm> Delegate<'a, 'm> {
 /// Notes that a request failed.
 fn note_failed(entry: &Entry, failure: &Failure) {
     let mut state = entry.lock();
-    state.note_last(Last::Failed(failure.clone()));
+    state.note_last_reply(LastReply::Failed(failure.clone()));
     state.queue.not_answered();
 }
 
@@ -329,7 +329,7 @@ fn note_held(entry: &Entry, now: Time, holder: &Arc<str>, is_queued: bool) {
         state.note_held(now, holder);
         state.queue.answered_held(is_queued)
     };
-    for slot in tries {
-        slot.send(Signal::Held);
+    for mailbox in tries {
+        mailbox.send(Signal::Held);
     }
 }

@@ -30,7 +30,7 @@ impl GuardInner {
         let (status, unreleased) = self.end_turn(Mode::Detach)?;
         if let LeaseStatus::Lost(cause) = status {
             if unreleased.is_some() {
-                self.engine.release_over(&self.process_lease.entry);
+                self.engine.let_next_thread_ask(&self.process_lease.entry);
             }
             return Err(Error::Lost(self.lost(cause)));
         }
@@ -42,7 +42,7 @@ impl GuardInner {
         let engine = Arc::clone(&self.engine);
         let entry = engine.names.pin(LockKind::Read, &writer.entry.target);
         let reader = engine.become_reader(writer, &entry, give_back);
-        engine.release_over(&writer.entry);
+        engine.let_next_thread_ask(&writer.entry);
         engine.names.unpin(&entry);
         let (turn, now) = match reader {
             Ok(Some(reader)) => reader,
@@ -77,7 +77,7 @@ impl Engine {
                 units: 1,
                 lease,
                 fences: 1,
-                shareable_lease: None,
+                shareable_owner: None,
                 channel: None,
             },
             from: self.owner_of(writer),

@@ -17,7 +17,7 @@ use crate::engine::Engine;
 use crate::engine::call::{AcquireCall, NotAcquired};
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::metrics::WaitMetrics;
-use crate::engine::process_lease::{Entry, ProcessLease, Signal, Slot, Turn};
+use crate::engine::process_lease::{Entry, Mailbox, ProcessLease, Signal, Turn};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::sync::{Arc, Ordering};
 
@@ -39,8 +39,8 @@ impl Engine {
             }
             Err(failure) => {
                 let waiting = entry.lock().queue.failed();
-                for slot in waiting {
-                    slot.send(Signal::Failed(failure.clone()));
+                for mailbox in waiting {
+                    mailbox.send(Signal::Failed(failure.clone()));
                 }
                 self.names.retire(entry);
                 Err(call.failed(failure))
@@ -62,12 +62,12 @@ impl Engine {
         let fences = Fences::granted(entry.kind, grant.fence, grant.fences);
         let process_lease = self.register_lease(entry, terms, units, grant)?;
         let now = self.now();
-        let quantum_over = now + self.settings.quantum;
-        let seats = Seats::new(Arc::clone(&process_lease), units, fences, quantum_over);
+        let quantum_end = now + self.settings.quantum;
+        let seats = Seats::new(Arc::clone(&process_lease), units, fences, quantum_end);
         let begun = {
             let mut state = entry.lock();
             // From here on the lease itself shows the holder. Only a delegate for more of the lock needs a newer reply.
-            state.forget_last();
+            state.forget_last_reply();
             let begun = state.queue.begin(seats, to, now);
             if !state.queue.is_crowded() {
                 state.forget_contention();
@@ -153,24 +153,24 @@ impl Engine {
         if process_lease.health(now) == Health::Lost {
             return None;
         }
-        let quantum_over = now + self.settings.quantum;
+        let quantum_end = now + self.settings.quantum;
         let begun = entry
             .lock()
             .queue
-            .reopened(process_lease.number, now, quantum_over)?;
+            .reopened(process_lease.number, now, quantum_end)?;
         metrics.granted(&begun.turn, now, true);
         Some(hand_out(begun, now))
     }
 }
 
 /// Sends a signal to each thread that gets a turn or a task. Returns the turn of the delegate, which needs no signal.
-fn hand_out(begun: Begun<Arc<Slot>, Arc<ProcessLease>>, now: Time) -> Turn {
+fn hand_out(begun: Begun<Arc<Mailbox>, Arc<ProcessLease>>, now: Time) -> Turn {
     let (first, rest) = begun.admitted;
-    for (slot, turn) in first.into_iter().chain(rest) {
-        slot.send(Signal::Turn(turn, now));
+    for (mailbox, turn) in first.into_iter().chain(rest) {
+        mailbox.send(Signal::Turn(turn, now));
     }
-    for slot in begun.tried {
-        slot.send(Signal::Held);
+    for mailbox in begun.tried {
+        mailbox.send(Signal::Held);
     }
     if let Some(next) = begun.next {
         next.send(Signal::Delegate(None));

@@ -55,7 +55,7 @@ impl GuardInner {
         let number = process_lease.guards.fetch_add(1, Ordering::Relaxed);
         let limited = Limited {
             process_lease: &process_lease,
-            guard_inner: number,
+            guard_number: number,
             fence,
             since,
         };
@@ -161,7 +161,7 @@ impl GuardInner {
         }
         self.is_listened_to.store(true, Ordering::Relaxed);
         self.process_lease.enlist(LossListener {
-            guard_inner: self.number,
+            guard_number: self.number,
             sender: sender.clone(),
             lost,
         });
@@ -200,7 +200,7 @@ impl GuardInner {
             .map_err(|failure| failure.into_error(name))?;
         let now = self.engine.now();
         match self.process_lease.renewed(sent, now, lease, &replies) {
-            LeaseStatus::Lost(_) => self.engine.watch.settle_now(&self.process_lease),
+            LeaseStatus::Lost(_) => self.engine.watch.handle_now(&self.process_lease),
             _ if replies.contains(&Renewed::Refused) => {
                 let words = "the server does not let this user renew this lock";
                 return Err(

@@ -26,14 +26,14 @@ pub(super) struct HoldLimits {
 /// | finished, exceeded | either event | the same: only the first event counts |
 pub(crate) struct HoldLimit {
     pub(crate) process_lease: Arc<ProcessLease>,
-    guard_inner: u32,
+    guard_number: u32,
     fence: u64,
     since: Time,
     action: Action,
     length: Duration,
     pub(crate) due: Time,
     /// The number of the limit in the watch thread's timer queue.
-    pub(crate) place: AtomicU64,
+    pub(crate) number: AtomicU64,
     state: AtomicU8,
 }
 
@@ -52,7 +52,7 @@ const EXCEEDED: u8 = 2;
 /// The data of a guard that its limits need.
 pub(super) struct Limited<'a> {
     pub(super) process_lease: &'a Arc<ProcessLease>,
-    pub(super) guard_inner: u32,
+    pub(super) guard_number: u32,
     pub(super) fence: u64,
     pub(super) since: Time,
 }
@@ -71,14 +71,14 @@ impl HoldLimits {
         let watch = |length: Duration, action| {
             let limit = Arc::new(HoldLimit {
                 process_lease: Arc::clone(guard.process_lease),
-                guard_inner: guard.guard_inner,
+                guard_number: guard.guard_number,
                 fence: guard.fence,
                 since: guard.since,
                 action,
                 length,
                 // The time counts from now, so that a thread that wakes late has all of it.
                 due: engine.now() + length,
-                place: AtomicU64::new(0),
+                number: AtomicU64::new(0),
                 state: AtomicU8::new(OPEN),
             });
             engine.watch.register_hold(&limit);
@@ -121,7 +121,7 @@ impl HoldLimits {
     pub(super) fn finish(&self, engine: &Engine) -> bool {
         let is_first = |limit: &Arc<HoldLimit>| {
             engine.watch.deregister_hold(limit);
-            limit.settle(FINISHED)
+            limit.decide(FINISHED)
         };
         self.warn_after.as_ref().map(is_first);
         self.max_hold.as_ref().is_none_or(is_first)
@@ -130,7 +130,7 @@ impl HoldLimits {
 
 impl HoldLimit {
     /// Sets the final state. Returns true for the first caller only.
-    fn settle(&self, how: u8) -> bool {
+    fn decide(&self, how: u8) -> bool {
         self.state
             .compare_exchange(OPEN, how, Ordering::AcqRel, Ordering::Acquire)
             .is_ok()
@@ -142,7 +142,7 @@ impl HoldLimit {
 
     /// Does the action, unless the guard has ended. Called by the watch thread when the time is over.
     pub(crate) fn exceed(&self, engine: &Arc<Engine>, now: Time) {
-        if !self.settle(EXCEEDED) {
+        if !self.decide(EXCEEDED) {
             return;
         }
         let held = now.since(self.since);
@@ -158,10 +158,10 @@ impl HoldLimit {
                 }
             }
             Action::End => {
-                // The guard reads lost from `settle` on. Count and notify the loss before the next thread gets the
+                // The guard reads lost from `decide` on. Count and notify the loss before the next thread gets the
                 // lock.
                 engine.count_end_at_max_hold(&self.process_lease, self.fence, held);
-                for listener in self.process_lease.withdraw(self.guard_inner) {
+                for listener in self.process_lease.remove_listeners(self.guard_number) {
                     listener.notify(LostCause::MaxHold);
                 }
                 engine.end_at_max_hold(&self.process_lease, now);

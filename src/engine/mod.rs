@@ -4,7 +4,8 @@
 //!
 //! | subject | module |
 //! | --- | --- |
-//! | a lock's way in | [`acquire`], then [`wait`] or [`delegate`], then [`grant`] |
+//! | a lock's way in | [`acquire`], then [`wait`] or [`delegate`] with [`unsent_releases`], then [`grant`] |
+//! | a call, and the reasons for which it gets no guard | [`call`] |
 //! | its way out | [`release`] |
 //! | the guard, and the lease that guards of one process share | [`guard_inner`], [`hold_limit`], [`process_lease`] |
 //! | the queues of the threads, by name | [`names`] |
@@ -17,9 +18,10 @@
 //!
 //! | thread | does | never | lives |
 //! | --- | --- | --- | --- |
-//! | `leasehold-renewal` | renews every lease, and repeats releases, on a dedicated connection | runs a caller's code | from the first lease or release task until it has had neither for a while |
+//! | `leasehold-renewal` | renews every lease, and repeats releases, on a dedicated connection | calls the listener | from the first lease or release task until it has had neither for a while |
 //! | `leasehold-watch` | ends each lease at its deadline, and sends the loss to the channels of `on_lost` | does I/O | from the first lease until it has had none for a while |
 //! | `leasehold-wakeup-0` | receives messages of Redis and wakes delegates, on a dedicated connection | calls scripts | from the first wait until the engine is dropped |
+//! | `leasehold-pool-0` | opens places of the pool, and closes idle connections | uses the engine | from `build` until the pool is dropped |
 //! | `leasehold-events` | calls the listener, and logs warnings | holds the engine | from the first event for the listener or the log until the engine is dropped and the queue is empty |
 //!
 //! # Lock order
@@ -34,7 +36,7 @@
 //! | 3 | [`watch::Watch`] | leases and guards, by the time at which they must end |
 //! | 3 | [`wakeup::Wakeup`] | the register of sleeping delegates |
 //! | 3 | [`process_lease::ProcessLease`] | the listeners for a loss, and other rare fields |
-//! | 3 | [`names::Slot`] | the signal for one waiting thread |
+//! | 3 | [`names::Mailbox`] | the signal for one waiting thread |
 //! | 3 | [`claim::Tried`] | the owners of adoptions without a clear reply |
 //! | 3 | [`events::Events`] | the listener, until the events thread takes it |
 //! | 3 | [`Cancel`](crate::Cancel) | the threads that a cancel unparks |
@@ -57,7 +59,7 @@ pub(crate) mod process_lease;
 mod rate_limiter;
 mod release;
 pub(crate) mod renewal;
-mod settle;
+mod unsent_releases;
 mod wait;
 pub(crate) mod wakeup;
 pub(crate) mod watch;
@@ -101,7 +103,7 @@ pub(crate) struct Engine {
     closed: AtomicBool,
     /// The number of delegates: threads that ask Redis, or sleep before they ask again.
     delegates: AtomicU64,
-    /// The process that made this engine. A forked child must not touch any other field.
+    /// The process that made this engine. A forked child locks no mutex of the engine, and uses no connection.
     fork_guard: ForkGuard,
     next_lease_number: AtomicU64,
     weak_self: Weak<Engine>,
@@ -145,7 +147,7 @@ impl Engine {
     /// Returns whether this process is a forked child. There a mutex may stay locked without end, and connections are
     /// shared with the parent. So a caller must check this before it uses any other part of the engine.
     pub(crate) fn is_forked(&self) -> bool {
-        self.fork_guard.is_left()
+        self.fork_guard.is_in_child()
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -210,8 +212,8 @@ impl Engine {
         for entry in self.names.all() {
             // No mutex is held while the signals are sent.
             let waiting = entry.lock().queue.close();
-            for slot in waiting {
-                slot.send(Signal::Closed);
+            for mailbox in waiting {
+                mailbox.send(Signal::Closed);
             }
         }
         self.wakeup.wake_all();

@@ -96,14 +96,14 @@ pub(crate) struct Entry<L> {
 
 /// The state of one name, guarded by the mutex of its entry.
 pub(crate) struct State<L> {
-    pub(crate) queue: Queue<Arc<Slot<L>>, L>,
+    pub(crate) queue: Queue<Arc<Mailbox<L>>, L>,
     /// The last replies and the pins, if there are any. Most names are only held, and have none.
     contention: Option<Box<ContentionInfo>>,
 }
 
 /// The last reply about a lock that this process does not hold.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum Last {
+pub(crate) enum LastReply {
     /// No reply yet, or none that may still be true.
     #[default]
     NoAnswer,
@@ -116,7 +116,7 @@ pub(crate) enum Last {
 #[derive(Debug, Default)]
 struct ContentionInfo {
     /// The last reply.
-    last: Last,
+    last: LastReply,
     /// The time and the holder of the last reply that the lock is held.
     last_held: Option<(Time, Arc<str>)>,
     /// The number of [`pin`](Names::pin) calls without their [`unpin`](Names::unpin).
@@ -131,7 +131,7 @@ impl ContentionInfo {
 }
 
 /// The place where a waiting thread receives its signal.
-pub(crate) struct Slot<L> {
+pub(crate) struct Mailbox<L> {
     thread: Thread,
     /// Whether the signal was sent, so that a thread that wakes without one locks no mutex.
     ready: AtomicBool,
@@ -284,27 +284,27 @@ impl<L: HeldLease> State<L> {
     }
 
     /// Returns the last reply about the lock.
-    pub(crate) fn last(&self) -> &Last {
+    pub(crate) fn last(&self) -> &LastReply {
         self.contention
             .as_ref()
-            .map_or(&Last::NoAnswer, |contention| &contention.last)
+            .map_or(&LastReply::NoAnswer, |contention| &contention.last)
     }
 
     /// Forgets the last reply, because it may not be true any more.
-    pub(crate) fn forget_last(&mut self) {
+    pub(crate) fn forget_last_reply(&mut self) {
         if let Some(contention) = &mut self.contention {
-            contention.last = Last::NoAnswer;
+            contention.last = LastReply::NoAnswer;
         }
     }
 
-    pub(crate) fn note_last(&mut self, last: Last) {
+    pub(crate) fn note_last_reply(&mut self, last: LastReply) {
         self.contention.get_or_insert_default().last = last;
     }
 
     /// Notes the reply, at `now`, that this owner holds the lock.
     pub(crate) fn note_held(&mut self, now: Time, holder: &Arc<str>) {
         let contention = self.contention.get_or_insert_default();
-        contention.last = Last::Held(Arc::clone(holder));
+        contention.last = LastReply::Held(Arc::clone(holder));
         contention.last_held = Some((now, Arc::clone(holder)));
     }
 
@@ -324,13 +324,13 @@ impl<L: HeldLease> State<L> {
     pub(crate) fn holder(&self, owner: impl FnOnce(&L) -> Arc<str>) -> Option<Arc<str>> {
         match (self.queue.process_lease(), self.last()) {
             (Some(lease), _) => Some(owner(lease)),
-            (None, Last::Held(holder)) => Some(Arc::clone(holder)),
+            (None, LastReply::Held(holder)) => Some(Arc::clone(holder)),
             (None, _) => None,
         }
     }
 }
 
-impl<L> Slot<L> {
+impl<L> Mailbox<L> {
     /// Makes a slot for the calling thread.
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {

@@ -23,7 +23,7 @@ use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 pub(crate) type Names = names::Names<Arc<ProcessLease>>;
 pub(crate) type Entry = names::Entry<Arc<ProcessLease>>;
 pub(crate) type State = names::State<Arc<ProcessLease>>;
-pub(crate) type Slot = names::Slot<Arc<ProcessLease>>;
+pub(crate) type Mailbox = names::Mailbox<Arc<ProcessLease>>;
 pub(crate) type Signal = names::Signal<Arc<ProcessLease>>;
 /// A guard's part in a lease of this process.
 pub(crate) type Turn = queue::Turn<Arc<ProcessLease>>;
@@ -42,9 +42,9 @@ pub(crate) struct ProcessLease {
     /// Whether Redis has answered that other processes wait for the lock.
     contended: AtomicBool,
     /// The time in the renewal thread's timer queue, in nanoseconds. Guarded by that queue's mutex.
-    pub(crate) renewal_place: AtomicU64,
+    pub(crate) renewal_due_ns: AtomicU64,
     /// The time in the watch thread's timer queue, in nanoseconds. Guarded by that queue's mutex.
-    pub(crate) watch_place: AtomicU64,
+    pub(crate) watch_due_ns: AtomicU64,
     /// Whether a release task was made for the keys that a lost lease may have left in Redis.
     is_cleaned_up: AtomicBool,
     /// The number for the next guard.
@@ -93,7 +93,7 @@ impl Numbered for Arc<ProcessLease> {
 
 /// A channel for the loss of one guard.
 pub(super) struct LossListener {
-    pub(super) guard_inner: u32,
+    pub(super) guard_number: u32,
     pub(super) sender: Sender<Lost>,
     /// The message. Its cause is a placeholder.
     pub(super) lost: Lost,
@@ -130,8 +130,8 @@ impl ProcessLease {
             terms,
             validity: AtomicLease::new(grant.deadline),
             contended: AtomicBool::new(grant.contended),
-            renewal_place: AtomicU64::new(0),
-            watch_place: AtomicU64::new(0),
+            renewal_due_ns: AtomicU64::new(0),
+            watch_due_ns: AtomicU64::new(0),
             is_cleaned_up: AtomicBool::new(false),
             guards: AtomicU32::new(0),
             is_extended: AtomicBool::new(kept_until.is_some()),
@@ -313,14 +313,14 @@ impl ProcessLease {
     }
 
     /// Removes and returns the channels for the loss of one guard.
-    pub(super) fn withdraw(&self, guard_inner: u32) -> Vec<LossListener> {
+    pub(super) fn remove_listeners(&self, guard_number: u32) -> Vec<LossListener> {
         match &mut *self.cold.lock() {
             Some(cold) => {
                 let all = mem::take(&mut cold.listeners).into_iter();
-                let (withdrawn, kept) =
-                    all.partition(|listener| listener.guard_inner == guard_inner);
+                let (removed, kept) =
+                    all.partition(|listener| listener.guard_number == guard_number);
                 cold.listeners = kept;
-                withdrawn
+                removed
             }
             None => Vec::new(),
         }

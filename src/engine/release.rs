@@ -1,20 +1,21 @@
 //! The way out: how a guard ends.
 //!
-//! 1. The guard's `max_hold` is settled: if the watch thread has ended the guard at that limit, this call returns
-//!    `Lost`.
+//! 1. If the watch thread has ended the guard at its `max_hold`, this call returns `Lost`. Otherwise that limit has no
+//!    effect any more.
 //! 2. The guard's loss listeners are removed, and the end of the guard is counted.
 //! 3. The thread locks the mutex of the name, and the queue decides ([`Finish`]). If the lease does not go on, it ends
 //!    in this process. Only after that may this process send a request that gives the lock away.
-//! 4. One request releases the lock in Redis, or hands it over to the next process. This thread sends the request and
-//!    waits for the reply. With `background_release` the renewal thread sends it ([`super::renewal`]).
-//! 5. If the request fails, the renewal thread repeats it until Redis has replied, or the key must have expired.
+//! 4. A request releases the lock in Redis. If other processes wait, a hand-over follows, or is sent in its place. This
+//!    thread sends the request and waits for the reply. With `background_release` the renewal thread sends it
+//!    ([`super::renewal`]).
+//! 5. If the request fails, the renewal thread repeats it until Redis has replied, or must have dropped the key.
 //! 6. If another thread waits, it becomes the delegate.
 //!
 //! The queue decides in step 3:
 //!
 //! | decision | the lease | next |
 //! | --- | --- | --- |
-//! | handed on | goes on | other guards share the lease still, or the next threads get guards in memory; no request is sent |
+//! | goes on | goes on | other guards share the lease still, or the next threads get guards in memory; no request is sent |
 //! | take over | ends | the next thread is the delegate; its first request ends the old owner in Redis too |
 //! | release | ends | steps 4 to 6 |
 //! | lost | was lost | the next thread asks Redis; the renewal thread releases the keys that may be left |
@@ -30,8 +31,8 @@ use crate::core::queue::{Finish, Health};
 use crate::core::release_task::{Next, ReleaseTask};
 use crate::engine::Engine;
 use crate::engine::guard_inner::GuardInner;
-use crate::engine::names::Last;
-use crate::engine::process_lease::{Entry, ProcessLease, Signal, Slot};
+use crate::engine::names::LastReply;
+use crate::engine::process_lease::{Entry, Mailbox, ProcessLease, Signal};
 use crate::error::{Error, Failure, LostCause, Result};
 use crate::logging;
 use crate::message::{GiveBack, Gone};
@@ -47,7 +48,7 @@ pub(super) enum Mode {
     Detach,
 }
 
-/// The part of an ended lease that is still in Redis.
+/// Says that the lock is still in Redis under an owner that has ended here: the caller must release or detach it.
 pub(super) struct Unreleased {
     /// The unused fences of the lease.
     pub(super) give_back: Option<GiveBack>,
@@ -106,7 +107,7 @@ impl GuardInner {
         }
         // Step 2 comes before the lock goes on: these listeners must not receive a loss of the next guard.
         let listeners = if self.is_listened_to.load(Ordering::Relaxed) {
-            self.process_lease.withdraw(self.number)
+            self.process_lease.remove_listeners(self.number)
         } else {
             Vec::new()
         };
@@ -131,7 +132,7 @@ impl Drop for GuardInner {
             Ok(()) | Err(Error::Closed | Error::Lost(_)) => {}
             Err(error) => {
                 logging::warning!(
-                    "a release failed and is repeated until the lease ends: {error:#}"
+                    "a release failed, and is repeated until Redis replies or has dropped the key: {error:#}"
                 );
             }
         }
@@ -141,7 +142,7 @@ impl Drop for GuardInner {
 impl Engine {
     /// Does step 3. Returns the status of the lease at its end. If an unreleased part is returned too, the caller must go
     /// on with [`release_now`](Engine::release_now), [`release_later`](Engine::release_later) or
-    /// [`release_over`](Engine::release_over).
+    /// [`let_next_thread_ask`](Engine::let_next_thread_ask).
     pub(super) fn end_turn(
         self: &Arc<Self>,
         process_lease: &Arc<ProcessLease>,
@@ -154,25 +155,25 @@ impl Engine {
             let now = now.max(self.now());
             let health = self.health_at_end(process_lease, now, mode);
             // Read the fence for the report of a loss before `finish` removes the lease from the queue.
-            let fence = match health {
-                Health::Lost => state.queue.fence(process_lease.number),
-                Health::Good | Health::Poor | Health::KeptBack => None,
-            };
+            let fence = state.queue.fence(process_lease.number);
             let finish = state.queue.finish(process_lease.number, now, health);
             let status = match finish {
-                Finish::HandedOn(..) => process_lease.validity.status(now),
+                Finish::GoesOn(..) => process_lease.validity.status(now),
                 _ => process_lease.validity.end(now),
             };
             if mode == Mode::Release && matches!(finish, Finish::TakeOver(..)) {
                 // Until the next thread has asked, other threads see this owner as the holder.
-                state.note_last(Last::Held(self.owner_of(process_lease)));
+                state.note_last_reply(LastReply::Held(self.owner_of(process_lease)));
             }
             (status, finish, fence, now)
         };
+        if !matches!(finish, Finish::GoesOn(..)) {
+            self.count_loss_once(process_lease, status, fence);
+        }
         let unreleased = match finish {
-            Finish::HandedOn((first, rest)) => {
-                for (slot, turn) in first.into_iter().chain(rest) {
-                    slot.send(Signal::Turn(turn, now));
+            Finish::GoesOn((first, rest)) => {
+                for (mailbox, turn) in first.into_iter().chain(rest) {
+                    mailbox.send(Signal::Turn(turn, now));
                 }
                 None
             }
@@ -197,8 +198,7 @@ impl Engine {
                 Some(Unreleased { give_back })
             }
             Finish::Lost(next) => {
-                self.count_loss_once(process_lease, status, fence);
-                self.hand_on(&process_lease.entry, next);
+                self.make_next_the_delegate(&process_lease.entry, next);
                 self.after_loss(process_lease, status);
                 None
             }
@@ -234,18 +234,18 @@ impl Engine {
     ) -> Result<Option<Gone>, Failure> {
         let release_task = self.release_task(process_lease, give_back, self.now());
         let result = self.send_release(&process_lease.entry, release_task, self.limits(None));
-        self.release_over(&process_lease.entry);
+        self.let_next_thread_ask(&process_lease.entry);
         result
     }
 
     /// Gives steps 4 and 5 to the renewal thread, and does step 6. A thread that asks for the name later takes the
-    /// release back, or waits for its first reply ([`super::settle`]).
+    /// release back, or waits for its first reply ([`super::unsent_releases`]).
     fn release_later(&self, process_lease: &ProcessLease, Unreleased { give_back }: Unreleased) {
         let entry = &process_lease.entry;
         let release_task = self.release_task(process_lease, give_back, self.now());
         // Reserve a place before step 6, so that the next thread finds it.
         let place = self.renewal.reserve(self.now(), entry, &release_task);
-        self.release_over(entry);
+        self.let_next_thread_ask(entry);
         self.renewal
             .add_background_release(self, entry, release_task, place);
     }
@@ -280,6 +280,7 @@ impl Engine {
             };
             match next {
                 Next::Send => {}
+                // The renewal thread sends the first repeat at once, and waits before each further one.
                 Next::Later(_) => {
                     self.stats.endings_repeated.add(1);
                     let gone = release_task.gone();
@@ -291,19 +292,19 @@ impl Engine {
         }
     }
 
-    /// Does step 6, after the release.
-    pub(super) fn release_over(&self, entry: &Arc<Entry>) {
+    /// Does step 6: lets the next thread ask. Called when the release is over, or is left out.
+    pub(super) fn let_next_thread_ask(&self, entry: &Arc<Entry>) {
         let next = entry.lock().queue.ended();
-        self.hand_on(entry, next);
+        self.make_next_the_delegate(entry, next);
     }
 
     /// Makes the next thread the delegate. If there is none, takes the name out of the table.
-    pub(super) fn hand_on(&self, entry: &Arc<Entry>, next: Option<Arc<Slot>>) {
+    pub(super) fn make_next_the_delegate(&self, entry: &Arc<Entry>, next: Option<Arc<Mailbox>>) {
         match next {
-            Some(slot) => {
+            Some(mailbox) => {
                 // The last reply may not be true any more.
-                entry.lock().forget_last();
-                slot.send(Signal::Delegate(None));
+                entry.lock().forget_last_reply();
+                mailbox.send(Signal::Delegate(None));
             }
             None => self.names.retire(entry),
         }
@@ -358,13 +359,13 @@ impl Engine {
             )
         };
         self.count_loss_once(process_lease, LeaseStatus::Lost(cause), fence);
-        self.hand_on(&process_lease.entry, next);
+        self.make_next_the_delegate(&process_lease.entry, next);
         self.renewal.deregister(process_lease);
         process_lease.announce(cause);
     }
 
-    /// Counts a loss, if `fence` is given. Only the thread that takes the lease out of its queue gets the fence, so
-    /// each loss is counted once.
+    /// Counts the loss of a lease, if it was lost and `fence` is given. Only the thread that takes the lease out of its
+    /// queue gets the fence, so each loss is counted once.
     fn count_loss_once(
         &self,
         process_lease: &ProcessLease,

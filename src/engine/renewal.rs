@@ -5,8 +5,8 @@
 //! | 1 | at the first lease: connects, and has the server load the script, so that a renewal takes one round trip |
 //! | 2 | takes a batch of leases that are due, or nearly due, out of the timer queue, and notes them as in flight |
 //! | 3 | sends the batch in one request |
-//! | 4 | puts each confirmed lease back at its next renewal, and each unconfirmed one at its retry; has the watch thread settle each lost lease; repeats from 2 until no lease is due |
-//! | 5 | sends the release tasks that are due, until one fails ([`release_tasks`]) |
+//! | 4 | puts each confirmed lease back at its next renewal, and each unconfirmed one at its retry; has the watch thread handle each lost lease; repeats from 2 until no lease is due |
+//! | 5 | sends the release tasks that are due, until the connection fails or a lease is due ([`release_tasks`]) |
 //! | 6 | sleeps until the next lease or release task is due, for at most a second |
 //!
 //! No error or panic makes the thread forget a lease or a release task. Before it sends a request, it notes the leases
@@ -50,7 +50,7 @@ use release_tasks::Job;
 pub(super) const BATCH: usize = 200;
 /// The number of leases that are put back while the mutex is held. Other threads wait for the mutex meanwhile.
 const AT_A_TIME: usize = 50;
-/// The value of `renewal_place` for a lease that is in flight.
+/// The value of `renewal_due_ns` for a lease that is in flight.
 const IN_FLIGHT: u64 = 0;
 /// The shortest sleep after a failure. It is short because other leases may be due, and it limits the load if the
 /// server is down.
@@ -76,7 +76,7 @@ struct State {
     timer: WorkerTimer,
     next_job: u64,
     /// The number of release tasks to which Redis has not replied yet.
-    unsettled: usize,
+    unexecuted: usize,
     /// Whether the thread has tried to connect for renewals.
     has_opened: bool,
     /// Whether a release task was given up without a reply, and Redis has not replied to any request since.
@@ -321,7 +321,7 @@ impl RenewalThread {
             LeaseStatus::Ended => None,
             LeaseStatus::Lost(_) => {
                 self.deregister(process_lease);
-                engine.watch.settle_now(process_lease);
+                engine.watch.handle_now(process_lease);
                 None
             }
         }
@@ -381,13 +381,13 @@ impl State {
 
     fn put(&mut self, process_lease: &Arc<ProcessLease>, due: Time) {
         process_lease
-            .renewal_place
+            .renewal_due_ns
             .store(due.as_nanos(), Ordering::Relaxed);
         self.leases.insert(due, Arc::clone(process_lease));
     }
 
     fn take(&mut self, process_lease: &ProcessLease) {
-        let due = Time::from_nanos(process_lease.renewal_place.load(Ordering::Relaxed));
+        let due = Time::from_nanos(process_lease.renewal_due_ns.load(Ordering::Relaxed));
         self.leases.remove((due, process_lease.number));
     }
 
@@ -398,7 +398,7 @@ impl State {
     /// | the lease has ended | its thread has set the status, and will not look for the lease here again |
     /// | [`renew_now`](RenewalThread::renew_now) was called for it | the lease has a place, and this reply may be older than that call |
     fn put_back(&mut self, process_lease: &Arc<ProcessLease>, due: Time) {
-        let is_in_flight = process_lease.renewal_place.load(Ordering::Relaxed) == IN_FLIGHT;
+        let is_in_flight = process_lease.renewal_due_ns.load(Ordering::Relaxed) == IN_FLIGHT;
         if is_in_flight && process_lease.validity.deadline().is_some() {
             self.put(process_lease, due);
         }
@@ -422,7 +422,7 @@ impl State {
                 lags.record(now.since(due));
                 keys += process_lease.keys().len();
                 process_lease
-                    .renewal_place
+                    .renewal_due_ns
                     .store(IN_FLIGHT, Ordering::Relaxed);
                 batch.push(process_lease);
             }

@@ -200,26 +200,26 @@ fn unreleasing() -> impl FnMut(&Request<'_>) -> Result<Reply, Failure> + Send {
     }
 }
 
-/// The time of a cancel, and its owner.
-type Cancelled = (Time, Arc<str>);
+/// The time of a withdrawal, and its owner.
+type Withdrawn = (Time, Arc<str>);
 
-/// Returns a script by which Redis never holds the lock of a released owner, and a receiver of the cancels.
+/// Returns a script by which Redis never holds the lock of a released owner, and a receiver of the withdrawals.
 fn finding_nothing() -> (
-    mpsc::Receiver<Cancelled>,
+    mpsc::Receiver<Withdrawn>,
     impl FnMut(&Request<'_>) -> Result<Reply, Failure> + Send,
 ) {
-    let (cancelled, cancels) = mpsc::channel();
+    let (withdrawn, withdrawals) = mpsc::channel();
     let dedicated_connection = move |request: &Request<'_>| {
         if let Request::Lock {
-            verb: Verb::Cancel { owner, .. },
+            verb: Verb::Withdraw { owner, .. },
             ..
         } = request
         {
-            cancelled.send((SystemClock.now(), Arc::clone(owner))).ok();
+            withdrawn.send((SystemClock.now(), Arc::clone(owner))).ok();
         }
         Ok(Reply::NotOwner(crate::message::Gone::Removed))
     };
-    (cancels, dedicated_connection)
+    (withdrawals, dedicated_connection)
 }
 
 fn unavailable() -> Failure {
@@ -310,7 +310,7 @@ fn a_lease_that_the_server_refuses_does_not_prevent_the_renewal_of_others() {
 fn a_grant_that_comes_too_late_is_given_back() {
     let clock = Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)));
     let late = Arc::clone(&clock);
-    let (cancelled, cancels) = mpsc::channel();
+    let (withdrawn, withdrawals) = mpsc::channel();
     let pool = move |_: &Request<'_>| {
         late.advance(SHORT);
         Ok(Reply::Granted {
@@ -321,7 +321,7 @@ fn a_grant_that_comes_too_late_is_given_back() {
     };
     let dedicated_connection = move |request: &Request<'_>| {
         if let Request::Lock { verb, .. } = request {
-            cancelled.send((*verb).clone()).ok();
+            withdrawn.send((*verb).clone()).ok();
         }
         Ok(Reply::Released)
     };
@@ -330,26 +330,26 @@ fn a_grant_that_comes_too_late_is_given_back() {
         .lock()
         .expect_err("the reply is later than the deadline");
     assert!(matches!(error, Error::Unavailable { .. }), "{error}");
-    let verb = cancels.recv_timeout(PATIENCE).expect("given back");
-    assert!(matches!(verb, Verb::Cancel { .. }));
+    let verb = withdrawals.recv_timeout(PATIENCE).expect("given back");
+    assert!(matches!(verb, Verb::Withdraw { .. }));
 }
 
 #[test]
 fn an_acquire_of_unknown_outcome_is_cancelled_until_a_lease_has_passed() {
-    let (cancels, dedicated_connection) = finding_nothing();
+    let (withdrawals, dedicated_connection) = finding_nothing();
     let engine = Fake::new(|_| Err(unavailable()), dedicated_connection)
         .engine(SHORT, Arc::new(SystemClock));
     let started = SystemClock.now();
     let error = mutex(Arc::clone(&engine), "name").try_lock();
     assert!(matches!(error, Err(Error::Unavailable { .. })));
-    let (first, owner) = cancels.recv_timeout(PATIENCE).expect("cancelled");
+    let (first, owner) = withdrawals.recv_timeout(PATIENCE).expect("withdrawn");
     let mut last = first;
     while last < started + SHORT {
-        let (at, again) = cancels.recv_timeout(PATIENCE).expect("cancelled again");
+        let (at, again) = withdrawals.recv_timeout(PATIENCE).expect("withdrawn again");
         assert_eq!(again, owner);
         last = at;
     }
-    // Redis has replied, so the close need not wait for the repeated cancels.
+    // Redis has replied, so the close need not wait for the repeated withdrawals.
     assert!(engine.close(PATIENCE));
 }
 

@@ -20,8 +20,8 @@ use crate::clock::Time;
 use crate::core::attempt::Attempt;
 use crate::engine::Engine;
 use crate::engine::call::{AcquireCall, NotAcquired};
-use crate::engine::names::Last;
-use crate::engine::process_lease::{Entry, Signal, Slot, State, Turn};
+use crate::engine::names::LastReply;
+use crate::engine::process_lease::{Entry, Mailbox, Signal, State, Turn};
 use crate::error::{Error, Failure, FailureKind, Outcome, Result};
 use crate::store::LEAST;
 use crate::sync::{Arc, thread};
@@ -45,10 +45,10 @@ impl Engine {
         call: &AcquireCall<'_>,
         entry: &Arc<Entry>,
         ticket: u64,
-        slot: &Slot,
+        mailbox: &Mailbox,
         arrived: Time,
     ) -> Result<Waited, NotAcquired> {
-        match self.signal(call, entry, ticket, slot, arrived)? {
+        match self.signal(call, entry, ticket, mailbox, arrived)? {
             Signal::Turn(turn, since) => Ok(Waited::Turn(turn, since)),
             Signal::Delegate(attempt) => {
                 let attempt = attempt.and_then(|attempt| {
@@ -82,7 +82,7 @@ impl Engine {
         call: &AcquireCall<'_>,
         entry: &Entry,
         ticket: u64,
-        slot: &Slot,
+        mailbox: &Mailbox,
         arrived: Time,
     ) -> Result<Signal, NotAcquired> {
         // A try waits for one reply to the delegate, so for at most the time limit of a request.
@@ -95,7 +95,7 @@ impl Engine {
         let mut is_taken_out = false;
         loop {
             // 1. A signal decides, if there is one.
-            if let Some(signal) = slot.take() {
+            if let Some(signal) = mailbox.take() {
                 return Ok(signal);
             }
             // 2. A cancelled thread leaves the queue. If it cannot, its signal is on the way.
@@ -122,7 +122,7 @@ impl Engine {
             }
             // Any request may take `LEAST`. So give the delegate's first request that time: without its reply, the
             // result of this wait would be an error.
-            if matches!(state.last(), Last::NoAnswer) && until < arrived + LEAST {
+            if matches!(state.last(), LastReply::NoAnswer) && until < arrived + LEAST {
                 until = arrived + LEAST;
                 continue;
             }
@@ -139,9 +139,9 @@ impl Engine {
             (_, Some(holder)) => NotAcquired::Held(Some(holder)),
             // This process holds the lock until Redis has executed the release.
             (_, None) if state.queue.is_releasing() => NotAcquired::Held(None),
-            (Last::Failed(failure), None) => call.failed(failure.clone()),
+            (LastReply::Failed(failure), None) => call.failed(failure.clone()),
             // The request in flight has no reply yet. But an earlier one may have got a reply during this wait.
-            (Last::NoAnswer | Last::Held(_), None) => match state.holder_since(arrived) {
+            (LastReply::NoAnswer | LastReply::Held(_), None) => match state.holder_since(arrived) {
                 Some(holder) => NotAcquired::Held(Some(holder)),
                 None => call.failed(Failure::plain(
                     FailureKind::Unavailable,

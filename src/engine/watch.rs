@@ -5,7 +5,7 @@
 //!
 //! | step | the thread |
 //! | --- | --- |
-//! | 1 | takes each due lease and each due limit of a guard out of its timer queue, and settles it by the table below |
+//! | 1 | takes each due lease and each due limit of a guard out of its timer queue, and handles it by the table below |
 //! | 2 | four times a second, looks ahead: puts each lease that would be due within a second, but was renewed since, back at its new time |
 //! | 3 | sleeps until the next lease or limit is due, for at most a second, so that it notices a resume from suspend |
 //!
@@ -62,7 +62,7 @@ struct State {
 
 impl Numbered for Arc<HoldLimit> {
     fn number(&self) -> u64 {
-        self.place.load(Ordering::Relaxed)
+        self.number.load(Ordering::Relaxed)
     }
 }
 
@@ -104,7 +104,7 @@ impl Watch {
     }
 
     /// Makes a lease due at once, because a renewal found it lost.
-    pub(crate) fn settle_now(&self, process_lease: &Arc<ProcessLease>) {
+    pub(crate) fn handle_now(&self, process_lease: &Arc<ProcessLease>) {
         let mut state = self.state.lock();
         if state.take(process_lease) {
             let now = Time::from_nanos(0);
@@ -117,7 +117,7 @@ impl Watch {
     /// registered.
     pub(crate) fn register_hold(&self, limit: &Arc<HoldLimit>) {
         let mut state = self.state.lock();
-        limit.place.store(state.next_hold, Ordering::Relaxed);
+        limit.number.store(state.next_hold, Ordering::Relaxed);
         state.next_hold += 1;
         state.holds.insert(limit.due, Arc::clone(limit));
         self.wake_for(&mut state, limit.due);
@@ -125,7 +125,7 @@ impl Watch {
 
     /// Takes a limit out of the timer queue, if it is there.
     pub(crate) fn deregister_hold(&self, limit: &HoldLimit) {
-        let number = limit.place.load(Ordering::Relaxed);
+        let number = limit.number.load(Ordering::Relaxed);
         self.state.lock().holds.remove((limit.due, number));
     }
 
@@ -160,7 +160,7 @@ impl Watch {
             // A panic does not end the thread: all other leases are still in the timer queue.
             let round = || {
                 // 1. Settle all that is due.
-                self.settle_due(&engine);
+                self.handle_all_due(&engine);
                 // 2. Look ahead, four times a second.
                 if engine.now() >= looks_at {
                     self.look_ahead(&engine);
@@ -188,7 +188,7 @@ impl Watch {
         let mut after = (Time::from_nanos(0), 0);
         while let Some(last) = self.put_back_moved(engine, after, until) {
             after = last;
-            self.settle_due(engine);
+            self.handle_all_due(engine);
         }
     }
 
@@ -220,10 +220,10 @@ impl Watch {
     }
 
     /// Settles all leases and limits that are due.
-    fn settle_due(&self, engine: &Arc<Engine>) {
+    fn handle_all_due(&self, engine: &Arc<Engine>) {
         loop {
             let now = engine.now();
-            // Unlock the mutex before anything is settled.
+            // Unlock the mutex before anything is handled.
             let (lease, hold) = {
                 let mut state = self.state.lock();
                 (state.leases.pop_due(now), state.holds.pop_due(now))
@@ -235,13 +235,13 @@ impl Watch {
                 limit.exceed(engine, now);
             }
             if let Some(process_lease) = lease {
-                self.settle(engine, &process_lease, now);
+                self.handle_due(engine, &process_lease, now);
             }
         }
     }
 
     /// Settles a due lease. Logs nothing, because a logger may block: the events thread logs the loss.
-    fn settle(&self, engine: &Arc<Engine>, process_lease: &Arc<ProcessLease>, now: Time) {
+    fn handle_due(&self, engine: &Arc<Engine>, process_lease: &Arc<ProcessLease>, now: Time) {
         loop {
             match process_lease.validity.status(now) {
                 LeaseStatus::Ended => return,
@@ -303,13 +303,13 @@ impl State {
 
     fn put(&mut self, process_lease: &Arc<ProcessLease>, at: Time) {
         process_lease
-            .watch_place
+            .watch_due_ns
             .store(at.as_nanos(), Ordering::Relaxed);
         self.leases.insert(at, Arc::clone(process_lease));
     }
 
     fn take(&mut self, process_lease: &ProcessLease) -> bool {
-        let at = Time::from_nanos(process_lease.watch_place.load(Ordering::Relaxed));
+        let at = Time::from_nanos(process_lease.watch_due_ns.load(Ordering::Relaxed));
         self.leases.remove((at, process_lease.number)).is_some()
     }
 }

@@ -40,7 +40,7 @@ pub(crate) enum FailureKind {
         asked: u32,
         stored: u32,
     },
-    /// Transient. Redis has carried the request out.
+    /// Transient. Redis has executed the request.
     NotReplicated {
         wanted: u32,
         confirmed: u32,
@@ -92,7 +92,7 @@ impl Failure {
         Self::plain(FailureKind::Unavailable, Outcome::Unknown, words)
     }
 
-    /// Returns until when Redis may still carry out the request that was sent at `sent`. Returns `None` if Redis has
+    /// Returns until when Redis may still execute the request that was sent at `sent`. Returns `None` if Redis has
     /// done nothing of it, and `sent` if it has done what it will do.
     pub(crate) fn uncertain_until(&self, sent: Time, lease: Duration) -> Option<Time> {
         match self.outcome {

@@ -70,12 +70,17 @@ impl Handle {
     }
 
     /// Acquires the lock. Blocks without a time limit.
-    fn wait(&self, kind: LockKind, units: u32) -> Result<GuardInner> {
+    fn acquire_without_limit(&self, kind: LockKind, units: u32) -> Result<GuardInner> {
         without_limit(self.acquire(self.target()?, kind, units, Some(Time::NEVER)))
     }
 
     /// Acquires the lock within `wait`. Returns `None` if it is held until then. A `wait` of zero is a try.
-    fn wait_for(&self, kind: LockKind, units: u32, wait: Duration) -> Result<Option<GuardInner>> {
+    fn acquire_within(
+        &self,
+        kind: LockKind,
+        units: u32,
+        wait: Duration,
+    ) -> Result<Option<GuardInner>> {
         within_limit(self.acquire(self.target()?, kind, units, self.until(wait)))
     }
 

@@ -80,7 +80,9 @@ impl Mutex {
     /// # Ok(()) }
     /// ```
     pub fn lock(&self) -> Result<LockGuard> {
-        self.handle.wait(LockKind::Mutex, 1).map(LockGuard::new)
+        self.handle
+            .acquire_without_limit(LockKind::Mutex, 1)
+            .map(LockGuard::new)
     }
 
     /// Acquires the lock if it is free. Returns `None` if it is held.
@@ -130,7 +132,7 @@ impl Mutex {
     /// # Ok(()) }
     /// ```
     pub fn try_lock_for(&self, wait: Duration) -> Result<Option<LockGuard>> {
-        let guard_inner = self.handle.wait_for(LockKind::Mutex, 1, wait)?;
+        let guard_inner = self.handle.acquire_within(LockKind::Mutex, 1, wait)?;
         Ok(guard_inner.map(LockGuard::new))
     }
 

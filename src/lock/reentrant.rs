@@ -80,7 +80,11 @@ impl ReentrantMutex {
     /// # Ok(()) }
     /// ```
     pub fn lock(&self) -> Result<ReentrantGuard> {
-        match self.enter(|| self.handle.wait(LockKind::Mutex, 1).map(Some))? {
+        match self.enter(|| {
+            self.handle
+                .acquire_without_limit(LockKind::Mutex, 1)
+                .map(Some)
+        })? {
             Some(guard) => Ok(guard),
             None => unreachable!("a wait without a time limit does not end while the lock is held"),
         }
@@ -125,7 +129,7 @@ impl ReentrantMutex {
     /// # Ok(()) }
     /// ```
     pub fn try_lock_for(&self, wait: Duration) -> Result<Option<ReentrantGuard>> {
-        self.enter(|| self.handle.wait_for(LockKind::Mutex, 1, wait))
+        self.enter(|| self.handle.acquire_within(LockKind::Mutex, 1, wait))
     }
 
     /// Acquires the lock before `deadline`. Returns `None` if it was held at Redis's last reply. Blocks as

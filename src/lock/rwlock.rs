@@ -70,7 +70,9 @@ impl RwLock {
     /// # Ok(()) }
     /// ```
     pub fn read(&self) -> Result<ReadGuard> {
-        self.handle.wait(LockKind::Read, 1).map(ReadGuard::new)
+        self.handle
+            .acquire_without_limit(LockKind::Read, 1)
+            .map(ReadGuard::new)
     }
 
     /// Acquires the lock as a reader if that needs no wait. Returns `None` if it needs one. Blocks for one request.
@@ -109,7 +111,7 @@ impl RwLock {
     /// # Ok(()) }
     /// ```
     pub fn try_read_for(&self, wait: Duration) -> Result<Option<ReadGuard>> {
-        let guard_inner = self.handle.wait_for(LockKind::Read, 1, wait)?;
+        let guard_inner = self.handle.acquire_within(LockKind::Read, 1, wait)?;
         Ok(guard_inner.map(ReadGuard::new))
     }
 
@@ -193,7 +195,9 @@ impl RwLock {
     /// # Ok(()) }
     /// ```
     pub fn write(&self) -> Result<WriteGuard> {
-        self.handle.wait(LockKind::Write, ALL).map(WriteGuard::new)
+        self.handle
+            .acquire_without_limit(LockKind::Write, ALL)
+            .map(WriteGuard::new)
     }
 
     /// Acquires the lock as the writer if that needs no wait. Returns `None` if it needs one. Blocks for one request.
@@ -232,7 +236,7 @@ impl RwLock {
     /// # Ok(()) }
     /// ```
     pub fn try_write_for(&self, wait: Duration) -> Result<Option<WriteGuard>> {
-        let guard_inner = self.handle.wait_for(LockKind::Write, ALL, wait)?;
+        let guard_inner = self.handle.acquire_within(LockKind::Write, ALL, wait)?;
         Ok(guard_inner.map(WriteGuard::new))
     }
 

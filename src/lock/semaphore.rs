@@ -195,7 +195,9 @@ impl Semaphore {
     /// ```
     pub fn acquire_many(&self, n: u32) -> Result<Permit> {
         self.check(n)?;
-        self.handle.wait(self.kind(), n).map(Permit::new)
+        self.handle
+            .acquire_without_limit(self.kind(), n)
+            .map(Permit::new)
     }
 
     /// Acquires `n` permits together if that needs no wait. Returns `None` if it needs one. Blocks for one request.
@@ -235,7 +237,7 @@ impl Semaphore {
     /// ```
     pub fn try_acquire_many_for(&self, n: u32, wait: Duration) -> Result<Option<Permit>> {
         self.check(n)?;
-        let guard_inner: Option<GuardInner> = self.handle.wait_for(self.kind(), n, wait)?;
+        let guard_inner: Option<GuardInner> = self.handle.acquire_within(self.kind(), n, wait)?;
         Ok(guard_inner.map(Permit::new))
     }
 

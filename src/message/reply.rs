@@ -17,7 +17,7 @@ pub(crate) enum Reply {
         contended: bool,
     },
     /// Not granted, but nobody waits: the caller may share the lease that it named in
-    /// [`Ask::shareable_lease`](super::Ask).
+    /// [`Ask::shareable_owner`](super::Ask).
     Shared,
     Held {
         /// How long the holder's lease still lasts. `None` if the key has no time to live, or less than a millisecond.

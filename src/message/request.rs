@@ -59,7 +59,7 @@ pub(crate) enum Verb {
     },
     /// Gives up a lock that has no known waiter.
     Release { owner: Arc<str>, units: u32 },
-    /// Gives the lock to the first waiter.
+    /// Gives up a lock and its unused fences. The lock goes to the first waiter, if there is one.
     HandOver {
         owner: Arc<str>,
         units: u32,
@@ -72,8 +72,8 @@ pub(crate) enum Verb {
         life: Duration,
         give_back: Option<GiveBack>,
     },
-    /// Gives up the lock or the place in the queue, whichever this owner has.
-    Cancel { owner: Arc<str>, units: u32 },
+    /// Withdraws an owner: gives up the lock or the place in the queue, whichever this owner has.
+    Withdraw { owner: Arc<str>, units: u32 },
 }
 
 /// The terms of a request for a lock.
@@ -86,7 +86,7 @@ pub(crate) struct Ask {
     /// The number of fences to reserve.
     pub(crate) fences: u64,
     /// An owner of this process. If nobody waits for the lock, the caller may share the lease of that owner instead.
-    pub(crate) shareable_lease: Option<Arc<str>>,
+    pub(crate) shareable_owner: Option<Arc<str>>,
     /// The channel on which a hand-over is published. `None` means that the caller does not queue for a held lock; an
     /// empty text means that it queues without a channel.
     pub(crate) channel: Option<Arc<str>>,
@@ -160,7 +160,7 @@ impl Verb {
             Self::Release { owner, .. }
             | Self::HandOver { owner, .. }
             | Self::Keep { owner, .. }
-            | Self::Cancel { owner, .. } => owner,
+            | Self::Withdraw { owner, .. } => owner,
         }
     }
 
@@ -171,7 +171,7 @@ impl Verb {
             Self::Release { .. }
             | Self::HandOver { .. }
             | Self::Keep { .. }
-            | Self::Cancel { .. } => false,
+            | Self::Withdraw { .. } => false,
         }
     }
 }

@@ -15,15 +15,15 @@
 //! | `operators` | the requests of operators about locks of any kind |
 //! | `reply` | the answers that several kinds share |
 //! | `text` | the texts of the scripts, and the arguments that several scripts share |
-//! | `wire` | the manager's settings that travel with the calls |
+//! | `script_settings` | the manager's settings that travel with the calls |
 
 use redis::Value;
 
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{Gone, LockKind, Reply, Request, Verb};
 
+pub(crate) use script_settings::ScriptSettings;
 pub(crate) use text::ScriptRef;
-pub(crate) use wire::Wire;
 
 mod multi;
 mod mutex;
@@ -31,25 +31,29 @@ mod operators;
 mod rate_limiter;
 mod renewal;
 mod reply;
+mod script_settings;
 mod share;
 mod text;
-mod wire;
 
-/// Returns the command that carries out a call.
-pub(crate) fn encode(request: &Request<'_>, by: ScriptRef, wire: &Wire) -> redis::Cmd {
+/// Returns the command that executes a request.
+pub(crate) fn encode(
+    request: &Request<'_>,
+    by: ScriptRef,
+    script_settings: &ScriptSettings,
+) -> redis::Cmd {
     match request {
         Request::Ping => redis::cmd("PING"),
         Request::Lock { kind, target, verb } => match kind {
-            LockKind::Mutex => mutex::command(target.first(), verb, by, wire),
+            LockKind::Mutex => mutex::command(target.first(), verb, by, script_settings),
             LockKind::Read | LockKind::Write | LockKind::Semaphore { .. } => {
-                share::command(*kind, target.first(), verb, by, wire)
+                share::command(*kind, target.first(), verb, by, script_settings)
             }
-            LockKind::Multi => multi::command(target.keys(), verb, by, wire),
+            LockKind::Multi => multi::command(target.keys(), verb, by, script_settings),
         },
         Request::Renew(batch) => renewal::command(batch, by),
         Request::Release(batch) => mutex::release_many(batch, by),
         Request::RateLimit { key, request } => rate_limiter::command(key, request, by),
-        Request::Adopt { key, adopt } => mutex::adopt(key, adopt, by, wire),
+        Request::Adopt { key, adopt } => mutex::adopt(key, adopt, by, script_settings),
         Request::Inspect { keys, named } => operators::inspect(keys, *named, by),
         Request::Scan {
             from,
@@ -75,7 +79,7 @@ pub(crate) fn decode(request: &Request<'_>, value: Value) -> Result<Reply, Failu
             Verb::Release { .. }
             | Verb::HandOver { .. }
             | Verb::Keep { .. }
-            | Verb::Cancel { .. } => reply::release(&value),
+            | Verb::Withdraw { .. } => reply::release(&value),
         },
         (Request::Renew(batch), value) => renewal::reply(batch.len(), &value),
         (Request::Release(batch), value) => mutex::replies(batch.len(), &value),
@@ -117,7 +121,7 @@ mod tests {
                 units: 1,
                 lease: Duration::from_nanos(10_000_001),
                 fences: 1,
-                shareable_lease: None,
+                shareable_owner: None,
                 channel: None,
             },
             at_once: true,
@@ -144,7 +148,7 @@ mod tests {
 
     #[test]
     fn names_and_owners_are_never_script_text() {
-        let wire = Wire::new(Duration::from_mins(10), Duration::from_secs(1));
+        let script_settings = ScriptSettings::new(Duration::from_mins(10), Duration::from_secs(1));
         let verb = acquire();
         let odd = target("'..redis.call('FLUSHALL')..'");
         let request = Request::Lock {
@@ -152,7 +156,7 @@ mod tests {
             target: &odd,
             verb: &verb,
         };
-        let command = encode(&request, ScriptRef::Text, &wire);
+        let command = encode(&request, ScriptRef::Text, &script_settings);
         let parts: Vec<_> = command
             .args_iter()
             .map(|part| match part {
@@ -169,9 +173,9 @@ mod tests {
     /// The server answers `TRYAGAIN` for a missing companion in a slot that is being moved.
     #[test]
     fn renewal_and_plain_release_declare_the_locks_key_alone() {
-        let wire = Wire::new(Duration::from_mins(10), Duration::from_secs(1));
+        let script_settings = ScriptSettings::new(Duration::from_mins(10), Duration::from_secs(1));
         let keys = |request: Request<'_>| {
-            let command = encode(&request, ScriptRef::Digest, &wire);
+            let command = encode(&request, ScriptRef::Digest, &script_settings);
             let count = command.args_iter().nth(2);
             match count {
                 Some(redis::Arg::Simple(count)) => String::from_utf8_lossy(count).into_owned(),

@@ -1,14 +1,19 @@
 //! The commands of the multi-lock.
 
+use super::script_settings::ScriptSettings;
 use super::text::{MULTI_ACQUIRE, MULTI_RELEASE, ScriptRef, ask, keep, of_waiters};
-use super::wire::Wire;
 use crate::message::{Ask, Verb};
 use crate::name::LockKey;
 
-pub(super) fn command(keys: &[LockKey], verb: &Verb, by: ScriptRef, wire: &Wire) -> redis::Cmd {
+pub(super) fn command(
+    keys: &[LockKey],
+    verb: &Verb,
+    by: ScriptRef,
+    script_settings: &ScriptSettings,
+) -> redis::Cmd {
     let acquire = |what: &Ask, from: &str| {
         let mut command = MULTI_ACQUIRE.with_companions(by, keys);
-        ask(&mut command, what, "take", wire);
+        ask(&mut command, what, "take", script_settings);
         command.arg(from);
         command
     };
@@ -17,7 +22,9 @@ pub(super) fn command(keys: &[LockKey], verb: &Verb, by: ScriptRef, wire: &Wire)
         Verb::Acquire { ask, .. } => acquire(ask, ""),
         Verb::TakeOver { ask, from, .. } => acquire(ask, from),
         Verb::Keep { owner, life, .. } => keep(keys, owner, 0, *life, None, by),
-        Verb::Release { owner, .. } | Verb::HandOver { owner, .. } | Verb::Cancel { owner, .. } => {
+        Verb::Release { owner, .. }
+        | Verb::HandOver { owner, .. }
+        | Verb::Withdraw { owner, .. } => {
             let mut command = MULTI_RELEASE.with_companions(by, keys);
             command.arg(&**owner);
             of_waiters(&mut command);

@@ -3,15 +3,20 @@
 use redis::Value;
 
 use super::reply;
+use super::script_settings::{ScriptSettings, ms};
 use super::text::{
-    MUTEX_ACQUIRE, MUTEX_ADOPT, MUTEX_HAND_OVER, MUTEX_QUANTUM, MUTEX_RELEASE, MUTEX_RELEASE_MANY,
-    ScriptRef, ask, give_back, keep, of_waiters,
+    MUTEX_ACQUIRE, MUTEX_ADOPT, MUTEX_HAND_OVER, MUTEX_RELEASE, MUTEX_RELEASE_MANY,
+    MUTEX_TAKE_OVER, ScriptRef, ask, give_back, keep, of_waiters,
 };
-use super::wire::{Wire, ms};
 use crate::message::{Adopt, GiveBack, PlainRelease, Reply, Verb};
 use crate::name::{Companion, LockKey};
 
-pub(super) fn command(key: &LockKey, verb: &Verb, by: ScriptRef, wire: &Wire) -> redis::Cmd {
+pub(super) fn command(
+    key: &LockKey,
+    verb: &Verb,
+    by: ScriptRef,
+    script_settings: &ScriptSettings,
+) -> redis::Cmd {
     let keys = std::slice::from_ref(key);
     let hand_over = |owner: &str, block: Option<GiveBack>, queued: bool| {
         let mut command = MUTEX_HAND_OVER.with_companions(by, keys);
@@ -19,8 +24,8 @@ pub(super) fn command(key: &LockKey, verb: &Verb, by: ScriptRef, wire: &Wire) ->
         give_back(&mut command, block);
         of_waiters(&mut command);
         command.arg(u8::from(queued));
-        // A cancel ends no lease, so it begins no gap.
-        wire.gap(&mut command, !queued);
+        // A withdrawal ends no lease, so it begins no gap.
+        script_settings.gap(&mut command, !queued);
         command
     };
     match verb {
@@ -28,9 +33,9 @@ pub(super) fn command(key: &LockKey, verb: &Verb, by: ScriptRef, wire: &Wire) ->
             let mut command = MUTEX_ACQUIRE.with_companions(by, keys);
             // A free mutex may be in a gap. This process must not take it then, because the gap is for clients that
             // poll.
-            let at_once = *at_once && wire.poller_gap.is_zero();
+            let at_once = *at_once && script_settings.poller_gap.is_zero();
             let how = if at_once { "take" } else { "poll" };
-            ask(&mut command, what, how, wire);
+            ask(&mut command, what, how, script_settings);
             command
         }
         Verb::TakeOver {
@@ -38,11 +43,11 @@ pub(super) fn command(key: &LockKey, verb: &Verb, by: ScriptRef, wire: &Wire) ->
             from,
             give_back: block,
         } => {
-            let mut command = MUTEX_QUANTUM.with_companions(by, keys);
-            ask(&mut command, what, "poll", wire);
+            let mut command = MUTEX_TAKE_OVER.with_companions(by, keys);
+            ask(&mut command, what, "poll", script_settings);
             command.arg(&**from);
             give_back(&mut command, *block);
-            wire.gap(&mut command, true);
+            script_settings.gap(&mut command, true);
             command
         }
         Verb::Release { owner, .. } => {
@@ -59,7 +64,7 @@ pub(super) fn command(key: &LockKey, verb: &Verb, by: ScriptRef, wire: &Wire) ->
             give_back: block,
             ..
         } => keep(keys, owner, 0, *life, *block, by),
-        Verb::Cancel { owner, .. } => hand_over(owner, None, true),
+        Verb::Withdraw { owner, .. } => hand_over(owner, None, true),
     }
 }
 
@@ -89,14 +94,19 @@ pub(super) fn replies(mutexes: usize, value: &Value) -> Option<Reply> {
     }
 }
 
-pub(super) fn adopt(key: &LockKey, adopt: &Adopt, by: ScriptRef, wire: &Wire) -> redis::Cmd {
+pub(super) fn adopt(
+    key: &LockKey,
+    adopt: &Adopt,
+    by: ScriptRef,
+    script_settings: &ScriptSettings,
+) -> redis::Cmd {
     let mut command = MUTEX_ADOPT.command(by, 2);
     command
         .arg(key.key())
         .arg(key.companion(Companion::Fence))
         .arg(&*adopt.owner)
         .arg(ms(adopt.lease))
-        .arg(ms(wire.fence_memory))
+        .arg(ms(script_settings.fence_memory))
         .arg(&*adopt.from)
         .arg(adopt.last);
     command

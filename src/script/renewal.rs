@@ -2,8 +2,8 @@
 
 use redis::Value;
 
+use super::script_settings::ms;
 use super::text::{RENEW, ScriptRef};
-use super::wire::ms;
 use crate::message::{Gone, LockKind, Renewal, Renewed, Reply};
 
 pub(super) fn command(batch: &[Renewal<'_>], by: ScriptRef) -> redis::Cmd {

@@ -1,7 +1,7 @@
 //! The commands of the kinds of which several owners have leases at the same time: readers and writers, and permits.
 
+use super::script_settings::ScriptSettings;
 use super::text::{SHARE_ACQUIRE, SHARE_RELEASE, ScriptRef, ask, give_back, keep, of_waiters};
-use super::wire::Wire;
 use crate::message::{Ask, GiveBack, LockKind, Verb};
 use crate::name::LockKey;
 
@@ -10,7 +10,7 @@ pub(super) fn command(
     key: &LockKey,
     verb: &Verb,
     by: ScriptRef,
-    wire: &Wire,
+    script_settings: &ScriptSettings,
 ) -> redis::Cmd {
     let keys = std::slice::from_ref(key);
     let how = match kind {
@@ -20,10 +20,10 @@ pub(super) fn command(
     };
     let acquire = |what: &Ask, from: &str, block: Option<GiveBack>| {
         let mut command = SHARE_ACQUIRE.with_companions(by, keys);
-        ask(&mut command, what, how, wire);
+        ask(&mut command, what, how, script_settings);
         command.arg(what.units).arg(kind.total_units()).arg(from);
         give_back(&mut command, block);
-        command.arg(what.shareable_lease.as_deref().unwrap_or_default());
+        command.arg(what.shareable_owner.as_deref().unwrap_or_default());
         command
     };
     let release = |owner: &str, units: u32, block: Option<GiveBack>, queued: bool| {
@@ -57,6 +57,6 @@ pub(super) fn command(
             life,
             give_back: block,
         } => keep(keys, owner, *units, *life, *block, by),
-        Verb::Cancel { owner, units } => release(owner, *units, None, true),
+        Verb::Withdraw { owner, units } => release(owner, *units, None, true),
     }
 }

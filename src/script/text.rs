@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use once_cell::sync::Lazy;
 
-use super::wire::{Wire, ms};
+use super::script_settings::{ScriptSettings, ms};
 use crate::message::{Ask, GiveBack};
 use crate::name::{Companion, LockKey};
 
@@ -25,24 +25,24 @@ macro_rules! script {
 
 pub(super) static MUTEX_ACQUIRE: Script = script!(
     "fence.lua",
-    "mutex_take.lua",
+    "mutex_acquire_free.lua",
     "value.lua",
     "queue.lua",
     "gap.lua",
-    "mutex_wait.lua"
+    "mutex_acquire.lua"
 );
-pub(super) static MUTEX_QUANTUM: Script = script!(
+pub(super) static MUTEX_TAKE_OVER: Script = script!(
     "fence.lua",
     "value.lua",
     "queue.lua",
     "gap.lua",
-    "mutex_quantum.lua",
-    "mutex_wait.lua"
+    "mutex_take_over.lua",
+    "mutex_acquire.lua"
 );
 pub(super) static MUTEX_RELEASE: Script = script!("value.lua", "mutex_release.lua");
 pub(super) static MUTEX_RELEASE_MANY: Script = script!("value.lua", "mutex_release_many.lua");
 pub(super) static MUTEX_HAND_OVER: Script =
-    script!("value.lua", "queue.lua", "gap.lua", "mutex_handover.lua");
+    script!("value.lua", "queue.lua", "gap.lua", "mutex_hand_over.lua");
 pub(super) static MUTEX_ADOPT: Script = script!("fence.lua", "value.lua", "mutex_adopt.lua");
 pub(super) static SHARE_ACQUIRE: Script = script!(
     "fence.lua",
@@ -60,7 +60,8 @@ pub(super) static MULTI_ACQUIRE: Script = script!(
     "gap.lua",
     "multi_acquire.lua"
 );
-pub(super) static MULTI_RELEASE: Script = script!("value.lua", "queue.lua", "multi_release.lua");
+pub(super) static MULTI_RELEASE: Script =
+    script!("value.lua", "queue.lua", "gap.lua", "multi_release.lua");
 pub(super) static RATE_LIMITER: Script = script!("rate_limiter.lua");
 pub(super) static INSPECT: Script = script!("value.lua", "inspect.lua");
 pub(super) static FORCE_RELEASE: Script =
@@ -132,15 +133,20 @@ pub(super) fn of_waiters(command: &mut redis::Cmd) {
 }
 
 /// Adds the arguments with which each acquiring script begins. `how` is the script's fifth argument.
-pub(super) fn ask(command: &mut redis::Cmd, ask: &Ask, how: &str, wire: &Wire) {
+pub(super) fn ask(
+    command: &mut redis::Cmd,
+    ask: &Ask,
+    how: &str,
+    script_settings: &ScriptSettings,
+) {
     command
         .arg(&*ask.owner)
         .arg(ms(ask.lease))
         .arg(ask.fences)
-        .arg(ms(wire.fence_memory))
+        .arg(ms(script_settings.fence_memory))
         .arg(how)
         .arg(ask.channel.as_deref().unwrap_or("-"))
-        .arg(ms(wire.pickup_window(ask.lease)));
+        .arg(ms(script_settings.pickup_window(ask.lease)));
     of_waiters(command);
 }
 

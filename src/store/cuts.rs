@@ -69,9 +69,7 @@ mod tests {
 
     #[test]
     fn a_server_that_loads_or_is_a_replica_is_a_sign() {
-        let answer = |dedicated_connection: &str| match redis::parse_redis_value(
-            dedicated_connection.as_bytes(),
-        ) {
+        let answer = |line: &str| match redis::parse_redis_value(line.as_bytes()) {
             Ok(redis::Value::ServerError(error)) => is_a_sign(|cuts| cuts.note_answer(&error)),
             other => panic!("{other:?}"),
         };

@@ -2,7 +2,7 @@
 //!
 //! | event | the request | noted as a sign of lost data |
 //! | --- | --- | --- |
-//! | the server answers with an error: see `refusal` | was certainly not carried out | for some codes |
+//! | the server answers with an error: see `refusal` | was not executed, or in part; the server will do no more of it | for some codes |
 //! | the other side closes the connection | unknown; sent once more if the connection was opened for an earlier call | yes |
 //! | any other error of input or output, such as a timeout | unknown | no |
 //! | an answer cannot be read | unknown | no |
@@ -19,11 +19,11 @@ use crate::sync::Arc;
 
 /// The failure of one request.
 pub(super) enum RequestError {
-    /// The server has certainly not carried it out.
-    Certain(Failure),
+    /// The server has answered with an error, and will do no more of the request; or the request was not sent.
+    Answered(Failure),
     /// The other side closed the connection.
     Closed(io::Error),
-    /// Any other fault of the connection. It is unknown whether the server carried the request out.
+    /// Any other fault of the connection. It is unknown whether the server executed the request.
     Broken(TransportError),
 }
 
@@ -37,7 +37,7 @@ impl RequestError {
 
     pub(super) fn into_failure(self, route: &Route) -> Failure {
         match self {
-            Self::Certain(failure) => failure,
+            Self::Answered(failure) => failure,
             Self::Closed(error) => route.broken(TransportError::Io(error)),
             Self::Broken(fault) => route.broken(fault),
         }

@@ -1,9 +1,9 @@
-//! A connection for calls. It opens when it is first used, and closes after an error of input or output.
+//! A connection for requests. It opens when it is first used, and closes after an error of input or output.
 //!
 //! 1. Without an open connection, the link connects and logs in (`login`).
-//! 2. It sends the call, naming the script by its digest. If the server does not have the script, it sends the text.
-//! 3. If a connection of an earlier call turns out to be closed, it does steps 1 and 2 once more. Every call may be
-//!    repeated. The answer then says that the call was sent twice.
+//! 2. It sends the request, naming the script by its digest. If the server does not have the script, it sends the text.
+//! 3. If a connection of an earlier request turns out to be closed, it does steps 1 and 2 once more. Every request may
+//!    be repeated. The answer then says that it was sent twice.
 //! 4. If replicas must confirm a grant or renewal, it asks for that (`confirm`).
 //!
 //! After an error of input or output, nothing more is sent on a connection: the next request could get a late answer to
@@ -13,12 +13,12 @@
 //!
 //! | link | connecting | a request |
 //! | --- | --- | --- |
-//! | the pool's | is part of the call's time limit, because a thread waits for the call | has the rest of that limit |
-//! | the renewal thread's | has `connect_timeout`, and `io_timeout` for the login, because no lease can be renewed before | has the call's limit, or two round trips if those take longer |
+//! | the pool's | is part of the time limit, because a thread waits for the reply | has the rest of that limit |
+//! | the renewal thread's | has `connect_timeout`, and `io_timeout` for the login, because no lease can be renewed before | has its limit, or two round trips if those take longer |
 //!
-//! The round trip is measured on the last requests. A request that reached its limit counts with the time that it took.
-//! Otherwise the link could give up again and again just before the answer comes: a new connection costs more round
-//! trips.
+//! No request takes longer than `io_timeout`. The round trip is measured on the last requests. A request that reached its
+//! limit counts with the time that it took. Otherwise the link could give up again and again just before the answer
+//! comes: a new connection costs more round trips.
 //!
 //! A link notes each sign that the server may have lost its data ([`Route::cuts`]). The signs are a connection that the
 //! other side closed or refused, and a server that is loading or has become a replica.
@@ -43,7 +43,7 @@ mod confirm;
 pub(crate) struct Link {
     route: Route,
     open: Option<Socket>,
-    /// The time of the last call.
+    /// The time of the last request.
     used: Instant,
     /// The measured round trip. `None` for a link of the pool, because each of its callers has a time limit.
     round_trip: Option<Duration>,
@@ -59,7 +59,7 @@ impl Link {
         }
     }
 
-    /// Makes a link for a single thread, which makes all calls on it.
+    /// Makes a link for a single thread, which sends all requests on it.
     pub(crate) fn dedicated(route: Route) -> Self {
         Self {
             round_trip: Some(Duration::ZERO),
@@ -78,7 +78,7 @@ impl Link {
         // lease would have no time for another round trip.
         let renewal = Request::Renew(&[]);
         let commands = [ScriptRef::Digest, ScriptRef::Text]
-            .map(|by| script::encode(&renewal, by, &self.route.wire));
+            .map(|by| script::encode(&renewal, by, &self.route.script_settings));
         let begun = Instant::now();
         let heard = |number, answer| match answer {
             Value::ServerError(error) if number > 0 => {
@@ -94,7 +94,7 @@ impl Link {
         Ok(())
     }
 
-    /// Carries out a call of the renewal thread within `limit`, or within two round trips if those take longer.
+    /// Sends a request of the renewal thread, and returns the reply, within `limit`, or within two round trips if those take longer.
     pub(crate) fn call_and_measure(
         &mut self,
         request: &Request<'_>,
@@ -115,8 +115,8 @@ impl Link {
         answer
     }
 
-    /// Carries out a call within a budget: sends it, sends it once more if the connection turns out to be closed, and
-    /// asks the replicas to confirm it if that is needed.
+    /// Sends a request, and returns the reply. Sends it once more if a connection of an earlier request turns out to be
+    /// closed. Asks the replicas to confirm a grant or renewal, if that is needed.
     pub(crate) fn call(
         &mut self,
         request: &Request<'_>,
@@ -144,7 +144,7 @@ impl Link {
             self.open = None;
         })?;
         if self.route.replicas > 0 && reply.is_gain() {
-            // The server has executed the call. If it was sent twice, the server may execute it once more, later.
+            // The server has executed the request. If it was sent twice, the server may execute it once more, later.
             self.confirm(budget).map_err(|failure| Failure {
                 outcome: if resent {
                     Outcome::Unknown
@@ -157,24 +157,24 @@ impl Link {
         Ok(Answer { reply, resent })
     }
 
-    /// Sends the call and reads the answer, connecting first if needed.
+    /// Sends the request and reads the answer, connecting first if needed.
     fn once(&mut self, request: &Request<'_>, budget: &mut Budget) -> Result<Value, RequestError> {
         let mut open = match self.open.take() {
             Some(open) => open,
             None if self.round_trip.is_some() => {
                 let open = connect(&self.route, &Budget::unlimited());
                 budget.started = Instant::now();
-                open.map_err(RequestError::Certain)?
+                open.map_err(RequestError::Answered)?
             }
-            None => connect(&self.route, budget).map_err(RequestError::Certain)?,
+            None => connect(&self.route, budget).map_err(RequestError::Answered)?,
         };
-        let (wire, io_timeout) = (&self.route.wire, self.route.io_timeout);
-        let command = script::encode(request, ScriptRef::Digest, wire);
+        let (script_settings, io_timeout) = (&self.route.script_settings, self.route.io_timeout);
+        let command = script::encode(request, ScriptRef::Digest, script_settings);
         let mut value = open
             .request(&command, budget.left(io_timeout))
             .map_err(RequestError::of)?;
         if matches!(&value, Value::ServerError(error) if error.code() == "NOSCRIPT") {
-            let command = script::encode(request, ScriptRef::Text, wire);
+            let command = script::encode(request, ScriptRef::Text, script_settings);
             value = open
                 .request(&command, budget.left(io_timeout))
                 .map_err(RequestError::of)?;
@@ -188,13 +188,13 @@ impl Link {
             if !moved && failure.kind != FailureKind::Denied {
                 self.open = Some(open);
             }
-            return Err(RequestError::Certain(failure));
+            return Err(RequestError::Answered(failure));
         }
         self.open = Some(open);
         Ok(value)
     }
 
-    /// Notes how long a call took. `is_cut` means that it reached its limit without an answer.
+    /// Notes how long a request took. `is_cut` means that it reached its limit without an answer.
     fn note_round_trip(&mut self, took: Duration, is_cut: bool) {
         let Some(round_trip) = &mut self.round_trip else {
             return;
@@ -214,7 +214,7 @@ impl Link {
         }
     }
 
-    /// Returns the time of the last call, which tells one link from another in tests.
+    /// Returns the time of the last request, which tells one link from another in tests.
     #[cfg(test)]
     pub(super) fn used(&self) -> Instant {
         self.used

@@ -4,16 +4,16 @@
 //! 2. AUTH and SELECT go out in one write, which is one round trip. Each is left out if it is not needed.
 //! 3. The first connection of a route asks the server about itself: see [`memory`].
 //!
-//! No request was sent yet. So a failure in any of these steps is certain: nothing was carried out.
+//! No request was sent yet. So a failure in any of these steps is certain: nothing was executed.
 
 use redis::Value;
 
 use crate::config::Server;
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::store::errors::RequestError;
-use crate::store::memory;
 use crate::store::refusal::{refusal, refused_database, refused_login};
 use crate::store::route::{Budget, Route};
+use crate::store::server_info;
 use crate::store::socket::{Socket, TransportError};
 use crate::sync::Ordering;
 
@@ -35,16 +35,16 @@ pub(super) fn connect(route: &Route, budget: &Budget) -> Result<Socket, Failure>
         match answered.map_err(RequestError::of)? {
             // In such a state, such as loading, the server answers no request.
             Value::ServerError(error) => match refusal(&route.server, error.clone()) {
-                failure if failure.is_transient() => Err(RequestError::Certain(failure)),
+                failure if failure.is_transient() => Err(RequestError::Answered(failure)),
                 _ => Ok(Value::ServerError(error)),
             },
             value => Ok(value),
         }
     };
-    let connected = match memory::ask_about_itself(&route.server.address, &mut ask) {
+    let connected = match server_info::ask_about_itself(&route.server.address, &mut ask) {
         Ok(None) => Ok(open),
         Ok(Some(mode)) => Err(Failure::unsupported(mode)),
-        Err(RequestError::Certain(failure)) => Err(failure),
+        Err(RequestError::Answered(failure)) => Err(failure),
         Err(RequestError::Closed(_) | RequestError::Broken(_)) => log_in_to_a_server(route, budget),
     };
     if connected.is_err() {
@@ -103,7 +103,7 @@ fn log_in(route: &Route, budget: &Budget) -> Result<Socket, Failure> {
     Ok(open)
 }
 
-/// Returns the same failure of a request that was certainly not carried out.
+/// Returns the same failure of a request that was certainly not executed.
 fn certain(failure: Failure) -> Failure {
     Failure {
         outcome: Outcome::NotExecuted,

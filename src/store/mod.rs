@@ -1,21 +1,21 @@
 //! The connections to Redis, and the calls on them.
 //!
-//! A *node* is one logical Redis that runs one script atomically. A *store* is one or more nodes and the vote over
-//! them. The floors above use the store only through the trait [`Store`]. So a store of another topology, or of a test,
-//! can replace the real one.
+//! A *node* is one logical Redis that runs one script atomically. The floors above use it only through the trait
+//! [`Store`]. So a store of several nodes, or of a test, can replace it. [`Store::has_slots`] is for such a store: the
+//! node of this version holds all keys, whatever their slots.
 //!
 //! | module | its subject |
 //! | --- | --- |
 //! | `node` | one server, and the store of one |
 //! | `pool` | the connections that all threads share |
-//! | `link` | one connection for calls |
+//! | `link` | one connection for requests |
 //! | `pubsub` | one connection that listens |
 //! | `login` | connecting and logging in, for both |
 //! | `route` | the way to a server: its address and time limits |
 //! | `errors` | the failures of a connection, and what each means for a request |
 //! | `refusal` | the error answers of a server, and what each means |
 //! | `cuts` | signs that a server has lost its data |
-//! | `memory` | the first question to a server: is it one master, and may it evict locks? |
+//! | `server_info` | the first question to a server: is it one master, and may it evict locks? |
 //! | `socket`, `tls` | bytes, with a time limit for each request and its answer |
 //! | `frame` | where an answer ends |
 
@@ -24,12 +24,12 @@ mod errors;
 pub(crate) mod frame;
 mod link;
 mod login;
-mod memory;
 pub(crate) mod node;
 mod pool;
 pub(crate) mod pubsub;
 mod refusal;
 mod route;
+mod server_info;
 mod socket;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
@@ -40,14 +40,14 @@ use crate::clock::Time;
 use crate::error::Failure;
 use crate::message::{Reply, Request};
 
-/// The limits of a call, in addition to the time limits of connecting and of input and output.
+/// The limits of a request, in addition to the time limits of connecting and of input and output.
 #[derive(Clone, Copy)]
 pub(crate) struct Limits<'a> {
     /// How long to wait for a free connection.
     pub(crate) checkout: Duration,
-    /// How long the whole call may take.
+    /// How long the request may take, with connecting.
     pub(crate) whole: Duration,
-    /// Whether the call goes before requests of threads that only ask for a lock. A holder's requests always do.
+    /// Whether it goes before requests of threads that only ask for a lock. A holder's requests always do.
     pub(crate) has_priority: bool,
     /// Returns whether the caller has ended the call. The wait for a connection calls it every [`LOOK_EVERY`].
     pub(crate) is_over: Option<&'a dyn Fn() -> bool>,
@@ -66,12 +66,12 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// result would be "unavailable" although the server would have granted the lock.
 pub(crate) const LEAST: Duration = Duration::from_millis(100);
 
-/// The reply to a call, and whether the call was sent twice.
+/// The reply to a request, and whether the request was sent twice.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     pub(crate) reply: Reply,
     /// Whether the request was sent twice, because the first connection turned out to be closed. The server may have
-    /// carried it out twice, or may carry out the first one later.
+    /// executed it twice, or may execute the first one later.
     pub(crate) resent: bool,
 }
 
@@ -90,18 +90,18 @@ pub(crate) enum PubSubEvent<'a> {
     Silence,
 }
 
-/// One or more nodes and the vote over them.
+/// The way of the floors above to Redis.
 pub(crate) trait Store: Send + Sync {
-    /// Carries out a call on a pooled connection. Blocks until there is a reply or a failure.
+    /// Sends a request on a pooled connection, and returns the reply. Blocks until there is a reply or a failure.
     fn call(&self, request: &Request<'_>, limits: Limits<'_>) -> Result<Answer, Failure>;
 
-    /// Returns whether a call about several names needs names that share a slot.
+    /// Returns whether all names of one request must share a slot.
     fn has_slots(&self) -> bool {
         false
     }
 
     /// Returns a connection outside the pool, for a single thread. So a thousand waiting threads that use up the pool
-    /// cannot delay that thread. It connects on its first call.
+    /// cannot delay that thread. It connects at its first request.
     fn dedicated_connection(&self) -> Box<dyn DedicatedConnection>;
 
     /// Returns when the store last saw a sign that a server may have lost its data: a connection that the other side
@@ -128,12 +128,12 @@ pub(crate) trait DedicatedConnection: Send {
     ///
     /// # Errors
     ///
-    /// Returns the reason why it could not connect. The next call tries again.
+    /// Returns the reason why it could not connect. The next request tries again.
     fn open(&mut self) -> Result<(), Failure> {
         Ok(())
     }
 
-    /// Carries out a call. On an open connection that takes at most `limit`, or two round trips of the link if those
-    /// take longer.
+    /// Sends a request, and returns the reply. On an open connection that takes at most `limit`, or two round trips of
+    /// the link if those take longer, but at most `io_timeout`.
     fn call(&mut self, request: &Request<'_>, limit: Duration) -> Result<Answer, Failure>;
 }

@@ -6,7 +6,7 @@ use crate::clock::Time;
 use crate::config::{Server, Settings};
 use crate::error::Failure;
 use crate::message::Request;
-use crate::script::Wire;
+use crate::script::ScriptSettings;
 use crate::store::link::Link;
 use crate::store::pool::Pool;
 use crate::store::pubsub;
@@ -34,8 +34,8 @@ impl Node {
 pub(super) fn route(server: Server, settings: &Settings) -> Route {
     Route {
         server: Arc::new(server),
-        wire: Arc::new(
-            Wire::new(settings.fence_memory, settings.io_timeout)
+        script_settings: Arc::new(
+            ScriptSettings::new(settings.fence_memory, settings.io_timeout)
                 .with_gap(settings.poller_gap, settings.quantum),
         ),
         connect_timeout: settings.connect_timeout,

@@ -5,7 +5,7 @@ use crate::error::{Failure, FailureKind, Outcome, ServerMode, on_a_line};
 
 /// Returns the failure that a server's error answer means.
 ///
-/// The server did not carry out the request, because the first commands of a script are those that can fail. But a
+/// The server did not execute the request, because the first commands of a script are those that can fail. But a
 /// script may fail half done for a reason that it does not expect, such as a command that this user may not run.
 ///
 /// The text is the server's, after its code. A server or proxy may quote the password in it, even long after the login.

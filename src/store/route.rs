@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::config::Server;
-use crate::script::Wire;
+use crate::script::ScriptSettings;
 use crate::store::cuts::Cuts;
 use crate::sync::{Arc, AtomicBool};
 
@@ -11,7 +11,7 @@ use crate::sync::{Arc, AtomicBool};
 #[derive(Clone, Debug)]
 pub(crate) struct Route {
     pub(crate) server: Arc<Server>,
-    pub(crate) wire: Arc<Wire>,
+    pub(crate) script_settings: Arc<ScriptSettings>,
     pub(crate) connect_timeout: Duration,
     pub(crate) io_timeout: Duration,
     /// How many replicas must confirm a grant or renewal.

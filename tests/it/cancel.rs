@@ -179,7 +179,7 @@ fn a_delegate_leaves_the_queue_in_redis() {
     nothing_is_left(&redis, "n");
 }
 
-/// A call inside of a request ends with that request. If the server carries the request out later, no orphan is left.
+/// A call inside of a request ends with that request. If the server executes the request later, no orphan is left.
 #[test]
 fn a_call_inside_of_a_request_ends_with_it() {
     let server = Server::start();

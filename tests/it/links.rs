@@ -79,7 +79,7 @@ impl ProxiedManager {
             self.lock(LONG).is_ok_and(|guard| guard.release().is_ok())
         });
         assert!(self.locks.close(PATIENCE), "something is left to send");
-        // A request that was given up may still arrive. The renewal thread cancels it until it can no longer arrive.
+        // A request that was given up may still arrive. The renewal thread withdraws its owner until it can no longer arrive.
         wait_until("nothing is left", || !self.redis.exists("n"));
     }
 }
@@ -154,7 +154,7 @@ fn giving_up(role: Role, fault: Fault) {
     // The last reply was "held", or it was lost.
     gave_up(waiting);
     assert!(begun.elapsed() < wait + CALL + SLACK);
-    // The renewal thread sends the cancel. It needs its connection for that.
+    // The renewal thread sends the withdrawal. It needs its connection for that.
     if role == Role::Renewal {
         proxied.proxy.heal();
     }

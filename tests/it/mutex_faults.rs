@@ -180,7 +180,7 @@ fn a_queue_of_another_type_leaves_no_orphan() {
     proxy.wait_until_struck(Role::Pool);
     assert!(redis.exists("n"), "it was not granted");
     proxy.heal();
-    wait_until("it is cancelled", || !redis.exists("n"));
+    wait_until("its owner is withdrawn", || !redis.exists("n"));
     assert_eq!(redis.get(&queue).as_deref(), Some("a string"));
 }
 

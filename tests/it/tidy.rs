@@ -348,7 +348,7 @@ fn every_script_documents_its_arguments_and_why_it_may_be_repeated() {
     assert_eq!(missing("script/a.lua", &late).len(), 4);
     assert_eq!(missing("script/queue.lua", good).len(), 1);
     assert_eq!(missing("script/queue.lua", "-- A\n-- Shared: b").len(), 1);
-    assert_eq!(missing("script/mutex_wait.lua", good).len(), 1);
+    assert_eq!(missing("script/mutex_acquire.lua", good).len(), 1);
 
     for (path, text) in files("lua") {
         assert_eq!(missing(&path, &text), [""; 0], "{path}");
@@ -367,7 +367,7 @@ fn missing(path: &str, text: &str) -> Vec<&'static str> {
         // Parts of several scripts.
         "fence.lua" | "value.lua" | "queue.lua" | "gap.lua" | "share.lua" => &["-- Shared: "],
         // The second half of other scripts.
-        "mutex_wait.lua" => &["KEYS, ARGV and reply as in mutex_take.lua"],
+        "mutex_acquire.lua" => &["KEYS, ARGV and reply as in mutex_acquire_free.lua"],
         _ => &["KEYS", "ARGV", "Reply", "dempotent because"],
     };
     wanted

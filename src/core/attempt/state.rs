@@ -35,9 +35,9 @@ pub(super) struct InRedis {
 /// Requests of unknown outcome.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Uncertain {
-    /// Until when Redis may carry one of them out.
+    /// Until when Redis may execute one of them.
     pub(super) until: Time,
-    /// Until when Redis may keep the lock for the owner, if it carries one out.
+    /// Until when Redis may keep the lock for the owner, if it executes one.
     pub(super) kept_until: Time,
 }
 
@@ -128,11 +128,11 @@ impl InRedis {
 }
 
 impl Uncertain {
-    /// A request that was sent at `sent`, and that Redis may carry out until `until`.
+    /// A request that was sent at `sent`, and that Redis may execute until `until`.
     pub(super) fn new(sent: Time, until: Time, lease: Duration) -> Self {
         Self {
             until,
-            // Carried out at the last moment, the request takes the lock for a lease from then.
+            // Executed at the last moment, the request takes the lock for a lease from then.
             kept_until: sent + lease * 2,
         }
     }

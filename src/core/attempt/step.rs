@@ -20,9 +20,9 @@ pub(crate) struct StepContext<'a> {
     pub(crate) until: Option<Time>,
     pub(crate) subscription: SubscriptionState,
     /// How many fences a grant reserves if the lease will go to other threads.
-    pub(crate) block: u64,
+    pub(crate) fence_block: u64,
     /// A lease of this process that more threads may share, if no other process waits.
-    pub(crate) shareable_lease: Option<Arc<str>>,
+    pub(crate) shareable_owner: Option<Arc<str>>,
     /// The number of units of the lock.
     pub(crate) total_units: u32,
     /// Whether other threads of this process wait.
@@ -41,7 +41,7 @@ pub(crate) struct StepContext<'a> {
 pub(crate) enum Input {
     /// A thread begins to drive the attempt.
     Go,
-    /// The request that was sent at this time was answered. `resent`: Redis may carry it out twice.
+    /// The request that was sent at this time was answered. `resent`: Redis may execute it twice.
     Replied {
         sent: Time,
         reply: Reply,
@@ -86,7 +86,7 @@ pub(crate) struct Grant {
     pub(crate) deadline: Time,
     /// Whether other processes wait for the lock, or are likely to.
     pub(crate) contended: bool,
-    /// Until when Redis may still carry out a request of unknown outcome.
+    /// Until when Redis may still execute a request of unknown outcome.
     pub(crate) uncertain_until: Option<Time>,
     /// Until when Redis may keep the key for such a request, whose lease may be longer than this grant's.
     pub(crate) kept_until: Option<Time>,
@@ -97,7 +97,8 @@ pub(crate) struct Grant {
 pub(crate) struct OrphanedOwner {
     pub(crate) owner: Arc<str>,
     pub(crate) units: u32,
-    /// Until when the answer "not there" is not final.
+    /// The time until which Redis may execute an earlier acquire or take-over of this owner. Until then no reply to a
+    /// release is final.
     pub(crate) uncertain_until: Option<Time>,
     /// Until when Redis may keep the key, if that may be longer than the lease of the thread that ends it.
     pub(crate) kept_until: Option<Time>,

@@ -49,8 +49,8 @@ impl Scene {
                 terms: Terms::new(self.lease, true),
                 until: self.until,
                 subscription: self.subscription.clone(),
-                block: 100,
-                shareable_lease: None,
+                fence_block: 100,
+                shareable_owner: None,
                 total_units: 1,
                 crowded: false,
                 delegates: self.delegates,
@@ -267,7 +267,7 @@ fn the_first_error_is_returned_and_later_ones_are_waited_out() {
     scene.send(Input::Go);
     let step = scene.failed(FailureKind::Unavailable, Outcome::Unknown);
     assert!(matches!(step, Step::Failed(_)));
-    // Redis may still carry the request out.
+    // Redis may still execute the request.
     assert_eq!(
         scene.attempt.abandon()[0].uncertain_until,
         Some(START + LEASE)
@@ -352,7 +352,7 @@ fn a_deadline_during_an_outage_is_an_error_for_this_thread_alone() {
     scene.now = START + Duration::from_secs(1);
     let step = scene.failed(FailureKind::Unavailable, Outcome::NotExecuted);
     assert!(matches!(step, Step::TimeOver(Some(_))));
-    // The next thread carries the attempt on, under the same owner.
+    // The next thread continues the attempt, under the same owner.
     let owner = Arc::clone(scene.attempt.owner());
     scene.until = Some(Time::NEVER);
     assert_eq!(*scene.send(Input::Go).owner(), owner);
@@ -389,7 +389,7 @@ fn a_grant_by_a_request_that_was_sent_twice_stays_uncertain() {
     assert_eq!(grant.uncertain_until, Some(START + LEASE));
 }
 
-/// A guard holds the lock under this owner, so a cancel would end the lock under the guard.
+/// A guard holds the lock under this owner, so a withdrawal would end the lock under the guard.
 #[test]
 fn an_attempt_that_was_granted_leaves_nothing_behind() {
     for resent in [false, true] {
@@ -441,9 +441,9 @@ fn unconfirmed(scene: &mut Scene) -> Step {
     })
 }
 
-/// One cancel is enough: Redis has carried the request out, and will not carry it out again.
+/// One withdrawal is enough: Redis has executed the request, and will not execute it again.
 #[test]
-fn a_grant_that_too_few_replicas_have_is_cancelled_before_the_next_try() {
+fn a_grant_that_too_few_replicas_have_is_withdrawn_before_the_next_try() {
     let mut scene = Scene::waiting();
     scene.send(Input::Go);
     scene.replied(held(None));
@@ -459,7 +459,7 @@ fn a_grant_that_too_few_replicas_have_is_cancelled_before_the_next_try() {
         assert_eq!(left[0].uncertain_until, Some(scene.now));
         assert_ne!(*scene.attempt.owner(), owner);
         scene.now = until;
-        // The cancel is on its way, so "held" is no answer yet.
+        // The withdrawal is on its way, so "held" is no answer yet.
         scene.send(Input::Woken);
         let ttl = None;
         let step = scene.replied(Reply::Held { ttl, holder: owner });
@@ -482,7 +482,7 @@ fn a_grant_that_too_few_replicas_have_is_cancelled_before_the_next_try() {
     assert_eq!(failure.kind, UNCONFIRMED);
 }
 
-/// The cancel may still be on its way, however the requests of the new owner end.
+/// The withdrawal may still be on its way, however the requests of the new owner end.
 #[test]
 fn held_by_the_former_owner_is_no_answer_after_a_failure_either() {
     for outcome in [Outcome::NotExecuted, Outcome::Unknown] {
@@ -632,7 +632,7 @@ fn an_answer_to_another_request_takes_nothing_over() {
     }
 }
 
-/// One cancel is enough: Redis will not carry the request out later.
+/// One withdrawal is enough: Redis will not execute the request later.
 #[test]
 fn a_request_that_is_rejected_half_way_leaves_its_owner_behind() {
     for outcome in [Outcome::NotExecuted, Outcome::PartlyExecuted] {

@@ -136,7 +136,7 @@ impl Server {
         reply
     }
 
-    pub(super) fn carry_out(&mut self, verb: &Verb, now: Time) -> Reply {
+    pub(super) fn execute(&mut self, verb: &Verb, now: Time) -> Reply {
         self.expire(now);
         match verb {
             Verb::Acquire { ask, at_once } => self.ask(ask, *at_once, now),
@@ -174,7 +174,7 @@ impl Server {
             },
             Verb::HandOver { owner, .. } => self.release(owner, now),
             Verb::Keep { .. } => unreachable!("no guard here has a min_hold"),
-            Verb::Cancel { owner, .. } => {
+            Verb::Withdraw { owner, .. } => {
                 self.leave(owner);
                 self.release(owner, now)
             }

@@ -5,12 +5,12 @@
 pub(super) struct DelegateRequest {
     /// The number of units that it asks for.
     pub(super) units: u32,
-    pub(super) answer: LastAnswer,
+    pub(super) answer: DelegateReply,
 }
 
 /// The last answer to a delegate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LastAnswer {
+pub(super) enum DelegateReply {
     /// Redis has not answered yet, or the delegate has failed to ask since.
     None,
     /// "Held": Redis does not give this much of the lock.
@@ -20,16 +20,16 @@ pub(super) enum LastAnswer {
 }
 
 impl DelegateRequest {
-    pub(super) fn new(units: u32, answer: LastAnswer) -> Self {
+    pub(super) fn new(units: u32, answer: DelegateReply) -> Self {
         Self { units, answer }
     }
 
     /// Returns whether the last answer tells a thread that it cannot have `units` of the lock either.
     pub(super) fn answers(self, units: u32) -> bool {
         match self.answer {
-            LastAnswer::None => false,
-            LastAnswer::Held => units >= self.units,
-            LastAnswer::Queued => true,
+            DelegateReply::None => false,
+            DelegateReply::Held => units >= self.units,
+            DelegateReply::Queued => true,
         }
     }
 }

@@ -19,19 +19,19 @@ pub(crate) struct Seats<T> {
     /// How many threads have a turn now.
     taken: u32,
     fences: Fences,
-    quantum_over: Time,
+    quantum_end: Time,
 }
 
 impl<T: Clone> Seats<T> {
     /// Makes the empty seats of a lease. Each thread in it wants `units`. It takes in further threads until
-    /// `quantum_over`.
-    pub(crate) fn new(process_lease: T, units: u32, fences: Fences, quantum_over: Time) -> Self {
+    /// `quantum_end`.
+    pub(crate) fn new(process_lease: T, units: u32, fences: Fences, quantum_end: Time) -> Self {
         Self {
             process_lease,
             units,
             taken: 0,
             fences,
-            quantum_over,
+            quantum_end,
         }
     }
 
@@ -42,12 +42,12 @@ impl<T: Clone> Seats<T> {
 
     /// Returns whether the quantum is not over.
     pub(super) fn is_open(&self, now: Time) -> bool {
-        now < self.quantum_over
+        now < self.quantum_end
     }
 
     /// Sets when the quantum ends.
-    pub(super) fn end_quantum(&mut self, at: Time) {
-        self.quantum_over = at;
+    pub(super) fn set_quantum_end(&mut self, at: Time) {
+        self.quantum_end = at;
     }
 
     /// Gives a thread its turn. Returns `None` if the fences are used up.

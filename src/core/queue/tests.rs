@@ -45,8 +45,8 @@ fn at(ms: u64) -> Time {
     Time::from_nanos(ms * 1_000_000)
 }
 
-fn grant(process_lease: u32, units: u32, fences: Fences, quantum_over: Time) -> Seats<u32> {
-    Seats::new(process_lease, units, fences, quantum_over)
+fn grant(process_lease: u32, units: u32, fences: Fences, quantum_end: Time) -> Seats<u32> {
+    Seats::new(process_lease, units, fences, quantum_end)
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn a_lease_is_handed_on_until_its_quantum_is_over() {
     );
     assert_eq!(begun.turn.fence, 100);
     assert!(begun.admitted.0.is_none() && begun.next.is_none());
-    let Finish::HandedOn((Some(("b", turn)), _)) = queue.finish(9, at(49), Health::Good) else {
+    let Finish::GoesOn((Some(("b", turn)), _)) = queue.finish(9, at(49), Health::Good) else {
         panic!("not handed on");
     };
     assert_eq!(turn.fence, 101);
@@ -119,7 +119,7 @@ fn readers_sit_together_until_the_quantum_is_over_and_then_ask_anew() {
     assert!(matches!(arrive(&mut queue, at(51)), Arrival::Turn(turn) if turn.process_lease == 2));
     for _ in 0..2 {
         let finish = queue.finish(1, at(52), Health::Good);
-        assert!(matches!(finish, Finish::HandedOn((None, _))));
+        assert!(matches!(finish, Finish::GoesOn((None, _))));
     }
     assert!(matches!(
         queue.finish(1, at(52), Health::Good),
@@ -154,7 +154,7 @@ fn permits_are_asked_for_in_turn_and_handed_on_to_equal_requests() {
         at(2),
     );
     assert_eq!(begun.next, Some("c"));
-    let Finish::HandedOn((Some(("d", _)), _)) = queue.finish(2, at(3), Health::Good) else {
+    let Finish::GoesOn((Some(("d", _)), _)) = queue.finish(2, at(3), Health::Good) else {
         panic!("not handed on");
     };
 }
@@ -201,7 +201,7 @@ fn act() -> impl Strategy<Value = Act> {
 struct Model {
     sharing: Sharing,
     waiting: Vec<(u64, u32, bool, u64)>,
-    asking: Option<(u32, LastAnswer)>,
+    asking: Option<(u32, DelegateReply)>,
     /// The leases, each with its units.
     process_leases: Vec<(u32, u32)>,
     /// The leases that go to no further thread.
@@ -270,9 +270,9 @@ impl Model {
     /// Returns whether the last answer holds for a thread that wants `units`.
     fn told(&self, units: u32) -> bool {
         self.asking.is_some_and(|(asked, answer)| match answer {
-            LastAnswer::None => false,
-            LastAnswer::Held => units >= asked,
-            LastAnswer::Queued => true,
+            DelegateReply::None => false,
+            DelegateReply::Held => units >= asked,
+            DelegateReply::Queued => true,
         })
     }
 
@@ -285,7 +285,7 @@ impl Model {
         self.asking.is_none() && !self.is_held() && !self.is_releasing
     }
 
-    fn delegate(&mut self, next: Option<u64>, answer: LastAnswer) {
+    fn delegate(&mut self, next: Option<u64>, answer: DelegateReply) {
         let expected = self.may_ask() && !self.waiting.is_empty();
         assert_eq!(next.is_some(), expected, "somebody was forgotten");
         if let Some(who) = next {
@@ -298,7 +298,7 @@ impl Model {
         self.process_leases.push((process_lease, units));
         self.turn(begun.turn, units);
         self.admitted(begun.admitted.0.into_iter().chain(begun.admitted.1));
-        self.delegate(begun.next, LastAnswer::None);
+        self.delegate(begun.next, DelegateReply::None);
         if self.sharing.several {
             assert!(begun.tried.is_empty());
         } else {
@@ -340,7 +340,7 @@ proptest! {
                     match queue.arrive(params(units, waits), now, |_| Health::Good, || who) {
                         Arrival::Delegate => {
                             prop_assert!(model.may_ask() && model.waiting.is_empty());
-                            model.asking = Some((units, LastAnswer::None));
+                            model.asking = Some((units, DelegateReply::None));
                         }
                         Arrival::Turn(turn) => {
                             prop_assert!(fits);
@@ -367,7 +367,7 @@ proptest! {
                 }
                 Act::Held(queued) => {
                     if let Some((units, answer)) = &mut model.asking {
-                        *answer = if queued { LastAnswer::Queued } else { LastAnswer::Held };
+                        *answer = if queued { DelegateReply::Queued } else { DelegateReply::Held };
                         let least = if queued { 0 } else { *units };
                         model.tried(&queue.answered_held(queued), least);
                     }
@@ -375,7 +375,7 @@ proptest! {
                 Act::NotAnswered => {
                     queue.not_answered();
                     if let Some((_, answer)) = &mut model.asking {
-                        *answer = LastAnswer::None;
+                        *answer = DelegateReply::None;
                     }
                 }
                 Act::Grant(fences) => {
@@ -397,7 +397,7 @@ proptest! {
                     if let Some((units, answer)) = model.asking.take() {
                         let next = queue.delegate_left();
                         let same = model.waiting.first().is_some_and(|w| w.1 == units);
-                        model.delegate(next, if same { answer } else { LastAnswer::None });
+                        model.delegate(next, if same { answer } else { DelegateReply::None });
                     }
                 }
                 Act::Fail => {
@@ -410,7 +410,7 @@ proptest! {
                     if model.asking.take().is_some() {
                         let (tries, next) = queue.try_failed();
                         model.tried(&tries, 0);
-                        model.delegate(next, LastAnswer::None);
+                        model.delegate(next, DelegateReply::None);
                     }
                 }
                 Act::Finish(index, health) => {
@@ -421,14 +421,14 @@ proptest! {
                     let empty = model.taken(process_lease) == 0;
                     match queue.finish(process_lease.number(), now, health) {
                         Finish::Stale => prop_assert!(stale),
-                        Finish::HandedOn((first, rest)) => {
+                        Finish::GoesOn((first, rest)) => {
                             model.admitted(first.into_iter().chain(rest));
                             prop_assert!(model.taken(process_lease) > 0);
                         }
                         Finish::TakeOver(who, _) => {
                             prop_assert!(empty && !sharing.several);
                             model.over(process_lease);
-                            model.delegate(Some(who), LastAnswer::Held);
+                            model.delegate(Some(who), DelegateReply::Held);
                         }
                         Finish::Release(_) => {
                             model.over(process_lease);
@@ -438,7 +438,7 @@ proptest! {
                         Finish::Lost(next) => {
                             prop_assert_eq!(health, Health::Lost);
                             model.over(process_lease);
-                            model.delegate(next, LastAnswer::None);
+                            model.delegate(next, DelegateReply::None);
                         }
                     }
                 }
@@ -446,13 +446,13 @@ proptest! {
                     if let Some((process_lease, _)) = model.process_leases.first().copied() {
                         let next = queue.lost(u64::from(process_lease));
                         model.over(process_lease);
-                        model.delegate(next, LastAnswer::None);
+                        model.delegate(next, DelegateReply::None);
                     }
                 }
                 Act::Released => {
                     if std::mem::take(&mut model.is_releasing) {
                         let next = queue.ended();
-                        model.delegate(next, LastAnswer::None);
+                        model.delegate(next, DelegateReply::None);
                     }
                 }
             }

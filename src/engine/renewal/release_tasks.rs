@@ -2,7 +2,8 @@
 //!
 //! A task comes from a release that failed, from an owner that an attempt left behind, or from a guard with
 //! [`background_release`](crate::Builder::background_release). The thread repeats each task until it is done. Until its
-//! first request has a reply or has failed, a background release has a place that other threads can find by its keys:
+//! first request, or the hand-over after that, has a reply or has failed, a background release has a place that other
+//! threads can find by its keys:
 //!
 //! | state | event | next state, or result |
 //! | --- | --- | --- |
@@ -10,8 +11,9 @@
 //! | queued | its place is due: after a millisecond for a mutex without a known waiter, else at once | sent; the releases of such mutexes go in one request |
 //! | queued | a thread asks for the same lock and kind | that thread takes the task back, and takes over from the old owner by its own request |
 //! | queued | a thread asks for the same key as another kind, or as a kind with several owners | that thread takes the task back, sends it, and then asks |
-//! | reserved, sent | a thread asks for one of its keys | that thread waits until the first request has a reply or has failed |
-//! | sent | a reply, or a failure | the place is removed; if the task is not done, the thread repeats it |
+//! | reserved, sent | a thread asks for one of its keys | that thread waits until the place is removed |
+//! | sent | a reply that others wait | sent: the hand-over follows at once |
+//! | sent | any other reply, or a failure | the place is removed; if the task is not done, the thread repeats it |
 
 use std::time::Duration;
 
@@ -44,7 +46,7 @@ pub(super) struct Job {
     _engine: Arc<Engine>,
     entry: Arc<Entry>,
     release_task: ReleaseTask,
-    /// The place of a background release, until its first request has a reply or has failed.
+    /// The place of a background release, until the place is removed.
     background_place: Option<Place>,
 }
 
@@ -108,7 +110,7 @@ impl RenewalThread {
         };
         let mut state = self.state.lock();
         if let Err(error) = self.ensure_running(&mut state, engine) {
-            state.is_given_up |= !job.release_task.is_settled();
+            state.is_given_up |= !job.release_task.is_executed();
             drop(state);
             let name = entry.target.name();
             logging::error!(
@@ -117,7 +119,7 @@ impl RenewalThread {
             self.remove_background_place(entry, background_place);
             return;
         }
-        state.unsettled += usize::from(!job.release_task.is_settled());
+        state.unexecuted += usize::from(!job.release_task.is_executed());
         let (due, number) = background_place.unwrap_or_else(|| state.new_place(now));
         job.number = number;
         state.release_tasks.insert(due, job);
@@ -141,14 +143,14 @@ impl RenewalThread {
         let job = {
             let mut state = self.state.lock();
             let job = state.release_tasks.remove(place)?;
-            state.unsettled -= 1;
+            state.unexecuted -= 1;
             job
         };
         self.remove_background_place(&job.entry, job.background_place);
         Some((job.entry, job.release_task))
     }
 
-    /// Blocks until the first request of a background release has a reply or has failed. Ends earlier at `until`, or if
+    /// Blocks until the place of a background release is removed. Ends earlier at `until`, or if
     /// the call `is_over`. It checks `is_over` at least every [`LONGEST_WAIT`].
     pub(crate) fn wait_until_sent(
         &self,
@@ -159,11 +161,11 @@ impl RenewalThread {
         is_over: &dyn Fn() -> bool,
     ) {
         let mut state = self.state.lock();
-        let is_unsettled = |state: &State, key| {
+        let is_unsent = |state: &State, key| {
             let places = state.background_places.get(key);
             places.is_some_and(|places| places.contains(&place))
         };
-        while keys.iter().any(|key| is_unsettled(&state, key)) {
+        while keys.iter().any(|key| is_unsent(&state, key)) {
             let left = until.since(engine.now());
             if left.is_zero() || is_over() {
                 return;
@@ -202,7 +204,7 @@ impl RenewalThread {
     pub(crate) fn flush(&self, engine: &Engine, until: Time) -> bool {
         self.notify_waiting();
         let mut state = self.state.lock();
-        while state.unsettled > 0 || engine.has_delegates() {
+        while state.unexecuted > 0 || engine.has_delegates() {
             let left = until.since(engine.now());
             if left.is_zero() {
                 return false;
@@ -263,7 +265,7 @@ impl RenewalThread {
             return Ok(());
         };
         let now = engine.now();
-        let was_settled = job.release_task.is_settled();
+        let was_executed = job.release_task.is_executed();
         let (next, result) = match answer {
             Ok(answer) => {
                 engine.count_hand_over(&begun.entry.call(&begun.verb), &answer.reply);
@@ -283,8 +285,8 @@ impl RenewalThread {
         if next != Next::Send {
             self.remove_background_place(&begun.entry, job.background_place.take());
         }
-        let is_settled = job.release_task.is_settled();
-        let is_given_up = next == Next::Done && !is_settled;
+        let is_executed = job.release_task.is_executed();
+        let is_given_up = next == Next::Done && !is_executed;
         let mut state = self.state.lock();
         if result.is_ok() {
             // Redis replies again. The keys of tasks that were given up have expired.
@@ -299,8 +301,8 @@ impl RenewalThread {
             state.queue(job, due);
         }
         state.is_given_up |= is_given_up;
-        if (is_settled || is_given_up) && !was_settled {
-            state.unsettled -= 1;
+        if (is_executed || is_given_up) && !was_executed {
+            state.unexecuted -= 1;
             self.changed.notify_all();
         }
         result

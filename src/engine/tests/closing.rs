@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn a_request_without_a_reply_at_close_is_cancelled_until_a_lease_has_passed() {
     let (ManualPool { answers, asked }, pool) = manual_pool();
-    let (cancels, dedicated_connection) = finding_nothing();
+    let (withdrawals, dedicated_connection) = finding_nothing();
     let engine = Fake::new(pool, dedicated_connection).engine(SHORT, Arc::new(SystemClock));
     drop(lock(&engine));
     let handle = mutex(Arc::clone(&engine), "name");
@@ -19,9 +19,9 @@ fn a_request_without_a_reply_at_close_is_cancelled_until_a_lease_has_passed() {
         matches!(ended, Err(Error::Closed | Error::Unavailable { .. })),
         "{ended:?}"
     );
-    let (mut last, owner) = cancels.recv_timeout(PATIENCE).expect("cancelled");
+    let (mut last, owner) = withdrawals.recv_timeout(PATIENCE).expect("withdrawn");
     while last < started + SHORT {
-        let (at, again) = cancels.recv_timeout(PATIENCE).expect("cancelled again");
+        let (at, again) = withdrawals.recv_timeout(PATIENCE).expect("withdrawn again");
         assert_eq!(again, owner);
         last = at;
     }

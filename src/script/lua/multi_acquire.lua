@@ -1,7 +1,7 @@
 -- Acquires several mutexes, all or none. fence.lua, value.lua, queue.lua and gap.lua come before.
 --
 -- KEYS  for each, in the order of their names: lock, fence, queue, waiters
--- ARGV  1 to 9 as in mutex_take.lua (3 is '1'; 5 is ignored)  10 the owner that ends, or ''
+-- ARGV  1 to 9 as in mutex_acquire_free.lua (3 is '1'; 5 is ignored)  10 the owner that ends, or ''
 -- Reply {fence of the first, …, 0}     granted
 --       {0, ms, holder}                held: the first held name has this holder; ask again within this time
 -- Idempotent because the owner is unique to the attempt: a repeat finds it as the holder, and grants again.
@@ -18,7 +18,7 @@
 -- | was handed that one, and finds another held before it | hands it on, and joins the front of the other's queue |
 --
 -- So a set keeps a name only while it waits for a later one. No two sets each keep a name that the other waits for.
--- The set's owner keeps a name for the pickup window. Each request begins that window again, and the reply makes the
+-- The set's owner keeps a name for at least the pickup window. Each request begins that window again, and the reply makes the
 -- process ask in time. So a process that dies delays the others by one window.
 --
 -- At the first held name a set waits for its turn. At the front of a further queue it takes turns with the waiters that
@@ -37,12 +37,18 @@ local function is_held_by(value, who)
   return value == who or value == who .. MARK
 end
 
+-- Raises the time to live of a key to `ttl` ms, and never shortens it.
+local function at_least(lock, ttl)
+  if redis.call('PTTL', lock) < tonumber(ttl) then redis.call('PEXPIRE', lock, ttl) end
+end
+
 -- By call, so that a key of another type ends the script before it writes anything.
 local values, queued, gaps, first_held, was_handed = {}, {}, {}, nil, false
 for i = 1, #KEYS, 4 do
-  values[i] = value_of(KEYS[i], redis.call)
-  queued[i] = redis.call('ZCARD', KEYS[i + 2]) > 0
-  redis.call('HGET', KEYS[i + 3], owner)
+  values[i] = value_of(at(i), redis.call)
+  queued[i] = redis.call('ZCARD', queue) > 0
+  local left, before = gap_left()
+  if left and left > 0 then gaps[i] = {left, before} end
 end
 
 if ARGV[10] ~= '' then
@@ -56,17 +62,13 @@ if ARGV[10] ~= '' then
 end
 
 for i = 1, #KEYS, 4 do
-  if not values[i] and queued[i] then
+  if values[i] then gaps[i] = nil end
+  if not values[i] and not gaps[i] and queued[i] then
     local lock = at(i)
-    local left, before = gap_left()
-    if left and left > 0 then
-      gaps[i] = {left, before}
-    else
-      -- Only waiters that have polled lately count as alive, as in mutex_wait.lua.
-      local head, pickup = next_waiter(owner, life / 2)
-      if head then give(lock, head, pickup or window) end
-      values[i] = value_of(lock, redis.call)
-    end
+    -- Only waiters that have polled lately count as alive, as in mutex_acquire.lua.
+    local head, pickup = next_waiter(owner, life / 2)
+    if head then give(lock, head, pickup or window) end
+    values[i] = value_of(lock, redis.call)
   end
   if is_held_by(values[i], owner) then
     was_handed = true
@@ -85,7 +87,12 @@ if not first_held then
   for i = 1, #KEYS, 4 do
     local lock = at(i)
     leave(owner)
-    if not give(lock, owner, ARGV[2]) then return redis.error_reply('OOM no memory for the lock') end
+    if is_held_by(values[i], owner) then
+      -- This may be a late copy of a request. A later request, or a renewal, may have made the lease longer.
+      at_least(lock, ARGV[2])
+    elseif not give(lock, owner, ARGV[2]) then
+      return redis.error_reply('OOM no memory for the lock')
+    end
   end
   table.insert(reply, 0)
   return reply
@@ -97,7 +104,7 @@ for i = 1, #KEYS, 4 do
   if i ~= first_held then
     leave(owner)
     if is_held_by(values[i], owner) and i < first_held and channel ~= '-' then
-      redis.call('PEXPIRE', lock, window)
+      at_least(lock, window)
       -- A third of the window, so that two requests may be late or lost.
       local ask_again = math.floor(window / 3)
       if ttl < 0 or ask_again < ttl then ttl = ask_again end

@@ -1,4 +1,5 @@
--- Releases several mutexes. Each is handed to its first live waiter, or freed. value.lua and queue.lua come before.
+-- Releases several mutexes. Each is handed to its first live waiter, or freed. value.lua, queue.lua and
+-- gap.lua come before.
 --
 -- KEYS  for each: lock, fence, queue, waiters
 -- ARGV  1 owner  2 life of a waiter ms  3 '1' if PUBLISH counts all subscribers
@@ -17,8 +18,14 @@ local function release(i)
     return 1
   end
   if value then return -1 end
-  -- A script that finds a lock free gives it to the first live waiter.
-  if redis.call('ZCARD', queue) > 0 then hand_over(KEYS[i]) end
+  local gap = gap_left()
+  if gap and gap > 0 then
+    -- In a gap, this owner may be the only one that was woken. The head of the queue now asks in its place.
+    wake_head()
+  elseif redis.call('ZCARD', queue) > 0 then
+    -- A script that finds a lock free gives it to the first live waiter.
+    hand_over(KEYS[i])
+  end
   return 0
 end
 

@@ -59,7 +59,7 @@ pub(super) fn a_waiter_that_gives_up_beside_a_replica_leaves_the_queue_of_the_ma
     let () = redis.ask(&["REPLICAOF", "127.0.0.1", "1"]);
     assert!(
         !gives_up.clone().close(secs(1)),
-        "close() did not wait for the cancel"
+        "close() did not wait for the withdrawal"
     );
     let outcome = leaving.outcome();
     assert!(matches!(outcome, Err(Error::Closed)), "{outcome:?}");

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::slice;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use redis::Value;
@@ -9,24 +10,24 @@ use redis::Value;
 use super::{CLAIM, Check, LEASE, LIFE, Redis, once, owner, run};
 use crate::support::{PATIENCE, Server, companions_of};
 
-const MUTEX_QUANTUM: &str = script!(
+const MUTEX_TAKE_OVER: &str = script!(
     "fence.lua",
     "value.lua",
     "queue.lua",
     "gap.lua",
-    "mutex_quantum.lua",
-    "mutex_wait.lua"
+    "mutex_take_over.lua",
+    "mutex_acquire.lua"
 );
-const MUTEX_HAND_OVER: &str = script!("value.lua", "queue.lua", "gap.lua", "mutex_handover.lua");
+const MUTEX_HAND_OVER: &str = script!("value.lua", "queue.lua", "gap.lua", "mutex_hand_over.lua");
 const MUTEX_ACQUIRE: &str = script!(
     "fence.lua",
-    "mutex_take.lua",
+    "mutex_acquire_free.lua",
     "value.lua",
     "queue.lua",
     "gap.lua",
-    "mutex_wait.lua"
+    "mutex_acquire.lua"
 );
-const MULTI_RELEASE: &str = script!("value.lua", "queue.lua", "multi_release.lua");
+const MULTI_RELEASE: &str = script!("value.lua", "queue.lua", "gap.lua", "multi_release.lua");
 const MULTI_ACQUIRE: &str = script!(
     "fence.lua",
     "value.lua",
@@ -40,7 +41,7 @@ enum Step {
     /// The owner asks for its names. With `true` it waits, otherwise it tries.
     Acquire(usize, bool),
     Release(usize),
-    Cancel(usize),
+    Withdraw(usize),
     /// One owner ends, and another with the same names takes over.
     TakeOver(usize, usize),
     /// A waiter dies.
@@ -69,7 +70,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         9 => (who(), prop::bool::weighted(0.8)).prop_map(|(who, waits)| Step::Acquire(who, waits)),
         5 => who().prop_map(Step::Release),
-        1 => who().prop_map(Step::Cancel),
+        1 => who().prop_map(Step::Withdraw),
         1 => (who(), who()).prop_map(|(from, to)| Step::TakeOver(from, to)),
         1 => who().prop_map(Step::Die),
         1 => (0..KEYS.len()).prop_map(Step::RunOut),
@@ -80,7 +81,7 @@ fn step() -> impl Strategy<Value = Step> {
 #[derive(Default)]
 struct Known {
     granted: BTreeSet<usize>,
-    /// Owners that lost a lock. They send nothing more until they are cancelled.
+    /// Owners that lost a lock. They send nothing more until they are withdrawn.
     lost: BTreeSet<usize>,
     /// Waiters that were woken for a free key and have not asked since. They may be dead, which a later poll finds.
     told: BTreeSet<(&'static str, usize)>,
@@ -120,13 +121,13 @@ fn sets(redis: &mut Redis, history: &[Step]) -> Check {
                 known.answered(redis, to, &reply)?;
                 to
             }
-            Step::Release(who) | Step::Cancel(who) => {
-                let cancels = matches!(step, Step::Cancel(_));
-                if !known.granted.remove(&who) && !cancels {
+            Step::Release(who) | Step::Withdraw(who) => {
+                let withdraws = matches!(step, Step::Withdraw(_));
+                if !known.granted.remove(&who) && !withdraws {
                     continue;
                 }
                 known.lost.remove(&who);
-                release(redis, who, cancels);
+                release(redis, who, withdraws);
                 who
             }
             Step::Die(who) => {
@@ -256,11 +257,11 @@ fn holder(redis: &mut Redis, key: &str) -> (Option<usize>, bool) {
     (holder, value.ends_with('!'))
 }
 
-fn release(redis: &mut Redis, who: usize, cancels: bool) {
+fn release(redis: &mut Redis, who: usize, withdraws: bool) {
     let (me, life) = (owner(who), LIFE.to_string());
     if let [key] = SETS[who] {
-        let cancels = if cancels { "1" } else { "0" };
-        let args = [&*me, "", "", &life, "0", cancels, "0", "50"];
+        let withdraws = if withdraws { "1" } else { "0" };
+        let args = [&*me, "", "", &life, "0", withdraws, "0", "50"];
         redis.eval(MUTEX_HAND_OVER, &[key], &args);
     } else {
         redis.eval(MULTI_RELEASE, SETS[who], &[&me, &life, "0"]);
@@ -281,7 +282,7 @@ fn acquire(redis: &mut Redis, who: usize, waits: bool, from: &str) -> Value {
         ([key], "") => redis.eval(MUTEX_ACQUIRE, &[key], &args),
         ([key], _) => {
             args.extend([from, "", "", "0", "50"]);
-            redis.eval(MUTEX_QUANTUM, &[key], &args)
+            redis.eval(MUTEX_TAKE_OVER, &[key], &args)
         }
         (keys, _) => {
             args.push(from);
@@ -371,7 +372,7 @@ fn the_front_of_a_queue_and_the_rest_take_turns() {
 
 /// The waiter that would ask when the gap ends gives up: once after a hand-over, once after a take-over.
 #[test]
-fn a_cancel_in_a_poller_gap_wakes_the_next_waiter() {
+fn a_withdrawal_in_a_poller_gap_wakes_the_next_waiter() {
     let life = LIFE.to_string();
     let ask = |redis: &mut Redis, script, who: &str, channel, rest: &[&str]| {
         let args = [
@@ -379,8 +380,8 @@ fn a_cancel_in_a_poller_gap_wakes_the_next_waiter() {
         ];
         redis.eval(script, &["a"], &[&args[..], rest].concat());
     };
-    let end = |redis: &mut Redis, who: &str, cancels, gap| {
-        let args = [who, "", "", &life, "0", cancels, gap, "50"];
+    let end = |redis: &mut Redis, who: &str, withdraws, gap| {
+        let args = [who, "", "", &life, "0", withdraws, gap, "50"];
         redis.eval(MUTEX_HAND_OVER, &["a"], &args);
     };
     for takes_over in [false, true] {
@@ -396,7 +397,7 @@ fn a_cancel_in_a_poller_gap_wakes_the_next_waiter() {
         if takes_over {
             ask(&mut redis, MUTEX_ACQUIRE, "lh1:3:x", "patient", &[]);
             let rest = ["lh1:1:x", "", "", "500", "500"];
-            ask(&mut redis, MUTEX_QUANTUM, "lh1:2:x", "hasty", &rest);
+            ask(&mut redis, MUTEX_TAKE_OVER, "lh1:2:x", "hasty", &rest);
         } else {
             ask(&mut redis, MUTEX_ACQUIRE, "lh1:2:x", "hasty", &[]);
             ask(&mut redis, MUTEX_ACQUIRE, "lh1:3:x", "patient", &[]);
@@ -466,4 +467,79 @@ fn a_multi_lock_does_not_take_a_free_name_that_has_waiters() {
     assert!(
         matches!(&reply, Value::Array(fences) if fences.len() == 3 && fences[0] != Value::Int(0))
     );
+}
+
+/// A request that Redis executes late must not shorten a lease that a later request or a renewal has made longer.
+#[test]
+fn a_late_copy_of_a_request_never_shortens_a_granted_multi_lock() {
+    let life = LIFE.to_string();
+    let server = Server::start();
+    let client = redis::Client::open(server.url()).expect("a url");
+    let mut redis = Redis(client.get_connection().expect("the server is there"));
+    let ask = |redis: &mut Redis, lease: &str| {
+        let args = [
+            "lh1:1:x", lease, "1", "600000", "poll", "", CLAIM, &life, "0", "",
+        ];
+        redis.eval(MULTI_ACQUIRE, &["a", "b", "c"], &args)
+    };
+    let longest = Duration::from_secs(3_600);
+    let left = |redis: &mut Redis, key: &str| -> u64 { redis.ask(&["PTTL", key]) };
+    ask(&mut redis, "3600000");
+    ask(&mut redis, "1000");
+    for key in ["a", "b", "c"] {
+        assert!(
+            left(&mut redis, key) > longest.as_millis() as u64 / 2,
+            "the lease of {key} was shortened"
+        );
+    }
+    // Another owner has the last name now. The copy of the request waits for that name, and keeps the first.
+    let () = redis.ask(&["SET", "c", "lh1:2:x", "PX", LEASE]);
+    ask(&mut redis, "1000");
+    assert!(left(&mut redis, "a") > longest.as_millis() as u64 / 2);
+    // A longer lease is not a late copy's: it counts.
+    let () = redis.ask(&["DEL", "c"]);
+    ask(&mut redis, "7200000");
+    assert!(left(&mut redis, "a") > longest.as_millis() as u64);
+}
+
+/// The waiter that caused a poller gap may be gone before the gap ends. The gap is still the polling clients'.
+#[test]
+fn a_multi_lock_leaves_a_poller_gap_without_a_waiter_alone() {
+    let life = LIFE.to_string();
+    let server = Server::start();
+    let client = redis::Client::open(server.url()).expect("a url");
+    let mut redis = Redis(client.get_connection().expect("the server is there"));
+    let args = |who, channel| {
+        [
+            who, LEASE, "1", "600000", "poll", channel, CLAIM, &life, "0",
+        ]
+    };
+    redis.eval(MUTEX_ACQUIRE, &["a"], &args("lh1:1:x", "-"));
+    redis.eval(MUTEX_ACQUIRE, &["a"], &args("lh1:2:x", ""));
+    // A set that waits for `a` withdraws in the gap. That must not end the gap for the waiter.
+    redis.eval(
+        MULTI_ACQUIRE,
+        &["a", "b"],
+        &[&args("lh1:3:x", "")[..], &[""]].concat(),
+    );
+    let end = |who, withdraws, gap| [who, "", "", &*life, "0", withdraws, gap, "50"];
+    redis.eval(MUTEX_HAND_OVER, &["a"], &end("lh1:1:x", "0", "500"));
+    redis.eval(MULTI_RELEASE, &["a", "b"], &["lh1:3:x", &life, "0"]);
+    assert!(
+        !redis.ask::<bool>(&["EXISTS", "a"]),
+        "a set's withdrawal cut the gap short"
+    );
+    // The only waiter withdraws too.
+    redis.eval(MUTEX_HAND_OVER, &["a"], &end("lh1:2:x", "1", "0"));
+    assert!(redis.queue("a").is_empty());
+    let reply = redis.eval(
+        MULTI_ACQUIRE,
+        &["a", "b"],
+        &[&args("lh1:4:x", "-")[..], &[""]].concat(),
+    );
+    assert!(
+        matches!(&reply, Value::Array(reply) if reply[0] == Value::Int(0)),
+        "a set was granted a name in its gap: {reply:?}"
+    );
+    assert!(!redis.ask::<bool>(&["EXISTS", "a"]));
 }

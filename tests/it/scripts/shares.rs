@@ -28,7 +28,7 @@ enum Act {
     /// The owner asks. With `true` it waits, otherwise it tries.
     Acquire(usize, bool),
     Release(usize),
-    Cancel(usize),
+    Withdraw(usize),
     /// An operator breaks the owner's lock.
     Break(usize),
     Renew(usize),
@@ -47,7 +47,7 @@ fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
         8 => (who(), prop::bool::weighted(0.8)).prop_map(|(who, waits)| Act::Acquire(who, waits)),
         4 => who().prop_map(Act::Release),
-        1 => who().prop_map(Act::Cancel),
+        1 => who().prop_map(Act::Withdraw),
         1 => who().prop_map(Act::Break),
         1 => who().prop_map(Act::Renew),
         1 => who().prop_map(Act::Lapse),
@@ -198,10 +198,10 @@ fn shares(redis: &mut Redis, of: u64, units: [u64; OWNERS], history: &[Act]) -> 
                 }
                 granted(&mut model, to, &reply)?;
             }
-            Act::Release(who) | Act::Cancel(who) => {
+            Act::Release(who) | Act::Withdraw(who) => {
                 let (lapsed, mut wrote) = model.prune();
-                let cancels = matches!(act, Act::Cancel(_));
-                if cancels {
+                let withdraws = matches!(act, Act::Withdraw(_));
+                if withdraws {
                     model.leave(who);
                 }
                 let dropped = model.drop(who, &mut wrote);
@@ -214,7 +214,7 @@ fn shares(redis: &mut Redis, of: u64, units: [u64; OWNERS], history: &[Act]) -> 
                     }
                     _ => Default::default(),
                 };
-                let cancels = if cancels { "1" } else { "0" };
+                let withdraws = if withdraws { "1" } else { "0" };
                 let (units, whole) = (units[who].to_string(), of.to_string());
                 let life = LIFE.to_string();
                 let reply = redis.eval(
@@ -226,7 +226,7 @@ fn shares(redis: &mut Redis, of: u64, units: [u64; OWNERS], history: &[Act]) -> 
                         &last,
                         &life,
                         "0",
-                        cancels,
+                        withdraws,
                         &units,
                         &whole,
                     ],

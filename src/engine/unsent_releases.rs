@@ -18,11 +18,12 @@ impl Engine {
     ///
     /// | the release | this thread |
     /// | --- | --- |
-    /// | is in flight | waits until its first request has a reply or has failed |
+    /// | is in flight | waits until its request, or the hand-over after that, has a reply or has failed |
     /// | is not sent, and is of this lock and kind | takes it back: the attempt takes over from the released owner, in one request |
-    /// | is not sent, and cannot be taken over: another kind, a kind with several owners, a `min_hold`, an attempt that has begun | takes it back, and sends it; after the time limit, returns it to the renewal thread |
+    /// | is not sent, and cannot be taken over: another kind, a kind with several owners, a `min_hold`, an attempt that has begun | takes it back, and sends it; after the time limit, or if the call must end, returns it to the renewal thread |
     ///
-    /// Blocks for at most the time limit of one request, for all releases together. So neither a stuck renewal thread
+    /// Begins the last request within the time limit of one request, for all releases together; a hand-over may follow
+    /// it. So neither a stuck renewal thread
     /// nor a server that does not reply delays the call for longer.
     pub(super) fn settle_releases(
         self: &Arc<Self>,

@@ -1,5 +1,5 @@
 -- Acquires a mutex: picks up one that was handed over, takes a free one if it is this owner's turn, or joins the queue.
--- KEYS, ARGV and reply as in mutex_take.lua.
+-- KEYS, ARGV and reply as in mutex_acquire_free.lua.
 local lock, owner, lease = KEYS[1], ARGV[1], ARGV[2]
 queue, waiters, life, counts_subscribers = KEYS[3], KEYS[4], ARGV[8], ARGV[9]
 

@@ -1,12 +1,12 @@
 -- Ends one owner of a mutex, and asks for the mutex under a new owner of the same process: at the end of a quantum, or
 -- if the old lease cannot serve the next thread. If no other process waits, the new owner gets the mutex. Otherwise the
 -- mutex is handed over, and the new owner joins the queue.
--- fence.lua, value.lua, queue.lua and gap.lua come before, mutex_wait.lua after it.
+-- fence.lua, value.lua, queue.lua and gap.lua come before, mutex_acquire.lua after it.
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
--- ARGV  1 to 9 as in mutex_take.lua (5 is 'poll')  10 the owner that ends  11 last fence used  12 last of its block
+-- ARGV  1 to 9 as in mutex_acquire_free.lua (5 is 'poll')  10 the owner that ends  11 last fence used  12 last of its block
 --       (both '' if there are none to give back)  13 gap ms  14 quantum ms, see gap.lua
--- Reply as in mutex_take.lua
+-- Reply as in mutex_acquire_free.lua
 -- Idempotent because the new owner replaces the old one: a repeat finds the new owner as holder or in the queue.
 queue, waiters, life, counts_subscribers = KEYS[3], KEYS[4], ARGV[8], ARGV[9]
 local held = value_of(KEYS[1], redis.call)
@@ -30,4 +30,4 @@ if held == ARGV[10] or held == ARGV[10] .. MARK then
   if not give(KEYS[1], head, pickup) then redis.call('DEL', KEYS[1]) end
   return {0, tonumber(pickup), head}
 end
-
+-- The old owner does not hold the mutex any more: go on in mutex_acquire.lua, which follows.

@@ -2,7 +2,7 @@
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
 -- ARGV  1 owner  2 last fence used  3 last of its block (both '' if there are none to give back)  4 life of a waiter ms
---       5 '1' if PUBLISH counts all subscribers  6 '1' if the owner may itself be in the queue (a cancel)  7 gap ms
+--       5 '1' if PUBLISH counts all subscribers  6 '1' if the owner may itself be in the queue (a withdrawal)  7 gap ms
 --       8 quantum ms, see gap.lua
 -- Reply 1 released  3 released and handed to a waiter  0 the key is gone  -1 another owner holds it
 -- Idempotent because it acts only while this owner holds the lock, and ends that.

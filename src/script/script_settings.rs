@@ -6,7 +6,7 @@ use crate::core::pickup;
 
 /// The settings that travel with the calls.
 #[derive(Clone, Debug)]
-pub(crate) struct Wire {
+pub(crate) struct ScriptSettings {
     pub(super) fence_memory: Duration,
     /// The longest pickup window of a waiter.
     longest_window: Duration,
@@ -15,7 +15,7 @@ pub(crate) struct Wire {
     quantum: Duration,
 }
 
-impl Wire {
+impl ScriptSettings {
     pub(crate) fn new(fence_memory: Duration, io_timeout: Duration) -> Self {
         Self {
             fence_memory,

@@ -1,4 +1,4 @@
--- Acquires a mutex: the fast path. fence.lua comes before; value.lua, queue.lua, gap.lua and mutex_wait.lua after it.
+-- Acquires a free mutex without a look into the queue: the fast path. fence.lua comes before; value.lua, queue.lua, gap.lua and mutex_acquire.lua after it.
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
 -- ARGV  1 owner  2 lease ms  3 number of fences  4 fence memory ms
@@ -15,4 +15,4 @@ if ARGV[5] == 'take' and redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]
   if type(fence) == 'table' then redis.call('DEL', KEYS[1]) end
   return fence
 end
-
+-- Otherwise go on in mutex_acquire.lua, which follows.
