@@ -37,6 +37,7 @@
 //! once. No thread asks until the last lease has ended. If the delegate gives up meanwhile, the threads behind it
 //! wait for that end.
 
+mod decisions;
 mod delegate;
 mod seats;
 
@@ -45,8 +46,9 @@ use smallvec::SmallVec;
 use crate::clock::Time;
 use crate::config::Terms;
 use crate::core::ticket_queue::TicketQueue;
-use crate::message::{GiveBack, Sharing};
+use crate::message::Sharing;
 
+pub(crate) use decisions::{Arrival, Begun, Entrants, Finish, GrantedTo};
 use delegate::{DelegateReply, DelegateRequest};
 pub(crate) use seats::{Seats, Turn};
 
@@ -101,61 +103,6 @@ pub(crate) enum Health {
     /// Still held, but kept from all threads for a while (`min_hold`): it is released, and then the next thread asks.
     KeptBack,
     Lost,
-}
-
-/// The role of a thread that arrived.
-#[derive(Debug)]
-pub(crate) enum Arrival<T> {
-    /// It asks Redis.
-    Delegate,
-    /// It waits, under this ticket.
-    Queued(u64),
-    /// It shares a lease that this process has.
-    Turn(Turn<T>),
-    /// It only tried, and the lock is held.
-    Held,
-}
-
-/// A thread that waited and now has its turn.
-pub(crate) type Admitted<W, T> = (W, Turn<T>);
-
-/// The threads that come in at one moment. Mostly it is one, so the first is kept apart from the allocation.
-pub(crate) type Entrants<W, T> = (Option<Admitted<W, T>>, Vec<Admitted<W, T>>);
-
-/// The thread whose request brought a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum GrantedTo {
-    Delegate,
-    /// A thread that adopts, or downgrades. There may be a delegate too.
-    OtherThread,
-}
-
-/// The tasks after a grant.
-#[derive(Debug)]
-pub(crate) struct Begun<W, T> {
-    /// The turn of the thread that asked.
-    pub(crate) turn: Turn<T>,
-    /// The waiting threads that share the lease.
-    pub(crate) admitted: Entrants<W, T>,
-    /// Threads that only tried, and now know that the lock is held.
-    pub(crate) tried: Vec<W>,
-    /// The thread that asks next.
-    pub(crate) next: Option<W>,
-}
-
-/// The tasks after a turn has ended.
-#[derive(Debug)]
-pub(crate) enum Finish<W, T> {
-    /// The lease was over before.
-    Stale,
-    /// The lease goes on: in the guards that share it still, and in these threads.
-    GoesOn(Entrants<W, T>),
-    /// The lease has ended here; this thread asks Redis to let this process keep the lock.
-    TakeOver(W, Option<GiveBack>),
-    /// The lease has ended here, and nobody wants it: release it, then call [`Queue::ended`].
-    Release(Option<GiveBack>),
-    /// The lease was lost; this thread, if any, asks anew.
-    Lost(Option<W>),
 }
 
 impl<W, T: HeldLease> Queue<W, T> {

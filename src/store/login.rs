@@ -2,7 +2,7 @@
 //!
 //! 1. The socket connects.
 //! 2. AUTH and SELECT go out in one write, which is one round trip. Each is left out if it is not needed.
-//! 3. The first connection of a route asks the server about itself: see [`memory`].
+//! 3. The first connection of a route asks the server about itself: see [`server_info`].
 //!
 //! No request was sent yet. So a failure in any of these steps is certain: nothing was executed.
 

@@ -40,13 +40,7 @@ fn floor(module: &str) -> Option<u32> {
 /// The floor of `lib.rs`, and so of what it re-exports.
 const TOP_FLOOR: u32 = 10;
 
-/// The circles that are still to be untied.
-const KNOWN_CIRCLES: &[&str] = &[];
-
 const LONGEST_FILE: usize = 500;
-
-/// Files that are being split, each with the number of lines that it may have until then.
-const STILL_LONG: &[(&str, usize)] = &[];
 
 static TREE: LazyLock<Tree> = LazyLock::new(|| Tree::new(&files("rs")));
 
@@ -153,11 +147,7 @@ fn modules_of_one_folder_use_each_other_in_no_circle() {
     ];
     assert_eq!(in_circles(&tests), [""; 0]);
 
-    assert_eq!(
-        circles(&TREE),
-        KNOWN_CIRCLES,
-        "untie a new circle, and take an untied one out of KNOWN_CIRCLES"
-    );
+    assert_eq!(circles(&TREE), [""; 0]);
 }
 
 /// Returns each set of siblings that all reach each other, as `folder: module, module`.
@@ -276,40 +266,21 @@ fn uses_of_encoding(tree: &Tree) -> Vec<String> {
 fn no_file_is_long() {
     let lines = "fn f() {}\n".repeat(LONGEST_FILE);
     let tests = "#[cfg(test)]\nmod tests {\n    fn g() {}\n}\n";
-    let long = |text: &str| too_long(&Tree::new(&[("a.rs", text)]), &[]);
+    let long = |text: &str| too_long(&Tree::new(&[("a.rs", text)]));
     assert_eq!(long(&(lines.clone() + tests)), [""; 0]);
-    assert_eq!(long(&(lines.clone() + "\n")), ["a.rs has 501 lines"]);
-    let exempt = |text: &str, lines| too_long(&Tree::new(&[("a.rs", text)]), &[("a.rs", lines)]);
-    assert_eq!(exempt(&(lines.clone() + "\n"), 501), [""; 0]);
-    assert_eq!(
-        exempt(&(lines.clone() + "\n\n"), 501),
-        ["a.rs has 502 lines"]
-    );
-    assert_eq!(
-        exempt(&lines, 501),
-        ["a.rs is in STILL_LONG, and need not be"]
-    );
+    assert_eq!(long(&(lines + "\n")), ["a.rs has 501 lines"]);
 
-    assert_eq!(too_long(&TREE, STILL_LONG), [""; 0]);
+    assert_eq!(too_long(&TREE), [""; 0]);
 }
 
-fn too_long(tree: &Tree, still_long: &[(&str, usize)]) -> Vec<String> {
-    let mut exempt: BTreeMap<_, _> = still_long.iter().copied().collect();
-    let mut found = Vec::new();
-    for Source { path, lines, .. } in tree.sources() {
-        if *lines <= LONGEST_FILE {
-            continue;
-        }
-        let limit = exempt.remove(&**path).unwrap_or(LONGEST_FILE);
-        if *lines > limit {
-            found.push(format!("{path} has {lines} lines"));
-        }
-    }
-    let needless = exempt
-        .keys()
-        .map(|path| format!("{path} is in STILL_LONG, and need not be"));
-    found.extend(needless);
-    found
+fn too_long(tree: &Tree) -> Vec<String> {
+    let sources = tree
+        .sources()
+        .iter()
+        .filter(|source| source.lines > LONGEST_FILE);
+    sources
+        .map(|Source { path, lines, .. }| format!("{path} has {lines} lines"))
+        .collect()
 }
 
 // 6. Notes.

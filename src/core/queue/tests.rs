@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use super::decisions::Admitted;
 use super::*;
 use crate::core::fence::Fences;
+use crate::message::GiveBack;
 
 const TERMS: Terms = Terms::new(Duration::from_secs(30), true);
 
