@@ -17,7 +17,8 @@ use crate::sync::Arc;
 
 /// The kind of lock that has a name in Redis.
 ///
-/// In Redis, a [`ReentrantMutex`](crate::ReentrantMutex) and each name of a [`MultiLock`](crate::MultiLock) are mutexes.
+/// In Redis, a [`ReentrantMutex`](crate::ReentrantMutex) and each name of a [`MultiLock`](crate::MultiLock) are
+/// mutexes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
@@ -52,11 +53,11 @@ pub struct LockInfo {
     pub name: String,
     /// The kind of the lock.
     pub kind: Kind,
-    /// The holders. There can be several only for readers and permits. The threads of one process may share one holder. The list
-    /// is empty if the lock is about to go to a waiter.
+    /// The holders. There can be several only for readers and permits. The threads of one process may share one holder.
+    /// The list is empty if the lock is about to go to a waiter.
     pub holders: Vec<Holder>,
-    /// The number of places in the lock's queue in Redis. All threads of a process that wait for one kind of lock share a place.
-    /// The place of a process that crashed counts until its turn would come.
+    /// The number of places in the lock's queue in Redis. All threads of a process that wait for one kind of lock share
+    /// a place. The place of a process that crashed counts until its turn would come.
     pub waiters: u64,
 }
 
@@ -70,14 +71,15 @@ pub struct Holder {
     pub owner: String,
     /// The [`label`](crate::Builder::label) of the holder's process. `None` for a client of another library.
     pub label: Option<String>,
-    /// The largest fence that the server remembers for the lock. A reader has exactly that fence. The holder of a mutex, or a
-    /// writer, may have a smaller one: its process can reserve fences in advance, to hand the lock from thread to thread.
+    /// The largest fence that the server remembers for the lock. A reader has exactly that fence. The holder of a
+    /// mutex, or a writer, may have a smaller one: its process can reserve fences in advance, to hand the lock from
+    /// thread to thread.
     ///
-    /// `None` for a permit, for a client of another library, and after [`fence_memory`](crate::Builder::fence_memory) without a
-    /// grant.
+    /// `None` for a permit, for a client of another library, and after [`fence_memory`](crate::Builder::fence_memory)
+    /// without a grant.
     pub fence: Option<u64>,
-    /// The time until Redis drops the lock, if the holder does not renew it. `None` if it never expires, as some locks of other
-    /// libraries.
+    /// The time until Redis drops the lock, if the holder does not renew it. `None` if it never expires, as some locks
+    /// of other libraries.
     pub ttl: Option<Duration>,
     /// The part of the lock that the holder has.
     pub mode: Mode,
@@ -117,11 +119,11 @@ impl LockInfo {
 
 /// Methods for operators.
 impl LockManager {
-    /// Returns the holders of the lock called `name`, of any kind, and the number of waiters. Returns `None` if the lock is free
-    /// and no process waits for it.
+    /// Returns the holders of the lock called `name`, of any kind, and the number of waiters. Returns `None` if the
+    /// lock is free and no process waits for it.
     ///
-    /// Blocks for at most one request, which changes nothing. A lock of another library on the same key is shown too. The lock may
-    /// change right after the reply. So a program may display the result, but must not rely on it.
+    /// Blocks for at most one request, which changes nothing. A lock of another library on the same key is shown too.
+    /// The lock may change right after the reply. So a program may display the result, but must not rely on it.
     ///
     /// # Errors
     ///
@@ -149,13 +151,13 @@ impl LockManager {
         Ok(seen.map(|seen| LockInfo::new(&key, seen)))
     }
 
-    /// Returns an iterator over the locks whose names `pattern` matches, and that are held or waited for. In a pattern, `*` is
-    /// any text, `?` any character, `[a-c]` one of these characters, and `\` takes the next character as it is. The manager adds
-    /// its prefix to the pattern.
+    /// Returns an iterator over the locks whose names `pattern` matches, and that are held or waited for. In a pattern,
+    /// `*` is any text, `?` any character, `[a-c]` one of these characters, and `\` takes the next character as it is.
+    /// The manager adds its prefix to the pattern.
     ///
-    /// Each step of the iterator asks Redis for about 200 keys at a time, so the server stays free for other work. A step blocks
-    /// until there is a lock to return. That can take many requests if the database has many other keys. After an error the
-    /// iterator ends.
+    /// Each step of the iterator asks Redis for about 200 keys at a time, so the server stays free for other work. A
+    /// step blocks until there is a lock to return. That can take many requests if the database has many other keys.
+    /// After an error the iterator ends.
     ///
     /// | lock | result |
     /// | --- | --- |
@@ -164,13 +166,14 @@ impl LockManager {
     ///
     /// The iterator keeps a hash of 16 bytes for each lock that it has returned.
     ///
-    /// Other keys of the database are not returned, with one exception: a string of at most 1,024 bytes whose name this crate
-    /// waits for, or has locked within [`fence_memory`](crate::Builder::fence_memory). It counts as a lock of another library,
-    /// and its value as the owner. So do not keep a secret under the name of a lock.
+    /// Other keys of the database are not returned, with one exception: a string of at most 1,024 bytes whose name this
+    /// crate waits for, or has locked within [`fence_memory`](crate::Builder::fence_memory). It counts as a lock of
+    /// another library, and its value as the owner. So do not keep a secret under the name of a lock.
     ///
     /// # Errors
     ///
-    /// As [`inspect`](LockManager::inspect), but never [`Error::InvalidName`] or [`Error::WrongType`]. The Redis user needs the
+    /// As [`inspect`](LockManager::inspect), but never [`Error::InvalidName`] or [`Error::WrongType`]. The Redis user
+    /// needs the
     /// [rights of line 6](crate#rights-of-a-redis-user) for the keys that the pattern matches.
     ///
     /// # Example
@@ -194,12 +197,13 @@ impl LockManager {
         .flatten()
     }
 
-    /// Takes the lock called `name`, of any kind, from `owner`, and hands it to the first waiter, as a release does. Returns
-    /// `true` if that owner held it. Returns `false`, and changes nothing, if not. Blocks for at most one request, and may be
-    /// repeated.
+    /// Takes the lock called `name`, of any kind, from `owner`, and hands it to the first waiter, as a release does.
+    /// Returns `true` if that owner held it. Returns `false`, and changes nothing, if not. Blocks for at most one
+    /// request, and may be repeated.
     ///
-    /// This is for a holder that hangs. [`inspect`](LockManager::inspect) shows the owner, which may be a client of another
-    /// library. Redis compares the owner, so the call takes the lock from no later holder, not even in the same process.
+    /// This is for a holder that hangs. [`inspect`](LockManager::inspect) shows the owner, which may be a client of
+    /// another library. Redis compares the owner, so the call takes the lock from no later holder, not even in the same
+    /// process.
     ///
     /// **The lock does not stop the work of the old holder.** Its guards read `Held` until its process learns of the loss:
     ///
@@ -264,8 +268,8 @@ impl Iterator for Listing {
     }
 }
 
-/// The locks that were returned already: SCAN may return a key twice. A name is kept as a hash of 128 bits, so two names do not
-/// share one.
+/// The locks that were returned already: SCAN may return a key twice. A name is kept as a hash of 128 bits, so two
+/// names do not share one.
 #[derive(Default)]
 struct Shown {
     hashers: [RandomState; 2],

@@ -33,8 +33,8 @@ impl LockManager {
         Self::single(url).build()
     }
 
-    /// Returns a builder for one Redis of version 6.2 or later, or Valkey. The URL names one master that holds all keys.
-    /// Connecting to a node of a Redis Cluster, or to a sentinel, fails with [`Error::Unsupported`].
+    /// Returns a builder for one Redis of version 6.2 or later, or Valkey. The URL names one master that holds all
+    /// keys. Connecting to a node of a Redis Cluster, or to a sentinel, fails with [`Error::Unsupported`].
     ///
     /// | URL | server and login |
     /// | --- | --- |
@@ -71,8 +71,8 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Sets how long Redis keeps a lock without a renewal. A crashed holder delays the others by at most this time. From
-    /// 10 ms to 24 h. Defaults to 30 s.
+    /// Sets how long Redis keeps a lock without a renewal. A crashed holder delays the others by at most this time.
+    /// From 10 ms to 24 h. Defaults to 30 s.
     ///
     /// # Example
     ///
@@ -85,8 +85,8 @@ impl Builder {
         self
     }
 
-    /// Sets how long this process may hand a lock from thread to thread in memory while another process waits for it. From
-    /// 1 ms to 1 h. Defaults to 50 ms.
+    /// Sets how long this process may hand a lock from thread to thread in memory while another process waits for it.
+    /// From 1 ms to 1 h. Defaults to 50 ms.
     ///
     /// # Example
     ///
@@ -99,27 +99,27 @@ impl Builder {
         self
     }
 
-    /// Sets how long a contended mutex is left free once in a [`quantum`](Builder::quantum). In this gap a client of another
-    /// library can take the mutex: it polls, and does not know of the queue.
+    /// Sets how long a contended mutex is left free once in a [`quantum`](Builder::quantum). In this gap a client of
+    /// another library can take the mutex: it polls, and does not know of the queue.
     ///
-    /// The setting applies to [`Mutex`](crate::Mutex) and [`ReentrantMutex`](crate::ReentrantMutex). The other kinds ignore
-    /// it, because no other library has locks in their format. A [`MultiLock`](crate::MultiLock) leaves no gap either when it
-    /// releases its names.
+    /// The setting applies to [`Mutex`](crate::Mutex) and [`ReentrantMutex`](crate::ReentrantMutex). The other kinds
+    /// ignore it, because no other library has locks in their format. A [`MultiLock`](crate::MultiLock) leaves no gap
+    /// either when it releases its names.
     ///
-    /// Without a gap, a polling client gets no turn while threads of this crate want the name all the time. Set a gap in all
-    /// processes that share the name while services move over. If the gap is shorter than the pause between two polls, the
-    /// client needs several gaps.
+    /// Without a gap, a polling client gets no turn while threads of this crate want the name all the time. Set a gap
+    /// in all processes that share the name while services move over. If the gap is shorter than the pause between two
+    /// polls, the client needs several gaps.
     ///
     /// During a gap the lock reads as held by its last owner, also to a `try_lock` and to a
     /// [`MultiLock`](crate::MultiLock). The queue, fences and exclusion are the same as without a gap.
     ///
     /// # Cost
     ///
-    /// Once a quantum, this crate's threads lose the length of the gap. A turn of another client costs more: its release notifies
-    /// nobody, so the waiting processes find the free lock by a poll after 50 to 100 ms. An acquire of a free lock takes a few
-    /// commands more on the server. In a measurement, two processes of two threads used the default quantum and a gap of
-    /// 20 ms. A client that polled every 10 ms got about 35 turns a second instead of none, and this crate's threads got about
-    /// half of their guards.
+    /// Once a quantum, this crate's threads lose the length of the gap. A turn of another client costs more: its
+    /// release notifies nobody, so the waiting processes find the free lock by a poll after 50 to 100 ms. An acquire of
+    /// a free lock takes a few commands more on the server. In a measurement, two processes of two threads used the
+    /// default quantum and a gap of 20 ms. A client that polled every 10 ms got about 35 turns a second instead of
+    /// none, and this crate's threads got about half of their guards.
     ///
     /// At most the quantum, and at most 500 ms. Defaults to zero, which leaves no gap.
     ///
@@ -134,9 +134,9 @@ impl Builder {
         self
     }
 
-    /// Sets the time limit for making a connection. All addresses of a host name share the limit, so set a longer one for a
-    /// name with several addresses. The limit does not cover the system's lookup of the name. From 1 ms to 1 h. Defaults to
-    /// 2 s.
+    /// Sets the time limit for making a connection. All addresses of a host name share the limit, so set a longer one
+    /// for a name with several addresses. The limit does not cover the system's lookup of the name. From 1 ms to 1 h.
+    /// Defaults to 2 s.
     ///
     /// # Example
     ///
@@ -162,7 +162,8 @@ impl Builder {
         self
     }
 
-    /// Sets how long a wait without a deadline goes on while the server cannot be reached. At least 1 ms. Defaults to 60 s.
+    /// Sets how long a wait without a deadline goes on while the server cannot be reached. At least 1 ms. Defaults to
+    /// 60 s.
     ///
     /// # Example
     ///
@@ -177,10 +178,10 @@ impl Builder {
 
     /// Sets whether a call that waits retries transient errors from its first request on.
     ///
-    /// Without it, the call returns an error of its first request at once. So a loop that locks again spins while the server
-    /// restarts. With it, the call blocks until it has its lock or its wait is over. A wait without a deadline is over when
-    /// the outage has lasted for [`outage_limit`](Builder::outage_limit). Then the call returns the last error. A try is
-    /// never retried. Defaults to `false`.
+    /// Without it, the call returns an error of its first request at once. So a loop that locks again spins while the
+    /// server restarts. With it, the call blocks until it has its lock or its wait is over. A wait without a deadline
+    /// is over when the outage has lasted for [`outage_limit`](Builder::outage_limit). Then the call returns the last
+    /// error. A try is never retried. Defaults to `false`.
     ///
     /// # Example
     ///
@@ -193,8 +194,8 @@ impl Builder {
         self
     }
 
-    /// Sets how long the server remembers the last fence of a name. It matters only if the server's clock is set back by more
-    /// than this. From 1 s to 366 days. Defaults to 10 min.
+    /// Sets how long the server remembers the last fence of a name. It matters only if the server's clock is set back
+    /// by more than this. From 1 s to 366 days. Defaults to 10 min.
     ///
     /// # Example
     ///
@@ -222,16 +223,16 @@ impl Builder {
         self
     }
 
-    /// Sets how long a lock stays taken from the grant of a guard on, even if the guard is released earlier. So a short job
-    /// does not run twice on two hosts whose clocks differ.
+    /// Sets how long a lock stays taken from the grant of a guard on, even if the guard is released earlier. So a short
+    /// job does not run twice on two hosts whose clocks differ.
     ///
-    /// A guard that is released early ends at once. But no thread gets the lock before that time, in this process or another.
-    /// Waiters get no message then: they wait until the key expires in Redis, or poll. It holds also if
+    /// A guard that is released early ends at once. But no thread gets the lock before that time, in this process or
+    /// another. Waiters get no message then: they wait until the key expires in Redis, or poll. It holds also if
     /// [`max_hold`](Builder::max_hold) ends the guard earlier. If the process crashes, loses the lease, or cannot reach Redis
     /// at the release, the lock is free at the end of its lease.
     ///
-    /// It has no effect on [`detach`](crate::LockGuard::detach). A guard that [`adopt`](LockManager::adopt) makes has the
-    /// `min_hold` of the adopting manager, counted from the adoption. A guard that
+    /// It has no effect on [`detach`](crate::LockGuard::detach). A guard that [`adopt`](LockManager::adopt) makes has
+    /// the `min_hold` of the adopting manager, counted from the adoption. A guard that
     /// [`downgrade`](crate::WriteGuard::downgrade) makes keeps the time of the writer. At most 24 h. Defaults to zero.
     ///
     /// # Example
@@ -254,9 +255,9 @@ impl Builder {
         self
     }
 
-    /// Sets how long a guard may be held before one warning is logged, with the lock's name, owner and fence. The listener
-    /// receives it as [`Event::HeldLong`](crate::Event::HeldLong). The guard itself stays as it is. Not zero. Defaults to
-    /// `None`, no warning.
+    /// Sets how long a guard may be held before one warning is logged, with the lock's name, owner and fence. The
+    /// listener receives it as [`Event::HeldLong`](crate::Event::HeldLong). The guard itself stays as it is. Not zero.
+    /// Defaults to `None`, no warning.
     ///
     /// # Example
     ///
@@ -269,8 +270,8 @@ impl Builder {
         self
     }
 
-    /// Sets the listener that receives each [`Event`](crate::Event), on a separate thread. [`Listener`] says what it may do.
-    /// If it is set twice, the last listener counts. Defaults to no listener, which costs nothing.
+    /// Sets the listener that receives each [`Event`](crate::Event), on a separate thread. [`Listener`] says what it
+    /// may do. If it is set twice, the last listener counts. Defaults to no listener, which costs nothing.
     ///
     /// # Example
     ///
@@ -284,8 +285,8 @@ impl Builder {
         self
     }
 
-    /// Sets whether leases are renewed for as long as their guards live. Without renewal, a guard is lost when its lease is
-    /// over. Defaults to `true`.
+    /// Sets whether leases are renewed for as long as their guards live. Without renewal, a guard is lost when its
+    /// lease is over. Defaults to `true`.
     ///
     /// # Example
     ///
@@ -298,15 +299,16 @@ impl Builder {
         self
     }
 
-    /// Sets whether guards leave their release to the renewal thread, so that the end of a guard never waits for the server.
+    /// Sets whether guards leave their release to the renewal thread, so that the end of a guard never waits for the
+    /// server.
     ///
-    /// The renewal thread sends a release within about a millisecond, with others in one request. It sends the release at once
-    /// if this process knows that another waits for the lock. [`release`](crate::LockGuard::release) then reports a loss only
-    /// if this process knows of it, because it does not wait for the server's reply. A thread of this process that asks for
-    /// the name takes an unsent release back, and asks for the lock in the same request.
+    /// The renewal thread sends a release within about a millisecond, with others in one request. It sends the release
+    /// at once if this process knows that another waits for the lock. [`release`](crate::LockGuard::release) then
+    /// reports a loss only if this process knows of it, because it does not wait for the server's reply. A thread of
+    /// this process that asks for the name takes an unsent release back, and asks for the lock in the same request.
     ///
-    /// A program that ends right after a release must call [`close`](LockManager::close) first, or the lock stays held until
-    /// its lease is over. Defaults to `false`.
+    /// A program that ends right after a release must call [`close`](LockManager::close) first, or the lock stays held
+    /// until its lease is over. Defaults to `false`.
     ///
     /// # Example
     ///
@@ -322,7 +324,8 @@ impl Builder {
         self
     }
 
-    /// Sets how many replicas must confirm a grant, and each renewal, before it counts. The connection that wrote it sends
+    /// Sets how many replicas must confirm a grant, and each renewal, before it counts. The connection that wrote it
+    /// sends
     /// [`WAIT`], for at most `io_timeout`. At most 1,000. Defaults to 0.
     ///
     /// | too few replicas confirm | result |
@@ -331,8 +334,8 @@ impl Builder {
     /// | a later grant of a call that waits | it is released again; the call asks again after a pause, in which others may get it |
     /// | a renewal | it counts as failed: the lease ends at its deadline, unless a later renewal succeeds |
     ///
-    /// A failover then loses the lock less often, but it still can: it may promote a replica that has not confirmed. The cost
-    /// is one more round trip for each acquire, and for each batch of renewals.
+    /// A failover then loses the lock less often, but it still can: it may promote a replica that has not confirmed.
+    /// The cost is one more round trip for each acquire, and for each batch of renewals.
     ///
     /// [`WAIT`]: https://redis.io/docs/latest/commands/wait/
     ///
@@ -351,8 +354,8 @@ impl Builder {
         self
     }
 
-    /// Sets the largest number of connections in the pool. The pool makes a connection when a call needs it. From 1 to 1,024.
-    /// Defaults to 10.
+    /// Sets the largest number of connections in the pool. The pool makes a connection when a call needs it. From 1 to
+    /// 1,024. Defaults to 10.
     ///
     /// # Example
     ///
@@ -381,15 +384,15 @@ impl Builder {
         self
     }
 
-    /// Sets the password, in plain text, without any encoding. It overrides the URL's. `Debug`, errors and the log never show
-    /// it. Defaults to the URL's, or none. [`username`](Builder::username) has an example.
+    /// Sets the password, in plain text, without any encoding. It overrides the URL's. `Debug`, errors and the log
+    /// never show it. Defaults to the URL's, or none. [`username`](Builder::username) has an example.
     pub fn password(mut self, password: impl Into<String>) -> Self {
         self.settings.password = Some(Secret(password.into()));
         self
     }
 
-    /// Sets the number of the database, at least 0. It overrides the URL's. If the server does not have it, connecting fails
-    /// with [`Error::Config`]. Defaults to the URL's, or 0.
+    /// Sets the number of the database, at least 0. It overrides the URL's. If the server does not have it, connecting
+    /// fails with [`Error::Config`]. Defaults to the URL's, or 0.
     ///
     /// # Example
     ///
@@ -402,8 +405,8 @@ impl Builder {
         self
     }
 
-    /// Sets the text before every name in Redis: with `lock:`, the key of `orders` is `lock:orders`. At most 1,024 bytes.
-    /// Defaults to none.
+    /// Sets the text before every name in Redis: with `lock:`, the key of `orders` is `lock:orders`. At most 1,024
+    /// bytes. Defaults to none.
     ///
     /// # Example
     ///
@@ -416,8 +419,8 @@ impl Builder {
         self
     }
 
-    /// Sets the text by which a reader of Redis knows this process: it is the end of each owner. At most 128 visible ASCII
-    /// characters without `!`. Defaults to `host:pid`.
+    /// Sets the text by which a reader of Redis knows this process: it is the end of each owner. At most 128 visible
+    /// ASCII characters without `!`. Defaults to `host:pid`.
     ///
     /// # Example
     ///
@@ -430,12 +433,12 @@ impl Builder {
         self
     }
 
-    /// Checks the settings, connects, and returns the manager. Blocks for at most `connect_timeout` while it connects, and for
-    /// at most `io_timeout` at each request: the login, the question below, and a PING.
+    /// Checks the settings, connects, and returns the manager. Blocks for at most `connect_timeout` while it connects,
+    /// and for at most `io_timeout` at each request: the login, the question below, and a PING.
     ///
-    /// The first connection, made here or later, asks the server about itself: by `INFO`, or if that is not allowed by `CONFIG
-    /// GET`. If the server may evict locks when its memory is full, the log has one warning. A server that allows neither
-    /// command is trusted.
+    /// The first connection, made here or later, asks the server about itself: by `INFO`, or if that is not allowed by
+    /// `CONFIG GET`. If the server may evict locks when its memory is full, the log has one warning. A server that
+    /// allows neither command is trusted.
     ///
     /// # Errors
     ///

@@ -1,6 +1,7 @@
 //! A token that ends blocked calls from another thread.
 //!
-//! The token has a flag, and a register of the threads that are blocked with it. It has no reference to locks or queues:
+//! The token has a flag, and a register of the threads that are blocked with it. It has no reference to locks or
+//! queues:
 //! [`Cancel::cancel`] sets the flag and unparks the threads, and each thread leaves its queue itself. So no thread takes a
 //! mutex while it holds another.
 //!
@@ -32,9 +33,9 @@ use crate::sync::{Arc, AtomicBool, Mutex, Ordering, Thread, thread};
 /// | has got the lock, from Redis or from another thread, but has not returned yet | the guard |
 /// | waits for its time at a [`RateLimiter`](crate::RateLimiter) | `Cancelled` at once; the place that the call took stays taken |
 ///
-/// A program that must not work after a cancel calls [`is_cancelled`](Cancel::is_cancelled) when it has the guard. A token
-/// does not affect guards. [`close`](crate::LockManager::close) ends every call of a manager; a token ends only the calls
-/// of its handles.
+/// A program that must not work after a cancel calls [`is_cancelled`](Cancel::is_cancelled) when it has the guard. A
+/// token does not affect guards. [`close`](crate::LockManager::close) ends every call of a manager; a token ends only
+/// the calls of its handles.
 ///
 /// # Example
 ///

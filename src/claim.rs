@@ -11,8 +11,8 @@ use crate::name::{self, LARGEST_FENCE};
 use crate::owner;
 use crate::sync::Arc;
 
-/// The characters that a claim's text percent-encodes (RFC 3986): all but letters, digits and `-._:`. So the text has no
-/// character with a special meaning in a shell, an environment variable or JSON.
+/// The characters that a claim's text percent-encodes (RFC 3986): all but letters, digits and `-._:`. So the text has
+/// no character with a special meaning in a shell, an environment variable or JSON.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -24,8 +24,8 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
 /// process.
 ///
 /// The text is `<fence>/<owner>/<name>`, with owner and name percent-encoded. It is one line of printable ASCII without
-/// spaces or quotes, so it fits into an argument, an environment variable or JSON as it is. Redis has the same data. But a
-/// process that has the text, and access to Redis, can take the lock.
+/// spaces or quotes, so it fits into an argument, an environment variable or JSON as it is. Redis has the same data.
+/// But a process that has the text, and access to Redis, can take the lock.
 ///
 /// # Example
 ///

@@ -1,7 +1,8 @@
 //! The clock of a lease's holder.
 //!
-//! Leases are measured on a clock that runs through suspend: on Linux `CLOCK_BOOTTIME` (`clock_gettime(2)`). A laptop that
-//! slept through its lease has lost the lock. The usual monotonic clock stops during suspend, so it would not show that.
+//! Leases are measured on a clock that runs through suspend: on Linux `CLOCK_BOOTTIME` (`clock_gettime(2)`). A laptop
+//! that slept through its lease has lost the lock. The usual monotonic clock stops during suspend, so it would not show
+//! that.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;

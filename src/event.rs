@@ -52,10 +52,9 @@ pub enum Event<'a> {
         /// The time since the call of the thread.
         waited: Duration,
     },
-    /// Redis has given the lock to the next in its queue when this process released it, or has left it free for others for
-    /// a [`poller_gap`](crate::Builder::poller_gap). Usually that is another
-    /// process. It may be a thread of this process that asks for another permit, for the other side of a reader-writer
-    /// lock, or for a multi-lock.
+    /// Redis has given the lock to the next in its queue when this process released it, or has left it free for others
+    /// for a [`poller_gap`](crate::Builder::poller_gap). Usually that is another process. It may be a thread of this
+    /// process that asks for another permit, for the other side of a reader-writer lock, or for a multi-lock.
     #[non_exhaustive]
     HandedOver {
         /// The name of the lock.

@@ -251,8 +251,9 @@ macro_rules! guard {
             /// Releases the lock. Returns an error if the lock was lost before.
             ///
             /// Sends nothing if another thread of this process gets the lock, or takes it over by its own request.
-            /// Otherwise blocks until Redis has replied to a request, or to two if other processes wait. With [`background_release`](crate::Builder::background_release) the renewal thread sends the
-            /// request, and this call does not block.
+            /// Otherwise blocks until Redis has replied to a request, or to two if other processes wait. With
+            /// [`background_release`](crate::Builder::background_release) the renewal thread sends the request, and
+            /// this call does not block.
             ///
             /// # Errors
             ///

@@ -1,8 +1,8 @@
 //! Distributed locks on Redis for programs with threads and no async runtime.
 //!
-//! A process holds a lock by a *lease*: the lock's key in Redis expires unless the process renews it. A *guard* holds the
-//! lock for one thread, and releases it when dropped. One thread renews all leases of the process, and another watches
-//! their deadlines. A guard never claims a lock that the process may have lost.
+//! A process holds a lock by a *lease*: the lock's key in Redis expires unless the process renews it. A *guard* holds
+//! the lock for one thread, and releases it when dropped. One thread renews all leases of the process, and another
+//! watches their deadlines. A guard never claims a lock that the process may have lost.
 //!
 //! ```no_run
 //! # struct Db;
@@ -96,35 +96,36 @@
 //! * A virtual machine is stopped with the process inside.
 //! * An operator calls [`force_release`](LockManager::force_release).
 //!
-//! The [`fence`] is for these cases: let the system that the lock protects reject a fence that is smaller than the largest
-//! it has seen.
+//! The [`fence`] is for these cases: let the system that the lock protects reject a fence that is smaller than the
+//! largest it has seen.
 //!
-//! If the server's clock is set forward, leases end early, and their holders learn of it at the next renewal. If the clock
-//! is set back, Redis keeps the lock of a crashed process for that much longer. A live holder renews and releases as before.
+//! If the server's clock is set forward, leases end early, and their holders learn of it at the next renewal. If the
+//! clock is set back, Redis keeps the lock of a crashed process for that much longer. A live holder renews and releases
+//! as before.
 //!
-//! There is no poisoning. A thread that locks a mutex that it already holds waits for itself. A client of another library
-//! polls, outside of the queue, so it can starve: see [`Builder::poller_gap`].
+//! There is no poisoning. A thread that locks a mutex that it already holds waits for itself. A client of another
+//! library polls, outside of the queue, so it can starve: see [`Builder::poller_gap`].
 //!
 //! # On the wire
 //!
-//! A mutex is the plain string key that `SET prefix+name owner NX PX lease` makes. It is released by compare and delete. So
-//! it excludes the locks of redis-py, redsync, bsm/redislock, node-redlock and rslock on the same key; the
+//! A mutex is the plain string key that `SET prefix+name owner NX PX lease` makes. It is released by compare and
+//! delete. So it excludes the locks of redis-py, redsync, bsm/redislock, node-redlock and rslock on the same key; the
 //! [`prefix`](Builder::prefix) can match their names. A release by another library sends no message, so a waiter finds it at
 //! its next poll.
 //!
 //! A waiter appends `!` to the owner, but never to the value of another library. A release within
 //! [`min_hold`](Builder::min_hold) keeps the key, and appends `!~` to the owner; a waiter then appends another `!`. Beside the
-//! key there are `{key}:lh:fence`, `{key}:lh:queue` and `{key}:lh:waiters`, or `key:lht:…` if the key has its own hash tag.
-//! Each of these keys has a time to live. A multi-lock consists of the same keys for each of its names.
+//! key there are `{key}:lh:fence`, `{key}:lh:queue` and `{key}:lh:waiters`, or `key:lht:…` if the key has its own hash
+//! tag. Each of these keys has a time to live. A multi-lock consists of the same keys for each of its names.
 //!
-//! Reader-writer locks and semaphores are sorted sets at `prefix+name`. Each lease is a member `units owner`, and its score
-//! is the millisecond at which it ends. Two further members count the units. A rate limiter is a list of times in
+//! Reader-writer locks and semaphores are sorted sets at `prefix+name`. Each lease is a member `units owner`, and its
+//! score is the millisecond at which it ends. Two further members count the units. A rate limiter is a list of times in
 //! microseconds.
 //!
 //! # Rights of a Redis user
 //!
-//! These lines make a user of an access control list that can use every kind of lock. Leave out the lines that the program
-//! does not need.
+//! These lines make a user of an access control list that can use every kind of lock. Leave out the lines that the
+//! program does not need.
 //!
 //! ```text
 //! ACL SETUSER app on >PASSWORD resetkeys ~* resetchannels &leasehold:*
@@ -144,9 +145,9 @@
 //! | 5 | [`replicas`](Builder::replicas) |
 //! | 6 | operators: [`inspect`](LockManager::inspect), [`list`](LockManager::list), [`force_release`](LockManager::force_release) |
 //!
-//! `AUTH` needs no right. `SELECT` is for a database other than 0. `INFO` is for the question that [`Builder::build`] asks
-//! the server. A connection works without either. Without the channels, `PUBLISH` or `SUBSCRIBE`, waits poll, and one warning
-//! is logged. A call that lacks a right fails with [`Error::Denied`].
+//! `AUTH` needs no right. `SELECT` is for a database other than 0. `INFO` is for the question that [`Builder::build`]
+//! asks the server. A connection works without either. Without the channels, `PUBLISH` or `SUBSCRIBE`, waits poll, and
+//! one warning is logged. A call that lacks a right fails with [`Error::Denied`].
 //!
 //! # Logging
 //!
@@ -161,12 +162,12 @@
 //! | info | the end of a time in which leases could not be renewed |
 //! | debug | a lock that is granted, waited for, handed to the next thread in memory, handed over to another process, or released; a new start of the connection that receives messages |
 //!
-//! The thread `leasehold-events` logs losses and long holds, and calls the [`Listener`]. So a logger or listener that blocks
-//! there delays only later events. If more than 4,096 events wait, further ones are dropped, and counted in
+//! The thread `leasehold-events` logs losses and long holds, and calls the [`Listener`]. So a logger or listener that
+//! blocks there delays only later events. If more than 4,096 events wait, further ones are dropped, and counted in
 //! [`Stats::events_dropped`].
 //!
-//! Every other record is written by the thread that causes it, such as the calling thread or the renewal thread. A logger
-//! that blocks delays this thread. The thread holds no mutex of this crate meanwhile.
+//! Every other record is written by the thread that causes it, such as the calling thread or the renewal thread. A
+//! logger that blocks delays this thread. The thread holds no mutex of this crate meanwhile.
 //!
 //! # Panics
 //!
@@ -180,12 +181,12 @@
 //!
 //! # Ending without a drop
 //!
-//! A guard that the program forgets ([`std::mem::forget`]) is renewed until the process ends, or until its `max_hold`. This
-//! does not depend on the manager.
+//! A guard that the program forgets ([`std::mem::forget`]) is renewed until the process ends, or until its `max_hold`.
+//! This does not depend on the manager.
 //!
-//! A process that exits or is killed releases nothing. Its locks come free when their leases end. The same is true for a
-//! release that [`background_release`](Builder::background_release) has not sent yet: call [`LockManager::close`] first.
-//! Redis skips the places of the process in queues.
+//! A process that exits or is killed releases nothing. Its locks come free when their leases end. The same is true for
+//! a release that [`background_release`](Builder::background_release) has not sent yet: call [`LockManager::close`]
+//! first. Redis skips the places of the process in queues.
 //!
 //! # Forking
 //!

@@ -1,7 +1,7 @@
 //! Log records. All code of this crate writes them by the macros of this module.
 //!
-//! The program's logger is foreign code, which may panic or block. A panic of the logger is caught here. The watch thread
-//! must end leases in time, so it logs no loss itself: it puts the loss into the queue of the events thread
+//! The program's logger is foreign code, which may panic or block. A panic of the logger is caught here. The watch
+//! thread must end leases in time, so it logs no loss itself: it puts the loss into the queue of the events thread
 //! ([`crate::engine::events`]).
 
 use std::fmt;

@@ -21,11 +21,12 @@ use crate::sync::Arc;
 
 /// Hands out locks. One manager is enough for a process, and clones share everything.
 ///
-/// The calling threads send their requests on connections from a pool. The renewal of leases has its own connection, and so
-/// has the subscription for messages. So any number of waiting threads does not delay them.
+/// The calling threads send their requests on connections from a pool. The renewal of leases has its own connection,
+/// and so has the subscription for messages. So any number of waiting threads does not delay them.
 ///
-/// The manager starts a thread that opens and closes connections, and up to four more, each when it is first needed. The threads for renewal and for deadlines end a
-/// while after the last lease. The threads for messages and for events end with the last clone and guard.
+/// The manager starts a thread that opens and closes connections, and up to four more, each when it is first needed.
+/// The threads for renewal and for deadlines end a while after the last lease. The threads for messages and for events
+/// end with the last clone and guard.
 ///
 /// Guards stay held when the last clone is dropped. They keep the manager's connections and threads alive.
 ///
@@ -71,8 +72,8 @@ impl LockManager {
         self.mutex(name).lock()
     }
 
-    /// Acquires the lock called `name` if it is free: [`Mutex::try_lock`] with the manager's settings. Returns `None` if it is
-    /// held. Blocks for at most one request.
+    /// Acquires the lock called `name` if it is free: [`Mutex::try_lock`] with the manager's settings. Returns `None`
+    /// if it is held. Blocks for at most one request.
     ///
     /// # Errors
     ///
@@ -91,8 +92,8 @@ impl LockManager {
         self.mutex(name).try_lock()
     }
 
-    /// Acquires the lock called `name`, and waits for at most `wait`: [`Mutex::try_lock_for`] with the manager's settings.
-    /// Returns `None` if it was held until then.
+    /// Acquires the lock called `name`, and waits for at most `wait`: [`Mutex::try_lock_for`] with the manager's
+    /// settings. Returns `None` if it was held until then.
     ///
     /// # Errors
     ///
@@ -113,8 +114,8 @@ impl LockManager {
         self.mutex(name).try_lock_for(wait)
     }
 
-    /// Runs `f` under the lock called `name`, and returns its result: [`Mutex::with`] with the manager's settings. Waits for the
-    /// lock for at most `wait`.
+    /// Runs `f` under the lock called `name`, and returns its result: [`Mutex::with`] with the manager's settings.
+    /// Waits for the lock for at most `wait`.
     ///
     /// # Errors
     ///
@@ -140,8 +141,8 @@ impl LockManager {
         self.mutex(name).with(wait, f)
     }
 
-    /// Runs `f` under the lock called `name`, and returns its result even if the lease was lost meanwhile: [`Mutex::run`] with
-    /// the manager's settings. Waits for the lock for at most `wait`.
+    /// Runs `f` under the lock called `name`, and returns its result even if the lease was lost meanwhile:
+    /// [`Mutex::run`] with the manager's settings. Waits for the lock for at most `wait`.
     ///
     /// # Errors
     ///
@@ -184,7 +185,8 @@ impl LockManager {
         Mutex::new(self.handle(name.as_ref()))
     }
 
-    /// Returns a handle to the mutex called `name` that a thread can lock again while it holds it. It is the same lock as
+    /// Returns a handle to the mutex called `name` that a thread can lock again while it holds it. It is the same lock
+    /// as
     /// [`mutex`](LockManager::mutex) of that name.
     ///
     /// # Example
@@ -218,9 +220,9 @@ impl LockManager {
         RwLock::new(self.handle(name.as_ref()))
     }
 
-    /// Returns a handle to the semaphore called `name`, which has `permits` permits: from 1 to 4,294,967,294. All users of the
-    /// semaphore at one time must give the same number, or their calls return [`Error::PermitsDiffer`]. For a number out of
-    /// bounds each call returns [`Error::Config`].
+    /// Returns a handle to the semaphore called `name`, which has `permits` permits: from 1 to 4,294,967,294. All users
+    /// of the semaphore at one time must give the same number, or their calls return [`Error::PermitsDiffer`]. For a
+    /// number out of bounds each call returns [`Error::Config`].
     ///
     /// # Example
     ///
@@ -250,8 +252,8 @@ impl LockManager {
         MultiLock::new(Arc::clone(&self.engine), names)
     }
 
-    /// Returns a handle to the rate limiter called `name`, which admits at most `permits` calls in any window of length `per`.
-    /// `permits` is at least 1, and `per` is from 1 ms to 365 days. For a number out of bounds each call returns
+    /// Returns a handle to the rate limiter called `name`, which admits at most `permits` calls in any window of length
+    /// `per`. `permits` is at least 1, and `per` is from 1 ms to 365 days. For a number out of bounds each call returns
     /// [`Error::Config`].
     ///
     /// # Example
@@ -267,18 +269,19 @@ impl LockManager {
         RateLimiter::new(self.handle(name.as_ref()), permits, per)
     }
 
-    /// Takes over a lock that was [detached](LockGuard::detach), in this process or another. Blocks for at most one request.
+    /// Takes over a lock that was [detached](LockGuard::detach), in this process or another. Blocks for at most one
+    /// request.
     ///
-    /// The manager must have the same prefix as the one that detached the lock. The guard has the settings of this manager, and
-    /// a new lease of its length. An earlier [`extend`](Lease::extend) was for the claim only.
+    /// The manager must have the same prefix as the one that detached the lock. The guard has the settings of this
+    /// manager, and a new lease of its length. An earlier [`extend`](Lease::extend) was for the claim only.
     ///
     /// # Guarantees
     ///
-    /// If several calls adopt one claim, exactly one of them gets a guard. Its fence is larger than the claim's. Nobody has held
-    /// the lock in between, and waiters keep their places.
+    /// If several calls adopt one claim, exactly one of them gets a guard. Its fence is larger than the claim's. Nobody
+    /// has held the lock in between, and waiters keep their places.
     ///
-    /// A call may be repeated. If Redis executed the first request and only its reply was lost, a second call of the same
-    /// manager gets the lock. Without a second call, the lock ends with its lease.
+    /// A call may be repeated. If Redis executed the first request and only its reply was lost, a second call of the
+    /// same manager gets the lock. Without a second call, the lock ends with its lease.
     ///
     /// # Errors
     ///
@@ -328,9 +331,9 @@ impl LockManager {
         self.engine.stats()
     }
 
-    /// Closes the manager and all its clones: every wait ends with [`Error::Closed`], and so does every later call. Guards stay
-    /// held, and their leases are renewed, until they are dropped. A request that is on its way may still be granted: then its
-    /// call returns a guard.
+    /// Closes the manager and all its clones: every wait ends with [`Error::Closed`], and so does every later call.
+    /// Guards stay held, and their leases are renewed, until they are dropped. A request that is on its way may still
+    /// be granted: then its call returns a guard.
     ///
     /// Blocks for at most `wait`, until no call asks Redis any more and Redis has replied to every queued release.
     ///

@@ -1,18 +1,18 @@
 //! Names of locks, and their keys in Redis.
 //!
-//! A lock called `name` is the Redis key `prefix + name`. Beside it, leasehold keeps *companion* keys: the last fence, the
-//! queue, and the waiters. They must share the key's hash slot, so that in a cluster one script may use them all. Redis
-//! hashes the text between the first `{` and the first `}` after it, if there is such a text ([hash tags]). So there are
-//! two forms:
+//! A lock called `name` is the Redis key `prefix + name`. Beside it, leasehold keeps *companion* keys: the last fence,
+//! the queue, and the waiters. They must share the key's hash slot, so that in a cluster one script may use them all.
+//! Redis hashes the text between the first `{` and the first `}` after it, if there is such a text ([hash tags]). So
+//! there are two forms:
 //!
 //! | the key | its companions |
 //! | --- | --- |
 //! | has no hash tag: `orders:42` | `{orders:42}` + `:lh:…` |
 //! | has a hash tag: `{shop}:42` | `{shop}:42` + `:lht:…` |
 //!
-//! The suffixes differ because `x` and `{x}` would otherwise share companions. Two sorts of keys are invalid: a key that
-//! cannot share a slot with its companions (`a}b`, `}x`, `{}x`), and a key with such a suffix, because it could be a
-//! companion of another lock.
+//! The suffixes differ because `x` and `{x}` would otherwise share companions. Two sorts of keys are invalid: a key
+//! that cannot share a slot with its companions (`a}b`, `}x`, `{}x`), and a key with such a suffix, because it could be
+//! a companion of another lock.
 //!
 //! [hash tags]: https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#hash-tags
 
@@ -99,8 +99,8 @@ impl LockKey {
         &self.key
     }
 
-    /// Returns the hash slot in which Redis Cluster keeps the key and its companions: the CRC-16/XMODEM of the hashed text,
-    /// modulo 16,384 ([key distribution model]).
+    /// Returns the hash slot in which Redis Cluster keeps the key and its companions: the CRC-16/XMODEM of the hashed
+    /// text, modulo 16,384 ([key distribution model]).
     ///
     /// [key distribution model]: https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#key-distribution-model
     pub(crate) fn slot(&self) -> u16 {
@@ -239,7 +239,8 @@ fn invalid(name: &str, reason: &'static str) -> Error {
     }
 }
 
-/// Returns the part of a key that Redis Cluster hashes in place of the whole key. Returns `None` if it hashes the whole.
+/// Returns the part of a key that Redis Cluster hashes in place of the whole key. Returns `None` if it hashes the
+/// whole.
 fn hash_tag(key: &str) -> Option<&str> {
     let (_, after) = key.split_once('{')?;
     let (tag, _) = after.split_once('}')?;

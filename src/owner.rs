@@ -1,7 +1,7 @@
 //! Owners: the unique strings under which this crate's processes hold locks in Redis.
 //!
-//! An owner is `lh1:<uuid v4>:<label>`. Each attempt to acquire a lock has one, no two attempts share one, and no owner is ever reused. The
-//! value of a held mutex is its owner. A waiter appends [`MARK`] to that value.
+//! An owner is `lh1:<uuid v4>:<label>`. Each attempt to acquire a lock has one, no two attempts share one, and no owner
+//! is ever reused. The value of a held mutex is its owner. A waiter appends [`MARK`] to that value.
 
 use once_cell::race::OnceBox;
 use uuid::Uuid;

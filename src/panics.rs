@@ -1,5 +1,5 @@
-//! Containment of panics. A panic must not end a thread that other threads rely on. In the drop of a guard, a second panic
-//! would abort the process.
+//! Containment of panics. A panic must not end a thread that other threads rely on. In the drop of a guard, a second
+//! panic would abort the process.
 
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,7 +1,7 @@
 //! Detects a fork: whether this process is the one that made a value, or a forked child.
 //!
-//! Every acquire and every release makes this check, so it must be fast. `getpid(2)` is a system call: it took longer than
-//! all other steps of a guard that is handed to the next thread in memory. So the C library counts forks
+//! Every acquire and every release makes this check, so it must be fast. `getpid(2)` is a system call: it took longer
+//! than all other steps of a guard that is handed to the next thread in memory. So the C library counts forks
 //! (`pthread_atfork(3)`). It counts `fork(2)`, but neither `_Fork(3)` nor a bare `clone(2)` system call.
 
 use forkguard::atfork::Guard;

@@ -1,6 +1,7 @@
 //! The standard library's threads and synchronisation primitives.
 //!
-//! All code that blocks or shares memory imports them from this module. So a model checker can replace them in one place.
+//! All code that blocks or shares memory imports them from this module. So a model checker can replace them in one
+//! place.
 
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 pub(crate) use std::sync::{Arc, Weak};

@@ -15,8 +15,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Reads a `redis://`, `rediss://` (feature `tls`), `valkey://` or `unix://` URL. A database, user or password in the
-    /// settings overrides the one in the URL.
+    /// Reads a `redis://`, `rediss://` (feature `tls`), `valkey://` or `unix://` URL. A database, user or password in
+    /// the settings overrides the one in the URL.
     ///
     /// # Errors
     ///

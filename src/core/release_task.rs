@@ -1,8 +1,9 @@
 //! The end of a lease in Redis, and of an orphaned owner.
 //!
 //! The guard's thread or the renewal thread sends the first request. The renewal thread repeats a request that failed
-//! until Redis must have dropped the key. The key may outlast the lease of the thread that ends it, because a lease can be extended. So the
-//! task takes over from its owner the time until which Redis may keep the key ([`OrphanedOwner::kept_until`]).
+//! until Redis must have dropped the key. The key may outlast the lease of the thread that ends it, because a lease can
+//! be extended. So the task takes over from its owner the time until which Redis may keep the key
+//! ([`OrphanedOwner::kept_until`]).
 //!
 //! | request | answer | next |
 //! | --- | --- | --- |
@@ -13,7 +14,8 @@
 //! | any | failed | the renewal thread sends it again, at once and then after growing pauses, until Redis must have dropped the key; then the task is given up |
 //!
 //! "Executed" is not final while the owner is uncertain: Redis may execute an earlier acquire or take-over of unknown
-//! outcome after the release. So the owner is withdrawn again and again until a lease has passed since that request was sent.
+//! outcome after the release. So the owner is withdrawn again and again until a lease has passed since that request was
+//! sent.
 
 use std::time::Duration;
 
@@ -77,7 +79,8 @@ impl ReleaseTask {
         Self::new(verb, uncertain_until, kept_until, now, lease)
     }
 
-    /// Makes a task that ends an owner on which no guard relies: of an attempt, or of a lease that was lost or taken over.
+    /// Makes a task that ends an owner on which no guard relies: of an attempt, or of a lease that was lost or taken
+    /// over.
     pub(crate) fn of_orphaned_owner(
         orphaned_owner: OrphanedOwner,
         now: Time,
@@ -235,7 +238,8 @@ impl ReleaseTask {
     }
 }
 
-/// Returns the request that ends a lease: a hand-over if processes wait or there are unused fences, else a plain release.
+/// Returns the request that ends a lease: a hand-over if processes wait or there are unused fences, else a plain
+/// release.
 fn release(owner: Arc<str>, units: u32, give_back: Option<GiveBack>, contended: bool) -> Verb {
     if contended || give_back.is_some() {
         Verb::HandOver {

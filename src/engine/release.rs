@@ -140,8 +140,8 @@ impl Drop for GuardInner {
 }
 
 impl Engine {
-    /// Does step 3. Returns the status of the lease at its end. If an unreleased part is returned too, the caller must go
-    /// on with [`release_now`](Engine::release_now), [`release_later`](Engine::release_later) or
+    /// Does step 3. Returns the status of the lease at its end. If an unreleased part is returned too, the caller must
+    /// go on with [`release_now`](Engine::release_now), [`release_later`](Engine::release_later) or
     /// [`let_next_thread_ask`](Engine::let_next_thread_ask).
     pub(super) fn end_turn(
         self: &Arc<Self>,

@@ -61,8 +61,8 @@ const AFTER_PANIC: Duration = Duration::from_millis(100);
 
 pub(crate) struct RenewalThread {
     state: Mutex<State>,
-    /// Notified if an earlier time is due, if a thread that waits here must check its condition again, and if the engine
-    /// is dropped.
+    /// Notified if an earlier time is due, if a thread that waits here must check its condition again, and if the
+    /// engine is dropped.
     changed: Condvar,
 }
 

@@ -1,7 +1,7 @@
 //! The wakeup thread: one subscription to messages for all delegates of a process.
 //!
-//! A script that hands a lock over, or wants a waiter to ask again, publishes that owner on the channel of its process. The wakeup thread of
-//! that process looks the owner up in a register, and wakes its delegate.
+//! A script that hands a lock over, or wants a waiter to ask again, publishes that owner on the channel of its process.
+//! The wakeup thread of that process looks the owner up in a register, and wakes its delegate.
 //!
 //! All processes also subscribe to one common channel. On it, `force_release` publishes the owner that it removed
 //! ([`super::admin`]).

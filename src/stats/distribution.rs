@@ -21,14 +21,14 @@ pub struct Bucket {
 
 /// Recorded lengths of time: how many there were, and how long they were.
 ///
-/// The shortest and the longest are exact. The lengths between them are known to about 3 %, up to three days. Lengths over
-/// three days count as the longest. A distribution takes 11 KiB.
+/// The shortest and the longest are exact. The lengths between them are known to about 3 %, up to three days. Lengths
+/// over three days count as the longest. A distribution takes 11 KiB.
 ///
 /// # Exporting it
 ///
 /// [`buckets`](Distribution::buckets) and [`sum`](Distribution::sum) are what a histogram of a metrics library needs. Both
-/// only rise from one reading of [`LockManager::stats`](crate::LockManager::stats) to the next. For the time between two
-/// readings there is [`since`](Distribution::since), for several managers together [`merge`](Distribution::merge).
+/// only rise from one reading of [`LockManager::stats`](crate::LockManager::stats) to the next. For the time between
+/// two readings there is [`since`](Distribution::since), for several managers together [`merge`](Distribution::merge).
 ///
 /// ```no_run
 /// # fn main() -> leasehold::Result<()> {
@@ -92,8 +92,8 @@ impl Distribution {
         Duration::from_secs(secs) + Duration::from_nanos((sum % SECOND) as u64)
     }
 
-    /// Returns the sum in nanoseconds, counting each length as the middle of its bucket. It is a whole number, so that it
-    /// never falls while the counts rise.
+    /// Returns the sum in nanoseconds, counting each length as the middle of its bucket. It is a whole number, so that
+    /// it never falls while the counts rise.
     fn sum_of_middles(&self) -> u128 {
         let middle =
             |bucket: &histogram::Bucket| u128::midpoint(bucket.start().into(), bucket.end().into());
@@ -149,9 +149,9 @@ impl Distribution {
         self.clone().and(others)
     }
 
-    /// Returns the length that the part `q` of all lengths did not exceed: `0.5` gives the median, `1.0` the longest. The
-    /// result is never too small, and at most 3.2 % too large. A `q` below 0 counts as 0, and a `q` above 1 as 1. Returns
-    /// zero if there was no length.
+    /// Returns the length that the part `q` of all lengths did not exceed: `0.5` gives the median, `1.0` the longest.
+    /// The result is never too small, and at most 3.2 % too large. A `q` below 0 counts as 0, and a `q` above 1 as 1.
+    /// Returns zero if there was no length.
     #[must_use]
     pub fn quantile(&self, q: f64) -> Duration {
         // In this form a `q` that is not a number counts as 0.

@@ -16,8 +16,8 @@
 //! | the pool's | is part of the time limit, because a thread waits for the reply | has the rest of that limit |
 //! | the renewal thread's | has `connect_timeout`, and `io_timeout` for the login, because no lease can be renewed before | has its limit, or two round trips if those take longer |
 //!
-//! No request takes longer than `io_timeout`. The round trip is measured on the last requests. A request that reached its
-//! limit counts with the time that it took. Otherwise the link could give up again and again just before the answer
+//! No request takes longer than `io_timeout`. The round trip is measured on the last requests. A request that reached
+//! its limit counts with the time that it took. Otherwise the link could give up again and again just before the answer
 //! comes: a new connection costs more round trips.
 //!
 //! A link notes each sign that the server may have lost its data ([`Route::cuts`]). The signs are a connection that the
@@ -94,7 +94,8 @@ impl Link {
         Ok(())
     }
 
-    /// Sends a request of the renewal thread, and returns the reply, within `limit`, or within two round trips if those take longer.
+    /// Sends a request of the renewal thread, and returns the reply, within `limit`, or within two round trips if those
+    /// take longer.
     pub(crate) fn call_and_measure(
         &mut self,
         request: &Request<'_>,

@@ -79,8 +79,8 @@ fn subscribe(
     let published = open.request(&publish, route.io_timeout).map_err(broken)?;
     let subscribe = redis::cmd("SUBSCRIBE").arg(channels).to_owned();
     open.send(&subscribe, route.io_timeout).map_err(broken)?;
-    // The server checks the rights for all channels together. So the first confirmation stands for all, and the listener
-    // ignores the others.
+    // The server checks the rights for all channels together. So the first confirmation stands for all, and the
+    // listener ignores the others.
     let said = open.next(route.io_timeout).map_err(broken)?;
     let said = said.ok_or_else(|| late(route))?;
     if !matches!(PushMessage::of(server, said)?, PushMessage::Confirmation) {

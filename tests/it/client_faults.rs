@@ -217,7 +217,8 @@ fn a_close_during_a_request_without_an_answer_leaves_no_orphan() {
     // Redis executes the request now, and no caller waits for the reply.
     server.resume();
     assert!(locks.close(PATIENCE), "something is left to send");
-    // A server may execute the request after its owner was withdrawn by another connection. So the withdrawal is repeated.
+    // A server may execute the request after its owner was withdrawn by another connection. So the withdrawal is
+    // repeated.
     wait_until("it is released", || !redis.exists("n"));
 }
 

@@ -79,7 +79,8 @@ impl ProxiedManager {
             self.lock(LONG).is_ok_and(|guard| guard.release().is_ok())
         });
         assert!(self.locks.close(PATIENCE), "something is left to send");
-        // A request that was given up may still arrive. The renewal thread withdraws its owner until it can no longer arrive.
+        // A request that was given up may still arrive. The renewal thread withdraws its owner until it can no longer
+        // arrive.
         wait_until("nothing is left", || !self.redis.exists("n"));
     }
 }

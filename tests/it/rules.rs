@@ -122,8 +122,8 @@ fn a_take_over_whose_answer_is_lost_leaves_no_owner_behind() {
     });
 }
 
-// Rule 3: a renewal never creates a key (contract::*::a_deleted_key_is_lost_as_removed), and never lowers a time to live
-// (mutex::a_renewal_does_not_lower_what_extend_has_raised).
+// Rule 3: a renewal never creates a key (contract::*::a_deleted_key_is_lost_as_removed), and never lowers a time to
+// live (mutex::a_renewal_does_not_lower_what_extend_has_raised).
 
 #[test]
 fn a_release_that_finds_no_key_is_an_error_and_no_message() {

@@ -1,5 +1,5 @@
-//! redis-py's `Lock`, run by `tests/redis_py/client.py`. `LEASEHOLD_REDIS_PY` names a Python that has redis-py. `.ci/run`
-//! makes such a Python and runs these tests with it.
+//! redis-py's `Lock`, run by `tests/redis_py/client.py`. `LEASEHOLD_REDIS_PY` names a Python that has redis-py.
+//! `.ci/run` makes such a Python and runs these tests with it.
 
 use std::env;
 use std::process::Command;

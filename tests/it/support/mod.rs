@@ -80,8 +80,8 @@ pub(crate) fn name(what: &str) -> String {
     )
 }
 
-/// Returns names that no lock can have: empty or too long, with braces that put companions into another slot, or with the
-/// suffix of a companion.
+/// Returns names that no lock can have: empty or too long, with braces that put companions into another slot, or with
+/// the suffix of a companion.
 pub(crate) fn unfit_names() -> Vec<String> {
     let long = ["x".repeat(1025), "é".repeat(512) + "x", "😀".repeat(257)];
     let short = [
