@@ -38,6 +38,9 @@ const IDLE: Duration = Duration::from_secs(15);
 /// How often the pool looks for unused connections.
 const CLOSE_EVERY: Duration = Duration::from_secs(3);
 
+/// How long to wait for r2d2's thread to start.
+const THREAD_STARTS_WITHIN: Duration = Duration::from_secs(10);
+
 /// The factory of links, as r2d2 wants it.
 #[derive(Debug)]
 struct ConnectionManager {
@@ -124,6 +127,9 @@ impl Pool {
             .max_lifetime(None)
             .thread_pool(Arc::clone(&threads))
             .build_unchecked(ConnectionManager { route });
+        // r2d2's thread makes the places. Wait for the first one: on a busy machine the thread may start later than the
+        // time limit of the first request, which would then fail although the server is there.
+        drop(places.get_timeout(THREAD_STARTS_WITHIN));
         let places = Arc::new(places);
         let weak = Arc::downgrade(&places);
         threads.execute_with_fixed_delay(look_every, look_every, move || {
