@@ -27,6 +27,8 @@ Usage: stress [--threads N] [--processes P] [--increments K | --seconds S] [OPTI
   --hold-us U     hold each guard for U microseconds [default: 0]
   --lease-ms L    lease in milliseconds; a killed holder delays the others by at most one lease
                   [default: 30000]
+  --io-timeout-ms T
+                  time limit of a request in milliseconds [default: 1000]
   --json          print one line of JSON and show no progress
   -h, --help      print this
 
@@ -55,6 +57,8 @@ pub struct Options {
     pub hold: Duration,
     /// The lease. If it is `None`, the library's default counts.
     pub lease: Option<Duration>,
+    /// The time limit of a request. If it is `None`, the library's default counts.
+    pub io_timeout: Option<Duration>,
     pub json: bool,
     pub url: String,
     pub role: Role,
@@ -85,6 +89,7 @@ impl Invocation {
             names: 1,
             hold: Duration::ZERO,
             lease: None,
+            io_timeout: None,
             json: false,
             url: env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".to_owned()),
             role: Role::Parent,
@@ -103,6 +108,9 @@ impl Invocation {
                 Long("hold-us") => options.hold = Duration::from_micros(parser.value()?.parse()?),
                 Long("lease-ms") => {
                     options.lease = Some(Duration::from_millis(parser.value()?.parse()?));
+                }
+                Long("io-timeout-ms") => {
+                    options.io_timeout = Some(Duration::from_millis(parser.value()?.parse()?));
                 }
                 Long("json") => options.json = true,
                 Long("child") => child = Some(parser.value()?.parse()?),
@@ -129,12 +137,14 @@ impl Invocation {
 
 impl Options {
     pub fn connect(&self) -> leasehold::Result<LockManager> {
-        let builder = LockManager::single(&self.url);
-        match self.lease {
-            Some(lease) => builder.lease(lease),
-            None => builder,
+        let mut builder = LockManager::single(&self.url);
+        if let Some(lease) = self.lease {
+            builder = builder.lease(lease);
         }
-        .build()
+        if let Some(limit) = self.io_timeout {
+            builder = builder.io_timeout(limit);
+        }
+        builder.build()
     }
 
     /// Returns a command that starts another process of this run: this program, with the same options and a role.
