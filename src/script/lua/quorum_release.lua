@@ -1,0 +1,44 @@
+-- Releases a mutex on one node of a quorum, and wakes the first live waiter. value.lua and queue.lua come before.
+--
+-- KEYS  1 lock  2 fence  3 queue  4 waiters
+-- ARGV  1 owner  2 last fence used ('0' if none)  3 last fence of this node's reply to the acquire  4 first of that reply
+--       (2 to 4 are '' if there are none to give back)  5 life of a waiter ms  6 '1' if PUBLISH counts all subscribers
+--       7 '1' if the owner may itself be in the queue (a withdrawal)
+-- Reply 1 released  3 released, and a waiter woken  0 the key is gone  -1 another owner holds it
+-- Idempotent because it acts only while this owner holds the mutex, and ends that. A withdrawal also removes the owner
+-- from the queue, and wakes a waiter: to be woken twice does no harm.
+local lock, owner, is_withdrawal = KEYS[1], ARGV[1], ARGV[7] == '1'
+queue, waiters, life, counts_subscribers = KEYS[3], KEYS[4], ARGV[5], ARGV[6]
+
+local value = value_of(lock, redis.call)
+local is_holder = value == owner or value == owner .. MARK
+
+if is_holder then
+  if ARGV[2] ~= '' then
+    -- The client knows the first fence that this node answered, so the record stays there at least. If the client used
+    -- larger fences than this node reserved, there are none to give back. After a raise the record is larger than the
+    -- reply, and give_back leaves it alone. The end of a raise must not be ARGV[3]: a late copy of the raise would make
+    -- it the record again, after another owner's grant.
+    local kept = math.max(tonumber(ARGV[2]), tonumber(ARGV[4]))
+    if kept < tonumber(ARGV[3]) then give_back(KEYS[2], string.format('%.0f', kept), ARGV[3]) end
+  end
+  redis.call('DEL', lock)
+elseif not is_withdrawal then
+  return value and -1 or 0
+end
+
+-- Returns whether a waiter was woken.
+local function update_queue()
+  if is_withdrawal then leave(owner) end
+  if value and not is_holder then return false end
+  -- If the key was gone before, this owner may be the only one that was woken. The head of the queue now asks in its
+  -- place.
+  wake_head()
+  return redis.call('ZCARD', queue) > 0
+end
+
+local ok, is_woken, refused = ignore_wrong_type(update_queue)
+-- The mutex is released, so an error of its queue would mislead the caller.
+if is_holder then return ok and is_woken and 3 or 1 end
+if refused then return refused end
+return value and -1 or 0
