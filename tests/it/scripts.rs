@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseError, TestError, TestRunner};
-use redis::{Connection, Value};
+use redis::{Connection, RedisResult, Value};
 
 use crate::support::{Server, companions_of};
 
@@ -25,6 +25,7 @@ macro_rules! script {
 
 // These modules stand after the macro because they use it.
 mod mutexes;
+mod quorum;
 mod shares;
 
 type Check = Result<(), TestCaseError>;
@@ -39,13 +40,17 @@ impl Redis {
     }
 
     fn eval(&mut self, script: &str, locks: &[&str], args: &[&str]) -> Value {
+        self.try_eval(script, locks, args).expect("no script fails")
+    }
+
+    fn try_eval(&mut self, script: &str, locks: &[&str], args: &[&str]) -> RedisResult<Value> {
         let mut command = redis::cmd("EVAL");
         command.arg(script).arg(4 * locks.len());
         for lock in locks {
             command.arg(lock).arg(&companions_of(lock));
         }
         command.arg(args);
-        command.query(&mut self.0).expect("no script fails")
+        command.query(&mut self.0)
     }
 
     fn now(&mut self) -> u64 {

@@ -1,0 +1,865 @@
+//! A mutex on one node of a quorum.
+
+use std::collections::BTreeSet;
+use std::slice;
+
+use proptest::prelude::*;
+use proptest::sample::Index;
+use redis::{RedisResult, Value};
+
+use super::{CLAIM, Check, LEASE, LIFE, Redis, once, owner, run};
+use crate::support::{PATIENCE, Server, companions_of};
+
+const QUORUM_ACQUIRE: &str = script!(
+    "fence.lua",
+    "value.lua",
+    "queue.lua",
+    "quorum_fence.lua",
+    "quorum_acquire.lua"
+);
+const QUORUM_RAISE: &str = script!(
+    "fence.lua",
+    "value.lua",
+    "quorum_fence.lua",
+    "quorum_raise.lua"
+);
+const QUORUM_RELEASE: &str = script!("value.lua", "queue.lua", "quorum_release.lua");
+
+/// How long the record of the last fence is kept after that fence, in ms.
+const MEMORY: u64 = 600_000;
+/// How far a client's clock, and the end of the reserved fences, may be from the node's time, in µs.
+const LEEWAY: u64 = 1_000_000;
+/// One hour in µs.
+const HOUR: i64 = 3_600_000_000;
+/// How much the expiry of a key may differ from what was asked for, in ms.
+const ROUNDING: i64 = 2;
+
+const NAMES: [&str; 2] = ["a", "b"];
+/// The number of fences that each owner asks for.
+const COUNTS: [u64; 4] = [1, 50, 1_000, 3_000_000];
+
+/// A request to one node.
+#[derive(Clone, Copy, Debug)]
+enum Request {
+    Acquire {
+        who: usize,
+        waits: bool,
+        clock: u64,
+    },
+    Raise {
+        who: usize,
+        first: u64,
+    },
+    Release {
+        who: usize,
+        unused: Option<Unused>,
+        withdraws: bool,
+    },
+}
+
+/// The fences that a release gives back.
+#[derive(Clone, Copy, Debug)]
+struct Unused {
+    /// The last fence that was used, or 0.
+    used: u64,
+    reserved: Fences,
+}
+
+/// The fences that a node reserved for an owner.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Fences {
+    first: u64,
+    last: u64,
+}
+
+impl Request {
+    /// Sends the request to the mutex `name`.
+    fn send(&self, redis: &mut Redis, name: &str) -> RedisResult<Value> {
+        match *self {
+            Self::Acquire { who, waits, clock } => {
+                let channel = if waits { "" } else { "-" };
+                send_acquire(redis, name, who, LEASE, clock, channel)
+            }
+            Self::Raise { who, first } => {
+                let (me, first, count) = (owner(who), first.to_string(), COUNTS[who].to_string());
+                let args = [&*me, &first, &count, &MEMORY.to_string()];
+                redis.try_eval(QUORUM_RAISE, &[name], &args)
+            }
+            Self::Release {
+                who,
+                unused,
+                withdraws,
+            } => {
+                let unused = unused.map_or_else(Default::default, |unused| {
+                    let Fences { first, last } = unused.reserved;
+                    [unused.used, last, first].map(|fence| fence.to_string())
+                });
+                let [used, last, first] = &unused;
+                let withdraws = if withdraws { "1" } else { "0" };
+                let (me, life) = (owner(who), LIFE.to_string());
+                let args = [&*me, used, last, first, &life, "0", withdraws];
+                redis.try_eval(QUORUM_RELEASE, &[name], &args)
+            }
+        }
+    }
+
+    fn must_send(&self, redis: &mut Redis, name: &str) -> Value {
+        self.send(redis, name).expect("no script fails")
+    }
+}
+
+fn send_acquire(
+    redis: &mut Redis,
+    name: &str,
+    who: usize,
+    lease: &str,
+    clock: u64,
+    channel: &str,
+) -> RedisResult<Value> {
+    let (me, count, clock) = (owner(who), COUNTS[who].to_string(), clock.to_string());
+    let (memory, life) = (MEMORY.to_string(), LIFE.to_string());
+    let args = [
+        &*me, lease, &count, &memory, &clock, channel, CLAIM, &life, "0",
+    ];
+    redis.try_eval(QUORUM_ACQUIRE, &[name], &args)
+}
+
+/// Returns the server's time in µs.
+fn now(redis: &mut Redis) -> u64 {
+    let (seconds, micros): (u64, u64) = redis.ask(&["TIME"]);
+    seconds * 1_000_000 + micros
+}
+
+/// Returns the fences that a reply grants, and whether others wait. Returns `None` if another owner holds the mutex.
+fn granted(reply: &Value) -> Option<(Fences, bool)> {
+    let Value::Array(parts) = reply else {
+        panic!("{reply:?}");
+    };
+    match parts[..] {
+        [
+            Value::Int(first @ 1..),
+            Value::Int(last @ 1..),
+            Value::Int(others @ 0..=1),
+        ] => {
+            let [first, last] = [first, last].map(i64::cast_unsigned);
+            Some((Fences { first, last }, others == 1))
+        }
+        [Value::Int(0), Value::Int(_), Value::BulkString(_)] => None,
+        _ => panic!("{reply:?}"),
+    }
+}
+
+/// The difference between an owner's clock and the server's, in µs.
+#[derive(Clone, Copy, Debug)]
+struct Skew(i64);
+
+#[derive(Clone, Copy, Debug)]
+enum Used {
+    Nothing,
+    First,
+    Some,
+    All,
+    /// The owner has larger fences from another node than this node reserved.
+    Beyond,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// The owner asks. With `true` it waits, otherwise it tries.
+    Acquire(usize, bool, Skew),
+    /// Another node answered a fence that is larger by this number.
+    Raise(usize, u64),
+    /// The owner releases, and may give unused fences back.
+    Release(usize, Option<Used>),
+    Withdraw(usize, Option<Used>),
+    /// Redis executes a copy of an earlier request.
+    Repeat(Index),
+    /// A waiter dies.
+    Die(usize),
+    /// The key of the lock is deleted.
+    Delete,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let who = || 0..COUNTS.len();
+    let skew = prop::sample::select(vec![0, 200_000, -300_000, 5 * HOUR, -5 * HOUR]);
+    let more = prop_oneof![
+        9 => prop::sample::select(vec![0, 7, 77_000]),
+        1 => Just(HOUR.cast_unsigned()),
+    ];
+    let used = || {
+        let all = [
+            Used::Nothing,
+            Used::First,
+            Used::Some,
+            Used::All,
+            Used::Beyond,
+        ];
+        prop::option::weighted(0.8, prop::sample::select(all.to_vec()))
+    };
+    prop_oneof![
+        9 => (who(), any::<bool>(), skew)
+            .prop_map(|(who, waits, skew)| Step::Acquire(who, waits, Skew(skew))),
+        3 => (who(), more).prop_map(|(who, more)| Step::Raise(who, more)),
+        5 => (who(), used()).prop_map(|(who, used)| Step::Release(who, used)),
+        2 => (who(), used()).prop_map(|(who, used)| Step::Withdraw(who, used)),
+        4 => any::<Index>().prop_map(Step::Repeat),
+        1 => who().prop_map(Step::Die),
+        1 => Just(Step::Delete),
+    ]
+}
+
+/// The content of a mutex's keys: its value, the record of the last fence, the queue, and the owners in `waiters`.
+type Content = (Option<String>, Option<u64>, Vec<String>, BTreeSet<String>);
+
+/// The model of one mutex on one node.
+#[derive(Default)]
+struct Model {
+    holder: Option<usize>,
+    is_marked: bool,
+    /// The last fence that was reserved, or 0.
+    record: u64,
+    /// The waiters in order, and whether they are dead.
+    queue: Vec<(usize, bool)>,
+
+    // The rest follows from the requests and replies only.
+    /// All requests.
+    sent: Vec<Request>,
+    /// The owner that a reply granted the mutex to, unless it has been released or deleted since.
+    granted: Option<usize>,
+    /// The largest fence that was answered or used.
+    floor: u64,
+    /// The fences that each owner was last granted.
+    reserved: [Option<Fences>; COUNTS.len()],
+    /// The first fence that each owner uses. A raise moves it.
+    first_used: [u64; COUNTS.len()],
+}
+
+impl Model {
+    /// Returns the request of a step, if the step is one.
+    fn request(&self, step: &Step, now: u64) -> Option<Request> {
+        Some(match *step {
+            Step::Acquire(who, waits, Skew(skew)) => Request::Acquire {
+                who,
+                waits,
+                clock: now.saturating_add_signed(skew),
+            },
+            Step::Raise(who, more) => Request::Raise {
+                who,
+                first: self.reserved[who]?.first + more,
+            },
+            Step::Release(who, used) => self.release(who, used, false),
+            Step::Withdraw(who, used) => self.release(who, used, true),
+            Step::Repeat(_) if self.sent.is_empty() => return None,
+            Step::Repeat(index) => *index.get(&self.sent),
+            Step::Die(_) | Step::Delete => return None,
+        })
+    }
+
+    fn release(&self, who: usize, used: Option<Used>, withdraws: bool) -> Request {
+        let unused = used.zip(self.reserved[who]).map(|(used, reserved)| {
+            let first = self.first_used[who];
+            let used = match used {
+                Used::Nothing => 0,
+                Used::First => first,
+                Used::Some => reserved.last.min(first + 3),
+                Used::All => reserved.last,
+                Used::Beyond => reserved.last + 5,
+            };
+            Unused { used, reserved }
+        });
+        Request::Release {
+            who,
+            unused,
+            withdraws,
+        }
+    }
+
+    /// Applies a request to the model, and compares the reply. The node's time was between `before` and `after`.
+    fn answered(&mut self, request: &Request, reply: &Value, before: u64, after: u64) -> Check {
+        match *request {
+            Request::Acquire { who, waits, clock } => {
+                let Some((fences, others)) = granted(reply) else {
+                    return self.refused(who, waits, reply);
+                };
+                prop_assert!(
+                    self.holder.is_none_or(|it| it == who),
+                    "{:?} holds it",
+                    self.holder
+                );
+                self.leave(who);
+                prop_assert_eq!(others, !self.queue.is_empty());
+                if self.holder.is_none() {
+                    self.holder = Some(who);
+                    self.is_marked = others;
+                }
+                self.check_reserved(fences, COUNTS[who], clock, before, after)?;
+                self.record = fences.last;
+                self.reserved[who] = Some(fences);
+                self.first_used[who] = fences.first;
+
+                prop_assert!(
+                    self.granted.is_none_or(|it| it == who),
+                    "two owners hold it"
+                );
+                self.granted = Some(who);
+                prop_assert!(
+                    fences.first > self.floor,
+                    "a fence is not larger than all before"
+                );
+                self.floor = fences.first;
+            }
+            Request::Raise { who, first } => match self.holder {
+                Some(holder) if holder == who => {
+                    let Value::Int(record) = *reply else {
+                        panic!("{reply:?}");
+                    };
+                    let record = record.cast_unsigned();
+                    let end = |now: u64| (first + COUNTS[who] - 1).min(first.max(now + LEEWAY));
+                    let wanted = self.record.max(end(before))..=self.record.max(end(after));
+                    prop_assert!(
+                        wanted.contains(&record),
+                        "{} is not in {:?}",
+                        record,
+                        wanted
+                    );
+                    self.record = record;
+                    self.first_used[who] = self.first_used[who].max(first);
+                }
+                Some(_) => prop_assert_eq!(reply, &Value::Int(-1)),
+                None => prop_assert_eq!(reply, &Value::Int(0)),
+            },
+            Request::Release {
+                who,
+                unused,
+                withdraws,
+            } => {
+                if matches!(reply, Value::Int(1 | 3)) {
+                    self.granted.take_if(|it| *it == who);
+                }
+                let before = self.holder;
+                if before == Some(who) {
+                    self.give_back(who, unused);
+                    self.holder = None;
+                    self.is_marked = false;
+                }
+                if withdraws {
+                    self.leave(who);
+                }
+                let is_free = self.holder.is_none() && (before.is_some() || withdraws);
+                if is_free {
+                    // The script drops the dead waiters before the first live one.
+                    let dead = self.queue.iter().take_while(|(_, is_dead)| *is_dead);
+                    self.queue.drain(..dead.count());
+                }
+                let wanted = match before {
+                    None => 0,
+                    Some(holder) if holder != who => -1,
+                    Some(_) if self.queue.is_empty() => 1,
+                    Some(_) => 3,
+                };
+                prop_assert_eq!(reply, &Value::Int(wanted));
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies the reply that another owner holds the mutex.
+    fn refused(&mut self, who: usize, waits: bool, reply: &Value) -> Check {
+        let holder = self.holder.filter(|holder| *holder != who);
+        let Value::Array(parts) = reply else {
+            panic!("{reply:?}");
+        };
+        let holder = holder.map(|who| Value::BulkString(owner(who).into()));
+        prop_assert_eq!(Some(&parts[2]), holder.as_ref());
+        let lease: i64 = LEASE.parse().expect("a number");
+        prop_assert!(
+            matches!(parts[1], Value::Int(ttl) if (1..=lease).contains(&ttl)),
+            "{:?}",
+            parts
+        );
+        if waits {
+            match self.queue.iter_mut().find(|(it, _)| *it == who) {
+                Some((_, is_dead)) => *is_dead = false,
+                None => self.queue.push((who, false)),
+            }
+            self.is_marked = true;
+        }
+        Ok(())
+    }
+
+    /// Checks fences that a node has reserved. `self.record` is the record before.
+    fn check_reserved(
+        &self,
+        fences: Fences,
+        count: u64,
+        clock: u64,
+        before: u64,
+        after: u64,
+    ) -> Check {
+        let first = |now: u64| (self.record + 1).max(clock.clamp(now - LEEWAY, now + LEEWAY));
+        let wanted = first(before)..=first(after);
+        prop_assert!(
+            wanted.contains(&fences.first),
+            "{:?} begins not in {:?}",
+            fences,
+            wanted
+        );
+        let last = |now: u64| {
+            (fences.first + count - 1)
+                .min(now + LEEWAY)
+                .max(fences.first)
+        };
+        let wanted = last(before)..=last(after);
+        prop_assert!(
+            wanted.contains(&fences.last),
+            "{:?} ends not in {:?}",
+            fences,
+            wanted
+        );
+        // The same as a rule: no reservation is more than LEEWAY ahead, unless the record was.
+        prop_assert!(
+            fences.last <= (after + LEEWAY).max(self.record + 1),
+            "{:?} is ahead",
+            fences
+        );
+        Ok(())
+    }
+
+    fn give_back(&mut self, who: usize, unused: Option<Unused>) {
+        let Some(Unused { used, reserved }) = unused else {
+            return;
+        };
+        // Another node reserved the fences that this one did not.
+        if used <= self.record && self.reserved[who] == Some(reserved) {
+            self.floor = self.floor.max(used);
+        }
+        let kept = used.max(reserved.first);
+        if self.record == reserved.last && kept < self.record {
+            self.record = kept;
+        }
+    }
+
+    fn leave(&mut self, who: usize) {
+        self.queue.retain(|(it, _)| *it != who);
+    }
+
+    /// Compares the keys of the mutex with the model.
+    fn agrees(&self, redis: &mut Redis, name: &str) -> Check {
+        let [fence, queue, waiters] = companions_of(name);
+        let mut content = redis::pipe();
+        content
+            .get(name)
+            .get(&fence)
+            .zrange(&queue, 0, -1)
+            .hkeys(&waiters);
+        let content = content.query::<Content>(&mut redis.0);
+        let (value, record, queued, records) = content.expect("Redis replies");
+        let mark = if self.is_marked { "!" } else { "" };
+        prop_assert_eq!(value, self.holder.map(|who| owner(who) + mark));
+        prop_assert!(
+            self.is_marked || self.holder.is_none() || queued.is_empty(),
+            "no mark"
+        );
+        prop_assert_eq!(record.unwrap_or(0), self.record);
+        prop_assert!(
+            self.record >= self.floor,
+            "the record fell below {}",
+            self.floor
+        );
+        let waiting: Vec<_> = self.queue.iter().map(|(who, _)| owner(*who)).collect();
+        prop_assert_eq!(&queued, &waiting);
+        prop_assert_eq!(records, waiting.into_iter().collect());
+
+        let keys = [name, &*fence, &queue, &waiters];
+        let mut expiry = redis::pipe();
+        for key in keys {
+            expiry.pexpire_time(key);
+        }
+        let expiry: Vec<i64> = expiry.query(&mut redis.0).expect("Redis replies");
+        // The reply is -1 for a key without expiry, and -2 without the key.
+        prop_assert!(!expiry.contains(&-1), "{:?} expire at {:?}", keys, expiry);
+        let kept_until = (self.record / 1_000 + MEMORY).cast_signed() - ROUNDING;
+        prop_assert!(
+            self.record == 0 || expiry[1] >= kept_until,
+            "the record expires early"
+        );
+        Ok(())
+    }
+}
+
+fn history(redis: &mut Redis, steps: &[(usize, Step)]) -> Check {
+    let mut models = [Model::default(), Model::default()];
+    for (index, step) in steps {
+        let (name, model) = (NAMES[*index], &mut models[*index]);
+        let before = now(redis);
+        if let Some(request) = model.request(step, before) {
+            let reply = request.must_send(redis, name);
+            let after = now(redis);
+            model.answered(&request, &reply, before, after)?;
+            model.sent.push(request);
+        }
+        match *step {
+            Step::Die(who) => {
+                if let Some((_, is_dead)) = model.queue.iter_mut().find(|(it, _)| *it == who) {
+                    redis.age(name, &owner(who), LIFE * 2);
+                    *is_dead = true;
+                }
+            }
+            Step::Delete => {
+                let () = redis.ask(&["DEL", name]);
+                (model.holder, model.is_marked, model.granted) = (None, false, None);
+            }
+            _ => {}
+        }
+        for (name, model) in NAMES.into_iter().zip(&models) {
+            model.agrees(redis, name)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_quorums_mutexes_agree_with_their_model() {
+    let steps = prop::collection::vec((0..NAMES.len(), step()), 1..60);
+    run(150, steps, |redis, steps| history(redis, &steps));
+}
+
+/// Sends an acquire for the mutex `a`, with the right clock.
+fn acquire(redis: &mut Redis, who: usize, waits: bool) -> Value {
+    let clock = now(redis);
+    Request::Acquire { who, waits, clock }.must_send(redis, "a")
+}
+
+fn acquire_free(redis: &mut Redis, who: usize) -> Fences {
+    let (fences, _) = granted(&acquire(redis, who, false)).expect("it is free");
+    fences
+}
+
+fn release(redis: &mut Redis, who: usize, unused: Option<Unused>) -> Value {
+    let withdraws = false;
+    let request = Request::Release {
+        who,
+        unused,
+        withdraws,
+    };
+    request.must_send(redis, "a")
+}
+
+fn withdraw(redis: &mut Redis, who: usize) -> Value {
+    let (unused, withdraws) = (None, true);
+    let request = Request::Release {
+        who,
+        unused,
+        withdraws,
+    };
+    request.must_send(redis, "a")
+}
+
+/// Returns the record of the last fence of the mutex `a`.
+fn record(redis: &mut Redis) -> Option<u64> {
+    let [fence, _, _] = companions_of("a");
+    redis.ask(&["GET", &fence])
+}
+
+fn exists(redis: &mut Redis, key: &str) -> bool {
+    redis.ask(&["EXISTS", key])
+}
+
+fn code(reply: RedisResult<Value>) -> String {
+    let error = reply.expect_err("an error");
+    error.code().expect("it has a code").to_owned()
+}
+
+#[test]
+fn a_node_follows_a_wrong_clock_by_at_most_a_second() {
+    for skew in [HOUR, -HOUR] {
+        once(|redis| {
+            let before = now(redis);
+            let clock = before.saturating_add_signed(skew);
+            let (who, waits) = (2, false);
+            let reply = Request::Acquire { who, waits, clock }.must_send(redis, "a");
+            let after = now(redis);
+            let (fences, _) = granted(&reply).expect("it is free");
+            let clamped = |now: u64| clock.clamp(now - LEEWAY, now + LEEWAY);
+            assert!((clamped(before)..=clamped(after)).contains(&fences.first));
+            let last = |now: u64| (now + LEEWAY).min(fences.first + COUNTS[who] - 1);
+            let last = last(before).max(fences.first)..=last(after).max(fences.first);
+            assert!(last.contains(&fences.last), "{fences:?}");
+            assert_eq!(record(redis), Some(fences.last));
+            // The record is kept from now on, even if its fence is long ago.
+            let [fence, _, _] = companions_of("a");
+            let expiry: i64 = redis.ask(&["PEXPIRETIME", &fence]);
+            let from = before.max(fences.last) / 1_000 + MEMORY;
+            assert!(expiry >= from.cast_signed() - ROUNDING, "{expiry}");
+        });
+    }
+}
+
+/// A companion is a list, which no script of this crate writes.
+#[test]
+fn a_companion_of_another_type_blocks_an_acquire_and_no_release() {
+    let companions = companions_of("a");
+    let [fence, queue, _] = &companions;
+    let spoil = |redis: &mut Redis, key: &str| {
+        let () = redis.ask(&["DEL", key]);
+        let () = redis.ask(&["RPUSH", key, "x"]);
+    };
+    for spoiled in &companions {
+        // A free lock.
+        once(|redis| {
+            spoil(redis, spoiled);
+            let clock = now(redis);
+            for waits in [false, true] {
+                let (who, name) = (1, "a");
+                let reply = Request::Acquire { who, waits, clock }.send(redis, name);
+                assert_eq!(code(reply), "WRONGTYPE", "{spoiled}");
+                let keys: Vec<String> = redis.ask(&["KEYS", "*"]);
+                assert_eq!(&keys[..], slice::from_ref(spoiled), "the script wrote");
+            }
+        });
+        // A held lock with a waiter.
+        once(|redis| {
+            let fences = acquire_free(redis, 1);
+            if spoiled == fence {
+                acquire(redis, 2, true);
+            }
+            spoil(redis, spoiled);
+            let (who, first) = (1, fences.last);
+            let raised = Request::Raise { who, first }.send(redis, "a");
+            if spoiled == fence {
+                assert_eq!(code(raised), "WRONGTYPE");
+            } else {
+                assert!(raised.is_ok());
+                let (who, waits, clock) = (2, true, fences.first);
+                let reply = Request::Acquire { who, waits, clock }.send(redis, "a");
+                assert_eq!(code(reply), "WRONGTYPE", "{spoiled}");
+                assert_eq!(redis.ask::<String>(&["GET", "a"]), owner(1), "it is marked");
+                assert!(spoiled == queue || !exists(redis, queue));
+            }
+            let unused = Unused {
+                used: 0,
+                reserved: fences,
+            };
+            let released = if spoiled == fence { 3 } else { 1 };
+            let reply = release(redis, 1, Some(unused));
+            assert_eq!(reply, Value::Int(released), "{spoiled}");
+            assert!(!exists(redis, "a"));
+            assert_eq!(withdraw(redis, 2), Value::Int(0), "{spoiled}");
+            assert!(exists(redis, spoiled), "it is another client's");
+        });
+        // A withdrawal of an owner that holds the lock.
+        once(|redis| {
+            acquire_free(redis, 1);
+            spoil(redis, spoiled);
+            assert_eq!(withdraw(redis, 1), Value::Int(1), "{spoiled}");
+            assert!(!exists(redis, "a"));
+        });
+    }
+}
+
+#[test]
+fn a_repeated_acquire_never_shortens_a_lease() {
+    once(|redis| {
+        let clock = now(redis);
+        let ask = |redis: &mut Redis, lease| {
+            let reply = send_acquire(redis, "a", 1, lease, clock, "-").expect("Redis replies");
+            let (_, others) = granted(&reply).expect("it is free, or this owner's");
+            let expiry: u64 = redis.ask(&["PEXPIRETIME", "a"]);
+            (expiry, others)
+        };
+        let (longest, _) = ask(redis, "3600000");
+        assert_eq!(ask(redis, "1000"), (longest, false));
+        acquire(redis, 2, true);
+        assert_eq!(ask(redis, "1000"), (longest, true));
+        let (longer, _) = ask(redis, "7200000");
+        assert!(longer > longest);
+        let value: String = redis.ask(&["GET", "a"]);
+        assert_eq!(value, owner(1) + "!", "the mark is lost");
+    });
+}
+
+#[test]
+fn fences_are_not_given_back_after_another_owner_has_reserved() {
+    once(|redis| {
+        let reserved = acquire_free(redis, 1);
+        let () = redis.ask(&["DEL", "a"]);
+        let others = acquire_free(redis, 2);
+        assert!(others.first > reserved.first);
+        release(redis, 2, None);
+        // Redis executes a copy of the first acquire late, and then the release.
+        let newest = acquire_free(redis, 1);
+        let unused = Unused { used: 0, reserved };
+        assert_eq!(release(redis, 1, Some(unused)), Value::Int(1));
+        assert_eq!(record(redis), Some(newest.last));
+        let next = acquire_free(redis, 3);
+        assert!(next.first > others.last);
+    });
+}
+
+/// Redis executes all requests of an owner again, after the grant of another owner. The owner's clock is ahead, so the
+/// other owner's fence is between those of the first.
+#[test]
+fn late_copies_of_an_owners_requests_never_lower_the_record() {
+    once(|redis| {
+        let (who, waits, withdraws) = (1, false, false);
+        let clock = now(redis) + LEEWAY / 2;
+        let acquire = Request::Acquire { who, waits, clock };
+        let (reserved, _) = granted(&acquire.must_send(redis, "a")).expect("it is free");
+        let first = reserved.first + 7;
+        let raise = Request::Raise { who, first };
+        let raised = raise.must_send(redis, "a");
+        let release = Request::Release {
+            who,
+            unused: Some(Unused { used: 0, reserved }),
+            withdraws,
+        };
+        release.must_send(redis, "a");
+        // The record is not the end that the release names, so nothing is given back.
+        assert_eq!(raised, Value::Int((first + COUNTS[who] - 1).cast_signed()));
+        assert_eq!(record(redis), Some(first + COUNTS[who] - 1));
+
+        let other = acquire_free(redis, 0);
+        let () = redis.ask(&["DEL", "a"]);
+        for request in [acquire, raise, release] {
+            request.must_send(redis, "a");
+        }
+        assert!(record(redis) > Some(other.first));
+    });
+}
+
+#[test]
+fn unused_fences_are_given_back() {
+    once(|redis| {
+        let reserved = acquire_free(redis, 2);
+        let used = reserved.first + 3;
+        release(redis, 2, Some(Unused { used, reserved }));
+        assert_eq!(record(redis), Some(used));
+        // The first fence was answered, so it is not given back.
+        let reserved = acquire_free(redis, 2);
+        release(redis, 2, Some(Unused { used: 0, reserved }));
+        assert_eq!(record(redis), Some(reserved.first));
+        // Another node answered more.
+        let reserved = acquire_free(redis, 2);
+        let used = reserved.last + 1;
+        release(redis, 2, Some(Unused { used, reserved }));
+        assert_eq!(record(redis), Some(reserved.last));
+    });
+}
+
+#[test]
+fn a_raise_for_an_owner_that_is_gone_changes_nothing() {
+    once(|redis| {
+        let fences = acquire_free(redis, 1);
+        let (who, first) = (1, fences.last + 100);
+        let raise = Request::Raise { who, first };
+        release(redis, 1, None);
+        assert_eq!(raise.must_send(redis, "a"), Value::Int(0));
+        assert_eq!(record(redis), Some(fences.last));
+
+        let others = acquire_free(redis, 2);
+        let first = others.last + 1;
+        let raise = Request::Raise { who, first };
+        assert_eq!(raise.must_send(redis, "a"), Value::Int(-1));
+        assert_eq!(record(redis), Some(others.last));
+        // For the holder it raises the record, and never lowers it.
+        let who = 2;
+        for (first, last) in [
+            (first, first + COUNTS[who] - 1),
+            (first + 5, first + 5 + COUNTS[who] - 1),
+            (first, first + 5 + COUNTS[who] - 1),
+        ] {
+            let reply = Request::Raise { who, first }.must_send(redis, "a");
+            assert_eq!(reply, Value::Int(last.cast_signed()));
+            assert_eq!(record(redis), Some(last));
+        }
+    });
+}
+
+#[test]
+fn a_release_wakes_the_first_live_waiter_and_does_not_give_it_the_lock() {
+    let server = Server::start();
+    let client = redis::Client::open(server.url()).expect("a url");
+    let connect = || client.get_connection().expect("the server is there");
+    let mut redis = Redis(connect());
+    let mut hearing = connect();
+    hearing.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let mut hearing = hearing.as_pubsub();
+    hearing.subscribe(&["second", "third"]).expect("subscribed");
+    let mut heard = || {
+        let message = hearing.get_message().expect("a waiter is woken");
+        let owner: String = message.get_payload().expect("text");
+        (message.get_channel_name().to_owned(), owner)
+    };
+    let clock = now(&mut redis);
+    // The process of the first waiter is gone: its channel has no subscriber.
+    for (who, channel) in ["-", "first", "second", "third"].into_iter().enumerate() {
+        let reply = send_acquire(&mut redis, "a", who, LEASE, clock, channel);
+        let is_granted = granted(&reply.expect("Redis replies")).is_some();
+        assert_eq!(is_granted, who == 0);
+    }
+    let life = LIFE.to_string();
+    let end = |redis: &mut Redis, who, withdraws| {
+        let args = [&*owner(who), "", "", "", &life, "1", withdraws];
+        redis.eval(QUORUM_RELEASE, &["a"], &args)
+    };
+    assert_eq!(end(&mut redis, 0, "0"), Value::Int(3));
+    assert_eq!(heard(), ("second".to_owned(), owner(2)));
+    assert!(!exists(&mut redis, "a"), "it was given to a waiter");
+    assert_eq!(redis.queue("a"), [owner(2), owner(3)]);
+    // A copy of the release wakes no waiter. The waiter that was woken gives up.
+    assert_eq!(end(&mut redis, 0, "0"), Value::Int(0));
+    assert_eq!(end(&mut redis, 2, "1"), Value::Int(0));
+    assert_eq!(heard(), ("third".to_owned(), owner(3)));
+    assert!(!exists(&mut redis, "a"), "it was given to a waiter");
+    assert_eq!(redis.queue("a"), [owner(3)]);
+    // A caller that is not in the queue gets the free lock, which tells it of the waiter.
+    let reply = acquire(&mut redis, 1, false);
+    assert!(matches!(granted(&reply), Some((_, true))));
+    assert_eq!(redis.ask::<String>(&["GET", "a"]), owner(1) + "!");
+}
+
+/// The user of Redis may not use one of the commands.
+#[test]
+fn a_missing_right_leaves_no_lock_behind() {
+    once(|redis| {
+        for command in [
+            "time", "get", "set", "zscore", "hexists", "zcard", "zrem", "hdel",
+        ] {
+            let () = redis.ask(&["AUTH", "default", ""]);
+            let () = redis.ask(&["FLUSHALL"]);
+            acquire_free(redis, 1);
+            acquire(redis, 2, true);
+            let clock = now(redis);
+            let () = redis.ask(&["DEL", "a"]);
+            let denied = format!("-{command}");
+            let user = ["reset", "on", "nopass", "~*", "&*", "+@all", &denied];
+            let () = redis.ask(&[&["ACL", "SETUSER", "limited"][..], &user].concat());
+            let () = redis.ask(&["AUTH", "limited", ""]);
+            let (who, waits) = (2, true);
+            let reply = Request::Acquire { who, waits, clock }.send(redis, "a");
+            assert!(reply.is_err(), "{command} is not used");
+            assert!(!exists(redis, "a"), "{command}");
+        }
+    });
+}
+
+#[test]
+fn full_memory_rejects_an_acquire_and_no_release() {
+    once(|redis| {
+        let reserved = acquire_free(redis, 2);
+        acquire(redis, 1, true);
+        let () = redis.ask(&["CONFIG", "SET", "maxmemory", "1"]);
+        let clock = now(redis);
+        for (who, name) in [(1, "b"), (2, "a"), (3, "a")] {
+            let waits = true;
+            let reply = Request::Acquire { who, waits, clock }.send(redis, name);
+            assert_eq!(code(reply), "OOM", "{name}");
+        }
+        assert!(!exists(redis, "b"));
+        assert_eq!(redis.queue("a"), [owner(1)]);
+        let unused = Unused { used: 0, reserved };
+        assert_eq!(release(redis, 2, Some(unused)), Value::Int(3));
+        assert!(!exists(redis, "a"));
+    });
+}
