@@ -1,0 +1,68 @@
+//! The bounds of the searches for the right rules.
+
+use crate::{fences, votes};
+
+/// Bounds of a search for fences over three nodes.
+pub type FenceBounds = fences::Bounds<3>;
+/// Bounds of a search for votes over three nodes.
+pub type VoteBounds = votes::Bounds<3>;
+
+/// Bounds of the right rule of the fence model, each with its name.
+#[must_use]
+pub fn of_fences() -> Vec<(&'static str, FenceBounds)> {
+    let right = || FenceBounds::new(fences::Rule::Right);
+    vec![
+        (
+            "two attempts, a key vanishes",
+            FenceBounds {
+                vanishing: 1,
+                ..right()
+            },
+        ),
+        (
+            "two attempts, a key vanishes, a request is repeated",
+            FenceBounds {
+                block: 1,
+                vanishing: 1,
+                repeats: 1,
+                records: vec![0],
+                ..right()
+            },
+        ),
+        (
+            "three attempts",
+            FenceBounds {
+                attempts: 3,
+                block: 1,
+                clocks: vec![5],
+                records: vec![0],
+                ..right()
+            },
+        ),
+    ]
+}
+
+/// Bounds of the right rule of the vote model, each with its name.
+#[must_use]
+pub fn of_votes() -> Vec<(&'static str, VoteBounds)> {
+    let right = || VoteBounds::new(votes::Rule::Right);
+    vec![
+        ("two clients", right()),
+        (
+            "two clients, a node crashes",
+            VoteBounds {
+                crashes: 1,
+                ..right()
+            },
+        ),
+        (
+            "two clients, one renews, a key vanishes",
+            VoteBounds {
+                renewals: 1,
+                renewing: 1,
+                vanishing: 1,
+                ..right()
+            },
+        ),
+    ]
+}

@@ -1,0 +1,647 @@
+//! The fences of a quorum.
+//!
+//! # The rule
+//!
+//! 1. The client proposes `c`, a reading of its clock. It sends the request to all nodes.
+//! 2. A node that is free answers `f = max(last + 1, c)`, with `c` clamped to its own time ± [`Bounds::margin`]. It
+//!    reserves a block: its `last` becomes the end of the block, at most the node's time plus the margin, but at least
+//!    `f`. The answer is `f` and that end.
+//! 3. The client chooses a majority of the answers: equal ones if there are enough, otherwise the smallest. The fence
+//!    `F` is the largest chosen `f`.
+//! 4. If each chosen node has reserved at least `F`, the grant stands. Its block ends at the smallest chosen end.
+//! 5. Otherwise the client asks each chosen node whose reservation is too short to reserve up to the end of the block.
+//!    A node does so only if this owner still holds the lock there. If one does not, the attempt has failed.
+//! 6. A release gives the unused fences back. A node accepts that if `last` is still the end of its answer in step 2, and
+//!    never goes below `f`. After a raise nothing is given back: a late copy of the raise could bring its end back.
+//!
+//! # Why fences rise
+//!
+//! Let A be granted before the first write of B. The two chosen majorities share a node. It held the end of A's block
+//! before A's grant stood, and its `last` never falls below a fence that A has used. So its answer to B is larger than
+//! each fence of A, and B's fence is at least that answer.
+//!
+//! # What the model leaves out
+//!
+//! Leases and their clocks. A key can vanish at any moment, which includes its expiry. So two guards may hold the lock
+//! at the same time here, and their fences must still be in order.
+//!
+//! A client needs no step to receive a reply: at each choice it has any of the replies that were sent. So a lost reply
+//! and a late one are included. The nodes are sorted after each step, because only their states tell them apart.
+
+use stateright::{Model, Property};
+
+use crate::majority;
+
+/// The largest number of attempts.
+pub const MOST: usize = 3;
+
+/// The rule that the model follows. All but the first are wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// The rule above.
+    Right,
+    /// Nodes count 1, 2, 3 …, and the client takes the largest answer without writing it back.
+    PlainCounters,
+    /// A node outside of the chosen ones counts in place of one that lacks the fence, without holding the fence either.
+    CountsUnchosenNodes,
+    /// The chosen nodes must hold the fence, and not the end of the block.
+    HoldsOnlyTheFence,
+    /// A node takes back what the client says, without a look at its record and at the holder.
+    TakesBackUnchecked,
+}
+
+/// The bounds of a search.
+#[derive(Clone, Debug)]
+pub struct Bounds<const N: usize> {
+    /// The rule.
+    pub rule: Rule,
+    /// How many attempts there are, at most [`MOST`].
+    pub attempts: usize,
+    /// How many fences an attempt asks for.
+    pub block: u8,
+    /// The clocks that an attempt may have.
+    pub clocks: Vec<u8>,
+    /// The records that a node may have at the beginning, from attempts before.
+    pub records: Vec<u8>,
+    /// The time of each node at the beginning.
+    pub times: [u8; N],
+    /// How far a fence may be from a node's time.
+    pub margin: u8,
+    /// How often all node times go on by one.
+    pub ticks: u8,
+    /// How many keys vanish.
+    pub vanishing: u8,
+    /// How many nodes crash, and lose their records.
+    pub crashes: u8,
+    /// For how many ticks a node refuses all requests after a crash.
+    pub restart_delay: u8,
+    /// How many requests are executed twice.
+    pub repeats: u8,
+}
+
+impl<const N: usize> Bounds<N> {
+    /// Returns small bounds of a rule, with synchronous clocks.
+    #[must_use]
+    pub fn new(rule: Rule) -> Self {
+        Self {
+            rule,
+            attempts: 2,
+            block: 2,
+            clocks: vec![4, 6],
+            records: vec![0, 6],
+            times: [5; N],
+            margin: 2,
+            ticks: 0,
+            vanishing: 0,
+            crashes: 0,
+            restart_delay: 0,
+            repeats: 0,
+        }
+    }
+}
+
+/// What a node has reserved for an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Reserved {
+    fence: u8,
+    end: u8,
+}
+
+/// A request of an attempt to one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Exchange {
+    NotSent,
+    InFlight,
+    /// The node has executed it. `None`: it refused.
+    Executed(Option<Reserved>),
+    /// The node has executed it, and the attempt has ended since.
+    Over,
+}
+
+/// The release of an attempt at one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Release {
+    NotSent,
+    /// It gives back what the client knows to be reserved.
+    InFlight(Option<Reserved>),
+    Over,
+}
+
+/// The requests of one attempt to one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Requests {
+    ask: Exchange,
+    raise: Exchange,
+    release: Release,
+    /// Whether the client has chosen the node's answer.
+    is_chosen: bool,
+}
+
+/// A node, and the requests on their way to it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Node {
+    time: u8,
+    /// For how many ticks the node refuses everything.
+    refuses: u8,
+    /// The last fence that is reserved.
+    last: u8,
+    /// The attempt that holds the lock.
+    holder: Option<u8>,
+    requests: [Requests; MOST],
+}
+
+/// The state of an attempt, which has an owner of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Phase {
+    NotBegun,
+    Asking,
+    /// Waits until the chosen nodes hold the end of the block.
+    Raising,
+    Granted,
+    /// Released, or given up.
+    Ended,
+}
+
+/// An attempt.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Attempt {
+    phase: Phase,
+    clock: u8,
+    fence: u8,
+    /// The end of the block.
+    end: u8,
+    /// The last fence that a guard has. Zero before the grant.
+    used: u8,
+    /// The attempts that were granted before the first write of this one, one bit each.
+    granted_before: u8,
+    /// The attempts that were granted before this one was.
+    granted_earlier: u8,
+}
+
+/// A state of the model.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct State<const N: usize> {
+    nodes: [Node; N],
+    attempts: Vec<Attempt>,
+    ticks: u8,
+    vanished: u8,
+    crashed: u8,
+    repeated: u8,
+    /// How many requests were granted: each may raise a record by one block, however little time has passed.
+    grants: u8,
+}
+
+/// A request that a node executes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A request for the lock.
+    Ask,
+    /// A request to reserve up to the end of the block.
+    Raise,
+    /// A release.
+    Release,
+}
+
+/// A step from one state to the next. A node has its index among the sorted nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// The attempt sends its request to all nodes, with this clock.
+    Begin(usize, u8),
+    /// A node executes a request of an attempt.
+    Execute(usize, usize, Kind),
+    /// A node executes a request again. If the client has not used the first reply, it has only the second one.
+    Repeat(usize, usize, Kind),
+    /// The client chooses these nodes, one bit each. It is granted, or raises.
+    Choose(usize, u8),
+    /// The raised nodes have answered: the attempt is granted.
+    Confirm(usize),
+    /// The next guard of the process takes a fence of the block.
+    Take(usize),
+    /// The guard is released, or the attempt given up. `true`: the client has the replies of all nodes, and otherwise
+    /// those of the chosen nodes alone.
+    End(usize, bool),
+    /// A key vanishes.
+    Vanish(usize),
+    /// A node crashes, and starts again without data.
+    Crash(usize),
+    /// Time goes on.
+    Tick,
+}
+
+impl Requests {
+    const NONE: Self = Self {
+        ask: Exchange::NotSent,
+        raise: Exchange::NotSent,
+        release: Release::NotSent,
+        is_chosen: false,
+    };
+
+    /// Returns what the node has reserved for the attempt, by its last reply.
+    fn reserved(&self) -> Option<Reserved> {
+        let Exchange::Executed(Some(asked)) = self.ask else {
+            return None;
+        };
+        match self.raise {
+            Exchange::Executed(Some(raised)) => Some(Reserved {
+                end: raised.end,
+                ..asked
+            }),
+            _ => Some(asked),
+        }
+    }
+}
+
+impl<const N: usize> Bounds<N> {
+    /// Executes a request for the lock.
+    fn ask(&self, node: &mut Node, who: usize, clock: u8) -> Option<Reserved> {
+        let is_free = node.holder.is_none_or(|holder| usize::from(holder) == who);
+        if !is_free || node.refuses > 0 {
+            return None;
+        }
+        node.holder = Some(who as u8);
+        if self.rule == Rule::PlainCounters {
+            node.last += 1;
+            return Some(Reserved {
+                fence: node.last,
+                end: node.last,
+            });
+        }
+        let (low, high) = (
+            node.time.saturating_sub(self.margin),
+            node.time + self.margin,
+        );
+        let fence = (node.last + 1).max(clock.clamp(low, high));
+        let end = (fence + self.block - 1).min(high).max(fence);
+        node.last = end;
+        Some(Reserved { fence, end })
+    }
+
+    /// Executes a request to reserve up to the end of the attempt's block.
+    fn raise(&self, node: &mut Node, who: usize, attempt: &Attempt) -> Option<Reserved> {
+        if node.holder != Some(who as u8) || node.refuses > 0 {
+            return None;
+        }
+        let to = match self.rule {
+            Rule::HoldsOnlyTheFence => attempt.fence,
+            _ => (attempt.fence + self.block - 1).min(attempt.fence.max(node.time + self.margin)),
+        };
+        node.last = node.last.max(to);
+        Some(Reserved {
+            fence: attempt.fence,
+            end: node.last,
+        })
+    }
+
+    /// Executes a release, which gives unused fences back.
+    fn release(&self, node: &mut Node, who: usize, attempt: &Attempt, reserved: Option<Reserved>) {
+        let is_held = node.holder == Some(who as u8);
+        if is_held {
+            node.holder = None;
+        }
+        let Some(reserved) = reserved.filter(|_| attempt.used > 0) else {
+            return;
+        };
+        if self.rule == Rule::TakesBackUnchecked {
+            node.last = attempt.used;
+        } else if is_held && node.last == reserved.end {
+            node.last = attempt.used.max(reserved.fence).min(node.last);
+        }
+    }
+
+    /// Returns the end of the block, if the grant stands.
+    fn end_of_block(&self, state: &State<N>, who: usize) -> Option<u8> {
+        let attempt = &state.attempts[who];
+        let all = state.nodes.iter().map(|node| &node.requests[who]);
+        let holds = |requests: &Requests| requests.reserved().filter(|it| it.end >= attempt.fence);
+        let mut chosen = all.clone().filter(|requests| requests.is_chosen);
+        let end = match self.rule {
+            Rule::PlainCounters => Some(attempt.fence),
+            Rule::CountsUnchosenNodes => {
+                let others = all.filter(|it| !it.is_chosen && it.reserved().is_some());
+                let holding = chosen.filter(|it| holds(it).is_some());
+                (holding.count() + others.count() >= majority(N)).then_some(u8::MAX)
+            }
+            Rule::HoldsOnlyTheFence => {
+                let all = chosen.all(|it| holds(it).is_some());
+                all.then_some(u8::MAX)
+            }
+            Rule::Right | Rule::TakesBackUnchecked => {
+                chosen.try_fold(u8::MAX, |least, it| Some(least.min(holds(it)?.end)))
+            }
+        };
+        end.map(|end| end.min(attempt.fence + self.block - 1))
+    }
+
+    fn execute(&self, state: &mut State<N>, who: usize, at: usize, kind: Kind) {
+        let attempt = &state.attempts[who];
+        let is_over = attempt.phase == Phase::Ended;
+        let node = &mut state.nodes[at];
+        let executed = |reply| match reply {
+            _ if is_over => Exchange::Over,
+            reply => Exchange::Executed(reply),
+        };
+        match kind {
+            Kind::Ask => {
+                let reply = self.ask(node, who, attempt.clock);
+                // A client that has chosen this node keeps to the first reply.
+                let requests = &mut node.requests[who];
+                if !(requests.is_chosen && matches!(requests.ask, Exchange::Executed(_))) {
+                    requests.ask = executed(reply);
+                }
+                state.grants += u8::from(reply.is_some());
+            }
+            Kind::Raise => {
+                let reply = self.raise(node, who, attempt);
+                node.requests[who].raise = executed(reply);
+            }
+            Kind::Release => {
+                if let Release::InFlight(reserved) = node.requests[who].release {
+                    self.release(node, who, attempt, reserved);
+                }
+                node.requests[who].release = Release::Over;
+            }
+        }
+    }
+}
+
+impl<const N: usize> State<N> {
+    fn granted(&self) -> u8 {
+        let granted = self.attempts.iter().enumerate();
+        granted
+            .filter(|(_, attempt)| attempt.used > 0)
+            .fold(0, |mask, (who, _)| mask | 1 << who)
+    }
+
+    fn grant(&mut self, who: usize, end: u8) {
+        let granted = self.granted();
+        let attempt = &mut self.attempts[who];
+        attempt.phase = Phase::Granted;
+        attempt.end = end;
+        attempt.used = attempt.fence;
+        attempt.granted_earlier = granted;
+    }
+
+    /// Ends an attempt, and sends releases to all nodes.
+    fn end(&mut self, who: usize, knows_all: bool) {
+        self.attempts[who].phase = Phase::Ended;
+        self.attempts[who].end = 0;
+        for node in &mut self.nodes {
+            let requests = &mut node.requests[who];
+            let is_known = knows_all || requests.is_chosen;
+            let answer = match requests.ask {
+                Exchange::Executed(answer) if is_known => answer,
+                _ => None,
+            };
+            requests.release = Release::InFlight(answer);
+            requests.is_chosen = false;
+            for exchange in [&mut requests.ask, &mut requests.raise] {
+                if matches!(exchange, Exchange::Executed(_)) {
+                    *exchange = Exchange::Over;
+                }
+            }
+        }
+    }
+
+    /// Drops the requests that can have no effect any more, and sorts the nodes.
+    fn normalize(&mut self, bounds: &Bounds<N>) {
+        for node in &mut self.nodes {
+            for (who, requests) in node.requests.iter_mut().enumerate() {
+                let may_hold = node.holder == Some(who as u8)
+                    || requests.ask == Exchange::InFlight
+                    || self.repeated < bounds.repeats
+                    || bounds.rule == Rule::TakesBackUnchecked;
+                if matches!(requests.release, Release::InFlight(_)) && !may_hold {
+                    requests.release = Release::Over;
+                }
+                if requests.release != Release::NotSent && !may_hold {
+                    requests.raise = Exchange::Over;
+                }
+            }
+        }
+        self.nodes.sort_unstable();
+    }
+
+    /// Returns all pairs of a granted attempt and one of those that `earlier` names, the earlier one first.
+    fn pairs(&self, earlier: fn(&Attempt) -> u8) -> impl Iterator<Item = (&Attempt, &Attempt)> {
+        let granted = self.attempts.iter().filter(|attempt| attempt.used > 0);
+        granted.flat_map(move |later| {
+            let mask = earlier(later);
+            let before = self.attempts.iter().enumerate();
+            before
+                .filter(move |(who, _)| mask & 1 << who != 0)
+                .map(move |(_, attempt)| (attempt, later))
+        })
+    }
+}
+
+/// Fences rise in real time.
+pub const RISES: &str = "a guard has a larger fence than each guard before its first request";
+/// No reservation is far ahead of the clocks.
+pub const NEAR: &str = "no reservation is further ahead of the nodes' clocks than the margin";
+/// The documented exception.
+pub const SMALLER: &str = "a grant that is decided after its key vanished may have a smaller fence";
+/// The search is not empty.
+pub const GRANTED: &str = "all attempts are granted";
+
+impl<const N: usize> Model for Bounds<N> {
+    type State = State<N>;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State<N>> {
+        let attempt = Attempt {
+            phase: Phase::NotBegun,
+            clock: 0,
+            fence: 0,
+            end: 0,
+            used: 0,
+            granted_before: 0,
+            granted_earlier: 0,
+        };
+        let state = State {
+            nodes: self.times.map(|time| Node {
+                time,
+                refuses: 0,
+                last: 0,
+                holder: None,
+                requests: [Requests::NONE; MOST],
+            }),
+            attempts: vec![attempt; self.attempts],
+            ticks: 0,
+            vanished: 0,
+            crashed: 0,
+            repeated: 0,
+            grants: 0,
+        };
+        let mut states = vec![state];
+        for node in 0..N {
+            let with = |state: &State<N>, record: u8| {
+                let mut state = state.clone();
+                state.nodes[node].last = record;
+                state
+            };
+            let all = states
+                .iter()
+                .flat_map(|state| self.records.iter().map(move |record| with(state, *record)));
+            states = all.collect();
+        }
+        for state in &mut states {
+            state.normalize(self);
+        }
+        states.dedup();
+        states
+    }
+
+    fn actions(&self, state: &State<N>, actions: &mut Vec<Action>) {
+        for (who, attempt) in state.attempts.iter().enumerate() {
+            match attempt.phase {
+                Phase::NotBegun => {
+                    // Attempts begin in the order of their numbers: they are all alike.
+                    if who == 0 || state.attempts[who - 1].phase != Phase::NotBegun {
+                        actions.extend(self.clocks.iter().map(|clock| Action::Begin(who, *clock)));
+                    }
+                    continue;
+                }
+                Phase::Asking => {
+                    let has_granted =
+                        |node: &usize| state.nodes[*node].requests[who].reserved().is_some();
+                    let granted = (0..N)
+                        .filter(has_granted)
+                        .fold(0u8, |mask, node| mask | 1 << node);
+                    let sets = (0..1u8 << N).filter(|set| set.count_ones() as usize == majority(N));
+                    let sets = sets.filter(|set| set & granted == *set);
+                    actions.extend(sets.map(|set| Action::Choose(who, set)));
+                    actions.push(Action::End(who, true));
+                }
+                Phase::Raising => {
+                    if self.end_of_block(state, who).is_some() {
+                        actions.push(Action::Confirm(who));
+                    }
+                    actions.push(Action::End(who, true));
+                }
+                Phase::Granted => {
+                    if attempt.used < attempt.end {
+                        actions.push(Action::Take(who));
+                    }
+                    actions.extend([Action::End(who, true), Action::End(who, false)]);
+                }
+                Phase::Ended => {}
+            }
+            for (at, node) in state.nodes.iter().enumerate() {
+                let requests = &node.requests[who];
+                for (kind, exchange) in [(Kind::Ask, requests.ask), (Kind::Raise, requests.raise)] {
+                    match exchange {
+                        Exchange::NotSent => {}
+                        Exchange::InFlight => actions.push(Action::Execute(who, at, kind)),
+                        Exchange::Executed(_) | Exchange::Over => {
+                            if state.repeated < self.repeats {
+                                actions.push(Action::Repeat(who, at, kind));
+                            }
+                        }
+                    }
+                }
+                if matches!(requests.release, Release::InFlight(_)) {
+                    actions.push(Action::Execute(who, at, Kind::Release));
+                }
+            }
+        }
+        for (at, node) in state.nodes.iter().enumerate() {
+            if node.holder.is_some() && state.vanished < self.vanishing {
+                actions.push(Action::Vanish(at));
+            }
+            if state.crashed < self.crashes {
+                actions.push(Action::Crash(at));
+            }
+        }
+        if state.ticks < self.ticks {
+            actions.push(Action::Tick);
+        }
+    }
+
+    fn next_state(&self, last: &State<N>, action: Action) -> Option<State<N>> {
+        let mut state = last.clone();
+        match action {
+            Action::Begin(who, clock) => {
+                let granted = state.granted();
+                let attempt = &mut state.attempts[who];
+                attempt.phase = Phase::Asking;
+                attempt.clock = clock;
+                attempt.granted_before = granted;
+                for node in &mut state.nodes {
+                    node.requests[who].ask = Exchange::InFlight;
+                }
+            }
+            Action::Execute(who, at, kind) => self.execute(&mut state, who, at, kind),
+            Action::Repeat(who, at, kind) => {
+                state.repeated += 1;
+                self.execute(&mut state, who, at, kind);
+            }
+            Action::Choose(who, set) => {
+                let mut fence = 0;
+                for (at, node) in state.nodes.iter_mut().enumerate() {
+                    let requests = &mut node.requests[who];
+                    requests.is_chosen = set & 1 << at != 0;
+                    let chosen = requests.reserved().filter(|_| requests.is_chosen);
+                    fence = chosen.map_or(fence, |it| fence.max(it.fence));
+                }
+                state.attempts[who].fence = fence;
+                if let Some(end) = self.end_of_block(&state, who) {
+                    state.grant(who, end);
+                } else {
+                    state.attempts[who].phase = Phase::Raising;
+                    for node in &mut state.nodes {
+                        let requests = &mut node.requests[who];
+                        if requests.is_chosen && requests.reserved().is_none_or(|it| it.end < fence)
+                        {
+                            requests.raise = Exchange::InFlight;
+                        }
+                    }
+                }
+            }
+            Action::Confirm(who) => {
+                let end = self.end_of_block(&state, who)?;
+                state.grant(who, end);
+            }
+            Action::Take(who) => state.attempts[who].used += 1,
+            Action::End(who, knows_all) => state.end(who, knows_all),
+            Action::Vanish(at) => {
+                state.nodes[at].holder = None;
+                state.vanished += 1;
+            }
+            Action::Crash(at) => {
+                let node = &mut state.nodes[at];
+                (node.holder, node.last, node.refuses) = (None, 0, self.restart_delay);
+                state.crashed += 1;
+            }
+            Action::Tick => {
+                state.ticks += 1;
+                for node in &mut state.nodes {
+                    node.time += 1;
+                    node.refuses = node.refuses.saturating_sub(1);
+                }
+            }
+        }
+        state.normalize(self);
+        Some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always(RISES, |_, state: &State<N>| {
+                let mut pairs = state.pairs(|attempt| attempt.granted_before);
+                pairs.all(|(before, later)| later.fence > before.used)
+            }),
+            Property::always(NEAR, |model: &Self, state: &State<N>| {
+                let latest = state.nodes.iter().map(|node| node.time).max().unwrap_or(0);
+                let most = latest + model.margin + state.grants;
+                state.nodes.iter().all(|node| node.last <= most)
+            }),
+            Property::sometimes(SMALLER, |_, state: &State<N>| {
+                let mut pairs = state.pairs(|attempt| attempt.granted_earlier);
+                pairs.any(|(before, later)| later.fence <= before.used)
+            }),
+            Property::sometimes(GRANTED, |_, state: &State<N>| {
+                state.attempts.iter().all(|attempt| attempt.used > 0)
+            }),
+        ]
+    }
+}

@@ -1,0 +1,101 @@
+//! Models of the rules of a quorum of independent masters, for a complete search by [`stateright`].
+//!
+//! | model | the question | left out |
+//! | --- | --- | --- |
+//! | [`fences`] | Does each guard have a larger fence than every guard before it? | Leases: a key can vanish at any moment. |
+//! | [`votes`] | Is at most one guard valid at a time, and does a loss end a guard in time? | Fences. |
+//!
+//! Each model has the right rule and some wrong ones. The tests search all states of the right rule, and find the
+//! shortest counterexample to each wrong one. So a property that nothing could break would be noticed.
+//!
+//! Both models have the same faults. Requests and replies are delayed without a limit, lost, or executed twice. Clients
+//! give up at any moment. Keys vanish, as by eviction, `force_release`, or a jump of a server's clock. Nodes crash, and
+//! start again without their data.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::time::{Duration, Instant};
+
+use stateright::{Checker, Expectation, HasDiscoveries, Model, UniformChooser};
+
+pub mod bounds;
+pub mod fences;
+pub mod votes;
+
+/// Returns how many of `nodes` nodes are a majority.
+#[must_use]
+pub const fn majority(nodes: usize) -> usize {
+    nodes / 2 + 1
+}
+
+/// The result of a search.
+#[derive(Debug)]
+pub struct Search {
+    /// The number of different states.
+    pub states: usize,
+    /// How long it took.
+    pub took: Duration,
+    /// The property that must always hold and does not, with the number of steps of its shortest counterexample. The
+    /// search ends there.
+    pub broken: Option<(&'static str, usize)>,
+    /// The properties that must sometimes hold, and have an example.
+    pub examples: Vec<&'static str>,
+}
+
+/// Searches all states of a model, those after the fewest steps first. Ends early if a property is broken.
+#[must_use]
+pub fn search<M>(model: M) -> Search
+where
+    M: Model + Send + Sync + 'static,
+    M::State: Clone + Debug + Hash + PartialEq + Send + Sync + 'static,
+    M::Action: Clone + Debug + PartialEq + Send + Sync,
+{
+    let begun = Instant::now();
+    let checker = model.checker().finish_when(HasDiscoveries::AnyFailures);
+    report(&checker.spawn_bfs().join(), begun)
+}
+
+/// Searches a model by random histories, until a property is broken or there were `most` states. A wrong rule that needs
+/// many steps for a counterexample is refuted sooner so.
+#[must_use]
+pub fn search_at_random<M>(model: M, seed: u64, most: usize) -> Search
+where
+    M: Model + Send + Sync + 'static,
+    M::State: Clone + Debug + Hash + PartialEq + Send + Sync + 'static,
+    M::Action: Clone + Debug + PartialEq + Send + Sync,
+{
+    let begun = Instant::now();
+    let checker = model
+        .checker()
+        .finish_when(HasDiscoveries::AnyFailures)
+        .target_state_count(most);
+    report(
+        &checker.spawn_simulation(seed, UniformChooser).join(),
+        begun,
+    )
+}
+
+fn report<M>(checker: &impl Checker<M>, begun: Instant) -> Search
+where
+    M: Model,
+    M::State: Clone + Debug + Hash + PartialEq,
+    M::Action: Clone + Debug + PartialEq,
+{
+    let (mut broken, mut examples) = (None, Vec::new());
+    for property in checker.model().properties() {
+        let Some(path) = checker.discovery(property.name) else {
+            continue;
+        };
+        if property.expectation == Expectation::Always {
+            broken = Some((property.name, path.into_actions().len()));
+        } else {
+            examples.push(property.name);
+        }
+    }
+    Search {
+        states: checker.unique_state_count(),
+        took: begun.elapsed(),
+        broken,
+        examples,
+    }
+}
