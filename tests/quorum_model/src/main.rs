@@ -1,4 +1,5 @@
-//! Searches larger bounds than the tests do, and prints the number of states of each. Takes some minutes, and 10 GB.
+//! Searches larger bounds than the tests do, and prints the number of states of each. The first search has 25,738,687
+//! states, and took 144 s and 3 GB; the others take longer.
 
 use std::process::ExitCode;
 
