@@ -18,7 +18,7 @@ pub(crate) struct Failure {
     pub(crate) cause: Cause,
 }
 
-/// What Redis has done of a failed request.
+/// The effect of a failed request in Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// Nothing, and it will do nothing.

@@ -1,4 +1,4 @@
-//! What the queue decides, for the thread that asked it.
+//! The decisions of the queue. The calling thread executes them.
 
 use super::seats::Turn;
 use crate::message::GiveBack;
