@@ -16,7 +16,9 @@ local LONGEST_GAP = 500
 -- Returns how many ms the gap still lasts, and the owner before it. The number is negative if the gap has ended.
 -- Returns nil if no gap is known.
 local function gap_left()
-  local ends, before = string.match(redis.call('HGET', waiters, GAP) or '', '^(%d+) (.*)$')
+  local record = redis.call('HGET', waiters, GAP)
+  if not record then return nil end
+  local ends, before = string.match(record, '^(%d+) (.*)$')
   if not ends then return nil end
   local left = ends - now_ms()
   if left <= LONGEST_GAP then return left, before end

@@ -34,7 +34,7 @@ local function at(i)
 end
 
 local function is_held_by(value, who)
-  return value == who or value == who .. MARK
+  return value and (value == who or value == who .. MARK)
 end
 
 -- Raises the time to live of a key to `ttl` ms, and never shortens it.

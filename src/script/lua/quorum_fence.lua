@@ -11,11 +11,13 @@
 -- How far the client's clock, and the end of the reserved fences, may be from the node's time, µs.
 local LEEWAY = 1000000
 
--- Returns the node's time, µs. Returns an error as a table.
-local function now_us()
+-- Returns the node's time, µs, and the last fence of the record. Returns an error as a table.
+local function now_and_last(key)
   local time = redis.pcall('TIME')
   if time.err then return time end
-  return time[1] * 1000000 + time[2]
+  local record = redis.pcall('GET', key)
+  if type(record) == 'table' then return record end
+  return time[1] * 1000000 + time[2], last_fence(record)
 end
 
 -- Makes `last` the record. The record expires `memory` ms after that fence or after `now`, whichever is later. Returns
@@ -30,12 +32,10 @@ end
 -- time, µs. Returns the first and the last of the fences. Returns an error as a table, and never raises one, as in
 -- fence.lua.
 local function reserve(key, count, memory, clock)
-  local now = now_us()
+  local now, before = now_and_last(key)
   if type(now) == 'table' then return now end
-  local record = redis.pcall('GET', key)
-  if type(record) == 'table' then return record end
   local clamped = math.max(now - LEEWAY, math.min(tonumber(clock), now + LEEWAY))
-  local first = math.max(last_fence(record) + 1, clamped)
+  local first = math.max(before + 1, clamped)
   local last = math.max(first, math.min(first + count - 1, now + LEEWAY))
   local refused = write_record(key, last, memory, now)
   if refused then return refused end
@@ -45,12 +45,10 @@ end
 -- Raises the record to the end of the `count` fences from `first` on. That end is at most LEEWAY from now, but at least
 -- `first`. Returns the record, which may have been higher. Returns an error as a table.
 local function raise(key, first, count, memory)
-  local now = now_us()
+  local now, before = now_and_last(key)
   if type(now) == 'table' then return now end
-  local record = redis.pcall('GET', key)
-  if type(record) == 'table' then return record end
   first = tonumber(first)
-  local before, last = last_fence(record), math.min(first + count - 1, math.max(first, now + LEEWAY))
+  local last = math.min(first + count - 1, math.max(first, now + LEEWAY))
   if before >= last then return before end
   return write_record(key, last, memory, now) or last
 end
