@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use leasehold::{
     Cancel, Error, Lease, LeaseState, LockGuard, LockManager, LostCause, MultiGuard, MultiLock,
+    Result,
 };
 
 use crate::support::{
@@ -29,6 +30,20 @@ fn names<const N: usize>(what: &str) -> [String; N] {
 fn taking(set: &MultiLock) -> Task<MultiGuard> {
     let set = set.clone();
     task_asleep(move || set.lock().expect("they become free"))
+}
+
+/// Releases the lock that the thread `behind` gets, and the second one. Checks that no key is left.
+#[track_caller]
+fn assert_all_released(
+    behind: Task<Result<LockGuard>>,
+    second: LockGuard,
+    raw: &Raw,
+    names: &[String],
+) {
+    let first = behind.end().expect("it is free");
+    first.release().expect("it is held");
+    second.release().expect("it is held");
+    nothing_is_left(raw, names);
 }
 
 #[track_caller]
@@ -628,13 +643,7 @@ fn a_wait_that_ends_gives_its_kept_names_back_at_once() {
     assert_eq!(holder(raw, &names[0]), Some(owner));
     stop.cancel();
     assert!(matches!(set.end(), Err(Error::Cancelled)));
-    behind
-        .end()
-        .expect("it is free")
-        .release()
-        .expect("it is held");
-    second.release().expect("it is held");
-    nothing_is_left(raw, &names);
+    assert_all_released(behind, second, raw, &names);
 }
 
 #[test]
@@ -655,11 +664,5 @@ fn a_multi_lock_killed_while_it_keeps_a_name_costs_a_pickup_window() {
     let left = raw.ttl(&names[0]);
     // The pickup window of a child is longer than the default.
     assert!(left.is_none_or(|left| left <= PATIENCE / 2), "{left:?}");
-    behind
-        .end()
-        .expect("it is free")
-        .release()
-        .expect("it is held");
-    second.release().expect("it is held");
-    nothing_is_left(raw, &names);
+    assert_all_released(behind, second, raw, &names);
 }

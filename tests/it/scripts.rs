@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{TestCaseError, TestError, TestRunner};
 use redis::{Connection, RedisResult, Value};
 
-use crate::support::{Server, companions_of};
+use crate::support::{PATIENCE, Server, companions_of};
 
 /// So long that no lease expires unless a test makes it, however busy the machine is.
 const LEASE: &str = "36000000";
@@ -31,6 +31,21 @@ mod shares;
 type Check = Result<(), TestCaseError>;
 
 struct Redis(Connection);
+
+/// Opens a connection to a test's own server.
+fn connect(server: &Server) -> Connection {
+    let client = redis::Client::open(server.url()).expect("a url");
+    client.get_connection().expect("the server is there")
+}
+
+/// Opens a connection that waits for a message for at most [`PATIENCE`].
+fn connect_to_listen(server: &Server) -> Connection {
+    let listening = connect(server);
+    listening
+        .set_read_timeout(Some(PATIENCE))
+        .expect("a timeout");
+    listening
+}
 
 impl Redis {
     fn ask<T: redis::FromRedisValue>(&mut self, command: &[&str]) -> T {
@@ -84,8 +99,7 @@ fn run<T: std::fmt::Debug>(
     mut check: impl FnMut(&mut Redis, T) -> Check,
 ) {
     let server = Server::start();
-    let client = redis::Client::open(server.url()).expect("a url");
-    let redis = std::cell::RefCell::new(Redis(client.get_connection().expect("it is there")));
+    let redis = std::cell::RefCell::new(Redis(connect(&server)));
     let check = std::cell::RefCell::new(&mut check);
     let config = ProptestConfig {
         failure_persistence: None,
@@ -106,8 +120,7 @@ fn run<T: std::fmt::Debug>(
 /// Runs one history on its own server.
 fn once(check: impl FnOnce(&mut Redis)) {
     let server = Server::start();
-    let client = redis::Client::open(server.url()).expect("a url");
-    check(&mut Redis(client.get_connection().expect("it is there")));
+    check(&mut Redis(connect(&server)));
 }
 
 fn owner(who: usize) -> String {

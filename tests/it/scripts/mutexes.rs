@@ -7,8 +7,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use redis::Value;
 
-use super::{CLAIM, Check, LEASE, LIFE, Redis, once, owner, run};
-use crate::support::{PATIENCE, Server, companions_of};
+use super::{CLAIM, Check, LEASE, LIFE, Redis, connect, connect_to_listen, once, owner, run};
+use crate::support::{Server, companions_of};
 
 const MUTEX_TAKE_OVER: &str = script!(
     "fence.lua",
@@ -386,11 +386,8 @@ fn a_withdrawal_in_a_poller_gap_wakes_the_next_waiter() {
     };
     for takes_over in [false, true] {
         let server = Server::start();
-        let client = redis::Client::open(server.url()).expect("a url");
-        let connect = || client.get_connection().expect("the server is there");
-        let mut redis = Redis(connect());
-        let mut hearing = connect();
-        hearing.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let mut redis = Redis(connect(&server));
+        let mut hearing = connect_to_listen(&server);
         let mut hearing = hearing.as_pubsub();
         hearing.subscribe("patient").expect("subscribed");
         ask(&mut redis, MUTEX_ACQUIRE, "lh1:1:x", "-", &[]);
@@ -417,8 +414,7 @@ fn a_withdrawal_in_a_poller_gap_wakes_the_next_waiter() {
 fn a_multi_lock_does_not_take_a_free_name_that_has_waiters() {
     let life = LIFE.to_string();
     let server = Server::start();
-    let client = redis::Client::open(server.url()).expect("a url");
-    let mut redis = Redis(client.get_connection().expect("the server is there"));
+    let mut redis = Redis(connect(&server));
     let ask = |redis: &mut Redis, script, names: &[&str], who: &str, channel, rest: &[&str]| {
         let args = [
             who, LEASE, "1", "600000", "poll", channel, CLAIM, &life, "0",
@@ -474,8 +470,7 @@ fn a_multi_lock_does_not_take_a_free_name_that_has_waiters() {
 fn a_late_copy_of_a_request_never_shortens_a_granted_multi_lock() {
     let life = LIFE.to_string();
     let server = Server::start();
-    let client = redis::Client::open(server.url()).expect("a url");
-    let mut redis = Redis(client.get_connection().expect("the server is there"));
+    let mut redis = Redis(connect(&server));
     let ask = |redis: &mut Redis, lease: &str| {
         let args = [
             "lh1:1:x", lease, "1", "600000", "poll", "", CLAIM, &life, "0", "",
@@ -507,8 +502,7 @@ fn a_late_copy_of_a_request_never_shortens_a_granted_multi_lock() {
 fn a_multi_lock_leaves_a_poller_gap_without_a_waiter_alone() {
     let life = LIFE.to_string();
     let server = Server::start();
-    let client = redis::Client::open(server.url()).expect("a url");
-    let mut redis = Redis(client.get_connection().expect("the server is there"));
+    let mut redis = Redis(connect(&server));
     let args = |who, channel| {
         [
             who, LEASE, "1", "600000", "poll", channel, CLAIM, &life, "0",

@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use redis::{RedisResult, Value};
 
-use super::{CLAIM, Check, LEASE, LIFE, Redis, once, owner, run};
-use crate::support::{PATIENCE, Server, companions_of};
+use super::{CLAIM, Check, LEASE, LIFE, Redis, connect, connect_to_listen, once, owner, run};
+use crate::support::{Server, companions_of};
 
 const QUORUM_ACQUIRE: &str = script!(
     "fence.lua",
@@ -779,11 +779,8 @@ fn a_raise_for_an_owner_that_is_gone_changes_nothing() {
 #[test]
 fn a_release_wakes_the_first_live_waiter_and_does_not_give_it_the_lock() {
     let server = Server::start();
-    let client = redis::Client::open(server.url()).expect("a url");
-    let connect = || client.get_connection().expect("the server is there");
-    let mut redis = Redis(connect());
-    let mut hearing = connect();
-    hearing.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let mut redis = Redis(connect(&server));
+    let mut hearing = connect_to_listen(&server);
     let mut hearing = hearing.as_pubsub();
     hearing.subscribe(&["second", "third"]).expect("subscribed");
     let mut heard = || {
