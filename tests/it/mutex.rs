@@ -100,7 +100,7 @@ fn with_lock_runs_a_closure_under_the_mutex_of_that_name() {
     let name = name("with-lock");
     let locks = manager(redis.url());
     let owner = locks
-        .with_lock(&name, secs(1), |lease| {
+        .with_lock(&name, PATIENCE, |lease| {
             assert_eq!(lease.name(), name);
             lease.owner().to_owned()
         })

@@ -6,7 +6,7 @@ use std::mem;
 use leasehold::{Error, LeaseState, ReentrantGuard, ReentrantMutex};
 
 use crate::support::{
-    Child, Server, asleep, lost, manager, ms, name, secs, shared, task, wait_until,
+    Child, PATIENCE, Server, asleep, lost, manager, ms, name, secs, shared, task, wait_until,
 };
 
 /// Longer than any test runs, so that no lease ends or is renewed during a test.
@@ -47,10 +47,10 @@ fn locking_again_sends_nothing() {
             .expect("this thread holds it")
             .expect("again");
         let waited = mutex
-            .try_lock_for(secs(1))
+            .try_lock_for(PATIENCE)
             .expect("this thread holds it")
             .expect("again");
-        mutex.with(secs(1), |_| ()).expect("this thread holds it");
+        mutex.with(PATIENCE, |_| ()).expect("this thread holds it");
         drop(inner);
         tried.release().expect("it is held");
         waited.release().expect("it is held");
@@ -227,14 +227,13 @@ fn a_loss_notifies_every_guard() {
     let raw = shared();
     let name = name("told");
     let mutex = manager(raw.url()).reentrant_mutex(&name);
-    let ran = mutex.with(secs(1), |outer| {
+    let ran = mutex.with(PATIENCE, |outer| {
         let inner = mutex.lock().expect("this thread holds it");
         let told = [outer.on_lost(), inner.on_lost()];
         let () = raw.ask(&["DEL", &name]);
         inner.extend(LONG).expect_err("it is gone");
         for told in told {
-            told.recv_timeout(crate::support::PATIENCE)
-                .expect("notified");
+            told.recv_timeout(PATIENCE).expect("notified");
         }
         lost(inner.release());
     });
@@ -262,10 +261,10 @@ fn closures_nest() {
     assert!(!raw.exists(&name));
     // Closures nest with guards too.
     let guard = mutex.lock().expect("it is free");
-    mutex.with(secs(1), |_| ()).expect("this thread holds it");
+    mutex.with(PATIENCE, |_| ()).expect("this thread holds it");
     assert!(raw.exists(&name));
     mutex
-        .with(secs(1), |lease| {
+        .with(PATIENCE, |lease| {
             let inner = mutex.lock().expect("this thread holds it");
             drop(guard);
             assert_eq!(inner.fence(), lease.fence());
@@ -281,7 +280,7 @@ fn a_closure_that_panics_ends_its_guard_alone() {
     let name = name("panics");
     let mutex = manager(raw.url()).reentrant_mutex(&name);
     let outer = mutex.lock().expect("it is free");
-    let inner = std::panic::AssertUnwindSafe(|| mutex.with(secs(1), |_| -> () { panic!("so") }));
+    let inner = std::panic::AssertUnwindSafe(|| mutex.with(PATIENCE, |_| -> () { panic!("so") }));
     assert!(std::panic::catch_unwind(inner).is_err());
     assert!(raw.exists(&name));
     outer.release().expect("it was held until now");

@@ -9,8 +9,8 @@ use std::time::Duration;
 use leasehold::{Error, LockManager, Permit, Semaphore};
 
 use crate::support::{
-    Child, Raw, Server, Task, build, count, gave_up, manager, name, patient, secs, shared, task,
-    task_asleep, unused_url, wait_until,
+    Child, PATIENCE, Raw, Server, Task, build, count, gave_up, manager, name, patient, secs,
+    shared, task, task_asleep, unused_url, wait_until,
 };
 
 /// Longer than any test runs, so that no lease ends or is renewed during a test.
@@ -41,7 +41,7 @@ fn smoke() {
     }
     third.release().expect("it is held");
     let third = one
-        .try_acquire_for(secs(5))
+        .try_acquire_for(PATIENCE)
         .expect("Redis replies")
         .expect("it is free");
     drop(two);
@@ -190,7 +190,7 @@ fn other_permits_are_refused_with_both_figures_while_it_is_in_use() {
     for answer in [
         five.acquire().map(drop),
         five.try_acquire().map(drop),
-        five.try_acquire_for(secs(5)).map(drop),
+        five.try_acquire_for(PATIENCE).map(drop),
         five.acquire_many(5).map(drop),
         // The manager that holds it is refused, too.
         locks.semaphore(&name, 4).acquire().map(drop),

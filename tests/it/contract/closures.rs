@@ -14,7 +14,7 @@ pub(super) fn with_returns_what_the_closure_returns(kind: Kind) {
     let lock = kind.of(&manager(redis.url()), &name);
     let keys = kind.keys(&name);
     let owner = lock
-        .with(secs(1), |leases| {
+        .with(PATIENCE, |leases| {
             for (lease, key) in leases.iter().zip(&keys) {
                 assert_eq!(redis.holders(key)[0].0, lease.owner());
             }
@@ -24,7 +24,7 @@ pub(super) fn with_returns_what_the_closure_returns(kind: Kind) {
     assert!(owner.starts_with("lh1:"));
     assert!(keys.iter().all(|key| !redis.exists(key)));
     // An error of the closure is nested: the lock itself succeeded.
-    let nested: Result<Result<(), &str>, Error> = lock.with(secs(1), |_| Err("its own"));
+    let nested: Result<Result<(), &str>, Error> = lock.with(PATIENCE, |_| Err("its own"));
     assert_eq!(nested.expect("it is free"), Err("its own"));
     assert!(keys.iter().all(|key| !redis.exists(key)));
 }

@@ -4,9 +4,7 @@ use std::time::Instant;
 
 use leasehold::{Guard, Lock, Result};
 
-use crate::support::{
-    Kind, PATIENCE, SLACK, WithLock, manager, ms, name, secs, shared, wait_in_vain,
-};
+use crate::support::{Kind, PATIENCE, SLACK, WithLock, manager, ms, name, shared, wait_in_vain};
 
 /// Locks and releases by each method of the trait.
 struct Steps;
@@ -20,7 +18,7 @@ impl WithLock for Steps {
         guard.release()?;
         let tried = lock.try_lock()?.expect("it is free");
         tried.release()?;
-        let waited = lock.try_lock_for(secs(1))?.expect("it is free");
+        let waited = lock.try_lock_for(PATIENCE)?.expect("it is free");
         waited.release()
     }
 }
