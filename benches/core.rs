@@ -188,6 +188,7 @@ fn attempts(bench: &mut Criterion) {
                 sent: NOW,
                 reply: Reply::Granted {
                     fence: 7,
+                    count: None,
                     rest: Vec::new(),
                     contended: false,
                 },

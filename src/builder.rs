@@ -1,10 +1,9 @@
 //! The builder of a manager: its settings, their bounds and their defaults.
 
-use std::fmt;
 use std::time::Duration;
 
 use crate::clock::SystemClock;
-use crate::config::{Secret, Server, Settings};
+use crate::config::{Secret, Settings};
 use crate::engine::Engine;
 #[cfg(doc)]
 use crate::error::Error;
@@ -12,65 +11,29 @@ use crate::error::Result;
 use crate::event::{Listener, SharedListener};
 use crate::manager::LockManager;
 use crate::random::SystemRng;
-use crate::store::node::Node;
 use crate::sync::Arc;
 
-/// The ways to make a manager.
-impl LockManager {
-    /// Connects to one Redis with default settings: `single(url).build()`. Blocks as [`Builder::build`] does.
-    ///
-    /// # Errors
-    ///
-    /// As [`Builder::build`].
-    ///
-    /// # Example
-    ///
-    /// ```no_run
-    /// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
-    pub fn connect(url: &str) -> Result<Self> {
-        Self::single(url).build()
-    }
+pub use topology::Endpoint;
+use topology::Servers;
 
-    /// Returns a builder for one Redis of version 6.2 or later, or Valkey. The URL names one master that holds all
-    /// keys. Connecting to a node of a Redis Cluster, or to a sentinel, fails with [`Error::Unsupported`].
-    ///
-    /// | URL | server and login |
-    /// | --- | --- |
-    /// | `redis://host:port/database` | no password; `port` defaults to 6379, `database` to 0; `valkey://` is the same |
-    /// | `redis://user:password@host:port/database` | a user of an access control list |
-    /// | `redis://:password@host` | the password of the user `default`, which `requirepass` sets |
-    /// | `rediss://…`, `valkeys://…` | the same over TLS, with the feature `tls` |
-    /// | `unix:///path?user=…&pass=…&db=…` | a Unix socket; each parameter may be left out |
-    ///
-    /// Percent-encode each character of a user or password except letters, digits and `-._~`: `p@ss/1` is `p%40ss%2F1`.
-    /// [`Builder::username`] and [`Builder::password`] need no encoding. An unknown parameter or a fragment is an
-    /// [`Error::Config`] when the manager is built. The parameter `protocol` (2 or 3) is accepted and has no effect.
-    ///
-    /// # Example
-    ///
-    /// ```no_run
-    /// let locks = leasehold::LockManager::single("redis://127.0.0.1/").prefix("lock:").build()?;
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
-    pub fn single(url: &str) -> Builder {
-        Builder {
-            url: url.into(),
-            settings: Settings::default(),
-        }
-    }
-}
+mod topology;
 
 /// The settings of a [`LockManager`].
 #[must_use = "a builder does nothing until it is built"]
 #[derive(Clone)]
 pub struct Builder {
-    url: String,
+    servers: Servers,
     settings: Settings,
 }
 
 impl Builder {
+    fn new(servers: Servers) -> Self {
+        Self {
+            servers,
+            settings: Settings::default(),
+        }
+    }
+
     /// Sets how long Redis keeps a lock without a renewal. A crashed holder delays the others by at most this time.
     /// From 10 ms to 24 h. Defaults to 30 s.
     ///
@@ -324,6 +287,48 @@ impl Builder {
         self
     }
 
+    /// Sets how long a node of a [quorum](LockManager::quorum) has to answer. A node that takes longer is left out, and
+    /// asked again in the background after a pause of 100 ms, which grows to 5 s. Connecting has the same limit. Choose
+    /// a time far below the lease, and above the slowest answer of a node that is well. From 1 ms to 1 h. Defaults to
+    /// 200 ms. No effect on a single server.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use {leasehold::LockManager, std::time::Duration};
+    /// let locks = LockManager::quorum(["redis://one/", "redis://two/", "redis://three/"])
+    ///     .node_timeout(Duration::from_millis(50))
+    ///     .build()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn node_timeout(mut self, limit: Duration) -> Self {
+        self.settings.node_timeout = limit;
+        self
+    }
+
+    /// Sets for how long a node of a [quorum](LockManager::quorum) must have been up before it votes. A node that has
+    /// restarted without its data must not grant a lock that somebody still holds. So no lease and no extension may be
+    /// longer than this: that is an [`Error::Config`]. At most 24 h. Defaults to the manager's lease. No effect on a
+    /// single server.
+    ///
+    /// With zero, a node votes at once, and leases are not limited. That is safe only if no node ever loses a write, as
+    /// with `appendfsync always`.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use {leasehold::LockManager, std::time::Duration};
+    /// let locks = LockManager::quorum(["redis://one/", "redis://two/", "redis://three/"])
+    ///     .restart_delay(Duration::from_secs(120))
+    ///     .build()?;
+    /// let long = locks.mutex("payroll").lease(Duration::from_secs(120));
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn restart_delay(mut self, delay: Duration) -> Self {
+        self.settings.restart_delay = Some(delay);
+        self
+    }
+
     /// Sets how many replicas must confirm a grant, and each renewal, before it counts. The connection that wrote it
     /// sends
     /// [`WAIT`], for at most `io_timeout`. At most 1,000. Defaults to 0.
@@ -474,26 +479,17 @@ impl Builder {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn build_unchecked(self) -> Result<LockManager> {
-        self.settings.check()?;
-        let server = Server::new(&self.url, &self.settings)?;
+        let mut settings = self.settings;
+        settings.check()?;
+        let store = self.servers.store(&mut settings)?;
         #[cfg(feature = "tls")]
         crate::store::tls::provide_crypto();
-        let store = Arc::new(Node::new(server, &self.settings));
         let engine = Engine::new(
-            self.settings,
+            settings,
             store,
             Arc::new(SystemClock),
             Arc::new(SystemRng::new()),
         );
         Ok(LockManager { engine })
-    }
-}
-
-impl fmt::Debug for Builder {
-    /// Writes the settings without the URL, which may contain a password.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder")
-            .field("settings", &self.settings)
-            .finish_non_exhaustive()
     }
 }

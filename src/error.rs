@@ -5,11 +5,18 @@ use std::time::Duration;
 
 use crate::sync::Arc;
 
+pub use lost::{Lost, LostCause};
+pub use nodes::NodeFailure;
+
 pub(crate) use failure::{Failure, FailureKind, Outcome, ServerMode, on_a_line};
 
 // By its path, because benches include this file from elsewhere.
 #[path = "error/failure.rs"]
 mod failure;
+#[path = "error/lost.rs"]
+mod lost;
+#[path = "error/nodes.rs"]
+mod nodes;
 
 /// The result of a call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -32,6 +39,7 @@ pub(crate) type Cause = Arc<dyn std::error::Error + Send + Sync>;
 /// | [`Unavailable`](Error::Unavailable) | yes | the server may be reachable again |
 /// | [`Timeout`](Error::Timeout) | yes | the closure has not run, and the lock may be free later |
 /// | [`NotReplicated`](Error::NotReplicated) | yes | the replicas may be back |
+/// | [`NoQuorum`](Error::NoQuorum) | yes | the nodes may be reachable again |
 /// | [`Lost`](Error::Lost) | no | the closure has run, or the claim is not valid any more: the program decides |
 /// | [`Closed`](Error::Closed) | no | the manager does not open again |
 /// | [`Cancelled`](Error::Cancelled) | no | the token stays cancelled |
@@ -56,6 +64,7 @@ pub(crate) type Cause = Arc<dyn std::error::Error + Send + Sync>;
 /// | replies `MOVED`, `ASK`, `CROSSSLOT` | [`Unsupported`](Error::Unsupported) | ends | no |
 /// | has a semaphore of this name with another number of permits | [`PermitsDiffer`](Error::PermitsDiffer) | ends | no |
 /// | confirms a grant for fewer than [`replicas`](crate::Builder::replicas) | [`NotReplicated`](Error::NotReplicated) | goes on | yes |
+/// | is one of a quorum, and fewer than a majority answer or grant the lock | [`NoQuorum`](Error::NoQuorum) | goes on | yes |
 /// | sends anything else | [`Protocol`](Error::Protocol) | ends | no |
 ///
 /// A wait goes on until its deadline. Without a deadline, it goes on until the server has not replied for
@@ -127,6 +136,17 @@ pub enum Error {
         wanted: u32,
         /// The number of replicas that confirmed it, as far as the server reported in time.
         confirmed: u32,
+    },
+    /// Too few nodes of a quorum answered, or granted the lock. What some of them granted is withdrawn.
+    NoQuorum {
+        /// The name of the lock, or `None` if the error concerns no single lock.
+        name: Option<Arc<str>>,
+        /// The number of nodes that are a majority.
+        needed: u32,
+        /// The number of nodes that granted the lock, or answered the request.
+        granted: u32,
+        /// The nodes that failed.
+        failures: Arc<[NodeFailure]>,
     },
     /// Other clients use the semaphore at this time, with another number of permits.
     PermitsDiffer {
@@ -206,6 +226,7 @@ impl Error {
             Self::Denied { .. } => ErrorKind::Denied,
             Self::WrongType { .. } => ErrorKind::WrongType,
             Self::NotReplicated { .. } => ErrorKind::NotReplicated,
+            Self::NoQuorum { .. } => ErrorKind::NoQuorum,
             Self::PermitsDiffer { .. } => ErrorKind::PermitsDiffer,
             Self::Unsupported { .. } => ErrorKind::Unsupported,
             Self::Protocol { .. } => ErrorKind::Protocol,
@@ -310,6 +331,20 @@ impl Error {
                     "{confirmed} of {wanted} replicas confirmed the lock in time"
                 )
             }
+            Self::NoQuorum {
+                name,
+                needed,
+                granted,
+                failures,
+            } => {
+                about(f, name)?;
+                write!(f, "too few nodes of the quorum: {granted} of {needed}")?;
+                if !failures.is_empty() {
+                    f.write_str(": ")?;
+                    nodes::write(f, failures)?;
+                }
+                Ok(())
+            }
             Self::PermitsDiffer {
                 name,
                 asked,
@@ -345,6 +380,7 @@ impl std::error::Error for Error {
             | Self::InvalidName { .. }
             | Self::Lost(_)
             | Self::NotReplicated { .. }
+            | Self::NoQuorum { .. }
             | Self::PermitsDiffer { .. }
             | Self::Unsupported { .. }
             | Self::Timeout { .. } => None,
@@ -376,6 +412,8 @@ pub enum ErrorKind {
     WrongType,
     /// [`Error::NotReplicated`]
     NotReplicated,
+    /// [`Error::NoQuorum`]
+    NoQuorum,
     /// [`Error::PermitsDiffer`]
     PermitsDiffer,
     /// [`Error::Unsupported`]
@@ -399,6 +437,7 @@ impl ErrorKind {
             Self::Denied => "denied",
             Self::WrongType => "wrong_type",
             Self::NotReplicated => "not_replicated",
+            Self::NoQuorum => "no_quorum",
             Self::PermitsDiffer => "permits_differ",
             Self::Unsupported => "unsupported",
             Self::Protocol => "protocol",
@@ -409,7 +448,7 @@ impl ErrorKind {
     #[must_use]
     pub fn is_retryable(self) -> bool {
         match self {
-            Self::Timeout | Self::Unavailable | Self::NotReplicated => true,
+            Self::Timeout | Self::Unavailable | Self::NotReplicated | Self::NoQuorum => true,
             Self::Closed
             | Self::Cancelled
             | Self::Config
@@ -441,44 +480,6 @@ impl fmt::Display for AnotherKind {
 }
 
 impl std::error::Error for AnotherKind {}
-
-/// The loss of a lock: its lease ended before its guard did.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Lost {
-    /// The name of the lock.
-    pub name: Arc<str>,
-    /// The fence of the guard that lost the lock.
-    pub fence: u64,
-    /// The cause of the loss.
-    pub cause: LostCause,
-}
-
-impl fmt::Display for Lost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let why = match self.cause {
-            LostCause::Expired => "its lease expired before it was renewed",
-            LostCause::Taken => "another owner holds it",
-            LostCause::Removed => "its key was removed from Redis",
-            LostCause::MaxHold => "the guard was held for longer than max_hold",
-        };
-        write!(f, "lock {:?} was lost: {why}", self.name)
-    }
-}
-
-/// The cause of a loss.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum LostCause {
-    /// The deadline of the lease passed, by this process's clock.
-    Expired,
-    /// Redis replied that another owner holds the lock.
-    Taken,
-    /// Redis replied that the key of the lock, or this owner's part of it, does not exist.
-    Removed,
-    /// The guard was held for longer than its `max_hold`.
-    MaxHold,
-}
 
 #[cfg(test)]
 mod tests {

@@ -233,6 +233,7 @@ impl Store for Grants {
             }
             _ => Reply::Granted {
                 fence: 1,
+                count: None,
                 rest: Vec::new(),
                 contended: false,
             },

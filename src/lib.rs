@@ -245,11 +245,11 @@ mod store;
 mod sync;
 
 pub use admin::{Holder, Kind, LockInfo, Mode};
-pub use builder::Builder;
+pub use builder::{Builder, Endpoint};
 pub use cancel::Cancel;
 pub use claim::Claim;
 pub use crossbeam_channel::{Receiver, RecvError, RecvTimeoutError, TryRecvError};
-pub use error::{Error, ErrorKind, Lost, LostCause, Result};
+pub use error::{Error, ErrorKind, Lost, LostCause, NodeFailure, Result};
 pub use event::{Connection, Event, Listener};
 pub use guard::{
     Lease, LeaseState, LockGuard, MultiGuard, Permit, ReadGuard, ReentrantGuard, WriteGuard,

@@ -102,6 +102,11 @@ pub(crate) struct Settings {
     /// Whether a wait begins with the call. If not, it begins with the first answer.
     pub(crate) wait_through_outages: bool,
     pub(crate) fence_memory: Duration,
+    pub(crate) node_timeout: Duration,
+    /// `None` means as long as the lease.
+    pub(crate) restart_delay: Option<Duration>,
+    /// The longest lease of a handle, and of an extension.
+    pub(crate) longest_lease: Duration,
     pub(crate) pool_size: u32,
     pub(crate) background_release: bool,
     pub(crate) replicas: u32,
@@ -130,6 +135,9 @@ impl Default for Settings {
             outage_limit: Duration::from_secs(60),
             wait_through_outages: false,
             fence_memory: Duration::from_secs(10 * 60),
+            node_timeout: Duration::from_millis(200),
+            restart_delay: None,
+            longest_lease: MAX_LEASE,
             pool_size: 10,
             background_release: false,
             replicas: 0,
@@ -143,6 +151,51 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Checks what a quorum needs, and limits the leases.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] with the name of a setting that a quorum cannot have.
+    pub(crate) fn check_quorum(&mut self) -> Result<()> {
+        if self.replicas > 0 {
+            let reason = "a quorum needs no replicas, and does not wait for them";
+            return Err(Error::config("replicas", reason));
+        }
+        if !self.poller_gap.is_zero() {
+            let reason = "a quorum hands no lock over, so clients that poll need no gap";
+            return Err(Error::config("poller_gap", reason));
+        }
+        if !self.restart_delay().is_zero() {
+            self.longest_lease = self.restart_delay();
+        }
+        self.check_lease("lease", self.options.lease)
+    }
+
+    /// Checks the length of a lease or an extension against the longest one of this manager.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] with the name of the `option`.
+    pub(crate) fn check_lease(&self, option: &'static str, lease: Duration) -> Result<()> {
+        if lease <= self.longest_lease {
+            return Ok(());
+        }
+        let reason = if self.longest_lease == MAX_LEASE {
+            "it is longer than 24 h".to_owned()
+        } else {
+            format!(
+                "{lease:?} is longer than the `restart_delay` of the quorum, {:?}",
+                self.longest_lease
+            )
+        };
+        Err(Error::config(option, reason))
+    }
+
+    /// Returns for how long a node of a quorum must have been up before it may vote.
+    pub(crate) fn restart_delay(&self) -> Duration {
+        self.restart_delay.unwrap_or(self.options.lease)
+    }
+
     /// Checks the bounds of all settings.
     ///
     /// # Errors
@@ -166,7 +219,14 @@ impl Settings {
             "between 0 and 500 ms, and no longer than the quantum",
         )?;
         check("connect_timeout", self.connect_timeout, short.clone(), said)?;
-        check("io_timeout", self.io_timeout, short, said)?;
+        check("io_timeout", self.io_timeout, short.clone(), said)?;
+        check("node_timeout", self.node_timeout, short, said)?;
+        check(
+            "restart_delay",
+            self.restart_delay(),
+            Duration::ZERO..=MAX_LEASE,
+            "at most 24 h",
+        )?;
         let any = ms..=Duration::MAX;
         check("outage_limit", self.outage_limit, any, "at least 1 ms")?;
         let year = Duration::from_secs(1)..=hour * 24 * 366;

@@ -15,6 +15,10 @@
 //! | `AskSent`, `TakeOverSent` | the offered lease may be shared | `Ask` | done: the owner is not used |
 //! | `AskSent`, `TakeOverSent` | held | `Ask` | a try is done; a wait sleeps until a message, the holder's expiry, or its poll |
 //! | `AskSent`, `TakeOverSent` | held, and the subscription began or ended meanwhile | `Ask` | ask again at once: the queue has the wrong channel |
+//! | `AskSent`, `TakeOverSent` | outvoted, and a holder may have a majority | `Outvoted` | as after held |
+//! | `AskSent`, `TakeOverSent` | outvoted, and the votes are split | `Ask`, new owner | a try asks once more; a wait asks again after a moment |
+//! | `AskSent`, `TakeOverSent` | failed, because a quorum has too few votes | `Ask`, new owner | abandon the lease that was to be taken over, back off |
+//! | `Outvoted` | go, woken | `AskSent` | abandon the owner; send *acquire* under a new one |
 //! | `AskSent`, `TakeOverSent` | held by the former owner, whose withdrawal is on its way | `Ask` | no answer: back off |
 //! | `AskSent`, `TakeOverSent` | the semaphore has another number of permits | `Ask` | done |
 //! | `AskSent`, `TakeOverSent` | failed, certainly not executed | `Ask`, `TakeOver` | back off |
@@ -32,6 +36,7 @@
 //! *uncertain* until a lease has passed since the request was sent: Redis may still execute the request. A thread
 //! that ends such an owner repeats the ending until then ([`super::release_task`]).
 
+mod leaving;
 mod patience;
 mod state;
 mod step;
@@ -40,7 +45,6 @@ use std::time::Duration;
 
 use crate::clock::Time;
 use crate::core::lease::valid_until;
-use crate::core::outage::is_of_replicas;
 use crate::core::poll;
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{Ask, Reply, Verb};
@@ -119,7 +123,10 @@ impl Attempt {
             State::Ask(in_redis) | State::AskSent { in_redis, .. } => {
                 !in_redis.has_owner() && !self.patience.is_contended()
             }
-            State::TakeOver { .. } | State::TakeOverSent { .. } | State::Granted => false,
+            State::Outvoted(_)
+            | State::TakeOver { .. }
+            | State::TakeOverSent { .. }
+            | State::Granted => false,
         }
     }
 
@@ -146,7 +153,9 @@ impl Attempt {
     /// Ends an attempt that no thread continues. Returns the owners that may be left in Redis.
     pub(crate) fn abandon(mut self) -> Vec<OrphanedOwner> {
         match std::mem::replace(&mut self.state, State::Granted) {
-            State::Ask(in_redis) | State::AskSent { in_redis, .. } => self.leave_behind(&in_redis),
+            State::Ask(in_redis) | State::Outvoted(in_redis) | State::AskSent { in_redis, .. } => {
+                self.leave_behind(&in_redis);
+            }
             State::TakeOver { from, queued } | State::TakeOverSent { from, queued, .. } => {
                 self.orphaned_owners.push(from);
                 self.leave_behind(&InRedis::new(queued));
@@ -185,7 +194,11 @@ impl Attempt {
     }
 
     /// Sends the next request. A request that is under way already was not written: its thread gave up first.
-    fn send(&self, state: State, context: &StepContext<'_>) -> (State, Step) {
+    fn send(&mut self, state: State, context: &StepContext<'_>) -> (State, Step) {
+        let state = match state {
+            State::Outvoted(in_redis) => self.rename(&in_redis, context),
+            state => state,
+        };
         match state {
             State::Ask(in_redis) | State::AskSent { in_redis, .. } => {
                 let (ask, request) = self.request(in_redis.queued, context);
@@ -213,6 +226,7 @@ impl Attempt {
                 };
                 (state, Step::Send(verb))
             }
+            State::Outvoted(_) => unreachable!("it has a new owner"),
             State::Granted => unreachable!("an attempt ends with its grant"),
         }
     }
@@ -254,11 +268,13 @@ impl Attempt {
         match reply {
             Reply::Granted {
                 fence,
+                count,
                 rest,
                 contended,
             } => {
                 let noted = self.note_reply(state, sent, resent, context);
-                self.granted(noted, sent, (fence, rest, contended), context)
+                let fences = count.unwrap_or(noted.request.fences);
+                self.granted(noted, sent, (fence, fences, rest, contended), context)
             }
             Reply::Shared if state.offers() => {
                 let NotedReply { in_redis, .. } = self.note_reply(state, sent, resent, context);
@@ -273,6 +289,27 @@ impl Attempt {
                 let noted = self.note_reply(state, sent, resent, context);
                 let step = self.held(&noted.request, ttl, &holder, context);
                 (State::Ask(noted.in_redis), step)
+            }
+            Reply::Outvoted {
+                holder: Some(holder),
+                ttl,
+                ..
+            } => {
+                let noted = self.note_reply(state, sent, resent, context);
+                let step = self.held(&noted.request, ttl, &holder, context);
+                // The owner stays in the queues, so that a message reaches this attempt. The next request is of another.
+                (State::Outvoted(noted.in_redis), step)
+            }
+            Reply::Outvoted {
+                holder: None,
+                granted,
+                needed,
+                ..
+            } => {
+                let noted = self.note_reply(state, sent, resent, context);
+                let state = self.rename_withdrawn(&noted.in_redis, context);
+                let failure = Failure::no_quorum(needed as usize, granted as usize, Vec::new());
+                (state, self.patience.split(failure, context))
             }
             Reply::Differs(stored) => {
                 let NotedReply { in_redis, .. } = self.note_reply(state, sent, resent, context);
@@ -325,12 +362,12 @@ impl Attempt {
         }
     }
 
-    /// Takes a grant in: its fence, the fences of further names, and whether others wait.
+    /// Takes a grant in: its fence, the number of fences, the fences of further names, and whether others wait.
     fn granted(
         &mut self,
         noted: NotedReply,
         sent: Time,
-        (fence, rest, contended): (u64, Vec<u64>, bool),
+        (fence, fences, rest, contended): (u64, u64, Vec<u64>, bool),
         context: &StepContext<'_>,
     ) -> (State, Step) {
         let lease = context.terms.lease();
@@ -347,7 +384,7 @@ impl Attempt {
         let grant = Grant {
             owner: Arc::clone(&self.owner),
             fence,
-            fences: noted.request.fences,
+            fences,
             rest,
             sent,
             deadline,
@@ -398,63 +435,6 @@ impl Attempt {
         };
         let pause = ttl.map_or(poll, |ttl| (ttl + AFTER_EXPIRY).min(poll));
         sleep(pause, context)
-    }
-
-    /// Takes in that the request under way failed. Returns the state to go on from.
-    fn failed(
-        &mut self,
-        state: State,
-        sent: Time,
-        failure: &Failure,
-        context: &StepContext<'_>,
-    ) -> State {
-        // 1. Redis certainly executed nothing: go on from the state before the request.
-        let lease = context.terms.lease();
-        let Some(until) = failure.uncertain_until(sent, lease) else {
-            return state.before_request();
-        };
-        // 2. The owner may come to hold the lock.
-        let (_, mut in_redis, from) = state.into_request();
-        in_redis.note(Uncertain::new(sent, until, lease));
-        let is_unconfirmed = is_of_replicas(failure);
-        if is_unconfirmed {
-            self.former_owner = Some(Arc::clone(&self.owner));
-        }
-        match from {
-            // 3. The release that must follow for the old owner may end a grant of the new one: neither asks again.
-            Some(from) => {
-                self.orphaned_owners.push(OrphanedOwner {
-                    uncertain_until: from.uncertain_until.max(in_redis.uncertain_until()),
-                    kept_until: from.kept_until.max(in_redis.kept_until()),
-                    ..from
-                });
-                self.rename(&in_redis, context)
-            }
-            // 4. No guard relies on an unconfirmed grant, so the grant must not keep the lock from others.
-            None if is_unconfirmed => self.rename(&in_redis, context),
-            // 5. Asking again under the same owner is idempotent.
-            None => State::Ask(in_redis),
-        }
-    }
-
-    /// Leaves the owner behind, to be released, and makes a new one. Returns the state of the new owner.
-    fn rename(&mut self, in_redis: &InRedis, context: &StepContext<'_>) -> State {
-        self.leave_behind(in_redis);
-        self.owner = owner::generate(context.rng, context.label);
-        State::new()
-    }
-
-    /// Adds the owner to the orphaned owners, if Redis may have it.
-    fn leave_behind(&mut self, in_redis: &InRedis) {
-        if in_redis.has_owner() {
-            self.orphaned_owners.push(OrphanedOwner {
-                owner: Arc::clone(&self.owner),
-                units: self.units,
-                uncertain_until: in_redis.uncertain_until(),
-                kept_until: in_redis.kept_until(),
-                give_back: None,
-            });
-        }
     }
 }
 

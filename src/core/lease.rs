@@ -10,6 +10,7 @@
 //! | from | to | by | condition |
 //! | --- | --- | --- | --- |
 //! | deadline | later deadline | a renewal, an extension | compare-and-set from a deadline that has not passed |
+//! | deadline | any deadline | the votes of a quorum | the same |
 //! | deadline | `Expired` | any thread that reads the status | the deadline has passed |
 //! | deadline | `Taken`, `Removed` | a renewal | Redis replied that the lease is gone |
 //! | deadline | `Ended` | the releasing thread | the deadline has not passed |
@@ -103,6 +104,19 @@ impl AtomicLease {
                 || self.set(word, later.as_nanos()).is_ok()
             {
                 return self.status(now);
+            }
+        }
+    }
+
+    /// Moves the deadline to `until`, which may be earlier than before, as the votes of a quorum want it.
+    pub(crate) fn move_to(&self, now: Time, until: Time) {
+        loop {
+            let LeaseStatus::Live(_) = self.status(now) else {
+                return;
+            };
+            let word = self.0.load(Ordering::Acquire);
+            if word < ENDINGS || self.set(word, until.as_nanos().max(ENDINGS)).is_ok() {
+                return;
             }
         }
     }

@@ -9,6 +9,7 @@
 //! * [`release_task`]: the end of a lease in Redis, and of an orphaned owner;
 //! * [`queue`]: the threads of this process that want one name, and how they share a lease; [`ticket_queue`]: those of
 //!   them that wait;
+//! * [`quorum`]: the decisions of a lock over several independent servers;
 //! * [`fence`]: blocks of fencing tokens;
 //! * [`lease`]: how long a lease is valid, and how it ends;
 //! * [`timer_queue`]: the times at which things are due.
@@ -22,6 +23,7 @@ mod outage;
 pub(crate) mod pickup;
 mod poll;
 pub(crate) mod queue;
+pub(crate) mod quorum;
 pub(crate) mod release_task;
 mod ticket_queue;
 pub(crate) mod timer_queue;

@@ -31,6 +31,7 @@ impl Engine {
     ) -> Result<GuardInner, NotAcquired> {
         self.check_open()?;
         call.options.check()?;
+        self.settings.check_lease("lease", call.options.lease)?;
         if call.is_cancelled() {
             return Err(Error::Cancelled.into());
         }

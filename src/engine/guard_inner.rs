@@ -5,7 +5,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender};
 
 use crate::clock::Time;
-use crate::config::{MAX_LEASE, Options};
+use crate::config::Options;
 use crate::core::lease::{LeaseStatus, drift};
 use crate::engine::Engine;
 use crate::engine::hold_limit::{HoldLimits, Limited};
@@ -175,9 +175,7 @@ impl GuardInner {
     /// Renews the lease for at least this time, if less is left.
     pub(crate) fn extend(&self, at_least: Duration) -> Result<()> {
         let (left, _) = self.status().map_err(Error::Lost)?;
-        if at_least > MAX_LEASE {
-            return Err(Error::config("at_least", "it is longer than 24 h"));
-        }
+        self.engine.settings.check_lease("at_least", at_least)?;
         if left >= at_least {
             return Ok(());
         }
@@ -198,9 +196,11 @@ impl GuardInner {
             .send(&Request::Renew(&renewals), limits)
             .and_then(|answer| answer.reply.renewed())
             .map_err(|failure| failure.into_error(name))?;
-        let now = self.engine.now();
-        match self.process_lease.renewed(sent, now, lease, &replies) {
-            LeaseStatus::Lost(_) => self.engine.watch.handle_now(&self.process_lease),
+        let renewed = self
+            .engine
+            .apply_renewal(&self.process_lease, sent, lease, &replies);
+        match renewed {
+            LeaseStatus::Lost(_) | LeaseStatus::Ended => {}
             _ if replies.contains(&Renewed::Refused) => {
                 let words = "the server does not let this user renew this lock";
                 return Err(
@@ -208,8 +208,12 @@ impl GuardInner {
                         .into_error(name),
                 );
             }
+            LeaseStatus::Live(_) if !replies.iter().all(Renewed::is_confirmed) => {
+                let words = "too few nodes of the quorum confirmed it";
+                let kind = FailureKind::Unavailable;
+                return Err(Failure::plain(kind, Outcome::Unknown, words).into_error(name));
+            }
             LeaseStatus::Live(left) => self.engine.count_renewal(&self.process_lease, left),
-            LeaseStatus::Ended => {}
         }
         self.status().map(drop).map_err(Error::Lost)
     }

@@ -71,6 +71,8 @@ struct ColdState {
     confirmed: Option<Time>,
     /// The end of the longest `min_hold` of the guards. Redis keeps the lock until then, even after the last guard.
     min_hold_until: Option<Time>,
+    /// The number of the last votes of a quorum that were applied.
+    votes_version: u32,
     /// The channels that receive the loss.
     listeners: Vec<LossListener>,
 }
@@ -259,6 +261,7 @@ impl ProcessLease {
     /// | --- | --- |
     /// | one key is gone, or has another owner | is lost |
     /// | the server refused one key | keeps its deadline |
+    /// | a quorum has voted | lasts as long as the votes, which may be shorter than before; must be retried unless a majority confirmed it |
     /// | all keys were renewed | gets a later deadline, unless it has ended or was lost before |
     ///
     /// Returns the status at `now`.
@@ -270,6 +273,8 @@ impl ProcessLease {
         replies: &[Renewed],
     ) -> LeaseStatus {
         let mut is_refused = false;
+        // All keys of a lease have the same votes.
+        let mut votes = None;
         for reply in replies {
             match reply {
                 Renewed::Done { contended: false } => {}
@@ -280,16 +285,39 @@ impl ProcessLease {
                         Gone::Taken => LostCause::Taken,
                     });
                 }
+                Renewed::Voted {
+                    contended,
+                    until,
+                    version,
+                    ..
+                } => {
+                    if *contended {
+                        self.contended.store(true, Ordering::Relaxed);
+                    }
+                    votes = Some((*until, *version));
+                }
                 Renewed::Refused => is_refused = true,
             }
         }
-        if is_refused {
+        if let Some((until, version)) = votes {
+            // Under the mutex, because a later vote may end the lease earlier.
+            let mut cold = self.cold.lock();
+            let applied = &mut cold.get_or_insert_default().votes_version;
+            if version > *applied {
+                *applied = version;
+                self.validity.move_to(now, until);
+            }
+        }
+        if is_refused || !replies.iter().all(Renewed::is_confirmed) {
             return self.validity.status(now);
         }
         if self.is_extended.load(Ordering::Acquire) {
             let mut cold = self.cold.lock();
             let confirmed = &mut cold.get_or_insert_default().confirmed;
             *confirmed = Some(sent).max(*confirmed);
+        }
+        if votes.is_some() {
+            return self.validity.status(now);
         }
         // This changes nothing if the lease was lost.
         self.validity.renew(now, valid_until(sent, lease))
@@ -347,6 +375,24 @@ impl Engine {
             units: process_lease.units,
             lease,
         })
+    }
+
+    /// Applies the replies to a renewal ([`ProcessLease::renewed`]). Has the watch thread handle the lease if it is lost, or
+    /// ends earlier than before.
+    pub(super) fn apply_renewal(
+        &self,
+        process_lease: &Arc<ProcessLease>,
+        sent: Time,
+        lease: Duration,
+        replies: &[Renewed],
+    ) -> LeaseStatus {
+        let before = process_lease.validity.deadline();
+        let status = process_lease.renewed(sent, self.now(), lease, replies);
+        // A lease that has ended has no deadline, and `None` is less than any.
+        if process_lease.validity.deadline() < before && status != LeaseStatus::Ended {
+            self.watch.handle_now(process_lease);
+        }
+        status
     }
 
     /// Returns the holder of the lock, as far as this process knows.

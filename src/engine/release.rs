@@ -384,7 +384,9 @@ impl Engine {
             self.deregister(process_lease);
             process_lease.announce(cause);
             // A key that Redis reported as gone needs no release. The other keys of a multi-lock do.
-            let may_be_left = cause == LostCause::Expired || process_lease.keys().len() > 1;
+            let may_be_left = cause == LostCause::Expired
+                || process_lease.keys().len() > 1
+                || self.store.is_quorum();
             if may_be_left && process_lease.begin_clean_up() {
                 let left = self.orphaned_owner(process_lease, self.now());
                 self.clean_up(&process_lease.entry, left, process_lease.terms.lease());

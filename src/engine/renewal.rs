@@ -279,7 +279,7 @@ impl RenewalThread {
                 .filter_map(|process_lease| {
                     let own;
                     (own, replies) = replies.split_at(process_lease.keys().len());
-                    let is_confirmed = self.confirmed(engine, process_lease, sent, now, own)?;
+                    let is_confirmed = self.confirmed(engine, process_lease, sent, own)?;
                     let lease = process_lease.terms.lease();
                     let due = if is_confirmed {
                         renewal_due(sent, lease, jitter)
@@ -306,11 +306,10 @@ impl RenewalThread {
         engine: &Engine,
         process_lease: &Arc<ProcessLease>,
         sent: Time,
-        now: Time,
         replies: &[Renewed],
     ) -> Option<bool> {
-        match process_lease.renewed(sent, now, process_lease.renewed_for(), replies) {
-            LeaseStatus::Live(_) if replies.contains(&Renewed::Refused) => {
+        match engine.apply_renewal(process_lease, sent, process_lease.renewed_for(), replies) {
+            LeaseStatus::Live(_) if !replies.iter().all(Renewed::is_confirmed) => {
                 engine.stats.renewals_failed.add(1);
                 Some(false)
             }
@@ -321,7 +320,6 @@ impl RenewalThread {
             LeaseStatus::Ended => None,
             LeaseStatus::Lost(_) => {
                 self.deregister(process_lease);
-                engine.watch.handle_now(process_lease);
                 None
             }
         }

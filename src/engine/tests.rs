@@ -155,6 +155,7 @@ fn generous() -> impl FnMut(&Request<'_>) -> Result<Reply, Failure> + Send {
                 fence += 1_000_000;
                 Reply::Granted {
                     fence,
+                    count: None,
                     rest: Vec::new(),
                     contended: false,
                 }
@@ -315,6 +316,7 @@ fn a_grant_that_comes_too_late_is_given_back() {
         late.advance(SHORT);
         Ok(Reply::Granted {
             fence: 1,
+            count: None,
             rest: Vec::new(),
             contended: false,
         })
@@ -433,6 +435,7 @@ fn a_thread_behind_a_failing_try_asks_in_its_place() {
     }
     let granted = Reply::Granted {
         fence: 9_000_000,
+        count: None,
         rest: Vec::new(),
         contended: false,
     };
@@ -503,6 +506,7 @@ fn a_wait_survives_the_outage_that_lost_the_lock_before_it() {
     asked.recv_timeout(PATIENCE).expect("asks again");
     let granted = Reply::Granted {
         fence: guard.fence() + 1,
+        count: None,
         rest: Vec::new(),
         contended: false,
     };
@@ -605,6 +609,7 @@ fn a_multi_lock_over_several_slots_acquires_slot_by_slot_and_only_a_try_undoes_i
                 };
                 Ok(Reply::Granted {
                     fence,
+                    count: None,
                     rest: vec![fence; target.keys().len() - 1],
                     contended: false,
                 })

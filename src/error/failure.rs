@@ -5,7 +5,8 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::clock::Time;
-use crate::error::{Cause, Error};
+use crate::error::nodes::NodeFailures;
+use crate::error::{Cause, Error, NodeFailure};
 use crate::sync::Arc;
 
 /// A failed request, on its way from the store to the code that decides what follows.
@@ -44,6 +45,18 @@ pub(crate) enum FailureKind {
     NotReplicated {
         wanted: u32,
         confirmed: u32,
+    },
+    /// Transient. Too few nodes of a quorum granted the request, and its owner was withdrawn: it must never ask again.
+    /// The cause is a [`NodeFailures`].
+    NoQuorum {
+        needed: u32,
+        granted: u32,
+    },
+    /// Two nodes of a quorum are one server.
+    SameServer,
+    /// A quorum cannot do this.
+    NotOnAQuorum {
+        what: &'static str,
     },
     Protocol,
     /// The server runs in a mode that this manager cannot use.
@@ -86,6 +99,21 @@ impl Failure {
         Self::plain(FailureKind::Protocol, Outcome::Unknown, words)
     }
 
+    /// Returns the failure of a request that too few nodes of a quorum granted.
+    pub(crate) fn no_quorum(needed: usize, granted: usize, failures: Vec<NodeFailure>) -> Self {
+        let number = |number| u32::try_from(number).unwrap_or(u32::MAX);
+        Self {
+            kind: FailureKind::NoQuorum {
+                needed: number(needed),
+                granted: number(granted),
+            },
+            // What the nodes have executed, the quorum withdraws.
+            outcome: Outcome::NotExecuted,
+            timed_out: false,
+            cause: Arc::new(NodeFailures(failures.into())),
+        }
+    }
+
     /// Returns the failure of a grant that came after its deadline.
     pub(crate) fn too_late() -> Self {
         let words = "the grant arrived after its lease had expired";
@@ -111,7 +139,9 @@ impl Failure {
     pub(crate) fn is_transient(&self) -> bool {
         matches!(
             self.kind,
-            FailureKind::Unavailable | FailureKind::NotReplicated { .. }
+            FailureKind::Unavailable
+                | FailureKind::NotReplicated { .. }
+                | FailureKind::NoQuorum { .. }
         )
     }
 
@@ -136,6 +166,20 @@ impl Failure {
                 name,
                 wanted,
                 confirmed,
+            },
+            FailureKind::NoQuorum { needed, granted } => Error::NoQuorum {
+                name,
+                needed,
+                granted,
+                failures: match cause.downcast_ref::<NodeFailures>() {
+                    Some(NodeFailures(failures)) => Arc::clone(failures),
+                    None => Arc::new([]),
+                },
+            },
+            FailureKind::SameServer => Error::config("nodes", cause.to_string()),
+            FailureKind::NotOnAQuorum { what } => Error::Unsupported {
+                what,
+                topology: "a node of a quorum",
             },
             FailureKind::Protocol => Error::Protocol { name, cause },
             FailureKind::NoSuchDatabase(number) => {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::clock::Time;
 use crate::error::Failure;
 use crate::sync::Arc;
 
@@ -11,6 +12,8 @@ pub(crate) enum Reply {
     Pong,
     Granted {
         fence: u64,
+        /// How many fences were reserved, this one included. `None`: as many as were asked for.
+        count: Option<u64>,
         /// The fences of the other names, if there are several.
         rest: Vec<u64>,
         /// Whether other processes wait for the lock.
@@ -23,6 +26,15 @@ pub(crate) enum Reply {
         /// How long the holder's lease still lasts. `None` if the key has no time to live, or less than a millisecond.
         ttl: Option<Duration>,
         holder: Arc<str>,
+    },
+    /// Too few nodes of a quorum granted it, and the owner was withdrawn from those. It must never ask again.
+    Outvoted {
+        /// The owner that may have a majority. `None` means that the votes are split: nobody has one.
+        holder: Option<Arc<str>>,
+        /// How long the leases of that owner still last. `None` if that is not known.
+        ttl: Option<Duration>,
+        granted: u32,
+        needed: u32,
     },
     Released,
     /// Released, and given to the first waiter.
@@ -66,6 +78,16 @@ pub(crate) enum Renewed {
         /// Whether other processes wait for the lock.
         contended: bool,
     },
+    /// The votes of a quorum: the lease lasts until then, at the nodes that still hold it.
+    Voted {
+        /// Whether other processes wait for the lock.
+        contended: bool,
+        until: Time,
+        /// Rises with each vote about this owner. A result of a lower number came earlier.
+        version: u32,
+        /// Whether a majority of the nodes has confirmed this renewal. If not, it must be repeated.
+        is_confirmed: bool,
+    },
     Gone(Gone),
     /// The server rejected it.
     Refused,
@@ -99,6 +121,17 @@ impl Cursor {
     pub(crate) const START: Self = Self(0);
 }
 
+impl Renewed {
+    /// Returns whether the lease is renewed.
+    pub(crate) fn is_confirmed(&self) -> bool {
+        match self {
+            Self::Done { .. } => true,
+            Self::Voted { is_confirmed, .. } => *is_confirmed,
+            Self::Gone(_) | Self::Refused => false,
+        }
+    }
+}
+
 impl Reply {
     /// Returns the result for each lease of a renewal.
     ///
@@ -116,9 +149,7 @@ impl Reply {
     pub(crate) fn is_gain(&self) -> bool {
         match self {
             Self::Granted { .. } | Self::Shared => true,
-            Self::Renewed(results) => results
-                .iter()
-                .any(|result| matches!(result, Renewed::Done { .. })),
+            Self::Renewed(results) => results.iter().any(Renewed::is_confirmed),
             _ => false,
         }
     }

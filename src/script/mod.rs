@@ -10,6 +10,7 @@
 //! | `mutex` | the mutex: a plain string, in the format of other clients |
 //! | `share` | readers, writers and permits: the leases of several owners in one sorted set |
 //! | `multi` | several mutexes, all or none |
+//! | `quorum` | the requests to one node of a quorum |
 //! | `renewal` | the renewal of many leases, of any kind |
 //! | `rate_limiter` | the rate limiter, which is no lock |
 //! | `operators` | the requests of operators about locks of any kind |
@@ -28,6 +29,7 @@ pub(crate) use text::ScriptRef;
 mod multi;
 mod mutex;
 mod operators;
+pub(crate) mod quorum;
 mod rate_limiter;
 mod renewal;
 mod reply;

@@ -22,6 +22,7 @@ pub(super) fn grant(names: usize, value: &Value) -> Option<Reply> {
         }
         Some(Reply::Granted {
             fence: fence_of(first)?,
+            count: None,
             rest: rest.iter().map(fence_of).collect::<Option<_>>()?,
             contended: contended == 1,
         })

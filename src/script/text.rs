@@ -69,6 +69,21 @@ pub(super) static FORCE_RELEASE: Script =
 pub(super) static RENEW: Script = script!("value.lua", "renew.lua");
 pub(super) static KEEP: Script = script!("value.lua", "queue.lua", "keep.lua");
 
+pub(super) static QUORUM_ACQUIRE: Script = script!(
+    "fence.lua",
+    "value.lua",
+    "queue.lua",
+    "quorum_fence.lua",
+    "quorum_acquire.lua"
+);
+pub(super) static QUORUM_RAISE: Script = script!(
+    "fence.lua",
+    "value.lua",
+    "quorum_fence.lua",
+    "quorum_raise.lua"
+);
+pub(super) static QUORUM_RELEASE: Script = script!("value.lua", "queue.lua", "quorum_release.lua");
+
 /// The way in which a command names its script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ScriptRef {
@@ -79,6 +94,11 @@ pub(crate) enum ScriptRef {
 }
 
 impl Script {
+    /// Returns the command that loads the script.
+    pub(super) fn load(&self) -> redis::Cmd {
+        redis::cmd("SCRIPT").arg("LOAD").arg(self.text).to_owned()
+    }
+
     /// Returns a command that names the script and the number of its keys. The caller adds the keys and the arguments.
     pub(super) fn command(&self, by: ScriptRef, keys: usize) -> redis::Cmd {
         // Room for the longest call about a mutex with an ordinary name, so that the command need not grow.

@@ -33,6 +33,7 @@ use crate::script::{self, ScriptRef};
 use crate::store::Answer;
 use crate::store::errors::RequestError;
 use crate::store::login::connect;
+use crate::store::pool::Pooled;
 use crate::store::refusal::{refusal, says};
 use crate::store::route::{Budget, Route};
 use crate::store::socket::Socket;
@@ -57,6 +58,11 @@ impl Link {
             used: Instant::now(),
             round_trip: None,
         }
+    }
+
+    /// Returns the function that makes the links of a pool.
+    pub(super) fn maker(route: Route) -> impl Fn() -> Option<Self> + Send + Sync + 'static {
+        move || Some(Self::new(route.clone()))
     }
 
     /// Makes a link for a single thread, which sends all requests on it.
@@ -208,16 +214,17 @@ impl Link {
         };
     }
 
-    /// Closes the connection if it has not been used for `idle`.
-    pub(crate) fn close_if_idle(&mut self, idle: Duration) {
-        if self.used.elapsed() >= idle {
-            self.open = None;
-        }
-    }
-
     /// Returns the time of the last request, which tells one link from another in tests.
     #[cfg(test)]
     pub(super) fn used(&self) -> Instant {
         self.used
+    }
+}
+
+impl Pooled for Link {
+    fn close_if_idle(&mut self, idle: Duration) {
+        if self.used.elapsed() >= idle {
+            self.open = None;
+        }
     }
 }

@@ -13,6 +13,7 @@
 //! | `login` | connecting and logging in, for both |
 //! | `route` | the way to a server: its address and time limits |
 //! | `errors` | the failures of a connection, and what each means for a request |
+//! | `quorum` | several independent servers, and the vote over them |
 //! | `refusal` | the error answers of a server, and what each means |
 //! | `cuts` | signs that a server has lost its data |
 //! | `server_info` | the first question to a server: is it one master, and may it evict locks? |
@@ -27,6 +28,7 @@ mod login;
 pub(crate) mod node;
 mod pool;
 pub(crate) mod pubsub;
+pub(crate) mod quorum;
 mod refusal;
 mod route;
 mod server_info;
@@ -97,6 +99,11 @@ pub(crate) trait Store: Send + Sync {
 
     /// Returns whether all names of one request must share a slot.
     fn has_slots(&self) -> bool {
+        false
+    }
+
+    /// Returns whether several independent nodes vote. After a loss, some of them may still have the lock.
+    fn is_quorum(&self) -> bool {
         false
     }
 

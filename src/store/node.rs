@@ -16,7 +16,7 @@ use crate::sync::Arc;
 
 /// A node, and the store of one.
 pub(crate) struct Node {
-    pool: Pool,
+    pool: Pool<Link>,
     route: Route,
 }
 
@@ -24,7 +24,7 @@ impl Node {
     pub(crate) fn new(server: Server, settings: &Settings) -> Self {
         let route = route(server, settings);
         Self {
-            pool: Pool::new(route.clone(), settings.pool_size),
+            pool: Pool::new(Link::maker(route.clone()), settings.pool_size),
             route,
         }
     }
@@ -52,7 +52,7 @@ impl Store for Node {
         let wait = limits.checkout.min(limits.whole);
         let is_over = || limits.is_over();
         let has_priority = limits.has_priority || request.is_of_a_holder();
-        let mut link = self.pool.link(wait, has_priority, &is_over)?;
+        let mut link = self.pool.take(wait, has_priority, &is_over)?;
         let left = limits.whole.saturating_sub(started.elapsed());
         link.call(request, &mut Budget::new(left.max(LEAST)))
     }

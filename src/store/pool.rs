@@ -20,7 +20,7 @@
 //! r2d2's thread has a second task: it closes connections that no thread has used for a while. The task holds the pool
 //! weakly, and ends with it.
 
-use std::convert::Infallible;
+use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
@@ -29,8 +29,6 @@ use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::panics::survived;
 use crate::store::LOOK_EVERY;
-use crate::store::link::Link;
-use crate::store::route::Route;
 use crate::sync::{Arc, Condvar, Mutex};
 
 /// How long an unused connection is kept. A held lock needs none.
@@ -41,33 +39,48 @@ const CLOSE_EVERY: Duration = Duration::from_secs(3);
 /// How long to wait for r2d2's thread to start.
 const THREAD_STARTS_WITHIN: Duration = Duration::from_secs(10);
 
-/// The factory of links, as r2d2 wants it.
-#[derive(Debug)]
-struct ConnectionManager {
-    route: Route,
+/// What a place of the pool has: a link, or a line to each node of a quorum.
+pub(crate) trait Pooled: Send + 'static {
+    /// Closes the connections that have not been used for `idle`. They open again when they are used.
+    fn close_if_idle(&mut self, idle: Duration);
 }
 
-impl r2d2::ManageConnection for ConnectionManager {
-    type Connection = Link;
-    type Error = Infallible;
+/// The factory of places, as r2d2 wants it.
+struct Factory<L>(Box<dyn Fn() -> Option<L> + Send + Sync>);
 
-    fn connect(&self) -> Result<Link, Infallible> {
-        Ok(Link::new(self.route.clone()))
+/// The store was dropped, so nobody waits for a place any more.
+#[derive(Debug)]
+struct Dropped;
+
+impl<L: Pooled> r2d2::ManageConnection for Factory<L> {
+    type Connection = L;
+    type Error = Dropped;
+
+    fn connect(&self) -> Result<L, Dropped> {
+        (self.0)().ok_or(Dropped)
     }
 
-    fn is_valid(&self, _: &mut Link) -> Result<(), Infallible> {
+    fn is_valid(&self, _: &mut L) -> Result<(), Dropped> {
         Ok(())
     }
 
     /// Returns false: a link that broke has closed its connection, and opens another when it is used.
-    fn has_broken(&self, _: &mut Link) -> bool {
+    fn has_broken(&self, _: &mut L) -> bool {
         false
     }
 }
 
+impl fmt::Display for Dropped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the manager was dropped")
+    }
+}
+
+impl std::error::Error for Dropped {}
+
 /// A pool of links, with a gate before it.
-pub(crate) struct Pool {
-    places: Arc<r2d2::Pool<ConnectionManager>>,
+pub(crate) struct Pool<L: Pooled> {
+    places: Arc<r2d2::Pool<Factory<L>>>,
     gate: Gate,
 }
 
@@ -99,19 +112,25 @@ struct Wait<'a> {
 }
 
 /// A link, and the permission of the thread that uses it.
-struct Taken<'a> {
+struct Taken<'a, L: Pooled> {
     // The link is dropped first, so that its place is free when the next thread goes through the gate.
-    link: r2d2::PooledConnection<ConnectionManager>,
+    link: r2d2::PooledConnection<Factory<L>>,
     _checkout: Option<Checkout<'a>>,
 }
 
-impl Pool {
-    pub(crate) fn new(route: Route, size: u32) -> Self {
-        Self::closing_after(route, size, IDLE, CLOSE_EVERY)
+impl<L: Pooled> Pool<L> {
+    /// Makes a pool of `size` places. `make` makes what a place has, and returns `None` if the store was dropped.
+    pub(crate) fn new(make: impl Fn() -> Option<L> + Send + Sync + 'static, size: u32) -> Self {
+        Self::closing_after(make, size, IDLE, CLOSE_EVERY)
     }
 
     /// Makes a pool that looks for unused connections every `look_every`, and closes those not used for `idle`.
-    fn closing_after(route: Route, size: u32, idle: Duration, look_every: Duration) -> Self {
+    fn closing_after(
+        make: impl Fn() -> Option<L> + Send + Sync + 'static,
+        size: u32,
+        idle: Duration,
+        look_every: Duration,
+    ) -> Self {
         // r2d2's default is three threads, most of which would have no work.
         let threads = ScheduledThreadPool::builder()
             .num_threads(1)
@@ -126,7 +145,7 @@ impl Pool {
             .idle_timeout(None)
             .max_lifetime(None)
             .thread_pool(Arc::clone(&threads))
-            .build_unchecked(ConnectionManager { route });
+            .build_unchecked(Factory(Box::new(make)));
         // r2d2's thread makes the places. Wait for the first one: on a busy machine the thread may start later than the
         // time limit of the first request, which would then fail although the server is there.
         drop(places.get_timeout(THREAD_STARTS_WITHIN));
@@ -154,12 +173,12 @@ impl Pool {
     /// # Errors
     ///
     /// Returns [`FailureKind::Unavailable`] if no link became free within `wait`, or before the call was over.
-    pub(crate) fn link(
+    pub(crate) fn take(
         &self,
         wait: Duration,
         has_priority: bool,
         is_over: &dyn Fn() -> bool,
-    ) -> Result<impl DerefMut<Target = Link>, Failure> {
+    ) -> Result<impl DerefMut<Target = L>, Failure> {
         let begun = Instant::now();
         let wait = Wait {
             until: begun + wait,
@@ -182,7 +201,7 @@ impl Pool {
         })
     }
 
-    fn in_turn(&self, wait: &Wait<'_>) -> Option<Taken<'_>> {
+    fn in_turn(&self, wait: &Wait<'_>) -> Option<Taken<'_, L>> {
         let checkout = self.gate.check_out(wait)?;
         Some(Taken {
             link: self.place(wait)?,
@@ -190,7 +209,7 @@ impl Pool {
         })
     }
 
-    fn with_priority(&self, wait: &Wait<'_>) -> Option<Taken<'_>> {
+    fn with_priority(&self, wait: &Wait<'_>) -> Option<Taken<'_, L>> {
         let link = self.places.try_get().or_else(|| {
             let _priority = self.gate.close();
             self.place(wait)
@@ -202,7 +221,7 @@ impl Pool {
     }
 
     /// Waits for a free place.
-    fn place(&self, wait: &Wait<'_>) -> Option<r2d2::PooledConnection<ConnectionManager>> {
+    fn place(&self, wait: &Wait<'_>) -> Option<r2d2::PooledConnection<Factory<L>>> {
         // r2d2 hands out a free place even if no time is left.
         let mut slice = wait.slice().unwrap_or_default();
         loop {
@@ -223,7 +242,7 @@ impl Wait<'_> {
 }
 
 /// Closes the connections of the free links that have not been used for `idle`. They connect again on their next use.
-fn close_idle(places: &r2d2::Pool<ConnectionManager>, idle: Duration) {
+fn close_idle<L: Pooled>(places: &r2d2::Pool<Factory<L>>, idle: Duration) {
     // All links are taken out before one goes back. Otherwise the same link would come again and again.
     let mut free = Vec::new();
     while let Some(link) = places.try_get() {
@@ -278,16 +297,16 @@ impl Drop for Priority<'_> {
     }
 }
 
-impl Deref for Taken<'_> {
-    type Target = Link;
+impl<L: Pooled> Deref for Taken<'_, L> {
+    type Target = L;
 
-    fn deref(&self) -> &Link {
+    fn deref(&self) -> &L {
         &self.link
     }
 }
 
-impl DerefMut for Taken<'_> {
-    fn deref_mut(&mut self) -> &mut Link {
+impl<L: Pooled> DerefMut for Taken<'_, L> {
+    fn deref_mut(&mut self) -> &mut L {
         &mut self.link
     }
 }
@@ -300,6 +319,7 @@ mod tests {
     use super::*;
     use crate::config::{Server, Settings};
     use crate::message::Request;
+    use crate::store::link::Link;
     use crate::store::node::route;
     use crate::store::route::Budget;
     use crate::sync::{AtomicBool, AtomicU32, Ordering, thread};
@@ -310,9 +330,9 @@ mod tests {
         false
     }
 
-    fn pool(size: u32) -> Pool {
+    fn pool(size: u32) -> Pool<Link> {
         let server = Server::parse("redis://127.0.0.1:1/", None).expect("a URL");
-        Pool::new(route(server, &Settings::default()), size)
+        Pool::new(Link::maker(route(server, &Settings::default())), size)
     }
 
     /// Many threads only ask, and one has priority: it gets the next place.
@@ -323,19 +343,19 @@ mod tests {
             let pool = pool(size);
             let (waiting, served) = (AtomicU32::new(0), AtomicU32::new(0));
             let mut held: Vec<_> = (0..size)
-                .map(|_| pool.link(SOON, false, &never).expect("it is free"))
+                .map(|_| pool.take(SOON, false, &never).expect("it is free"))
                 .collect();
             thread::scope(|scope| {
                 for _ in 0..ASKING {
                     scope.spawn(|| {
                         waiting.fetch_add(1, Ordering::SeqCst);
-                        let link = pool.link(SOON, false, &never).expect("it comes free");
+                        let link = pool.take(SOON, false, &never).expect("it comes free");
                         served.fetch_add(1, Ordering::SeqCst);
                         drop(link);
                     });
                 }
                 let with_priority = scope.spawn(|| {
-                    let link = pool.link(SOON, true, &never).expect("it comes free");
+                    let link = pool.take(SOON, true, &never).expect("it comes free");
                     let before = served.load(Ordering::SeqCst);
                     drop(link);
                     before
@@ -357,30 +377,30 @@ mod tests {
     #[test]
     fn a_wait_ends_at_its_time_limit() {
         let pool = pool(1);
-        let held = pool.link(SOON, false, &never).expect("it is free");
+        let held = pool.take(SOON, false, &never).expect("it is free");
         let short = Duration::from_millis(20);
         for has_priority in [false, true] {
             let started = Instant::now();
-            assert!(pool.link(short, has_priority, &never).is_err());
+            assert!(pool.take(short, has_priority, &never).is_err());
             assert!(started.elapsed() >= short);
         }
         drop(held);
         for has_priority in [true, false, true] {
-            assert!(pool.link(SOON, has_priority, &never).is_ok());
+            assert!(pool.take(SOON, has_priority, &never).is_ok());
         }
     }
 
     #[test]
     fn a_call_that_is_over_does_not_wait_for_a_place() {
         let pool = pool(1);
-        let held = pool.link(SOON, false, &never).expect("it is free");
+        let held = pool.take(SOON, false, &never).expect("it is free");
         let over = AtomicBool::new(false);
         let is_over = || over.load(Ordering::SeqCst);
         thread::scope(|scope| {
             // One thread waits at the gate, the other for a place.
             let waits = [false, true].map(|has_priority| {
                 let (pool, is_over) = (&pool, &is_over);
-                scope.spawn(move || pool.link(SOON * 10, has_priority, is_over).is_err())
+                scope.spawn(move || pool.take(SOON * 10, has_priority, is_over).is_err())
             });
             over.store(true, Ordering::SeqCst);
             let begun = Instant::now();
@@ -391,8 +411,8 @@ mod tests {
         });
         drop(held);
         // A call that is over does not get a free place either.
-        assert!(pool.link(SOON, false, &is_over).is_err());
-        assert!(pool.link(SOON, false, &never).is_ok());
+        assert!(pool.take(SOON, false, &is_over).is_err());
+        assert!(pool.take(SOON, false, &never).is_ok());
     }
 
     /// The link that came back last has the connection that is most surely open.
@@ -400,7 +420,7 @@ mod tests {
     fn closing_idle_connections_keeps_the_order_of_checkouts() {
         let pool = pool(3);
         let all: Vec<_> = (0..3)
-            .map(|_| pool.link(SOON, false, &never).expect("it is free"))
+            .map(|_| pool.take(SOON, false, &never).expect("it is free"))
             .collect();
         let mut order: Vec<_> = all.iter().map(|link| link.used()).collect();
         order.reverse();
@@ -409,7 +429,7 @@ mod tests {
         }
         close_idle(&pool.places, Duration::ZERO);
         let again: Vec<_> = (0..3)
-            .map(|_| pool.link(SOON, false, &never).expect("it is free"))
+            .map(|_| pool.take(SOON, false, &never).expect("it is free"))
             .collect();
         let again: Vec<_> = again.iter().map(|link| link.used()).collect();
         assert_eq!(again, order);
@@ -424,7 +444,7 @@ mod tests {
         let parsed = Server::parse(&url, None).expect("a URL");
         let route = route(parsed, &Settings::default());
         let soon = Duration::from_millis(20);
-        let pool = Pool::closing_after(route, 3, soon, soon);
+        let pool = Pool::closing_after(Link::maker(route), 3, soon, soon);
         thread::scope(|scope| {
             let served = scope.spawn(|| {
                 let (mut stream, _) = listener.accept().expect("somebody connects");
@@ -435,7 +455,7 @@ mod tests {
                     stream.write_all(b"+PONG\r\n").expect("a connection");
                 }
             });
-            let mut link = pool.link(SOON, false, &never).expect("it is free");
+            let mut link = pool.take(SOON, false, &never).expect("it is free");
             link.call(&Request::Ping, &mut Budget::new(SOON))
                 .expect("it is answered");
             drop(link);

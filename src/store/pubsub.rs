@@ -32,7 +32,7 @@ pub(super) fn listen(
     hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
 ) -> Result<(), Failure> {
     let mut open = connect(route, &Budget::unlimited())?;
-    if let Some(failure) = subscribe(&mut open, route, channels)? {
+    if let Some(failure) = subscribe(&mut open, route, route.io_timeout, channels)? {
         hear(PubSubEvent::Muted(&failure));
     }
     if !hear(PubSubEvent::Subscribed) {
@@ -67,21 +67,23 @@ pub(super) fn listen(
     }
 }
 
-/// Subscribes to the channels. Returns the reason why this user may not publish on them, if it may not.
-fn subscribe(
+/// Subscribes to the channels. Each request may take `limit`. Returns the reason why this user may not publish on the
+/// channels, if it may not.
+pub(super) fn subscribe(
     open: &mut Socket,
     route: &Route,
+    limit: Duration,
     channels: &[&str],
 ) -> Result<Option<Failure>, Failure> {
     let server = &route.server;
     let broken = |fault| route.broken(fault);
     let publish = redis::cmd("PUBLISH").arg(channels[0]).arg("").to_owned();
-    let published = open.request(&publish, route.io_timeout).map_err(broken)?;
+    let published = open.request(&publish, limit).map_err(broken)?;
     let subscribe = redis::cmd("SUBSCRIBE").arg(channels).to_owned();
-    open.send(&subscribe, route.io_timeout).map_err(broken)?;
+    open.send(&subscribe, limit).map_err(broken)?;
     // The server checks the rights for all channels together. So the first confirmation stands for all, and the
     // listener ignores the others.
-    let said = open.next(route.io_timeout).map_err(broken)?;
+    let said = open.next(limit).map_err(broken)?;
     let said = said.ok_or_else(|| late(route))?;
     if !matches!(PushMessage::of(server, said)?, PushMessage::Confirmation) {
         return Err(nonsense());
@@ -146,6 +148,6 @@ fn nonsense() -> Failure {
 }
 
 /// Returns the failure of a connection on which an answer is overdue.
-fn late(route: &Route) -> Failure {
+pub(super) fn late(route: &Route) -> Failure {
     route.broken(TransportError::Io(io::ErrorKind::TimedOut.into()))
 }

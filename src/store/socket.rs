@@ -10,6 +10,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -104,6 +105,48 @@ impl Socket {
         }
     }
 
+    /// Writes packed commands within `limit`. Their answers come from [`take`](Self::take).
+    pub(super) fn write(&mut self, packed: &[u8], limit: Duration) -> io::Result<()> {
+        self.stream.limited().start_limit(limit);
+        self.stream.write_all(packed)?;
+        self.stream.flush()
+    }
+
+    /// Returns the next answer, if all of it was read.
+    pub(super) fn take(&mut self) -> Result<Option<Value>, TransportError> {
+        let end = self.frame.end(&self.received, LONGEST_ANSWER);
+        let Some(end) = end.map_err(TransportError::Malformed)? else {
+            return Ok(None);
+        };
+        self.frame = Frame::default();
+        let value = redis::parse_redis_value(&self.received[..end]);
+        self.received.drain(..end);
+        self.received.shrink_to(PIECE);
+        match value {
+            Ok(value) => Ok(Some(value)),
+            Err(error) => Err(TransportError::Malformed(error.to_string())),
+        }
+    }
+
+    /// Reads a piece of an answer, and waits for it for at most `limit`.
+    pub(super) fn read(&mut self, limit: Duration) -> Result<(), TransportError> {
+        self.stream.limited().start_limit(limit);
+        self.read_piece()
+    }
+
+    /// Returns whether there are bytes that [`poll`](rustix::event::poll) does not show, because they were read from the
+    /// system already.
+    pub(super) fn has_hidden_bytes(&mut self) -> bool {
+        match &mut self.stream {
+            Stream::Plain(_) => false,
+            #[cfg(feature = "tls")]
+            Stream::Tls(stream) => {
+                let state = stream.conn.process_new_packets();
+                state.is_ok_and(|state| state.plaintext_bytes_to_read() > 0)
+            }
+        }
+    }
+
     /// Sends several commands in one write, and reads their answers, all within `limit`. Calls `take_answer` with each
     /// answer and its number. If `take_answer` returns an error, the answers after that are not read.
     pub(super) fn requests<E>(
@@ -162,19 +205,35 @@ impl Socket {
     /// Reads one answer within the limit of the request under way.
     fn answer(&mut self) -> Result<Value, TransportError> {
         loop {
-            let end = self.frame.end(&self.received, LONGEST_ANSWER);
-            if let Some(end) = end.map_err(TransportError::Malformed)? {
-                self.frame = Frame::default();
-                let value = redis::parse_redis_value(&self.received[..end]);
-                self.received.drain(..end);
-                self.received.shrink_to(PIECE);
-                return value.map_err(|error| TransportError::Malformed(error.to_string()));
+            if let Some(value) = self.take()? {
+                return Ok(value);
             }
-            let mut piece = [0; PIECE];
-            match self.stream.read(&mut piece).map_err(TransportError::Io)? {
-                0 => return Err(TransportError::Io(io::ErrorKind::UnexpectedEof.into())),
-                read => self.received.extend_from_slice(&piece[..read]),
+            self.read_piece()?;
+        }
+    }
+
+    fn read_piece(&mut self) -> Result<(), TransportError> {
+        let mut piece = [0; PIECE];
+        match self.stream.read(&mut piece).map_err(TransportError::Io)? {
+            0 => Err(TransportError::Io(io::ErrorKind::UnexpectedEof.into())),
+            read => {
+                self.received.extend_from_slice(&piece[..read]);
+                Ok(())
             }
+        }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        let limited = match &self.stream {
+            Stream::Plain(limited) => limited,
+            #[cfg(feature = "tls")]
+            Stream::Tls(stream) => &stream.sock,
+        };
+        match &limited.os {
+            Os::Tcp(stream) => stream.as_fd(),
+            Os::Unix(stream) => stream.as_fd(),
         }
     }
 }

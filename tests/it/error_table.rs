@@ -448,6 +448,7 @@ fn each_documented_variant_is_retryable_or_not_as_it_says() {
         ErrorKind::Denied,
         ErrorKind::WrongType,
         ErrorKind::NotReplicated,
+        ErrorKind::NoQuorum,
         ErrorKind::PermitsDiffer,
         ErrorKind::Unsupported,
         ErrorKind::Protocol,

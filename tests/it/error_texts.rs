@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use leasehold::{Cancel, Claim, Error, ErrorKind, LockManager, Result};
+use leasehold::{Builder, Cancel, Claim, Error, ErrorKind, LockManager, Result};
 
 use crate::support::{
     Answer, Hostile, Kind, Server, at_last, build, hasty, manager, ms, patient, secs, to_scripts,
@@ -79,6 +79,7 @@ fn every_error_has_its_reviewed_text() {
     losses_and_waits(&mut texts);
     kinds_of_one_name(&mut texts);
     servers(&mut texts);
+    quorums(&mut texts);
     for kind in [
         ErrorKind::Closed,
         ErrorKind::Cancelled,
@@ -90,6 +91,7 @@ fn every_error_has_its_reviewed_text() {
         ErrorKind::Denied,
         ErrorKind::WrongType,
         ErrorKind::NotReplicated,
+        ErrorKind::NoQuorum,
         ErrorKind::PermitsDiffer,
         ErrorKind::Unsupported,
         ErrorKind::Protocol,
@@ -142,6 +144,38 @@ fn settings(texts: &mut Texts) {
         let made_by = format!("single({url:?})");
         texts.add(&made_by, LockManager::single(url).build_unchecked());
     }
+}
+
+fn quorums(texts: &mut Texts) {
+    let nodes = || LockManager::quorum(["redis://127.0.0.1:1/", "redis://127.0.0.1:2/"]);
+    let checked = |builder: Builder| builder.build_unchecked();
+    texts.add(
+        "a quorum of no nodes",
+        checked(LockManager::quorum([""; 0])),
+    );
+    texts.add("a quorum with replicas", checked(nodes().replicas(1)));
+    texts.add(
+        "a quorum with a poller gap",
+        checked(nodes().poller_gap(ms(1))),
+    );
+    let short = nodes().restart_delay(secs(10));
+    texts.add(
+        "a lease of 30 s and a restart_delay of 10 s",
+        checked(short.clone()),
+    );
+    texts.add(
+        "node_timeout(0)",
+        checked(nodes().node_timeout(Duration::ZERO)),
+    );
+    texts.add(
+        "restart_delay(MAX)",
+        checked(nodes().restart_delay(Duration::MAX)),
+    );
+    let locks = checked(short.lease(secs(10))).expect("good settings");
+    let long = locks.mutex("n").lease(secs(11)).lock();
+    texts.add("a longer lease than the restart_delay", long);
+    texts.add("a semaphore on a quorum", locks.semaphore("n", 1).acquire());
+    texts.add("nobody listens at two nodes", locks.lock("n"));
 }
 
 fn names_and_claims(texts: &mut Texts) {

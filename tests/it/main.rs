@@ -31,6 +31,7 @@ mod operators;
 mod poller_gap;
 mod polling;
 mod process_ends;
+mod quorum;
 mod rate_limiter;
 mod record;
 mod reentrant;

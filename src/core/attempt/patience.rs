@@ -18,10 +18,15 @@ use super::step::{Step, StepContext};
 use crate::clock::Time;
 use crate::core::outage::{LONGEST_PAUSE, Outage};
 use crate::error::Failure;
-use crate::random::jittered;
+use crate::random::{jittered, jittered_by_half};
 
 /// The shortest sleep: the next request follows at once.
 pub(super) const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
+
+/// The pause after the votes of a quorum were split. Each further pause is longer by as much.
+const AFTER_SPLIT: Duration = Duration::from_millis(4);
+/// After this number of splits the pauses do not grow.
+const MOST_SPLITS: u32 = 8;
 
 /// The answers and failures that decide whether a wait goes on.
 #[derive(Debug)]
@@ -29,6 +34,8 @@ pub(super) struct Patience {
     wait: Wait,
     /// The failures since the last answer.
     outage: Option<Outage>,
+    /// How often the votes of a quorum were split.
+    splits: u32,
 }
 
 /// How far the wait has come.
@@ -46,7 +53,11 @@ pub(super) enum Wait {
 
 impl Patience {
     pub(super) fn new(wait: Wait) -> Self {
-        Self { wait, outage: None }
+        Self {
+            wait,
+            outage: None,
+            splits: 0,
+        }
     }
 
     /// Returns whether failures are waited out.
@@ -116,6 +127,20 @@ impl Patience {
             Some(end) => end,
             None => sleep(jittered(context.rng, pause), context),
         }
+    }
+
+    /// Takes in that the votes of a quorum are split: nobody has the lock. A try asks once more. A wait asks again after
+    /// a moment, which differs from process to process.
+    pub(super) fn split(&mut self, failure: Failure, context: &StepContext<'_>) -> Step {
+        self.splits += 1;
+        if context.until.is_none() && self.splits > 1 {
+            return Step::Failed(failure);
+        }
+        if context.until.is_some_and(|until| context.now >= until) {
+            return Step::TimeOver(self.failure().or(Some(failure)));
+        }
+        let pause = AFTER_SPLIT * self.splits.min(MOST_SPLITS);
+        sleep(jittered_by_half(context.rng, pause), context)
     }
 
     /// Returns the result of a thread whose deadline `cut` its last request short. `None`: it had the answer "held".

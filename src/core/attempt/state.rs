@@ -10,6 +10,9 @@ use crate::sync::Arc;
 pub(super) enum State {
     /// No request is under way; the next one asks for the lock.
     Ask(InRedis),
+    /// No request is under way. A quorum has withdrawn the owner from some nodes, so the next request is of a new owner.
+    /// Until then this one stays in the queues of the others.
+    Outvoted(InRedis),
     /// No request is under way; the next one takes over the lease of `from`.
     TakeOver { from: OrphanedOwner, queued: bool },
     /// A request for the lock is under way.
@@ -73,7 +76,9 @@ impl State {
                 from,
                 queued,
             } => (request, InRedis::new(queued), Some(from)),
-            Self::Ask(_) | Self::TakeOver { .. } | Self::Granted => no_request(),
+            Self::Ask(_) | Self::Outvoted(_) | Self::TakeOver { .. } | Self::Granted => {
+                no_request()
+            }
         }
     }
 
@@ -83,7 +88,9 @@ impl State {
         match self {
             Self::AskSent { in_redis, .. } => Self::Ask(in_redis),
             Self::TakeOverSent { from, queued, .. } => Self::TakeOver { from, queued },
-            Self::Ask(_) | Self::TakeOver { .. } | Self::Granted => no_request(),
+            Self::Ask(_) | Self::Outvoted(_) | Self::TakeOver { .. } | Self::Granted => {
+                no_request()
+            }
         }
     }
 
@@ -91,7 +98,7 @@ impl State {
     pub(super) fn offers(&self) -> bool {
         match self {
             Self::AskSent { request, .. } | Self::TakeOverSent { request, .. } => request.offered,
-            Self::Ask(_) | Self::TakeOver { .. } | Self::Granted => false,
+            Self::Ask(_) | Self::Outvoted(_) | Self::TakeOver { .. } | Self::Granted => false,
         }
     }
 }

@@ -98,6 +98,7 @@ fn held(ttl: Option<Duration>) -> Reply {
 
 const GRANTED: Reply = Reply::Granted {
     fence: 7,
+    count: None,
     rest: Vec::new(),
     contended: false,
 };

@@ -84,6 +84,7 @@ impl Server {
             let fence = self.fences(now, ask.fences);
             return Reply::Granted {
                 fence,
+                count: None,
                 rest: Vec::new(),
                 contended: false,
             };
@@ -97,6 +98,7 @@ impl Server {
                 let contended = !self.queue.is_empty();
                 return Reply::Granted {
                     fence,
+                    count: None,
                     rest: Vec::new(),
                     contended,
                 };
@@ -113,6 +115,7 @@ impl Server {
             let fence = self.fences(now, ask.fences);
             return Reply::Granted {
                 fence,
+                count: None,
                 rest: Vec::new(),
                 contended,
             };
@@ -162,6 +165,7 @@ impl Server {
                         self.lock = Some((Arc::clone(&ask.owner), false, now + ask.lease));
                         Reply::Granted {
                             fence,
+                            count: None,
                             rest: Vec::new(),
                             contended: false,
                         }

@@ -32,6 +32,7 @@ fn claim() -> Claim {
 fn granted() -> Reply {
     Reply::Granted {
         fence: 8,
+        count: None,
         rest: Vec::new(),
         contended: false,
     }

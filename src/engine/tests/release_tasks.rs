@@ -274,6 +274,7 @@ fn a_key_that_an_earlier_thread_may_have_set_is_released_after_an_outage() {
     linked.cut_link();
     let granted = Reply::Granted {
         fence: 9_000_000,
+        count: None,
         rest: Vec::new(),
         contended: false,
     };

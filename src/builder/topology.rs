@@ -1,0 +1,162 @@
+//! The servers of a manager, and the functions that name them.
+
+use std::fmt;
+
+use super::Builder;
+use crate::config::{Server, Settings};
+use crate::error::{Error, Result};
+use crate::manager::LockManager;
+use crate::store::Store;
+use crate::store::node::Node;
+use crate::store::quorum::Quorum;
+use crate::sync::Arc;
+
+/// The ways to make a manager.
+impl LockManager {
+    /// Connects to one Redis with default settings: `single(url).build()`. Blocks as [`Builder::build`] does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Builder::build`].
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn connect(url: &str) -> Result<Self> {
+        Self::single(url).build()
+    }
+
+    /// Returns a builder for one Redis of version 6.2 or later, or Valkey. The URL names one master that holds all
+    /// keys. Connecting to a node of a Redis Cluster, or to a sentinel, fails with [`Error::Unsupported`].
+    ///
+    /// | URL | server and login |
+    /// | --- | --- |
+    /// | `redis://host:port/database` | no password; `port` defaults to 6379, `database` to 0; `valkey://` is the same |
+    /// | `redis://user:password@host:port/database` | a user of an access control list |
+    /// | `redis://:password@host` | the password of the user `default`, which `requirepass` sets |
+    /// | `rediss://…`, `valkeys://…` | the same over TLS, with the feature `tls` |
+    /// | `unix:///path?user=…&pass=…&db=…` | a Unix socket; each parameter may be left out |
+    ///
+    /// Percent-encode each character of a user or password except letters, digits and `-._~`: `p@ss/1` is `p%40ss%2F1`.
+    /// [`Builder::username`] and [`Builder::password`] need no encoding. An unknown parameter or a fragment is an
+    /// [`Error::Config`] when the manager is built. The parameter `protocol` (2 or 3) is accepted and has no effect.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// let locks = leasehold::LockManager::single("redis://127.0.0.1/").prefix("lock:").build()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn single(url: &str) -> Builder {
+        Builder::new(Servers::Single(url.into()))
+    }
+
+    /// Returns a builder for a quorum: several independent servers, of which a majority must grant a lock (Redlock).
+    /// The lock survives the failure of the others. Each node is one master, as for [`single`](Self::single). Three or
+    /// five nodes are usual. With an even number a majority is half of them and one. One node is the same as `single`.
+    ///
+    /// A quorum is worth its price if a lock must survive the loss of a server without a failover, and without a
+    /// replica that may lag. In most other cases one master with a [fence](crate::LockGuard::fence), or with
+    /// [`replicas`](Builder::replicas), is simpler and faster.
+    ///
+    /// | | |
+    /// | --- | --- |
+    /// | a lock is granted | if a majority of the nodes grants it, and time is left of its lease |
+    /// | a lease ends | when fewer than a majority of the nodes still have it, by this process's clock |
+    /// | a node fails, or does not answer for [`node_timeout`](Builder::node_timeout) | it is left out for a moment, and asked again in the background |
+    /// | a node restarts | it does not vote for [`restart_delay`](Builder::restart_delay), because it may have lost its data |
+    /// | too few nodes answer | [`Error::NoQuorum`] |
+    /// | the [fence](crate::LockGuard::fence) | rises from guard to guard, although no node knows all guards |
+    ///
+    /// A quorum has mutexes and reentrant mutexes. Other calls return [`Error::Unsupported`].
+    ///
+    /// The algorithm is that of
+    /// [Redlock](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/), with fences and delayed
+    /// restarts. [Kleppmann](https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html) has shown that
+    /// Redlock alone is not safe if a process pauses: check the fence where the data is.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// use leasehold::LockManager;
+    ///
+    /// let locks = LockManager::quorum(["redis://one/", "redis://two/", "redis://three/"]).build()?;
+    /// let guard = locks.lock("orders:42")?;
+    /// # drop(guard);
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn quorum<N: Into<Endpoint>>(nodes: impl IntoIterator<Item = N>) -> Builder {
+        let nodes = nodes.into_iter().map(Into::into).collect();
+        Builder::new(Servers::Quorum(nodes))
+    }
+}
+
+/// The servers of a manager.
+#[derive(Clone)]
+pub(super) enum Servers {
+    Single(String),
+    Quorum(Vec<Endpoint>),
+}
+
+impl Servers {
+    /// Makes the store. Limits the leases, if the servers require it. Sends nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`]: a URL or a setting cannot be used.
+    pub(super) fn store(&self, settings: &mut Settings) -> Result<Arc<dyn Store>> {
+        let mut servers = match self {
+            Self::Single(url) => vec![Server::new(url, settings)?],
+            Self::Quorum(nodes) => nodes
+                .iter()
+                .map(|node| Server::new(&node.url, settings))
+                .collect::<Result<_>>()?,
+        };
+        let Some(last) = servers.pop() else {
+            return Err(Error::config("nodes", "a quorum needs at least one node"));
+        };
+        if servers.is_empty() {
+            return Ok(Arc::new(Node::new(last, settings)));
+        }
+        settings.check_quorum()?;
+        servers.push(last);
+        Ok(Arc::new(Quorum::new(servers, settings)))
+    }
+}
+
+/// A node of a quorum: see [`LockManager::quorum`]. A URL is one: `"redis://host/".into()`.
+#[derive(Clone)]
+pub struct Endpoint {
+    url: String,
+}
+
+impl From<&str> for Endpoint {
+    fn from(url: &str) -> Self {
+        Self { url: url.into() }
+    }
+}
+
+impl From<String> for Endpoint {
+    fn from(url: String) -> Self {
+        Self { url }
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    /// Writes nothing of the URL, which may contain a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Builder {
+    /// Writes the settings without the URL, which may contain a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}

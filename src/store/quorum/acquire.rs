@@ -1,0 +1,327 @@
+//! Rounds that ask for a lock.
+//!
+//! | step | what is done |
+//! | --- | --- |
+//! | 1 | Every node that is up and may vote is asked, with one reading of this process's clock. A take-over sends the release of the former owner in the same write. |
+//! | 2 | The answers are votes ([`verdict`]). |
+//! | 3, granted | The fences are chosen ([`choose`]). If a chosen node has reserved too few, it is asked to raise its record. If one refuses, go on as after a split. |
+//! | 4, granted | A node that has not answered is withdrawn from: a vote that comes later does not count. The votes of the others are kept. |
+//! | 3, split | The owner that has the first node of those that answered keeps its votes for a moment, and asks the others again. All others withdraw, and ask again later. So one of them wins, and they do not hinder each other again and again. |
+//! | 3, held | The owner is withdrawn from the nodes that granted it. At the others it stays in the queue. If no node granted it, it may ask again. |
+//! | 3, too few | The owner is withdrawn everywhere. |
+//!
+//! A withdrawal goes to a node on the connection of the request, so the node executes it after the request. Nobody waits
+//! for its answer.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::clock::{Clock, SystemClock, Time};
+use crate::core::lease::valid_until;
+use crate::core::quorum::{Chosen, Reserved, ReservedByName, Verdict, Vote, choose, verdict};
+use crate::error::Failure;
+use crate::message::{Ask, Reply};
+use crate::name::Target;
+use crate::script::quorum::{self as node_request, NodeGiveBack};
+use crate::store::quorum::Shared;
+use crate::store::quorum::line::Line;
+use crate::store::quorum::node::Leftover;
+use crate::store::quorum::release::Ending;
+use crate::store::quorum::round::{Enough, gather};
+use crate::store::quorum::votes::{NodeVote, NodeVotes};
+use crate::sync::{Arc, thread};
+
+/// How often an owner that keeps its votes after a split asks the other nodes again.
+const ASKS_ON: u32 = 8;
+/// The pause before it asks them for the first time. Each further pause is longer by as much.
+const ASKS_ON_AFTER: Duration = Duration::from_micros(500);
+
+/// An attempt to get the votes of a majority.
+struct Ballot<'a> {
+    shared: &'a Shared,
+    target: &'a Target,
+    ask: &'a Ask,
+    /// The votes, and the reasons why there is none.
+    votes: Vec<Option<Vote>>,
+    failures: Vec<Option<Failure>>,
+    /// Whether the node may have executed a request whose answer has not come.
+    is_open: Vec<bool>,
+}
+
+impl Shared {
+    /// Asks for a lock: the table at the top. `former` is released in the same write.
+    pub(super) fn acquire(
+        &self,
+        lines: &mut [Line],
+        target: &Target,
+        ask: &Ask,
+        former: Option<&Ending<'_>>,
+        until: Instant,
+    ) -> Result<Reply, Failure> {
+        let sent = SystemClock.now();
+        let mut ballot = Ballot {
+            shared: self,
+            target,
+            ask,
+            votes: vec![None; lines.len()],
+            failures: vec![None; lines.len()],
+            is_open: vec![false; lines.len()],
+        };
+        let request = node_request::acquire(target.first(), ask, clock_us(), &self.script_settings);
+        let request = request.get_packed_command();
+        ballot.round(lines, &request, former, until);
+        let mut result = verdict(&ballot.votes);
+        let mut pause = ASKS_ON_AFTER;
+        for _ in 0..ASKS_ON {
+            if result != Verdict::Split || !ballot.has_first() || Instant::now() + pause >= until {
+                break;
+            }
+            thread::sleep(pause);
+            pause += ASKS_ON_AFTER;
+            ballot.round(lines, &request, None, until);
+            result = verdict(&ballot.votes);
+        }
+        if let Some(former) = former {
+            self.forget(lines, former, &ballot.is_open, &ballot.failures);
+        }
+        match result {
+            Verdict::Granted => match ballot.settle_fences(lines, until) {
+                Some((chosen, count)) => Ok(ballot.granted(lines, &chosen, count, sent)),
+                None => Ok(ballot.outvoted(lines, None, None)),
+            },
+            Verdict::Held { holder, ttl } if ballot.may_have_nothing() => {
+                Ok(Reply::Held { ttl, holder })
+            }
+            Verdict::Held { holder, ttl } => Ok(ballot.outvoted(lines, Some(holder), ttl)),
+            Verdict::Split => Ok(ballot.outvoted(lines, None, None)),
+            Verdict::TooFew => {
+                let granted = ballot.granted_votes().count();
+                ballot.withdraw(lines, true);
+                Err(self.no_quorum(granted, ballot.failures))
+            }
+        }
+    }
+}
+
+impl Ballot<'_> {
+    /// Does steps 1 and 2: asks each node that has not granted the lock.
+    fn round(
+        &mut self,
+        lines: &mut [Line],
+        request: &[u8],
+        former: Option<&Ending<'_>>,
+        until: Instant,
+    ) {
+        let (shared, now) = (self.shared, SystemClock.now());
+        let names = self.target.keys().len();
+        let endings = former.map(|former| shared.packed_endings(std::slice::from_ref(former)));
+        let mut is_asked = vec![false; lines.len()];
+        for (number, line) in lines.iter_mut().enumerate() {
+            if matches!(self.votes[number], Some(Vote::Granted { .. })) {
+                continue;
+            }
+            let node = &shared.nodes[number];
+            let may_be_asked = node.check_up().and_then(|()| node.check_may_vote(now));
+            let asked = may_be_asked.and_then(|()| match &endings {
+                Some(endings) => {
+                    let mut packed = endings[number].clone();
+                    packed.extend_from_slice(request);
+                    line.send(&packed, 2)
+                }
+                None => line.send(request, 1),
+            });
+            self.votes[number] = None;
+            is_asked[number] = asked.is_ok();
+            self.failures[number] = asked.err();
+        }
+        let mut before_vote: Vec<_> = is_asked
+            .iter()
+            .map(|is_asked| usize::from(*is_asked && former.is_some()))
+            .collect();
+        let (votes, failures) = (&mut self.votes, &mut self.failures);
+        let mut answered = vec![false; lines.len()];
+        gather(lines, until, &mut |number, answer| {
+            match answer {
+                // The answer about the former owner comes first.
+                Ok(_) if before_vote[number] > 0 => before_vote[number] -= 1,
+                Ok(value) => {
+                    answered[number] = true;
+                    match node_request::vote(names, &value) {
+                        Some(vote) => votes[number] = Some(vote),
+                        None => failures[number] = Some(shared.unexpected(number, value)),
+                    }
+                }
+                Err(failure) => failures[number] = Some(failure),
+            }
+            enough(shared.needed, votes)
+        });
+        for number in 0..lines.len() {
+            if is_asked[number] {
+                self.is_open[number] = !answered[number];
+            }
+        }
+    }
+
+    /// Returns whether this owner has the first node of those that answered.
+    fn has_first(&self) -> bool {
+        let first = self.votes.iter().flatten().next();
+        matches!(first, Some(Vote::Granted { .. }))
+    }
+
+    /// Returns the nodes that granted the lock, and the fences that they reserved.
+    fn granted_votes(&self) -> impl Iterator<Item = (usize, &ReservedByName, bool)> {
+        self.votes
+            .iter()
+            .enumerate()
+            .filter_map(|(number, vote)| match vote {
+                Some(Vote::Granted { fences, contended }) => Some((number, fences, *contended)),
+                _ => None,
+            })
+    }
+
+    /// Returns whether no node has granted the lock, or may do so.
+    fn may_have_nothing(&self) -> bool {
+        self.granted_votes().next().is_none() && !self.is_open.contains(&true)
+    }
+
+    /// Does step 3 after a grant. Returns the choice, and how many fences the lease has. Returns `None` if a node that
+    /// was chosen did not raise its record.
+    fn settle_fences(&self, lines: &mut [Line], until: Instant) -> Option<(Chosen, u64)> {
+        let granted: Vec<_> = self
+            .granted_votes()
+            .map(|(number, fences, _)| (number, fences.clone()))
+            .collect();
+        let chosen = choose(&granted, self.shared.needed)?;
+        let fence = *chosen.fences.first()?;
+        let wanted_end = fence + self.ask.fences - 1;
+        let mut end = wanted_end;
+        for (number, fences) in &granted {
+            if chosen.nodes.contains(number) && !chosen.low.contains(number) {
+                end = end.min(fences.first()?.last);
+            }
+        }
+        if chosen.low.is_empty() {
+            return Some((chosen, end + 1 - fence));
+        }
+        let raise = node_request::raise(
+            self.target.first(),
+            &self.ask.owner,
+            fence,
+            self.ask.fences,
+            &self.shared.script_settings,
+        );
+        let raise = raise.get_packed_command();
+        let mut waiting = 0;
+        for number in &chosen.low {
+            lines[*number].send(&raise, 1).ok()?;
+            waiting += 1;
+        }
+        let mut raised = true;
+        gather(lines, until, &mut |_, answer| {
+            let record = answer.ok().and_then(|value| node_request::raised(&value));
+            match record {
+                Some(Ok(record)) if record >= fence => end = end.min(record),
+                _ => raised = false,
+            }
+            waiting -= 1;
+            if waiting == 0 || !raised {
+                Enough::Yes
+            } else {
+                Enough::No
+            }
+        });
+        (raised && waiting == 0).then(|| (chosen, end + 1 - fence))
+    }
+
+    /// Does step 4 after a grant.
+    fn granted(&mut self, lines: &mut [Line], chosen: &Chosen, count: u64, sent: Time) -> Reply {
+        let until = valid_until(sent, self.ask.lease);
+        let mut votes: NodeVotes = self.votes.iter().map(|_| NodeVote::default()).collect();
+        let mut is_contended = false;
+        for (number, fences, contended) in self.granted_votes() {
+            is_contended |= contended;
+            votes[number] = NodeVote {
+                until: Some(until),
+                reserved: fences.first().copied(),
+            };
+        }
+        for number in 0..lines.len() {
+            if self.is_open[number] {
+                self.withdraw_from(lines, number);
+            }
+        }
+        let now = SystemClock.now();
+        self.shared.votes.insert(&self.ask.owner, votes, now);
+        Reply::Granted {
+            fence: chosen.fences[0],
+            count: Some(count),
+            rest: chosen.fences[1..].to_vec(),
+            contended: is_contended,
+        }
+    }
+
+    /// Withdraws the owner, and returns that it must not ask again. Without a holder the votes are split, and the owner
+    /// also leaves the queues.
+    fn outvoted(
+        &mut self,
+        lines: &mut [Line],
+        holder: Option<Arc<str>>,
+        ttl: Option<Duration>,
+    ) -> Reply {
+        let granted = self.granted_votes().count();
+        self.withdraw(lines, holder.is_none());
+        Reply::Outvoted {
+            holder,
+            ttl,
+            granted: u32::try_from(granted).unwrap_or(u32::MAX),
+            needed: u32::try_from(self.shared.needed).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Withdraws the owner from each node that granted it, or may do so. `everywhere`: also from the queues.
+    fn withdraw(&mut self, lines: &mut [Line], everywhere: bool) {
+        for number in 0..lines.len() {
+            let has_owner = match &self.votes[number] {
+                Some(Vote::Granted { .. }) => true,
+                Some(Vote::Held { .. }) => everywhere && self.ask.channel.is_some(),
+                None => self.is_open[number],
+            };
+            if has_owner {
+                self.withdraw_from(lines, number);
+            }
+        }
+    }
+
+    fn withdraw_from(&self, lines: &mut [Line], number: usize) {
+        let reserved = match &self.votes[number] {
+            Some(Vote::Granted { fences, .. }) => fences.first().copied(),
+            _ => None,
+        };
+        let owner = &self.ask.owner;
+        let give_back = reserved.map(|reserved: Reserved| NodeGiveBack { used: 0, reserved });
+        let command = node_request::release(self.target.first(), owner, give_back, true);
+        let leftover = Leftover {
+            target: self.target.clone(),
+            owner: Arc::clone(owner),
+            until: SystemClock.now() + self.ask.lease * 2,
+        };
+        lines[number].send_and_forget(&command.get_packed_command(), leftover);
+    }
+}
+
+/// Returns whether the votes suffice, or nobody can have a majority any more.
+fn enough(needed: usize, votes: &[Option<Vote>]) -> Enough {
+    let granted = |vote: &&Option<Vote>| matches!(vote, Some(Vote::Granted { .. }));
+    let granted = votes.iter().filter(granted).count();
+    let held = votes.iter().flatten().count() - granted;
+    if granted >= needed || held > votes.len() - needed {
+        Enough::Almost
+    } else {
+        Enough::No
+    }
+}
+
+/// Returns this process's time, in µs since 1970. Only fences depend on it: a node follows it by at most a second.
+fn clock_us() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(1, |since| u64::try_from(since.as_micros()).unwrap_or(1))
+}

@@ -1,0 +1,257 @@
+//! Listening to channels at all nodes at the same time, on one thread.
+//!
+//! A release wakes the first waiter at each node, by one message for each. A waiter that asked after the first message
+//! could find the lock still held at the others. So a message about an owner is passed on when a majority of the nodes
+//! has sent it. The queues of the nodes may differ, and then no owner has a majority: so it is passed on a moment after
+//! the first message at the latest. Further messages of the same release are dropped.
+//!
+//! | step | what is done |
+//! | --- | --- |
+//! | 1 | Subscribe at each node that is up. With a majority of them the listener is subscribed; with fewer it fails. |
+//! | 2 | Wait until a node sends something, for at most a second. Pass messages on, as above. |
+//! | 3 | A node that has sent nothing for three seconds gets a PING. Without an answer within `io_timeout` its connection is closed. |
+//! | 4 | Every second, subscribe at nodes that are up and have no connection. |
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::error::Failure;
+use crate::store::PubSubEvent;
+use crate::store::login::connect;
+use crate::store::pubsub::{PushMessage, subscribe};
+use crate::store::quorum::Shared;
+use crate::store::route::Budget;
+use crate::store::socket::Socket;
+
+/// How long a message waits for the same message of other nodes.
+const GATHERED_FOR: Duration = Duration::from_millis(2);
+/// How long further messages of the same release may take.
+const SAME_RELEASE: Duration = Duration::from_millis(50);
+/// How long one wait is, and how often step 4 is done.
+const SILENCE: Duration = Duration::from_secs(1);
+/// After this silence a node gets a PING.
+const SILENCE_TO_PING: Duration = Duration::from_secs(3);
+
+/// A connection that is subscribed at one node.
+struct Listener {
+    socket: Socket,
+    heard: Instant,
+    pinged: Option<Instant>,
+}
+
+/// The messages about one owner.
+struct Hint {
+    channel: String,
+    /// The nodes that have sent it.
+    nodes: Vec<usize>,
+    first: Instant,
+    is_passed_on: bool,
+}
+
+/// Listens until `hear` returns false. See [`crate::store::Store::listen`].
+pub(super) fn listen(
+    shared: &Shared,
+    channels: &[&str],
+    hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
+) -> Result<(), Failure> {
+    let mut failures: Vec<Option<Failure>> = vec![None; shared.nodes.len()];
+    let mut listeners: Vec<Option<Listener>> = Vec::new();
+    listeners.resize_with(shared.nodes.len(), || None);
+    subscribe_missing(shared, channels, &mut listeners, &mut failures, hear);
+    check_majority(shared, &listeners, &failures)?;
+    if !hear(PubSubEvent::Subscribed) {
+        return Ok(());
+    }
+    let mut hints: HashMap<Vec<u8>, Hint> = HashMap::new();
+    let mut subscribe_at = Instant::now() + SILENCE;
+    loop {
+        // 2. Wait, and read what has come.
+        let now = Instant::now();
+        let waiting = hints.values().filter(|hint| !hint.is_passed_on);
+        let hint_due = waiting.map(|hint| hint.first + GATHERED_FOR).min();
+        let until = hint_due.map_or(subscribe_at, |due| due.min(subscribe_at));
+        let mut is_wanted = true;
+        for number in wait(&mut listeners, until.saturating_duration_since(now)) {
+            let route = &shared.nodes[number].route;
+            let mut read = |listener: &mut Listener| -> Result<(), Failure> {
+                let broken = |fault| route.broken(fault);
+                listener.socket.read(route.io_timeout).map_err(broken)?;
+                (listener.heard, listener.pinged) = (Instant::now(), None);
+                while let Some(value) = listener.socket.take().map_err(broken)? {
+                    if let PushMessage::Message { channel, payload } =
+                        PushMessage::of(&route.server, value)?
+                    {
+                        let channel = String::from_utf8_lossy(&channel).into_owned();
+                        note(&mut hints, channel, payload, number);
+                    }
+                }
+                Ok(())
+            };
+            if let Some(listener) = &mut listeners[number] {
+                if let Err(failure) = read(listener) {
+                    listeners[number] = None;
+                    failures[number] = Some(failure);
+                }
+            }
+        }
+        let now = Instant::now();
+        for (payload, hint) in &mut hints {
+            let is_due = hint.nodes.len() >= shared.needed || now >= hint.first + GATHERED_FOR;
+            if is_due && !hint.is_passed_on {
+                hint.is_passed_on = true;
+                is_wanted &= hear(PubSubEvent::Message {
+                    channel: &hint.channel,
+                    payload,
+                });
+            }
+        }
+        hints.retain(|_, hint| now < hint.first + SAME_RELEASE);
+        // 3 and 4.
+        if now >= subscribe_at {
+            is_wanted &= hear(PubSubEvent::Silence);
+            ping_silent(shared, &mut listeners, &mut failures);
+            subscribe_missing(shared, channels, &mut listeners, &mut failures, hear);
+            subscribe_at = Instant::now() + SILENCE;
+        }
+        if !is_wanted {
+            return Ok(());
+        }
+        check_majority(shared, &listeners, &failures)?;
+    }
+}
+
+/// Notes a message about an owner.
+fn note(hints: &mut HashMap<Vec<u8>, Hint>, channel: String, payload: Vec<u8>, number: usize) {
+    let new = || Hint {
+        channel,
+        nodes: Vec::new(),
+        first: Instant::now(),
+        is_passed_on: false,
+    };
+    let hint = hints.entry(payload).or_insert_with(new);
+    if hint.nodes.contains(&number) {
+        // The node has released the lock once more.
+        hint.nodes.clear();
+        hint.first = Instant::now();
+        hint.is_passed_on = false;
+    }
+    hint.nodes.push(number);
+}
+
+/// Does step 1, and step 4: subscribes at each node that is up and has no connection.
+fn subscribe_missing(
+    shared: &Shared,
+    channels: &[&str],
+    listeners: &mut [Option<Listener>],
+    failures: &mut [Option<Failure>],
+    hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
+) {
+    for (number, listener) in listeners.iter_mut().enumerate() {
+        if listener.is_some() {
+            continue;
+        }
+        let node = &shared.nodes[number];
+        let subscribed = node.check_up().and_then(|()| {
+            let mut socket = connect(&node.route, &Budget::new(shared.node_timeout))?;
+            let muted = subscribe(&mut socket, &node.route, shared.node_timeout, channels)?;
+            Ok((socket, muted))
+        });
+        match subscribed {
+            Ok((socket, muted)) => {
+                if let Some(failure) = muted {
+                    hear(PubSubEvent::Muted(&failure));
+                }
+                *listener = Some(Listener {
+                    socket,
+                    heard: Instant::now(),
+                    pinged: None,
+                });
+            }
+            Err(failure) => failures[number] = Some(failure),
+        }
+    }
+}
+
+/// Does step 3.
+fn ping_silent(
+    shared: &Shared,
+    listeners: &mut [Option<Listener>],
+    failures: &mut [Option<Failure>],
+) {
+    for (number, slot) in listeners.iter_mut().enumerate() {
+        let Some(listener) = slot else { continue };
+        let route = &shared.nodes[number].route;
+        let now = Instant::now();
+        let result = match listener.pinged {
+            Some(pinged) if now >= pinged + route.io_timeout => {
+                Err(crate::store::pubsub::late(route))
+            }
+            None if now >= listener.heard + SILENCE_TO_PING => {
+                listener.pinged = Some(now);
+                let sent = listener
+                    .socket
+                    .send(&redis::cmd("PING"), shared.node_timeout);
+                sent.map_err(|fault| route.broken(fault))
+            }
+            _ => Ok(()),
+        };
+        if let Err(failure) = result {
+            *slot = None;
+            failures[number] = Some(failure);
+        }
+    }
+}
+
+/// Waits until a node has sent something, for at most `limit`. Returns those nodes.
+fn wait(listeners: &mut [Option<Listener>], limit: Duration) -> Vec<usize> {
+    let hidden: Vec<_> = listeners
+        .iter_mut()
+        .enumerate()
+        .filter_map(|(number, listener)| {
+            let listener = listener.as_mut()?;
+            listener.socket.has_hidden_bytes().then_some(number)
+        })
+        .collect();
+    if !hidden.is_empty() {
+        return hidden;
+    }
+    let mut numbers = Vec::new();
+    let mut polled = Vec::new();
+    for (number, listener) in listeners.iter().enumerate() {
+        if let Some(listener) = listener {
+            numbers.push(number);
+            polled.push(PollFd::new(&listener.socket, PollFlags::IN));
+        }
+    }
+    // An error means that a signal came, or that the system has no memory: look again.
+    let ready = poll(&mut polled, Timespec::try_from(limit).ok().as_ref()).unwrap_or(0);
+    if ready == 0 {
+        return Vec::new();
+    }
+    let is_ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
+    numbers
+        .into_iter()
+        .zip(&polled)
+        .filter_map(|(number, fd)| is_ready(fd).then_some(number))
+        .collect()
+}
+
+/// Returns a failure if fewer than a majority of the nodes are listened to.
+fn check_majority(
+    shared: &Shared,
+    listeners: &[Option<Listener>],
+    failures: &[Option<Failure>],
+) -> Result<(), Failure> {
+    let listening = listeners.iter().flatten().count();
+    if listening >= shared.needed {
+        return Ok(());
+    }
+    let failures = listeners
+        .iter()
+        .zip(failures)
+        .map(|(listener, failure)| failure.clone().filter(|_| listener.is_none()))
+        .collect();
+    Err(shared.no_quorum(listening, failures))
+}

@@ -1,0 +1,392 @@
+//! A lock over a majority of independent servers (Redlock).
+//!
+//! The rules are those of the models in `tests/quorum_model`, and the decisions stand in [`crate::core::quorum`]. This
+//! module sends the requests, and keeps the votes.
+//!
+//! | module | its subject |
+//! | --- | --- |
+//! | `acquire` | rounds that ask for a lock |
+//! | `release` | a round that gives locks up |
+//! | `renew` | a round that renews leases |
+//! | `votes` | the votes for the owners of this process |
+//! | `round` | a request to several nodes, and their answers as they come |
+//! | `line` | one connection to one node |
+//! | `node` | one node: is it up, and may it vote? |
+//! | `background` | probes of nodes that are down, and releases that a node has missed |
+//! | `listen` | messages through any node |
+//!
+//! A thread takes a connection to every node out of the pool together. It writes its request to all nodes before it reads
+//! an answer, on its own thread. The renewal thread has a connection to every node of its own.
+//!
+//! # What the engine need not know
+//!
+//! An owner that got too few votes is withdrawn here, on every node that may have it. If a node cannot be reached, a
+//! background thread does so later. So a failed request leaves nothing for the engine to release. But that owner must
+//! never ask again ([`Reply::Outvoted`], [`FailureKind::NoQuorum`]): a late copy of its release could end its next
+//! grant.
+
+mod acquire;
+mod background;
+mod line;
+mod listen;
+mod node;
+mod release;
+mod renew;
+mod round;
+mod votes;
+
+use std::time::{Duration, Instant};
+
+use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
+
+use crate::clock::Time;
+use crate::config::{Server, Settings};
+use crate::core::quorum::majority;
+use crate::error::{Failure, FailureKind, NodeFailure, Outcome};
+use crate::message::{LockKind, Reply, Request, Verb};
+use crate::script::ScriptSettings;
+use crate::store::node::route;
+use crate::store::pool::{Pool, Pooled};
+use crate::store::{Answer, DedicatedConnection, LEAST, Limits, PubSubEvent, Store};
+use crate::sync::{Arc, Weak};
+
+use line::Line;
+use node::QuorumNode;
+use release::Ending;
+use round::{Enough, gather};
+use votes::Votes;
+
+/// The store of a quorum.
+pub(crate) struct Quorum {
+    pool: Pool<Lines>,
+    shared: Arc<Shared>,
+}
+
+/// What all connections of a quorum share.
+struct Shared {
+    nodes: Box<[QuorumNode]>,
+    /// How many nodes are a majority.
+    needed: usize,
+    node_timeout: Duration,
+    restart_delay: Duration,
+    script_settings: Arc<ScriptSettings>,
+    votes: Votes,
+    background: ScheduledThreadPool,
+    weak_self: Weak<Shared>,
+}
+
+/// A connection to every node.
+struct Lines(Box<[Line]>);
+
+impl Quorum {
+    pub(crate) fn new(servers: Vec<Server>, settings: &Settings) -> Self {
+        let routes: Vec<_> = servers
+            .into_iter()
+            .map(|server| route(server, settings))
+            .collect();
+        let script_settings = Arc::clone(&routes[0].script_settings);
+        let nodes: Box<[_]> = routes
+            .into_iter()
+            .enumerate()
+            .map(|(number, route)| QuorumNode::new(number, route))
+            .collect();
+        let background = ScheduledThreadPool::builder()
+            .num_threads(1)
+            .on_drop_behavior(OnPoolDropBehavior::DiscardPendingScheduled)
+            .thread_name_pattern("leasehold-nodes-{}")
+            .build();
+        let shared = Arc::new_cyclic(|weak_self| Shared {
+            needed: majority(nodes.len()),
+            nodes,
+            node_timeout: settings.node_timeout,
+            restart_delay: settings.restart_delay(),
+            script_settings,
+            votes: Votes::default(),
+            background,
+            weak_self: weak_self.clone(),
+        });
+        let of_pool = Arc::downgrade(&shared);
+        let lines = move || of_pool.upgrade().map(|shared| Lines::new(&shared));
+        Self {
+            pool: Pool::new(lines, settings.pool_size),
+            shared,
+        }
+    }
+}
+
+impl Lines {
+    fn new(shared: &Arc<Shared>) -> Self {
+        let line = |number| Line::new(Arc::clone(shared), number);
+        Self((0..shared.nodes.len()).map(line).collect())
+    }
+}
+
+impl Pooled for Lines {
+    fn close_if_idle(&mut self, idle: Duration) {
+        for line in &mut self.0 {
+            line.close_if_idle(idle);
+        }
+    }
+}
+
+impl Store for Quorum {
+    fn call(&self, request: &Request<'_>, limits: Limits<'_>) -> Result<Answer, Failure> {
+        let started = Instant::now();
+        let wait = limits.checkout.min(limits.whole);
+        let is_over = || limits.is_over();
+        let has_priority = limits.has_priority || request.is_of_a_holder();
+        let mut lines = self.pool.take(wait, has_priority, &is_over)?;
+        let left = limits.whole.saturating_sub(started.elapsed());
+        self.shared.call(&mut lines.0, request, left.max(LEAST))
+    }
+
+    fn is_quorum(&self) -> bool {
+        true
+    }
+
+    fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {
+        Box::new(OwnLines {
+            lines: Lines::new(&self.shared),
+            shared: Arc::clone(&self.shared),
+        })
+    }
+
+    /// Returns when so many nodes had seen such a sign that a majority without one may be too few.
+    fn last_cut(&self) -> Time {
+        let nodes = self.shared.nodes.iter();
+        let mut cuts: Vec<_> = nodes.map(|node| node.route.cuts.last()).collect();
+        cuts.sort_unstable();
+        // This many nodes have seen no sign since then, which is one less than a majority.
+        cuts[cuts.len() - 1 - (cuts.len() - self.shared.needed)]
+    }
+
+    fn listen(
+        &self,
+        channels: &[&str],
+        hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
+    ) -> Result<(), Failure> {
+        listen::listen(&self.shared, channels, hear)
+    }
+}
+
+/// Connections to every node outside of the pool.
+struct OwnLines {
+    lines: Lines,
+    shared: Arc<Shared>,
+}
+
+impl DedicatedConnection for OwnLines {
+    fn open(&mut self) -> Result<(), Failure> {
+        self.shared
+            .ping(&mut self.lines.0, self.shared.until(Duration::MAX))?;
+        Ok(())
+    }
+
+    fn call(&mut self, request: &Request<'_>, limit: Duration) -> Result<Answer, Failure> {
+        self.shared.call(&mut self.lines.0, request, limit)
+    }
+}
+
+impl Shared {
+    /// Sends a request to the nodes, and returns the reply of the majority.
+    fn call(
+        &self,
+        lines: &mut [Line],
+        request: &Request<'_>,
+        limit: Duration,
+    ) -> Result<Answer, Failure> {
+        let until = self.until(limit);
+        let reply = match request {
+            Request::Ping => self.ping(lines, until)?,
+            Request::Renew(batch) => Reply::Renewed(self.renew(lines, batch, until)?),
+            Request::Release(batch) => {
+                let endings: Vec<_> = batch
+                    .iter()
+                    .map(|release| Ending::of_release(release.key, release.owner))
+                    .collect();
+                Reply::Each(
+                    self.end(lines, &endings, until)?
+                        .into_iter()
+                        .map(Some)
+                        .collect(),
+                )
+            }
+            Request::Lock {
+                kind: LockKind::Mutex,
+                target,
+                verb,
+            } => match verb {
+                Verb::Acquire { ask, .. } => self.acquire(lines, target, ask, None, until)?,
+                Verb::TakeOver {
+                    ask,
+                    from,
+                    give_back,
+                } => {
+                    let ending = Ending::of_lease(target.first(), from, *give_back);
+                    self.acquire(lines, target, ask, Some(&ending), until)?
+                }
+                Verb::Release { owner, .. } => {
+                    self.end_one(lines, Ending::of_release(target.first(), owner), until)?
+                }
+                Verb::HandOver {
+                    owner, give_back, ..
+                } => {
+                    let ending = Ending::of_lease(target.first(), owner, *give_back);
+                    self.end_one(lines, ending, until)?
+                }
+                Verb::Withdraw { owner, .. } => {
+                    self.end_one(lines, Ending::of_withdrawal(target.first(), owner), until)?
+                }
+                Verb::Keep { owner, life, .. } => {
+                    let ending = Ending::of_keep(target.first(), owner, *life);
+                    self.end_one(lines, ending, until)?
+                }
+            },
+            request => {
+                let what = not_on_a_quorum(request);
+                let kind = FailureKind::NotOnAQuorum { what };
+                return Err(Failure::plain(kind, Outcome::NotExecuted, what));
+            }
+        };
+        Ok(Answer {
+            reply,
+            resent: false,
+        })
+    }
+
+    /// Returns the end of a round that may take at most `limit`.
+    fn until(&self, limit: Duration) -> Instant {
+        Instant::now() + limit.min(self.node_timeout)
+    }
+
+    fn ping(&self, lines: &mut [Line], until: Instant) -> Result<Reply, Failure> {
+        let command = redis::cmd("PING");
+        let mut failures = self.ask_each(lines, |_| Some((command.get_packed_command(), 1)));
+        let mut answered = 0;
+        gather(lines, until, &mut |number, answer| {
+            match answer {
+                Ok(redis::Value::SimpleString(_) | redis::Value::BulkString(_)) => answered += 1,
+                Ok(value) => failures[number] = Some(self.unexpected(number, value)),
+                Err(failure) => failures[number] = Some(failure),
+            }
+            if answered >= self.needed {
+                Enough::Almost
+            } else {
+                Enough::No
+            }
+        });
+        let is_same = |failure: &Failure| failure.kind == FailureKind::SameServer;
+        if answered >= self.needed && !failures.iter().flatten().any(is_same) {
+            return Ok(Reply::Pong);
+        }
+        Err(self.no_quorum(answered, failures))
+    }
+
+    /// Writes to each node the packed commands that `commands` returns, with their number. Returns for each node the
+    /// reason why it was not asked.
+    fn ask_each(
+        &self,
+        lines: &mut [Line],
+        mut commands: impl FnMut(usize) -> Option<(Vec<u8>, usize)>,
+    ) -> Vec<Option<Failure>> {
+        lines
+            .iter_mut()
+            .enumerate()
+            .map(|(number, line)| {
+                let (packed, count) = commands(number)?;
+                self.nodes[number]
+                    .check_up()
+                    .and_then(|()| line.send(&packed, count))
+                    .err()
+            })
+            .collect()
+    }
+
+    /// Returns the failure of an answer that is an error, or makes no sense.
+    fn unexpected(&self, number: usize, value: redis::Value) -> Failure {
+        let route = &self.nodes[number].route;
+        if let redis::Value::ServerError(error) = value {
+            route.cuts.note_answer(&error);
+            return crate::store::refusal::refusal(&route.server, error);
+        }
+        let words = "the answer does not have the form of a reply to this request";
+        Failure::plain(FailureKind::Protocol, Outcome::Unknown, words)
+    }
+
+    /// Returns the failure of a request that too few nodes granted, with the failures of the others.
+    fn no_quorum(&self, granted: usize, failures: Vec<Option<Failure>>) -> Failure {
+        let mut permanent = failures
+            .iter()
+            .flatten()
+            .filter(|failure| !failure.is_transient());
+        let spare = self.nodes.len() - self.needed;
+        // So many nodes have a failure that will not go away that no majority is left: return one of these failures.
+        if let Some(failure) = permanent
+            .clone()
+            .find(|failure| failure.kind == FailureKind::SameServer)
+            .or_else(|| permanent.nth(spare))
+        {
+            return Failure {
+                outcome: Outcome::NotExecuted,
+                ..failure.clone()
+            };
+        }
+        let failures: Vec<_> = failures
+            .into_iter()
+            .zip(&self.nodes)
+            .filter_map(|(failure, node)| {
+                Some(NodeFailure {
+                    node: Arc::clone(&node.route.server.address),
+                    error: failure?.into_error(None),
+                })
+            })
+            .collect();
+        Failure::no_quorum(self.needed, granted, failures)
+    }
+
+    /// Takes in what a server says of itself on a new connection.
+    fn identify(&self, number: usize, report: &str) -> Result<(), Failure> {
+        let field = |name: &str| {
+            let mut fields = report.lines().filter_map(|line| line.split_once(':'));
+            fields.find_map(|(field, value)| (field == name).then(|| value.trim()))
+        };
+        let node = &self.nodes[number];
+        let address = &node.route.server.address;
+        let refused = |kind, words: String| Err(Failure::plain(kind, Outcome::NotExecuted, words));
+        if field("role") != Some("master") {
+            return refused(
+                FailureKind::Unavailable,
+                format!("{address}: it is not a master"),
+            );
+        }
+        let uptime = field("uptime_in_seconds").and_then(|seconds| seconds.parse().ok());
+        let Some((run_id, uptime)) = field("run_id").zip(uptime) else {
+            let words = format!("{address}: INFO does not tell its run_id and its uptime");
+            return refused(FailureKind::Protocol, words);
+        };
+        let same = self
+            .nodes
+            .iter()
+            .find(|other| other.number != number && other.is(run_id));
+        if let Some(same) = same {
+            let words = format!("{address} and {} are one server", same.route.server.address);
+            return refused(FailureKind::SameServer, words);
+        }
+        node.identified(run_id, Duration::from_secs(uptime), self.restart_delay);
+        Ok(())
+    }
+}
+
+/// Returns the reason why a quorum does not take a request.
+fn not_on_a_quorum(request: &Request<'_>) -> &'static str {
+    match request {
+        Request::Lock {
+            kind: LockKind::Semaphore { .. },
+            ..
+        }
+        | Request::RateLimit { .. } => {
+            "the votes of several nodes would admit more than one server that counts, so this needs one server"
+        }
+        _ => "of the locks, a quorum has mutexes and reentrant mutexes",
+    }
+}

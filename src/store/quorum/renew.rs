@@ -1,0 +1,114 @@
+//! A round that renews leases: one batch for each node, written to all of them before an answer is read.
+//!
+//! The votes decide how long a lease lasts ([`super::votes`]). The round waits for all nodes that are well, because each
+//! of them moves its own vote. A node that hangs does not delay the votes of the others ([`super::round`]).
+//!
+//! A node that has restarted renews nothing until it may vote: it may have forgotten who holds the lock.
+
+use std::time::Instant;
+
+use crate::clock::{Clock, SystemClock};
+use crate::core::lease::valid_until;
+use crate::error::Failure;
+use crate::message::{Renewal, Renewed, Reply, Request};
+use crate::script::{self, ScriptRef};
+use crate::store::quorum::Shared;
+use crate::store::quorum::line::Line;
+use crate::store::quorum::round::{Enough, gather};
+use crate::store::quorum::votes::{Confirmation, Standing};
+
+impl Shared {
+    /// Renews leases. Returns the result for each key. The keys of one owner come after each other, and have one result.
+    pub(super) fn renew(
+        &self,
+        lines: &mut [Line],
+        batch: &[Renewal<'_>],
+        until: Instant,
+    ) -> Result<Vec<Renewed>, Failure> {
+        let sent = SystemClock.now();
+        let request = Request::Renew(batch);
+        let command = script::encode(&request, ScriptRef::Digest, &self.script_settings);
+        let packed = command.get_packed_command();
+        let mut failures: Vec<_> = lines
+            .iter_mut()
+            .zip(&self.nodes)
+            .map(|(line, node)| {
+                node.check_up()
+                    .and_then(|()| node.check_may_vote(sent))
+                    .and_then(|()| line.send(&packed, 1))
+                    .err()
+            })
+            .collect();
+        let mut answers: Vec<Option<Vec<Renewed>>> = vec![None; lines.len()];
+        let mut answered = 0;
+        gather(lines, until, &mut |number, answer| {
+            let results = answer.and_then(|value| match value {
+                redis::Value::ServerError(_) => Err(self.unexpected(number, value)),
+                value => script::decode(&request, value).and_then(Reply::renewed),
+            });
+            match results {
+                Ok(results) => {
+                    answers[number] = Some(results);
+                    answered += 1;
+                }
+                Err(failure) => failures[number] = Some(failure),
+            }
+            if answered >= self.needed {
+                Enough::Almost
+            } else {
+                Enough::No
+            }
+        });
+        if answered < self.needed {
+            return Err(self.no_quorum(answered, failures));
+        }
+        let mut results = Vec::with_capacity(batch.len());
+        for one_owner in batch.chunk_by(|one, other| one.owner == other.owner) {
+            let first = results.len();
+            let result = self.renewed(one_owner, sent, |node, key| {
+                answers[node].as_ref().map(|results| results[first + key])
+            });
+            results.resize(first + one_owner.len(), result);
+        }
+        Ok(results)
+    }
+
+    /// Takes in what the nodes answered about the keys of one owner. `answer` returns the answer of a node about a key.
+    fn renewed(
+        &self,
+        keys: &[Renewal<'_>],
+        sent: crate::clock::Time,
+        answer: impl Fn(usize, usize) -> Option<Renewed>,
+    ) -> Renewed {
+        let mut is_contended = false;
+        let mut confirmation = |node: usize| {
+            let mut all = Confirmation::Confirmed;
+            for key in 0..keys.len() {
+                match answer(node, key) {
+                    Some(Renewed::Done { contended }) => is_contended |= contended,
+                    Some(Renewed::Gone(gone)) => return Confirmation::Gone(gone),
+                    _ => all = Confirmation::None,
+                }
+            }
+            all
+        };
+        let confirmations: Vec<_> = (0..self.nodes.len()).map(&mut confirmation).collect();
+        let until = valid_until(sent, keys[0].lease);
+        let standing = self
+            .votes
+            .renewed(&keys[0].owner, &confirmations, until, self.needed);
+        match standing {
+            Standing::Lasts {
+                until,
+                version,
+                is_confirmed,
+            } => Renewed::Voted {
+                contended: is_contended,
+                until,
+                version,
+                is_confirmed,
+            },
+            Standing::Lost(gone) => Renewed::Gone(gone),
+        }
+    }
+}

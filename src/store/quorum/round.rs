@@ -1,0 +1,130 @@
+//! One round: a request to several nodes, and their answers.
+//!
+//! 1. The request is written to each node, before any answer is read. A node that is down, or has too many answers
+//!    missing, is skipped.
+//! 2. The answers are read as they come. After each of them the caller says whether it has enough.
+//! 3. If the caller has almost enough, because a majority agrees, the round waits for the other nodes only as long as it
+//!    took to get there, but for at least a millisecond. So a lock gets the votes of all nodes that are well, and a node
+//!    that hangs costs a moment. No round waits for a node that was late in the round before.
+//! 4. A node that does not answer within `node_timeout` is down.
+
+use std::time::{Duration, Instant};
+
+use redis::Value;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::error::Failure;
+use crate::store::quorum::line::Line;
+
+/// The shortest time for which a round waits for the rest, after a majority agrees.
+const LEAST_GRACE: Duration = Duration::from_millis(1);
+
+/// What a caller says about the answers so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Enough {
+    No,
+    /// The result is certain, but further answers would be of use.
+    Almost,
+    Yes,
+}
+
+/// Reads the answers that the lines wait for, until `until`. Gives each answer to `heard`, or the failure of a line once. Afterwards
+/// no line waits for anything.
+pub(super) fn gather(
+    lines: &mut [Line],
+    until: Instant,
+    heard: &mut dyn FnMut(usize, Result<Value, Failure>) -> Enough,
+) {
+    let begun = Instant::now();
+    let mut until = until;
+    let mut enough = Enough::No;
+    'reading: loop {
+        // 1. Take the answers that were read.
+        for (number, line) in lines.iter_mut().enumerate() {
+            while line.is_wanted() && enough != Enough::Yes {
+                let answer = match line.answer() {
+                    Ok(None) => break,
+                    Ok(Some(value)) => Ok(value),
+                    Err(failure) => Err(failure),
+                };
+                let before = enough;
+                enough = heard(number, answer);
+                if (before, enough) == (Enough::No, Enough::Almost) {
+                    until = until.min(Instant::now() + begun.elapsed().max(LEAST_GRACE));
+                }
+            }
+        }
+        // 2. Is that enough? A late node alone is not waited for.
+        let waits =
+            |line: &Line| line.is_wanted() && !(enough == Enough::Almost && line.node().is_late());
+        if enough == Enough::Yes || !lines.iter().any(waits) {
+            break;
+        }
+        // 3. Wait for more.
+        let left = until.saturating_duration_since(Instant::now());
+        let readable = wait(lines, left);
+        if readable.is_empty() {
+            if left.is_zero() {
+                break;
+            }
+            continue;
+        }
+        for number in readable {
+            if let Err(failure) = lines[number].read() {
+                enough = heard(number, Err(failure));
+                if enough == Enough::Yes {
+                    break 'reading;
+                }
+            }
+        }
+    }
+    // 4. Stop waiting.
+    for (number, line) in lines.iter_mut().enumerate() {
+        if !line.is_wanted() {
+            continue;
+        }
+        if enough == Enough::No {
+            let failure = line.timed_out(begun.elapsed());
+            heard(number, Err(failure));
+        } else {
+            if enough == Enough::Almost {
+                line.node().note_late();
+            }
+            line.give_up();
+        }
+    }
+}
+
+/// Waits until a line that is wanted has something to read, for at most `left`. Returns those that have.
+fn wait(lines: &mut [Line], left: Duration) -> Vec<usize> {
+    let hidden: Vec<_> = lines
+        .iter_mut()
+        .enumerate()
+        .filter_map(|(number, line)| {
+            (line.is_wanted() && line.has_hidden_bytes()).then_some(number)
+        })
+        .collect();
+    if !hidden.is_empty() {
+        return hidden;
+    }
+    let wanted: Vec<_> = lines
+        .iter()
+        .enumerate()
+        .filter_map(|(number, line)| Some((number, line.is_wanted().then(|| line.socket())??)))
+        .collect();
+    let mut polled: Vec<_> = wanted
+        .iter()
+        .map(|(_, socket)| PollFd::new(*socket, PollFlags::IN))
+        .collect();
+    // An error means that a signal came, or that the system has no memory: look again.
+    let ready = poll(&mut polled, Timespec::try_from(left).ok().as_ref()).unwrap_or(0);
+    if ready == 0 {
+        return Vec::new();
+    }
+    let is_ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
+    wanted
+        .iter()
+        .zip(&polled)
+        .filter_map(|((number, _), fd)| is_ready(fd).then_some(*number))
+        .collect()
+}
