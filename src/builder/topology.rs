@@ -59,7 +59,7 @@ impl LockManager {
     /// five nodes are usual. With an even number a majority is half of them and one. One node is the same as `single`.
     ///
     /// A quorum is worth its price if a lock must survive the loss of a server without a failover, and without a
-    /// replica that may lag. In most other cases one master with a [fence](crate::LockGuard::fence), or with
+    /// replica that may lag. In most other cases one master with a [fence](crate::Lease::fence), or with
     /// [`replicas`](Builder::replicas), is simpler and faster.
     ///
     /// | | |
@@ -69,7 +69,7 @@ impl LockManager {
     /// | a node fails, or does not answer for [`node_timeout`](Builder::node_timeout) | it is left out for a moment, and asked again in the background |
     /// | a node restarts | it does not vote for [`restart_delay`](Builder::restart_delay), because it may have lost its data |
     /// | too few nodes answer | [`Error::NoQuorum`] |
-    /// | the [fence](crate::LockGuard::fence) | rises from guard to guard, although no node knows all guards |
+    /// | the [fence](crate::Lease::fence) | rises from guard to guard, although no node knows all guards |
     ///
     /// A quorum has mutexes and reentrant mutexes. Other calls return [`Error::Unsupported`].
     ///
