@@ -73,6 +73,7 @@ pub(super) static QUORUM_ACQUIRE: Script = script!(
     "fence.lua",
     "value.lua",
     "queue.lua",
+    "quorum_turn.lua",
     "quorum_fence.lua",
     "quorum_acquire.lua"
 );
@@ -82,7 +83,12 @@ pub(super) static QUORUM_RAISE: Script = script!(
     "quorum_fence.lua",
     "quorum_raise.lua"
 );
-pub(super) static QUORUM_RELEASE: Script = script!("value.lua", "queue.lua", "quorum_release.lua");
+pub(super) static QUORUM_RELEASE: Script = script!(
+    "value.lua",
+    "queue.lua",
+    "quorum_turn.lua",
+    "quorum_release.lua"
+);
 
 /// The way in which a command names its script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

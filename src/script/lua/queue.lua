@@ -98,14 +98,15 @@ local function next_waiter(self, max_silence)
   end
 end
 
--- Wakes the first live waiter, and leaves it in the queue. Drops dead waiters on the way.
+-- Wakes the first live waiter, and leaves it in the queue. Drops dead waiters on the way. Returns the waiter, its
+-- pickup window ms and its channel.
 local function wake_head()
   local now = now_ms()
   while true do
     local head = redis.call('ZRANGE', queue, 0, 0)[1]
     if not head then return end
-    local seen, _, _, _, channel = waiter(head)
-    if seen and math.abs(now - seen) <= tonumber(life) and wake(head, channel) then return end
+    local seen, pickup, _, _, channel = waiter(head)
+    if seen and math.abs(now - seen) <= tonumber(life) and wake(head, channel) then return head, pickup, channel end
     leave(head)
   end
 end

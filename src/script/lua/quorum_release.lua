@@ -1,4 +1,5 @@
--- Releases a mutex on one node of a quorum, and wakes the first live waiter. value.lua and queue.lua come before.
+-- Releases a mutex on one node of a quorum, and wakes the first live waiter, whose turn it is then. value.lua, queue.lua
+-- and quorum_turn.lua come before.
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
 -- ARGV  1 owner  2 last fence used ('0' if none)  3 last fence of this node's reply to the acquire  4 first of that reply
@@ -33,8 +34,7 @@ local function update_queue()
   if value and not is_holder then return false end
   -- If the key was gone before, this owner may be the only one that was woken. The head of the queue now asks in its
   -- place.
-  wake_head()
-  return redis.call('ZCARD', queue) > 0
+  return begin_turn()
 end
 
 local ok, is_woken, refused = ignore_wrong_type(update_queue)

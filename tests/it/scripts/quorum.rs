@@ -2,18 +2,20 @@
 
 use std::collections::BTreeSet;
 use std::slice;
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use proptest::sample::Index;
 use redis::{RedisResult, Value};
 
 use super::{CLAIM, Check, LEASE, LIFE, Redis, connect, connect_to_listen, once, owner, run};
-use crate::support::{Server, companions_of};
+use crate::support::{PATIENCE, Server, companions_of};
 
 const QUORUM_ACQUIRE: &str = script!(
     "fence.lua",
     "value.lua",
     "queue.lua",
+    "quorum_turn.lua",
     "quorum_fence.lua",
     "quorum_acquire.lua"
 );
@@ -23,7 +25,12 @@ const QUORUM_RAISE: &str = script!(
     "quorum_fence.lua",
     "quorum_raise.lua"
 );
-const QUORUM_RELEASE: &str = script!("value.lua", "queue.lua", "quorum_release.lua");
+const QUORUM_RELEASE: &str = script!(
+    "value.lua",
+    "queue.lua",
+    "quorum_turn.lua",
+    "quorum_release.lua"
+);
 
 /// How long the record of the last fence is kept after that fence, in ms.
 const MEMORY: u64 = 600_000;
@@ -810,10 +817,52 @@ fn a_release_wakes_the_first_live_waiter_and_does_not_give_it_the_lock() {
     assert_eq!(heard(), ("third".to_owned(), owner(3)));
     assert!(!exists(&mut redis, "a"), "it was given to a waiter");
     assert_eq!(redis.queue("a"), [owner(3)]);
-    // A caller that is not in the queue gets the free lock, which tells it of the waiter.
-    let reply = acquire(&mut redis, 1, false);
+    // Until its turn is over, only the waiter that was woken last gets the free lock. Then anybody gets it.
+    let turn_of = |reply: &Value| match reply {
+        Value::Array(parts) => match parts.as_slice() {
+            [Value::Int(0), Value::Int(1..=100), Value::BulkString(who)] => Some(who.clone()),
+            _ => None,
+        },
+        _ => None,
+    };
+    let begun = Instant::now();
+    let mut reply = acquire(&mut redis, 1, false);
+    while let Some(who) = turn_of(&reply) {
+        assert_eq!(who, owner(3).into_bytes());
+        assert!(begun.elapsed() < PATIENCE, "the turn does not end");
+        reply = acquire(&mut redis, 1, false);
+    }
+    assert!(
+        begun.elapsed() >= Duration::from_millis(50),
+        "there was no turn"
+    );
     assert!(matches!(granted(&reply), Some((_, true))));
     assert_eq!(redis.ask::<String>(&["GET", "a"]), owner(1) + "!");
+}
+
+#[test]
+fn a_waiter_has_its_turn_once_for_each_release() {
+    let server = Server::start();
+    let mut redis = Redis(connect(&server));
+    let mut hearing = connect_to_listen(&server);
+    let mut hearing = hearing.as_pubsub();
+    hearing.subscribe("channel").expect("subscribed");
+    let life = LIFE.to_string();
+    let end = |redis: &mut Redis, who| {
+        let args = [&*owner(who), "", "", "", &life, "1", "0"];
+        redis.eval(QUORUM_RELEASE, &["a"], &args)
+    };
+    for _ in 0..2 {
+        acquire_free(&mut redis, 0);
+        let clock = now(&mut redis);
+        let reply = send_acquire(&mut redis, "a", 1, LEASE, clock, "channel");
+        assert!(granted(&reply.expect("Redis replies")).is_none());
+        assert_eq!(end(&mut redis, 0), Value::Int(3));
+        // The waiter gets it, whatever the time. After that no turn is left over for the next release.
+        let reply = acquire(&mut redis, 1, false);
+        assert!(matches!(granted(&reply), Some((_, false))));
+        assert_eq!(end(&mut redis, 1), Value::Int(1));
+    }
 }
 
 /// The user of Redis may not use one of the commands.
@@ -821,7 +870,7 @@ fn a_release_wakes_the_first_live_waiter_and_does_not_give_it_the_lock() {
 fn a_missing_right_leaves_no_lock_behind() {
     once(|redis| {
         for command in [
-            "time", "get", "set", "zscore", "hexists", "zcard", "zrem", "hdel",
+            "time", "get", "set", "zscore", "hget", "zcard", "zrem", "hdel",
         ] {
             let () = redis.ask(&["AUTH", "default", ""]);
             let () = redis.ask(&["FLUSHALL"]);
