@@ -24,6 +24,7 @@ macro_rules! script {
 }
 
 // These modules stand after the macro because they use it.
+mod fences;
 mod mutexes;
 mod quorum;
 mod shares;
@@ -73,6 +74,38 @@ impl Redis {
         seconds * 1000 + micros / 1000
     }
 
+    fn now_us(&mut self) -> u64 {
+        let (seconds, micros): (u64, u64) = self.ask(&["TIME"]);
+        seconds * 1_000_000 + micros
+    }
+
+    fn exists(&mut self, key: &str) -> bool {
+        self.ask(&["EXISTS", key])
+    }
+
+    /// Returns the record of the last fence of a lock.
+    fn record(&mut self, lock: &str) -> Option<u64> {
+        let [fence, _, _] = companions_of(lock);
+        self.ask(&["GET", &fence])
+    }
+
+    /// Makes a key a list, which no script about a lock writes.
+    fn spoil(&mut self, key: &str) {
+        let () = self.ask(&["DEL", key]);
+        let () = self.ask(&["RPUSH", key, "x"]);
+    }
+
+    /// Acts as a user that may use all commands but one.
+    fn without<T>(&mut self, command: &str, act: impl FnOnce(&mut Self) -> T) -> T {
+        let denied = format!("-{command}");
+        let user = ["reset", "on", "nopass", "~*", "&*", "+@all", &denied];
+        let () = self.ask(&[&["ACL", "SETUSER", "limited"][..], &user].concat());
+        let () = self.ask(&["AUTH", "limited", ""]);
+        let result = act(self);
+        let () = self.ask(&["AUTH", "default", ""]);
+        result
+    }
+
     /// Sets the last poll of a waiter to `ms` ago.
     fn age(&mut self, lock: &str, owner: &str, ms: u64) {
         let [_, _, waiters] = companions_of(lock);
@@ -90,6 +123,12 @@ impl Redis {
         assert_eq!(known, queue.iter().cloned().collect());
         queue
     }
+}
+
+/// Returns the code of an error.
+fn code(reply: RedisResult<Value>) -> String {
+    let error = reply.expect_err("an error");
+    error.code().expect("it has a code").to_owned()
 }
 
 /// Runs random histories on one server, which is emptied before each.

@@ -1,12 +1,35 @@
--- Raises the fences of a mutex on one node of a quorum, to those that another node answered. fence.lua, value.lua and
+-- Raises the fences of an owner on one node of a quorum, to those that another node answered. fence.lua, value.lua and
 -- quorum_fence.lua come before.
 --
--- KEYS  1 lock  2 fence
--- ARGV  1 owner  2 the owner's first fence  3 number of its fences  4 fence memory ms
--- Reply the record of the last fence   the owner holds the mutex
---       0 the key is gone  -1 another owner holds it
--- Idempotent because it only raises a number, and only while this owner holds the mutex.
-local value = value_of(KEYS[1], redis.call)
-if not value then return 0 end
-if value ~= ARGV[1] and value ~= ARGV[1] .. MARK then return -1 end
-return raise(KEYS[2], ARGV[2], ARGV[3], ARGV[4])
+-- KEYS  for each name: lock, fence
+-- ARGV  1 owner  2 its units if several owners share the lock, else 0  3 number of its fences of each name
+--       4 fence memory ms  5 and following: for each name the owner's first fence
+-- Reply {record of the last fence of each name}  the owner holds all of them
+--       0 it does not hold one of them, because the key or its lease is gone  -1 another owner holds one of them
+-- Idempotent because it only raises numbers, and only while this owner holds the lock.
+local owner, units = ARGV[1], ARGV[2]
+
+-- Returns 1 if the owner holds the lock, 0 if its lease is gone, and -1 if another owner holds the lock.
+local function holds(lock)
+  if units ~= '0' then
+    local ends = redis.call('ZSCORE', lock, units .. ' ' .. owner)
+    local time = redis.call('TIME')
+    -- An expired lease may still be listed. Other owners may take its units.
+    return ends and tonumber(ends) > time[1] * 1000 + math.floor(time[2] / 1000) and 1 or 0
+  end
+  local value = value_of(lock, redis.call)
+  if not value then return 0 end
+  return (value == owner or value == owner .. MARK) and 1 or -1
+end
+
+local held = 1
+for i = 1, #KEYS, 2 do held = math.min(held, holds(KEYS[i])) end
+if held ~= 1 then return held end
+
+local reply = {}
+for i = 2, #KEYS, 2 do
+  local record = raise(KEYS[i], ARGV[4 + i / 2], ARGV[3], ARGV[4])
+  if type(record) == 'table' then return record end
+  table.insert(reply, record)
+end
+return reply

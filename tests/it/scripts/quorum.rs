@@ -1,14 +1,19 @@
 //! A mutex on one node of a quorum.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::slice;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use proptest::prelude::*;
 use proptest::sample::Index;
 use redis::{RedisResult, Value};
 
-use super::{CLAIM, Check, LEASE, LIFE, Redis, connect, connect_to_listen, once, owner, run};
+use super::fences::{
+    Fences, HOUR, LEEWAY, MEMORY, ROUNDING, Unused, Used, check_raised, granted, more, raise,
+    raised, records, skew, used,
+};
+use super::{CLAIM, Check, LEASE, LIFE, Redis, code, connect, connect_to_listen, once, owner, run};
 use crate::support::{PATIENCE, Server, companions_of};
 
 const QUORUM_ACQUIRE: &str = script!(
@@ -19,27 +24,12 @@ const QUORUM_ACQUIRE: &str = script!(
     "quorum_fence.lua",
     "quorum_acquire.lua"
 );
-const QUORUM_RAISE: &str = script!(
-    "fence.lua",
-    "value.lua",
-    "quorum_fence.lua",
-    "quorum_raise.lua"
-);
 const QUORUM_RELEASE: &str = script!(
     "value.lua",
     "queue.lua",
     "quorum_turn.lua",
     "quorum_release.lua"
 );
-
-/// How long the record of the last fence is kept after that fence, in ms.
-const MEMORY: u64 = 600_000;
-/// How far a client's clock, and the end of the reserved fences, may be from the node's time, in µs.
-const LEEWAY: u64 = 1_000_000;
-/// One hour in µs.
-const HOUR: i64 = 3_600_000_000;
-/// How much the expiry of a key may differ from what was asked for, in ms.
-const ROUNDING: i64 = 2;
 
 const NAMES: [&str; 2] = ["a", "b"];
 /// The number of fences that each owner asks for.
@@ -64,21 +54,6 @@ enum Request {
     },
 }
 
-/// The fences that a release gives back.
-#[derive(Clone, Copy, Debug)]
-struct Unused {
-    /// The last fence that was used, or 0.
-    used: u64,
-    reserved: Fences,
-}
-
-/// The fences that a node reserved for an owner.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Fences {
-    first: u64,
-    last: u64,
-}
-
 impl Request {
     /// Sends the request to the mutex `name`.
     fn send(&self, redis: &mut Redis, name: &str) -> RedisResult<Value> {
@@ -87,21 +62,13 @@ impl Request {
                 let channel = if waits { "" } else { "-" };
                 send_acquire(redis, name, who, LEASE, clock, channel)
             }
-            Self::Raise { who, first } => {
-                let (me, first, count) = (owner(who), first.to_string(), COUNTS[who].to_string());
-                let args = [&*me, &first, &count, &MEMORY.to_string()];
-                redis.try_eval(QUORUM_RAISE, &[name], &args)
-            }
+            Self::Raise { who, first } => raise(redis, &[name], who, 0, COUNTS[who], &[first]),
             Self::Release {
                 who,
                 unused,
                 withdraws,
             } => {
-                let unused = unused.map_or_else(Default::default, |unused| {
-                    let Fences { first, last } = unused.reserved;
-                    [unused.used, last, first].map(|fence| fence.to_string())
-                });
-                let [used, last, first] = &unused;
+                let [used, last, first] = &Unused::arguments(unused);
                 let withdraws = if withdraws { "1" } else { "0" };
                 let (me, life) = (owner(who), LIFE.to_string());
                 let args = [&*me, used, last, first, &life, "0", withdraws];
@@ -131,49 +98,11 @@ fn send_acquire(
     redis.try_eval(QUORUM_ACQUIRE, &[name], &args)
 }
 
-/// Returns the server's time in µs.
-fn now(redis: &mut Redis) -> u64 {
-    let (seconds, micros): (u64, u64) = redis.ask(&["TIME"]);
-    seconds * 1_000_000 + micros
-}
-
-/// Returns the fences that a reply grants, and whether others wait. Returns `None` if another owner holds the mutex.
-fn granted(reply: &Value) -> Option<(Fences, bool)> {
-    let Value::Array(parts) = reply else {
-        panic!("{reply:?}");
-    };
-    match parts[..] {
-        [
-            Value::Int(first @ 1..),
-            Value::Int(last @ 1..),
-            Value::Int(others @ 0..=1),
-        ] => {
-            let [first, last] = [first, last].map(i64::cast_unsigned);
-            Some((Fences { first, last }, others == 1))
-        }
-        [Value::Int(0), Value::Int(_), Value::BulkString(_)] => None,
-        _ => panic!("{reply:?}"),
-    }
-}
-
-/// The difference between an owner's clock and the server's, in µs.
-#[derive(Clone, Copy, Debug)]
-struct Skew(i64);
-
-#[derive(Clone, Copy, Debug)]
-enum Used {
-    Nothing,
-    First,
-    Some,
-    All,
-    /// The owner has larger fences from another node than this node reserved.
-    Beyond,
-}
-
 #[derive(Clone, Debug)]
 enum Step {
     /// The owner asks. With `true` it waits, otherwise it tries.
-    Acquire(usize, bool, Skew),
+    /// Its clock differs from the server's by this number of µs.
+    Acquire(usize, bool, i64),
     /// Another node answered a fence that is larger by this number.
     Raise(usize, u64),
     /// The owner releases, and may give unused fences back.
@@ -189,25 +118,10 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let who = || 0..COUNTS.len();
-    let skew = prop::sample::select(vec![0, 200_000, -300_000, 5 * HOUR, -5 * HOUR]);
-    let more = prop_oneof![
-        9 => prop::sample::select(vec![0, 7, 77_000]),
-        1 => Just(HOUR.cast_unsigned()),
-    ];
-    let used = || {
-        let all = [
-            Used::Nothing,
-            Used::First,
-            Used::Some,
-            Used::All,
-            Used::Beyond,
-        ];
-        prop::option::weighted(0.8, prop::sample::select(all.to_vec()))
-    };
     prop_oneof![
-        9 => (who(), any::<bool>(), skew)
-            .prop_map(|(who, waits, skew)| Step::Acquire(who, waits, Skew(skew))),
-        3 => (who(), more).prop_map(|(who, more)| Step::Raise(who, more)),
+        9 => (who(), any::<bool>(), skew())
+            .prop_map(|(who, waits, skew)| Step::Acquire(who, waits, skew)),
+        3 => (who(), more()).prop_map(|(who, more)| Step::Raise(who, more)),
         5 => (who(), used()).prop_map(|(who, used)| Step::Release(who, used)),
         2 => (who(), used()).prop_map(|(who, used)| Step::Withdraw(who, used)),
         4 => any::<Index>().prop_map(Step::Repeat),
@@ -246,7 +160,7 @@ impl Model {
     /// Returns the request of a step, if the step is one.
     fn request(&self, step: &Step, now: u64) -> Option<Request> {
         Some(match *step {
-            Step::Acquire(who, waits, Skew(skew)) => Request::Acquire {
+            Step::Acquire(who, waits, skew) => Request::Acquire {
                 who,
                 waits,
                 clock: now.saturating_add_signed(skew),
@@ -264,17 +178,9 @@ impl Model {
     }
 
     fn release(&self, who: usize, used: Option<Used>, withdraws: bool) -> Request {
-        let unused = used.zip(self.reserved[who]).map(|(used, reserved)| {
-            let first = self.first_used[who];
-            let used = match used {
-                Used::Nothing => 0,
-                Used::First => first,
-                Used::Some => reserved.last.min(first + 3),
-                Used::All => reserved.last,
-                Used::Beyond => reserved.last + 5,
-            };
-            Unused { used, reserved }
-        });
+        let unused = used
+            .zip(self.reserved[who])
+            .map(|(used, reserved)| used.unused(reserved, self.first_used[who]));
         Request::Release {
             who,
             unused,
@@ -282,8 +188,8 @@ impl Model {
         }
     }
 
-    /// Applies a request to the model, and compares the reply. The node's time was between `before` and `after`.
-    fn answered(&mut self, request: &Request, reply: &Value, before: u64, after: u64) -> Check {
+    /// Applies a request to the model, and compares the reply. The node's time was in `time`.
+    fn answered(&mut self, request: &Request, reply: &Value, time: &RangeInclusive<u64>) -> Check {
         match *request {
             Request::Acquire { who, waits, clock } => {
                 let Some((fences, others)) = granted(reply) else {
@@ -300,7 +206,7 @@ impl Model {
                     self.holder = Some(who);
                     self.is_marked = others;
                 }
-                self.check_reserved(fences, COUNTS[who], clock, before, after)?;
+                fences.check(self.record, COUNTS[who], clock, time)?;
                 self.record = fences.last;
                 self.reserved[who] = Some(fences);
                 self.first_used[who] = fences.first;
@@ -318,18 +224,8 @@ impl Model {
             }
             Request::Raise { who, first } => match self.holder {
                 Some(holder) if holder == who => {
-                    let Value::Int(record) = *reply else {
-                        panic!("{reply:?}");
-                    };
-                    let record = record.cast_unsigned();
-                    let end = |now: u64| (first + COUNTS[who] - 1).min(first.max(now + LEEWAY));
-                    let wanted = self.record.max(end(before))..=self.record.max(end(after));
-                    prop_assert!(
-                        wanted.contains(&record),
-                        "{} is not in {:?}",
-                        record,
-                        wanted
-                    );
+                    let record = raised(reply)[0];
+                    check_raised(record, self.record, first, COUNTS[who], time)?;
                     self.record = record;
                     self.first_used[who] = self.first_used[who].max(first);
                 }
@@ -395,56 +291,16 @@ impl Model {
         Ok(())
     }
 
-    /// Checks fences that a node has reserved. `self.record` is the record before.
-    fn check_reserved(
-        &self,
-        fences: Fences,
-        count: u64,
-        clock: u64,
-        before: u64,
-        after: u64,
-    ) -> Check {
-        let first = |now: u64| (self.record + 1).max(clock.clamp(now - LEEWAY, now + LEEWAY));
-        let wanted = first(before)..=first(after);
-        prop_assert!(
-            wanted.contains(&fences.first),
-            "{:?} begins not in {:?}",
-            fences,
-            wanted
-        );
-        let last = |now: u64| {
-            (fences.first + count - 1)
-                .min(now + LEEWAY)
-                .max(fences.first)
-        };
-        let wanted = last(before)..=last(after);
-        prop_assert!(
-            wanted.contains(&fences.last),
-            "{:?} ends not in {:?}",
-            fences,
-            wanted
-        );
-        // The same as a rule: no reservation is more than LEEWAY ahead, unless the record was.
-        prop_assert!(
-            fences.last <= (after + LEEWAY).max(self.record + 1),
-            "{:?} is ahead",
-            fences
-        );
-        Ok(())
-    }
-
     fn give_back(&mut self, who: usize, unused: Option<Unused>) {
-        let Some(Unused { used, reserved }) = unused else {
+        let Some(unused) = unused else {
             return;
         };
+        let Unused { used, reserved } = unused;
         // Another node reserved the fences that this one did not.
         if used <= self.record && self.reserved[who] == Some(reserved) {
             self.floor = self.floor.max(used);
         }
-        let kept = used.max(reserved.first);
-        if self.record == reserved.last && kept < self.record {
-            self.record = kept;
-        }
+        self.record = unused.record_after(self.record);
     }
 
     fn leave(&mut self, who: usize) {
@@ -499,11 +355,10 @@ fn history(redis: &mut Redis, steps: &[(usize, Step)]) -> Check {
     let mut models = [Model::default(), Model::default()];
     for (index, step) in steps {
         let (name, model) = (NAMES[*index], &mut models[*index]);
-        let before = now(redis);
+        let before = redis.now_us();
         if let Some(request) = model.request(step, before) {
             let reply = request.must_send(redis, name);
-            let after = now(redis);
-            model.answered(&request, &reply, before, after)?;
+            model.answered(&request, &reply, &(before..=redis.now_us()))?;
             model.sent.push(request);
         }
         match *step {
@@ -534,7 +389,7 @@ fn a_quorums_mutexes_agree_with_their_model() {
 
 /// Sends an acquire for the mutex `a`, with the right clock.
 fn acquire(redis: &mut Redis, who: usize, waits: bool) -> Value {
-    let clock = now(redis);
+    let clock = redis.now_us();
     Request::Acquire { who, waits, clock }.must_send(redis, "a")
 }
 
@@ -563,37 +418,22 @@ fn withdraw(redis: &mut Redis, who: usize) -> Value {
     request.must_send(redis, "a")
 }
 
-/// Returns the record of the last fence of the mutex `a`.
-fn record(redis: &mut Redis) -> Option<u64> {
-    let [fence, _, _] = companions_of("a");
-    redis.ask(&["GET", &fence])
-}
-
-fn exists(redis: &mut Redis, key: &str) -> bool {
-    redis.ask(&["EXISTS", key])
-}
-
-fn code(reply: RedisResult<Value>) -> String {
-    let error = reply.expect_err("an error");
-    error.code().expect("it has a code").to_owned()
-}
-
 #[test]
 fn a_node_follows_a_wrong_clock_by_at_most_a_second() {
     for skew in [HOUR, -HOUR] {
         once(|redis| {
-            let before = now(redis);
+            let before = redis.now_us();
             let clock = before.saturating_add_signed(skew);
             let (who, waits) = (2, false);
             let reply = Request::Acquire { who, waits, clock }.must_send(redis, "a");
-            let after = now(redis);
+            let after = redis.now_us();
             let (fences, _) = granted(&reply).expect("it is free");
             let clamped = |now: u64| clock.clamp(now - LEEWAY, now + LEEWAY);
             assert!((clamped(before)..=clamped(after)).contains(&fences.first));
             let last = |now: u64| (now + LEEWAY).min(fences.first + COUNTS[who] - 1);
             let last = last(before).max(fences.first)..=last(after).max(fences.first);
             assert!(last.contains(&fences.last), "{fences:?}");
-            assert_eq!(record(redis), Some(fences.last));
+            assert_eq!(redis.record("a"), Some(fences.last));
             // The record is kept from now on, even if its fence is long ago.
             let [fence, _, _] = companions_of("a");
             let expiry: i64 = redis.ask(&["PEXPIRETIME", &fence]);
@@ -603,20 +443,15 @@ fn a_node_follows_a_wrong_clock_by_at_most_a_second() {
     }
 }
 
-/// A companion is a list, which no script of this crate writes.
 #[test]
 fn a_companion_of_another_type_blocks_an_acquire_and_no_release() {
     let companions = companions_of("a");
     let [fence, queue, _] = &companions;
-    let spoil = |redis: &mut Redis, key: &str| {
-        let () = redis.ask(&["DEL", key]);
-        let () = redis.ask(&["RPUSH", key, "x"]);
-    };
     for spoiled in &companions {
         // A free lock.
         once(|redis| {
-            spoil(redis, spoiled);
-            let clock = now(redis);
+            redis.spoil(spoiled);
+            let clock = redis.now_us();
             for waits in [false, true] {
                 let (who, name) = (1, "a");
                 let reply = Request::Acquire { who, waits, clock }.send(redis, name);
@@ -631,7 +466,7 @@ fn a_companion_of_another_type_blocks_an_acquire_and_no_release() {
             if spoiled == fence {
                 acquire(redis, 2, true);
             }
-            spoil(redis, spoiled);
+            redis.spoil(spoiled);
             let (who, first) = (1, fences.last);
             let raised = Request::Raise { who, first }.send(redis, "a");
             if spoiled == fence {
@@ -642,7 +477,7 @@ fn a_companion_of_another_type_blocks_an_acquire_and_no_release() {
                 let reply = Request::Acquire { who, waits, clock }.send(redis, "a");
                 assert_eq!(code(reply), "WRONGTYPE", "{spoiled}");
                 assert_eq!(redis.ask::<String>(&["GET", "a"]), owner(1), "it is marked");
-                assert!(spoiled == queue || !exists(redis, queue));
+                assert!(spoiled == queue || !redis.exists(queue));
             }
             let unused = Unused {
                 used: 0,
@@ -651,16 +486,16 @@ fn a_companion_of_another_type_blocks_an_acquire_and_no_release() {
             let released = if spoiled == fence { 3 } else { 1 };
             let reply = release(redis, 1, Some(unused));
             assert_eq!(reply, Value::Int(released), "{spoiled}");
-            assert!(!exists(redis, "a"));
+            assert!(!redis.exists("a"));
             assert_eq!(withdraw(redis, 2), Value::Int(0), "{spoiled}");
-            assert!(exists(redis, spoiled), "it is another client's");
+            assert!(redis.exists(spoiled), "it is another client's");
         });
         // A withdrawal of an owner that holds the lock.
         once(|redis| {
             acquire_free(redis, 1);
-            spoil(redis, spoiled);
+            redis.spoil(spoiled);
             assert_eq!(withdraw(redis, 1), Value::Int(1), "{spoiled}");
-            assert!(!exists(redis, "a"));
+            assert!(!redis.exists("a"));
         });
     }
 }
@@ -668,7 +503,7 @@ fn a_companion_of_another_type_blocks_an_acquire_and_no_release() {
 #[test]
 fn a_repeated_acquire_never_shortens_a_lease() {
     once(|redis| {
-        let clock = now(redis);
+        let clock = redis.now_us();
         let ask = |redis: &mut Redis, lease| {
             let reply = send_acquire(redis, "a", 1, lease, clock, "-").expect("Redis replies");
             let (_, others) = granted(&reply).expect("it is free, or this owner's");
@@ -698,7 +533,7 @@ fn fences_are_not_given_back_after_another_owner_has_reserved() {
         let newest = acquire_free(redis, 1);
         let unused = Unused { used: 0, reserved };
         assert_eq!(release(redis, 1, Some(unused)), Value::Int(1));
-        assert_eq!(record(redis), Some(newest.last));
+        assert_eq!(redis.record("a"), Some(newest.last));
         let next = acquire_free(redis, 3);
         assert!(next.first > others.last);
     });
@@ -710,7 +545,7 @@ fn fences_are_not_given_back_after_another_owner_has_reserved() {
 fn late_copies_of_an_owners_requests_never_lower_the_record() {
     once(|redis| {
         let (who, waits, withdraws) = (1, false, false);
-        let clock = now(redis) + LEEWAY / 2;
+        let clock = redis.now_us() + LEEWAY / 2;
         let acquire = Request::Acquire { who, waits, clock };
         let (reserved, _) = granted(&acquire.must_send(redis, "a")).expect("it is free");
         let first = reserved.first + 7;
@@ -723,15 +558,15 @@ fn late_copies_of_an_owners_requests_never_lower_the_record() {
         };
         release.must_send(redis, "a");
         // The record is not the end that the release names, so nothing is given back.
-        assert_eq!(raised, Value::Int((first + COUNTS[who] - 1).cast_signed()));
-        assert_eq!(record(redis), Some(first + COUNTS[who] - 1));
+        assert_eq!(raised, records(&[first + COUNTS[who] - 1]));
+        assert_eq!(redis.record("a"), Some(first + COUNTS[who] - 1));
 
         let other = acquire_free(redis, 0);
         let () = redis.ask(&["DEL", "a"]);
         for request in [acquire, raise, release] {
             request.must_send(redis, "a");
         }
-        assert!(record(redis) > Some(other.first));
+        assert!(redis.record("a") > Some(other.first));
     });
 }
 
@@ -741,16 +576,16 @@ fn unused_fences_are_given_back() {
         let reserved = acquire_free(redis, 2);
         let used = reserved.first + 3;
         release(redis, 2, Some(Unused { used, reserved }));
-        assert_eq!(record(redis), Some(used));
+        assert_eq!(redis.record("a"), Some(used));
         // The first fence was answered, so it is not given back.
         let reserved = acquire_free(redis, 2);
         release(redis, 2, Some(Unused { used: 0, reserved }));
-        assert_eq!(record(redis), Some(reserved.first));
+        assert_eq!(redis.record("a"), Some(reserved.first));
         // Another node answered more.
         let reserved = acquire_free(redis, 2);
         let used = reserved.last + 1;
         release(redis, 2, Some(Unused { used, reserved }));
-        assert_eq!(record(redis), Some(reserved.last));
+        assert_eq!(redis.record("a"), Some(reserved.last));
     });
 }
 
@@ -762,13 +597,13 @@ fn a_raise_for_an_owner_that_is_gone_changes_nothing() {
         let raise = Request::Raise { who, first };
         release(redis, 1, None);
         assert_eq!(raise.must_send(redis, "a"), Value::Int(0));
-        assert_eq!(record(redis), Some(fences.last));
+        assert_eq!(redis.record("a"), Some(fences.last));
 
         let others = acquire_free(redis, 2);
         let first = others.last + 1;
         let raise = Request::Raise { who, first };
         assert_eq!(raise.must_send(redis, "a"), Value::Int(-1));
-        assert_eq!(record(redis), Some(others.last));
+        assert_eq!(redis.record("a"), Some(others.last));
         // For the holder it raises the record, and never lowers it.
         let who = 2;
         for (first, last) in [
@@ -777,8 +612,8 @@ fn a_raise_for_an_owner_that_is_gone_changes_nothing() {
             (first, first + 5 + COUNTS[who] - 1),
         ] {
             let reply = Request::Raise { who, first }.must_send(redis, "a");
-            assert_eq!(reply, Value::Int(last.cast_signed()));
-            assert_eq!(record(redis), Some(last));
+            assert_eq!(reply, records(&[last]));
+            assert_eq!(redis.record("a"), Some(last));
         }
     });
 }
@@ -795,7 +630,7 @@ fn a_release_wakes_the_first_live_waiter_and_does_not_give_it_the_lock() {
         let owner: String = message.get_payload().expect("text");
         (message.get_channel_name().to_owned(), owner)
     };
-    let clock = now(&mut redis);
+    let clock = redis.now_us();
     // The process of the first waiter is gone: its channel has no subscriber.
     for (who, channel) in ["-", "first", "second", "third"].into_iter().enumerate() {
         let reply = send_acquire(&mut redis, "a", who, LEASE, clock, channel);
@@ -809,13 +644,13 @@ fn a_release_wakes_the_first_live_waiter_and_does_not_give_it_the_lock() {
     };
     assert_eq!(end(&mut redis, 0, "0"), Value::Int(3));
     assert_eq!(heard(), ("second".to_owned(), owner(2)));
-    assert!(!exists(&mut redis, "a"), "it was given to a waiter");
+    assert!(!redis.exists("a"), "it was given to a waiter");
     assert_eq!(redis.queue("a"), [owner(2), owner(3)]);
     // A copy of the release wakes no waiter. The waiter that was woken gives up.
     assert_eq!(end(&mut redis, 0, "0"), Value::Int(0));
     assert_eq!(end(&mut redis, 2, "1"), Value::Int(0));
     assert_eq!(heard(), ("third".to_owned(), owner(3)));
-    assert!(!exists(&mut redis, "a"), "it was given to a waiter");
+    assert!(!redis.exists("a"), "it was given to a waiter");
     assert_eq!(redis.queue("a"), [owner(3)]);
     // Until its turn is over, only the waiter that was woken last gets the free lock. Then anybody gets it.
     let turn_of = |reply: &Value| match reply {
@@ -832,10 +667,6 @@ fn a_release_wakes_the_first_live_waiter_and_does_not_give_it_the_lock() {
         assert!(begun.elapsed() < PATIENCE, "the turn does not end");
         reply = acquire(&mut redis, 1, false);
     }
-    assert!(
-        begun.elapsed() >= Duration::from_millis(50),
-        "there was no turn"
-    );
     assert!(matches!(granted(&reply), Some((_, true))));
     assert_eq!(redis.ask::<String>(&["GET", "a"]), owner(1) + "!");
 }
@@ -848,16 +679,26 @@ fn a_waiter_has_its_turn_once_for_each_release() {
     let mut hearing = hearing.as_pubsub();
     hearing.subscribe("channel").expect("subscribed");
     let life = LIFE.to_string();
+    let begun = Instant::now();
     let end = |redis: &mut Redis, who| {
         let args = [&*owner(who), "", "", "", &life, "1", "0"];
         redis.eval(QUORUM_RELEASE, &["a"], &args)
     };
-    for _ in 0..2 {
+    let mut refused = 0;
+    // If the machine stalls, the turn is over before the other owner asks.
+    while refused < 2 {
+        assert!(begun.elapsed() < PATIENCE, "there is no turn");
         acquire_free(&mut redis, 0);
         let clock = now(&mut redis);
         let reply = send_acquire(&mut redis, "a", 1, LEASE, clock, "channel");
         assert!(granted(&reply.expect("Redis replies")).is_none());
         assert_eq!(end(&mut redis, 0), Value::Int(3));
+        let other = acquire(&mut redis, 2, false);
+        if granted(&other).is_some() {
+            assert_eq!(end(&mut redis, 2), Value::Int(3));
+        } else {
+            refused += 1;
+        }
         // The waiter gets it, whatever the time. After that no turn is left over for the next release.
         let reply = acquire(&mut redis, 1, false);
         assert!(matches!(granted(&reply), Some((_, false))));
@@ -872,20 +713,16 @@ fn a_missing_right_leaves_no_lock_behind() {
         for command in [
             "time", "get", "set", "zscore", "hget", "zcard", "zrem", "hdel",
         ] {
-            let () = redis.ask(&["AUTH", "default", ""]);
             let () = redis.ask(&["FLUSHALL"]);
             acquire_free(redis, 1);
             acquire(redis, 2, true);
-            let clock = now(redis);
+            let clock = redis.now_us();
             let () = redis.ask(&["DEL", "a"]);
-            let denied = format!("-{command}");
-            let user = ["reset", "on", "nopass", "~*", "&*", "+@all", &denied];
-            let () = redis.ask(&[&["ACL", "SETUSER", "limited"][..], &user].concat());
-            let () = redis.ask(&["AUTH", "limited", ""]);
             let (who, waits) = (2, true);
-            let reply = Request::Acquire { who, waits, clock }.send(redis, "a");
+            let request = Request::Acquire { who, waits, clock };
+            let reply = redis.without(command, |redis| request.send(redis, "a"));
             assert!(reply.is_err(), "{command} is not used");
-            assert!(!exists(redis, "a"), "{command}");
+            assert!(!redis.exists("a"), "{command}");
         }
     });
 }
@@ -896,16 +733,16 @@ fn full_memory_rejects_an_acquire_and_no_release() {
         let reserved = acquire_free(redis, 2);
         acquire(redis, 1, true);
         let () = redis.ask(&["CONFIG", "SET", "maxmemory", "1"]);
-        let clock = now(redis);
+        let clock = redis.now_us();
         for (who, name) in [(1, "b"), (2, "a"), (3, "a")] {
             let waits = true;
             let reply = Request::Acquire { who, waits, clock }.send(redis, name);
             assert_eq!(code(reply), "OOM", "{name}");
         }
-        assert!(!exists(redis, "b"));
+        assert!(!redis.exists("b"));
         assert_eq!(redis.queue("a"), [owner(1)]);
         let unused = Unused { used: 0, reserved };
         assert_eq!(release(redis, 2, Some(unused)), Value::Int(3));
-        assert!(!exists(redis, "a"));
+        assert!(!redis.exists("a"));
     });
 }
