@@ -27,6 +27,7 @@ macro_rules! script {
 mod fences;
 mod mutexes;
 mod quorum;
+mod quorum_owners;
 mod shares;
 
 type Check = Result<(), TestCaseError>;
@@ -125,6 +126,49 @@ impl Redis {
     }
 }
 
+/// A connection that listens to channels.
+struct Listener(Connection);
+
+impl Listener {
+    /// A message on this channel ends the messages of a request.
+    const END: &str = "end";
+
+    /// Listens to all channels.
+    fn new(server: &Server) -> Self {
+        let mut connection = connect_to_listen(server);
+        let subscribe = redis::cmd("PSUBSCRIBE").arg("*").get_packed_command();
+        let sent = connection.send_packed_command(&subscribe);
+        sent.expect("Redis is there");
+        connection.recv_response().expect("subscribed");
+        Self(connection)
+    }
+
+    /// Returns the messages since the last call, each with its channel.
+    fn messages(&mut self, redis: &mut Redis) -> Vec<(String, String)> {
+        let () = redis.ask(&["PUBLISH", Self::END, ""]);
+        let mut messages = Vec::new();
+        loop {
+            let push = self.0.recv_response().expect("a message");
+            let message = redis::Msg::from_value(&push).expect("a message");
+            let channel = message.get_channel_name().to_owned();
+            if channel == Self::END {
+                return messages;
+            }
+            messages.push((channel, message.get_payload().expect("text")));
+        }
+    }
+}
+
+/// Returns the channel on which a waiter listens.
+fn channel(who: usize) -> String {
+    format!("channel-{who}")
+}
+
+/// Returns the message that wakes a waiter, with its channel.
+fn hint(who: usize) -> (String, String) {
+    (channel(who), owner(who))
+}
+
 /// Returns the code of an error.
 fn code(reply: RedisResult<Value>) -> String {
     let error = reply.expect_err("an error");
@@ -160,6 +204,13 @@ fn run<T: std::fmt::Debug>(
 fn once(check: impl FnOnce(&mut Redis)) {
     let server = Server::start();
     check(&mut Redis(connect(&server)));
+}
+
+/// Runs one history on its own server, with a listener to all channels.
+fn once_heard(check: impl FnOnce(&mut Redis, &mut Listener)) {
+    let server = Server::start();
+    let mut listener = Listener::new(&server);
+    check(&mut Redis(connect(&server)), &mut listener);
 }
 
 fn owner(who: usize) -> String {

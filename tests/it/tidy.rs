@@ -337,7 +337,7 @@ fn missing(path: &str, text: &str) -> Vec<&'static str> {
     let wanted: &[_] = match file {
         // Parts of several scripts.
         "fence.lua" | "value.lua" | "queue.lua" | "gap.lua" | "share.lua" | "quorum_fence.lua"
-        | "quorum_turn.lua" => &["-- Shared: "],
+        | "quorum_share.lua" | "quorum_turn.lua" => &["-- Shared: "],
         // The second half of other scripts.
         "mutex_acquire.lua" => &["KEYS, ARGV and reply as in mutex_acquire_free.lua"],
         _ => &["KEYS", "ARGV", "Reply", "dempotent because"],

@@ -22,11 +22,8 @@ local function drop(member)
   return true
 end
 
--- Reads the lock, and ends expired leases. Returns an error if the sorted set is no lock. The script fails here, before
--- other writes, if a key has another type or the caller may not read the queue.
-local function open()
-  redis.call('ZRANGE', queue, 0, 0)
-  redis.call('HLEN', waiters)
+-- Reads the lock, and ends expired leases. Returns an error if the sorted set is no lock.
+local function open_lock()
   now = now_ms()
   local stored = redis.call('ZSCORE', lock, '=of')
   if not stored and redis.call('EXISTS', lock) == 1 then
@@ -37,6 +34,14 @@ local function open()
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', lock, 0, now)) do
     has_expired = drop(member)
   end
+end
+
+-- Does the same as open_lock, for a script that needs the queue. The script fails here, before other writes, if a key
+-- has another type or the caller may not read the queue.
+local function open()
+  redis.call('ZRANGE', queue, 0, 0)
+  redis.call('HLEN', waiters)
+  return open_lock()
 end
 
 local function fits(units)
