@@ -28,6 +28,7 @@ mod fences;
 mod mutexes;
 mod quorum;
 mod quorum_owners;
+mod quorum_shares;
 mod shares;
 
 type Check = Result<(), TestCaseError>;
@@ -135,11 +136,22 @@ impl Listener {
 
     /// Listens to all channels.
     fn new(server: &Server) -> Self {
+        Self::to(server, &["*"])
+    }
+
+    /// Listens to one channel only.
+    fn to_one(server: &Server, channel: &str) -> Self {
+        Self::to(server, &[channel, Self::END])
+    }
+
+    fn to(server: &Server, patterns: &[&str]) -> Self {
         let mut connection = connect_to_listen(server);
-        let subscribe = redis::cmd("PSUBSCRIBE").arg("*").get_packed_command();
-        let sent = connection.send_packed_command(&subscribe);
-        sent.expect("Redis is there");
-        connection.recv_response().expect("subscribed");
+        for pattern in patterns {
+            let subscribe = redis::cmd("PSUBSCRIBE").arg(pattern).get_packed_command();
+            let sent = connection.send_packed_command(&subscribe);
+            sent.expect("Redis is there");
+            connection.recv_response().expect("subscribed");
+        }
         Self(connection)
     }
 
@@ -179,10 +191,31 @@ fn code(reply: RedisResult<Value>) -> String {
 fn run<T: std::fmt::Debug>(
     cases: u32,
     histories: impl Strategy<Value = T>,
-    mut check: impl FnMut(&mut Redis, T) -> Check,
+    check: impl FnMut(&mut Redis, T) -> Check,
+) {
+    run_on(&Server::start(), cases, histories, check);
+}
+
+/// Does the same with a listener to all channels.
+fn run_heard<T: std::fmt::Debug>(
+    cases: u32,
+    histories: impl Strategy<Value = T>,
+    mut check: impl FnMut(&mut Redis, &mut Listener, T) -> Check,
 ) {
     let server = Server::start();
-    let redis = std::cell::RefCell::new(Redis(connect(&server)));
+    let mut listener = Listener::new(&server);
+    run_on(&server, cases, histories, |redis, history| {
+        check(redis, &mut listener, history)
+    });
+}
+
+fn run_on<T: std::fmt::Debug>(
+    server: &Server,
+    cases: u32,
+    histories: impl Strategy<Value = T>,
+    mut check: impl FnMut(&mut Redis, T) -> Check,
+) {
+    let redis = std::cell::RefCell::new(Redis(connect(server)));
     let check = std::cell::RefCell::new(&mut check);
     let config = ProptestConfig {
         failure_persistence: None,

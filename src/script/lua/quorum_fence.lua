@@ -42,6 +42,16 @@ local function reserve(key, count, memory, clock)
   return first, last
 end
 
+-- Returns the fences of a reader, which reserves none: its first and last fence are the record. If Redis has forgotten
+-- the record, it reserves one fence. That is between the last writer's and the next writer's. Returns an error as a
+-- table.
+local function fences_of_reader(key, memory, clock)
+  local now, last = now_and_last(key)
+  if type(now) == 'table' then return now end
+  if last > 0 then return last, last end
+  return reserve(key, 1, memory, clock)
+end
+
 -- Raises the record to the end of the `count` fences from `first` on. That end is at most LEEWAY from now, but at least
 -- `first`. Returns the record, which may have been higher. Returns an error as a table.
 local function raise(key, first, count, memory)

@@ -135,6 +135,19 @@ pub(super) fn granted(reply: &Value) -> Option<(Fences, bool)> {
     }
 }
 
+/// Returns the time to live and the owner of the lease that a reply names.
+pub(super) fn held(reply: &Value) -> (i64, String) {
+    match reply {
+        Value::Array(parts) => match &parts[..] {
+            [Value::Int(0), Value::Int(ttl), Value::BulkString(holder)] => {
+                (*ttl, String::from_utf8_lossy(holder).into_owned())
+            }
+            _ => panic!("{reply:?}"),
+        },
+        _ => panic!("{reply:?}"),
+    }
+}
+
 /// The fences that a release gives back.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unused {

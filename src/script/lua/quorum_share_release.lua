@@ -1,0 +1,38 @@
+-- Releases a reader-writer lock on one node of a quorum, and wakes the first live waiters. value.lua, queue.lua,
+-- share.lua and quorum_share.lua come before.
+--
+-- KEYS  1 lock  2 fence  3 queue  4 waiters
+-- ARGV  1 to 7 as in quorum_release.lua (a reader has no fences to give back)  8 units: 1 for a reader, ALL for a writer
+-- Reply 1 released  3 released, and at least one waiter woken  0 the owner held none
+-- Idempotent because it ends this owner's lease and no other. A withdrawal also removes the owner from the queue, and
+-- wakes waiters: to be woken twice does no harm.
+lock, queue, waiters, life, counts_subscribers = KEYS[1], KEYS[3], KEYS[4], ARGV[5], ARGV[6]
+local owner, is_withdrawal = ARGV[1], ARGV[7] == '1'
+local refused = open_lock()
+if refused then return refused end
+-- Without a lease, no key says how many units the lock has.
+if total == 0 then total = ALL end
+
+local released = drop(ARGV[8] .. ' ' .. owner)
+if released and ARGV[2] ~= '' then
+  -- The record stays at this node's reply at least, as in quorum_release.lua.
+  local kept = math.max(tonumber(ARGV[2]), tonumber(ARGV[4]))
+  if kept < tonumber(ARGV[3]) then give_back(KEYS[2], string.format('%.0f', kept), ARGV[3]) end
+end
+if released or has_expired then
+  close()
+elseif not is_withdrawal then
+  return 0
+end
+
+local function update_queue()
+  if is_withdrawal then leave(owner) end
+  -- If the units were free before, this owner may be the only one that was woken. The head of the queue now asks in its
+  -- place.
+  return wake_first()
+end
+
+local ok, is_woken, failure = ignore_wrong_type(update_queue)
+-- The units are released, so an error of the queue would mislead the caller.
+if released then return ok and is_woken and 3 or 1 end
+return failure or 0
