@@ -27,6 +27,7 @@ macro_rules! script {
 mod fences;
 mod mutexes;
 mod quorum;
+mod quorum_multi;
 mod quorum_owners;
 mod quorum_shares;
 mod shares;

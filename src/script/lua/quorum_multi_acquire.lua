@@ -1,0 +1,84 @@
+-- Acquires several mutexes on one node of a quorum, all or none. fence.lua, value.lua, queue.lua and quorum_fence.lua
+-- come before.
+--
+-- KEYS  for each, in the order of their names: lock, fence, queue, waiters
+-- ARGV  1 to 9 as in quorum_acquire.lua (3 is '1')
+-- Reply {fence of the first, …, 1 if others wait for one of them, else 0}  this node grants
+--       {0, ttl ms (PTTL), holder}     held: the first held name has this holder
+-- Idempotent because the owner is unique to the attempt: a repeat finds it as the holder, and grants again with higher
+-- fences. It never shortens a lease. A repeat that finds a name held finds the owner's place in the queue.
+--
+-- A set joins the queue of the first held name, and of no other. Until all names are free or its own, it holds none of
+-- them, and each caller that finds one of them free gets it. So no two sets each keep a name that the other waits for.
+local owner, lease = ARGV[1], ARGV[2]
+life, counts_subscribers = ARGV[8], ARGV[9]
+
+-- Makes `queue` and `waiters` those of one lock, and returns its key. `i` is the index of that key in KEYS.
+local function at(i)
+  queue, waiters = KEYS[i + 2], KEYS[i + 3]
+  return KEYS[i]
+end
+
+-- The reads come first, so that a key of another type ends the script before it writes anything.
+local names, first_held = {}, nil
+for i = 1, #KEYS, 4 do
+  local value = value_of(at(i), redis.call)
+  redis.call('GET', KEYS[i + 1])
+  local name = {
+    value = value,
+    is_holder = value == owner or value == owner .. MARK,
+    ticket = redis.call('ZSCORE', queue, owner),
+    has_record = redis.call('HGET', waiters, owner),
+    waiting = redis.call('ZCARD', queue),
+  }
+  if value and not name.is_holder then first_held = first_held or i end
+  names[i] = name
+end
+
+-- Takes the owner out of the queue of a name.
+local function leave_queue(i)
+  at(i)
+  if names[i].ticket or names[i].has_record then leave(owner) end
+end
+
+if first_held then
+  for i = 1, #KEYS, 4 do
+    local name = names[i]
+    if i ~= first_held then
+      leave_queue(i)
+      if name.is_holder then redis.call('DEL', KEYS[i]) end
+      -- If the name was free, this owner may be the only one that was woken. The head of the queue now asks in its
+      -- place.
+      if name.is_holder or name.ticket and not name.value then wake_head() end
+    end
+  end
+  local lock, value = at(first_held), names[first_held].value
+  if ARGV[6] ~= '-' then
+    join(owner, ARGV[7], '1/1', ARGV[6])
+    if is_ours(value) and not is_marked(value) then redis.pcall('APPEND', lock, MARK) end
+  end
+  return {0, redis.call('PTTL', lock), owner_in(value)}
+end
+
+-- The records come first, so that full memory ends the script before it writes anything else. The locks come last, so
+-- that no failure leaves a lock that was not granted.
+local reply, contended = {}, 0
+for i = 1, #KEYS, 4 do
+  local fence = reserve(KEYS[i + 1], '1', ARGV[4], ARGV[5])
+  if type(fence) == 'table' then return fence end
+  table.insert(reply, fence)
+  leave_queue(i)
+end
+for i = 1, #KEYS, 4 do
+  local lock, name = KEYS[i], names[i]
+  local has_others = name.waiting - (name.ticket and 1 or 0) > 0
+  if has_others then contended = 1 end
+  if not name.is_holder then
+    redis.call('SET', lock, has_others and owner .. MARK or owner, 'PX', lease)
+  elseif redis.call('PTTL', lock) < tonumber(lease) then
+    -- PEXPIRE and not SET, because SET would remove the mark.
+    redis.call('PEXPIRE', lock, lease)
+  end
+end
+table.insert(reply, contended)
+return reply
