@@ -83,6 +83,9 @@ pub struct Holder {
     pub ttl: Option<Duration>,
     /// The part of the lock that the holder has.
     pub mode: Mode,
+    /// The addresses of the nodes of a [quorum](LockManager::quorum) that name this holder. A holder that fewer than a
+    /// majority of the nodes name does not have the lock, or is about to lose it. Empty for a single server.
+    pub nodes: Vec<Arc<str>>,
 }
 
 impl LockInfo {
@@ -106,6 +109,7 @@ impl LockInfo {
                 fence: seen.fence.filter(|_| has_fence),
                 ttl: holder.ttl,
                 mode,
+                nodes: holder.nodes,
             }
         });
         Self {

@@ -105,8 +105,8 @@ pub(crate) struct Settings {
     pub(crate) node_timeout: Duration,
     /// `None` means as long as the lease.
     pub(crate) restart_delay: Option<Duration>,
-    /// The longest lease of a handle, and of an extension.
-    pub(crate) longest_lease: Duration,
+    /// The longest lease that a quorum can ask its nodes for. `None` means that there is no limit but that of all leases.
+    pub(crate) longest_vote: Option<Duration>,
     pub(crate) pool_size: u32,
     pub(crate) background_release: bool,
     pub(crate) replicas: u32,
@@ -137,7 +137,7 @@ impl Default for Settings {
             fence_memory: Duration::from_secs(10 * 60),
             node_timeout: Duration::from_millis(200),
             restart_delay: None,
-            longest_lease: MAX_LEASE,
+            longest_vote: None,
             pool_size: 10,
             background_release: false,
             replicas: 0,
@@ -166,29 +166,35 @@ impl Settings {
             return Err(Error::config("poller_gap", reason));
         }
         if !self.restart_delay().is_zero() {
-            self.longest_lease = self.restart_delay();
+            self.longest_vote = Some(self.restart_delay());
         }
-        self.check_lease("lease", self.options.lease)
+        self.check_lease("lease", self.options.lease, self.options.lease)?;
+        self.check_lease("min_hold", self.options.min_hold, self.options.min_hold)
     }
 
-    /// Checks the length of a lease or an extension against the longest one of this manager.
+    /// Checks the length of a lease or an extension: `named` is what the caller asked for, `sent` what Redis is asked for.
     ///
     /// # Errors
     ///
     /// [`Error::Config`] with the name of the `option`.
-    pub(crate) fn check_lease(&self, option: &'static str, lease: Duration) -> Result<()> {
-        if lease <= self.longest_lease {
-            return Ok(());
+    pub(crate) fn check_lease(
+        &self,
+        option: &'static str,
+        named: Duration,
+        sent: Duration,
+    ) -> Result<()> {
+        if named > MAX_LEASE {
+            return Err(Error::config(option, "it is longer than 24 h"));
         }
-        let reason = if self.longest_lease == MAX_LEASE {
-            "it is longer than 24 h".to_owned()
-        } else {
-            format!(
-                "{lease:?} is longer than the `restart_delay` of the quorum, {:?}",
-                self.longest_lease
-            )
-        };
-        Err(Error::config(option, reason))
+        match self.longest_vote {
+            Some(longest) if sent > longest => {
+                let reason = format!(
+                    "{named:?} is too long for the `restart_delay` of the quorum, {longest:?}"
+                );
+                Err(Error::config(option, reason))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns for how long a node of a quorum must have been up before it may vote.

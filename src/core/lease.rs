@@ -247,6 +247,17 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_votes_of_a_quorum_move_the_deadline_both_ways_and_revive_nothing() {
+        let cell = AtomicLease::new(at(100));
+        cell.move_to(at(10), at(200));
+        assert_eq!(cell.deadline(), Some(at(200)));
+        cell.move_to(at(20), at(60));
+        assert_eq!(cell.deadline(), Some(at(60)));
+        cell.move_to(at(60), at(300));
+        assert_eq!(cell.status(at(0)), LeaseStatus::Lost(LostCause::Expired));
+    }
+
     #[derive(Clone, Debug)]
     enum Act {
         Look,

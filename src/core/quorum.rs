@@ -60,9 +60,9 @@ pub(crate) enum Verdict {
         holder: Arc<str>,
         ttl: Option<Duration>,
     },
-    /// It is held at so many nodes that nobody else can get a majority, but no holder that was named can have one.
+    /// A majority voted, but nobody that is known to hold it can have one.
     Split,
-    /// Nodes that did not vote could have changed the result.
+    /// Less than a majority voted.
     TooFew,
 }
 
@@ -83,8 +83,12 @@ pub(crate) fn verdict(votes: &[Option<Vote>]) -> Verdict {
     let silent = nodes - granted - holders.len();
     // How many nodes must let go before a majority can be free.
     let in_the_way = (holders.len() + needed).saturating_sub(nodes);
-    if granted + holders.len() < needed || in_the_way == 0 {
+    if granted + holders.len() < needed {
         return Verdict::TooFew;
+    }
+    // The nodes that did not vote could have been enough.
+    if in_the_way == 0 {
+        return Verdict::Split;
     }
     let nodes_of = |one: &str| holders.iter().filter(|(other, _)| &***other == one).count();
     let leading = holders
@@ -210,8 +214,8 @@ mod tests {
         for (said, expected) in [
             (["+", "+", "+", "-", "-"], Verdict::Granted),
             (["+", "+", "-", "-", "-"], Verdict::TooFew),
-            // Two nodes that did not vote would be enough.
-            (["+", "+", "a1", "-", "-"], Verdict::TooFew),
+            // Two nodes that did not vote would be enough, for either.
+            (["+", "+", "a1", "-", "-"], Verdict::Split),
             (["a1", "a2", "-", "-", "-"], Verdict::TooFew),
             (["a3", "a1", "a2", "+", "+"], held_by("a", 1)),
             (["a3", "a1", "a2", "+", "-"], held_by("a", 1)),
@@ -310,12 +314,13 @@ mod tests {
             let most = [2, 3, 4].map(count).into_iter().max().unwrap_or(0);
             match verdict(&votes) {
                 Verdict::Granted => prop_assert!(count(1) >= needed),
-                Verdict::TooFew => prop_assert!(silent > 0 && count(1) < needed),
+                Verdict::TooFew => prop_assert!(kinds.len() - silent < needed),
                 Verdict::Held { .. } => {
                     prop_assert!(most + silent >= needed && count(1) + silent < needed);
                 }
                 Verdict::Split => {
-                    prop_assert!(most + silent < needed && count(1) + silent < needed);
+                    prop_assert!(kinds.len() - silent >= needed && count(1) < needed);
+                    prop_assert!(most + silent < needed || count(1) + silent >= needed);
                 }
             }
         }

@@ -111,14 +111,27 @@ pub(crate) struct SeenHolder {
     /// How long the lease still lasts; `None` if the key has no time to live.
     pub(crate) ttl: Option<Duration>,
     pub(crate) units: u32,
+    /// The addresses of the nodes of a quorum that name this holder.
+    pub(crate) nodes: Vec<Arc<str>>,
 }
 
-/// The place where a scan continues: the cursor of its node.
+/// The place where a scan continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cursor(pub(crate) u64);
+pub(crate) struct Cursor {
+    /// The node that is scanned.
+    pub(crate) node: u32,
+    /// How many nodes before it have failed.
+    pub(crate) failed: u32,
+    /// The node's own cursor.
+    pub(crate) at: u64,
+}
 
 impl Cursor {
-    pub(crate) const START: Self = Self(0);
+    pub(crate) const START: Self = Self {
+        node: 0,
+        failed: 0,
+        at: 0,
+    };
 }
 
 impl Renewed {

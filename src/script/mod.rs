@@ -90,7 +90,7 @@ pub(crate) fn decode(request: &Request<'_>, value: Value) -> Result<Reply, Failu
         (Request::Inspect { keys, named }, value) => {
             operators::inspected(keys.len(), *named, value)
         }
-        (Request::Scan { .. }, value) => operators::page(value),
+        (Request::Scan { from, .. }, value) => operators::page(*from, value),
         (Request::ForceRelease { .. }, Value::Int(1)) => Some(Reply::Released),
         (Request::ForceRelease { .. }, Value::Int(0)) => Some(Reply::NotOwner(Gone::Removed)),
         (Request::Ping | Request::ForceRelease { .. }, _) => None,

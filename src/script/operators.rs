@@ -63,6 +63,7 @@ fn one(value: Value) -> Option<Seen> {
             owner: String::from_utf8_lossy(owner).into_owned(),
             ttl: u64::try_from(*ttl_ms).ok().map(Duration::from_millis),
             units: u32::try_from(*units).ok()?,
+            nodes: Vec::new(),
         }),
         _ => None,
     };
@@ -77,7 +78,7 @@ fn one(value: Value) -> Option<Seen> {
 pub(super) fn scan(from: Cursor, prefix: &str, pattern: &str) -> redis::Cmd {
     let mut command = redis::cmd("SCAN");
     command
-        .arg(from.0)
+        .arg(from.at)
         .arg("MATCH")
         .arg(pattern_of(prefix, pattern));
     command.arg("COUNT").arg(PAGE);
@@ -96,7 +97,8 @@ fn pattern_of(prefix: &str, pattern: &str) -> String {
     whole + pattern
 }
 
-pub(super) fn page(value: Value) -> Option<Reply> {
+/// Reads the answer to a scan that began at `from`.
+pub(super) fn page(from: Cursor, value: Value) -> Option<Reply> {
     let Value::Array(parts) = value else {
         return None;
     };
@@ -111,7 +113,7 @@ pub(super) fn page(value: Value) -> Option<Reply> {
     };
     Some(Reply::Page {
         keys: keys.into_iter().map(key).collect::<Option<_>>()?,
-        next: (cursor != 0).then_some(Cursor(cursor)),
+        next: (cursor != 0).then_some(Cursor { at: cursor, ..from }),
     })
 }
 
@@ -160,7 +162,7 @@ mod tests {
             Value::Array(vec![text("0")]),
             Value::Okay,
         ] {
-            assert_eq!(page(bad.clone()), None, "{bad:?}");
+            assert_eq!(page(Cursor::START, bad.clone()), None, "{bad:?}");
         }
     }
 

@@ -11,11 +11,20 @@ use smallvec::SmallVec;
 use super::reply;
 use super::script_settings::{ScriptSettings, ms};
 use super::text::{
-    KEEP, QUORUM_ACQUIRE, QUORUM_RAISE, QUORUM_RELEASE, RENEW, ScriptRef, of_waiters,
+    KEEP, QUORUM_ACQUIRE, QUORUM_ADOPT, QUORUM_FORCE_RELEASE, QUORUM_MULTI_ACQUIRE,
+    QUORUM_MULTI_RELEASE, QUORUM_RAISE, QUORUM_RELEASE, QUORUM_SHARE_ACQUIRE, QUORUM_SHARE_RELEASE,
+    RENEW, Script, ScriptRef, of_waiters,
 };
-use crate::core::quorum::{Reserved, Vote};
-use crate::message::{Ask, Gone, Reply};
-use crate::name::{Companion, LARGEST_FENCE, LockKey};
+use crate::core::quorum::{Reserved, ReservedByName, Vote};
+use crate::message::{Adopt, Ask, Gone, LockKind, Reply};
+use crate::name::{BROKEN, Companion, LARGEST_FENCE, LockKey, Target};
+
+/// A lock, as the requests to a node name it.
+#[derive(Clone, Copy)]
+pub(crate) struct Lock<'a> {
+    pub(crate) kind: LockKind,
+    pub(crate) target: &'a Target,
+}
 
 /// The unused fences that a node takes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,25 +36,36 @@ pub(crate) struct NodeGiveBack {
 }
 
 /// Returns the commands that load the scripts of a node.
-pub(crate) fn load() -> [redis::Cmd; 5] {
-    let own = [
+pub(crate) fn load() -> [redis::Cmd; 9] {
+    let all = [
         &QUORUM_ACQUIRE,
         &QUORUM_RAISE,
         &QUORUM_RELEASE,
+        &QUORUM_SHARE_ACQUIRE,
+        &QUORUM_SHARE_RELEASE,
+        &QUORUM_MULTI_ACQUIRE,
+        &QUORUM_MULTI_RELEASE,
         &RENEW,
         &KEEP,
     ];
-    own.map(super::text::Script::load)
+    all.map(Script::load)
 }
 
-/// Returns the command that asks a node for a mutex. `clock` is this process's time, in µs since 1970.
+/// Returns the command that asks a node for a lock. `clock` is this process's time, in µs since 1970.
 pub(crate) fn acquire(
-    key: &LockKey,
+    lock: Lock<'_>,
     ask: &Ask,
     clock: u64,
     script_settings: &ScriptSettings,
 ) -> redis::Cmd {
-    let mut command = QUORUM_ACQUIRE.with_companions(ScriptRef::Digest, std::slice::from_ref(key));
+    let (script, is_shared) = match lock.kind {
+        LockKind::Mutex => (&QUORUM_ACQUIRE, false),
+        LockKind::Multi => (&QUORUM_MULTI_ACQUIRE, false),
+        LockKind::Read | LockKind::Write | LockKind::Semaphore { .. } => {
+            (&QUORUM_SHARE_ACQUIRE, true)
+        }
+    };
+    let mut command = script.with_companions(ScriptRef::Digest, lock.target.keys());
     command
         .arg(&*ask.owner)
         .arg(ms(ask.lease))
@@ -55,37 +75,58 @@ pub(crate) fn acquire(
         .arg(ask.channel.as_deref().unwrap_or("-"))
         .arg(ms(script_settings.pickup_window(ask.lease)));
     of_waiters(&mut command);
+    if is_shared {
+        command.arg(ask.units);
+    }
     command
 }
 
-/// Returns the command that raises the record of a node to the end of `count` fences from `fence` on.
+/// Returns the command that raises the records of a node: each to the end of `count` fences from the fence of its name
+/// on.
 pub(crate) fn raise(
-    key: &LockKey,
-    owner: &str,
-    fence: u64,
+    lock: Lock<'_>,
+    (owner, units): (&str, u32),
+    fences: &[u64],
     count: u64,
     script_settings: &ScriptSettings,
 ) -> redis::Cmd {
-    let mut command = QUORUM_RAISE.command(ScriptRef::Digest, 2);
+    let keys = lock.target.keys();
+    let mut command = QUORUM_RAISE.command(ScriptRef::Digest, 2 * keys.len());
+    for key in keys {
+        command.arg(key.key()).arg(key.companion(Companion::Fence));
+    }
+    let units = match lock.kind {
+        LockKind::Mutex | LockKind::Multi => 0,
+        LockKind::Read | LockKind::Write | LockKind::Semaphore { .. } => units,
+    };
     command
-        .arg(key.key())
-        .arg(key.companion(Companion::Fence))
         .arg(owner)
-        .arg(fence)
+        .arg(units)
         .arg(count)
-        .arg(ms(script_settings.fence_memory));
+        .arg(ms(script_settings.fence_memory))
+        .arg(fences);
     command
 }
 
-/// Returns the command that releases a mutex at a node. A withdrawal also takes the owner out of the queue.
+/// Returns the command that releases a lock at a node. A withdrawal also takes the owner out of the queue.
 pub(crate) fn release(
-    key: &LockKey,
-    owner: &str,
+    lock: Lock<'_>,
+    (owner, units): (&str, u32),
     give_back: Option<NodeGiveBack>,
     is_withdrawal: bool,
 ) -> redis::Cmd {
-    let mut command = QUORUM_RELEASE.with_companions(ScriptRef::Digest, std::slice::from_ref(key));
+    let script = match lock.kind {
+        LockKind::Mutex => &QUORUM_RELEASE,
+        LockKind::Multi => &QUORUM_MULTI_RELEASE,
+        LockKind::Read | LockKind::Write | LockKind::Semaphore { .. } => &QUORUM_SHARE_RELEASE,
+    };
+    let mut command = script.with_companions(ScriptRef::Digest, lock.target.keys());
     command.arg(owner);
+    if lock.kind == LockKind::Multi {
+        // Its blocks have one fence, so there is nothing to give back. It always leaves the queues.
+        of_waiters(&mut command);
+        return command;
+    }
     match give_back {
         Some(NodeGiveBack { used, reserved }) => {
             command.arg(used).arg(reserved.last).arg(reserved.first)
@@ -94,11 +135,42 @@ pub(crate) fn release(
     };
     of_waiters(&mut command);
     command.arg(u8::from(is_withdrawal));
+    if lock.kind != LockKind::Mutex {
+        command.arg(units);
+    }
     command
 }
 
-/// Reads a node's answer to a request for a lock of this number of names.
-pub(crate) fn vote(names: usize, value: &Value) -> Option<Vote> {
+/// Returns the command that gives a mutex a new owner at a node.
+pub(crate) fn adopt(
+    key: &LockKey,
+    adopt: &Adopt,
+    clock: u64,
+    script_settings: &ScriptSettings,
+) -> redis::Cmd {
+    let mut command = QUORUM_ADOPT.command(ScriptRef::Text, 2);
+    command
+        .arg(key.key())
+        .arg(key.companion(Companion::Fence))
+        .arg(&*adopt.owner)
+        .arg(ms(adopt.lease))
+        .arg(ms(script_settings.fence_memory))
+        .arg(clock)
+        .arg(&*adopt.from);
+    command
+}
+
+/// Returns the command that takes a lock of any kind from an owner at a node.
+pub(crate) fn force_release(key: &LockKey, owner: &str) -> redis::Cmd {
+    let mut command =
+        QUORUM_FORCE_RELEASE.with_companions(ScriptRef::Text, std::slice::from_ref(key));
+    command.arg(owner).arg(BROKEN);
+    of_waiters(&mut command);
+    command
+}
+
+/// Reads a node's answer to a request for a lock.
+pub(crate) fn vote(lock: Lock<'_>, value: &Value) -> Option<Vote> {
     let Value::Array(parts) = value else {
         return None;
     };
@@ -112,34 +184,42 @@ pub(crate) fn vote(names: usize, value: &Value) -> Option<Vote> {
         });
     }
     let (contended, fences) = parts.split_last()?;
-    let fences: SmallVec<[Reserved; 1]> = fences
-        .chunks(2)
-        .map(|pair| match pair {
-            [Value::Int(first), Value::Int(last)] => {
-                let reserved = Reserved {
-                    first: fence(*first)?,
-                    last: fence(*last)?,
-                };
-                (reserved.first <= reserved.last).then_some(reserved)
-            }
-            _ => None,
-        })
-        .collect::<Option<_>>()?;
+    let reserved = |first: &Value, last: &Value| {
+        let reserved = Reserved {
+            first: fence(first)?,
+            last: fence(last)?,
+        };
+        (reserved.first <= reserved.last).then_some(reserved)
+    };
+    let fences: ReservedByName = if lock.kind == LockKind::Multi {
+        let fences = fences.iter().map(|fence| reserved(fence, fence));
+        fences.collect::<Option<_>>()?
+    } else {
+        match fences {
+            [first, last] => SmallVec::from_buf([reserved(first, last)?]),
+            _ => return None,
+        }
+    };
     match contended {
-        Value::Int(contended @ (0 | 1)) if fences.len() == names => Some(Vote::Granted {
-            fences,
-            contended: *contended == 1,
-        }),
+        Value::Int(contended @ (0 | 1)) if fences.len() == lock.target.keys().len() => {
+            Some(Vote::Granted {
+                fences,
+                contended: *contended == 1,
+            })
+        }
         _ => None,
     }
 }
 
-/// Reads a node's answer to a raise: its record, unless another owner holds the lock.
-pub(crate) fn raised(value: &Value) -> Option<Result<u64, Gone>> {
+/// Reads a node's answer to a raise: its record for each name, unless the owner does not hold the lock.
+pub(crate) fn raised(value: &Value) -> Option<Result<Vec<u64>, Gone>> {
     match value {
         Value::Int(0) => Some(Err(Gone::Removed)),
         Value::Int(-1) => Some(Err(Gone::Taken)),
-        Value::Int(record) => fence(*record).map(Ok),
+        Value::Array(records) => {
+            let records: Option<_> = records.iter().map(fence).collect();
+            records.map(Ok)
+        }
         _ => None,
     }
 }
@@ -149,9 +229,24 @@ pub(crate) fn released(value: &Value) -> Option<Reply> {
     reply::release(value)
 }
 
+/// Reads a node's answer to an adoption: the vote, unless the detached owner does not hold the mutex.
+pub(crate) fn adopted(lock: Lock<'_>, value: &Value) -> Option<Result<Vote, Gone>> {
+    match value {
+        Value::Int(-1) => Some(Err(Gone::Removed)),
+        Value::Int(-2) => Some(Err(Gone::Taken)),
+        value => match vote(lock, value) {
+            Some(vote @ Vote::Granted { .. }) => Some(Ok(vote)),
+            _ => None,
+        },
+    }
+}
+
 /// Returns a fence that a script counts exactly.
-fn fence(number: i64) -> Option<u64> {
-    let number = u64::try_from(number).ok();
+fn fence(value: &Value) -> Option<u64> {
+    let Value::Int(number) = value else {
+        return None;
+    };
+    let number = u64::try_from(*number).ok();
     number.filter(|number| (1..=LARGEST_FENCE).contains(number))
 }
 
@@ -163,6 +258,11 @@ mod tests {
         Value::Array(numbers.iter().copied().map(Value::Int).collect())
     }
 
+    fn target(names: usize) -> Target {
+        let keys = ["a", "b"].map(|name| LockKey::new("", name).expect("a name"));
+        Target::all(keys[..names].to_vec()).expect("different names")
+    }
+
     #[test]
     fn a_grant_has_the_fences_of_each_name() {
         let reserved = |first, last| Reserved { first, last };
@@ -172,32 +272,45 @@ mod tests {
                 contended,
             })
         };
+        let (one, two) = (target(1), target(2));
+        let lock = |kind, target| Lock { kind, target };
+        let answer = numbers(&[5, 9, 1]);
+        for kind in [LockKind::Mutex, LockKind::Read, LockKind::Write] {
+            assert_eq!(
+                vote(lock(kind, &one), &answer),
+                granted(&[reserved(5, 9)], true)
+            );
+        }
+        let both = [reserved(5, 5), reserved(7, 7)];
+        let answer = numbers(&[5, 7, 0]);
         assert_eq!(
-            vote(1, &numbers(&[5, 9, 1])),
-            granted(&[reserved(5, 9)], true)
+            vote(lock(LockKind::Multi, &two), &answer),
+            granted(&both, false)
         );
-        let two = [reserved(5, 5), reserved(7, 8)];
-        assert_eq!(vote(2, &numbers(&[5, 5, 7, 8, 0])), granted(&two, false));
     }
 
     #[test]
     fn hostile_answers_are_no_votes() {
-        for (names, answer) in [
-            (1, Value::Nil),
-            (1, Value::Int(5)),
-            (1, numbers(&[])),
-            (1, numbers(&[0])),
-            (1, numbers(&[5, 9])),
-            (1, numbers(&[9, 5, 0])),
-            (1, numbers(&[0, 5, 0])),
-            (1, numbers(&[5, 9, 2])),
-            (1, numbers(&[5, 9, 5, 9, 0])),
-            (2, numbers(&[5, 9, 0])),
-            (1, numbers(&[5, 1 << 53, 0])),
+        let (one, two) = (target(1), target(2));
+        for (kind, target, answer) in [
+            (LockKind::Mutex, &one, Value::Nil),
+            (LockKind::Mutex, &one, Value::Int(5)),
+            (LockKind::Mutex, &one, numbers(&[])),
+            (LockKind::Mutex, &one, numbers(&[0])),
+            (LockKind::Mutex, &one, numbers(&[5, 9])),
+            (LockKind::Mutex, &one, numbers(&[9, 5, 0])),
+            (LockKind::Mutex, &one, numbers(&[0, 5, 0])),
+            (LockKind::Mutex, &one, numbers(&[5, 9, 2])),
+            (LockKind::Mutex, &one, numbers(&[5, 9, 5, 9, 0])),
+            (LockKind::Mutex, &one, numbers(&[5, 1 << 53, 0])),
+            (LockKind::Multi, &two, numbers(&[5, 0])),
+            (LockKind::Multi, &two, numbers(&[5, 6, 7, 0])),
         ] {
-            assert_eq!(vote(names, &answer), None, "{answer:?}");
+            let lock = Lock { kind, target };
+            assert_eq!(vote(lock, &answer), None, "{answer:?}");
+            assert_eq!(adopted(lock, &answer), None, "{answer:?}");
         }
-        for answer in [Value::Nil, Value::Int(-5), Value::Int(i64::MAX)] {
+        for answer in [Value::Nil, Value::Int(-5), Value::Int(7), numbers(&[0])] {
             assert_eq!(raised(&answer), None, "{answer:?}");
         }
     }

@@ -77,6 +77,43 @@ pub(super) static QUORUM_ACQUIRE: Script = script!(
     "quorum_fence.lua",
     "quorum_acquire.lua"
 );
+pub(super) static QUORUM_SHARE_ACQUIRE: Script = script!(
+    "fence.lua",
+    "value.lua",
+    "queue.lua",
+    "share.lua",
+    "quorum_fence.lua",
+    "quorum_share_acquire.lua"
+);
+pub(super) static QUORUM_SHARE_RELEASE: Script = script!(
+    "value.lua",
+    "queue.lua",
+    "share.lua",
+    "quorum_share.lua",
+    "quorum_share_release.lua"
+);
+pub(super) static QUORUM_MULTI_ACQUIRE: Script = script!(
+    "fence.lua",
+    "value.lua",
+    "queue.lua",
+    "quorum_fence.lua",
+    "quorum_multi_acquire.lua"
+);
+pub(super) static QUORUM_MULTI_RELEASE: Script =
+    script!("value.lua", "queue.lua", "quorum_multi_release.lua");
+pub(super) static QUORUM_ADOPT: Script = script!(
+    "fence.lua",
+    "value.lua",
+    "quorum_fence.lua",
+    "quorum_adopt.lua"
+);
+pub(super) static QUORUM_FORCE_RELEASE: Script = script!(
+    "value.lua",
+    "queue.lua",
+    "share.lua",
+    "quorum_share.lua",
+    "quorum_force_release.lua"
+);
 pub(super) static QUORUM_RAISE: Script = script!(
     "fence.lua",
     "value.lua",

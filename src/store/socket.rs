@@ -226,14 +226,10 @@ impl Socket {
 
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        let limited = match &self.stream {
-            Stream::Plain(limited) => limited,
+        match &self.stream {
+            Stream::Plain(limited) => limited.os.as_fd(),
             #[cfg(feature = "tls")]
-            Stream::Tls(stream) => &stream.sock,
-        };
-        match &limited.os {
-            Os::Tcp(stream) => stream.as_fd(),
-            Os::Unix(stream) => stream.as_fd(),
+            Stream::Tls(stream) => stream.sock.os.as_fd(),
         }
     }
 }
@@ -347,6 +343,15 @@ impl Write for Limited {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+impl AsFd for Os {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Unix(stream) => stream.as_fd(),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use leasehold::{Error, LockManager};
 
-use crate::support::{Nodes, build, secs, wait_until};
+use crate::support::{Kind, Nodes, build, secs, wait_until};
 
 /// Returns the holders of a mutex, by node.
 fn holders(nodes: &Nodes, name: &str) -> Vec<Option<String>> {
@@ -80,5 +80,101 @@ fn two_urls_of_one_server_are_rejected() {
             }
         ),
         "{error:?}"
+    );
+}
+
+/// Every kind of lock of a quorum, from a grant over a wait to a release.
+#[test]
+fn every_kind_of_lock_goes_from_one_process_to_the_next() {
+    let nodes = Nodes::start(3);
+    let (one, other) = (nodes.manager(), nodes.manager());
+    for kind in [
+        Kind::Mutex,
+        Kind::Reentrant,
+        Kind::Reader,
+        Kind::Writer,
+        Kind::Multi,
+    ] {
+        let name = kind.name();
+        let held = kind.rival().of(&one, name).hold();
+        let waiting = kind.of(&other, name).locking();
+        wait_until("it waits on every node", || {
+            nodes.raws().iter().all(|raw| !raw.queue(name).is_empty())
+        });
+        held.release();
+        waiting.outcome().expect("it becomes free");
+        waiting.release();
+    }
+}
+
+#[test]
+fn operators_see_the_nodes_of_a_holder_and_can_release_it() {
+    let nodes = Nodes::start(3);
+    let locks = nodes.manager();
+    let guard = locks.lock("n").expect("it is free");
+    let () = nodes.raws()[1].ask(&["SET", "n", "theirs", "PX", "600000"]);
+    let seen = locks
+        .inspect("n")
+        .expect("the nodes answer")
+        .expect("it is held");
+    let count = |owner: &str| {
+        let mut holders = seen.holders.iter();
+        holders
+            .find(|holder| holder.owner == owner)
+            .map(|holder| holder.nodes.len())
+    };
+    assert_eq!((count(guard.owner()), count("theirs")), (Some(2), Some(1)));
+    let listed: Result<Vec<_>, _> = locks.list("*").collect();
+    let names: Vec<_> = listed
+        .expect("the nodes answer")
+        .into_iter()
+        .map(|lock| lock.name)
+        .collect();
+    assert_eq!(names, ["n"]);
+    assert!(
+        locks
+            .force_release("n", guard.owner())
+            .expect("the nodes answer")
+    );
+    wait_until("the holder learns of it", || guard.check().is_err());
+    assert!(
+        !locks
+            .force_release("n", guard.owner())
+            .expect("the nodes answer")
+    );
+}
+
+#[test]
+fn a_detached_lock_is_adopted_once() {
+    let nodes = Nodes::start(3);
+    let (one, other) = (nodes.manager(), nodes.manager());
+    let guard = one.lock("n").expect("it is free");
+    let fence = guard.fence();
+    let claim = guard.detach();
+    nodes.servers()[1].kill();
+    let adopted = other.adopt(&claim).expect("it was detached");
+    assert!(adopted.fence() > fence);
+    assert!(matches!(one.adopt(&claim), Err(Error::Lost(_))));
+    adopted.check().expect("it is held");
+    adopted.release().expect("it is held");
+    assert!(one.try_lock("n").expect("two nodes answer").is_some());
+}
+
+#[test]
+fn a_writer_becomes_a_reader() {
+    let nodes = Nodes::start(3);
+    let (one, other) = (nodes.manager(), nodes.manager());
+    let writer = one.rwlock("n").write().expect("it is free");
+    let fence = writer.fence();
+    let reader = writer.downgrade().expect("nobody waits");
+    assert!(reader.fence() >= fence);
+    let second = other.rwlock("n").try_read().expect("the nodes answer");
+    assert!(second.is_some(), "readers share it");
+    assert!(
+        other
+            .rwlock("n")
+            .try_write()
+            .expect("the nodes answer")
+            .is_none()
     );
 }

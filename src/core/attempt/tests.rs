@@ -7,6 +7,8 @@ use crate::message::GiveBack;
 use crate::random::SystemRng;
 
 const LEASE: Duration = Duration::from_secs(30);
+mod quorum;
+
 const START: Time = Time::from_nanos(1 << 50);
 
 /// An attempt, and the facts about the present that its thread sees.

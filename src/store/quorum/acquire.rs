@@ -20,8 +20,7 @@ use crate::core::lease::valid_until;
 use crate::core::quorum::{Chosen, Reserved, ReservedByName, Verdict, Vote, choose, verdict};
 use crate::error::Failure;
 use crate::message::{Ask, Reply};
-use crate::name::Target;
-use crate::script::quorum::{self as node_request, NodeGiveBack};
+use crate::script::quorum::{self as node_request, Lock, NodeGiveBack};
 use crate::store::quorum::Shared;
 use crate::store::quorum::line::Line;
 use crate::store::quorum::node::Leftover;
@@ -31,20 +30,20 @@ use crate::store::quorum::votes::{NodeVote, NodeVotes};
 use crate::sync::{Arc, thread};
 
 /// How often an owner that keeps its votes after a split asks the other nodes again.
-const ASKS_ON: u32 = 8;
+const ASKS_ON: u32 = 4;
 /// The pause before it asks them for the first time. Each further pause is longer by as much.
 const ASKS_ON_AFTER: Duration = Duration::from_micros(500);
 
 /// An attempt to get the votes of a majority.
-struct Ballot<'a> {
+pub(super) struct Ballot<'a> {
     shared: &'a Shared,
-    target: &'a Target,
+    lock: Lock<'a>,
     ask: &'a Ask,
     /// The votes, and the reasons why there is none.
-    votes: Vec<Option<Vote>>,
-    failures: Vec<Option<Failure>>,
+    pub(super) votes: Vec<Option<Vote>>,
+    pub(super) failures: Vec<Option<Failure>>,
     /// Whether the node may have executed a request whose answer has not come.
-    is_open: Vec<bool>,
+    pub(super) is_open: Vec<bool>,
 }
 
 impl Shared {
@@ -52,21 +51,14 @@ impl Shared {
     pub(super) fn acquire(
         &self,
         lines: &mut [Line],
-        target: &Target,
+        lock: Lock<'_>,
         ask: &Ask,
         former: Option<&Ending<'_>>,
         until: Instant,
     ) -> Result<Reply, Failure> {
         let sent = SystemClock.now();
-        let mut ballot = Ballot {
-            shared: self,
-            target,
-            ask,
-            votes: vec![None; lines.len()],
-            failures: vec![None; lines.len()],
-            is_open: vec![false; lines.len()],
-        };
-        let request = node_request::acquire(target.first(), ask, clock_us(), &self.script_settings);
+        let mut ballot = Ballot::new(self, lock, ask);
+        let request = node_request::acquire(lock, ask, clock_us(), &self.script_settings);
         let request = request.get_packed_command();
         ballot.round(lines, &request, former, until);
         let mut result = verdict(&ballot.votes);
@@ -80,8 +72,8 @@ impl Shared {
             ballot.round(lines, &request, None, until);
             result = verdict(&ballot.votes);
         }
-        if let Some(former) = former {
-            self.forget(lines, former, &ballot.is_open, &ballot.failures);
+        if let Some(former) = former.filter(|_| result != Verdict::TooFew) {
+            self.forget(former, &ballot.failures);
         }
         match result {
             Verdict::Granted => match ballot.settle_fences(lines, until) {
@@ -102,7 +94,19 @@ impl Shared {
     }
 }
 
-impl Ballot<'_> {
+impl<'a> Ballot<'a> {
+    pub(super) fn new(shared: &'a Shared, lock: Lock<'a>, ask: &'a Ask) -> Self {
+        let nodes = shared.nodes.len();
+        Self {
+            shared,
+            lock,
+            ask,
+            votes: vec![None; nodes],
+            failures: vec![None; nodes],
+            is_open: vec![false; nodes],
+        }
+    }
+
     /// Does steps 1 and 2: asks each node that has not granted the lock.
     fn round(
         &mut self,
@@ -111,41 +115,48 @@ impl Ballot<'_> {
         former: Option<&Ending<'_>>,
         until: Instant,
     ) {
-        let (shared, now) = (self.shared, SystemClock.now());
-        let names = self.target.keys().len();
-        let endings = former.map(|former| shared.packed_endings(std::slice::from_ref(former)));
-        let mut is_asked = vec![false; lines.len()];
-        for (number, line) in lines.iter_mut().enumerate() {
-            if matches!(self.votes[number], Some(Vote::Granted { .. })) {
-                continue;
+        let shared = self.shared;
+        let lock = self.lock;
+        let packed = former.map(|former| {
+            let endings = shared.packed_endings(std::slice::from_ref(former));
+            let with_request = |ending: Vec<u8>| [&ending, request].concat();
+            endings.into_iter().map(with_request).collect::<Vec<_>>()
+        });
+        let is_asked: Vec<_> = self
+            .votes
+            .iter()
+            .map(|vote| !matches!(vote, Some(Vote::Granted { .. })))
+            .collect();
+        let failures = shared.ask_each(lines, true, |number| {
+            is_asked[number].then(|| match &packed {
+                Some(packed) => (&*packed[number], 2),
+                None => (request, 1),
+            })
+        });
+        for (number, failure) in failures.into_iter().enumerate() {
+            if is_asked[number] {
+                self.votes[number] = None;
+                self.failures[number] = failure;
             }
-            let node = &shared.nodes[number];
-            let may_be_asked = node.check_up().and_then(|()| node.check_may_vote(now));
-            let asked = may_be_asked.and_then(|()| match &endings {
-                Some(endings) => {
-                    let mut packed = endings[number].clone();
-                    packed.extend_from_slice(request);
-                    line.send(&packed, 2)
-                }
-                None => line.send(request, 1),
-            });
-            self.votes[number] = None;
-            is_asked[number] = asked.is_ok();
-            self.failures[number] = asked.err();
         }
+        let is_asked: Vec<_> = is_asked
+            .iter()
+            .zip(&self.failures)
+            .map(|(is_asked, failure)| *is_asked && failure.is_none())
+            .collect();
         let mut before_vote: Vec<_> = is_asked
             .iter()
             .map(|is_asked| usize::from(*is_asked && former.is_some()))
             .collect();
         let (votes, failures) = (&mut self.votes, &mut self.failures);
         let mut answered = vec![false; lines.len()];
-        gather(lines, until, &mut |number, answer| {
+        gather(lines, shared.within(until), &mut |number, answer| {
             match answer {
                 // The answer about the former owner comes first.
                 Ok(_) if before_vote[number] > 0 => before_vote[number] -= 1,
                 Ok(value) => {
                     answered[number] = true;
-                    match node_request::vote(names, &value) {
+                    match node_request::vote(lock, &value) {
                         Some(vote) => votes[number] = Some(vote),
                         None => failures[number] = Some(shared.unexpected(number, value)),
                     }
@@ -185,15 +196,19 @@ impl Ballot<'_> {
 
     /// Does step 3 after a grant. Returns the choice, and how many fences the lease has. Returns `None` if a node that
     /// was chosen did not raise its record.
-    fn settle_fences(&self, lines: &mut [Line], until: Instant) -> Option<(Chosen, u64)> {
+    pub(super) fn settle_fences(
+        &self,
+        lines: &mut [Line],
+        until: Instant,
+    ) -> Option<(Chosen, u64)> {
         let granted: Vec<_> = self
             .granted_votes()
             .map(|(number, fences, _)| (number, fences.clone()))
             .collect();
         let chosen = choose(&granted, self.shared.needed)?;
+        // A lock of several names has one fence for each, so only the first name has a block.
         let fence = *chosen.fences.first()?;
-        let wanted_end = fence + self.ask.fences - 1;
-        let mut end = wanted_end;
+        let mut end = fence + self.ask.fences - 1;
         for (number, fences) in &granted {
             if chosen.nodes.contains(number) && !chosen.low.contains(number) {
                 end = end.min(fences.first()?.last);
@@ -203,23 +218,24 @@ impl Ballot<'_> {
             return Some((chosen, end + 1 - fence));
         }
         let raise = node_request::raise(
-            self.target.first(),
-            &self.ask.owner,
-            fence,
+            self.lock,
+            (&self.ask.owner, self.ask.units),
+            &chosen.fences,
             self.ask.fences,
             &self.shared.script_settings,
         );
         let raise = raise.get_packed_command();
-        let mut waiting = 0;
-        for number in &chosen.low {
-            lines[*number].send(&raise, 1).ok()?;
-            waiting += 1;
-        }
-        let mut raised = true;
-        gather(lines, until, &mut |_, answer| {
-            let record = answer.ok().and_then(|value| node_request::raised(&value));
-            match record {
-                Some(Ok(record)) if record >= fence => end = end.min(record),
+        let failures = self.shared.ask_each(lines, false, |number| {
+            chosen.low.contains(&number).then_some((&*raise, 1))
+        });
+        let mut waiting = chosen.low.len();
+        let mut raised = failures.iter().all(Option::is_none);
+        gather(lines, self.shared.within(until), &mut |_, answer| {
+            let records = answer.ok().and_then(|value| node_request::raised(&value));
+            match records {
+                Some(Ok(records)) if reaches(&records, &chosen.fences) => {
+                    end = end.min(records[0]);
+                }
                 _ => raised = false,
             }
             waiting -= 1;
@@ -233,7 +249,13 @@ impl Ballot<'_> {
     }
 
     /// Does step 4 after a grant.
-    fn granted(&mut self, lines: &mut [Line], chosen: &Chosen, count: u64, sent: Time) -> Reply {
+    pub(super) fn granted(
+        &mut self,
+        lines: &mut [Line],
+        chosen: &Chosen,
+        count: u64,
+        sent: Time,
+    ) -> Reply {
         let until = valid_until(sent, self.ask.lease);
         let mut votes: NodeVotes = self.votes.iter().map(|_| NodeVote::default()).collect();
         let mut is_contended = false;
@@ -250,7 +272,8 @@ impl Ballot<'_> {
             }
         }
         let now = SystemClock.now();
-        self.shared.votes.insert(&self.ask.owner, votes, now);
+        let units = self.ask.units;
+        self.shared.votes.insert(&self.ask.owner, units, votes, now);
         Reply::Granted {
             fence: chosen.fences[0],
             count: Some(count),
@@ -278,7 +301,7 @@ impl Ballot<'_> {
     }
 
     /// Withdraws the owner from each node that granted it, or may do so. `everywhere`: also from the queues.
-    fn withdraw(&mut self, lines: &mut [Line], everywhere: bool) {
+    pub(super) fn withdraw(&mut self, lines: &mut [Line], everywhere: bool) {
         for number in 0..lines.len() {
             let has_owner = match &self.votes[number] {
                 Some(Vote::Granted { .. }) => true,
@@ -298,13 +321,19 @@ impl Ballot<'_> {
         };
         let owner = &self.ask.owner;
         let give_back = reserved.map(|reserved: Reserved| NodeGiveBack { used: 0, reserved });
-        let command = node_request::release(self.target.first(), owner, give_back, true);
-        let leftover = Leftover {
-            target: self.target.clone(),
-            owner: Arc::clone(owner),
+        let command = node_request::release(self.lock, (owner, self.ask.units), give_back, true);
+        lines[number].send_and_forget(&command.get_packed_command(), self.leftover());
+    }
+
+    /// Returns the owner, to be released in the background at a node that may have it.
+    pub(super) fn leftover(&self) -> Leftover {
+        Leftover {
+            kind: self.lock.kind,
+            target: self.lock.target.clone(),
+            owner: Arc::clone(&self.ask.owner),
+            units: self.ask.units,
             until: SystemClock.now() + self.ask.lease * 2,
-        };
-        lines[number].send_and_forget(&command.get_packed_command(), leftover);
+        }
     }
 }
 
@@ -320,8 +349,14 @@ fn enough(needed: usize, votes: &[Option<Vote>]) -> Enough {
     }
 }
 
+/// Returns whether the records of a node have reached the fences, each that of its name.
+fn reaches(records: &[u64], fences: &[u64]) -> bool {
+    let mut pairs = records.iter().zip(fences);
+    records.len() == fences.len() && pairs.all(|(record, fence)| record >= fence)
+}
+
 /// Returns this process's time, in µs since 1970. Only fences depend on it: a node follows it by at most a second.
-fn clock_us() -> u64 {
+pub(super) fn clock_us() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(1, |since| u64::try_from(since.as_micros()).unwrap_or(1))
 }

@@ -3,16 +3,17 @@
 //! | job | when | after a failure |
 //! | --- | --- | --- |
 //! | probe of a node: connect, and ask what it is | after the pause of the node ([`super::node`]) | again after a longer pause |
-//! | release of the leftovers of a node, by one write | a moment after the first of them came, or when a probe was answered | with the next probe |
+//! | release of the leftovers of a node, by one write | a moment after the first of them came, or when a probe was answered | a second later, or with the next probe |
 //!
 //! The jobs hold the store weakly. They run one after another, on one thread.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::error::Failure;
+use crate::error::{Failure, FailureKind, Outcome};
 use crate::logging;
+use crate::panics::survived;
 use crate::random::{SystemRng, jittered};
-use crate::script::quorum as node_request;
+use crate::script::quorum::{self as node_request, Lock};
 use crate::store::quorum::Shared;
 use crate::store::quorum::line::Line;
 use crate::store::quorum::node::Leftover;
@@ -20,6 +21,8 @@ use crate::store::quorum::round::{Enough, gather};
 
 /// How long leftovers are gathered before they are released.
 const GATHERED_FOR: Duration = Duration::from_millis(10);
+/// The pause before leftovers that a node did not answer for are released again.
+const REPEATED_AFTER: Duration = Duration::from_secs(1);
 /// How many leftovers are released by one write.
 const AT_A_TIME: usize = 100;
 
@@ -37,11 +40,13 @@ impl Shared {
 
     /// Keeps an owner to be released at a node.
     pub(super) fn keep_leftover(&self, number: usize, leftover: Leftover) {
-        let node = &self.nodes[number];
-        let is_first = node.add_leftover(leftover);
-        // If the node is down, the next probe that is answered releases it.
-        if is_first && node.is_up() {
-            self.plan(GATHERED_FOR, move |shared| shared.release_leftovers(number));
+        self.nodes[number].add_leftover(leftover);
+        self.plan_leftovers(number, GATHERED_FOR);
+    }
+
+    fn plan_leftovers(&self, number: usize, pause: Duration) {
+        if self.nodes[number].must_plan_leftovers() {
+            self.plan(pause, move |shared| shared.release_leftovers(number));
         }
     }
 
@@ -50,7 +55,7 @@ impl Shared {
         let pause = jittered(&SystemRng::new(), pause);
         self.background.execute_after(pause, move || {
             if let Some(shared) = weak.upgrade() {
-                job(&shared);
+                survived(|| job(&shared));
             }
         });
     }
@@ -61,8 +66,13 @@ impl Shared {
             return;
         };
         let node = &self.nodes[number];
-        let limit = node.route.connect_timeout;
-        match Line::new(shared, number).open(limit) {
+        // A caller has no more time to connect either.
+        let opened = survived(|| Line::new(shared, number).open(self.node_timeout));
+        let panicked = || {
+            let words = "the probe panicked";
+            Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, words)
+        };
+        match opened.unwrap_or_else(|| Err(panicked())) {
             Ok(()) => {
                 node.note_up();
                 logging::info!("{} is asked again", node.route.server.address);
@@ -88,21 +98,35 @@ impl Shared {
         for some in leftovers.chunks(AT_A_TIME) {
             let mut packed = Vec::new();
             for leftover in some {
-                let key = leftover.target.first();
-                node_request::release(key, &leftover.owner, None, true)
+                let lock = Lock {
+                    kind: leftover.kind,
+                    target: &leftover.target,
+                };
+                node_request::release(lock, (&leftover.owner, leftover.units), None, true)
                     .write_packed_command(&mut packed);
             }
-            let mut answered = 0;
-            if self.nodes[number].is_up() && lines[0].send(&packed, some.len()).is_ok() {
-                let until = Instant::now() + self.node_timeout;
-                gather(&mut lines, until, &mut |_, answer| {
-                    answered += usize::from(answer.is_ok());
-                    Enough::No
-                });
+            // How many answers have come, and how many of the first are good.
+            let (mut told, mut answered) = (0, 0);
+            let [line] = &mut lines;
+            let sent = line.prepare().and_then(|()| line.send(&packed, some.len()));
+            if sent.is_ok() {
+                gather(
+                    &mut lines,
+                    (self.node_timeout, self.node_timeout),
+                    &mut |_, answer| {
+                        // An error, such as that of a server that is busy, is a reason to ask again.
+                        let is_done =
+                            matches!(&answer, Ok(value) if node_request::released(value).is_some());
+                        answered += usize::from(is_done && answered == told);
+                        told += 1;
+                        Enough::No
+                    },
+                );
             }
             for leftover in &some[answered..] {
                 self.nodes[number].add_leftover(leftover.clone());
             }
         }
+        self.plan_leftovers(number, REPEATED_AFTER);
     }
 }

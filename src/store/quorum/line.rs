@@ -17,6 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::clock::{Clock, SystemClock, Time};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::script;
+use crate::store::cuts::CLOSED;
 use crate::store::login::connect;
 use crate::store::quorum::Shared;
 use crate::store::quorum::node::{Leftover, QuorumNode};
@@ -25,9 +26,10 @@ use crate::store::route::Budget;
 use crate::store::socket::{Socket, TransportError};
 use crate::sync::Arc;
 
-/// The largest number of late answers on one line. Far below what the buffers of a connection hold, so that no write
-/// blocks.
-const MOST_LATE: usize = 32;
+/// The largest number of answers that may be missing on a line before it is left out.
+const MOST_MISSING: usize = 32;
+/// After this pause a line looks whether the server has closed it, before it is used.
+const LOOKS_AFTER: Duration = Duration::from_millis(10);
 
 pub(super) struct Line {
     shared: Arc<Shared>,
@@ -42,7 +44,7 @@ pub(super) struct Line {
 
 struct Unanswered {
     sent: Time,
-    /// The owner that may be left at the node if the connection breaks before this answer.
+    /// The owner that may be left at the node if this request is not executed.
     leftover: Option<Box<Leftover>>,
 }
 
@@ -72,31 +74,46 @@ impl Line {
     }
 
     pub(super) fn close_if_idle(&mut self, idle: Duration) {
-        if self.used.elapsed() >= idle && self.unanswered.is_empty() {
-            self.socket = None;
+        if self.used.elapsed() >= idle {
+            self.close();
         }
     }
 
-    /// Sends packed commands, after it has connected if needed. Their answers come from [`Self::answer`].
+    /// Prepares the line for a request: reads overdue answers, and connects if needed.
     ///
     /// # Errors
     ///
-    /// Returns the reason why the node was not asked, or why the line broke.
-    pub(super) fn send(&mut self, packed: &[u8], commands: usize) -> Result<(), Failure> {
-        self.check_late()?;
-        self.used = Instant::now();
-        let limit = self.shared.node_timeout;
-        if self.socket.is_none() {
-            let opened = self.open(limit);
-            opened.inspect_err(|failure| self.shared.node_is_down(self.number, failure))?;
+    /// Returns the reason why the node is not asked.
+    pub(super) fn prepare(&mut self) -> Result<(), Failure> {
+        self.node().check_up()?;
+        if let Some(oldest) = self.unanswered.front() {
+            let is_overdue = self.is_overdue(oldest.sent);
+            if is_overdue || self.unanswered.len() >= MOST_MISSING {
+                self.read_missing()?;
+            }
+        } else if self.socket.is_some() && self.used.elapsed() >= LOOKS_AFTER && self.is_readable()
+        {
+            // No answer is missing, so this is the end of the connection.
+            self.close();
         }
+        if self.socket.is_some() {
+            return Ok(());
+        }
+        let limit = self.shared.node_timeout;
+        self.open(limit)
+            .inspect_err(|failure| self.shared.node_is_down(self.number, failure))
+    }
+
+    /// Sends packed commands on a line that is prepared. Their answers come from [`Self::answer`].
+    pub(super) fn send(&mut self, packed: &[u8], commands: usize) -> Result<(), Failure> {
+        self.used = Instant::now();
         self.write(packed, commands, None)?;
         self.wanted += commands;
         Ok(())
     }
 
-    /// Sends a command for whose answer nobody waits. If the line breaks before the answer, `leftover` is released in the
-    /// background. Does the same at once if the line is not open.
+    /// Sends a command for whose answer nobody waits. If the node may not execute it, `leftover` is released in the
+    /// background.
     pub(super) fn send_and_forget(&mut self, packed: &[u8], leftover: Leftover) {
         if self.socket.is_none() {
             self.shared.keep_leftover(self.number, leftover);
@@ -104,6 +121,14 @@ impl Line {
         }
         // A failure keeps the leftover.
         self.write(packed, 1, Some(Box::new(leftover))).ok();
+    }
+
+    /// Has `leftover` released in the background, unless the node executes the last request.
+    pub(super) fn release_later(&mut self, leftover: Leftover) {
+        match self.unanswered.back_mut() {
+            Some(last) => last.leftover = Some(Box::new(leftover)),
+            None => self.shared.keep_leftover(self.number, leftover),
+        }
     }
 
     fn write(
@@ -132,28 +157,46 @@ impl Line {
     /// Returns the next answer that the caller waits for, if it was read.
     pub(super) fn answer(&mut self) -> Result<Option<Value>, Failure> {
         while self.is_wanted() {
-            let Some(socket) = &mut self.socket else {
-                break;
-            };
-            match socket.take() {
-                Ok(None) => return Ok(None),
-                Ok(Some(value)) => {
-                    let is_late = self.unanswered.len() > self.wanted;
-                    self.unanswered.pop_front();
-                    self.node().heard();
-                    if is_no_script(&value) {
-                        // The scripts were flushed. A new line loads them.
-                        return Err(self.flushed());
-                    }
-                    if !is_late {
-                        self.wanted -= 1;
-                        return Ok(Some(value));
-                    }
-                }
-                Err(fault) => return Err(self.broken(fault)),
+            match self.take()? {
+                None => return Ok(None),
+                Some((value, is_late)) if !is_late => return Ok(Some(value)),
+                Some(_) => {}
             }
         }
         Ok(None)
+    }
+
+    /// Returns the next answer, if it was read, and whether nobody waits for it.
+    fn take(&mut self) -> Result<Option<(Value, bool)>, Failure> {
+        let Some(socket) = &mut self.socket else {
+            return Ok(None);
+        };
+        let value = match socket.take() {
+            Ok(Some(value)) => value,
+            Ok(None) => return Ok(None),
+            Err(fault) => return Err(self.broken(fault)),
+        };
+        let is_late = self.unanswered.len() > self.wanted;
+        let Some(answered) = self.unanswered.pop_front() else {
+            let words = "more answers than requests".to_owned();
+            return Err(self.broken(TransportError::Malformed(words)));
+        };
+        self.wanted -= usize::from(!is_late);
+        self.node().heard(is_late);
+        if let (Value::ServerError(_), Some(leftover)) = (&value, answered.leftover) {
+            self.shared.keep_leftover(self.number, *leftover);
+        }
+        if is_no_script(&value) {
+            // The scripts were flushed. A new line loads them.
+            self.close();
+            let words = format!("{}: the scripts were flushed", self.address());
+            return Err(Failure::plain(
+                FailureKind::Unavailable,
+                Outcome::Unknown,
+                words,
+            ));
+        }
+        Ok(Some((value, is_late)))
     }
 
     /// Reads what has come. The caller knows that something has.
@@ -187,45 +230,32 @@ impl Line {
         self.wanted = 0;
     }
 
-    /// Stops waiting after `waited`, because the time is over. Ends the line if that was the whole `node_timeout`.
+    /// Stops waiting after `waited`, because the time is over. If that was `node_timeout`, and the node has answered
+    /// nobody since, the node is down. The line stays open: what follows on it is executed after the request.
     pub(super) fn timed_out(&mut self, waited: Duration) -> Failure {
-        let late = TransportError::Io(std::io::ErrorKind::TimedOut.into());
-        if waited >= self.shared.node_timeout {
-            return self.broken(late);
-        }
         self.give_up();
-        self.node().route.broken(late)
+        let failure = self.node().route.broken(timeout());
+        let oldest = self.unanswered.front().map(|oldest| oldest.sent);
+        if waited >= self.shared.node_timeout
+            && oldest.is_some_and(|sent| !self.node().was_heard_since(sent))
+        {
+            self.shared.node_is_down(self.number, &failure);
+        }
+        failure
     }
 
-    /// Ends the line if an answer is overdue, or if too many are missing.
-    fn check_late(&mut self) -> Result<(), Failure> {
-        let Some(oldest) = self.unanswered.front().map(|oldest| oldest.sent) else {
-            return Ok(());
-        };
-        let is_overdue = |now: Time| now.since(oldest) >= self.shared.node_timeout;
-        if !is_overdue(SystemClock.now()) && self.unanswered.len() < MOST_LATE {
-            return Ok(());
-        }
-        // The answers may have come long ago.
-        while let Some(socket) = &mut self.socket {
-            let taken = socket.take();
-            match taken {
-                Ok(Some(_)) => {
-                    self.unanswered.pop_front();
-                    self.node().heard();
-                }
-                Ok(None) if !self.unanswered.is_empty() && self.is_readable() => {
-                    self.read()?;
-                }
-                Ok(None) => break,
-                Err(fault) => return Err(self.broken(fault)),
+    /// Reads answers that are overdue, or of which too many are missing. Ends the line if they have not come.
+    fn read_missing(&mut self) -> Result<(), Failure> {
+        loop {
+            while self.take()?.is_some() {}
+            if self.unanswered.is_empty() || !self.is_readable() {
+                break;
             }
+            self.read()?;
         }
-        match self.unanswered.front().map(|oldest| oldest.sent) {
-            Some(oldest) if SystemClock.now().since(oldest) >= self.shared.node_timeout => {
-                Err(self.timed_out(self.shared.node_timeout))
-            }
-            _ if self.unanswered.len() >= MOST_LATE => {
+        match self.unanswered.front() {
+            Some(oldest) if self.is_overdue(oldest.sent) => Err(self.broken(timeout())),
+            _ if self.unanswered.len() >= MOST_MISSING => {
                 let words = format!("{}: too many answers are missing", self.address());
                 Err(Failure::plain(
                     FailureKind::Unavailable,
@@ -237,22 +267,23 @@ impl Line {
         }
     }
 
-    /// Ends the line. Notes the node as down, unless it has answered on another line since the oldest request here.
+    fn is_overdue(&self, sent: Time) -> bool {
+        SystemClock.now().since(sent) >= self.shared.node_timeout
+    }
+
+    /// Ends the line. If the server has not just closed the connection, and has answered nobody since the oldest request
+    /// here, the node is down.
     fn broken(&mut self, fault: TransportError) -> Failure {
+        let is_closed =
+            matches!(&fault, TransportError::Io(error) if CLOSED.contains(&error.kind()));
         let failure = self.node().route.broken(fault);
         let oldest = self.unanswered.front().map(|oldest| oldest.sent);
         self.close();
-        if !oldest.is_some_and(|sent| self.node().was_heard_since(sent)) {
+        // If the server is gone, the next connection is refused, and then the node is down.
+        if !is_closed && !oldest.is_some_and(|sent| self.node().was_heard_since(sent)) {
             self.shared.node_is_down(self.number, &failure);
         }
         failure
-    }
-
-    /// Ends the line because the server does not have the scripts any more.
-    fn flushed(&mut self) -> Failure {
-        self.close();
-        let words = format!("{}: the scripts were flushed", self.address());
-        Failure::plain(FailureKind::Unavailable, Outcome::Unknown, words)
     }
 
     fn close(&mut self) {
@@ -298,7 +329,7 @@ impl Line {
             .and_then(|answered| answered)
             .map_err(not_executed)?;
         shared.identify(number, &report)?;
-        self.node().heard();
+        self.node().heard(true);
         self.socket = Some(socket);
         self.unanswered.clear();
         self.wanted = 0;
@@ -310,6 +341,10 @@ impl Drop for Line {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+fn timeout() -> TransportError {
+    TransportError::Io(std::io::ErrorKind::TimedOut.into())
 }
 
 fn is_no_script(value: &Value) -> bool {

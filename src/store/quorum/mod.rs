@@ -6,8 +6,10 @@
 //! | module | its subject |
 //! | --- | --- |
 //! | `acquire` | rounds that ask for a lock |
+//! | `adopt` | a round that gives a detached mutex a new owner |
 //! | `release` | a round that gives locks up |
 //! | `renew` | a round that renews leases |
+//! | `operators` | requests of operators, to all nodes |
 //! | `votes` | the votes for the owners of this process |
 //! | `round` | a request to several nodes, and their answers as they come |
 //! | `line` | one connection to one node |
@@ -26,10 +28,12 @@
 //! grant.
 
 mod acquire;
+mod adopt;
 mod background;
 mod line;
 mod listen;
 mod node;
+mod operators;
 mod release;
 mod renew;
 mod round;
@@ -39,12 +43,13 @@ use std::time::{Duration, Instant};
 
 use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
 
-use crate::clock::Time;
+use crate::clock::{Clock, SystemClock, Time};
 use crate::config::{Server, Settings};
 use crate::core::quorum::majority;
 use crate::error::{Failure, FailureKind, NodeFailure, Outcome};
 use crate::message::{LockKind, Reply, Request, Verb};
 use crate::script::ScriptSettings;
+use crate::script::quorum::Lock;
 use crate::store::node::route;
 use crate::store::pool::{Pool, Pooled};
 use crate::store::{Answer, DedicatedConnection, LEAST, Limits, PubSubEvent, Store};
@@ -55,6 +60,9 @@ use node::QuorumNode;
 use release::Ending;
 use round::{Enough, gather};
 use votes::Votes;
+
+/// Longer than any call takes, and short enough to add to a time of the system's clock.
+const LONGEST_CALL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The store of a quorum.
 pub(crate) struct Quorum {
@@ -177,9 +185,8 @@ struct OwnLines {
 
 impl DedicatedConnection for OwnLines {
     fn open(&mut self) -> Result<(), Failure> {
-        self.shared
-            .ping(&mut self.lines.0, self.shared.until(Duration::MAX))?;
-        Ok(())
+        let until = Instant::now() + self.shared.node_timeout;
+        self.shared.ping(&mut self.lines.0, until).map(drop)
     }
 
     fn call(&mut self, request: &Request<'_>, limit: Duration) -> Result<Answer, Failure> {
@@ -195,55 +202,39 @@ impl Shared {
         request: &Request<'_>,
         limit: Duration,
     ) -> Result<Answer, Failure> {
-        let until = self.until(limit);
+        // A panic may have left a line that waits.
+        lines.iter_mut().for_each(Line::give_up);
+        let until = Instant::now() + limit.min(LONGEST_CALL);
         let reply = match request {
             Request::Ping => self.ping(lines, until)?,
             Request::Renew(batch) => Reply::Renewed(self.renew(lines, batch, until)?),
-            Request::Release(batch) => {
-                let endings: Vec<_> = batch
-                    .iter()
-                    .map(|release| Ending::of_release(release.key, release.owner))
-                    .collect();
-                Reply::Each(
-                    self.end(lines, &endings, until)?
-                        .into_iter()
-                        .map(Some)
-                        .collect(),
-                )
-            }
+            Request::Release(batch) => self.release_many(lines, batch, until)?,
             Request::Lock {
-                kind: LockKind::Mutex,
+                kind: kind @ (LockKind::Mutex | LockKind::Read | LockKind::Write | LockKind::Multi),
                 target,
                 verb,
-            } => match verb {
-                Verb::Acquire { ask, .. } => self.acquire(lines, target, ask, None, until)?,
-                Verb::TakeOver {
-                    ask,
-                    from,
-                    give_back,
-                } => {
-                    let ending = Ending::of_lease(target.first(), from, *give_back);
-                    self.acquire(lines, target, ask, Some(&ending), until)?
-                }
-                Verb::Release { owner, .. } => {
-                    self.end_one(lines, Ending::of_release(target.first(), owner), until)?
-                }
-                Verb::HandOver {
-                    owner, give_back, ..
-                } => {
-                    let ending = Ending::of_lease(target.first(), owner, *give_back);
-                    self.end_one(lines, ending, until)?
-                }
-                Verb::Withdraw { owner, .. } => {
-                    self.end_one(lines, Ending::of_withdrawal(target.first(), owner), until)?
-                }
-                Verb::Keep { owner, life, .. } => {
-                    let ending = Ending::of_keep(target.first(), owner, *life);
-                    self.end_one(lines, ending, until)?
-                }
-            },
-            request => {
-                let what = not_on_a_quorum(request);
+            } => {
+                let lock = Lock {
+                    kind: *kind,
+                    target,
+                };
+                self.ask_about(lines, lock, verb, until)?
+            }
+            Request::Inspect { .. } => self.inspect(lines, request, until)?,
+            Request::Scan {
+                from,
+                prefix,
+                pattern,
+            } => self.scan(lines, (*from, prefix, pattern), until)?,
+            Request::Adopt { key, adopt } => self.adopt(lines, key, adopt, until)?,
+            Request::ForceRelease { key, owner } => self.force_release(lines, key, owner, until)?,
+            Request::Lock {
+                kind: LockKind::Semaphore { .. },
+                ..
+            }
+            | Request::RateLimit { .. } => {
+                let what =
+                    "the votes of several nodes would admit more than one server that counts";
                 let kind = FailureKind::NotOnAQuorum { what };
                 return Err(Failure::plain(kind, Outcome::NotExecuted, what));
             }
@@ -254,16 +245,45 @@ impl Shared {
         })
     }
 
-    /// Returns the end of a round that may take at most `limit`.
-    fn until(&self, limit: Duration) -> Instant {
-        Instant::now() + limit.min(self.node_timeout)
+    /// Sends a request about one lock.
+    fn ask_about(
+        &self,
+        lines: &mut [Line],
+        lock: Lock<'_>,
+        verb: &Verb,
+        until: Instant,
+    ) -> Result<Reply, Failure> {
+        match (verb, Ending::of(lock, verb)) {
+            (_, Some(ending)) => self.end_one(lines, ending, until),
+            (
+                Verb::TakeOver {
+                    ask,
+                    from,
+                    give_back,
+                },
+                None,
+            ) => {
+                // A reader may take over from a writer, whose units are another number.
+                let units = self.votes.units_of(from).unwrap_or(ask.units);
+                let ending = Ending::of_lease(lock, from, units, *give_back);
+                self.acquire(lines, lock, ask, Some(&ending), until)
+            }
+            (Verb::Acquire { ask, .. }, None) => self.acquire(lines, lock, ask, None, until),
+            (_, None) => Err(Failure::another_question()),
+        }
+    }
+
+    /// Returns how long a round waits for answers, and for the last nodes, in a call that ends at `until`.
+    fn within(&self, until: Instant) -> (Duration, Duration) {
+        let left = until.saturating_duration_since(Instant::now());
+        (left.min(self.node_timeout), self.node_timeout / 4)
     }
 
     fn ping(&self, lines: &mut [Line], until: Instant) -> Result<Reply, Failure> {
-        let command = redis::cmd("PING");
-        let mut failures = self.ask_each(lines, |_| Some((command.get_packed_command(), 1)));
+        let ping = redis::cmd("PING").get_packed_command();
+        let mut failures = self.ask_each(lines, false, |_| Some((&ping, 1)));
         let mut answered = 0;
-        gather(lines, until, &mut |number, answer| {
+        gather(lines, self.within(until), &mut |number, answer| {
             match answer {
                 Ok(redis::Value::SimpleString(_) | redis::Value::BulkString(_)) => answered += 1,
                 Ok(value) => failures[number] = Some(self.unexpected(number, value)),
@@ -282,24 +302,34 @@ impl Shared {
         Err(self.no_quorum(answered, failures))
     }
 
-    /// Writes to each node the packed commands that `commands` returns, with their number. Returns for each node the
-    /// reason why it was not asked.
-    fn ask_each(
+    /// Writes to each node the packed commands that `commands` returns, with their number. With `votes` it leaves out the
+    /// nodes that may not vote. Returns for each node the reason why it was not asked.
+    fn ask_each<'p>(
         &self,
         lines: &mut [Line],
-        mut commands: impl FnMut(usize) -> Option<(Vec<u8>, usize)>,
+        votes: bool,
+        commands: impl Fn(usize) -> Option<(&'p [u8], usize)>,
     ) -> Vec<Option<Failure>> {
-        lines
-            .iter_mut()
-            .enumerate()
-            .map(|(number, line)| {
-                let (packed, count) = commands(number)?;
-                self.nodes[number]
-                    .check_up()
-                    .and_then(|()| line.send(&packed, count))
-                    .err()
-            })
-            .collect()
+        let mut failures = vec![None; lines.len()];
+        // The open lines come first: to connect to a node that hangs takes a while.
+        let is_open: Vec<_> = lines.iter().map(|line| line.socket().is_some()).collect();
+        for open in [true, false] {
+            for (number, line) in lines.iter_mut().enumerate() {
+                let Some((packed, count)) = commands(number).filter(|_| is_open[number] == open)
+                else {
+                    continue;
+                };
+                // Only a new connection shows that the node has restarted.
+                let asked = line.prepare().and_then(|()| {
+                    if votes {
+                        self.nodes[number].check_may_vote(SystemClock.now())?;
+                    }
+                    line.send(packed, count)
+                });
+                failures[number] = asked.err();
+            }
+        }
+        failures
     }
 
     /// Returns the failure of an answer that is an error, or makes no sense.
@@ -374,19 +404,5 @@ impl Shared {
         }
         node.identified(run_id, Duration::from_secs(uptime), self.restart_delay);
         Ok(())
-    }
-}
-
-/// Returns the reason why a quorum does not take a request.
-fn not_on_a_quorum(request: &Request<'_>) -> &'static str {
-    match request {
-        Request::Lock {
-            kind: LockKind::Semaphore { .. },
-            ..
-        }
-        | Request::RateLimit { .. } => {
-            "the votes of several nodes would admit more than one server that counts, so this needs one server"
-        }
-        _ => "of the locks, a quorum has mutexes and reentrant mutexes",
     }
 }

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use crate::clock::{Clock, SystemClock, Time};
 use crate::error::{Failure, FailureKind, Outcome};
+use crate::message::LockKind;
 use crate::name::Target;
 use crate::store::route::Route;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
@@ -30,6 +31,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How much the whole seconds of an uptime may hide.
 const UPTIME_MARGIN: Duration = Duration::from_secs(1);
+/// For how long no caller waits for a node alone after one has waited in vain. Then one waits again, because the node may
+/// be well.
+const LATE_FOR: Duration = Duration::from_secs(1);
 /// The largest number of owners that are kept to be released at a node. Further ones stay until their lease ends.
 const MOST_LEFTOVERS: usize = 10_000;
 
@@ -37,11 +41,12 @@ pub(super) struct QuorumNode {
     pub(super) number: usize,
     pub(super) route: Route,
     is_up: AtomicBool,
-    /// Whether a caller has stopped waiting for an answer of this node. No caller then waits for it alone, until it
-    /// answers.
-    is_late: AtomicBool,
+    /// Until when no caller waits for this node alone, in nanoseconds of the clock, because one has waited in vain.
+    late_until: AtomicU64,
     /// When the last answer came, in nanoseconds of the clock.
     heard_at: AtomicU64,
+    /// Since when the node may vote, in nanoseconds of the clock.
+    may_vote_at: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -50,21 +55,20 @@ struct State {
     /// Why the node is down.
     failure: Option<Failure>,
     pause: Duration,
-    server: Option<RunningServer>,
+    /// The `run_id` of the server's process. `None` before the first connection.
+    run_id: Option<String>,
     leftovers: Vec<Leftover>,
-}
-
-/// The process of a server, from its start to its end.
-struct RunningServer {
-    run_id: String,
-    may_vote_at: Time,
+    /// Whether a job is planned that releases them.
+    has_planned_leftovers: bool,
 }
 
 /// An owner that may be left at a node.
 #[derive(Clone)]
 pub(super) struct Leftover {
+    pub(super) kind: LockKind,
     pub(super) target: Target,
     pub(super) owner: Arc<str>,
+    pub(super) units: u32,
     /// When the node must have dropped the key.
     pub(super) until: Time,
 }
@@ -75,8 +79,9 @@ impl QuorumNode {
             number,
             route,
             is_up: AtomicBool::new(true),
-            is_late: AtomicBool::new(false),
+            late_until: AtomicU64::new(0),
             heard_at: AtomicU64::new(0),
+            may_vote_at: AtomicU64::new(0),
             state: Mutex::default(),
         }
     }
@@ -102,35 +107,28 @@ impl QuorumNode {
 
     /// Returns the reason why the node must not vote yet.
     pub(super) fn check_may_vote(&self, now: Time) -> Result<(), Failure> {
-        let at = self
-            .state
-            .lock()
-            .server
-            .as_ref()
-            .map(|server| server.may_vote_at);
-        match at {
-            Some(at) if at > now => {
-                let words = format!(
-                    "{}: it has restarted, and may vote in {:.1?} (`restart_delay`)",
-                    self.route.server.address,
-                    at.since(now)
-                );
-                Err(Failure::plain(
-                    FailureKind::Unavailable,
-                    Outcome::NotExecuted,
-                    words,
-                ))
-            }
-            _ => Ok(()),
+        let at = Time::from_nanos(self.may_vote_at.load(Ordering::Acquire));
+        if at <= now {
+            return Ok(());
         }
+        let words = format!(
+            "{}: it has restarted, and may vote in {:.1?} (`restart_delay`)",
+            self.route.server.address,
+            at.since(now)
+        );
+        Err(Failure::plain(
+            FailureKind::Unavailable,
+            Outcome::NotExecuted,
+            words,
+        ))
     }
 
-    /// Notes that the node has answered.
-    pub(super) fn heard(&self) {
+    /// Notes that the node has answered. `is_late`: nobody waited for this answer any more.
+    pub(super) fn heard(&self, is_late: bool) {
         let now = SystemClock.now().as_nanos();
         self.heard_at.fetch_max(now, Ordering::AcqRel);
-        if self.is_late() {
-            self.is_late.store(false, Ordering::Release);
+        if !is_late && self.late_until.load(Ordering::Relaxed) > 0 {
+            self.late_until.store(0, Ordering::Relaxed);
         }
     }
 
@@ -140,11 +138,13 @@ impl QuorumNode {
     }
 
     pub(super) fn is_late(&self) -> bool {
-        self.is_late.load(Ordering::Acquire)
+        let until = self.late_until.load(Ordering::Relaxed);
+        until > 0 && until > SystemClock.now().as_nanos()
     }
 
     pub(super) fn note_late(&self) {
-        self.is_late.store(true, Ordering::Release);
+        let until = SystemClock.now() + LATE_FOR;
+        self.late_until.store(until.as_nanos(), Ordering::Relaxed);
     }
 
     /// Notes that the node is down. Returns the pause before the next probe, unless one is planned already.
@@ -171,7 +171,7 @@ impl QuorumNode {
     pub(super) fn note_up(&self) {
         let mut state = self.state.lock();
         state.failure = None;
-        self.is_late.store(false, Ordering::Release);
+        self.late_until.store(0, Ordering::Relaxed);
         self.is_up.store(true, Ordering::Release);
     }
 
@@ -179,8 +179,8 @@ impl QuorumNode {
     pub(super) fn identified(&self, run_id: &str, uptime: Duration, restart_delay: Duration) {
         let now = SystemClock.now();
         let mut state = self.state.lock();
-        let uptime = match &state.server {
-            Some(server) if server.run_id == run_id => return,
+        let uptime = match &state.run_id {
+            Some(known) if known == run_id => return,
             Some(_) => {
                 let heard_at = Time::from_nanos(self.heard_at.load(Ordering::Acquire));
                 uptime.min(now.since(heard_at))
@@ -192,23 +192,19 @@ impl QuorumNode {
         } else {
             (restart_delay + UPTIME_MARGIN).saturating_sub(uptime)
         };
-        state.server = Some(RunningServer {
-            run_id: run_id.to_owned(),
-            may_vote_at: now + delay,
-        });
+        state.run_id = Some(run_id.to_owned());
+        let at = now + delay;
+        self.may_vote_at.store(at.as_nanos(), Ordering::Release);
     }
 
     /// Returns whether this node was last seen to be the process with this `run_id`.
     pub(super) fn is(&self, run_id: &str) -> bool {
         let state = self.state.lock();
-        state
-            .server
-            .as_ref()
-            .is_some_and(|server| server.run_id == run_id)
+        state.run_id.as_deref() == Some(run_id)
     }
 
-    /// Keeps an owner that must be released at this node. Returns whether it is the only one.
-    pub(super) fn add_leftover(&self, leftover: Leftover) -> bool {
+    /// Keeps an owner that must be released at this node.
+    pub(super) fn add_leftover(&self, leftover: Leftover) {
         let mut state = self.state.lock();
         if state.leftovers.len() >= MOST_LEFTOVERS {
             let now = SystemClock.now();
@@ -217,13 +213,25 @@ impl QuorumNode {
         if state.leftovers.len() < MOST_LEFTOVERS {
             state.leftovers.push(leftover);
         }
-        state.leftovers.len() == 1
+    }
+
+    /// Returns whether the caller must plan the release of the leftovers. A node that is down releases them after the
+    /// probe that finds it up.
+    pub(super) fn must_plan_leftovers(&self) -> bool {
+        let mut state = self.state.lock();
+        let must = self.is_up() && !state.leftovers.is_empty() && !state.has_planned_leftovers;
+        state.has_planned_leftovers |= must;
+        must
     }
 
     /// Takes out the owners that must still be released at this node.
     pub(super) fn take_leftovers(&self) -> Vec<Leftover> {
         let now = SystemClock.now();
-        let mut leftovers = std::mem::take(&mut self.state.lock().leftovers);
+        let mut leftovers = {
+            let mut state = self.state.lock();
+            state.has_planned_leftovers = false;
+            std::mem::take(&mut state.leftovers)
+        };
         leftovers.retain(|leftover| leftover.until > now);
         leftovers
     }

@@ -1,7 +1,7 @@
 //! A round that gives locks up.
 //!
 //! 1. The request goes to every node that is up: also to one that gave no vote, because it may still have the owner.
-//! 2. The round ends when a majority has answered. The other answers are dropped when they come.
+//! 2. The round ends when the result is certain. The other answers are dropped when they come.
 //! 3. A node that was skipped, or did not answer, has the owner as a leftover: the background thread releases it there
 //!    later.
 //!
@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use crate::clock::Clock;
-use crate::clock::SystemClock;
+use crate::clock::{Clock, SystemClock, Time};
+use crate::core::lease::drift;
 use crate::error::{Failure, Outcome};
-use crate::message::{GiveBack, Gone, LockKind, Reply, Request, Verb};
-use crate::name::{LockKey, Target};
-use crate::script::quorum::{self as node_request, NodeGiveBack};
+use crate::message::{GiveBack, Gone, LockKind, PlainRelease, Reply, Request, Verb};
+use crate::name::Target;
+use crate::script::quorum::{self as node_request, Lock, NodeGiveBack};
 use crate::script::{self, ScriptRef};
 use crate::store::quorum::Shared;
 use crate::store::quorum::line::Line;
@@ -29,10 +29,14 @@ use crate::store::quorum::node::Leftover;
 use crate::store::quorum::round::{Enough, gather};
 use crate::sync::Arc;
 
-/// The end of one owner of one mutex.
+/// For how long a node that has not answered a release yet may get it again.
+const LEFT_FOR: Duration = Duration::from_secs(60);
+
+/// The end of one owner of a lock.
 pub(super) struct Ending<'a> {
-    key: &'a LockKey,
+    lock: Lock<'a>,
     owner: Arc<str>,
+    units: u32,
     how: How,
 }
 
@@ -52,43 +56,81 @@ struct Tally {
     is_contended: bool,
     removed: usize,
     taken: usize,
+    /// The nodes that answered with an error.
+    refused: usize,
 }
 
 impl<'a> Ending<'a> {
-    /// The end of a lease that has no unused fences.
-    pub(super) fn of_release(key: &'a LockKey, owner: &str) -> Self {
-        let how = How::Release { used: None };
-        Self::new(key, owner, how)
-    }
-
-    /// The end of a lease that may have unused fences.
-    pub(super) fn of_lease(key: &'a LockKey, owner: &str, give_back: Option<GiveBack>) -> Self {
-        let used = give_back.map(|give_back| give_back.used);
-        Self::new(key, owner, How::Release { used })
-    }
-
-    /// The end of an owner on which nobody relies.
-    pub(super) fn of_withdrawal(key: &'a LockKey, owner: &str) -> Self {
-        Self::new(key, owner, How::Withdraw)
-    }
-
-    /// The end of a lease whose lock is kept from all processes for a while.
-    pub(super) fn of_keep(key: &'a LockKey, owner: &str, life: Duration) -> Self {
-        Self::new(key, owner, How::Keep(life))
-    }
-
-    fn new(key: &'a LockKey, owner: &str, how: How) -> Self {
-        Self {
-            key,
-            owner: owner.into(),
+    /// Returns the end of an owner by this verb. Returns `None` if the verb asks for a lock.
+    pub(super) fn of(lock: Lock<'a>, verb: &Verb) -> Option<Self> {
+        let (owner, units, how) = match verb {
+            Verb::Release { owner, units } => (owner, units, How::Release { used: None }),
+            Verb::HandOver {
+                owner,
+                units,
+                give_back,
+            } => (owner, units, release(*give_back)),
+            Verb::Withdraw { owner, units } => (owner, units, How::Withdraw),
+            Verb::Keep {
+                owner, units, life, ..
+            } => (owner, units, How::Keep(*life)),
+            Verb::Acquire { .. } | Verb::TakeOver { .. } => return None,
+        };
+        Some(Self {
+            lock,
+            owner: Arc::clone(owner),
+            units: *units,
             how,
+        })
+    }
+
+    /// Returns the end of a lease that is taken over.
+    pub(super) fn of_lease(
+        lock: Lock<'a>,
+        owner: &Arc<str>,
+        units: u32,
+        give_back: Option<GiveBack>,
+    ) -> Self {
+        Self {
+            lock,
+            owner: Arc::clone(owner),
+            units,
+            how: release(give_back),
         }
+    }
+}
+
+impl Ending<'_> {
+    /// Returns the owner, to be released in the background at a node that may have it until then.
+    fn leftover(&self, until: Time) -> Leftover {
+        Leftover {
+            kind: self.lock.kind,
+            target: self.lock.target.clone(),
+            owner: Arc::clone(&self.owner),
+            units: self.units,
+            until,
+        }
+    }
+}
+
+fn release(give_back: Option<GiveBack>) -> How {
+    How::Release {
+        used: give_back.map(|give_back| give_back.used),
     }
 }
 
 impl Tally {
     fn answered(&self) -> usize {
-        self.released + self.removed + self.taken
+        self.released + self.gone()
+    }
+
+    fn gone(&self) -> usize {
+        self.removed + self.taken
+    }
+
+    /// Returns whether further answers cannot change the result.
+    fn is_certain(&self, nodes: usize, needed: usize) -> bool {
+        self.released >= needed || self.gone() > nodes - needed
     }
 
     /// Returns the result of the answers of `nodes` nodes. Returns `None` if too few have answered.
@@ -98,7 +140,7 @@ impl Tally {
         } else {
             Gone::Removed
         };
-        if self.removed + self.taken > nodes - needed {
+        if self.gone() > nodes - needed {
             return Some(Reply::NotOwner(gone));
         }
         (self.answered() >= needed).then_some(if self.is_contended {
@@ -119,7 +161,35 @@ impl Shared {
     ) -> Result<Reply, Failure> {
         let replies = self.end(lines, &[ending], until)?;
         let only = replies.into_iter().next();
-        only.ok_or_else(Failure::another_question)
+        only.flatten().ok_or_else(Failure::another_question)
+    }
+
+    /// Releases several mutexes by one round.
+    pub(super) fn release_many(
+        &self,
+        lines: &mut [Line],
+        batch: &[PlainRelease<'_>],
+        until: Instant,
+    ) -> Result<Reply, Failure> {
+        let targets: Vec<_> = batch
+            .iter()
+            .map(|release| Target::from(release.key.clone()))
+            .collect();
+        let endings: Vec<_> = batch
+            .iter()
+            .zip(&targets)
+            .map(|(release, target)| Ending {
+                lock: Lock {
+                    kind: LockKind::Mutex,
+                    target,
+                },
+                owner: release.owner.into(),
+                units: 1,
+                how: How::Release { used: None },
+            })
+            .collect();
+        let replies = self.end(lines, &endings, until)?;
+        Ok(Reply::Each(replies))
     }
 
     /// Ends several owners by one round: the steps at the top. Returns the reply for each.
@@ -128,15 +198,14 @@ impl Shared {
         lines: &mut [Line],
         endings: &[Ending<'_>],
         until: Instant,
-    ) -> Result<Vec<Reply>, Failure> {
+    ) -> Result<Vec<Option<Reply>>, Failure> {
         let packed = self.packed_endings(endings);
-        let mut failures = self.ask_each(lines, |number| {
-            Some((packed[number].clone(), endings.len()))
+        let mut failures = self.ask_each(lines, false, |number| {
+            Some((&packed[number], endings.len()))
         });
-        let is_skipped: Vec<_> = failures.iter().map(Option::is_some).collect();
         let mut tallies = vec![Tally::default(); endings.len()];
         let mut answers = vec![0; lines.len()];
-        gather(lines, until, &mut |number, answer| {
+        gather(lines, self.within(until), &mut |number, answer| {
             match answer {
                 Ok(value) => {
                     if let Some(tally) = tallies.get_mut(answers[number]) {
@@ -148,28 +217,45 @@ impl Shared {
                 }
                 Err(failure) => failures[number] = Some(failure),
             }
-            let is_enough = |tally: &Tally| tally.answered() >= self.needed;
-            if tallies.iter().all(is_enough) {
-                Enough::Yes
-            } else {
-                Enough::No
+            let is_enough = |tally: &Tally| tally.is_certain(self.nodes.len(), self.needed);
+            match (tallies.iter().all(is_enough), endings) {
+                (false, _) => Enough::No,
+                (true, [_]) => Enough::Yes,
+                // So many late answers would keep the line from the next request.
+                (true, _) => Enough::Almost,
             }
         });
         let nodes = lines.len();
-        let replies: Option<Vec<_>> = tallies
-            .iter()
-            .map(|tally| tally.result(nodes, self.needed))
-            .collect();
-        let Some(replies) = replies else {
+        let is_told = |tally: &Tally| {
+            tally.result(nodes, self.needed).is_some()
+                || tally.answered() + tally.refused >= self.needed
+        };
+        if !tallies.iter().all(is_told) {
             let released = tallies.iter().map(|tally| tally.released).min();
             let failure = self.no_quorum(released.unwrap_or(0), failures);
             return Err(Failure {
                 outcome: Outcome::Unknown,
                 ..failure
             });
-        };
-        for ending in endings {
-            self.forget(lines, ending, &is_skipped, &failures);
+        }
+        let replies = tallies.iter().map(|tally| tally.result(nodes, self.needed));
+        let replies: Vec<_> = replies.collect();
+        if let ([None], [_]) = (&*replies, endings) {
+            // So many nodes reject it that the caller must know why.
+            return Err(self.no_quorum(tallies[0].released, failures));
+        }
+        for (ending, reply) in endings.iter().zip(&replies) {
+            if reply.is_some() {
+                self.forget(ending, &failures);
+            }
+        }
+        // A node that has not answered yet may still lose the request.
+        if let [ending] = endings {
+            for (number, line) in lines.iter_mut().enumerate() {
+                if failures[number].is_none() && answers[number] == 0 {
+                    line.release_later(ending.leftover(SystemClock.now() + LEFT_FOR));
+                }
+            }
         }
         Ok(replies)
     }
@@ -178,6 +264,7 @@ impl Shared {
     pub(super) fn packed_endings(&self, endings: &[Ending<'_>]) -> Vec<Vec<u8>> {
         let mut packed = vec![Vec::new(); self.nodes.len()];
         for ending in endings {
+            let owner = (&*ending.owner, ending.units);
             let votes = match ending.how {
                 How::Release { used: Some(_) } => self.votes.of(&ending.owner),
                 _ => None,
@@ -187,24 +274,24 @@ impl Shared {
                     How::Keep(life) => {
                         let verb = Verb::Keep {
                             owner: Arc::clone(&ending.owner),
-                            units: 1,
+                            units: ending.units,
                             life,
                             give_back: None,
                         };
                         let request = Request::Lock {
-                            kind: LockKind::Mutex,
-                            target: &Target::from(ending.key.clone()),
+                            kind: ending.lock.kind,
+                            target: ending.lock.target,
                             verb: &verb,
                         };
                         script::encode(&request, ScriptRef::Digest, &self.script_settings)
                     }
-                    How::Withdraw => node_request::release(ending.key, &ending.owner, None, true),
+                    How::Withdraw => node_request::release(ending.lock, owner, None, true),
                     How::Release { used } => {
                         let reserved = votes.as_ref().and_then(|votes| votes[number].reserved);
                         let give_back = used
                             .zip(reserved)
                             .map(|(used, reserved)| NodeGiveBack { used, reserved });
-                        node_request::release(ending.key, &ending.owner, give_back, false)
+                        node_request::release(ending.lock, owner, give_back, false)
                     }
                 };
                 command.write_packed_command(packed);
@@ -214,29 +301,19 @@ impl Shared {
     }
 
     /// Forgets the votes of an owner that has ended. Has it released later at each node that was skipped or has failed.
-    pub(super) fn forget(
-        &self,
-        lines: &[Line],
-        ending: &Ending<'_>,
-        is_skipped: &[bool],
-        failures: &[Option<Failure>],
-    ) {
+    pub(super) fn forget(&self, ending: &Ending<'_>, failures: &[Option<Failure>]) {
         let votes = self.votes.of(&ending.owner);
         self.votes.remove(&ending.owner);
         let now = SystemClock.now();
-        for number in 0..lines.len() {
-            if !is_skipped[number] && failures[number].is_none() {
+        for (number, failure) in failures.iter().enumerate() {
+            if failure.is_none() {
                 continue;
             }
             // Without a vote the node may have the owner all the same, but no longer than the longest of the others.
             let all = votes.iter().flatten();
             let until = all.filter_map(|vote| vote.until).max();
             if let Some(until) = until.filter(|until| *until > now) {
-                let leftover = Leftover {
-                    target: Target::from(ending.key.clone()),
-                    owner: Arc::clone(&ending.owner),
-                    until: until + until.since(now) / 100 + Duration::from_secs(1),
-                };
+                let leftover = ending.leftover(until + drift(until.since(now)));
                 self.keep_leftover(number, leftover);
             }
         }
@@ -253,7 +330,10 @@ impl Tally {
             }
             Some(Reply::NotOwner(Gone::Removed)) => self.removed += 1,
             Some(Reply::NotOwner(Gone::Taken)) => self.taken += 1,
-            _ => return Err(shared.unexpected(number, value)),
+            _ => {
+                self.refused += 1;
+                return Err(shared.unexpected(number, value));
+            }
         }
         Ok(())
     }

@@ -29,37 +29,31 @@ impl Shared {
         let request = Request::Renew(batch);
         let command = script::encode(&request, ScriptRef::Digest, &self.script_settings);
         let packed = command.get_packed_command();
-        let mut failures: Vec<_> = lines
-            .iter_mut()
-            .zip(&self.nodes)
-            .map(|(line, node)| {
-                node.check_up()
-                    .and_then(|()| node.check_may_vote(sent))
-                    .and_then(|()| line.send(&packed, 1))
-                    .err()
-            })
-            .collect();
+        let mut failures = self.ask_each(lines, true, |_| Some((&packed, 1)));
         let mut answers: Vec<Option<Vec<Renewed>>> = vec![None; lines.len()];
-        let mut answered = 0;
-        gather(lines, until, &mut |number, answer| {
+        // How many nodes have answered, and how many of them have confirmed all leases.
+        let (mut answered, mut confirmed) = (0, 0);
+        gather(lines, self.within(until), &mut |number, answer| {
             let results = answer.and_then(|value| match value {
                 redis::Value::ServerError(_) => Err(self.unexpected(number, value)),
                 value => script::decode(&request, value).and_then(Reply::renewed),
             });
             match results {
                 Ok(results) => {
+                    confirmed += usize::from(results.iter().all(Renewed::is_confirmed));
                     answers[number] = Some(results);
                     answered += 1;
                 }
                 Err(failure) => failures[number] = Some(failure),
             }
-            if answered >= self.needed {
+            if confirmed >= self.needed {
                 Enough::Almost
             } else {
                 Enough::No
             }
         });
-        if answered < self.needed {
+        // With few answers the votes count too: a lease may have lost one.
+        if answered == 0 {
             return Err(self.no_quorum(answered, failures));
         }
         let mut results = Vec::with_capacity(batch.len());

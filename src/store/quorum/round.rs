@@ -3,9 +3,9 @@
 //! 1. The request is written to each node, before any answer is read. A node that is down, or has too many answers
 //!    missing, is skipped.
 //! 2. The answers are read as they come. After each of them the caller says whether it has enough.
-//! 3. If the caller has almost enough, because a majority agrees, the round waits for the other nodes only as long as it
-//!    took to get there, but for at least a millisecond. So a lock gets the votes of all nodes that are well, and a node
-//!    that hangs costs a moment. No round waits for a node that was late in the round before.
+//! 3. If the caller has almost enough, because a majority agrees, the round waits for the other nodes only for a quarter
+//!    of `node_timeout`. So a lock gets the votes of all nodes that are well. A node that takes longer is late: no
+//!    further round waits for it alone, until it has answered in time. So a node that hangs costs that time once.
 //! 4. A node that does not answer within `node_timeout` is down.
 
 use std::time::{Duration, Instant};
@@ -16,9 +16,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::error::Failure;
 use crate::store::quorum::line::Line;
 
-/// The shortest time for which a round waits for the rest, after a majority agrees.
-const LEAST_GRACE: Duration = Duration::from_millis(1);
-
 /// What a caller says about the answers so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Enough {
@@ -28,15 +25,15 @@ pub(super) enum Enough {
     Yes,
 }
 
-/// Reads the answers that the lines wait for, until `until`. Gives each answer to `heard`, or the failure of a line once. Afterwards
-/// no line waits for anything.
+/// Reads the answers that the lines wait for, for at most `limit`; once the caller has almost enough, for at most `grace`
+/// from then on. Gives each answer to `heard`, or the failure of a line once. Afterwards no line waits for anything.
 pub(super) fn gather(
     lines: &mut [Line],
-    until: Instant,
+    (limit, grace): (Duration, Duration),
     heard: &mut dyn FnMut(usize, Result<Value, Failure>) -> Enough,
 ) {
     let begun = Instant::now();
-    let mut until = until;
+    let mut until = begun + limit;
     let mut enough = Enough::No;
     'reading: loop {
         // 1. Take the answers that were read.
@@ -50,7 +47,7 @@ pub(super) fn gather(
                 let before = enough;
                 enough = heard(number, answer);
                 if (before, enough) == (Enough::No, Enough::Almost) {
-                    until = until.min(Instant::now() + begun.elapsed().max(LEAST_GRACE));
+                    until = until.min(Instant::now() + grace);
                 }
             }
         }

@@ -65,6 +65,8 @@ struct Table {
 /// The votes for one owner, and how often they were renewed.
 struct Record {
     votes: NodeVotes,
+    /// The units of the lock that the owner has.
+    units: u32,
     version: u32,
 }
 
@@ -73,7 +75,7 @@ const FIRST_SWEEP: usize = 1024;
 
 impl Votes {
     /// Notes the votes of a grant.
-    pub(super) fn insert(&self, owner: &Arc<str>, votes: NodeVotes, now: Time) {
+    pub(super) fn insert(&self, owner: &Arc<str>, units: u32, votes: NodeVotes, now: Time) {
         let mut table = self.0.lock();
         if table.owners.len() >= table.sweep_at.max(FIRST_SWEEP) {
             // A lease whose release was given up leaves its votes here.
@@ -83,7 +85,11 @@ impl Votes {
                 .retain(|_, record| record.votes.iter().any(lasts));
             table.sweep_at = table.owners.len() * 2;
         }
-        let record = Record { votes, version: 0 };
+        let record = Record {
+            votes,
+            units,
+            version: 0,
+        };
         table.owners.insert(Arc::clone(owner), record);
     }
 
@@ -91,6 +97,12 @@ impl Votes {
     pub(super) fn of(&self, owner: &str) -> Option<NodeVotes> {
         let table = self.0.lock();
         table.owners.get(owner).map(|record| record.votes.clone())
+    }
+
+    /// Returns the units that an owner has.
+    pub(super) fn units_of(&self, owner: &str) -> Option<u32> {
+        let table = self.0.lock();
+        table.owners.get(owner).map(|record| record.units)
     }
 
     /// Forgets an owner that was released.
@@ -166,6 +178,7 @@ mod tests {
         let (table, owner): (Votes, Arc<str>) = (Votes::default(), "o".into());
         table.insert(
             &owner,
+            1,
             votes(&[Some(100), Some(100), Some(100), None, None]),
             at(0),
         );
@@ -192,7 +205,7 @@ mod tests {
     fn with_all_nodes_a_lease_survives_the_loss_of_a_minority() {
         use Confirmation::{Confirmed, Gone as NotHeld, None as Silent};
         let (table, owner): (Votes, Arc<str>) = (Votes::default(), "o".into());
-        table.insert(&owner, votes(&[Some(100); 5]), at(0));
+        table.insert(&owner, 1, votes(&[Some(100); 5]), at(0));
         let taken = NotHeld(Gone::Taken);
         let answers = [taken, taken, Confirmed, Confirmed, Confirmed];
         let lasts = Standing::Lasts {
@@ -215,7 +228,7 @@ mod tests {
         let table = Votes::default();
         for number in 0..5 * FIRST_SWEEP as u64 {
             let owner: Arc<str> = number.to_string().into();
-            table.insert(&owner, votes(&[Some(number)]), at(number));
+            table.insert(&owner, 1, votes(&[Some(number)]), at(number));
         }
         let left = table.0.lock().owners.len();
         assert!(left <= 2 * FIRST_SWEEP, "{left}");

@@ -689,7 +689,7 @@ fn a_waiter_has_its_turn_once_for_each_release() {
     while refused < 2 {
         assert!(begun.elapsed() < PATIENCE, "there is no turn");
         acquire_free(&mut redis, 0);
-        let clock = now(&mut redis);
+        let clock = redis.now_us();
         let reply = send_acquire(&mut redis, "a", 1, LEASE, clock, "channel");
         assert!(granted(&reply.expect("Redis replies")).is_none());
         assert_eq!(end(&mut redis, 0), Value::Int(3));

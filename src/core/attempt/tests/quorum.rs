@@ -1,0 +1,138 @@
+//! Attempts at a lock of a quorum.
+
+use super::*;
+
+fn outvoted(holder: Option<&str>, ttl: Option<Duration>) -> Reply {
+    Reply::Outvoted {
+        holder: holder.map(Arc::from),
+        ttl,
+        granted: 2,
+        needed: 3,
+    }
+}
+
+fn no_quorum(scene: &mut Scene) -> Step {
+    let sent = scene.now;
+    scene.step(Input::Failed {
+        sent,
+        failure: Failure::no_quorum(3, 1, Vec::new()),
+        cut_short: false,
+    })
+}
+
+/// The votes that it got were given back, so a late copy of that could end its next grant.
+#[test]
+fn an_owner_that_was_outvoted_never_asks_again() {
+    let mut scene = Scene::waiting();
+    scene.send(Input::Go);
+    let first = Arc::clone(scene.attempt.owner());
+    let ttl = Some(Duration::from_millis(300));
+    let slept = sleep_of(scene.replied(outvoted(Some("lh1:other:l"), ttl)), START);
+    assert!(slept >= Duration::from_millis(300) && slept < Duration::from_millis(400));
+    // While it sleeps, a message to this owner reaches it. The next request is of another owner.
+    assert_eq!(*scene.attempt.owner(), first);
+    scene.send(Input::Woken);
+    assert_ne!(*scene.attempt.owner(), first);
+    let left = scene.attempt.orphaned_owners();
+    assert_eq!((left.len(), &left[0].owner), (1, &first));
+    // The same if nobody has the lock. The quorum has taken that owner out of the queues too.
+    let second = Arc::clone(scene.attempt.owner());
+    let slept = sleep_of(scene.replied(outvoted(None, None)), START);
+    assert!(slept < Duration::from_millis(100), "{slept:?}");
+    assert_ne!(*scene.attempt.owner(), second);
+    scene.send(Input::Woken);
+    let third = Arc::clone(scene.attempt.owner());
+    assert!(matches!(no_quorum(&mut scene), Step::Sleep(_)));
+    assert_ne!(*scene.attempt.owner(), third);
+    assert_eq!(scene.attempt.orphaned_owners(), []);
+    scene.send(Input::Woken);
+    assert!(matches!(scene.replied(GRANTED), Step::Granted(_)));
+}
+
+#[test]
+fn a_wait_that_gives_up_leaves_the_queues_in_which_it_was_outvoted() {
+    let mut scene = Scene::waiting();
+    scene.send(Input::Go);
+    let owner = Arc::clone(scene.attempt.owner());
+    scene.replied(outvoted(Some("lh1:other:l"), None));
+    let left = scene.attempt.abandon();
+    assert_eq!((left.len(), &left[0].owner), (1, &owner));
+}
+
+/// "Held" would be false, because nobody has the lock.
+#[test]
+fn a_try_asks_once_more_after_split_votes() {
+    let mut scene = Scene::new(None);
+    scene.send(Input::Go);
+    assert!(matches!(
+        scene.replied(outvoted(None, None)),
+        Step::Sleep(_)
+    ));
+    scene.send(Input::Woken);
+    let Step::Failed(failure) = scene.replied(outvoted(None, None)) else {
+        panic!("it goes on");
+    };
+    let (needed, granted) = (3, 2);
+    assert_eq!(failure.kind, FailureKind::NoQuorum { needed, granted });
+    // With a holder it has its answer.
+    let mut scene = Scene::new(None);
+    scene.send(Input::Go);
+    let step = scene.replied(outvoted(Some("lh1:other:l"), None));
+    assert!(matches!(step, Step::TimeOver(None)));
+}
+
+#[test]
+fn a_wait_outlasts_split_votes_until_its_deadline() {
+    let mut scene = Scene::new(Some(START + Duration::from_secs(1)));
+    scene.send(Input::Go);
+    let mut step = scene.replied(outvoted(None, None));
+    let mut rounds = 0;
+    while let Step::Sleep(until) = step {
+        assert!(until > scene.now);
+        scene.now = until;
+        step = scene.step(Input::Woken);
+        if let Step::Send(_) = step {
+            step = scene.replied(outvoted(None, None));
+        }
+        rounds += 1;
+    }
+    assert!(rounds > 10, "{rounds}");
+    let Step::TimeOver(Some(failure)) = step else {
+        panic!("{step:?}");
+    };
+    assert!(matches!(failure.kind, FailureKind::NoQuorum { .. }));
+    assert_eq!(scene.attempt.abandon(), []);
+}
+
+#[test]
+fn a_take_over_without_a_majority_leaves_the_former_lease_to_be_released() {
+    let mut scene = Scene::waiting();
+    let from = OrphanedOwner {
+        owner: "lh1:former:l".into(),
+        units: 1,
+        uncertain_until: None,
+        kept_until: None,
+        give_back: None,
+    };
+    scene.attempt = Attempt::take_over(&scene.rng, "l", from.clone());
+    assert!(matches!(scene.send(Input::Go), Verb::TakeOver { .. }));
+    no_quorum(&mut scene);
+    assert_eq!(scene.attempt.orphaned_owners(), [from]);
+    assert!(matches!(scene.send(Input::Woken), Verb::Acquire { .. }));
+}
+
+/// The fences that a quorum reserves may be fewer than were asked for.
+#[test]
+fn a_grant_has_as_many_fences_as_its_answer_says() {
+    let mut scene = Scene::waiting();
+    scene.send(Input::Go);
+    let Step::Granted(grant) = scene.replied(Reply::Granted {
+        fence: 7,
+        count: Some(3),
+        rest: Vec::new(),
+        contended: false,
+    }) else {
+        panic!("not granted");
+    };
+    assert_eq!(grant.fences, 3);
+}

@@ -1,0 +1,104 @@
+//! The adoption of a mutex that was detached: each node that has it under the detached owner gives it the new one.
+//!
+//! | the answers | what is done |
+//! | --- | --- |
+//! | a majority adopted it | the fences are settled, and the votes kept, as after an acquire. At the other nodes both owners are withdrawn |
+//! | so many nodes do not have the detached owner that it has no majority | the new owner is withdrawn; the claim is lost |
+//! | fewer answers | the nodes that adopted it take the detached owner back, so that the claim can be adopted later |
+
+use std::time::Instant;
+
+use crate::clock::{Clock, SystemClock};
+use crate::error::Failure;
+use crate::message::{Adopt, Ask, Gone, LockKind, Reply};
+use crate::name::{LockKey, Target};
+use crate::script::quorum::{self as node_request, Lock};
+use crate::store::quorum::Shared;
+use crate::store::quorum::acquire::{Ballot, clock_us};
+use crate::store::quorum::line::Line;
+use crate::store::quorum::round::{Enough, gather};
+use crate::sync::Arc;
+
+impl Shared {
+    /// Adopts a mutex: the table at the top.
+    pub(super) fn adopt(
+        &self,
+        lines: &mut [Line],
+        key: &LockKey,
+        adopt: &Adopt,
+        until: Instant,
+    ) -> Result<Reply, Failure> {
+        let sent = SystemClock.now();
+        let target = Target::from(key.clone());
+        let lock = Lock {
+            kind: LockKind::Mutex,
+            target: &target,
+        };
+        let ask = |owner: &Arc<str>| Ask {
+            owner: Arc::clone(owner),
+            units: 1,
+            lease: adopt.lease,
+            fences: 1,
+            shareable_owner: None,
+            channel: None,
+        };
+        let new = ask(&adopt.owner);
+        let mut ballot = Ballot::new(self, lock, &new);
+        let request = node_request::adopt(key, adopt, clock_us(), &self.script_settings);
+        let packed = request.get_packed_command();
+        ballot.failures = self.ask_each(lines, true, |_| Some((&packed, 1)));
+        ballot.is_open = ballot.failures.iter().map(Option::is_none).collect();
+        let (mut adopted, mut gone, mut why) = (0, 0, Gone::Removed);
+        gather(lines, self.within(until), &mut |number, answer| {
+            ballot.is_open[number] &= answer.is_err();
+            match answer.map(|value| (node_request::adopted(lock, &value), value)) {
+                Ok((Some(Ok(vote)), _)) => {
+                    ballot.votes[number] = Some(vote);
+                    adopted += 1;
+                }
+                Ok((Some(Err(now)), _)) => {
+                    gone += 1;
+                    why = if gone == 1 { now } else { why };
+                }
+                Ok((None, value)) => ballot.failures[number] = Some(self.unexpected(number, value)),
+                Err(failure) => ballot.failures[number] = Some(failure),
+            }
+            if adopted >= self.needed || gone > self.nodes.len() - self.needed {
+                Enough::Almost
+            } else {
+                Enough::No
+            }
+        });
+        if gone > self.nodes.len() - self.needed {
+            ballot.withdraw(lines, true);
+            return Ok(Reply::NotOwner(why));
+        }
+        let settled = (adopted >= self.needed).then(|| ballot.settle_fences(lines, until));
+        if let Some((chosen, count)) = settled.flatten() {
+            let reply = ballot.granted(lines, &chosen, count, sent);
+            // Where the adoption is not confirmed, the detached owner may still be.
+            let old = ask(&adopt.from);
+            let mut rest = Ballot::new(self, lock, &old);
+            for (number, vote) in ballot.votes.iter().enumerate() {
+                rest.is_open[number] = vote.is_none();
+            }
+            rest.withdraw(lines, true);
+            self.votes.remove(&adopt.from);
+            return Ok(reply);
+        }
+        // The claim must stay valid.
+        let back = Adopt {
+            owner: Arc::clone(&adopt.from),
+            from: Arc::clone(&adopt.owner),
+            ..adopt.clone()
+        };
+        let request = node_request::adopt(key, &back, clock_us(), &self.script_settings);
+        for (number, line) in lines.iter_mut().enumerate() {
+            if ballot.votes[number].is_some() || ballot.is_open[number] {
+                let leftover = ballot.leftover();
+                line.send_and_forget(&request.get_packed_command(), leftover);
+            }
+        }
+        Err(self.no_quorum(adopted, ballot.failures))
+    }
+}
