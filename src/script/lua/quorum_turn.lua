@@ -9,12 +9,15 @@ local TURN = '=turn'
 -- The longest turn, ms. If the waiter hangs, the others lose that much time.
 local LONGEST_TURN = 100
 
--- Returns how many ms the turn of another owner still lasts, and that owner. Returns nil if it is nobody else's turn.
-local function turn_of_another(owner)
+-- Returns how many ms the turn of another process still lasts, and its owner. Returns nil if it is nobody else's turn. A
+-- process that was outvoted has the turn of its former owner, by its channel.
+local function turn_of_another(owner, channel)
   local turn = redis.call('HGET', waiters, TURN)
   if not turn then return nil end
   local ends, who = string.match(turn, '^(%d+) (.*)$')
   if not ends or who == owner then return nil end
+  local _, _, _, _, its_channel = waiter(who)
+  if its_channel == channel and channel ~= '' then return nil end
   local left = ends - now_ms()
   -- If the clock was set back, a turn would last too long.
   if left > 0 and left <= LONGEST_TURN then return left, who end

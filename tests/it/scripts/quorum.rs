@@ -699,10 +699,16 @@ fn a_waiter_has_its_turn_once_for_each_release() {
         } else {
             refused += 1;
         }
-        // The waiter gets it, whatever the time. After that no turn is left over for the next release.
-        let reply = acquire(&mut redis, 1, false);
-        assert!(matches!(granted(&reply), Some((_, false))));
-        assert_eq!(end(&mut redis, 1), Value::Int(1));
+        // The waiter gets it, whatever the time, and so does another owner of its process. After that no turn is left over
+        // for the next release.
+        let clock = redis.now_us();
+        let next = 3 - 2 * (refused % 2);
+        let reply = send_acquire(&mut redis, "a", next, LEASE, clock, "channel");
+        let is_contended = next != 1;
+        let reply = reply.expect("Redis replies");
+        assert!(matches!(granted(&reply), Some((_, contended)) if contended == is_contended));
+        end(&mut redis, next);
+        withdraw(&mut redis, 1);
     }
 }
 
