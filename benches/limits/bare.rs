@@ -54,13 +54,7 @@ impl Pairs {
         let mut connection = connect(url)?;
         let owner = Uuid::new_v4().to_string();
         let release = load(&mut connection, COMPARE_AND_DELETE, 1)?;
-        let commands = names.iter().map(|name| {
-            let mut set = redis::cmd("SET");
-            set.arg(name).arg(&owner).arg("NX").arg("PX").arg(LEASE_MS);
-            let mut release = release.clone();
-            release.arg(name).arg(&owner);
-            [set.get_packed_command(), release.get_packed_command()]
-        });
+        let commands = names.iter().map(|name| pair(name, &owner, &release));
         Ok(Self {
             commands: commands.collect(),
             connection,
@@ -74,6 +68,84 @@ impl Pairs {
         ask(&mut self.connection, release, |value| {
             *value == Value::Int(1)
         })
+    }
+}
+
+/// Returns the packed commands that acquire and release the lock of a name.
+fn pair(name: &str, owner: &str, release: &redis::Cmd) -> [Vec<u8>; 2] {
+    let mut set = redis::cmd("SET");
+    set.arg(name).arg(owner).arg("NX").arg("PX").arg(LEASE_MS);
+    let mut release = release.clone();
+    release.arg(name).arg(owner);
+    [set.get_packed_command(), release.get_packed_command()]
+}
+
+/// The same mutex on several servers. Each command goes to all of them, and is done when a majority has answered.
+pub struct QuorumPairs {
+    nodes: Vec<QuorumNode>,
+    commands: [Vec<u8>; 2],
+}
+
+struct QuorumNode {
+    connection: Connection,
+    /// The right reply to a command whose reply was not read.
+    unread: Option<Value>,
+}
+
+impl QuorumPairs {
+    pub fn new<'a>(urls: impl IntoIterator<Item = &'a str>, name: &str) -> Result<Self> {
+        let connections = urls.into_iter().map(connect);
+        let mut connections = connections.collect::<Result<Vec<_>>>()?;
+        let mut release = redis::Cmd::new();
+        for connection in &mut connections {
+            // Each server returns the same digest.
+            release = load(connection, COMPARE_AND_DELETE, 1)?;
+        }
+        let node = |connection| QuorumNode {
+            connection,
+            unread: None,
+        };
+        Ok(Self {
+            nodes: connections.into_iter().map(node).collect(),
+            commands: pair(name, &Uuid::new_v4().to_string(), &release),
+        })
+    }
+
+    /// Acquires and releases the lock.
+    pub fn pair(&mut self) -> Result<()> {
+        self.ask(0, &Value::Okay)?;
+        self.ask(1, &Value::Int(1))
+    }
+
+    /// Reads the replies that a majority did not need.
+    pub fn finish(&mut self) -> Result<()> {
+        self.nodes.iter_mut().try_for_each(QuorumNode::read)
+    }
+
+    fn ask(&mut self, command: usize, right: &Value) -> Result<()> {
+        for node in &mut self.nodes {
+            node.read()?;
+            node.connection
+                .send_packed_command(&self.commands[command])?;
+            node.unread = Some(right.clone());
+        }
+        let majority = self.nodes.len() / 2 + 1;
+        let mut nodes = self.nodes.iter_mut().take(majority);
+        nodes.try_for_each(QuorumNode::read)
+    }
+}
+
+impl QuorumNode {
+    /// Reads the reply that was not read yet, if there is one.
+    fn read(&mut self) -> Result<()> {
+        let Some(right) = self.unread.take() else {
+            return Ok(());
+        };
+        let value = self.connection.recv_response()?;
+        if value == right {
+            return Ok(());
+        }
+        Err(format!("a bare client was answered {value:?}").into())
     }
 }
 

@@ -25,6 +25,7 @@ pub enum Side {
 pub struct Job {
     pub work: String,
     pub side: Side,
+    /// The URL of the server, or the URLs of the nodes of a quorum.
     pub url: String,
     /// The name of the lock, or the first part of the locks' names.
     pub name: String,

@@ -59,6 +59,7 @@ pub struct Measured {
 }
 
 /// The values of both sides in one round.
+#[derive(Clone, Copy)]
 pub struct Round {
     pub ours: f64,
     pub limit: f64,

@@ -5,12 +5,13 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use redis::{Connection, FromRedisValue};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::Result;
 use crate::bare;
@@ -23,7 +24,7 @@ dir=$(mktemp -d "${TMPDIR:-/tmp}/leasehold-limits.XXXXXX") || exit
 redis-server --bind 127.0.0.1 --port "$1" --save '' --appendonly no --daemonize no \
     --dir "$dir" --logfile "$dir/log" </dev/null >/dev/null 2>&1 &
 server=$!
-echo "$dir"
+echo "$server $dir"
 read -r _
 kill -KILL "$server"
 wait "$server" 2>/dev/null
@@ -37,6 +38,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// A server on the cores for servers. Dropping it ends the server.
 pub struct Server {
     supervisor: Child,
+    pid: Pid,
+    dir: PathBuf,
     url: String,
 }
 
@@ -62,11 +65,19 @@ impl Server {
             .stdout
             .take()
             .ok_or("the supervisor has no output")?;
-        let url = format!("redis://127.0.0.1:{port}/");
-        let server = Self { supervisor, url };
-        let mut dir = String::new();
-        BufReader::new(stdout).read_line(&mut dir)?;
-        let log = Path::new(dir.trim_end()).join("log");
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line)?;
+        let (pid, dir) = line
+            .trim_end()
+            .split_once(' ')
+            .ok_or("the supervisor does not report the server")?;
+        let server = Self {
+            supervisor,
+            pid: Pid::from_raw(pid.parse()?).ok_or("a server without a process")?,
+            dir: Path::new(dir).to_owned(),
+            url: format!("redis://127.0.0.1:{port}/"),
+        };
+        let log = server.dir.join("log");
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE {
             let log = fs::read_to_string(&log).unwrap_or_default();
@@ -83,6 +94,16 @@ impl Server {
 
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Returns a directory for files of the row. It ends with the server.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Stops the server's process, which keeps its connections and answers nothing.
+    pub fn hang(&self) -> Result<()> {
+        Ok(kill_process(self.pid, Signal::STOP)?)
     }
 
     /// Returns a connection whose commands are not counted.

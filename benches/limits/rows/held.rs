@@ -8,7 +8,7 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use leasehold::{LeaseState, LockGuard, LockManager};
+use leasehold::{LeaseState, LockGuard};
 use redis::Connection;
 use rustix::time::{ClockId, clock_gettime};
 use uuid::Uuid;
@@ -16,11 +16,14 @@ use uuid::Uuid;
 use crate::Result;
 use crate::bare;
 use crate::fleet::{Answer, Fleet, Job, Side};
+use crate::nodes;
 use crate::row::{Bench, Measured, Must, Round};
-use crate::server::Server;
+use crate::server::{Observer, Server};
 use crate::team::Team;
 
 const LEASES: usize = 100_000;
+/// The number of leases on a quorum.
+const QUORUM_LEASES: usize = 10_000;
 const LEASE: Duration = Duration::from_secs(30);
 /// The bound of the client's CPU: five hundredths of a core.
 const MOST_PERCENT: f64 = 5.0;
@@ -33,50 +36,9 @@ const RENEW: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
 const TAKERS: usize = 8;
 
 pub fn measure(bench: &Bench) -> Result<Measured> {
-    let lease = bench.time(LEASE);
     let bare_server = Server::start(bench.cores)?;
-    let start = |side, url: &str| {
-        let job = Job {
-            work: bench.work.to_owned(),
-            side,
-            url: url.to_owned(),
-            name: bench.work.to_owned(),
-            // The rate is the same in a quick run, so that it sees the same load.
-            count: bench.count(LEASES) as u64,
-            ms: lease.as_millis() as u64,
-        };
-        Fleet::start(&job, 1)
-    };
-    let mut bare = start(Side::Limit, bare_server.url())?;
-    let mut ours = start(Side::Ours, bench.url())?;
-    let mut ours_observer = bench.server.observer()?;
-    let mut bare_observer = bare_server.observer()?;
-
-    let window = lease / 3;
-    let mut before = [cpu(&mut ours)?, cpu(&mut bare)?];
-    let servers = [ours_observer.cpu()?, bare_observer.cpu()?];
-    let began = Instant::now();
-    let mut rounds = Vec::new();
-    for round in 1..=bench.rounds {
-        thread::sleep((window * round).saturating_sub(began.elapsed()));
-        let now = [cpu(&mut ours)?, cpu(&mut bare)?];
-        rounds.push(Round {
-            ours: percent(now[0].saturating_sub(before[0]), window),
-            limit: percent(now[1].saturating_sub(before[1]), window),
-        });
-        before = now;
-    }
-    let time = began.elapsed();
-    let ours_server = percent(ours_observer.cpu()?.saturating_sub(servers[0]), time);
-    let bare_server = percent(bare_observer.cpu()?.saturating_sub(servers[1]), time);
-    // The connections that took the leases have been idle since.
-    let connections = ours_observer.connections(time.as_secs().saturating_sub(1))?;
-    let [lost, bytes] = check(&mut ours)?;
-    let [bare_lost, _] = check(&mut bare)?;
-    if bare_lost > 0 {
-        return Err("the bare loop has lost some, so it is no limit".into());
-    }
-    let measured = Measured::new(rounds);
+    let held = hold(bench, LEASES, &[bench.server], &bare_server)?;
+    let measured = held.measured();
     let client = measured.ours();
     Ok(measured
         .bounded(
@@ -84,12 +46,122 @@ pub fn measure(bench: &Bench) -> Result<Measured> {
             client,
             Must::AtMost(MOST_PERCENT),
         )
-        .bounded("connections", connections as f64, Must::AtMost(1.0))
-        .bounded("lost", lost as f64, Must::AtMost(0.0))
-        .bounded("bytes_per_lease", bytes as f64, Must::AtMost(MOST_BYTES))
-        .beside("seconds", time.as_secs_f64())
-        .beside("server_percent_of_a_core", ours_server)
-        .beside("limit_server_percent_of_a_core", bare_server))
+        .bounded("connections", held.connections as f64, Must::AtMost(1.0))
+        .bounded("lost", held.lost as f64, Must::AtMost(0.0))
+        .bounded(
+            "bytes_per_lease",
+            held.bytes_per_lease as f64,
+            Must::AtMost(MOST_BYTES),
+        )
+        .beside("seconds", held.seconds)
+        .beside("server_percent_of_a_core", held.server_percent)
+        .beside("limit_server_percent_of_a_core", held.limit_server_percent))
+}
+
+/// Measures leases on a quorum. The limit is leasehold on one server.
+pub fn quorum(bench: &Bench) -> Result<Measured> {
+    let nodes = nodes::start(bench.cores)?;
+    let nodes: Vec<_> = nodes.iter().collect();
+    let held = hold(bench, QUORUM_LEASES, &nodes, bench.server)?;
+    let connections = held.connections as f64;
+    Ok(held
+        .measured()
+        .bounded("connections_of_a_node", connections, Must::AtMost(1.0))
+        .bounded("lost", held.lost as f64, Must::AtMost(0.0))
+        .beside("bytes_per_lease", held.bytes_per_lease as f64)
+        .beside("seconds", held.seconds)
+        .beside("servers_percent_of_a_core", held.server_percent)
+        .beside("limit_server_percent_of_a_core", held.limit_server_percent))
+}
+
+/// The figures of both sides.
+struct Held {
+    /// The CPU time of the clients, as a percentage of a core.
+    rounds: Vec<Round>,
+    /// The largest number of connections of ours to one server.
+    connections: usize,
+    lost: u64,
+    bytes_per_lease: u64,
+    seconds: f64,
+    /// The CPU time of all servers of ours.
+    server_percent: f64,
+    limit_server_percent: f64,
+}
+
+impl Held {
+    fn measured(&self) -> Measured {
+        Measured::new(self.rounds.clone())
+    }
+}
+
+/// Lets both sides hold this number of leases, ours on all of `servers` and the limit on another.
+fn hold(bench: &Bench, leases: usize, servers: &[&Server], limit_server: &Server) -> Result<Held> {
+    let lease = bench.time(LEASE);
+    let start = |side, url: &str| {
+        let job = Job {
+            work: bench.work.to_owned(),
+            side,
+            url: url.to_owned(),
+            name: bench.work.to_owned(),
+            // The rate is the same in a quick run, so that it sees the same load.
+            count: bench.count(leases) as u64,
+            ms: lease.as_millis() as u64,
+        };
+        Fleet::start(&job, 1)
+    };
+    let mut limit = start(Side::Limit, limit_server.url())?;
+    let mut ours = start(Side::Ours, &nodes::urls(servers.iter().copied()))?;
+    let observers = servers.iter().map(|server| server.observer());
+    let mut observers = observers.collect::<Result<Vec<_>>>()?;
+    let mut limit_observer = [limit_server.observer()?];
+
+    let window = lease / 3;
+    let mut before = [cpu(&mut ours)?, cpu(&mut limit)?];
+    let servers_before = [
+        servers_cpu(&mut observers)?,
+        servers_cpu(&mut limit_observer)?,
+    ];
+    let began = Instant::now();
+    let mut rounds = Vec::new();
+    for round in 1..=bench.rounds {
+        thread::sleep((window * round).saturating_sub(began.elapsed()));
+        let now = [cpu(&mut ours)?, cpu(&mut limit)?];
+        rounds.push(Round {
+            ours: percent(now[0].saturating_sub(before[0]), window),
+            limit: percent(now[1].saturating_sub(before[1]), window),
+        });
+        before = now;
+    }
+    let time = began.elapsed();
+    let now = [
+        servers_cpu(&mut observers)?,
+        servers_cpu(&mut limit_observer)?,
+    ];
+    // The connections that took the leases have been idle since.
+    let recent = time.as_secs().saturating_sub(1);
+    let connections = observers
+        .iter_mut()
+        .map(|observer| observer.connections(recent))
+        .collect::<Result<Vec<_>>>()?;
+    let [lost, bytes_per_lease] = check(&mut ours)?;
+    let [limit_lost, _] = check(&mut limit)?;
+    if limit_lost > 0 {
+        return Err("the limit has lost some, so it is no limit".into());
+    }
+    Ok(Held {
+        rounds,
+        connections: connections.into_iter().max().unwrap_or(0),
+        lost,
+        bytes_per_lease,
+        seconds: time.as_secs_f64(),
+        server_percent: percent(now[0].saturating_sub(servers_before[0]), time),
+        limit_server_percent: percent(now[1].saturating_sub(servers_before[1]), time),
+    })
+}
+
+/// Returns the CPU time of several servers together.
+fn servers_cpu(observers: &mut [Observer]) -> Result<Duration> {
+    observers.iter_mut().map(Observer::cpu).sum()
 }
 
 fn percent(part: Duration, whole: Duration) -> f64 {
@@ -117,11 +189,19 @@ type Check = Box<dyn FnMut() -> Result<Vec<u64>>>;
 
 /// Serves a process.
 pub fn serve(job: &Job) -> Result<Answer> {
-    let mut check = match job.side {
+    Ok(answer(match job.side {
         Side::Ours => serve_ours(job)?,
         Side::Limit => serve_bare(job)?,
-    };
-    Ok(Box::new(move |question| match question {
+    }))
+}
+
+/// Serves a process of the row of the quorum, on either side.
+pub fn serve_quorum(job: &Job) -> Result<Answer> {
+    Ok(answer(serve_ours(job)?))
+}
+
+fn answer(mut check: Check) -> Answer {
+    Box::new(move |question| match question {
         "cpu" => {
             let used = clock_gettime(ClockId::ProcessCPUTime);
             Ok(vec![
@@ -129,12 +209,12 @@ pub fn serve(job: &Job) -> Result<Answer> {
             ])
         }
         _ => check(),
-    }))
+    })
 }
 
 fn serve_ours(job: &Job) -> Result<Check> {
     let lease = Duration::from_millis(job.ms);
-    let locks = LockManager::single(&job.url).lease(lease).build()?;
+    let locks = nodes::builder(&job.url).lease(lease).build()?;
     // A manager's first lease starts its threads. Later leases do not.
     let first = locks.lock(format!("{}:first", job.name))?;
     let without = memory()?;

@@ -5,6 +5,7 @@ mod held;
 mod kinds;
 mod polled;
 mod processes;
+mod quorum;
 mod threads;
 mod uncontended;
 
@@ -138,6 +139,46 @@ const ROWS: &[Row] = &[
         rounds: MANY,
         measure: kinds::rate_limiter,
     },
+    Row {
+        work: "quorum_5",
+        limit: "the bare pair on five connections, each command done when three have replied",
+        unit: "pairs/s",
+        must: AtLeast(0.8),
+        rounds: MANY,
+        measure: quorum::pairs,
+    },
+    Row {
+        work: "quorum_5_one_hung",
+        limit: "leasehold on five nodes that are well",
+        unit: "pairs/s",
+        must: AtLeast(0.8),
+        rounds: MANY,
+        measure: quorum::one_hung,
+    },
+    Row {
+        work: "quorum_5_threads_1000",
+        limit: "leasehold on one server",
+        unit: "guards/s",
+        must: AtLeast(0.5),
+        rounds: SOME,
+        measure: threads::quorum,
+    },
+    Row {
+        work: "quorum_5_4x8",
+        limit: "half of the mean for the process with the fewest guards",
+        unit: "of the mean",
+        must: AtLeast(1.0),
+        rounds: SOME,
+        measure: processes::quorum,
+    },
+    Row {
+        work: "quorum_5_held_10k",
+        limit: "leasehold on one server",
+        unit: "% of a core",
+        must: AtMost(6.0),
+        rounds: SOME,
+        measure: held::quorum,
+    },
 ];
 
 /// Measures the selected rows, and prints each when it is done.
@@ -200,6 +241,8 @@ pub fn serve(job: &Job) -> Result<()> {
         "rwlock_mixed" => processes::serve_rwlock(job)?,
         "handover_p50" | "handover_p99" => handover::serve(job)?,
         "held_100k" => held::serve(job)?,
+        "quorum_5_4x8" => processes::serve_quorum(job)?,
+        "quorum_5_held_10k" => held::serve_quorum(job)?,
         other => return Err(format!("no row {other:?} has processes").into()),
     };
     fleet::serve(answer)

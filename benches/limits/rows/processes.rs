@@ -1,5 +1,9 @@
 //! Threads of several processes that want one name.
 
+use std::cell::Cell;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use leasehold::LockManager;
@@ -7,6 +11,7 @@ use leasehold::LockManager;
 use crate::Result;
 use crate::bare::{self, Token};
 use crate::fleet::{Answer, Fleet, Job, Side};
+use crate::nodes;
 use crate::row::{Bench, Measured, Must, Round, median};
 use crate::team::{Team, per_second};
 
@@ -17,6 +22,9 @@ const THREADS: usize = 8;
 const TIME: Duration = Duration::from_secs(5);
 /// Six times the default quantum.
 const LONGEST_WAIT_MS: f64 = 300.0;
+/// The shares of the processes on a quorum, over the mean.
+const LEAST_ON_QUORUM: f64 = 0.5;
+const MOST_ON_QUORUM: f64 = 1.5;
 /// The number of writers in a hundred turns of a reader-writer lock.
 const WRITES: u64 = 5;
 
@@ -99,21 +107,84 @@ pub fn rwlock(bench: &Bench) -> Result<Measured> {
         ))
 }
 
+/// Measures how a quorum shares a mutex among processes. Each guard adds one to a number in a file, so a broken lock
+/// loses updates. Figures beside it show the same work on one server.
+pub fn quorum(bench: &Bench) -> Result<Measured> {
+    let nodes = nodes::start(bench.cores)?;
+    let urls = nodes::urls(&nodes);
+    let (mut ours, mut of_one) = (Runs::default(), Runs::default());
+    let mut tally = nodes[0].tally()?;
+    let lost = Cell::new(0);
+    bench.interleave(
+        |round| tally.count(|| count_in_file(bench, &urls, round, &mut ours, &lost)),
+        |round| Ok(count_in_file(bench, bench.url(), round, &mut of_one, &lost)?.1),
+    )?;
+    let rounds = ours.0.iter().skip(1).map(|run| Round {
+        ours: run.least,
+        limit: LEAST_ON_QUORUM,
+    });
+    let most = ours.median(|run| run.most);
+    Ok(Measured::new(rounds.collect())
+        .bounded("most_process", most, Must::AtMost(MOST_ON_QUORUM))
+        .bounded("lost_updates", lost.get() as f64, Must::AtMost(0.0))
+        .beside("guards_per_second", ours.median(|run| run.per_second))
+        .beside("longest_wait_ms", ours.median(|run| run.longest_wait_ms))
+        .beside("longest_wait_ms_of_all_rounds", ours.longest_wait_ms())
+        .beside("commands_of_a_node_per_guard", tally.commands_per_guard())
+        .beside(
+            "one_server_guards_per_second",
+            of_one.median(|run| run.per_second),
+        )
+        .beside("one_server_least_process", of_one.median(|run| run.least))
+        .beside(
+            "one_server_longest_wait_ms",
+            of_one.median(|run| run.longest_wait_ms),
+        ))
+}
+
+/// Runs one round of processes that count in a file. The path of the file is the name of the lock. Adds the number of
+/// lost updates to `lost`.
+fn count_in_file(
+    bench: &Bench,
+    urls: &str,
+    round: u32,
+    runs: &mut Runs,
+    lost: &Cell<u64>,
+) -> Result<(u64, f64)> {
+    let path = bench.server.dir().join(format!("number-{round}"));
+    fs::write(&path, 0_u64.to_le_bytes())?;
+    let name = path.to_str().ok_or("a directory that is not in UTF-8")?;
+    let job = job(bench, Side::Ours, urls, name.to_owned());
+    let (guards, rate) = run_job(bench, &job, runs)?;
+    let counted = u64::from_le_bytes(fs::read(&path)?.as_slice().try_into()?);
+    lost.set(lost.get() + guards.saturating_sub(counted));
+    Ok((guards, rate))
+}
+
 /// Runs one side of one round. Returns the number of guards, and the number in a second.
 fn run(bench: &Bench, side: Side, round: u32, runs: &mut Runs) -> Result<(u64, f64)> {
-    let time = bench.time(TIME);
-    let job = Job {
+    let name = match side {
+        Side::Ours => bench.name(round),
+        Side::Limit => bench.bare_name(round),
+    };
+    run_job(bench, &job(bench, side, bench.url(), name), runs)
+}
+
+fn job(bench: &Bench, side: Side, url: &str, name: String) -> Job {
+    Job {
         work: bench.work.to_owned(),
         side,
-        url: bench.url().to_owned(),
-        name: match side {
-            Side::Ours => bench.name(round),
-            Side::Limit => bench.bare_name(round),
-        },
+        url: url.to_owned(),
+        name,
         count: THREADS as u64,
-        ms: time.as_millis() as u64,
-    };
-    let shares = Fleet::start(&job, PROCESSES)?.ask("go")?;
+        ms: bench.time(TIME).as_millis() as u64,
+    }
+}
+
+/// Runs a job in several processes. Returns the number of guards, and the number in a second.
+fn run_job(bench: &Bench, job: &Job, runs: &mut Runs) -> Result<(u64, f64)> {
+    let time = bench.time(TIME);
+    let shares = Fleet::start(job, PROCESSES)?.ask("go")?;
     let guards: u64 = shares.iter().map(|share| share[0]).sum();
     let mean = guards as f64 / PROCESSES as f64;
     let of_mean = || shares.iter().map(|share| share[0] as f64 / mean);
@@ -161,6 +232,31 @@ pub fn serve_mutex(job: &Job) -> Result<Answer> {
             })
         }
     }
+}
+
+/// Serves a process on either side of the row of the quorum.
+pub fn serve_quorum(job: &Job) -> Result<Answer> {
+    let mutex = nodes::builder(&job.url).build()?.mutex(&job.name);
+    let number = Arc::new(File::options().read(true).write(true).open(&job.name)?);
+    contend(job, 100, move |_| {
+        let (mutex, number) = (mutex.clone(), Arc::clone(&number));
+        Ok(Box::new(move |_| {
+            let asked = Instant::now();
+            let guard = mutex.lock()?;
+            let waited = asked.elapsed();
+            add_one(&number)?;
+            guard.release()?;
+            Ok(waited)
+        }))
+    })
+}
+
+/// Adds one to the number in a file, by a read and a write.
+fn add_one(number: &File) -> Result<()> {
+    let mut bytes = [0; 8];
+    number.read_exact_at(&mut bytes, 0)?;
+    let next = u64::from_le_bytes(bytes) + 1;
+    Ok(number.write_all_at(&next.to_le_bytes(), 0)?)
 }
 
 pub fn serve_rwlock(job: &Job) -> Result<Answer> {

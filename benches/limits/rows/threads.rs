@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 use leasehold::LockManager;
 
 use crate::Result;
+use crate::nodes;
 use crate::row::{Bench, Measured};
+use crate::server::Tally;
 use crate::team::{Team, per_second};
 
 const THREADS: usize = 1_000;
@@ -27,25 +29,8 @@ pub fn measure(bench: &Bench) -> Result<Measured> {
     let guards = (THREADS * each) as u64;
     let mut tally = bench.server.tally()?;
     let ours = |round| {
-        let mutex = LockManager::connect(bench.url())?.mutex(bench.name(round));
-        let (first, theirs) = (mutex.clone(), mutex);
-        let arrived = Arc::new(AtomicUsize::new(0));
-        let all = Arc::clone(&arrived);
-        let team = Team::ready(THREADS, move |_| {
-            let (mutex, arrived) = (theirs.clone(), Arc::clone(&all));
-            Ok(move |_| {
-                arrived.fetch_add(1, Ordering::Relaxed);
-                (0..each).try_for_each(|_| Ok(mutex.lock()?.release()?))
-            })
-        })?;
-        let guard = first.lock()?;
-        settle(&team, &arrived);
-        tally.count(|| {
-            let start = Instant::now();
-            guard.release()?;
-            team.join()?;
-            Ok((guards, per_second(guards, start.elapsed())))
-        })
+        let locks = LockManager::connect(bench.url())?;
+        turns(&locks.mutex(bench.name(round)), each, &mut tally)
     };
     let limit = |_| {
         let queue = Arc::new(Queue::default());
@@ -73,6 +58,48 @@ pub fn measure(bench: &Bench) -> Result<Measured> {
     };
     let rounds = bench.interleave(ours, limit)?;
     Ok(Measured::new(rounds).counted_to(&tally, 0.1))
+}
+
+/// Measures the same on a quorum. The limit is leasehold on one server.
+pub fn quorum(bench: &Bench) -> Result<Measured> {
+    let each = bench.count(GUARDS);
+    let nodes = nodes::start(bench.cores)?;
+    let urls = nodes::urls(&nodes);
+    let (mut tally, mut of_one) = (nodes[0].tally()?, bench.server.tally()?);
+    let rounds = bench.interleave(
+        |round| {
+            let locks = nodes::builder(&urls).build()?;
+            turns(&locks.mutex(bench.name(round)), each, &mut tally)
+        },
+        |round| {
+            let locks = nodes::builder(bench.url()).build()?;
+            turns(&locks.mutex(bench.name(round)), each, &mut of_one)
+        },
+    )?;
+    Ok(Measured::new(rounds).beside("commands_of_a_node_per_guard", tally.commands_per_guard()))
+}
+
+/// Returns the number of guards in a second, if each thread gets `each` of them.
+fn turns(mutex: &leasehold::Mutex, each: usize, tally: &mut Tally) -> Result<f64> {
+    let guards = (THREADS * each) as u64;
+    let theirs = mutex.clone();
+    let arrived = Arc::new(AtomicUsize::new(0));
+    let all = Arc::clone(&arrived);
+    let team = Team::ready(THREADS, move |_| {
+        let (mutex, arrived) = (theirs.clone(), Arc::clone(&all));
+        Ok(move |_| {
+            arrived.fetch_add(1, Ordering::Relaxed);
+            (0..each).try_for_each(|_| Ok(mutex.lock()?.release()?))
+        })
+    })?;
+    let guard = mutex.lock()?;
+    settle(&team, &arrived);
+    tally.count(|| {
+        let start = Instant::now();
+        guard.release()?;
+        team.join()?;
+        Ok((guards, per_second(guards, start.elapsed())))
+    })
 }
 
 /// Lets the threads go, and waits until all of them wait for the lock.
