@@ -36,6 +36,7 @@ run! {
     leader
     pitfalls
     quickstart
+    quorum
     rate_limit
     server
 }
