@@ -10,6 +10,8 @@ use crate::server::Server;
 
 /// The number of servers of each quorum here.
 const NODES: usize = 5;
+/// The time that a node gets for an answer. Long, because all nodes share a core, perhaps with other programs.
+pub const NODE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Starts independent servers for a quorum. All of them share the cores for servers.
 pub fn start(cores: &Cores) -> Result<Vec<Server>> {
@@ -25,5 +27,7 @@ pub fn urls<'a>(servers: impl IntoIterator<Item = &'a Server>) -> String {
 /// Returns the settings of a quorum of these servers. They have just started, so they vote at once. A quorum of one
 /// server is the same as [`LockManager::single`].
 pub fn builder(urls: &str) -> Builder {
-    LockManager::quorum(urls.split(',')).restart_delay(Duration::ZERO)
+    LockManager::quorum(urls.split(','))
+        .restart_delay(Duration::ZERO)
+        .node_timeout(NODE_TIMEOUT)
 }

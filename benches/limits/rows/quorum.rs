@@ -6,14 +6,12 @@ use leasehold::{LockManager, Mutex};
 
 use crate::Result;
 use crate::bare::QuorumPairs;
-use crate::nodes;
+use crate::nodes::{self, NODE_TIMEOUT};
 use crate::row::{Bench, Measured, Must};
 use crate::server::Server;
 use crate::team::per_second;
 
 const PAIRS: usize = 2_000;
-/// The time that a node gets for an answer.
-const NODE_TIMEOUT: Duration = Duration::from_millis(200);
 /// The time in which one acquire may take longer than that, because a node hangs.
 const WINDOW: Duration = Duration::from_secs(5);
 
@@ -70,8 +68,7 @@ pub fn one_hung(bench: &Bench) -> Result<Measured> {
 }
 
 fn manager<'a>(nodes: impl IntoIterator<Item = &'a Server>) -> Result<LockManager> {
-    let builder = nodes::builder(&nodes::urls(nodes));
-    Ok(builder.node_timeout(NODE_TIMEOUT).build()?)
+    Ok(nodes::builder(&nodes::urls(nodes)).build()?)
 }
 
 /// Returns the number of pairs in a second. Adds the begin of each acquire that took longer than a node may to `slow`.
