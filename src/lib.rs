@@ -34,6 +34,7 @@
 //! * [`Builder`] has the settings, such as the lease, the prefix of the names, the pool and the time limits.
 //! * [`LockManager::stats`] counts and measures. A [`listener`](Builder::listener) receives each [`Event`].
 //!   [`Builder::warn_after`] warns of a guard that is held for long.
+//! * [`LockManager::quorum`] makes a manager whose locks need a majority of several independent servers (Redlock).
 //! * Each fault has its own variant of [`Error`]. A call never reports that a lock is held if its request failed.
 //!
 //! Thousands of threads may want one name. The threads of a process hand the lock to each other in memory, without a
@@ -44,6 +45,7 @@
 //! | subject | place |
 //! | --- | --- |
 //! | errors that a program may retry | [`Error::is_retryable`], and the [table of errors](Error#what-is-retryable) |
+//! | one server, or a quorum of several | [when a quorum is worth it](LockManager::quorum), and [`Builder::replicas`] |
 //! | user and password | [`Builder::username`] and [`Builder::password`], or the [URL](LockManager::single) |
 //! | rights of the Redis user | [lines to paste](crate#rights-of-a-redis-user) |
 //! | cancelling one wait | a [`Cancel`] that a handle gets by [`cancel_with`](Mutex::cancel_with); [`LockManager::close`] ends all waits |
@@ -63,7 +65,7 @@
 //! 2. **Fencing.** Each exclusive guard of a name has a larger [`fence`] than every earlier one. A read guard has the fence of
 //!    the last writer. Each permit of a semaphore has its own fence, but these are in no order, because several permits are
 //!    held at once. Fences follow the server's clock in microseconds. So they also rise after the server has lost all its
-//!    data, and after its clock was set back by less than [`fence_memory`](Builder::fence_memory). There are three
+//!    data, and after its clock was set back by less than [`fence_memory`](Builder::fence_memory). There are four
 //!    exceptions:
 //!    * The server loses its data *and* its clock is set back. A failover is the same case, if the replica missed the
 //!      last fence and its clock is behind.
@@ -72,6 +74,7 @@
 //!      that its connections were closed. That takes a few milliseconds, or at most one [`quantum`](Builder::quantum) if no
 //!      thread of the process has ever waited for another process. The fences of these guards may be smaller than a fence
 //!      that the server has granted since.
+//!    * A node of a [quorum](LockManager::quorum) loses its data, *and* the clocks of the nodes differ.
 //! 3. **No hidden loss.** A holder learns of a loss by its own clock, at the deadline, even if the network is dead and the
 //!    renewal thread is stuck. `Lost` is final: no late reply revives a lease. [`on_lost`] fires within 50 ms, from a thread
 //!    that does no I/O.
@@ -95,6 +98,9 @@
 //! * The server's clock jumps.
 //! * A virtual machine is stopped with the process inside.
 //! * An operator calls [`force_release`](LockManager::force_release).
+//!
+//! On a [quorum](LockManager::quorum) the first case needs the restart of several nodes, one soon after another: a node
+//! that has restarted does not vote for the [`restart_delay`](Builder::restart_delay).
 //!
 //! The [`fence`] is for these cases: let the system that the lock protects reject a fence that is smaller than the
 //! largest it has seen.
@@ -134,6 +140,7 @@
 //! ACL SETUSER app +lindex +llen +lpop +lset +rpush +pexpire
 //! ACL SETUSER app +wait
 //! ACL SETUSER app +scan +type +strlen +zrangebyscore
+//! ACL SETUSER app +script|load
 //! ```
 //!
 //! | line | for |
@@ -144,9 +151,10 @@
 //! | 4 | rate limiters |
 //! | 5 | [`replicas`](Builder::replicas) |
 //! | 6 | operators: [`inspect`](LockManager::inspect), [`list`](LockManager::list), [`force_release`](LockManager::force_release) |
+//! | 7 | each node of a [quorum](LockManager::quorum), which also needs `INFO` |
 //!
 //! `AUTH` needs no right. `SELECT` is for a database other than 0. `INFO` is for the question that [`Builder::build`]
-//! asks the server. A connection works without either. Without the channels, `PUBLISH` or `SUBSCRIBE`, waits poll, and
+//! asks the server. A connection to a single server works without either. Without the channels, `PUBLISH` or `SUBSCRIBE`, waits poll, and
 //! one warning is logged. A call that lacks a right fails with [`Error::Denied`].
 //!
 //! # Logging

@@ -10,7 +10,8 @@ use leasehold::{
 };
 
 use crate::support::{
-    Server, build, lost, manager, ms, name, patient, secs, shared, unused_url, wait_until,
+    Nodes, Server, build, lost, manager, ms, name, patient, patient_quorum, secs, shared,
+    unused_url, wait_until,
 };
 
 #[test]
@@ -262,7 +263,7 @@ fn documented_rights() -> Vec<Vec<String>> {
         rights.collect()
     });
     let rights: Vec<_> = rights.collect();
-    assert_eq!(rights.len(), 6, "a line for each purpose");
+    assert_eq!(rights.len(), 7, "a line for each purpose");
     rights
 }
 
@@ -362,6 +363,45 @@ fn the_documented_access_list_is_enough_for_every_kind() {
         );
         let with = replicated.lock("after");
         assert!(matches!(with, Err(Error::NotReplicated { .. })), "{with:?}");
+    }
+}
+
+#[test]
+fn the_documented_access_list_is_enough_for_a_quorum() {
+    let (nodes, lines) = (Nodes::start(3), documented_rights());
+    for raw in nodes.raws() {
+        for line in [0, 1, 6] {
+            let rights = lines[line].iter().map(String::as_str);
+            let () = raw.ask(
+                &["ACL", "SETUSER", "app"]
+                    .into_iter()
+                    .chain(rights)
+                    .collect::<Vec<_>>(),
+            );
+        }
+    }
+    let urls = nodes.urls().into_iter();
+    let urls: Vec<_> = urls
+        .map(|url| url.replace("//", "//app:us3r-s3cret@"))
+        .collect();
+    let (one, other) = (
+        build(patient_quorum(urls.clone())),
+        build(patient_quorum(urls)),
+    );
+    // The threads run at the same time, so that they also wait and are woken.
+    thread::scope(|scope| {
+        for locks in [&one, &other, &one, &other] {
+            scope.spawn(move || {
+                for _ in 0..20 {
+                    let guard = locks.lock("n").expect("it becomes free");
+                    guard.extend(secs(60)).expect("it is renewed");
+                }
+            });
+        }
+    });
+    for raw in nodes.raws() {
+        let refused: Vec<redis::Value> = raw.ask(&["ACL", "LOG"]);
+        assert!(refused.is_empty(), "{refused:?}");
     }
 }
 

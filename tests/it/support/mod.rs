@@ -31,7 +31,7 @@ pub(crate) use hostile::{
     Answer, Hostile, IO, Words, at_last, impatient, in_time, is_script, to_scripts,
 };
 pub(crate) use log::{Logged, logged};
-pub(crate) use nodes::Nodes;
+pub(crate) use nodes::{Nodes, patient_quorum};
 pub(crate) use proxy::{Fault, Proxy, Role};
 pub(crate) use raw::{Raw, companions_of, fence_of};
 pub(crate) use server::{Server, shared, unused_url};
