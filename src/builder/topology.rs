@@ -58,10 +58,6 @@ impl LockManager {
     /// The lock survives the failure of the others. Each node is one master, as for [`single`](Self::single). Three or
     /// five nodes are usual. With an even number a majority is half of them and one. One node is the same as `single`.
     ///
-    /// A quorum is worth its price if a lock must survive the loss of a server without a failover, and without a
-    /// replica that may lag. In most other cases one master with a [fence](crate::Lease::fence), or with
-    /// [`replicas`](Builder::replicas), is simpler and faster.
-    ///
     /// | | |
     /// | --- | --- |
     /// | a lock is granted | if a majority of the nodes grants it, and time is left of its lease |
@@ -73,10 +69,36 @@ impl LockManager {
     ///
     /// A quorum has mutexes and reentrant mutexes. Other calls return [`Error::Unsupported`].
     ///
+    /// # When a quorum is worth it
+    ///
+    /// | the need | the simplest answer |
+    /// | --- | --- |
+    /// | Two holders at once would do harm, and the data can check a [fence](crate::Lease::fence). | One master. The fence decides, whatever a server forgets. |
+    /// | A grant must not be lost with its master. | One master with [`replicas`](Builder::replicas): a grant counts only if that many replicas have it. |
+    /// | Threads must get locks at once while any minority of the servers is down, without a failover. | A quorum. |
+    ///
+    /// A quorum costs more than one server. Each request goes to every node. Processes do not hand a lock over: a node
+    /// wakes its first waiter, and the waiter asks all nodes. Between the threads of one process nothing changes: they
+    /// hand the lock to each other in memory.
+    ///
+    /// # Known objections
+    ///
     /// The algorithm is that of
-    /// [Redlock](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/), with fences and delayed
-    /// restarts. [Kleppmann](https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html) has shown that
-    /// Redlock alone is not safe if a process pauses: check the fence where the data is.
+    /// [Redlock](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/).
+    /// [Kleppmann](https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html) has objected to it. This
+    /// is how leasehold answers:
+    ///
+    /// | the objection | the answer |
+    /// | --- | --- |
+    /// | Redlock has no fencing tokens. | Each guard has a fence that is larger than those of all guards that were granted before its first request. The exception: a node has lost its data, *and* the clocks of the nodes differ. |
+    /// | A process pauses, and goes on to write after its lease has ended. | The guard reads `Lost` by the process's own clock. If it pauses between that check and the write, only the fence helps: no lease prevents that write. |
+    /// | A reply is delayed until the lease is over. | A lease counts from before the first request, less 1 % and 2 ms. A grant that comes too late makes no guard, and is released. |
+    /// | The clock of a node jumps forward, so a key expires early. | Not prevented: exclusion assumes that no node's clock jumps, and that clock rates differ by less than 1 %. At its next renewal the holder learns which nodes have lost the key. Without a majority its lease ends. |
+    /// | A node restarts without its data, and grants a lock that is held. | The node does not vote for [`restart_delay`](Builder::restart_delay), and no lease is longer than that delay. Zero turns both off. If the node's clock is set forward meanwhile, this process does not believe the longer uptime. |
+    ///
+    /// Two cases need an operator. If a majority of the nodes restarts without data, one soon after another, held leases
+    /// are lost, and their holders learn of it. To replace a node by another, stop the old one, and wait for the longest
+    /// lease before the new one joins.
     ///
     /// # Example
     ///

@@ -18,10 +18,11 @@
 //!
 //! | thread | does | never | lives |
 //! | --- | --- | --- | --- |
-//! | `leasehold-renewal` | renews every lease, and repeats releases, on a dedicated connection | calls the listener | from the first lease or release task until it has had neither for a while |
+//! | `leasehold-renewal` | renews every lease, and repeats releases, on a dedicated connection to each server | calls the listener | from the first lease or release task until it has had neither for a while |
 //! | `leasehold-watch` | ends each lease at its deadline, and sends the loss to the channels of `on_lost` | does I/O | from the first lease until it has had none for a while |
-//! | `leasehold-wakeup-0` | receives messages of Redis and wakes delegates, on a dedicated connection | calls scripts | from the first wait until the engine is dropped |
+//! | `leasehold-wakeup-0` | receives messages of Redis and wakes delegates, on a dedicated connection to each server | calls scripts | from the first wait until the engine is dropped |
 //! | `leasehold-pool-0` | opens places of the pool, and closes idle connections | uses the engine | from `build` until the pool is dropped |
+//! | `leasehold-nodes-0` | on a quorum, probes nodes that are down, and releases what a node has missed | uses the engine | from `build` until the store of the quorum is dropped |
 //! | `leasehold-events` | calls the listener, and logs warnings | holds the engine | from the first event for the listener or the log until the engine is dropped and the queue is empty |
 //!
 //! # Lock order
