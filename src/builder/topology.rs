@@ -67,7 +67,8 @@ impl LockManager {
     /// | too few nodes answer | [`Error::NoQuorum`] |
     /// | the [fence](crate::Lease::fence) | rises from guard to guard, although no node knows all guards |
     ///
-    /// A quorum has mutexes and reentrant mutexes. Other calls return [`Error::Unsupported`].
+    /// A quorum has all kinds of locks but the semaphore, and no rate limiter: the votes of several nodes would admit
+    /// more than one server that counts. These calls return [`Error::Unsupported`], and send nothing.
     ///
     /// # When a quorum is worth it
     ///
