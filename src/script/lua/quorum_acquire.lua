@@ -16,6 +16,14 @@
 local lock, owner, lease = KEYS[1], ARGV[1], ARGV[2]
 queue, waiters, life, counts_subscribers = KEYS[3], KEYS[4], ARGV[8], ARGV[9]
 
+-- Most often the mutex is free and nobody waits: then one call replaces all others that read.
+if redis.call('EXISTS', lock, queue, waiters) == 0 then
+  local first, last = reserve(KEYS[2], ARGV[3], ARGV[4], ARGV[5])
+  if type(first) == 'table' then return first end
+  redis.call('SET', lock, owner, 'PX', lease)
+  return {first, last, 0}
+end
+
 local value = value_of(lock, redis.call)
 local is_holder = value == owner or value == owner .. MARK
 

@@ -24,6 +24,8 @@ if is_holder then
     if kept < tonumber(ARGV[3]) then give_back(KEYS[2], string.format('%.0f', kept), ARGV[3]) end
   end
   redis.call('DEL', lock)
+  -- Without the mark nobody waits.
+  if value == owner and not is_withdrawal then return 1 end
 elseif not is_withdrawal then
   return value and -1 or 0
 end
