@@ -368,35 +368,52 @@ fn the_documented_access_list_is_enough_for_every_kind() {
 
 #[test]
 fn the_documented_access_list_is_enough_for_a_quorum() {
+    const USES: &[Use] = &[
+        |locks| {
+            let guard = locks.lock("mutex").expect("it becomes free");
+            guard.extend(secs(60)).expect("it is renewed");
+        },
+        |locks| {
+            let kept = locks.mutex("kept").min_hold(ms(2));
+            drop(kept.lock().expect("it becomes free"));
+        },
+        |locks| {
+            let set = locks.multi(["mutex", "more"]);
+            drop(set.lock().expect("it becomes free"));
+        },
+        |locks| drop(locks.rwlock("rw").read().expect("it becomes free")),
+        |locks| drop(locks.rwlock("rw").write().expect("it becomes free")),
+        |locks| assert!(locks.list("*").all(|lock| lock.is_ok())),
+        |locks| drop(locks.inspect("mutex").expect("the nodes reply")),
+        |locks| {
+            let guard = locks.lock("broken").expect("it becomes free");
+            let broken = locks.force_release("broken", guard.owner());
+            broken.expect("the nodes reply");
+        },
+        |locks| {
+            let claim = locks.lock("claimed").expect("it becomes free").detach();
+            drop(locks.adopt(&claim).expect("nobody else has it"));
+        },
+    ];
     let (nodes, lines) = (Nodes::start(3), documented_rights());
     for raw in nodes.raws() {
-        for line in [0, 1, 6] {
+        for line in [0, 1, 2, 5, 6] {
             let rights = lines[line].iter().map(String::as_str);
-            let () = raw.ask(
-                &["ACL", "SETUSER", "app"]
-                    .into_iter()
-                    .chain(rights)
-                    .collect::<Vec<_>>(),
-            );
+            let user = ["ACL", "SETUSER", "app"].into_iter().chain(rights);
+            let () = raw.ask(&user.collect::<Vec<_>>());
         }
     }
     let urls = nodes.urls().into_iter();
     let urls: Vec<_> = urls
         .map(|url| url.replace("//", "//app:us3r-s3cret@"))
         .collect();
-    let (one, other) = (
-        build(patient_quorum(urls.clone())),
-        build(patient_quorum(urls)),
-    );
+    let managers = [0; 2].map(|_| build(patient_quorum(urls.clone())));
     // The threads run at the same time, so that they also wait and are woken.
     thread::scope(|scope| {
-        for locks in [&one, &other, &one, &other] {
-            scope.spawn(move || {
-                for _ in 0..20 {
-                    let guard = locks.lock("n").expect("it becomes free");
-                    guard.extend(secs(60)).expect("it is renewed");
-                }
-            });
+        for subject in USES {
+            for locks in managers.iter().chain(&managers) {
+                scope.spawn(move || (0..5).for_each(|_| subject(locks)));
+            }
         }
     });
     for raw in nodes.raws() {
