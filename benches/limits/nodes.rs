@@ -11,7 +11,7 @@ use crate::server::Server;
 /// The number of servers of each quorum here.
 const NODES: usize = 5;
 /// The time that a node gets for an answer. Long, because all nodes share a core, perhaps with other programs.
-pub const NODE_TIMEOUT: Duration = Duration::from_secs(1);
+const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Starts independent servers for a quorum. All of them share the cores for servers.
 pub fn start(cores: &Cores) -> Result<Vec<Server>> {

@@ -6,12 +6,14 @@ use leasehold::{LockManager, Mutex};
 
 use crate::Result;
 use crate::bare::QuorumPairs;
-use crate::nodes::{self, NODE_TIMEOUT};
+use crate::nodes;
 use crate::row::{Bench, Measured, Must};
 use crate::server::Server;
 use crate::team::per_second;
 
 const PAIRS: usize = 2_000;
+/// The time that a node gets for an answer if one of them hangs.
+const NODE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The time in which one acquire may take longer than that, because a node hangs.
 const WINDOW: Duration = Duration::from_secs(5);
 
@@ -21,7 +23,7 @@ pub fn pairs(bench: &Bench) -> Result<Measured> {
     let nodes = nodes::start(bench.cores)?;
     let mut tally = nodes[0].tally()?;
     let ours = |round| {
-        let locks = manager(&nodes)?;
+        let locks = nodes::builder(&nodes::urls(&nodes)).build()?;
         tally.count(|| {
             let rate = rate(&locks.mutex(bench.name(round)), pairs, &mut Vec::new())?;
             Ok((pairs as u64, rate))
@@ -68,7 +70,8 @@ pub fn one_hung(bench: &Bench) -> Result<Measured> {
 }
 
 fn manager<'a>(nodes: impl IntoIterator<Item = &'a Server>) -> Result<LockManager> {
-    Ok(nodes::builder(&nodes::urls(nodes)).build()?)
+    let builder = nodes::builder(&nodes::urls(nodes));
+    Ok(builder.node_timeout(NODE_TIMEOUT).build()?)
 }
 
 /// Returns the number of pairs in a second. Adds the begin of each acquire that took longer than a node may to `slow`.
