@@ -48,6 +48,8 @@ pub enum Rule {
     HoldsOnlyTheFence,
     /// A node takes back what the client says, without a look at its record and at the holder.
     TakesBackUnchecked,
+    /// A node believes the client's clock, however far it is from the node's time.
+    Unclamped,
 }
 
 /// The bounds of a search.
@@ -187,7 +189,8 @@ pub struct State<const N: usize> {
     vanished: u8,
     crashed: u8,
     repeated: u8,
-    /// How many requests were granted: each may raise a record by one block, however little time has passed.
+    /// How many requests were granted. Beyond the margin each of them reserves one fence, however little time has
+    /// passed.
     grants: u8,
 }
 
@@ -270,7 +273,11 @@ impl<const N: usize> Bounds<N> {
             node.time.saturating_sub(self.margin),
             node.time + self.margin,
         );
-        let fence = (node.last + 1).max(clock.clamp(low, high));
+        let proposed = match self.rule {
+            Rule::Unclamped => clock,
+            _ => clock.clamp(low, high),
+        };
+        let fence = (node.last + 1).max(proposed);
         let end = (fence + self.block - 1).min(high).max(fence);
         node.last = end;
         Some(Reserved { fence, end })
@@ -317,15 +324,18 @@ impl<const N: usize> Bounds<N> {
         let end = match self.rule {
             Rule::PlainCounters => Some(attempt.fence),
             Rule::CountsUnchosenNodes => {
-                let others = all.filter(|it| !it.is_chosen && it.reserved().is_some());
+                let others = all.clone().filter(|it| !it.is_chosen);
+                let others = others.filter(|it| it.reserved().is_some());
                 let holding = chosen.filter(|it| holds(it).is_some());
-                (holding.count() + others.count() >= majority(N)).then_some(u8::MAX)
+                // Each node that holds the fence holds the end of the block. So this rule is wrong in one thing only.
+                let end = all.filter_map(holds).map(|it| it.end).min();
+                end.filter(|_| holding.count() + others.count() >= majority(N))
             }
             Rule::HoldsOnlyTheFence => {
                 let all = chosen.all(|it| holds(it).is_some());
                 all.then_some(u8::MAX)
             }
-            Rule::Right | Rule::TakesBackUnchecked => {
+            Rule::Right | Rule::TakesBackUnchecked | Rule::Unclamped => {
                 chosen.try_fold(u8::MAX, |least, it| Some(least.min(holds(it)?.end)))
             }
         };
@@ -437,7 +447,8 @@ impl<const N: usize> State<N> {
 /// Fences rise in real time.
 pub const RISES: &str = "a guard has a larger fence than each guard before its first request";
 /// No reservation is far ahead of the clocks.
-pub const NEAR: &str = "no reservation is further ahead of the nodes' clocks than the margin";
+pub const NEAR: &str =
+    "no reservation is ahead of the clocks by more than the margin and the grants";
 /// The documented exception.
 pub const SMALLER: &str = "a grant that is decided after its key vanished may have a smaller fence";
 /// The search is not empty.

@@ -35,9 +35,9 @@ pub struct Search {
     pub states: usize,
     /// How long it took.
     pub took: Duration,
-    /// The property that must always hold and does not, with the number of steps of its shortest counterexample. The
-    /// search ends there.
-    pub broken: Option<(&'static str, usize)>,
+    /// The properties that must always hold and do not, each with the number of steps of a counterexample. The search
+    /// ends soon after the first.
+    pub broken: Vec<(&'static str, usize)>,
     /// The properties that must sometimes hold, and have an example.
     pub examples: Vec<&'static str>,
 }
@@ -81,13 +81,13 @@ where
     M::State: Clone + Debug + Hash + PartialEq,
     M::Action: Clone + Debug + PartialEq,
 {
-    let (mut broken, mut examples) = (None, Vec::new());
+    let (mut broken, mut examples) = (Vec::new(), Vec::new());
     for property in checker.model().properties() {
         let Some(path) = checker.discovery(property.name) else {
             continue;
         };
         if property.expectation == Expectation::Always {
-            broken = Some((property.name, path.into_actions().len()));
+            broken.push((property.name, path.into_actions().len()));
         } else {
             examples.push(property.name);
         }

@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     let mut is_right = true;
     for (name, run) in searches {
         let found = run();
-        is_right &= found.broken.is_none();
+        is_right &= found.broken.is_empty();
         println!("{name}: {found:?}");
     }
     if is_right {
