@@ -16,9 +16,9 @@
 //!
 //! # Why fences rise
 //!
-//! Let A be granted before the first write of B. The two chosen majorities share a node. It held the end of A's block
-//! before A's grant stood, and its `last` never falls below a fence that A has used. So its answer to B is larger than
-//! each fence of A, and B's fence is at least that answer.
+//! Let A be granted before the first write of B, which is the first time that a node grants a request of B. The two
+//! chosen majorities share a node. It held the end of A's block before A's grant stood, and its `last` never falls below
+//! a fence that A has used. So its answer to B is larger than each fence of A, and B's fence is at least that answer.
 //!
 //! # What the model leaves out
 //!
@@ -174,8 +174,8 @@ pub struct Attempt {
     end: u8,
     /// The last fence that a guard has. Zero before the grant.
     used: u8,
-    /// The attempts that were granted before the first write of this one, one bit each.
-    granted_before: u8,
+    /// The attempts that were granted before the first write of this one, one bit each. `None` before that write.
+    granted_before: Option<u8>,
     /// The attempts that were granted before this one was.
     granted_earlier: u8,
 }
@@ -343,7 +343,8 @@ impl<const N: usize> Bounds<N> {
     }
 
     fn execute(&self, state: &mut State<N>, who: usize, at: usize, kind: Kind) {
-        let attempt = &state.attempts[who];
+        let granted = state.granted();
+        let attempt = &mut state.attempts[who];
         let is_over = attempt.phase == Phase::Ended;
         let node = &mut state.nodes[at];
         let executed = |reply| match reply {
@@ -358,7 +359,12 @@ impl<const N: usize> Bounds<N> {
                 if !(requests.is_chosen && matches!(requests.ask, Exchange::Executed(_))) {
                     requests.ask = executed(reply);
                 }
-                state.grants += u8::from(reply.is_some());
+                if reply.is_some() {
+                    state.grants += 1;
+                    if !is_over {
+                        attempt.granted_before.get_or_insert(granted);
+                    }
+                }
             }
             Kind::Raise => {
                 let reply = self.raise(node, who, attempt);
@@ -393,8 +399,12 @@ impl<const N: usize> State<N> {
 
     /// Ends an attempt, and sends releases to all nodes.
     fn end(&mut self, who: usize, knows_all: bool) {
-        self.attempts[who].phase = Phase::Ended;
-        self.attempts[who].end = 0;
+        let attempt = &mut self.attempts[who];
+        attempt.phase = Phase::Ended;
+        attempt.end = 0;
+        if attempt.used == 0 {
+            attempt.granted_before = None;
+        }
         for node in &mut self.nodes {
             let requests = &mut node.requests[who];
             let is_known = knows_all || requests.is_chosen;
@@ -444,8 +454,8 @@ impl<const N: usize> State<N> {
     }
 }
 
-/// Fences rise in real time.
-pub const RISES: &str = "a guard has a larger fence than each guard before its first request";
+/// Fences rise in real time. The first write of an attempt is the first time that a node grants its request.
+pub const RISES: &str = "a guard has a larger fence than each one granted before its first write";
 /// No reservation is far ahead of the clocks.
 pub const NEAR: &str =
     "no reservation is ahead of the clocks by more than the margin and the grants";
@@ -465,7 +475,7 @@ impl<const N: usize> Model for Bounds<N> {
             fence: 0,
             end: 0,
             used: 0,
-            granted_before: 0,
+            granted_before: None,
             granted_earlier: 0,
         };
         let state = State {
@@ -572,11 +582,9 @@ impl<const N: usize> Model for Bounds<N> {
         let mut state = last.clone();
         match action {
             Action::Begin(who, clock) => {
-                let granted = state.granted();
                 let attempt = &mut state.attempts[who];
                 attempt.phase = Phase::Asking;
                 attempt.clock = clock;
-                attempt.granted_before = granted;
                 for node in &mut state.nodes {
                     node.requests[who].ask = Exchange::InFlight;
                 }
@@ -638,7 +646,7 @@ impl<const N: usize> Model for Bounds<N> {
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always(RISES, |_, state: &State<N>| {
-                let mut pairs = state.pairs(|attempt| attempt.granted_before);
+                let mut pairs = state.pairs(|attempt| attempt.granted_before.unwrap_or(0));
                 pairs.all(|(before, later)| later.fence > before.used)
             }),
             Property::always(NEAR, |model: &Self, state: &State<N>| {
