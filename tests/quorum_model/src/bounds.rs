@@ -58,6 +58,13 @@ pub fn of_votes() -> Vec<(&'static str, VoteBounds)> {
             },
         ),
         (
+            "two clients, a request is repeated",
+            VoteBounds {
+                repeats: 1,
+                ..right()
+            },
+        ),
+        (
             "two clients, one renews, a key vanishes",
             VoteBounds {
                 renewals: 1,

@@ -11,22 +11,35 @@
 //! 4. If each chosen node has reserved at least `F`, the grant stands. Its block ends at the smallest chosen end.
 //! 5. Otherwise the client asks each chosen node whose reservation is too short to reserve up to the end of the block.
 //!    A node does so only if this owner still holds the lock there. If one does not, the attempt has failed.
-//! 6. A release gives the unused fences back. A node accepts that if `last` is still the end of its answer in step 2, and
-//!    never goes below `f`. After a raise nothing is given back: a late copy of the raise could bring its end back.
+//! 6. A release names the last fence that was used, and `f` and the end of the node's own answer in step 2. If this
+//!    owner still holds the lock and `last` is still that end, the node lowers `last` to the last fence that was used,
+//!    but never below `f`. A withdrawal has used no fence, so it lowers `last` to `f`. After a raise nothing is given
+//!    back: a late copy of the raise could bring its end back.
 //!
 //! # Why fences rise
 //!
 //! Let A be granted before the first write of B, which is the first time that a node grants a request of B. The two
-//! chosen majorities share a node. It held the end of A's block before A's grant stood, and its `last` never falls below
-//! a fence that A has used. So its answer to B is larger than each fence of A, and B's fence is at least that answer.
+//! chosen majorities share a node. It held the end of A's block before A's grant stood, and its `last` never falls
+//! below a fence that A has used. So its answer to B is larger than each fence of A, and B's fence is at least that
+//! answer.
 //!
 //! # What the model leaves out
 //!
 //! Leases and their clocks. A key can vanish at any moment, which includes its expiry. So two guards may hold the lock
 //! at the same time here, and their fences must still be in order.
 //!
-//! A client needs no step to receive a reply: at each choice it has any of the replies that were sent. So a lost reply
-//! and a late one are included. The nodes are sorted after each step, because only their states tell them apart.
+//! One coincidence: after a release, a late copy of the request reserves fences up to the same end as the request did.
+//! A late copy of the release would then take back the fences that another owner has used in between. The release has
+//! lowered `last`, so the copy begins at a larger fence. It ends at the same fence only if both reservations end at the
+//! margin, and the node's clock reads the same time. That clock counts microseconds, and goes on while another owner
+//! comes and goes. The clock of the model stands still between two ticks. So a node does not execute such a copy,
+//! unless the bounds say so ([`Bounds::clock_stands_still`]).
+//!
+//! # Replies and nodes
+//!
+//! A client needs no step to receive a reply: at each choice it has the replies that any of the nodes have sent. If a
+//! node has executed a request twice by then, the client acts on the first reply or on the second. So lost replies and
+//! late ones are included. The nodes are sorted after each step, because only their states tell them apart.
 
 use stateright::{Model, Property};
 
@@ -79,6 +92,8 @@ pub struct Bounds<const N: usize> {
     pub restart_delay: u8,
     /// How many requests are executed twice.
     pub repeats: u8,
+    /// Whether a node's clock may stand still while another owner comes and goes.
+    pub clock_stands_still: bool,
 }
 
 impl<const N: usize> Bounds<N> {
@@ -98,6 +113,7 @@ impl<const N: usize> Bounds<N> {
             crashes: 0,
             restart_delay: 0,
             repeats: 0,
+            clock_stands_still: false,
         }
     }
 }
@@ -126,6 +142,9 @@ enum Release {
     NotSent,
     /// It gives back what the client knows to be reserved.
     InFlight(Option<Reserved>),
+    /// The node has executed it. A late copy would give the same back.
+    Executed(Option<Reserved>),
+    /// No copy of it can have an effect any more.
     Over,
 }
 
@@ -212,8 +231,9 @@ pub enum Action {
     Begin(usize, u8),
     /// A node executes a request of an attempt.
     Execute(usize, usize, Kind),
-    /// A node executes a request again. If the client has not used the first reply, it has only the second one.
-    Repeat(usize, usize, Kind),
+    /// A node executes a request again. `true`: the client has lost the first reply, and acts on the second. Otherwise
+    /// it acts on the first.
+    Repeat(usize, usize, Kind, bool),
     /// The client chooses these nodes, one bit each. It is granted, or raises.
     Choose(usize, u8),
     /// The raised nodes have answered: the attempt is granted.
@@ -239,7 +259,7 @@ impl Requests {
         is_chosen: false,
     };
 
-    /// Returns what the node has reserved for the attempt, by its last reply.
+    /// Returns what the node has reserved for the attempt, by the replies on which the client acts.
     fn reserved(&self) -> Option<Reserved> {
         let Exchange::Executed(Some(asked)) = self.ask else {
             return None;
@@ -305,14 +325,25 @@ impl<const N: usize> Bounds<N> {
         if is_held {
             node.holder = None;
         }
-        let Some(reserved) = reserved.filter(|_| attempt.used > 0) else {
+        let Some(reserved) = reserved else {
             return;
         };
+        let kept = attempt.used.max(reserved.fence);
         if self.rule == Rule::TakesBackUnchecked {
-            node.last = attempt.used;
+            node.last = kept;
         } else if is_held && node.last == reserved.end {
-            node.last = attempt.used.max(reserved.fence).min(node.last);
+            node.last = kept.min(node.last);
         }
+    }
+
+    /// Returns whether a copy of a request, executed after its release, would reserve up to the same end as the request
+    /// did, because the node's clock reads the same time.
+    fn finds_the_same_time(&self, node: &Node, who: usize, attempt: &Attempt) -> bool {
+        let Release::Executed(Some(reserved)) = node.requests[who].release else {
+            return false;
+        };
+        let copy = self.ask(&mut node.clone(), who, attempt.clock);
+        reserved.end == node.time + self.margin && copy.is_some_and(|it| it.end == reserved.end)
     }
 
     /// Returns the end of the block, if the grant stands.
@@ -342,7 +373,9 @@ impl<const N: usize> Bounds<N> {
         end.map(|end| end.min(attempt.fence + self.block - 1))
     }
 
-    fn execute(&self, state: &mut State<N>, who: usize, at: usize, kind: Kind) {
+    /// Executes a request. The client acts on this reply if `is_used`, and if it has not chosen the node by an earlier
+    /// one.
+    fn execute(&self, state: &mut State<N>, who: usize, at: usize, kind: Kind, is_used: bool) {
         let granted = state.granted();
         let attempt = &mut state.attempts[who];
         let is_over = attempt.phase == Phase::Ended;
@@ -354,9 +387,9 @@ impl<const N: usize> Bounds<N> {
         match kind {
             Kind::Ask => {
                 let reply = self.ask(node, who, attempt.clock);
-                // A client that has chosen this node keeps to the first reply.
                 let requests = &mut node.requests[who];
-                if !(requests.is_chosen && matches!(requests.ask, Exchange::Executed(_))) {
+                let is_chosen = requests.is_chosen && matches!(requests.ask, Exchange::Executed(_));
+                if is_used && !is_chosen {
                     requests.ask = executed(reply);
                 }
                 if reply.is_some() {
@@ -368,13 +401,17 @@ impl<const N: usize> Bounds<N> {
             }
             Kind::Raise => {
                 let reply = self.raise(node, who, attempt);
-                node.requests[who].raise = executed(reply);
+                if is_used {
+                    node.requests[who].raise = executed(reply);
+                }
             }
             Kind::Release => {
-                if let Release::InFlight(reserved) = node.requests[who].release {
+                if let Release::InFlight(reserved) | Release::Executed(reserved) =
+                    node.requests[who].release
+                {
                     self.release(node, who, attempt, reserved);
+                    node.requests[who].release = Release::Executed(reserved);
                 }
-                node.requests[who].release = Release::Over;
             }
         }
     }
@@ -424,13 +461,21 @@ impl<const N: usize> State<N> {
 
     /// Drops the requests that can have no effect any more, and sorts the nodes.
     fn normalize(&mut self, bounds: &Bounds<N>) {
+        let repeats = bounds.repeats - self.repeated;
         for node in &mut self.nodes {
             for (who, requests) in node.requests.iter_mut().enumerate() {
-                let may_hold = node.holder == Some(who as u8)
-                    || requests.ask == Exchange::InFlight
-                    || self.repeated < bounds.repeats
-                    || bounds.rule == Rule::TakesBackUnchecked;
-                if matches!(requests.release, Release::InFlight(_)) && !may_hold {
+                // Otherwise the attempt needs a copy of its request to hold the lock here.
+                let needs_no_copy =
+                    node.holder == Some(who as u8) || requests.ask == Exchange::InFlight;
+                let needed = u8::from(!needs_no_copy);
+                let may_hold = repeats >= needed || bounds.rule == Rule::TakesBackUnchecked;
+                let has_effect = match requests.release {
+                    Release::InFlight(_) => may_hold,
+                    // A copy of the release is one more.
+                    Release::Executed(_) => repeats > needed,
+                    Release::NotSent | Release::Over => true,
+                };
+                if !has_effect {
                     requests.release = Release::Over;
                 }
                 if requests.release != Release::NotSent && !may_hold {
@@ -554,14 +599,27 @@ impl<const N: usize> Model for Bounds<N> {
                         Exchange::NotSent => {}
                         Exchange::InFlight => actions.push(Action::Execute(who, at, kind)),
                         Exchange::Executed(_) | Exchange::Over => {
-                            if state.repeated < self.repeats {
-                                actions.push(Action::Repeat(who, at, kind));
+                            let is_left_out = kind == Kind::Ask
+                                && !self.clock_stands_still
+                                && self.finds_the_same_time(node, who, attempt);
+                            if state.repeated < self.repeats && !is_left_out {
+                                actions.push(Action::Repeat(who, at, kind, true));
+                                if exchange != Exchange::Over {
+                                    actions.push(Action::Repeat(who, at, kind, false));
+                                }
                             }
                         }
                     }
                 }
-                if matches!(requests.release, Release::InFlight(_)) {
-                    actions.push(Action::Execute(who, at, Kind::Release));
+                match requests.release {
+                    Release::InFlight(_) => actions.push(Action::Execute(who, at, Kind::Release)),
+                    // A copy that finds another holder has no effect.
+                    Release::Executed(_)
+                        if state.repeated < self.repeats && node.holder == Some(who as u8) =>
+                    {
+                        actions.push(Action::Repeat(who, at, Kind::Release, true));
+                    }
+                    _ => {}
                 }
             }
         }
@@ -589,10 +647,10 @@ impl<const N: usize> Model for Bounds<N> {
                     node.requests[who].ask = Exchange::InFlight;
                 }
             }
-            Action::Execute(who, at, kind) => self.execute(&mut state, who, at, kind),
-            Action::Repeat(who, at, kind) => {
+            Action::Execute(who, at, kind) => self.execute(&mut state, who, at, kind, true),
+            Action::Repeat(who, at, kind, is_used) => {
                 state.repeated += 1;
-                self.execute(&mut state, who, at, kind);
+                self.execute(&mut state, who, at, kind, is_used);
             }
             Action::Choose(who, set) => {
                 let mut fence = 0;

@@ -8,9 +8,10 @@
 //! Each model has the right rule and some wrong ones. The tests search all states of the right rule, and find the
 //! shortest counterexample to each wrong one. So a property that nothing could break would be noticed.
 //!
-//! Both models have the same faults. Requests and replies are delayed without a limit, lost, or executed twice. Clients
-//! give up at any moment. Keys vanish, as by eviction, `force_release`, or a jump of a server's clock. Nodes crash, and
-//! start again without their data.
+//! Both models have the same faults. Requests and replies are delayed without a limit, or lost. Clients give up at any
+//! moment. The bounds of a search say how often the other faults happen: a node executes a request twice; a key
+//! vanishes, as by eviction, `force_release`, or a jump of a server's clock; a node crashes, and starts again without
+//! its data.
 
 use std::fmt::Debug;
 use std::hash::Hash;

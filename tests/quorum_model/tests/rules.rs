@@ -112,6 +112,26 @@ fn taking_back_unchecked_is_refuted() {
     assert_refuted(&search_at_random(bounds, SEED, MOST), RISES);
 }
 
+/// By a late copy of its request an owner holds the lock again, so a late copy of its release may give fences back.
+#[test]
+fn late_copies_take_no_fence_back_unless_the_clock_stands_still() {
+    let bounds = |clock_stands_still| fences::Bounds::<1> {
+        attempts: 3,
+        block: 3,
+        clocks: vec![4, 5],
+        records: vec![0],
+        vanishing: 1,
+        repeats: 2,
+        clock_stands_still,
+        ..fences::Bounds::new(fences::Rule::Right)
+    };
+    assert_refuted(&search(bounds(true)), RISES);
+    let found = search(bounds(false));
+    println!("{found:?}");
+    assert_eq!(found.broken, []);
+    assert!(found.examples.contains(&GRANTED));
+}
+
 #[test]
 fn at_most_one_guard_of_the_right_rule_is_valid() {
     for (name, bounds) in of_votes() {
