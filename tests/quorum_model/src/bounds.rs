@@ -44,6 +44,33 @@ pub fn of_fences() -> Vec<(&'static str, FenceBounds)> {
     ]
 }
 
+/// Bounds of a search in which a node crashes, comes back without its record, and refuses for this delay. The clocks of
+/// the nodes agree, and the client's clock is one ahead.
+#[must_use]
+pub fn after_a_crash(rule: fences::Rule, restart_delay: u8) -> FenceBounds {
+    FenceBounds {
+        block: 1,
+        margin: 1,
+        records: vec![0],
+        times: [4; 3],
+        clocks: vec![5],
+        ticks: restart_delay,
+        crashes: 1,
+        restart_delay,
+        ..FenceBounds::new(rule)
+    }
+}
+
+/// Bounds of a search after a crash in which the clocks of the nodes disagree by one.
+#[must_use]
+pub fn with_unequal_clocks(restart_delay: u8) -> FenceBounds {
+    FenceBounds {
+        times: [4, 4, 5],
+        clocks: vec![6],
+        ..after_a_crash(fences::Rule::Right, restart_delay)
+    }
+}
+
 /// Bounds of the right rule of the vote model, each with its name.
 #[must_use]
 pub fn of_votes() -> Vec<(&'static str, VoteBounds)> {
