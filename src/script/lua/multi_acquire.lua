@@ -18,8 +18,9 @@
 -- | was handed that one, and finds another held before it | hands it on, and joins the front of the other's queue |
 --
 -- So a set keeps a name only while it waits for a later one. No two sets each keep a name that the other waits for.
--- The set's owner keeps a name for at least the pickup window. Each request begins that window again, and the reply makes the
--- process ask in time. So a process that dies delays the others by one window.
+-- The set's owner keeps a name for at least the pickup window. Each request begins that window again, and the reply
+-- makes the process ask in time. So a process that dies delays the others by one window, or by the rest of the lease if
+-- a lost reply granted the name.
 --
 -- At the first held name a set waits for its turn. At the front of a further queue it takes turns with the waiters that
 -- did not come to the front (queue.lua). So each further name costs at most two leases of other owners, and two more
@@ -109,7 +110,9 @@ for i = 1, #KEYS, 4 do
       local ask_again = math.floor(window / 3)
       if ttl < 0 or ask_again < ttl then ttl = ask_again end
     elseif is_held_by(values[i], owner) then
-      -- The script hands on a name that comes after the first held name, or that a lost reply granted.
+      -- The script hands on a name that comes after the first held name, or that a lost reply granted. It does the same
+      -- for a late copy of a request that was granted, if the set has lost its first name and another owner has taken
+      -- it: the lease of each later name ends then. The script cannot tell this from a grant whose reply was lost.
       hand_over(lock)
     end
   elseif channel ~= '-' then
