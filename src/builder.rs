@@ -262,8 +262,7 @@ impl Builder {
         self
     }
 
-    /// Sets whether guards leave their release to the renewal thread, so that the end of a guard never waits for the
-    /// server.
+    /// Sets whether guards leave their release to the renewal thread. Then a guard's end never waits for the server.
     ///
     /// The renewal thread sends a release within about a millisecond, with others in one request. It sends the release
     /// at once if this process knows that another waits for the lock. [`release`](crate::LockGuard::release) then
@@ -439,7 +438,8 @@ impl Builder {
     }
 
     /// Checks the settings, connects, and returns the manager. Blocks for at most `connect_timeout` while it connects,
-    /// and for at most `io_timeout` at each request: the login, the question below, and a PING.
+    /// and for at most `io_timeout` at each request: the login, the question below, and a PING. Before that, blocks for
+    /// at most 10 s until the thread of the connection pool runs, which takes long only on a busy machine.
     ///
     /// The first connection, made here or later, asks the server about itself: by `INFO`, or if that is not allowed by
     /// `CONFIG GET`. If the server may evict locks when its memory is full, the log has one warning. A server that
@@ -467,6 +467,7 @@ impl Builder {
     }
 
     /// Checks the settings and returns the manager, without a connection. The first call that needs one connects.
+    /// Blocks for at most 10 s until the thread of the connection pool runs, which takes long only on a busy machine.
     ///
     /// # Errors
     ///
