@@ -198,7 +198,7 @@ impl<'a, 'm> Delegate<'a, 'm> {
             is_over: Some(&is_over),
             ..engine.limits(call.until)
         };
-        match engine.send(&entry.call(verb), limits) {
+        match engine.send(&entry.request(verb), limits) {
             Ok(answer) => {
                 if let Reply::Held { holder, .. } = &answer.reply {
                     if !self.attempt.is_former_owner(holder) {

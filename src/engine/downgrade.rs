@@ -84,7 +84,7 @@ impl Engine {
             give_back,
         };
         let sent = self.now();
-        let answer = self.send(&entry.call(&verb), self.limits(None));
+        let answer = self.send(&entry.request(&verb), self.limits(None));
         let now = self.now();
         let failure = match answer {
             Ok(answer) => match answer.reply {

@@ -256,7 +256,7 @@ impl<L> Entry<L> {
     }
 
     /// Returns the request `verb` for this lock.
-    pub(crate) fn call<'a>(&'a self, verb: &'a Verb) -> Request<'a> {
+    pub(crate) fn request<'a>(&'a self, verb: &'a Verb) -> Request<'a> {
         Request::Lock {
             kind: self.kind,
             target: &self.target,

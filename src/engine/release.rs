@@ -269,7 +269,7 @@ impl Engine {
     ) -> Result<Option<Gone>, Failure> {
         loop {
             release_task.refresh_min_hold(self.now());
-            let next = match self.send(&entry.call(release_task.verb()), limits) {
+            let next = match self.send(&entry.request(release_task.verb()), limits) {
                 Ok(answer) => release_task.replied(self.now(), &answer.reply, answer.resent),
                 Err(failure) => {
                     self.stats.endings_repeated.add(1);

@@ -66,11 +66,11 @@ pub(crate) fn encode(
     }
 }
 
-/// Reads the answer to a call.
+/// Reads the answer to a request.
 ///
 /// # Errors
 ///
-/// Returns a [`FailureKind::Protocol`] of unknown outcome if the answer is no reply to this call.
+/// Returns a [`FailureKind::Protocol`] of unknown outcome if the answer is no reply to this request.
 pub(crate) fn decode(request: &Request<'_>, value: Value) -> Result<Reply, Failure> {
     let reply = match (request, value) {
         (Request::Ping, Value::SimpleString(_) | Value::BulkString(_)) => Some(Reply::Pong),

@@ -268,7 +268,7 @@ impl RenewalThread {
         let was_executed = job.release_task.is_executed();
         let (next, result) = match answer {
             Ok(answer) => {
-                engine.count_hand_over(&begun.entry.call(&begun.verb), &answer.reply);
+                engine.count_hand_over(&begun.entry.request(&begun.verb), &answer.reply);
                 let next = job.release_task.replied(now, &answer.reply, answer.resent);
                 (next, Ok(()))
             }
