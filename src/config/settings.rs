@@ -168,28 +168,23 @@ impl Settings {
         if !self.restart_delay().is_zero() {
             self.longest_vote = Some(self.restart_delay());
         }
-        self.check_lease("lease", self.options.lease, self.options.lease)?;
-        self.check_lease("min_hold", self.options.min_hold, self.options.min_hold)
+        self.check_lease("lease", self.options.lease)?;
+        self.check_lease("min_hold", self.options.min_hold)
     }
 
-    /// Checks the length of a lease or an extension: `named` is what the caller asked for, `sent` what Redis is asked for.
+    /// Checks the length of a lease or an extension against the longest one of this manager.
     ///
     /// # Errors
     ///
     /// [`Error::Config`] with the name of the `option`.
-    pub(crate) fn check_lease(
-        &self,
-        option: &'static str,
-        named: Duration,
-        sent: Duration,
-    ) -> Result<()> {
-        if named > MAX_LEASE {
+    pub(crate) fn check_lease(&self, option: &'static str, lease: Duration) -> Result<()> {
+        if lease > MAX_LEASE {
             return Err(Error::config(option, "it is longer than 24 h"));
         }
         match self.longest_vote {
-            Some(longest) if sent > longest => {
+            Some(longest) if lease > longest => {
                 let reason = format!(
-                    "{named:?} is too long for the `restart_delay` of the quorum, {longest:?}"
+                    "{lease:?} is longer than the `restart_delay` of the quorum, {longest:?}"
                 );
                 Err(Error::config(option, reason))
             }

@@ -31,9 +31,9 @@ impl Engine {
     ) -> Result<GuardInner, NotAcquired> {
         self.check_open()?;
         call.options.check()?;
-        let (lease, min_hold) = (call.options.lease, call.options.min_hold);
-        self.settings.check_lease("lease", lease, lease)?;
-        self.settings.check_lease("min_hold", min_hold, min_hold)?;
+        self.settings.check_lease("lease", call.options.lease)?;
+        let min_hold = call.options.min_hold;
+        self.settings.check_lease("min_hold", min_hold)?;
         if call.is_cancelled() {
             return Err(Error::Cancelled.into());
         }

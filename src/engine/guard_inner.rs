@@ -175,13 +175,12 @@ impl GuardInner {
     /// Renews the lease for at least this time, if less is left.
     pub(crate) fn extend(&self, at_least: Duration) -> Result<()> {
         let (left, _) = self.status().map_err(Error::Lost)?;
-        // The holder counts less than it asks for, because of drift. So it asks for more.
-        let lease = at_least.saturating_add(drift(at_least) * 2);
-        let settings = &self.engine.settings;
-        settings.check_lease("at_least", at_least, lease)?;
+        self.engine.settings.check_lease("at_least", at_least)?;
         if left >= at_least {
             return Ok(());
         }
+        // The holder counts less than it asks for, because of drift. So it asks for more.
+        let lease = at_least + drift(at_least) * 2;
         self.process_lease.note_extension(self.engine.now() + lease);
         self.renew(lease, left)
     }

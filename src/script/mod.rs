@@ -24,7 +24,7 @@ use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{Gone, LockKind, Reply, Request, Verb};
 
 pub(crate) use script_settings::ScriptSettings;
-pub(crate) use text::ScriptRef;
+pub(crate) use text::{ScriptRef, with_texts};
 
 mod multi;
 mod mutex;

@@ -11,9 +11,9 @@ use smallvec::SmallVec;
 use super::reply;
 use super::script_settings::{ScriptSettings, ms};
 use super::text::{
-    KEEP, QUORUM_ACQUIRE, QUORUM_ADOPT, QUORUM_FORCE_RELEASE, QUORUM_MULTI_ACQUIRE,
+    OF_A_QUORUM, QUORUM_ACQUIRE, QUORUM_ADOPT, QUORUM_FORCE_RELEASE, QUORUM_MULTI_ACQUIRE,
     QUORUM_MULTI_RELEASE, QUORUM_RAISE, QUORUM_RELEASE, QUORUM_SHARE_ACQUIRE, QUORUM_SHARE_RELEASE,
-    RENEW, Script, ScriptRef, of_waiters,
+    Script, ScriptRef, of_waiters,
 };
 use crate::core::quorum::{Reserved, ReservedByName, Vote};
 use crate::message::{Adopt, Ask, Gone, LockKind, Reply};
@@ -37,18 +37,7 @@ pub(crate) struct NodeGiveBack {
 
 /// Returns the commands that load the scripts of a node.
 pub(crate) fn load() -> [redis::Cmd; 9] {
-    let all = [
-        &QUORUM_ACQUIRE,
-        &QUORUM_RAISE,
-        &QUORUM_RELEASE,
-        &QUORUM_SHARE_ACQUIRE,
-        &QUORUM_SHARE_RELEASE,
-        &QUORUM_MULTI_ACQUIRE,
-        &QUORUM_MULTI_RELEASE,
-        &RENEW,
-        &KEEP,
-    ];
-    all.map(Script::load)
+    OF_A_QUORUM.map(Script::load)
 }
 
 /// Returns the command that asks a node for a lock. `clock` is this process's time, in µs since 1970.

@@ -127,6 +127,19 @@ pub(super) static QUORUM_RELEASE: Script = script!(
     "quorum_release.lua"
 );
 
+/// The scripts that a node of a quorum executes.
+pub(super) static OF_A_QUORUM: [&Script; 9] = [
+    &QUORUM_ACQUIRE,
+    &QUORUM_RAISE,
+    &QUORUM_RELEASE,
+    &QUORUM_SHARE_ACQUIRE,
+    &QUORUM_SHARE_RELEASE,
+    &QUORUM_MULTI_ACQUIRE,
+    &QUORUM_MULTI_RELEASE,
+    &RENEW,
+    &KEEP,
+];
+
 /// The way in which a command names its script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ScriptRef {
@@ -165,6 +178,48 @@ impl Script {
         }
         command
     }
+}
+
+/// Returns packed commands, without the first `skipped` ones. They name the scripts of a quorum by their text instead of
+/// their digest.
+pub(crate) fn with_texts(packed: &[u8], skipped: usize) -> Vec<u8> {
+    let mut rest = packed;
+    let mut texts = Vec::with_capacity(packed.len());
+    let mut place = 0;
+    // Each command is `*<number of parts>`, and each part `$<length>` and its bytes.
+    while let Some(parts) = number(&mut rest, b'*') {
+        let mut command = redis::Cmd::new();
+        let mut by_digest = false;
+        for part_of_command in 0..parts {
+            let length = number(&mut rest, b'$').unwrap_or_default();
+            let (part, after) = rest.split_at(length);
+            rest = after.strip_prefix(b"\r\n").unwrap_or(after);
+            if by_digest {
+                let is_meant = |script: &&&Script| script.digest.get_hash().as_bytes() == part;
+                let script = OF_A_QUORUM.iter().find(is_meant);
+                command.arg(script.map_or(part, |script| script.text.as_bytes()));
+                by_digest = false;
+            } else if part_of_command == 0 && part == b"EVALSHA" {
+                command.arg("EVAL");
+                by_digest = true;
+            } else {
+                command.arg(part);
+            }
+        }
+        if place >= skipped {
+            command.write_packed_command(&mut texts);
+        }
+        place += 1;
+    }
+    texts
+}
+
+/// Takes a line out of packed commands: a number behind this sign.
+fn number(packed: &mut &[u8], sign: u8) -> Option<usize> {
+    let line = packed.strip_prefix(&[sign])?;
+    let end = line.iter().position(|byte| *byte == b'\r')?;
+    *packed = line.get(end + 2..)?;
+    std::str::from_utf8(&line[..end]).ok()?.parse().ok()
 }
 
 /// Returns the command that keeps locks for `life` after the end of their lease. `units` is 0 for whole locks. Fences
@@ -226,3 +281,27 @@ const WAITER_LIFE: Duration = Duration::from_secs(3);
 
 /// Says that a PUBLISH counts all subscribers. On a single server it does.
 const COUNTS_SUBSCRIBERS: &str = "1";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_becomes_the_text_of_its_script() {
+        let by = |script: ScriptRef| {
+            let mut renew = RENEW.command(script, 1);
+            // An argument is no script, whatever it says.
+            let digest = KEEP.digest.get_hash();
+            renew.arg("EVALSHA").arg(digest).arg("*1\r\n$4\r\nPING\r\n");
+            let mut packed = QUORUM_RAISE.command(script, 0).get_packed_command();
+            let first = packed.len();
+            renew.write_packed_command(&mut packed);
+            redis::cmd("PING").write_packed_command(&mut packed);
+            (packed, first)
+        };
+        let ((digests, _), (texts, first)) = (by(ScriptRef::Digest), by(ScriptRef::Text));
+        assert_eq!(with_texts(&digests, 0), texts);
+        assert_eq!(with_texts(&digests, 1), texts[first..]);
+        assert!(with_texts(&digests, 3).is_empty());
+    }
+}

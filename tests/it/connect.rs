@@ -10,8 +10,7 @@ use leasehold::{
 };
 
 use crate::support::{
-    Nodes, Server, build, lost, manager, ms, name, patient, patient_quorum, secs, shared,
-    unused_url, wait_until,
+    Nodes, Server, build, lost, manager, ms, name, patient, secs, shared, unused_url, wait_until,
 };
 
 #[test]
@@ -407,7 +406,7 @@ fn the_documented_access_list_is_enough_for_a_quorum() {
     let urls: Vec<_> = urls
         .map(|url| url.replace("//", "//app:us3r-s3cret@"))
         .collect();
-    let managers = [0; 2].map(|_| build(patient_quorum(urls.clone())));
+    let managers = [0; 2].map(|_| build(patient(&urls.join(" "))));
     // The threads run at the same time, so that they also wait and are woken.
     thread::scope(|scope| {
         for subject in USES {

@@ -1,4 +1,4 @@
-//! The behaviour that all kinds of lock share: one set of tests, expanded for each kind.
+//! The behaviour that all kinds of lock share: one set of tests, expanded for each kind, on one server and on a quorum.
 //!
 //! The matrix says which capabilities a kind has. A kind without a capability has no tests of it, and a reason instead.
 
@@ -49,14 +49,14 @@ macro_rules! behaviours {
             $((stringify!($capability), &[$($(stringify!($behaviour),)*)*]),)*
         ];
 
-        /// Makes the tests of the kind in whose module it is called.
+        /// Makes the tests of the row in whose module it is called.
         macro_rules! tests {
             () => {
                 $($($(
                     $capability! {
                         #[test]
                         fn $behaviour() {
-                            super::$module::$behaviour(KIND);
+                            on_nodes(NODES, || super::$module::$behaviour(KIND));
                         }
                     }
                 )*)*)*
@@ -65,9 +65,10 @@ macro_rules! behaviours {
     };
 }
 
-/// Lists the kinds with an answer to each capability. A missing answer does not compile.
+/// Lists the kinds, and the number of servers of each, with an answer to each capability. A missing answer does not
+/// compile.
 macro_rules! matrix {
-    ($($name:ident = $kind:ident {
+    ($($name:ident = $kind:ident on $nodes:literal {
         $($capability:ident: $answer:ident $(($reason:literal))?,)*
     })*) => {
         const MATRIX: &[Row] = &[$(Row {
@@ -76,11 +77,12 @@ macro_rules! matrix {
         },)*];
 
         $(mod $name {
-            use crate::support::Kind;
+            use crate::support::{Kind, on_nodes};
 
             $(use super::$answer as $capability;)*
 
             const KIND: Kind = Kind::$kind;
+            const NODES: usize = $nodes;
 
             tests!();
         })*
@@ -124,7 +126,6 @@ behaviours! {
         crashes {
             a_killed_holder_delays_others_by_its_lease,
             killed_waiters_delay_nobody,
-            hung_waiters_delay_others_by_one_pickup_window_together,
         }
         loss {
             a_lock_is_renewed_for_longer_than_its_lease,
@@ -140,6 +141,33 @@ behaviours! {
         faults {
             a_wait_survives_the_servers_restart,
             a_release_that_fails_is_repeated,
+        }
+        min_hold {
+            a_released_lock_stays_taken_until_min_hold_is_over,
+            a_lock_that_is_kept_goes_to_no_thread_of_its_process,
+            a_release_after_min_hold_frees_the_lock,
+            a_lock_that_max_hold_ends_stays_taken_until_min_hold_is_over,
+            a_lock_that_was_lost_is_not_kept,
+            fences_do_not_run_ahead_of_the_clock_with_min_hold,
+            a_lock_that_is_kept_gives_its_unused_fences_back,
+        }
+        storms {
+            scripts_flushed_all_the_time_lose_nothing,
+            connections_killed_one_after_the_other_lose_nothing,
+        }
+        refusals {
+            a_key_of_another_type_is_the_wrong_type,
+            a_fence_of_another_type_leaves_no_lock_behind,
+            invalid_names_are_refused_before_a_request_is_sent,
+            invalid_options_are_refused_before_a_request_is_sent,
+        }
+        traces {
+            a_lock_leaves_only_its_fence_in_redis,
+        }
+    }
+    one_server {
+        crashes {
+            hung_waiters_delay_others_by_one_pickup_window_together,
         }
         links {
             an_acquire_whose_answer_was_lost_leaves_no_orphan,
@@ -161,21 +189,6 @@ behaviours! {
             clients_paused_for_longer_than_the_lease_lose_it_once,
             connections_that_are_closed_cost_nothing,
         }
-        min_hold {
-            a_released_lock_stays_taken_until_min_hold_is_over,
-            a_lock_that_is_kept_goes_to_no_thread_of_its_process,
-            a_release_after_min_hold_frees_the_lock,
-            a_lock_that_max_hold_ends_stays_taken_until_min_hold_is_over,
-            a_lock_that_was_lost_is_not_kept,
-            a_waiter_that_queues_at_a_kept_lock_has_it_next,
-            a_repeated_release_lengthens_no_min_hold,
-            fences_do_not_run_ahead_of_the_clock_with_min_hold,
-            a_lock_that_is_kept_gives_its_unused_fences_back,
-        }
-        storms {
-            scripts_flushed_all_the_time_lose_nothing,
-            connections_killed_one_after_the_other_lose_nothing,
-        }
         clocks {
             a_clock_set_forward_loses_the_lock_and_the_holder_learns_it,
             a_clock_set_back_costs_a_holder_nothing,
@@ -190,15 +203,12 @@ behaviours! {
             holder_and_waiter_learn_that_their_key_was_replaced,
             a_companion_replaced_while_held_costs_no_lease,
         }
-        refusals {
-            a_key_of_another_type_is_the_wrong_type,
-            a_fence_of_another_type_leaves_no_lock_behind,
-            a_name_that_another_kind_holds_is_the_wrong_type,
-            invalid_names_are_refused_before_a_request_is_sent,
-            invalid_options_are_refused_before_a_request_is_sent,
+        min_hold {
+            a_waiter_that_queues_at_a_kept_lock_has_it_next,
+            a_repeated_release_lengthens_no_min_hold,
         }
-        traces {
-            a_lock_leaves_only_its_fence_in_redis,
+        refusals {
+            a_name_that_another_kind_holds_is_the_wrong_type,
         }
     }
     excludes {
@@ -224,10 +234,12 @@ behaviours! {
             the_loss_of_one_sharer_costs_the_others_nothing,
         }
     }
-    numbers {
+    one_clock {
         clocks {
             fences_rise_over_a_clock_that_is_set,
         }
+    }
+    numbers {
         traces {
             fences_rise_from_guard_to_guard,
         }
@@ -259,84 +271,124 @@ behaviours! {
 }
 
 matrix! {
-    mutex = Mutex {
+    mutex = Mutex on 1 {
         locks: yes,
+        one_server: yes,
         excludes: yes,
         in_order: yes,
         shares: no("there is one guard at a time"),
+        one_clock: yes,
         numbers: yes,
         repeats_the_last_number: no("each guard has a fence of its own"),
         spans_names: no("it has one name"),
         runs_closures: yes,
     }
-    reentrant = Reentrant {
+    reentrant = Reentrant on 1 {
         locks: yes,
+        one_server: yes,
         excludes: yes,
         in_order: yes,
         shares: no("only the thread that holds it may lock it again: see the tests of the kind"),
+        one_clock: yes,
         numbers: yes,
         repeats_the_last_number: no("each hold has a fence of its own"),
         spans_names: no("it has one name"),
         runs_closures: yes,
     }
-    reader = Reader {
+    reader = Reader on 1 {
         locks: yes,
+        one_server: yes,
         excludes: no("readers share; it is a writer that they keep out, and that keeps them out"),
         in_order: no("the readers that wait go in together"),
         shares: yes,
+        one_clock: no("a reader has the last writer's fence"),
         numbers: no("a reader has the last writer's fence"),
         repeats_the_last_number: yes,
         spans_names: no("it has one name"),
         runs_closures: yes,
     }
-    writer = Writer {
+    writer = Writer on 1 {
         locks: yes,
+        one_server: yes,
         excludes: yes,
         in_order: yes,
         shares: no("there is one writer at a time"),
+        one_clock: yes,
         numbers: yes,
         repeats_the_last_number: no("each writer has a fence of its own"),
         spans_names: no("it has one name"),
         runs_closures: yes,
     }
-    only_permit = OnlyPermit {
+    only_permit = OnlyPermit on 1 {
         locks: yes,
+        one_server: yes,
         excludes: yes,
         in_order: yes,
         shares: no("there is one permit"),
+        one_clock: yes,
         numbers: yes,
         repeats_the_last_number: no("each permit has a fence of its own"),
         spans_names: no("it has one name"),
         runs_closures: yes,
     }
-    permit = Permit {
+    permit = Permit on 1 {
         locks: yes,
+        one_server: yes,
         excludes: yes,
         in_order: yes,
         shares: yes,
+        one_clock: yes,
         numbers: yes,
         repeats_the_last_number: no("each permit has a fence of its own"),
         spans_names: no("it has one name"),
         runs_closures: yes,
     }
-    permits = Permits {
+    permits = Permits on 1 {
         locks: yes,
+        one_server: yes,
         excludes: yes,
         in_order: yes,
         shares: no("two of three leave too few for another two"),
+        one_clock: yes,
         numbers: yes,
         repeats_the_last_number: no("each guard has a fence of its own"),
         spans_names: no("it has one name"),
         runs_closures: yes,
     }
-    multi = Multi {
+    multi = Multi on 1 {
         locks: yes,
+        one_server: yes,
         excludes: yes,
         in_order: yes,
         shares: no("there is one guard at a time"),
+        one_clock: yes,
         numbers: yes,
         repeats_the_last_number: no("each guard has fences of its own"),
         spans_names: yes,
+        runs_closures: yes,
+    }
+    quorum_mutex = Mutex on 3 {
+        locks: yes,
+        one_server: no("its faults are those of its nodes, see the tests of the quorum; it hands no lock over, and has no inspect"),
+        excludes: yes,
+        in_order: no("a quorum hands no lock over: its waiters are woken, and ask again"),
+        shares: no("there is one guard at a time"),
+        one_clock: no("each node has its own: see the tests of the quorum"),
+        numbers: yes,
+        repeats_the_last_number: no("each guard has a fence of its own"),
+        spans_names: no("it has one name"),
+        runs_closures: yes,
+    }
+    quorum_reentrant = Reentrant on 3 {
+        locks: yes,
+        one_server: no("its faults are those of its nodes, see the tests of the quorum; it hands no lock over, and has no inspect"),
+        excludes: yes,
+        in_order: no("a quorum hands no lock over: its waiters are woken, and ask again"),
+        shares: no("only the thread that holds it may lock it again"),
+        one_clock: no("each node has its own: see the tests of the quorum"),
+        numbers: yes,
+        repeats_the_last_number: no("each guard has a fence of its own"),
+        spans_names: no("it has one name"),
         runs_closures: yes,
     }
 }

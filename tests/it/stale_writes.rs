@@ -1,7 +1,7 @@
 //! A holder that is stopped for longer than its lease writes without knowing of its loss. No lock can prevent that,
 //! but a fence can.
 
-use crate::support::{Child, File, PATIENCE, manager, name, shared};
+use crate::support::{Child, File, PATIENCE, manager, name, on_nodes, shared};
 
 /// Three processes each add one to a number, which they read and then write. The first is stopped between the two,
 /// until its lease is over and the others are done. Returns the number at the end.
@@ -47,4 +47,12 @@ fn a_file_that_checks_fences_accepts_no_stale_write() {
 fn a_file_that_does_not_check_fences_is_corrupted() {
     let (answer, text) = a_stopped_writer_goes_on("unfenced");
     assert_eq!((&*answer, &*text), ("written", "1"));
+}
+
+#[test]
+fn a_file_that_checks_the_fences_of_a_quorum_accepts_no_stale_write() {
+    on_nodes(3, || {
+        let (answer, text) = a_stopped_writer_goes_on("fenced");
+        assert_eq!((&*answer, &*text), ("refused", "2"));
+    });
 }

@@ -39,6 +39,8 @@ pub(super) struct Line {
     unanswered: VecDeque<Unanswered>,
     /// How many of them the caller waits for: the last ones.
     wanted: usize,
+    /// The last request for whose answers the caller waits: its packed commands, and their number.
+    request: (Vec<u8>, usize),
     used: Instant,
 }
 
@@ -56,6 +58,7 @@ impl Line {
             socket: None,
             unanswered: VecDeque::new(),
             wanted: 0,
+            request: (Vec::new(), 0),
             used: Instant::now(),
         }
     }
@@ -107,8 +110,12 @@ impl Line {
     /// Sends packed commands on a line that is prepared. Their answers come from [`Self::answer`].
     pub(super) fn send(&mut self, packed: &[u8], commands: usize) -> Result<(), Failure> {
         self.used = Instant::now();
+        let (request, count) = &mut self.request;
+        request.clear();
+        request.extend_from_slice(packed);
+        *count = commands;
         self.write(packed, commands, None)?;
-        self.wanted += commands;
+        self.wanted = commands;
         Ok(())
     }
 
@@ -181,22 +188,23 @@ impl Line {
             let words = "more answers than requests".to_owned();
             return Err(self.broken(TransportError::Malformed(words)));
         };
-        self.wanted -= usize::from(!is_late);
         self.node().heard(is_late);
         if let (Value::ServerError(_), Some(leftover)) = (&value, answered.leftover) {
             self.shared.keep_leftover(self.number, *leftover);
         }
-        if is_no_script(&value) {
-            // The scripts were flushed. A new line loads them.
-            self.close();
-            let words = format!("{}: the scripts were flushed", self.address());
-            return Err(Failure::plain(
-                FailureKind::Unavailable,
-                Outcome::Unknown,
-                words,
-            ));
+        if is_late {
+            return Ok(Some((value, true)));
         }
-        Ok(Some((value, is_late)))
+        if is_no_script(&value) {
+            // The scripts were flushed. Send this command and those after it again, with the texts of the scripts. The
+            // answers to the first copies are late answers from now on. A text gets no such answer, so this happens once.
+            let (request, commands) = &self.request;
+            let packed = script::with_texts(request, commands - self.wanted);
+            self.write(&packed, self.wanted, None)?;
+            return Ok(Some((value, true)));
+        }
+        self.wanted -= 1;
+        Ok(Some((value, false)))
     }
 
     /// Reads what has come. The caller knows that something has.

@@ -53,7 +53,7 @@ use crate::script::quorum::Lock;
 use crate::store::node::route;
 use crate::store::pool::{Pool, Pooled};
 use crate::store::{Answer, DedicatedConnection, LEAST, Limits, PubSubEvent, Store};
-use crate::sync::{Arc, Weak};
+use crate::sync::{Arc, Weak, thread};
 
 use line::Line;
 use node::QuorumNode;
@@ -313,7 +313,12 @@ impl Shared {
         let mut failures = vec![None; lines.len()];
         // The open lines come first: to connect to a node that hangs takes a while.
         let is_open: Vec<_> = lines.iter().map(|line| line.socket().is_some()).collect();
+        let must_open = |number: &usize| !is_open[*number] && commands(*number).is_some();
+        let is_new = (0..lines.len()).filter(must_open).count() > 1;
         for open in [true, false] {
+            if !open && is_new {
+                open_together(lines);
+            }
             for (number, line) in lines.iter_mut().enumerate() {
                 let Some((packed, count)) = commands(number).filter(|_| is_open[number] == open)
                 else {
@@ -389,7 +394,9 @@ impl Shared {
                 format!("{address}: it is not a master"),
             );
         }
-        let uptime = field("uptime_in_seconds").and_then(|seconds| seconds.parse().ok());
+        // Of a server whose clock was set back since its start, the number is negative.
+        let uptime = field("uptime_in_seconds").and_then(|seconds| seconds.parse::<i64>().ok());
+        let uptime = uptime.map(|seconds| u64::try_from(seconds).unwrap_or(0));
         let Some((run_id, uptime)) = field("run_id").zip(uptime) else {
             let words = format!("{address}: INFO does not tell its run_id and its uptime");
             return refused(FailureKind::Protocol, words);
@@ -405,4 +412,17 @@ impl Shared {
         node.identified(run_id, Duration::from_secs(uptime), self.restart_delay);
         Ok(())
     }
+}
+
+/// Connects all lines that are not connected, at the same time, so that nodes that hang do not add up. A line that fails
+/// notes why.
+fn open_together(lines: &mut [Line]) {
+    thread::scope(|scope| {
+        for line in lines.iter_mut().filter(|line| line.socket().is_none()) {
+            // If no thread can be started, the line connects when it is used.
+            thread::Builder::new()
+                .spawn_scoped(scope, || line.prepare().ok())
+                .ok();
+        }
+    });
 }

@@ -19,6 +19,7 @@
 use std::time::Duration;
 
 use crate::clock::{Clock, SystemClock, Time};
+use crate::core::lease::drift;
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::LockKind;
 use crate::name::Target;
@@ -190,7 +191,9 @@ impl QuorumNode {
         let delay = if restart_delay.is_zero() {
             Duration::ZERO
         } else {
-            (restart_delay + UPTIME_MARGIN).saturating_sub(uptime)
+            // An extension asks for a little more than the delay, because its holder counts less.
+            let longest = restart_delay + drift(restart_delay) * 2;
+            (longest + UPTIME_MARGIN).saturating_sub(uptime)
         };
         state.run_id = Some(run_id.to_owned());
         let at = now + delay;

@@ -45,8 +45,9 @@ enum How {
     Release { used: Option<u64> },
     /// Gives up the lock, or the place in the queue.
     Withdraw,
-    /// Gives the lock up, and keeps it from all processes for this time.
-    Keep(Duration),
+    /// Gives the lock up, and keeps it from all processes for this time. Then the last fence that a guard had, if there
+    /// may be unused ones.
+    Keep(Duration, Option<u64>),
 }
 
 /// How many nodes gave each answer about one owner.
@@ -72,8 +73,11 @@ impl<'a> Ending<'a> {
             } => (owner, units, release(*give_back)),
             Verb::Withdraw { owner, units } => (owner, units, How::Withdraw),
             Verb::Keep {
-                owner, units, life, ..
-            } => (owner, units, How::Keep(*life)),
+                owner,
+                units,
+                life,
+                give_back,
+            } => (owner, units, How::Keep(*life, used(*give_back))),
             Verb::Acquire { .. } | Verb::TakeOver { .. } => return None,
         };
         Some(Self {
@@ -115,8 +119,13 @@ impl Ending<'_> {
 
 fn release(give_back: Option<GiveBack>) -> How {
     How::Release {
-        used: give_back.map(|give_back| give_back.used),
+        used: used(give_back),
     }
+}
+
+/// Returns the last fence that a guard had.
+fn used(give_back: Option<GiveBack>) -> Option<u64> {
+    give_back.map(|give_back| give_back.used)
 }
 
 impl Tally {
@@ -266,17 +275,25 @@ impl Shared {
         for ending in endings {
             let owner = (&*ending.owner, ending.units);
             let votes = match ending.how {
-                How::Release { used: Some(_) } => self.votes.of(&ending.owner),
+                How::Release { used: Some(_) } | How::Keep(_, Some(_)) => {
+                    self.votes.of(&ending.owner)
+                }
                 _ => None,
             };
             for (number, packed) in packed.iter_mut().enumerate() {
                 let command = match ending.how {
-                    How::Keep(life) => {
+                    How::Keep(life, used) => {
+                        let reserved = votes.as_ref().and_then(|votes| votes[number].reserved);
+                        // The node answered the first fence, so its record stays there at least.
+                        let give_back = used.zip(reserved).map(|(used, reserved)| GiveBack {
+                            used: used.max(reserved.first),
+                            last: reserved.last,
+                        });
                         let verb = Verb::Keep {
                             owner: Arc::clone(&ending.owner),
                             units: ending.units,
                             life,
-                            give_back: None,
+                            give_back: give_back.filter(|block| block.used < block.last),
                         };
                         let request = Request::Lock {
                             kind: ending.lock.kind,

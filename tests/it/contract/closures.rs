@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use leasehold::{Error, LeaseState, LostCause};
 
-use crate::support::{Kind, PATIENCE, Subject, lost, manager, ms, name, secs, shared, wait_until};
+use crate::support::{
+    Kind, PATIENCE, Subject, is_unreachable, lost, manager, ms, name, secs, shared, wait_until,
+};
 
 pub(super) fn with_returns_what_the_closure_returns(kind: Kind) {
     let redis = shared();
@@ -48,7 +50,7 @@ pub(super) fn holder_at_timeout(lock: &Subject, wait: Duration) -> Option<Arc<st
     // On a busy machine the last request may get no reply. Then the call does not know the holder.
     let timeout = iter::repeat_with(try_it)
         .take(10)
-        .find(|result| !matches!(result, Err(Error::Unavailable { .. })));
+        .find(|result| !result.as_ref().is_err_and(is_unreachable));
     match timeout {
         Some(Err(Error::Timeout {
             name,

@@ -3,10 +3,11 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use leasehold::{LeaseState, LockManager, LostCause};
+use leasehold::{LeaseState, LostCause};
 
 use crate::support::{
-    Kind, PATIENCE, SLACK, Server, build, lost, manager, ms, name, secs, shared, wait_until,
+    Kind, PATIENCE, SLACK, build, lost, manager, ms, name, secs, settings_of, shared,
+    start_servers, wait_until,
 };
 
 /// Returns the shortest time that a guard may be valid: 1 % and 2 ms less than the lease, and 1 ms for the clocks.
@@ -103,9 +104,10 @@ pub(super) fn a_guard_never_reads_held_after_its_key_is_gone(kind: Kind) {
 }
 
 pub(super) fn a_silent_server_loses_the_lock_at_its_deadline_for_ever(kind: Kind) {
-    let server = Server::start();
+    let server = start_servers();
     // The renewal thread waits for a reply all the time, so another thread must end the lease.
-    let locks = build(LockManager::single(&server.url()).io_timeout(PATIENCE * 2));
+    let locks = settings_of(&server.url()).io_timeout(PATIENCE * 2);
+    let locks = build(locks.node_timeout(PATIENCE * 2));
     let other = manager(&server.url());
     let guard = kind.of(&locks, "n").lease(secs(8)).lock();
     let guard = guard.expect("it is free");

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use leasehold::{Error, LeaseState};
+use leasehold::LeaseState;
 
 use super::traces::only_fences_are_left;
 use crate::support::{
-    Kind, PATIENCE, Raw, Server, Subject, Task, add_under, added, manager, secs, task, wait_until,
+    Kind, PATIENCE, Raw, Subject, Task, add_under, added, is_unreachable, manager, secs,
+    start_servers, task, wait_until,
 };
 
 /// Repeats `f` until the flag is set. The task returns the number of repetitions.
@@ -25,21 +26,27 @@ fn over_and_over(mut f: impl FnMut() + Send + 'static) -> (Arc<AtomicBool>, Task
     (stop, task)
 }
 
-fn open(redis: &Raw) -> redis::Connection {
-    let client = redis::Client::open(redis.url()).expect("a URL");
-    client.get_connection().expect("the server is there")
+/// Opens a connection to each node.
+fn open(redis: &Raw) -> Vec<redis::Connection> {
+    let open = |node: Raw| {
+        let client = redis::Client::open(node.url()).expect("a URL");
+        client.get_connection().expect("the server is there")
+    };
+    redis.nodes().into_iter().map(open).collect()
 }
 
 pub(super) fn scripts_flushed_all_the_time_lose_nothing(kind: Kind) {
     const TURNS: u32 = 6;
-    let server = Server::start();
+    let server = start_servers();
     let redis = server.raw();
     let (one, other) = (manager(&server.url()), manager(&server.url()));
     let crowd = kind.crowd().map(|crowd| crowd.of(&one, "busy").hold());
-    let mut connection = open(&redis);
+    let mut connections = open(&redis);
     let (stop, flushes) = over_and_over(move || {
-        let flushed = redis::cmd("SCRIPT").arg("FLUSH").exec(&mut connection);
-        flushed.expect("the server is there");
+        for connection in &mut connections {
+            let flushed = redis::cmd("SCRIPT").arg("FLUSH").exec(connection);
+            flushed.expect("the server is there");
+        }
     });
     // One lock is renewed all the time, while others come and go.
     let kept = kind.of(&one, "kept").lease(secs(9)).lock();
@@ -84,7 +91,7 @@ fn lock_somehow(lock: &Subject) -> crate::support::Guard {
             guard = Some(locked);
             true
         }
-        Err(Error::Unavailable { .. }) => false,
+        Err(error) if is_unreachable(&error) => false,
         Err(error) => panic!("{error:?}"),
     });
     guard.expect("it is locked")
@@ -92,7 +99,7 @@ fn lock_somehow(lock: &Subject) -> crate::support::Guard {
 
 pub(super) fn connections_killed_one_after_the_other_lose_nothing(kind: Kind) {
     const KILLS: usize = 30;
-    let server = Server::start();
+    let server = start_servers();
     let redis = server.raw();
     let (one, other) = (manager(&server.url()), manager(&server.url()));
     let crowd = kind.crowd().map(|crowd| crowd.of(&one, "busy").hold());
@@ -111,32 +118,34 @@ pub(super) fn connections_killed_one_after_the_other_lose_nothing(kind: Kind) {
             turns.fetch_add(1, Ordering::Relaxed);
             match guard.release() {
                 // The outcome of the release is unknown. The renewal thread repeats it.
-                Ok(()) | Err(Error::Unavailable { .. }) => {}
+                Ok(()) => {}
+                Err(error) if is_unreachable(&error) => {}
                 Err(error) => panic!("{error:?}"),
             }
         })
     });
-    let mut killer = open(&redis);
-    let own: String = redis::cmd("CLIENT")
-        .arg("ID")
-        .query::<u64>(&mut killer)
-        .map(|id| id.to_string())
-        .expect("it has one");
+    let mut killers = open(&redis);
+    let nodes = killers.len();
     for kill in 0..KILLS {
+        let killer = &mut killers[kill % nodes];
+        let own: u64 = redis::cmd("CLIENT")
+            .arg("ID")
+            .query(killer)
+            .expect("it has one");
         // Closes the connections of the pools, of the renewals and of the subscriptions in turn.
         let list: String = redis::cmd("CLIENT")
             .arg("LIST")
-            .query(&mut killer)
+            .query(killer)
             .expect("the server is there");
         let ids: Vec<_> = list
             .lines()
             .filter_map(|line| line.strip_prefix("id=")?.split(' ').next())
-            .filter(|id| *id != own)
+            .filter(|id| *id != own.to_string())
             .collect();
         if !ids.is_empty() {
             let gone = redis::cmd("CLIENT")
-                .arg(&["KILL", "ID", ids[kill % ids.len()]])
-                .exec(&mut killer);
+                .arg(&["KILL", "ID", ids[kill / nodes % ids.len()]])
+                .exec(killer);
             gone.expect("the server is there");
         }
         let before = turns.load(Ordering::Relaxed);

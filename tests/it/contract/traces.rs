@@ -6,7 +6,7 @@ use crate::support::{Child, Kind, Raw, fence_of, manager, ms, name, secs, shared
 #[track_caller]
 pub(super) fn only_fences_are_left(redis: &Raw, kind: Kind, name: &str) {
     let fences: Vec<_> = kind.keys(name).iter().map(|key| fence_of(key)).collect();
-    let all = || -> Vec<String> { redis.ask(&["KEYS", &format!("*{name}*")]) };
+    let all = || redis.keys(&format!("*{name}*"));
     // The renewal thread takes waiters that gave up out of the queue.
     wait_until("nothing but fences is left", || {
         all().iter().all(|key| fences.contains(key))

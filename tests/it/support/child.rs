@@ -17,7 +17,8 @@ use rustix::process::{Pid, Signal};
 
 use super::child_guards::ChildGuards;
 use super::{
-    Guard, Kind, PATIENCE, Raw, Subject, doomed, log, ms, own_threads, patient, threads, wait_until,
+    Clock, Guard, Kind, PATIENCE, Raw, Subject, doomed, log, ms, own_threads, patient, threads,
+    wait_until,
 };
 
 /// The variable with the server's URL. If it is set, this process is a child.
@@ -34,6 +35,8 @@ pub(crate) struct Child {
     process: process::Child,
     stdin: ChildStdin,
     answers: Receiver<String>,
+    /// The clock of the child, if the test sets it.
+    _clock: Option<Clock>,
 }
 
 impl Child {
@@ -44,9 +47,31 @@ impl Child {
 
     /// Starts a child that has a claim in its environment.
     pub(crate) fn start_with(url: &str, settings: &str, claim: Option<&Claim>) -> Self {
+        let variables = claim.map(|claim| (CLAIM.to_owned(), claim.to_string()));
+        Self::begin(url, settings, variables, None)
+    }
+
+    /// Starts a child whose clock is `seconds` ahead of the true time.
+    pub(crate) fn start_at(url: &str, settings: &str, seconds: i64) -> Self {
+        let clock = Clock::new();
+        clock.set_ahead(seconds);
+        let variables = clock.variables().into_iter().map(|variable| {
+            let (name, value) = variable.split_once('=').expect("a variable");
+            (name.to_owned(), value.to_owned())
+        });
+        let variables: Vec<_> = variables.collect();
+        Self::begin(url, settings, variables, Some(clock))
+    }
+
+    fn begin(
+        url: &str,
+        settings: &str,
+        variables: impl IntoIterator<Item = (String, String)>,
+        clock: Option<Clock>,
+    ) -> Self {
         let mut process = Command::new(env::current_exe().expect("this binary"))
             .args(["--exact", "support::child::child", "--nocapture", "-q"])
-            .envs(claim.map(|claim| (CLAIM, claim.to_string())))
+            .envs(variables)
             .env(URL, url)
             .env(SETTINGS, settings)
             .stdin(Stdio::piped())
@@ -70,6 +95,7 @@ impl Child {
             process,
             stdin,
             answers,
+            _clock: clock,
         };
         assert_eq!(child.hear(), "ready");
         child
@@ -223,6 +249,7 @@ fn manager(url: &str, settings: &str) -> LockManager {
         builder = match key {
             "lease_ms" => builder.lease(ms(number())),
             "io_timeout_ms" => builder.io_timeout(ms(number())),
+            "node_timeout_ms" => builder.node_timeout(ms(number())),
             "replicas" => builder.replicas(value.parse().expect("a number")),
             "label" => builder.label(value),
             "background_release" => builder.background_release(value == "yes"),

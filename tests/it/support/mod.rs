@@ -31,10 +31,10 @@ pub(crate) use hostile::{
     Answer, Hostile, IO, Words, at_last, impatient, in_time, is_script, to_scripts,
 };
 pub(crate) use log::{Logged, logged};
-pub(crate) use nodes::{Nodes, patient_quorum};
+pub(crate) use nodes::{Nodes, on_nodes, shared, start_servers, unused_urls};
 pub(crate) use proxy::{Fault, Proxy, Role};
 pub(crate) use raw::{Raw, companions_of, fence_of};
-pub(crate) use server::{Server, shared, unused_url};
+pub(crate) use server::{Server, unused_url};
 pub(crate) use subject::{Guard, Holder, Kind, Subject, WithLock};
 pub(crate) use threads::{Task, asleep, locking, locking_asleep, own_threads, task, task_asleep};
 
@@ -114,11 +114,29 @@ pub(crate) fn hasty(url: &str) -> Builder {
         .io_timeout(ms(200))
 }
 
-/// Returns settings for a busy machine, whose servers may take longer than the default allows.
+/// Returns settings for a busy machine, whose servers may take longer than the default allows. Several URLs, separated
+/// by spaces, are the nodes of a quorum.
 pub(crate) fn patient(url: &str) -> Builder {
-    LockManager::single(url)
+    settings_of(url)
         .connect_timeout(secs(10))
         .io_timeout(secs(5))
+}
+
+/// Returns the default settings. Several URLs, separated by spaces, are the nodes of a quorum. They are asked in time
+/// even on a busy machine, and they are new, so they vote at once.
+pub(crate) fn settings_of(url: &str) -> Builder {
+    let urls: Vec<_> = urls_of(url).collect();
+    match urls[..] {
+        [url] => LockManager::single(url),
+        _ => LockManager::quorum(urls)
+            .node_timeout(secs(5))
+            .restart_delay(Duration::ZERO),
+    }
+}
+
+/// Returns the nodes that a URL names.
+pub(crate) fn urls_of(url: &str) -> impl Iterator<Item = &str> {
+    url.split(' ')
 }
 
 /// Returns a new manager. To a lock, two managers are like two processes.
@@ -139,7 +157,7 @@ pub(crate) fn wait_in_vain<G: Debug>(mut wait: impl FnMut() -> Result<Option<G>,
         match wait() {
             Ok(None) => return,
             // On a busy machine the last request may get no reply. Then the call returns an error.
-            Err(Error::Unavailable { .. }) => {}
+            Err(error) if is_unreachable(&error) => {}
             other => panic!("it was held all the while: {other:?}"),
         }
     }
@@ -150,9 +168,15 @@ pub(crate) fn wait_in_vain<G: Debug>(mut wait: impl FnMut() -> Result<Option<G>,
 #[track_caller]
 pub(crate) fn gave_up<G: Debug>(waiting: Task<Result<Option<G>, Error>>) {
     match waiting.end() {
-        Ok(None) | Err(Error::Unavailable { .. }) => {}
+        Ok(None) => {}
+        Err(error) if is_unreachable(&error) => {}
         other => panic!("it was held all the while: {other:?}"),
     }
+}
+
+/// Returns whether a call got no answer from its server, or from too few nodes.
+pub(crate) fn is_unreachable(error: &Error) -> bool {
+    matches!(error, Error::Unavailable { .. } | Error::NoQuorum { .. })
 }
 
 /// Returns the loss in a result that must be `Err(Lost)`.

@@ -15,7 +15,7 @@
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -98,6 +98,8 @@ pub(crate) struct Proxy {
 struct Net {
     server: SocketAddr,
     faults: Mutex<Faults>,
+    /// How often all connections were closed.
+    closings: AtomicU64,
     over: AtomicBool,
 }
 
@@ -114,6 +116,8 @@ struct Pair {
     server: TcpStream,
     role: Role,
     net: Arc<Net>,
+    /// [`Net::closings`] at the start of the connection.
+    closings: u64,
     /// Whether one direction has ended. Then the other ends too.
     over: AtomicBool,
 }
@@ -135,6 +139,7 @@ impl Proxy {
         let net = Arc::new(Net {
             server: SocketAddr::from(([127, 0, 0, 1], port)),
             faults: Mutex::default(),
+            closings: AtomicU64::new(0),
             over: AtomicBool::new(false),
         });
         let own = Arc::clone(&net);
@@ -169,6 +174,12 @@ impl Proxy {
 
     pub(crate) fn heal(&self) {
         self.net.faults().now.clear();
+    }
+
+    /// Ends the faults, and closes all connections. A connection that lost data and goes on is no network fault.
+    pub(crate) fn heal_anew(&self) {
+        self.net.closings.fetch_add(1, Ordering::SeqCst);
+        self.heal();
     }
 
     /// Blocks until the fault of the role has had an effect.
@@ -215,6 +226,7 @@ impl Net {
             role: Role::of(&first),
             client,
             server,
+            closings: self.closings.load(Ordering::SeqCst),
             net: self,
             over: AtomicBool::new(false),
         });
@@ -264,6 +276,11 @@ impl Pair {
         false
     }
 
+    /// Returns whether the proxy has closed all connections since the start of this one.
+    fn is_closed(&self) -> bool {
+        self.net.closings.load(Ordering::SeqCst) != self.closings
+    }
+
     fn fault(&self) -> Option<Fault> {
         self.net.faults().now.get(&self.role).copied()
     }
@@ -275,6 +292,9 @@ impl Pair {
 
     /// Applies the fault to an idle connection. Returns `false` if the connection is over.
     fn look(&self) -> bool {
+        if self.is_closed() {
+            return self.close();
+        }
         match self.fault() {
             Some(Fault::Close | Fault::Reset) => self.carry(What::Requests, &[]),
             Some(Fault::HalfOpen) => self.carry(What::Answers, &[]),
@@ -285,6 +305,9 @@ impl Pair {
     /// Forwards data as the fault demands. Returns `false` if the connection is over.
     fn carry(&self, what: What, bytes: &[u8]) -> bool {
         let fault = self.fault();
+        if self.is_closed() {
+            return self.close();
+        }
         match (fault, what) {
             (None, _)
             | (Some(Fault::LoseRequests), What::Answers)

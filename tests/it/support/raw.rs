@@ -1,12 +1,15 @@
 //! Direct access to Redis, without the crate under test.
+//!
+//! The URL of a [`Raw`] may name all nodes of a quorum, separated by spaces. Then a question about a lock gets the answer
+//! of a majority, a command that only reads goes to the first node, and any other command goes to all nodes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::time::Duration;
 
 use redis::FromRedisValue;
 
-use super::{PATIENCE, wait_until};
+use super::{PATIENCE, urls_of, wait_until};
 
 /// Reads the holders at one moment. It removes the mark from the value of a mutex. In a sorted set, the scores of the
 /// sums are below zero, and each holder is `<units> <owner>` with the end of its lease in ms as the score.
@@ -37,7 +40,8 @@ fn is_interrupted(error: &redis::RedisError) -> bool {
     error.is_io_error() && error.to_string().contains(&interrupted.to_string())
 }
 
-/// Direct access to a server. Each command uses a new connection, because the tests stop servers.
+/// Direct access to a server, or to the nodes of a quorum. Each command uses a new connection, because the tests stop
+/// servers.
 #[derive(Clone)]
 pub(crate) struct Raw {
     url: String,
@@ -63,13 +67,34 @@ impl Raw {
         }
     }
 
+    /// Sends a command to each node, or only to the first if the command reads. Returns the answer of the first.
     fn ask_once<T: FromRedisValue>(&self, command: &[&str]) -> redis::RedisResult<T> {
-        let client = redis::Client::open(&*self.url)?;
-        let mut connection = client.get_connection_with_timeout(PATIENCE)?;
-        connection.set_read_timeout(Some(PATIENCE))?;
-        let mut packed = redis::cmd(command[0]);
-        packed.arg(&command[1..]);
-        packed.query(&mut connection)
+        let mut answers = urls_of(&self.url).map(|url| {
+            let client = redis::Client::open(url)?;
+            let mut connection = client.get_connection_with_timeout(PATIENCE)?;
+            connection.set_read_timeout(Some(PATIENCE))?;
+            let mut packed = redis::cmd(command[0]);
+            packed.arg(&command[1..]);
+            packed.query(&mut connection)
+        });
+        let first = answers.next().expect("a node")?;
+        if !READS.contains(&command[0]) {
+            answers.try_for_each(|answer| answer.map(|_: redis::Value| ()))?;
+        }
+        redis::from_redis_value(first).map_err(Into::into)
+    }
+
+    /// Returns each node.
+    pub(crate) fn nodes(&self) -> Vec<Self> {
+        urls_of(&self.url).map(Self::new).collect()
+    }
+
+    /// Returns the answers of a majority of the nodes, the largest ones, in order.
+    fn of_a_majority<T: Ord>(&self, answer: impl Fn(&Self) -> T) -> Vec<T> {
+        let mut answers: Vec<_> = self.nodes().iter().map(answer).collect();
+        answers.sort_unstable();
+        answers.drain(..(answers.len() - 1) / 2);
+        answers
     }
 
     #[track_caller]
@@ -85,25 +110,53 @@ impl Raw {
         self.ask(&["GET", key])
     }
 
+    /// Returns whether a majority of the nodes has the key.
     #[track_caller]
     pub(crate) fn exists(&self, key: &str) -> bool {
-        self.ask(&["EXISTS", key])
+        self.of_a_majority(|node| node.ask::<bool>(&["EXISTS", key]))[0]
     }
 
-    /// Returns the time to live of the key, or `None` without a key or an expiry.
+    /// Returns the names of the keys, of all nodes.
+    #[track_caller]
+    pub(crate) fn keys(&self, pattern: &str) -> BTreeSet<String> {
+        let nodes = self.nodes().into_iter();
+        nodes
+            .flat_map(|node| node.ask::<Vec<String>>(&["KEYS", pattern]))
+            .collect()
+    }
+
+    /// Returns the time to live of the key at a majority, or `None` without a key or an expiry.
     #[track_caller]
     pub(crate) fn ttl(&self, key: &str) -> Option<Duration> {
-        let ttl: i64 = self.ask(&["PTTL", key]);
+        let ttl = self.of_a_majority(|node| node.ask::<i64>(&["PTTL", key]))[0];
         u64::try_from(ttl).ok().map(Duration::from_millis)
     }
 
-    /// Returns the holders of the lock of any kind at `key`, each with the rest of its lease.
+    /// Returns the holders of the lock of any kind at `key`, each with the rest of its lease. An owner that has no
+    /// majority of the nodes is no holder.
     #[track_caller]
     pub(crate) fn holders(&self, key: &str) -> Vec<(String, Duration)> {
-        let holders: Vec<(String, u64)> = self.ask(&["EVAL", HOLDERS, "1", key]);
-        holders
-            .into_iter()
-            .map(|(owner, left_ms)| (owner, Duration::from_millis(left_ms)))
+        let nodes: Vec<Vec<(String, u64)>> = self
+            .nodes()
+            .iter()
+            .map(|node| node.ask(&["EVAL", HOLDERS, "1", key]))
+            .collect();
+        let [alone] = &nodes[..] else {
+            let mut left: HashMap<&str, Vec<u64>> = HashMap::new();
+            for (owner, left_ms) in nodes.iter().flatten() {
+                left.entry(owner).or_default().push(*left_ms);
+            }
+            let majority = nodes.len() / 2 + 1;
+            let holders = left.into_iter().filter_map(|(owner, mut left_ms)| {
+                left_ms.sort_unstable_by(|one, other| other.cmp(one));
+                let left_ms = left_ms.get(majority - 1)?;
+                Some((owner.to_owned(), Duration::from_millis(*left_ms)))
+            });
+            return holders.collect();
+        };
+        alone
+            .iter()
+            .map(|(owner, left_ms)| (owner.clone(), Duration::from_millis(*left_ms)))
             .collect()
     }
 
@@ -113,17 +166,24 @@ impl Raw {
         self.ask(&["ZRANGEBYSCORE", key, "0", "+inf", "WITHSCORES"])
     }
 
-    /// Returns the waiters of the lock at `key`, the first in front.
+    /// Returns the waiters of the lock at `key`, the first in front. Of a quorum, returns those of the first node.
     #[track_caller]
     pub(crate) fn queue(&self, key: &str) -> Vec<String> {
         self.ask(&["ZRANGE", &queue_of(key), "0", "-1"])
     }
 
-    /// Blocks until `count` processes wait for the lock at `key`.
+    /// Blocks until `count` processes wait for the lock at `key`: at a majority of the nodes, or nobody at any node.
     #[track_caller]
     pub(crate) fn wait_until_queued(&self, key: &str, count: usize) {
         wait_until("the queue has its length", || {
-            self.queue(key).len() == count
+            let nodes = self.nodes();
+            let has_all = |node: &&Self| node.queue(key).len() == count;
+            let needed = if count == 0 {
+                nodes.len()
+            } else {
+                nodes.len() / 2 + 1
+            };
+            nodes.iter().filter(has_all).count() >= needed
         });
     }
 
@@ -135,7 +195,8 @@ impl Raw {
         let before = seen();
         wait_until("the waiter polls", || {
             let now = seen();
-            now.is_some() && now != before
+            // On a quorum a waiter may ask under a new owner each time.
+            (now.is_some() || self.nodes().len() > 1) && now != before
         });
     }
 

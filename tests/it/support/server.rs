@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::process::{Pid, Signal};
@@ -36,24 +36,6 @@ rm -rf "$dir"
 
 /// How many ports are tried. Another process may take a port between its choice and its use.
 const PORTS: u32 = 20;
-
-/// Returns the server that tests share: the one of `REDIS_URL`, or else one for all tests of this process.
-///
-/// No test may flush, stop or configure it. Names on it must be made by [`super::name`].
-pub(crate) fn shared() -> &'static Raw {
-    static SHARED: LazyLock<(Raw, Option<Server>)> = LazyLock::new(|| {
-        log::install();
-        if let Some(url) = std::env::var("REDIS_URL")
-            .ok()
-            .filter(|url| !url.is_empty())
-        {
-            return (Raw::new(&url), None);
-        }
-        let server = Server::start();
-        (server.raw(), Some(server))
-    });
-    &SHARED.0
-}
 
 /// Returns the URL of a server that does not exist.
 pub(crate) fn unused_url() -> String {

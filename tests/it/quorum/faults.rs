@@ -1,0 +1,434 @@
+//! Nodes that fail while a lock is asked for, held, waited for and released: each node alone, and two of five at once.
+//! Then the locks go on. With three of five they end in time.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use leasehold::{Error, LeaseState, LockGuard, LockManager, LostCause};
+
+use super::{holders, locked_on_all, wait_until_waiting};
+use crate::support::{
+    Nodes, PATIENCE, SLACK, Server, Task, add, added, build, fence_of, is_unreachable, locking,
+    lost, ms, secs, task, wait_until,
+};
+
+/// Far longer than a test takes, so that no lease ends during the test.
+const LONG: Duration = secs(600);
+const HOUR: i64 = 60 * 60;
+
+/// A way in which a node fails, and in which it comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Killed,
+    Stopped,
+    RestartedEmpty,
+    /// Its clock jumps an hour ahead. All its keys expire.
+    ClockAhead,
+    ClockBehind,
+}
+
+impl Way {
+    fn start(self) -> Nodes {
+        match self {
+            Self::ClockAhead | Self::ClockBehind => Nodes::start_each(5, Server::with_clock),
+            _ => Nodes::start(5),
+        }
+    }
+
+    fn fail(self, node: &Server) {
+        match self {
+            Self::Killed => node.kill(),
+            Self::Stopped => node.pause(),
+            Self::RestartedEmpty => node.restart(),
+            Self::ClockAhead => node.set_clock_ahead(HOUR),
+            Self::ClockBehind => node.set_clock_ahead(-HOUR),
+        }
+    }
+
+    fn heal(self, node: &Server) {
+        match self {
+            Self::Killed => node.restart(),
+            Self::Stopped => node.resume(),
+            Self::RestartedEmpty => {}
+            Self::ClockAhead | Self::ClockBehind => node.set_clock_ahead(0),
+        }
+    }
+}
+
+/// Returns a manager that waits for a node for at most a second.
+fn hasty(nodes: &Nodes) -> LockManager {
+    build(nodes.builder().node_timeout(secs(1)).lease(LONG))
+}
+
+/// Fails these nodes in each phase of a lock. One manager holds the lock and another waits.
+#[track_caller]
+fn locks_go_on(nodes: &Nodes, failing: &[usize], way: Way) {
+    let (one, other) = (hasty(nodes), hasty(nodes));
+    let each = |act: fn(Way, &Server)| {
+        for number in failing {
+            act(way, &nodes.servers()[*number]);
+        }
+    };
+    // While the lock is held, and waited for.
+    let guard = locked_on_all(nodes, &one.mutex("n"));
+    let waiter = locking(&other.mutex("n"));
+    wait_until_waiting(nodes, "n");
+    each(Way::fail);
+    guard.extend(LONG + secs(60)).expect("a majority has it");
+    assert!(one.try_lock("n").expect("it is held here").is_none());
+    // During the release.
+    let fence = guard.fence();
+    guard.release().expect("a majority had it");
+    let guard = waiter.end().expect("it becomes free");
+    assert!(guard.fence() > fence, "{} after {fence}", guard.fence());
+    let fence = guard.fence();
+    guard.release().expect("a majority had it");
+    // Before the acquire.
+    let guard = one.lock("n").expect("a majority is there");
+    assert!(guard.fence() > fence, "{} after {fence}", guard.fence());
+    let fence = guard.fence();
+    // While it is held, the nodes come back.
+    each(Way::heal);
+    assert!(
+        other
+            .try_lock_for("n", ms(50))
+            .is_ok_and(|guard| guard.is_none())
+    );
+    guard.extend(LONG + secs(60)).expect("a majority has it");
+    guard.release().expect("a majority had it");
+    // The background thread releases what the nodes have missed.
+    wait_until("it is free everywhere", || {
+        holders(nodes, "n") == vec![None; 5]
+    });
+    let mut last = fence;
+    wait_until("all nodes vote again", || {
+        let guard = other.lock("n").expect("it is free");
+        assert!(guard.fence() > last, "{} after {last}", guard.fence());
+        last = guard.fence();
+        holders(nodes, "n") == vec![Some(guard.owner().to_owned()); 5]
+    });
+    assert_eq!((one.stats().lost(), other.stats().lost()), (0, 0));
+}
+
+/// Fails each node alone, and then two at once.
+fn locks_go_on_without_any_one_or_two(way: Way) {
+    let nodes = way.start();
+    for node in 0..5 {
+        locks_go_on(&nodes, &[node], way);
+    }
+    locks_go_on(&nodes, &[0, 1], way);
+    locks_go_on(&nodes, &[2, 4], way);
+}
+
+#[test]
+fn locks_go_on_if_one_or_two_nodes_are_killed() {
+    locks_go_on_without_any_one_or_two(Way::Killed);
+}
+
+#[test]
+fn locks_go_on_if_one_or_two_nodes_are_stopped() {
+    locks_go_on_without_any_one_or_two(Way::Stopped);
+}
+
+#[test]
+fn locks_go_on_if_one_or_two_nodes_restart_empty() {
+    locks_go_on_without_any_one_or_two(Way::RestartedEmpty);
+}
+
+#[test]
+fn locks_go_on_if_one_or_two_clocks_jump_ahead() {
+    locks_go_on_without_any_one_or_two(Way::ClockAhead);
+}
+
+#[test]
+fn locks_go_on_if_one_or_two_clocks_are_set_back() {
+    locks_go_on_without_any_one_or_two(Way::ClockBehind);
+}
+
+/// Threads that add one to a number under the lock, until they are stopped. Each reads the number and then writes it.
+struct Adders {
+    stop: Arc<AtomicBool>,
+    sum: Arc<AtomicU32>,
+    /// The fence of each turn.
+    fences: Arc<Mutex<Vec<u64>>>,
+    threads: Vec<Task<()>>,
+}
+
+impl Adders {
+    fn start(managers: &[&LockManager]) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (sum, fences) = (Arc::new(AtomicU32::new(0)), Arc::default());
+        let threads = managers
+            .iter()
+            .map(|locks| {
+                let locks = LockManager::clone(locks);
+                let (stop, sum) = (Arc::clone(&stop), Arc::clone(&sum));
+                let fences: Arc<Mutex<Vec<u64>>> = Arc::clone(&fences);
+                task(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        let guard = locked_at_last(&locks);
+                        let before = sum.load(Ordering::Relaxed);
+                        std::thread::yield_now();
+                        sum.store(before + 1, Ordering::Relaxed);
+                        lock(&fences).push(guard.fence());
+                        match guard.release() {
+                            Ok(()) => {}
+                            // The outcome is unknown. The renewal thread repeats the release.
+                            Err(error) if is_unreachable(&error) => {}
+                            Err(error) => panic!("{error:?}"),
+                        }
+                    }
+                })
+            })
+            .collect();
+        Self {
+            stop,
+            sum,
+            fences,
+            threads,
+        }
+    }
+
+    fn wait_for_turns(&self, count: usize) {
+        let before = lock(&self.fences).len();
+        wait_until("they go on", || lock(&self.fences).len() >= before + count);
+    }
+
+    fn assert_no_update_is_lost(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.into_iter().for_each(Task::end);
+        let (sum, fences) = (self.sum.load(Ordering::Relaxed), lock(&self.fences));
+        assert_eq!(usize::try_from(sum), Ok(fences.len()));
+        assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Locks, and repeats a call that too few nodes answer.
+fn locked_at_last(locks: &LockManager) -> LockGuard {
+    let mut guard = None;
+    wait_until("it is locked", || match locks.lock("n") {
+        Ok(locked) => {
+            guard = Some(locked);
+            true
+        }
+        Err(error) if is_unreachable(&error) => false,
+        Err(error) => panic!("{error:?}"),
+    });
+    guard.expect("it is locked")
+}
+
+/// Two threads of each of two managers add to a number, while two nodes fail, come back, and two others fail.
+fn no_update_is_lost_while_two_nodes_fail(way: Way) {
+    let nodes = way.start();
+    // A node that has restarted does not vote before each lease is over that it may have forgotten.
+    let length = secs(5);
+    let locks = || {
+        let builder = nodes.builder().node_timeout(secs(1));
+        let builder = builder.lease(length).restart_delay(length);
+        builder.build_unchecked().expect("nothing is sent")
+    };
+    let (one, other) = (locks(), locks());
+    drop(locked_at_last(&one));
+    drop(locked_at_last(&other));
+    let adders = Adders::start(&[&one, &other, &one, &other]);
+    adders.wait_for_turns(20);
+    for pair in [[0, 1], [1, 3], [2, 4]] {
+        let pair = pair.map(|number| &nodes.servers()[number]);
+        for node in pair {
+            way.fail(node);
+        }
+        adders.wait_for_turns(30);
+        // The clocks jump ahead again, and the nodes drop their keys. All five must have this lock, so that three keep it.
+        let kept = (way == Way::ClockBehind).then(|| locked_on_all(&nodes, &one.mutex("n")));
+        for node in pair {
+            way.heal(node);
+        }
+        drop(kept);
+        adders.wait_for_turns(10);
+        wait_until("these nodes vote again", || {
+            pair.iter().all(|node| node.raw().exists(&fence_of("n")))
+        });
+    }
+    adders.assert_no_update_is_lost();
+}
+
+#[test]
+fn no_update_is_lost_while_two_nodes_are_stopped() {
+    no_update_is_lost_while_two_nodes_fail(Way::Stopped);
+}
+
+#[test]
+fn no_update_is_lost_while_two_nodes_restart_empty() {
+    no_update_is_lost_while_two_nodes_fail(Way::Killed);
+}
+
+#[test]
+fn no_update_is_lost_while_two_clocks_are_set_back() {
+    no_update_is_lost_while_two_nodes_fail(Way::ClockBehind);
+}
+
+/// Fails three of five nodes while a lock is held and waited for.
+fn three_nodes_end_all_in_time(way: Way) {
+    let nodes = way.start();
+    let limit = secs(2);
+    let builder = || nodes.builder().node_timeout(limit);
+    let (one, other) = (build(builder()), build(builder()));
+    let guard = one.mutex("n").lease(secs(9)).lock().expect("it is free");
+    let losses = guard.on_lost();
+    let waiter = locking(&other.mutex("n").lease(secs(9)));
+    wait_until_waiting(&nodes, "n");
+    for node in &nodes.servers()[1..4] {
+        way.fail(node);
+    }
+    // Calls end within their limits. The nodes are asked one after another only to connect.
+    let begun = Instant::now();
+    for outcome in [
+        other.try_lock("free"),
+        other.lock("free").map(Some),
+        other.try_lock_for("free", secs(60)),
+    ] {
+        match outcome {
+            Err(Error::NoQuorum {
+                needed, failures, ..
+            }) => assert_eq!((needed, failures.len()), (3, 3)),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(begun.elapsed() < 9 * limit + SLACK, "{:?}", begun.elapsed());
+    wait_until("it is at risk", || guard.state() != LeaseState::Held);
+    // No node confirms anything any more, so the deadline does not change.
+    let before = Instant::now();
+    let left = guard.remaining();
+    let after = Instant::now();
+    let loss = losses.recv_timeout(PATIENCE).expect("it is notified");
+    let told = Instant::now();
+    assert!(told + ms(1) >= before + left, "the notice came too early");
+    assert!(told < after + left + SLACK, "the notice came too late");
+    assert_eq!(loss.cause, LostCause::Expired);
+    assert_eq!(lost(guard.release()), loss);
+    for node in &nodes.servers()[1..4] {
+        way.heal(node);
+    }
+    // The wait outlives the outage.
+    let guard = waiter.end().expect("it becomes free");
+    assert!(guard.fence() > loss.fence);
+    guard.release().expect("it is held");
+    drop(locked_at_last(&one));
+}
+
+#[test]
+fn three_killed_nodes_end_all_in_time() {
+    three_nodes_end_all_in_time(Way::Killed);
+}
+
+#[test]
+fn three_stopped_nodes_end_all_in_time() {
+    three_nodes_end_all_in_time(Way::Stopped);
+}
+
+/// Three votes are gone, although only a minority of the nodes can say so at the same time.
+#[test]
+fn a_vote_that_is_gone_counts_however_few_nodes_answer() {
+    let nodes = Nodes::start(5);
+    let locks = hasty(&nodes);
+    for node in &nodes.servers()[3..] {
+        node.kill();
+    }
+    let guard = locks.mutex("n").lease(secs(9)).lock();
+    let guard = guard.expect("three nodes are there");
+    // The second node says that it has no key, the first confirms, and the third says nothing.
+    let _: u32 = nodes.servers()[1].raw().ask(&["DEL", "n"]);
+    nodes.servers()[2].pause();
+    let loss = guard.on_lost().recv_timeout(PATIENCE);
+    assert_eq!(loss.expect("it is notified").cause, LostCause::Removed);
+}
+
+/// With one node stopped, an acquire waits for it once. Then the node is skipped.
+#[test]
+fn a_node_that_hangs_delays_an_acquire_only_seldom() {
+    let nodes = Nodes::start(5);
+    let limit = secs(2);
+    let locks = build(nodes.builder().node_timeout(limit));
+    drop(locks.lock("n").expect("it is free"));
+    nodes.servers()[2].pause();
+    let (begun, mut slow) = (Instant::now(), 0);
+    // The test needs time to pass: a node that was skipped is asked again.
+    while begun.elapsed() < secs(6) {
+        let asked = Instant::now();
+        let guard = locks.lock("n").expect("four nodes are there");
+        slow += u32::from(asked.elapsed() >= limit);
+        guard.release().expect("it is held");
+    }
+    assert!(slow <= 2, "{slow} of them waited for the node");
+}
+
+/// A manager that has no connection yet opens them all at the same time. So two nodes that hang leave it time to ask the
+/// others.
+#[test]
+fn two_nodes_that_hang_do_not_fail_the_first_call() {
+    let nodes = Nodes::start(5);
+    let locks = nodes.builder().build_unchecked();
+    let locks = locks.expect("nothing is sent yet");
+    for node in &nodes.servers()[..2] {
+        node.pause();
+    }
+    let begun = Instant::now();
+    let guard = locks.lock("n").expect("three nodes are there");
+    assert!(begun.elapsed() < secs(5) + SLACK, "{:?}", begun.elapsed());
+    guard.release().expect("it is held");
+}
+
+/// The server may close connections that nobody uses, as its setting `timeout` makes it do.
+#[test]
+fn connections_that_were_closed_while_idle_fail_no_call() {
+    let nodes = Nodes::start(5);
+    let locks = nodes.manager();
+    drop(locks.lock("n").expect("it is free"));
+    for node in nodes.raws() {
+        let _: u32 = node.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
+    }
+    // The test needs time to pass: only a connection that was idle for a moment is looked at.
+    std::thread::sleep(ms(200));
+    let guard = locks.lock("n").expect("they are opened again");
+    guard.release().expect("it is held");
+}
+
+/// With two nodes gone, each of two managers may have some of the votes of the others. Neither call fails then.
+#[test]
+fn contention_over_three_of_five_nodes_fails_no_call() {
+    const TURNS: u32 = 30;
+    let nodes = Nodes::start(5);
+    let data = nodes.servers()[4].raw();
+    for node in &nodes.servers()[..2] {
+        node.kill();
+    }
+    let (one, other) = (build(nodes.builder()), build(nodes.builder()));
+    let turns = [&one, &other].map(|locks| {
+        let (locks, data) = (LockManager::clone(locks), data.clone());
+        task(move || add(&data, &locks, "n", TURNS))
+    });
+    for turns in turns {
+        turns.end();
+    }
+    let (sum, fences) = added(&data, "n");
+    assert_eq!((sum, fences.len()), (2 * TURNS, 60));
+    assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
+    assert_eq!((one.stats().failed, other.stats().failed), (0, 0));
+}
+
+/// The server counts its uptime by its clock, so it may be below zero.
+#[test]
+fn a_node_whose_clock_was_set_back_since_its_start_votes() {
+    let nodes = Nodes::start_each(3, Server::with_clock);
+    for node in nodes.servers() {
+        node.set_clock_ahead(-HOUR);
+    }
+    let locks = nodes.builder().build_unchecked();
+    let locks = locks.expect("nothing is sent yet");
+    drop(locks.lock("n").expect("the nodes are there"));
+}

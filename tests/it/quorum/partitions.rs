@@ -1,0 +1,213 @@
+//! Managers that reach different majorities, and links that fail.
+
+use std::time::Duration;
+
+use leasehold::LockManager;
+
+use super::{holders, locked_on_all, wait_until_waiting};
+use crate::support::{
+    Fault, Nodes, PATIENCE, Proxy, Role, add, added, build, locking, ms, patient, secs, task,
+    wait_until,
+};
+
+/// Far longer than a test takes.
+const LONG: Duration = secs(600);
+const FAULTS: [Fault; 8] = [
+    Fault::Delay,
+    Fault::Late(300),
+    Fault::Drip,
+    Fault::Close,
+    Fault::Reset,
+    Fault::HalfOpen,
+    Fault::LoseRequests,
+    Fault::LoseAnswers,
+];
+
+/// A manager with a proxy before each node.
+pub(super) struct Proxied {
+    pub(super) locks: LockManager,
+    pub(super) proxies: Vec<Proxy>,
+}
+
+impl Proxied {
+    pub(super) fn new(nodes: &Nodes) -> Self {
+        let proxies: Vec<_> = nodes.servers().iter().map(Proxy::to).collect();
+        let urls: Vec<_> = proxies.iter().map(Proxy::url).collect();
+        let builder = patient(&urls.join(" ")).node_timeout(secs(2)).lease(LONG);
+        Self {
+            locks: build(builder),
+            proxies,
+        }
+    }
+
+    /// Breaks the links to these nodes.
+    pub(super) fn cut(&self, some: &[usize], fault: Fault) {
+        for number in some {
+            self.proxies[*number].strike_all(fault);
+        }
+    }
+
+    fn heal(&self, some: &[usize]) {
+        for number in some {
+            self.proxies[*number].heal_anew();
+        }
+    }
+}
+
+/// Two managers reach three nodes each, with one in common. Two threads of each add to a number.
+fn two_majorities_exclude_each_other(fault: Fault) {
+    const TURNS: u32 = 8;
+    let nodes = Nodes::start(5);
+    let data = nodes.servers()[2].raw();
+    let (one, other) = (Proxied::new(&nodes), Proxied::new(&nodes));
+    one.cut(&[3, 4], fault);
+    other.cut(&[0, 1], fault);
+    let turns = [&one, &other, &one, &other].map(|proxied| {
+        let (locks, data) = (proxied.locks.clone(), data.clone());
+        task(move || add(&data, &locks, "n", TURNS))
+    });
+    for turns in turns {
+        turns.end();
+    }
+    let (sum, fences) = added(&data, "n");
+    assert_eq!((sum, fences.len()), (4 * TURNS, 32));
+    assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
+    one.heal(&[3, 4]);
+    other.heal(&[0, 1]);
+    for locks in [&one.locks, &other.locks] {
+        assert_eq!(locks.stats().lost(), 0);
+        assert!(locks.close(PATIENCE), "something is left to send");
+    }
+}
+
+#[test]
+fn majorities_behind_closed_links_exclude_each_other() {
+    two_majorities_exclude_each_other(Fault::Close);
+}
+
+#[test]
+fn majorities_behind_half_open_links_exclude_each_other() {
+    two_majorities_exclude_each_other(Fault::HalfOpen);
+}
+
+#[test]
+fn majorities_whose_requests_are_lost_exclude_each_other() {
+    two_majorities_exclude_each_other(Fault::LoseRequests);
+}
+
+#[test]
+fn majorities_whose_answers_are_lost_exclude_each_other() {
+    two_majorities_exclude_each_other(Fault::LoseAnswers);
+}
+
+/// Fails the links to these nodes while a lock is held, waited for, released and asked for.
+#[track_caller]
+fn locks_go_on(nodes: &Nodes, one: &Proxied, failing: &[usize], fault: Fault) {
+    let other = nodes.manager();
+    let guard = locked_on_all(nodes, &one.locks.mutex("n"));
+    let waiter = locking(&other.mutex("n"));
+    wait_until_waiting(nodes, "n");
+    one.cut(failing, fault);
+    guard.extend(LONG + secs(60)).expect("a majority has it");
+    let fence = guard.fence();
+    guard.release().expect("a majority had it");
+    let guard = waiter.end().expect("it becomes free");
+    assert!(guard.fence() > fence);
+    let waiter = locking(&one.locks.mutex("n"));
+    wait_until_waiting(nodes, "n");
+    let fence = guard.fence();
+    guard.release().expect("a majority had it");
+    let guard = waiter.end().expect("it becomes free");
+    assert!(guard.fence() > fence);
+    one.heal(failing);
+    guard.release().expect("a majority had it");
+    wait_until(&format!("it is free everywhere after {fault:?}"), || {
+        // The manager learns of a connection that has ended at its next use.
+        drop(one.locks.lock("m").expect("it is free"));
+        holders(nodes, "n") == vec![None; 5]
+    });
+}
+
+#[test]
+fn locks_go_on_if_the_link_to_one_node_fails() {
+    let nodes = Nodes::start(5);
+    let one = Proxied::new(&nodes);
+    for fault in FAULTS {
+        locks_go_on(&nodes, &one, &[1], fault);
+    }
+}
+
+#[test]
+fn locks_go_on_if_the_links_to_two_nodes_fail() {
+    let nodes = Nodes::start(5);
+    let one = Proxied::new(&nodes);
+    for fault in FAULTS {
+        locks_go_on(&nodes, &one, &[0, 4], fault);
+    }
+}
+
+#[test]
+fn a_vote_that_comes_after_the_grant_does_not_count() {
+    let nodes = Nodes::start(5);
+    let one = Proxied::new(&nodes);
+    drop(one.locks.lock("first").expect("it is free"));
+    // The node grants the lock at once, but its answer comes when the guard has begun.
+    one.cut(&[4], Fault::Late(300));
+    let guard = one.locks.lock("n").expect("four nodes answer");
+    let late = nodes.servers()[4].raw();
+    wait_until("the late vote is withdrawn", || !late.exists("n"));
+    one.heal(&[4]);
+    guard.extend(LONG + secs(60)).expect("a majority has it");
+    assert!(!late.exists("n"), "a renewal brought the vote back");
+    // Without two of the four votes that count, the lock is lost at the next request.
+    for node in &nodes.servers()[..2] {
+        let _: u32 = node.raw().ask(&["DEL", "n"]);
+    }
+    let extended = guard.extend(LONG + secs(120));
+    assert!(extended.is_err(), "two votes are no majority");
+    drop(guard);
+    wait_until("it is free everywhere", || {
+        holders(&nodes, "n") == vec![None; 5]
+    });
+}
+
+/// A majority has answered the release when the request of the last node is lost.
+#[test]
+fn a_release_that_one_node_missed_is_repeated_there() {
+    let nodes = Nodes::start(5);
+    let one = Proxied::new(&nodes);
+    let guard = locked_on_all(&nodes, &one.locks.mutex("n"));
+    one.proxies[4].strike(Role::Pool, Fault::LoseRequests);
+    guard.release().expect("a majority had it");
+    one.proxies[4].wait_until_struck(Role::Pool);
+    one.heal(&[4]);
+    // The manager learns of it at the next use of the connection. The lease is far longer than the test.
+    wait_until("the node is asked again", || {
+        drop(one.locks.lock("m").expect("it is free"));
+        holders(&nodes, "n") == vec![None; 5]
+    });
+    assert!(
+        one.locks
+            .try_lock_for("n", ms(1))
+            .expect("they answer")
+            .is_some()
+    );
+}
+
+/// The two nodes without a vote answer a renewal at once, and one of the three others only later.
+#[test]
+fn a_renewal_waits_for_the_nodes_that_have_a_vote() {
+    let nodes = Nodes::start(5);
+    let one = Proxied::new(&nodes);
+    let guard = locked_on_all(&nodes, &one.locks.mutex("n"));
+    for node in &nodes.servers()[..2] {
+        let _: u32 = node.raw().ask(&["DEL", "n"]);
+    }
+    one.cut(&[4], Fault::Late(100));
+    for more in [60, 120] {
+        guard
+            .extend(LONG + secs(more))
+            .expect("three nodes have it");
+    }
+    guard.release().expect("three nodes had it");
+}

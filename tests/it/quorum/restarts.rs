@@ -1,0 +1,179 @@
+//! A node that restarted without its data may have forgotten who holds a lock. It votes only after `restart_delay`.
+
+use std::time::{Duration, Instant};
+
+use leasehold::{Builder, Error, LeaseState, LockManager, LostCause};
+
+use super::{holders, locked_on_all};
+use crate::support::{Nodes, PATIENCE, build, is_unreachable, lost, secs, task, wait_until};
+
+/// Returns settings with this delay, which is also the lease.
+fn delayed(nodes: &Nodes, delay: Duration) -> Builder {
+    nodes.builder().lease(delay).restart_delay(delay)
+}
+
+/// Returns a manager whose nodes all vote.
+#[track_caller]
+fn settled(nodes: &Nodes, delay: Duration) -> LockManager {
+    let locks = delayed(nodes, delay).build_unchecked();
+    let locks = locks.expect("nothing is sent yet");
+    wait_until("the nodes vote", || {
+        let guard = match locks.lock("settled") {
+            Ok(guard) => guard,
+            Err(error) if is_unreachable(&error) => return false,
+            Err(error) => panic!("{error:?}"),
+        };
+        holders(nodes, "settled") == vec![Some(guard.owner().to_owned()); nodes.servers().len()]
+    });
+    locks
+}
+
+/// Blocks until the manager gets the lock, and returns when its last call began.
+#[track_caller]
+fn granted_at_last(locks: &LockManager, name: &str) -> Instant {
+    let mut granted = None;
+    wait_until("the nodes vote again", || {
+        match locks.try_lock(name) {
+            Ok(Some(_)) => granted = Some(Instant::now()),
+            Ok(None) => {}
+            Err(error) if is_unreachable(&error) => {}
+            Err(error) => panic!("{error:?}"),
+        }
+        granted.is_some()
+    });
+    granted.expect("it was granted")
+}
+
+#[test]
+fn a_node_that_restarted_empty_does_not_vote_before_the_delay() {
+    let delay = secs(2);
+    let nodes = Nodes::start(3);
+    let known = settled(&nodes, delay);
+    // This one has seen none of the nodes yet.
+    let new = delayed(&nodes, delay).build_unchecked();
+    let new = new.expect("nothing is sent yet");
+    let restarted = Instant::now();
+    for node in &nodes.servers()[..2] {
+        node.restart();
+    }
+    // Each asks on its own thread, so the manager that knows the nodes also opens new connections.
+    let asking: Vec<_> = [&known, &known, &new]
+        .into_iter()
+        .enumerate()
+        .map(|(number, locks)| {
+            let locks = LockManager::clone(locks);
+            task(move || granted_at_last(&locks, &format!("n{number}")))
+        })
+        .collect();
+    for asking in asking {
+        let granted = asking.end() - restarted;
+        assert!(granted >= delay, "it voted after {granted:?}");
+    }
+}
+
+/// The request that goes out on a new connection is refused too, because the node is asked first for how long it is up.
+#[test]
+fn the_first_request_after_a_restart_is_refused() {
+    let delay = secs(2);
+    let nodes = Nodes::start(3);
+    let new = delayed(&nodes, delay).build_unchecked();
+    let new = new.expect("nothing is sent yet");
+    drop(settled(&nodes, delay));
+    let begun = Instant::now();
+    for node in &nodes.servers()[..2] {
+        node.restart();
+    }
+    match new.try_lock("n") {
+        Err(Error::NoQuorum { failures, .. }) => {
+            let shown = format!("{failures:?}");
+            assert!(shown.contains("restart_delay"), "{shown}");
+        }
+        // A busy machine may be so late.
+        Ok(Some(_)) => assert!(begun.elapsed() >= delay, "{:?}", begun.elapsed()),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn nobody_is_granted_a_lock_that_restarted_nodes_have_forgotten() {
+    let delay = secs(3);
+    let nodes = Nodes::start(3);
+    let (one, other) = (settled(&nodes, delay), settled(&nodes, delay));
+    let guard = locked_on_all(&nodes, &one.mutex("n").renew(false));
+    for node in &nodes.servers()[..2] {
+        node.restart();
+    }
+    granted_at_last(&other, "n");
+    assert_eq!(guard.state(), LeaseState::Lost);
+    // The notice came before the other manager's guard.
+    assert_eq!(lost(guard.check()).cause, LostCause::Expired);
+}
+
+#[test]
+fn restarted_nodes_cost_a_holder_their_votes() {
+    let delay = secs(6);
+    let nodes = Nodes::start(5);
+    let (one, other) = (settled(&nodes, delay), settled(&nodes, delay));
+    let guard = locked_on_all(&nodes, &one.mutex("n"));
+    let restart = |some: &[usize]| {
+        for number in some {
+            nodes.servers()[*number].restart();
+        }
+    };
+    // Without two votes the lock is kept, and renewed for longer than its lease.
+    restart(&[0, 1]);
+    let begun = Instant::now();
+    wait_until("these nodes vote again", || {
+        drop(other.lock("beside").expect("three nodes vote"));
+        let votes = |number: usize| nodes.servers()[number].raw().exists("{beside}:lh:fence");
+        votes(0) && votes(1)
+    });
+    assert!(begun.elapsed() >= delay);
+    guard.check().expect("three nodes have it");
+    assert!(other.try_lock("n").expect("they answer").is_none());
+    let mut owners = holders(&nodes, "n");
+    assert_eq!(owners.drain(..2).flatten().next(), None, "a vote came back");
+    // Without a third vote it is lost, at the end of its lease and not later.
+    restart(&[2]);
+    let loss = guard.on_lost().recv_timeout(PATIENCE);
+    let loss = loss.expect("it is notified");
+    assert!(
+        matches!(loss.cause, LostCause::Expired | LostCause::Removed),
+        "{loss:?}"
+    );
+    let next = other.try_lock_for("n", PATIENCE).expect("they answer");
+    assert!(next.expect("it becomes free").fence() > loss.fence);
+}
+
+#[test]
+fn no_lease_is_longer_than_the_delay() {
+    let nodes = Nodes::start(3);
+    let is_refused = |error: Error| {
+        let refused = matches!(
+            error,
+            Error::Config {
+                option: "lease",
+                ..
+            }
+        );
+        assert!(refused, "{error:?}");
+    };
+    let delay = secs(2);
+    let longer = delay + Duration::from_millis(1);
+    let built = delayed(&nodes, delay).lease(longer).build();
+    is_refused(built.expect_err("the lease is too long"));
+    let locks = settled(&nodes, delay);
+    let locked = locks.mutex("n").lease(longer).lock();
+    is_refused(locked.expect_err("the lease is too long"));
+    let guard = locks.lock("n").expect("it is as long as the delay");
+    guard.extend(delay).expect("it is as long as the delay");
+    let extended = guard.extend(longer);
+    assert!(
+        matches!(extended, Err(Error::Config { .. })),
+        "{extended:?}"
+    );
+    // Without a delay no lease is limited.
+    let locks = build(nodes.builder());
+    let long = locks.mutex("m").lease(secs(24 * 60 * 60)).lock();
+    drop(long.expect("it is not limited"));
+}
