@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_lock_is_held_only_by_who_can_have_a_majority() {
-        // A node is free, does not vote, or is held by the owner of this letter for so many ms.
+        // A node is free, does not vote, or is held by the owner of this letter for this number of ms.
         let vote = |said: &str| match said.split_at(1) {
             ("+", _) => Some(granted()),
             ("-", _) => None,
@@ -298,7 +298,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever is named as the holder could have a majority, and without its nodes nobody could.
+        /// A holder that is named could have a majority. Without its nodes nobody could.
         #[test]
         fn a_verdict_follows_from_its_votes(kinds in proptest::collection::vec(0_u32..5, 1..8)) {
             let votes: Vec<_> = kinds

@@ -1,4 +1,4 @@
--- Shared: whose turn it is to ask for a lock of a quorum that is free. queue.lua comes before.
+-- Shared: the turn of a waiter to ask for a lock of a quorum that is free. queue.lua comes before.
 --
 -- A release wakes the first waiter, but does not give it the lock: the waiter could get it from too few nodes. Without a
 -- turn, a process that asks by chance would often come first, above all the one that has just released. So for a short

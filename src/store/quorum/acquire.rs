@@ -1,6 +1,6 @@
 //! Rounds that ask for a lock.
 //!
-//! | step | what is done |
+//! | step | the thread |
 //! | --- | --- |
 //! | 1 | Every node that is up and may vote is asked, with one reading of this process's clock. A take-over sends the release of the former owner in the same write. |
 //! | 2 | The answers are votes ([`verdict`]). |

@@ -1,9 +1,9 @@
 //! The adoption of a mutex that was detached: each node that has it under the detached owner gives it the new one.
 //!
-//! | the answers | what is done |
+//! | the answers | the next step |
 //! | --- | --- |
 //! | a majority adopted it | the fences are settled, and the votes kept, as after an acquire. At the other nodes both owners are withdrawn |
-//! | so many nodes do not have the detached owner that it has no majority | the new owner is withdrawn; the claim is lost |
+//! | the detached owner has no majority any more | the new owner is withdrawn; the claim is lost |
 //! | fewer answers | the nodes that adopted it take the detached owner back, so that the claim can be adopted later |
 
 use std::time::Instant;

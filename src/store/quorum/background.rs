@@ -1,4 +1,4 @@
-//! What a background thread does for the callers: it probes nodes that are down, and releases what a node has missed.
+//! The work of the background thread: it probes nodes that are down, and sends them the releases that they have missed.
 //!
 //! | job | when | after a failure |
 //! | --- | --- | --- |

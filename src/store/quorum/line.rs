@@ -239,7 +239,7 @@ impl Line {
     }
 
     /// Stops waiting after `waited`, because the time is over. If that was `node_timeout`, and the node has answered
-    /// nobody since, the node is down. The line stays open: what follows on it is executed after the request.
+    /// nobody since, the node is down. The line stays open, because the node executes the next request on it after this one.
     pub(super) fn timed_out(&mut self, waited: Duration) -> Failure {
         self.give_up();
         let failure = self.node().route.broken(timeout());

@@ -5,7 +5,7 @@
 //! has sent it. The queues of the nodes may differ, and then no owner has a majority: so it is passed on a moment after
 //! the first message at the latest. Further messages of the same release are dropped.
 //!
-//! | step | what is done |
+//! | step | the thread |
 //! | --- | --- |
 //! | 1 | Subscribe at each node that is up. With a majority of them the listener is subscribed; with fewer it fails. |
 //! | 2 | Wait until a node sends something, for at most a second. Pass messages on, as above. |

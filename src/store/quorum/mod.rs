@@ -18,7 +18,7 @@
 //! | `listen` | messages through any node |
 //!
 //! A thread takes a connection to every node out of the pool together. It writes its request to all nodes before it reads
-//! an answer, on its own thread. The renewal thread has a connection to every node of its own.
+//! an answer, on its own thread. The renewal thread has its own connection to every node.
 //!
 //! # What the engine need not know
 //!
@@ -70,7 +70,7 @@ pub(crate) struct Quorum {
     shared: Arc<Shared>,
 }
 
-/// What all connections of a quorum share.
+/// The state that all connections of a quorum share.
 struct Shared {
     nodes: Box<[QuorumNode]>,
     /// How many nodes are a majority.
@@ -159,7 +159,7 @@ impl Store for Quorum {
         })
     }
 
-    /// Returns when so many nodes had seen such a sign that a majority without one may be too few.
+    /// Returns the last time at which enough nodes had seen such a sign: without them a majority is not certain.
     fn last_cut(&self) -> Time {
         let nodes = self.shared.nodes.iter();
         let mut cuts: Vec<_> = nodes.map(|node| node.route.cuts.last()).collect();
@@ -355,7 +355,7 @@ impl Shared {
             .flatten()
             .filter(|failure| !failure.is_transient());
         let spare = self.nodes.len() - self.needed;
-        // So many nodes have a failure that will not go away that no majority is left: return one of these failures.
+        // If these failures leave no majority, waiting is of no use: return one of them.
         if let Some(failure) = permanent
             .clone()
             .find(|failure| failure.kind == FailureKind::SameServer)
@@ -414,8 +414,8 @@ impl Shared {
     }
 }
 
-/// Connects all lines that are not connected, at the same time, so that nodes that hang do not add up. A line that fails
-/// notes why.
+/// Connects all closed lines at the same time, so that the delays of nodes that hang do not add up. A line that fails
+/// notes the reason.
 fn open_together(lines: &mut [Line]) {
     thread::scope(|scope| {
         for line in lines.iter_mut().filter(|line| line.socket().is_none()) {

@@ -32,7 +32,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How much the whole seconds of an uptime may hide.
 const UPTIME_MARGIN: Duration = Duration::from_secs(1);
-/// For how long no caller waits for a node alone after one has waited in vain. Then one waits again, because the node may
+/// For how long no caller waits for a node alone after it was late. Then one waits again, because the node may
 /// be well.
 const LATE_FOR: Duration = Duration::from_secs(1);
 /// The largest number of owners that are kept to be released at a node. Further ones stay until their lease ends.
@@ -42,7 +42,7 @@ pub(super) struct QuorumNode {
     pub(super) number: usize,
     pub(super) route: Route,
     is_up: AtomicBool,
-    /// Until when no caller waits for this node alone, in nanoseconds of the clock, because one has waited in vain.
+    /// Until when no caller waits for this node alone, in nanoseconds of the clock, because it was late.
     late_until: AtomicU64,
     /// When the last answer came, in nanoseconds of the clock.
     heard_at: AtomicU64,

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | inspect | the holders that any node names, each with the nodes that name it: a lock whose holder has a minority is free for the next caller, or about to be lost |
 //! | scan | the keys of one node after another. The caller drops the names that come again |
-//! | force release | released, if any node took the lock from the owner and so many nodes answered that it has no majority any more |
+//! | force release | released, if a node took the lock from the owner, and the owner cannot have a majority any more |
 //!
 //! Inspecting and scanning need a majority of the nodes. With fewer, nobody could tell whether a lock is held.
 

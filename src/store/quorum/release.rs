@@ -8,7 +8,7 @@
 //! | the answers | the reply |
 //! | --- | --- |
 //! | released, at a majority | released |
-//! | so many nodes did not have it that no majority did | it was removed, or taken |
+//! | no majority can have had it | it was removed, or taken |
 //! | a majority answered | released; not contended |
 //! | fewer | a failure of unknown outcome: the caller repeats the request |
 
@@ -230,7 +230,7 @@ impl Shared {
             match (tallies.iter().all(is_enough), endings) {
                 (false, _) => Enough::No,
                 (true, [_]) => Enough::Yes,
-                // So many late answers would keep the line from the next request.
+                // The number of late answers would keep the line from the next request.
                 (true, _) => Enough::Almost,
             }
         });
@@ -250,7 +250,7 @@ impl Shared {
         let replies = tallies.iter().map(|tally| tally.result(nodes, self.needed));
         let replies: Vec<_> = replies.collect();
         if let ([None], [_]) = (&*replies, endings) {
-            // So many nodes reject it that the caller must know why.
+            // The nodes reject it, and the caller must know the reason.
             return Err(self.no_quorum(tallies[0].released, failures));
         }
         for (ending, reply) in endings.iter().zip(&replies) {

@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::error::Failure;
 use crate::store::quorum::line::Line;
 
-/// What a caller says about the answers so far.
+/// The verdict of a caller on the answers so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Enough {
     No,

@@ -29,7 +29,7 @@ pub(super) struct NodeVote {
 
 pub(super) type NodeVotes = SmallVec<[NodeVote; 5]>;
 
-/// What a node answered to the renewal of a lease.
+/// The answer of a node to the renewal of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Confirmation {
     Confirmed,
