@@ -71,10 +71,11 @@ pub(super) static KEEP: Script = script!("value.lua", "queue.lua", "keep.lua");
 
 pub(super) static QUORUM_ACQUIRE: Script = script!(
     "fence.lua",
+    "quorum_fence.lua",
+    "quorum_acquire_free.lua",
     "value.lua",
     "queue.lua",
     "quorum_turn.lua",
-    "quorum_fence.lua",
     "quorum_acquire.lua"
 );
 pub(super) static QUORUM_SHARE_ACQUIRE: Script = script!(
@@ -121,6 +122,7 @@ pub(super) static QUORUM_RAISE: Script = script!(
     "quorum_raise.lua"
 );
 pub(super) static QUORUM_RELEASE: Script = script!(
+    "quorum_release_plain.lua",
     "value.lua",
     "queue.lua",
     "quorum_turn.lua",

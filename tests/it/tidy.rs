@@ -340,6 +340,8 @@ fn missing(path: &str, text: &str) -> Vec<&'static str> {
         | "quorum_share.lua" | "quorum_turn.lua" => &["-- Shared: "],
         // The second half of other scripts.
         "mutex_acquire.lua" => &["KEYS, ARGV and reply as in mutex_acquire_free.lua"],
+        "quorum_acquire.lua" => &["KEYS, ARGV and reply as in quorum_acquire_free.lua"],
+        "quorum_release.lua" => &["KEYS, ARGV and reply as in quorum_release_plain.lua"],
         _ => &["KEYS", "ARGV", "Reply", "dempotent because"],
     };
     wanted

@@ -1,28 +1,7 @@
--- Acquires a mutex on one node of a quorum, or joins its queue. fence.lua, value.lua, queue.lua, quorum_turn.lua and
--- quorum_fence.lua come before.
---
--- KEYS  1 lock  2 fence  3 queue  4 waiters
--- ARGV  1 owner  2 lease ms  3 number of fences  4 fence memory ms  5 the client's clock, µs since 1970
---       6 channel: '-' if the caller does not queue, '' if it queues without a channel  7 pickup window ms (kept in the
---       waiter's record only)  8 life of a waiter ms  9 '1' if PUBLISH counts all subscribers
--- Reply {first fence, last fence, 1 if others wait, else 0}  this node grants
---       {0, ttl ms (PTTL), holder}     held (of another client's long value only the beginning), or free, but for so many
---                                      ms it is the turn of that waiter
--- Idempotent because the owner is unique to the attempt: a repeat finds it as the holder, and grants again with higher
--- fences. It never shortens the lease. A repeat that finds the mutex held finds the owner's place in the queue.
---
--- A script gives a quorum's mutex only to its caller, and never to the head of a queue: the head could get it from too
--- few of the nodes. So a caller that finds the mutex free gets it, even if others wait, unless it is another's turn.
+-- Acquires a mutex on one node of a quorum that is held or has waiters, or joins its queue.
+-- KEYS, ARGV and reply as in quorum_acquire_free.lua.
 local lock, owner, lease = KEYS[1], ARGV[1], ARGV[2]
 queue, waiters, life, counts_subscribers = KEYS[3], KEYS[4], ARGV[8], ARGV[9]
-
--- Most often the mutex is free and nobody waits: then one call replaces all others that read.
-if redis.call('EXISTS', lock, queue, waiters) == 0 then
-  local first, last = reserve(KEYS[2], ARGV[3], ARGV[4], ARGV[5])
-  if type(first) == 'table' then return first end
-  redis.call('SET', lock, owner, 'PX', lease)
-  return {first, last, 0}
-end
 
 local value = value_of(lock, redis.call)
 local is_holder = value == owner or value == owner .. MARK

@@ -2,7 +2,7 @@
 -- come before.
 --
 -- KEYS  for each, in the order of their names: lock, fence, queue, waiters
--- ARGV  1 to 9 as in quorum_acquire.lua (3 is '1')
+-- ARGV  1 to 9 as in quorum_acquire_free.lua (3 is '1')
 -- Reply {fence of the first, …, 1 if others wait for one of them, else 0}  this node grants
 --       {0, ttl ms (PTTL), holder}     held: the first held name has this holder
 -- Idempotent because the owner is unique to the attempt: a repeat finds it as the holder, and grants again with higher

@@ -2,7 +2,7 @@
 -- and quorum_fence.lua come before.
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
--- ARGV  1 to 9 as in quorum_acquire.lua (3 is ignored for a reader)  10 units: 1 for a reader, ALL for a writer
+-- ARGV  1 to 9 as in quorum_acquire_free.lua (3 is ignored for a reader)  10 units: 1 for a reader, ALL for a writer
 -- Reply {first fence, last fence, 1 if others wait, else 0}  this node grants: a reader has the record of the last
 --                                                            fence as first and last
 --       {0, ttl ms, holder}            held, and this is the lease that ends first

@@ -2,7 +2,8 @@
 -- share.lua and quorum_share.lua come before.
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
--- ARGV  1 to 7 as in quorum_release.lua (a reader has no fences to give back)  8 units: 1 for a reader, ALL for a writer
+-- ARGV  1 to 7 as in quorum_release_plain.lua (a reader has no fences to give back)
+--       8 units: 1 for a reader, ALL for a writer
 -- Reply 1 released  3 released, and at least one waiter woken  0 the owner held none
 -- Idempotent because it ends this owner's lease and no other. A withdrawal also removes the owner from the queue, and
 -- wakes waiters: to be woken twice does no harm.

@@ -18,13 +18,15 @@ use crate::support::{PATIENCE, Server, companions_of};
 
 const QUORUM_ACQUIRE: &str = script!(
     "fence.lua",
+    "quorum_fence.lua",
+    "quorum_acquire_free.lua",
     "value.lua",
     "queue.lua",
     "quorum_turn.lua",
-    "quorum_fence.lua",
     "quorum_acquire.lua"
 );
 const QUORUM_RELEASE: &str = script!(
+    "quorum_release_plain.lua",
     "value.lua",
     "queue.lua",
     "quorum_turn.lua",
