@@ -6,8 +6,8 @@ use leasehold::LockManager;
 
 use super::{holders, locked_on_all, wait_until_waiting};
 use crate::support::{
-    Fault, Nodes, PATIENCE, Proxy, Role, add, added, build, locking, ms, patient, secs, task,
-    wait_until,
+    Fault, Nodes, PATIENCE, Proxy, Role, add, added, build, fence_of, locking, ms, patient, secs,
+    task, wait_until,
 };
 
 /// Far longer than a test takes.
@@ -155,6 +155,7 @@ fn a_vote_that_comes_after_the_grant_does_not_count() {
     one.cut(&[4], Fault::Late(300));
     let guard = one.locks.lock("n").expect("four nodes answer");
     let late = nodes.servers()[4].raw();
+    wait_until("the node has granted it", || late.exists(&fence_of("n")));
     wait_until("the late vote is withdrawn", || !late.exists("n"));
     one.heal(&[4]);
     guard.extend(LONG + secs(60)).expect("a majority has it");
