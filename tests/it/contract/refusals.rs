@@ -5,8 +5,8 @@ use std::time::Duration;
 use leasehold::{Error, LockManager, Result};
 
 use crate::support::{
-    Guard, Kind, Subject, fence_of, is_unreachable, manager, ms, name, patient, secs, shared,
-    unfit_names, unused_urls,
+    Guard, Kind, PATIENCE, Subject, fence_of, is_unreachable, manager, ms, name, patient, secs,
+    shared, unfit_names, unused_urls,
 };
 
 /// Returns the result of each way to lock.
@@ -14,8 +14,8 @@ fn outcomes(lock: &Subject) -> [Result<Option<Guard>>; 4] {
     [
         lock.lock().map(Some),
         lock.try_lock(),
-        lock.try_lock_for(secs(1)),
-        lock.with(secs(1), |_| ()).map(|()| None),
+        lock.try_lock_for(PATIENCE),
+        lock.with(PATIENCE, |_| ()).map(|()| None),
     ]
 }
 
