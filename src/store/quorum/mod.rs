@@ -53,7 +53,7 @@ use crate::script::quorum::Lock;
 use crate::store::node::route;
 use crate::store::pool::{Pool, Pooled};
 use crate::store::{Answer, DedicatedConnection, LEAST, Limits, PubSubEvent, Store};
-use crate::sync::{Arc, Weak, thread};
+use crate::sync::{Arc, Mutex, Weak, thread};
 
 use line::Line;
 use node::QuorumNode;
@@ -79,6 +79,8 @@ struct Shared {
     restart_delay: Duration,
     script_settings: Arc<ScriptSettings>,
     votes: Votes,
+    /// Held while a node's server is compared with those of the other nodes.
+    identifying: Mutex<()>,
     background: ScheduledThreadPool,
     weak_self: Weak<Shared>,
 }
@@ -110,6 +112,7 @@ impl Quorum {
             restart_delay: settings.restart_delay(),
             script_settings,
             votes: Votes::default(),
+            identifying: Mutex::new(()),
             background,
             weak_self: weak_self.clone(),
         });
@@ -401,6 +404,8 @@ impl Shared {
             let words = format!("{address}: INFO does not tell its run_id and its uptime");
             return refused(FailureKind::Protocol, words);
         };
+        // Two nodes may connect at the same time.
+        let _one_at_a_time = self.identifying.lock();
         let same = self
             .nodes
             .iter()
