@@ -107,7 +107,7 @@ impl Failure {
                 needed: number(needed),
                 granted: number(granted),
             },
-            // What the nodes have executed, the quorum withdraws.
+            // The quorum withdraws the owner from each node that has executed the request.
             outcome: Outcome::NotExecuted,
             timed_out: false,
             cause: Arc::new(NodeFailures(failures.into())),

@@ -434,7 +434,7 @@ fn lapsing_of_ours(locks: &LockManager, name: &str, turns: &Arc<Turns>) -> Task<
     let turns = Arc::clone(turns);
     task(move || {
         while turns.are_wanted() {
-            // On a busy machine a short lease may end before its reply arrives.
+            // On a busy machine a short lease may end before its reply arrives, or the reply may be late.
             if let Ok(Some(guard)) = mutex.try_lock_for(secs(1)) {
                 wait_until("it is over", || guard.check().is_err());
             }

@@ -118,7 +118,7 @@ impl<const N: usize> Bounds<N> {
     }
 }
 
-/// What a node has reserved for an attempt.
+/// The fences that a node has reserved for an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Reserved {
     fence: u8,
@@ -171,7 +171,7 @@ pub struct Node {
     requests: [Requests; MOST],
 }
 
-/// The state of an attempt, which has an owner of its own.
+/// The state of an attempt. No two attempts share an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     NotBegun,
