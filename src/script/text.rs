@@ -24,6 +24,7 @@ macro_rules! script {
 }
 
 pub(super) static MUTEX_ACQUIRE: Script = script!(
+    "record.lua",
     "fence.lua",
     "mutex_acquire_free.lua",
     "value.lua",
@@ -32,6 +33,7 @@ pub(super) static MUTEX_ACQUIRE: Script = script!(
     "mutex_acquire.lua"
 );
 pub(super) static MUTEX_TAKE_OVER: Script = script!(
+    "record.lua",
     "fence.lua",
     "value.lua",
     "queue.lua",
@@ -43,8 +45,10 @@ pub(super) static MUTEX_RELEASE: Script = script!("value.lua", "mutex_release.lu
 pub(super) static MUTEX_RELEASE_MANY: Script = script!("value.lua", "mutex_release_many.lua");
 pub(super) static MUTEX_HAND_OVER: Script =
     script!("value.lua", "queue.lua", "gap.lua", "mutex_hand_over.lua");
-pub(super) static MUTEX_ADOPT: Script = script!("fence.lua", "value.lua", "mutex_adopt.lua");
+pub(super) static MUTEX_ADOPT: Script =
+    script!("record.lua", "fence.lua", "value.lua", "mutex_adopt.lua");
 pub(super) static SHARE_ACQUIRE: Script = script!(
+    "record.lua",
     "fence.lua",
     "value.lua",
     "queue.lua",
@@ -54,14 +58,21 @@ pub(super) static SHARE_ACQUIRE: Script = script!(
 pub(super) static SHARE_RELEASE: Script =
     script!("value.lua", "queue.lua", "share.lua", "share_release.lua");
 pub(super) static MULTI_ACQUIRE: Script = script!(
+    "record.lua",
     "fence.lua",
+    "multi_acquire_free.lua",
     "value.lua",
     "queue.lua",
     "gap.lua",
     "multi_acquire.lua"
 );
-pub(super) static MULTI_RELEASE: Script =
-    script!("value.lua", "queue.lua", "gap.lua", "multi_release.lua");
+pub(super) static MULTI_RELEASE: Script = script!(
+    "multi_release_plain.lua",
+    "value.lua",
+    "queue.lua",
+    "gap.lua",
+    "multi_release.lua"
+);
 pub(super) static RATE_LIMITER: Script = script!("rate_limiter.lua");
 pub(super) static INSPECT: Script = script!("value.lua", "inspect.lua");
 pub(super) static FORCE_RELEASE: Script =
@@ -70,7 +81,7 @@ pub(super) static RENEW: Script = script!("value.lua", "renew.lua");
 pub(super) static KEEP: Script = script!("value.lua", "queue.lua", "keep.lua");
 
 pub(super) static QUORUM_ACQUIRE: Script = script!(
-    "fence.lua",
+    "record.lua",
     "quorum_fence.lua",
     "quorum_acquire_free.lua",
     "value.lua",
@@ -79,7 +90,7 @@ pub(super) static QUORUM_ACQUIRE: Script = script!(
     "quorum_acquire.lua"
 );
 pub(super) static QUORUM_SHARE_ACQUIRE: Script = script!(
-    "fence.lua",
+    "record.lua",
     "value.lua",
     "queue.lua",
     "share.lua",
@@ -94,7 +105,7 @@ pub(super) static QUORUM_SHARE_RELEASE: Script = script!(
     "quorum_share_release.lua"
 );
 pub(super) static QUORUM_MULTI_ACQUIRE: Script = script!(
-    "fence.lua",
+    "record.lua",
     "value.lua",
     "queue.lua",
     "quorum_fence.lua",
@@ -103,7 +114,7 @@ pub(super) static QUORUM_MULTI_ACQUIRE: Script = script!(
 pub(super) static QUORUM_MULTI_RELEASE: Script =
     script!("value.lua", "queue.lua", "quorum_multi_release.lua");
 pub(super) static QUORUM_ADOPT: Script = script!(
-    "fence.lua",
+    "record.lua",
     "value.lua",
     "quorum_fence.lua",
     "quorum_adopt.lua"
@@ -116,7 +127,7 @@ pub(super) static QUORUM_FORCE_RELEASE: Script = script!(
     "quorum_force_release.lua"
 );
 pub(super) static QUORUM_RAISE: Script = script!(
-    "fence.lua",
+    "record.lua",
     "value.lua",
     "quorum_fence.lua",
     "quorum_raise.lua"

@@ -1,16 +1,9 @@
--- Shared: reserves the next `count` fences of a lock. `key` keeps the last fence that was reserved.
+-- Shared: reserves the next `count` fences of a lock. `key` keeps the record. record.lua comes before.
 --
 -- A fence is the server's time in microseconds. If the last fence is not smaller than that, the next fence is one more.
 -- So fences rise after all data is lost, because the time has gone on. They also rise after the server's clock is set
 -- back, because the last fence is kept.
 -- The record of the last fence expires `memory` ms after that fence or after the server's time, whichever is later.
-
--- Returns the last fence. `record` is the result of GET. Returns 0 if the record is no fence: a fence is a number, and
--- no later than the year 2255.
-local function last_fence(record)
-  local last = tonumber(record or 0)
-  return last and last >= 0 and last < 9000000000000000 and last or 0
-end
 
 -- Returns the first of the fences. Returns an error as a table, and never raises one, so that the caller can undo its
 -- earlier writes.

@@ -1,10 +1,5 @@
--- Acquires several mutexes, all or none. fence.lua, value.lua, queue.lua and gap.lua come before.
---
--- KEYS  for each, in the order of their names: lock, fence, queue, waiters
--- ARGV  1 to 9 as in mutex_acquire_free.lua (3 is '1'; 5 is ignored)  10 the owner that ends, or ''
--- Reply {fence of the first, …, 0}     granted
---       {0, ms, holder}                held: the first held name has this holder; ask again within this time
--- Idempotent because the owner is unique to the attempt: a repeat finds it as the holder, and grants again.
+-- Acquires several mutexes, all or none, if one of them is held or has a queue. multi_acquire_free.lua, value.lua,
+-- queue.lua and gap.lua come before. KEYS, ARGV and reply as in multi_acquire_free.lua.
 --
 -- A set waits like this:
 --

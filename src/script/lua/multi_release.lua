@@ -1,11 +1,5 @@
--- Releases several mutexes. Each is handed to its first live waiter, or freed. value.lua, queue.lua and
--- gap.lua come before.
---
--- KEYS  for each: lock, fence, queue, waiters
--- ARGV  1 owner  2 life of a waiter ms  3 '1' if PUBLISH counts all subscribers
--- Reply 1 released  3 released, and at least one handed to a waiter  0 one of the keys was gone
---       -1 another owner holds one of them
--- Idempotent because it acts only on the names that this owner holds, and ends that.
+-- Releases several mutexes of which one may have waiters, or is not held by the owner. multi_release_plain.lua,
+-- value.lua, queue.lua and gap.lua come before. KEYS, ARGV and reply as in multi_release_plain.lua.
 life, counts_subscribers = ARGV[2], ARGV[3]
 local given = false
 

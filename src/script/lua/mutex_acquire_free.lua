@@ -1,5 +1,5 @@
--- Acquires a free mutex without a look into the queue: the fast path. fence.lua comes before; value.lua, queue.lua,
--- gap.lua and mutex_acquire.lua come after it.
+-- Acquires a free mutex without a look into the queue: the fast path. record.lua and fence.lua come
+-- before; value.lua, queue.lua, gap.lua and mutex_acquire.lua come after it.
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
 -- ARGV  1 owner  2 lease ms  3 number of fences  4 fence memory ms

@@ -1,4 +1,5 @@
--- Gives a detached mutex a new owner, and so begins a new lease. fence.lua and value.lua come before.
+-- Gives a detached mutex a new owner, and so begins a new lease. record.lua, fence.lua
+-- and value.lua come before.
 --
 -- KEYS  1 lock  2 fence
 -- ARGV  1 owner  2 lease ms  3 fence memory ms  4 the owner that was detached  5 its last fence

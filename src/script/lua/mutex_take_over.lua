@@ -1,7 +1,7 @@
 -- Ends one owner of a mutex, and asks for the mutex under a new owner of the same process: at the end of a quantum, or
 -- if the old lease cannot serve the next thread. If no other process waits, the new owner gets the mutex. Otherwise the
 -- mutex is handed over, and the new owner joins the queue.
--- fence.lua, value.lua, queue.lua and gap.lua come before, mutex_acquire.lua after it.
+-- record.lua, fence.lua, value.lua, queue.lua and gap.lua come before, mutex_acquire.lua after it.
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
 -- ARGV  1 to 9 as in mutex_acquire_free.lua (5 is 'poll')  10 the owner that ends  11 last fence used  12 last of its block

@@ -1,5 +1,5 @@
 -- Gives a mutex a new owner on one node of a quorum. So an adopter takes it from the detached owner, or gives it back.
--- fence.lua, value.lua and quorum_fence.lua come before.
+-- record.lua, value.lua and quorum_fence.lua come before.
 --
 -- KEYS  1 lock  2 fence
 -- ARGV  1 owner  2 lease ms  3 fence memory ms  4 the client's clock, µs since 1970  5 the owner that ends

@@ -1,5 +1,5 @@
--- Acquires several mutexes on one node of a quorum, all or none. fence.lua, value.lua, queue.lua and quorum_fence.lua
--- come before.
+-- Acquires several mutexes on one node of a quorum, all or none. record.lua, value.lua, queue.lua and
+-- quorum_fence.lua come before.
 --
 -- KEYS  for each, in the order of their names: lock, fence, queue, waiters
 -- ARGV  1 to 9 as in quorum_acquire_free.lua (3 is '1')

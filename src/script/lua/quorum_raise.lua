@@ -1,5 +1,5 @@
--- Raises the fences of an owner on one node of a quorum, to those that another node answered. fence.lua, value.lua and
--- quorum_fence.lua come before.
+-- Raises the fences of an owner on one node of a quorum, to those that another node answered. record.lua, value.lua
+-- and quorum_fence.lua come before.
 --
 -- KEYS  for each name: lock, fence
 -- ARGV  1 owner  2 its units if several owners share the lock, else 0  3 number of its fences of each name
@@ -20,6 +20,22 @@ local function holds(lock)
   local value = value_of(lock, redis.call)
   if not value then return 0 end
   return (value == owner or value == owner .. MARK) and 1 or -1
+end
+
+-- Raises the record to the end of the `count` fences from `first` on. That end is at most LEEWAY from now, but at least
+-- `first`. Returns the record, which may have been higher. Returns an error as a table.
+local function raise(key, first, count, memory)
+  local time = redis.pcall('TIME')
+  if time.err then return time end
+  local now = time[1] * 1000000 + time[2]
+  local record = redis.pcall('GET', key)
+  if type(record) == 'table' then return record end
+  first = tonumber(first)
+  local last = math.min(first + count - 1, math.max(first, now + LEEWAY))
+  local before = last_fence(record)
+  if before >= last then return before end
+  local set = redis.pcall('SET', key, last, 'PX', memory + math.max(0, math.ceil((last - now) / 1000)))
+  return set.err and set or last
 end
 
 local held = 1

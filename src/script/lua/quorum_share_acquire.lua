@@ -1,5 +1,5 @@
--- Acquires a reader-writer lock on one node of a quorum, or joins its queue. fence.lua, value.lua, queue.lua, share.lua
--- and quorum_fence.lua come before.
+-- Acquires a reader-writer lock on one node of a quorum, or joins its queue. record.lua, value.lua, queue.lua,
+-- share.lua and quorum_fence.lua come before.
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
 -- ARGV  1 to 9 as in quorum_acquire_free.lua (3 is ignored for a reader)  10 units: 1 for a reader, ALL for a writer
@@ -11,6 +11,18 @@
 --
 -- As in quorum_acquire.lua, a caller that finds its units free gets them, even if others wait. So readers that follow
 -- each other without a gap keep a writer out. Their processes learn from the reply that others wait.
+
+-- Returns the fences of a reader, which reserves none: its first and last fence are the record. If Redis has forgotten
+-- the record, it reserves one fence. That is between the last writer's and the next writer's. Returns an error as a
+-- table.
+local function fences_of_reader(key, memory, clock)
+  local record = redis.pcall('GET', key)
+  if type(record) == 'table' then return record end
+  local last = last_fence(record)
+  if last > 0 then return last, last end
+  return reserve(key, 1, memory, clock)
+end
+
 lock, queue, waiters, life, counts_subscribers = KEYS[1], KEYS[3], KEYS[4], ARGV[8], ARGV[9]
 local owner, lease, units = ARGV[1], ARGV[2], ARGV[10]
 local refused = open()

@@ -1,5 +1,5 @@
 -- Acquires units of a lock: picks up units that were handed over, takes free ones if it is this owner's turn, or joins
--- the queue. fence.lua, value.lua, queue.lua and share.lua come before.
+-- the queue. record.lua, fence.lua, value.lua, queue.lua and share.lua come before.
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
 -- ARGV  1 owner  2 lease ms  3 number of fences  4 fence memory ms  5 'read', 'write' or 'permits'

@@ -9,7 +9,7 @@ use super::{Check, Redis, owner};
 use crate::support::companions_of;
 
 const QUORUM_RAISE: &str = script!(
-    "fence.lua",
+    "record.lua",
     "value.lua",
     "quorum_fence.lua",
     "quorum_raise.lua"

@@ -11,6 +11,7 @@ use super::{CLAIM, Check, LEASE, LIFE, Redis, connect, connect_to_listen, once, 
 use crate::support::{Server, companions_of};
 
 const MUTEX_TAKE_OVER: &str = script!(
+    "record.lua",
     "fence.lua",
     "value.lua",
     "queue.lua",
@@ -20,6 +21,7 @@ const MUTEX_TAKE_OVER: &str = script!(
 );
 const MUTEX_HAND_OVER: &str = script!("value.lua", "queue.lua", "gap.lua", "mutex_hand_over.lua");
 const MUTEX_ACQUIRE: &str = script!(
+    "record.lua",
     "fence.lua",
     "mutex_acquire_free.lua",
     "value.lua",
@@ -27,9 +29,17 @@ const MUTEX_ACQUIRE: &str = script!(
     "gap.lua",
     "mutex_acquire.lua"
 );
-const MULTI_RELEASE: &str = script!("value.lua", "queue.lua", "gap.lua", "multi_release.lua");
+const MULTI_RELEASE: &str = script!(
+    "multi_release_plain.lua",
+    "value.lua",
+    "queue.lua",
+    "gap.lua",
+    "multi_release.lua"
+);
 const MULTI_ACQUIRE: &str = script!(
+    "record.lua",
     "fence.lua",
+    "multi_acquire_free.lua",
     "value.lua",
     "queue.lua",
     "gap.lua",

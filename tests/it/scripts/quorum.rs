@@ -17,7 +17,7 @@ use super::{CLAIM, Check, LEASE, LIFE, Redis, code, connect, connect_to_listen, 
 use crate::support::{PATIENCE, Server, companions_of};
 
 const QUORUM_ACQUIRE: &str = script!(
-    "fence.lua",
+    "record.lua",
     "quorum_fence.lua",
     "quorum_acquire_free.lua",
     "value.lua",
@@ -718,9 +718,7 @@ fn a_waiter_has_its_turn_once_for_each_release() {
 #[test]
 fn a_missing_right_leaves_no_lock_behind() {
     once(|redis| {
-        for command in [
-            "time", "get", "set", "zscore", "hget", "zcard", "zrem", "hdel",
-        ] {
+        for command in ["time", "set", "zscore", "hget", "zcard", "zrem", "hdel"] {
             let () = redis.ask(&["FLUSHALL"]);
             acquire_free(redis, 1);
             acquire(redis, 2, true);

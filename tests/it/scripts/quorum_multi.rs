@@ -12,7 +12,7 @@ use crate::support::companions_of;
 mod model;
 
 const QUORUM_MULTI_ACQUIRE: &str = script!(
-    "fence.lua",
+    "record.lua",
     "value.lua",
     "queue.lua",
     "quorum_fence.lua",

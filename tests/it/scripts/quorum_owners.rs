@@ -7,7 +7,7 @@ use super::{LEASE, LIFE, Redis, channel, code, hint, once, once_heard, owner};
 use crate::support::companions_of;
 
 const QUORUM_ADOPT: &str = script!(
-    "fence.lua",
+    "record.lua",
     "value.lua",
     "quorum_fence.lua",
     "quorum_adopt.lua"

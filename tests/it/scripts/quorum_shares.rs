@@ -13,7 +13,7 @@ mod faults;
 mod model;
 
 const QUORUM_SHARE_ACQUIRE: &str = script!(
-    "fence.lua",
+    "record.lua",
     "value.lua",
     "queue.lua",
     "share.lua",

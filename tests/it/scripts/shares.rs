@@ -15,6 +15,7 @@ const SHARE_RELEASE: &str = script!("value.lua", "queue.lua", "share.lua", "shar
 const FORCE_RELEASE: &str = script!("value.lua", "queue.lua", "share.lua", "force_release.lua");
 const INSPECT: &str = script!("value.lua", "inspect.lua");
 const SHARE_ACQUIRE: &str = script!(
+    "record.lua",
     "fence.lua",
     "value.lua",
     "value.lua",

@@ -1,0 +1,27 @@
+-- Acquires several mutexes, all or none. record.lua and fence.lua come before. value.lua, queue.lua, gap.lua and
+-- multi_acquire.lua follow.
+--
+-- KEYS  for each, in the order of their names: lock, fence, queue, waiters
+-- ARGV  1 to 9 as in mutex_acquire_free.lua (3 is '1'; 5 is ignored)  10 the owner that ends, or ''
+-- Reply {fence of the first, …, 0}     granted
+--       {0, ms, holder}                held: the first held name has this holder; ask again within this time
+-- Idempotent because the owner is unique to the attempt: a repeat finds it as the holder, and grants again.
+--
+-- Most often all names are free, and nobody waits. This part stands before the functions of the other files, because
+-- defining them takes longer than all that it does.
+local are_free = true
+for i = 1, #KEYS, 4 do
+  are_free = are_free and redis.call('EXISTS', KEYS[i], KEYS[i + 2], KEYS[i + 3]) == 0
+end
+if are_free then
+  local reply = {}
+  for i = 1, #KEYS, 4 do
+    local fence = next_fences(KEYS[i + 1], '1', ARGV[4])
+    if type(fence) == 'table' then return fence end
+    table.insert(reply, fence)
+  end
+  for i = 1, #KEYS, 4 do redis.call('SET', KEYS[i], ARGV[1], 'PX', ARGV[2]) end
+  table.insert(reply, 0)
+  return reply
+end
+
