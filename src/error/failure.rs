@@ -132,7 +132,9 @@ impl Failure {
 
     /// Returns whether the time was over before the request was sent, while the thread waited for a connection.
     pub(crate) fn was_not_sent(&self) -> bool {
-        self.timed_out && self.outcome == Outcome::NotExecuted && self.is_transient()
+        self.timed_out
+            && self.outcome == Outcome::NotExecuted
+            && self.kind == FailureKind::Unavailable
     }
 
     /// Returns whether the failure is transient.

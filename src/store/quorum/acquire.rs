@@ -88,7 +88,13 @@ impl Shared {
             Verdict::TooFew => {
                 let granted = ballot.granted_votes().count();
                 ballot.withdraw(lines, true);
-                Err(self.no_quorum(granted, ballot.failures))
+                let failure = self.no_quorum(granted, ballot.failures);
+                // Until then the nodes had less than `node_timeout`.
+                let timed_out = failure.is_transient() && Instant::now() >= until;
+                Err(Failure {
+                    timed_out,
+                    ..failure
+                })
             }
         }
     }

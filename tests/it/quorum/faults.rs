@@ -121,6 +121,24 @@ fn locks_go_on_without_any_one_or_two(way: Way) {
     locks_go_on(&nodes, &[2, 4], way);
 }
 
+/// The nodes hang when a waiter asks again, and its time is over before theirs.
+#[test]
+fn a_wait_whose_last_request_is_cut_short_ends_as_held() {
+    let nodes = Nodes::start(3);
+    let holder = build(nodes.builder().lease(LONG));
+    let _guard = locked_on_all(&nodes, &holder.mutex("n"));
+    let patient = build(nodes.builder().node_timeout(secs(8)));
+    let waiter = task(move || {
+        patient
+            .try_lock_for("n", secs(4))
+            .map(|guard| guard.is_some())
+    });
+    wait_until_waiting(&nodes, "n");
+    nodes.servers().iter().for_each(Server::pause);
+    assert!(!waiter.end().expect("it had the answer that it is held"));
+    nodes.servers().iter().for_each(Server::resume);
+}
+
 #[test]
 fn locks_go_on_if_one_or_two_nodes_are_killed() {
     locks_go_on_without_any_one_or_two(Way::Killed);
