@@ -11,25 +11,31 @@
 -- How far the client's clock, and the end of the reserved fences, may be from the node's time, µs.
 local LEEWAY = 1000000
 
+-- Returns for how many ms a record stays whose last fence is `last`: for `memory` ms after that fence or after `now`,
+-- whichever is later.
+local function life_of(last, memory, now)
+  return last > now and memory + math.ceil((last - now) / 1000) or memory
+end
+
 -- Reserves the next `count` fences, or fewer if they would end later than LEEWAY from now. `clock` is the client's
 -- time, µs. Returns the first and the last of the fences. Returns an error as a table, and never raises one, as in
--- fence.lua. The record expires `memory` ms after the last fence or after the node's time, whichever is later.
+-- fence.lua.
 local function reserve(key, count, memory, clock)
   local time = redis.pcall('TIME')
   if time.err then return time end
-  local now = time[1] * 1000000 + time[2]
-  local first = math.max(now - LEEWAY, math.min(tonumber(clock), now + LEEWAY))
+  local now, proposed = time[1] * 1000000 + time[2], tonumber(clock)
+  local first = math.max(now - LEEWAY, math.min(proposed, now + LEEWAY))
   local last = math.min(first + count - 1, now + LEEWAY)
-  -- Most often the record is lower than that. As a number, because Redis writes all of its digits.
-  local life = memory + math.max(0, math.ceil((last - now) / 1000))
-  local record = redis.pcall('SET', key, last, 'PX', life, 'GET')
+  -- Most often the record is lower than that. Redis takes long to write a number of this size as text, so the client's
+  -- own text is used if it is the same.
+  local text = last == proposed and clock or last
+  local record = redis.pcall('SET', key, text, 'PX', life_of(last, memory, now), 'GET')
   if type(record) == 'table' then return record end
   local before = last_fence(record)
   if before < first then return first, last end
   first = before + 1
   last = math.max(first, math.min(first + count - 1, now + LEEWAY))
-  life = memory + math.max(0, math.ceil((last - now) / 1000))
-  local set = redis.pcall('SET', key, last, 'PX', life)
+  local set = redis.pcall('SET', key, last, 'PX', life_of(last, memory, now))
   if set.err then return set end
   return first, last
 end

@@ -34,7 +34,7 @@ local function raise(key, first, count, memory)
   local last = math.min(first + count - 1, math.max(first, now + LEEWAY))
   local before = last_fence(record)
   if before >= last then return before end
-  local set = redis.pcall('SET', key, last, 'PX', memory + math.max(0, math.ceil((last - now) / 1000)))
+  local set = redis.pcall('SET', key, last, 'PX', life_of(last, memory, now))
   return set.err and set or last
 end
 
