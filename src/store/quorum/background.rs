@@ -17,7 +17,7 @@ use crate::script::quorum::{self as node_request, Lock};
 use crate::store::quorum::Shared;
 use crate::store::quorum::line::Line;
 use crate::store::quorum::node::Leftover;
-use crate::store::quorum::round::{Enough, gather};
+use crate::store::quorum::round::{Enough, Waits, gather};
 
 /// How long leftovers are gathered before they are released.
 const GATHERED_FOR: Duration = Duration::from_millis(10);
@@ -110,18 +110,19 @@ impl Shared {
             let [line] = &mut lines;
             let sent = line.prepare().and_then(|()| line.send(&packed, some.len()));
             if sent.is_ok() {
-                gather(
-                    &mut lines,
-                    (self.node_timeout, self.node_timeout),
-                    &mut |_, answer| {
-                        // An error, such as that of a server that is busy, is a reason to ask again.
-                        let is_done =
-                            matches!(&answer, Ok(value) if node_request::released(value).is_some());
-                        answered += usize::from(is_done && answered == told);
-                        told += 1;
-                        Enough::No
-                    },
-                );
+                let waits = Waits {
+                    limit: self.node_timeout,
+                    grace: self.node_timeout,
+                    nodes: 1,
+                };
+                gather(&mut lines, waits, &mut |_, answer| {
+                    // An error, such as that of a server that is busy, is a reason to ask again.
+                    let is_done =
+                        matches!(&answer, Ok(value) if node_request::released(value).is_some());
+                    answered += usize::from(is_done && answered == told);
+                    told += 1;
+                    Enough::No
+                });
             }
             for leftover in &some[answered..] {
                 self.nodes[number].add_leftover(leftover.clone());

@@ -41,6 +41,8 @@ pub(super) struct Line {
     wanted: usize,
     /// The last request for whose answers the caller waits: its packed commands, and their number.
     request: (Vec<u8>, usize),
+    /// How long the last answer took that the caller waited for.
+    took: Duration,
     used: Instant,
 }
 
@@ -59,6 +61,7 @@ impl Line {
             unanswered: VecDeque::new(),
             wanted: 0,
             request: (Vec::new(), 0),
+            took: Duration::ZERO,
             used: Instant::now(),
         }
     }
@@ -74,6 +77,11 @@ impl Line {
     /// Returns whether the caller waits for an answer.
     pub(super) fn is_wanted(&self) -> bool {
         self.wanted > 0
+    }
+
+    /// Returns how long the last answer took that a caller waited for.
+    pub(super) fn took(&self) -> Duration {
+        self.took
     }
 
     pub(super) fn close_if_idle(&mut self, idle: Duration) {
@@ -94,7 +102,9 @@ impl Line {
             if is_overdue || self.unanswered.len() >= MOST_MISSING {
                 self.read_missing()?;
             }
-        } else if self.socket.is_some() && self.used.elapsed() >= LOOKS_AFTER && self.is_readable()
+        } else if self.socket.is_some()
+            && self.used.elapsed() >= LOOKS_AFTER
+            && self.is_readable(Duration::ZERO)
         {
             // No answer is missing, so this is the end of the connection.
             self.close();
@@ -188,7 +198,11 @@ impl Line {
             let words = "more answers than requests".to_owned();
             return Err(self.broken(TransportError::Malformed(words)));
         };
-        self.node().heard(is_late);
+        let now = SystemClock.now();
+        self.node().heard(now, is_late);
+        if !is_late {
+            self.took = now.since(answered.sent);
+        }
         if let (Value::ServerError(_), Some(leftover)) = (&value, answered.leftover) {
             self.shared.keep_leftover(self.number, *leftover);
         }
@@ -220,8 +234,8 @@ impl Line {
         self.socket.as_mut().is_some_and(Socket::has_hidden_bytes)
     }
 
-    /// Returns whether there is something to read.
-    fn is_readable(&mut self) -> bool {
+    /// Waits for at most `limit` until there is something to read. Returns whether there is.
+    pub(super) fn is_readable(&mut self, limit: Duration) -> bool {
         if self.has_hidden_bytes() {
             return true;
         }
@@ -229,8 +243,8 @@ impl Line {
             return false;
         };
         let mut polled = [PollFd::new(socket, PollFlags::IN)];
-        let none = Timespec::try_from(Duration::ZERO).ok();
-        poll(&mut polled, none.as_ref()).is_ok_and(|ready| ready > 0)
+        let limit = Timespec::try_from(limit).ok();
+        poll(&mut polled, limit.as_ref()).is_ok_and(|ready| ready > 0)
     }
 
     /// Stops waiting. Later answers are dropped.
@@ -256,7 +270,7 @@ impl Line {
     fn read_missing(&mut self) -> Result<(), Failure> {
         loop {
             while self.take()?.is_some() {}
-            if self.unanswered.is_empty() || !self.is_readable() {
+            if self.unanswered.is_empty() || !self.is_readable(Duration::ZERO) {
                 break;
             }
             self.read()?;
@@ -337,7 +351,7 @@ impl Line {
             .and_then(|answered| answered)
             .map_err(not_executed)?;
         shared.identify(number, &report)?;
-        self.node().heard(true);
+        self.node().heard(SystemClock.now(), true);
         self.socket = Some(socket);
         self.unanswered.clear();
         self.wanted = 0;

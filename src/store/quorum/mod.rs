@@ -58,7 +58,7 @@ use crate::sync::{Arc, Mutex, Weak, thread};
 use line::Line;
 use node::QuorumNode;
 use release::Ending;
-use round::{Enough, gather};
+use round::{Enough, Waits, gather};
 use votes::Votes;
 
 /// Longer than any call takes, and short enough to add to a time of the system's clock.
@@ -276,10 +276,14 @@ impl Shared {
         }
     }
 
-    /// Returns how long a round waits for answers, and for the last nodes, in a call that ends at `until`.
-    fn within(&self, until: Instant) -> (Duration, Duration) {
+    /// Returns how long a round waits that needs all nodes, in a call that ends at `until`.
+    fn within(&self, until: Instant) -> Waits {
         let left = until.saturating_duration_since(Instant::now());
-        (left.min(self.node_timeout), self.node_timeout / 4)
+        Waits {
+            limit: left.min(self.node_timeout),
+            grace: self.node_timeout / 4,
+            nodes: self.nodes.len(),
+        }
     }
 
     fn ping(&self, lines: &mut [Line], until: Instant) -> Result<Reply, Failure> {

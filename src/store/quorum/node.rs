@@ -125,9 +125,8 @@ impl QuorumNode {
     }
 
     /// Notes that the node has answered. `is_late`: nobody waited for this answer any more.
-    pub(super) fn heard(&self, is_late: bool) {
-        let now = SystemClock.now().as_nanos();
-        self.heard_at.fetch_max(now, Ordering::AcqRel);
+    pub(super) fn heard(&self, now: Time, is_late: bool) {
+        self.heard_at.fetch_max(now.as_nanos(), Ordering::AcqRel);
         if !is_late && self.late_until.load(Ordering::Relaxed) > 0 {
             self.late_until.store(0, Ordering::Relaxed);
         }

@@ -214,7 +214,11 @@ impl Shared {
         });
         let mut tallies = vec![Tally::default(); endings.len()];
         let mut answers = vec![0; lines.len()];
-        gather(lines, self.within(until), &mut |number, answer| {
+        let mut waits = self.within(until);
+        if endings.len() == 1 {
+            waits.nodes = self.needed;
+        }
+        gather(lines, waits, &mut |number, answer| {
             match answer {
                 Ok(value) => {
                     if let Some(tally) = tallies.get_mut(answers[number]) {

@@ -2,7 +2,9 @@
 //!
 //! 1. The request is written to each node, before any answer is read. A node that is down, or has too many answers
 //!    missing, is skipped.
-//! 2. The answers are read as they come. After each of them the caller says whether it has enough.
+//! 2. The answers are read as they come. After each of them the caller says whether it has enough. Nodes that are alike
+//!    answer at almost the same time, and to wake a thread takes longer than to read an answer. So the thread first
+//!    waits, for at most a millisecond, for the answer that is probably the last that it needs.
 //! 3. If the caller has almost enough, because a majority agrees, the round waits for the other nodes only for a quarter
 //!    of `node_timeout`. So a lock gets the votes of all nodes that are well. A node that takes longer is late: no
 //!    further round waits for it alone, until it has answered in time. So a node that hangs costs that time once.
@@ -12,9 +14,24 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use smallvec::SmallVec;
 
 use crate::error::Failure;
 use crate::store::quorum::line::Line;
+
+/// For how long a round waits for one answer alone.
+const TOGETHER: Duration = Duration::from_millis(1);
+
+/// How long a round waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waits {
+    /// The longest time.
+    pub(super) limit: Duration,
+    /// The longest time after the caller has almost enough.
+    pub(super) grace: Duration,
+    /// How many nodes it probably takes until the caller has enough.
+    pub(super) nodes: usize,
+}
 
 /// The verdict of a caller on the answers so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,15 +42,16 @@ pub(super) enum Enough {
     Yes,
 }
 
-/// Reads the answers that the lines wait for, for at most `limit`; once the caller has almost enough, for at most `grace`
-/// from then on. Gives each answer to `heard`, or the failure of a line once. Afterwards no line waits for anything.
+/// Reads the answers that the lines wait for. Gives each answer to `heard`, or the failure of a line once. Afterwards no
+/// line waits for anything.
 pub(super) fn gather(
     lines: &mut [Line],
-    (limit, grace): (Duration, Duration),
+    waits: Waits,
     heard: &mut dyn FnMut(usize, Result<Value, Failure>) -> Enough,
 ) {
     let begun = Instant::now();
-    let mut until = begun + limit;
+    let mut until = begun + waits.limit;
+    let mut last_needed = last_needed(lines, waits.nodes);
     let mut enough = Enough::No;
     'reading: loop {
         // 1. Take the answers that were read.
@@ -47,18 +65,29 @@ pub(super) fn gather(
                 let before = enough;
                 enough = heard(number, answer);
                 if (before, enough) == (Enough::No, Enough::Almost) {
-                    until = until.min(Instant::now() + grace);
+                    until = until.min(Instant::now() + waits.grace);
                 }
             }
         }
         // 2. Is that enough? A late node alone is not waited for.
-        let waits =
+        let is_waited_for =
             |line: &Line| line.is_wanted() && !(enough == Enough::Almost && line.node().is_late());
-        if enough == Enough::Yes || !lines.iter().any(waits) {
+        if enough == Enough::Yes || !lines.iter().any(is_waited_for) {
             break;
         }
-        // 3. Wait for more.
-        let left = until.saturating_duration_since(Instant::now());
+        // 3. Wait for more: first for the last node that is needed, then for any.
+        let now = Instant::now();
+        let left = until.saturating_duration_since(now);
+        if let Some(number) = last_needed.filter(|number| lines[*number].is_wanted()) {
+            let left = left.min((begun + TOGETHER).saturating_duration_since(now));
+            if lines[number].is_readable(left) {
+                if let Err(failure) = lines[number].read() {
+                    enough = heard(number, Err(failure));
+                }
+                continue;
+            }
+        }
+        last_needed = None;
         let readable = wait(lines, left);
         if readable.is_empty() {
             if left.is_zero() {
@@ -90,6 +119,19 @@ pub(super) fn gather(
             line.give_up();
         }
     }
+}
+
+/// Returns the line whose answer is probably the last of `nodes` answers, by what each node took the last time.
+fn last_needed(lines: &[Line], nodes: usize) -> Option<usize> {
+    let mut wanted: SmallVec<[(Duration, usize); 8]> = lines
+        .iter()
+        .enumerate()
+        .filter(|(_, line)| line.is_wanted() && !line.node().is_late())
+        .map(|(number, line)| (line.took(), number))
+        .collect();
+    wanted.sort_unstable();
+    let last = nodes.min(wanted.len()).checked_sub(1)?;
+    Some(wanted[last].1)
 }
 
 /// Waits until a line that is wanted has something to read, for at most `left`. Returns those that have.
