@@ -97,6 +97,8 @@ struct State {
     free: u32,
     /// How many requests with priority wait for a place.
     priority_waiting: u32,
+    /// How many threads wait before the gate. A notification takes a system call even if it wakes nobody.
+    waiting: u32,
 }
 
 /// The permission of a thread that is through the gate. Its drop lets another thread through.
@@ -161,6 +163,7 @@ impl<L: Pooled> Pool<L> {
             state: Mutex::new(State {
                 free: size,
                 priority_waiting: 0,
+                waiting: 0,
             }),
             changed: Condvar::new(),
         };
@@ -260,14 +263,21 @@ impl Gate {
         let mut state = self.state.lock();
         while !state.is_open() {
             let slice = wait.slice()?;
+            state.waiting += 1;
             state = self.changed.wait_for(state, slice);
+            state.waiting -= 1;
         }
         state.free -= 1;
         // Only this thread was notified. If the gate is still open, another thread may go through.
-        if state.is_open() {
+        self.notify(&state);
+        Some(Checkout(self))
+    }
+
+    /// Wakes a thread that waits, if it may go through.
+    fn notify(&self, state: &State) {
+        if state.waiting > 0 && state.is_open() {
             self.changed.notify_one();
         }
-        Some(Checkout(self))
     }
 
     /// Closes the gate until the result is dropped.
@@ -285,15 +295,17 @@ impl State {
 
 impl Drop for Checkout<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().free += 1;
-        self.0.changed.notify_one();
+        let mut state = self.0.state.lock();
+        state.free += 1;
+        self.0.notify(&state);
     }
 }
 
 impl Drop for Priority<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().priority_waiting -= 1;
-        self.0.changed.notify_one();
+        let mut state = self.0.state.lock();
+        state.priority_waiting -= 1;
+        self.0.notify(&state);
     }
 }
 
