@@ -30,7 +30,7 @@ use crate::engine::metrics::WaitMetrics;
 use crate::engine::names::LastReply;
 use crate::engine::process_lease::{Entry, ProcessLease, Signal, Turn};
 use crate::engine::wakeup::Waker;
-use crate::error::{Error, Failure, Result};
+use crate::error::{Error, Failure, FailureKind, Result};
 use crate::message::{Reply, Verb};
 use crate::store::Limits;
 use crate::sync::Arc;
@@ -200,7 +200,12 @@ impl<'a, 'm> Delegate<'a, 'm> {
         };
         match engine.send(&entry.request(verb), limits) {
             Ok(answer) => {
-                if let Reply::Held { holder, .. } = &answer.reply {
+                if let Reply::Held { holder, .. }
+                | Reply::Outvoted {
+                    holder: Some(holder),
+                    ..
+                } = &answer.reply
+                {
                     if !self.attempt.is_former_owner(holder) {
                         note_held(entry, engine.now(), holder, verb.queues());
                         self.metrics.waits(call, || Some(Arc::clone(holder)));
@@ -228,14 +233,20 @@ impl<'a, 'm> Delegate<'a, 'm> {
         }
     }
 
-    /// Returns whether a request timed out only because the wait ended before `io_timeout` had passed. Such a failure
-    /// is no sign of a fault of the server.
+    /// Returns whether a request timed out only because the wait ended before the time limit of a request had passed.
+    /// Such a failure is no sign of a fault of the server.
     fn is_cut_short(&self, sent: Time, failure: &Failure) -> bool {
         let engine = self.engine;
+        let limit = match failure.kind {
+            // A quorum says that the request timed out only if its nodes had less than `node_timeout`.
+            FailureKind::NoQuorum { .. } => engine.settings.node_timeout,
+            _ => engine.settings.io_timeout,
+        };
         failure.timed_out
-            && self.call.until.is_some_and(|until| {
-                engine.now() >= until && until < sent + engine.settings.io_timeout
-            })
+            && self
+                .call
+                .until
+                .is_some_and(|until| engine.now() >= until && until < sent + limit)
     }
 
     /// Sleeps until a message comes, `until` has passed, or the call must end.

@@ -16,7 +16,7 @@ mod restarts;
 
 use leasehold::{Error, LockGuard, LockManager, Mutex};
 
-use crate::support::{Kind, Nodes, build, secs, wait_until};
+use crate::support::{Kind, Nodes, Raw, build, fence_of, secs, wait_until};
 
 /// Returns the holders of a mutex, by node.
 fn holders(nodes: &Nodes, name: &str) -> Vec<Option<String>> {
@@ -35,6 +35,15 @@ fn wait_until_waiting(nodes: &Nodes, name: &str) {
         let waiting = raws.iter().filter(|node| !node.queue(name).is_empty());
         waiting.count() > raws.len() / 2
     });
+}
+
+/// Blocks until a node has executed what this thread has sent to it so far. `unused` is a name that nobody has locked.
+#[track_caller]
+fn wait_until_executed(locks: &LockManager, node: &Raw, unused: &str) {
+    // It goes to the node on the same connection.
+    let guard = locks.lock(unused).expect("a majority is there");
+    guard.release().expect("it is held");
+    wait_until("the node has granted it", || node.exists(&fence_of(unused)));
 }
 
 /// Locks on every node. A busy machine may be late with the answer of a node, and then its vote does not count.

@@ -133,7 +133,7 @@ impl<'a> Ballot<'a> {
             .iter()
             .map(|vote| !matches!(vote, Some(Vote::Granted { .. })))
             .collect();
-        let failures = shared.ask_each(lines, true, |number| {
+        let failures = shared.ask_each(lines, true, until, |number| {
             is_asked[number].then(|| match &packed {
                 Some(packed) => (&*packed[number], 2),
                 None => (request, 1),
@@ -169,7 +169,7 @@ impl<'a> Ballot<'a> {
                 }
                 Err(failure) => failures[number] = Some(failure),
             }
-            enough(shared.needed, votes)
+            enough(shared.needed, votes, failures)
         });
         for number in 0..lines.len() {
             if is_asked[number] {
@@ -231,7 +231,7 @@ impl<'a> Ballot<'a> {
             &self.shared.script_settings,
         );
         let raise = raise.get_packed_command();
-        let failures = self.shared.ask_each(lines, false, |number| {
+        let failures = self.shared.ask_each(lines, false, until, |number| {
             chosen.low.contains(&number).then_some((&*raise, 1))
         });
         let mut waiting = chosen.low.len();
@@ -344,11 +344,15 @@ impl<'a> Ballot<'a> {
 }
 
 /// Returns whether the votes suffice, or nobody can have a majority any more.
-fn enough(needed: usize, votes: &[Option<Vote>]) -> Enough {
+fn enough(needed: usize, votes: &[Option<Vote>], failures: &[Option<Failure>]) -> Enough {
     let granted = |vote: &&Option<Vote>| matches!(vote, Some(Vote::Granted { .. }));
     let granted = votes.iter().filter(granted).count();
     let held = votes.iter().flatten().count() - granted;
-    if granted >= needed || held > votes.len() - needed {
+    let failed = failures.iter().flatten().count();
+    let spare = votes.len() - needed;
+    if failed > spare {
+        Enough::Yes
+    } else if granted >= needed || held > spare {
         Enough::Almost
     } else {
         Enough::No

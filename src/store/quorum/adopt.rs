@@ -46,7 +46,7 @@ impl Shared {
         let mut ballot = Ballot::new(self, lock, &new);
         let request = node_request::adopt(key, adopt, clock_us(), &self.script_settings);
         let packed = request.get_packed_command();
-        ballot.failures = self.ask_each(lines, true, |_| Some((&packed, 1)));
+        ballot.failures = self.ask_each(lines, true, until, |_| Some((&packed, 1)));
         ballot.is_open = ballot.failures.iter().map(Option::is_none).collect();
         let (mut adopted, mut gone, mut why) = (0, 0, Gone::Removed);
         gather(lines, self.within(until), &mut |number, answer| {

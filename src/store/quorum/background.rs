@@ -7,7 +7,7 @@
 //!
 //! The jobs hold the store weakly. They run one after another, on one thread.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::logging;
@@ -108,7 +108,9 @@ impl Shared {
             // How many answers have come, and how many of the first are good.
             let (mut told, mut answered) = (0, 0);
             let [line] = &mut lines;
-            let sent = line.prepare().and_then(|()| line.send(&packed, some.len()));
+            let sent = line
+                .prepare(Instant::now() + self.node_timeout)
+                .and_then(|()| line.send(&packed, some.len()));
             if sent.is_ok() {
                 let waits = Waits {
                     limit: self.node_timeout,

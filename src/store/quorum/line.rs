@@ -28,6 +28,8 @@ use crate::sync::Arc;
 
 /// The largest number of answers that may be missing on a line before it is left out.
 const MOST_MISSING: usize = 32;
+/// The shortest time limit of a connect.
+const SHORTEST_CONNECT: Duration = Duration::from_millis(1);
 /// After this pause a line looks whether the server has closed it, before it is used.
 const LOOKS_AFTER: Duration = Duration::from_millis(10);
 
@@ -90,12 +92,12 @@ impl Line {
         }
     }
 
-    /// Prepares the line for a request: reads overdue answers, and connects if needed.
+    /// Prepares the line for a request of a call that ends at `until`: reads overdue answers, and connects if needed.
     ///
     /// # Errors
     ///
     /// Returns the reason why the node is not asked.
-    pub(super) fn prepare(&mut self) -> Result<(), Failure> {
+    pub(super) fn prepare(&mut self, until: Instant) -> Result<(), Failure> {
         self.node().check_up()?;
         if let Some(oldest) = self.unanswered.front() {
             let is_overdue = self.is_overdue(oldest.sent);
@@ -112,9 +114,15 @@ impl Line {
         if self.socket.is_some() {
             return Ok(());
         }
-        let limit = self.shared.node_timeout;
-        self.open(limit)
-            .inspect_err(|failure| self.shared.node_is_down(self.number, failure))
+        let node_timeout = self.shared.node_timeout;
+        let left = until.saturating_duration_since(Instant::now());
+        let limit = left.clamp(SHORTEST_CONNECT, node_timeout);
+        self.open(limit).inspect_err(|failure| {
+            // A node that had less than its time may be well.
+            if limit == node_timeout || !failure.timed_out {
+                self.shared.node_is_down(self.number, failure);
+            }
+        })
     }
 
     /// Sends packed commands on a line that is prepared. Their answers come from [`Self::answer`].

@@ -288,7 +288,7 @@ impl Shared {
 
     fn ping(&self, lines: &mut [Line], until: Instant) -> Result<Reply, Failure> {
         let ping = redis::cmd("PING").get_packed_command();
-        let mut failures = self.ask_each(lines, false, |_| Some((&ping, 1)));
+        let mut failures = self.ask_each(lines, false, until, |_| Some((&ping, 1)));
         let mut answered = 0;
         gather(lines, self.within(until), &mut |number, answer| {
             match answer {
@@ -309,38 +309,56 @@ impl Shared {
         Err(self.no_quorum(answered, failures))
     }
 
-    /// Writes to each node the packed commands that `commands` returns, with their number. With `votes` it leaves out the
-    /// nodes that may not vote. Returns for each node the reason why it was not asked.
+    /// Writes to each node the packed commands that `commands` returns, with their number, for a call that ends at `until`.
+    /// With `votes` it leaves out the nodes that may not vote. Returns for each node the reason why it was not asked.
+    ///
+    /// A closed line connects first. If several must, each does so on a thread of its own, so that the delays of nodes
+    /// that hang do not add up.
     fn ask_each<'p>(
         &self,
         lines: &mut [Line],
         votes: bool,
-        commands: impl Fn(usize) -> Option<(&'p [u8], usize)>,
+        until: Instant,
+        commands: impl Fn(usize) -> Option<(&'p [u8], usize)> + Sync,
     ) -> Vec<Option<Failure>> {
+        let ask = |number: usize, line: &mut Line| {
+            let (packed, count) = commands(number)?;
+            // Only a new connection shows that the node has restarted.
+            let asked = line.prepare(until).and_then(|()| {
+                if votes {
+                    self.nodes[number].check_may_vote(SystemClock.now())?;
+                }
+                line.send(packed, count)
+            });
+            asked.err()
+        };
         let mut failures = vec![None; lines.len()];
+        let all = lines.iter_mut().zip(&mut failures).enumerate();
         // The open lines come first: to connect to a node that hangs takes a while.
-        let is_open: Vec<_> = lines.iter().map(|line| line.socket().is_some()).collect();
-        let must_open = |number: &usize| !is_open[*number] && commands(*number).is_some();
-        let is_new = (0..lines.len()).filter(must_open).count() > 1;
-        for open in [true, false] {
-            if !open && is_new {
-                open_together(lines);
-            }
-            for (number, line) in lines.iter_mut().enumerate() {
-                let Some((packed, count)) = commands(number).filter(|_| is_open[number] == open)
-                else {
-                    continue;
-                };
-                // Only a new connection shows that the node has restarted.
-                let asked = line.prepare().and_then(|()| {
-                    if votes {
-                        self.nodes[number].check_may_vote(SystemClock.now())?;
-                    }
-                    line.send(packed, count)
-                });
-                failures[number] = asked.err();
-            }
+        let is_open = |(number, (line, _)): &(usize, (&mut Line, _))| {
+            line.socket().is_some() || commands(*number).is_none()
+        };
+        let (open, mut closed): (Vec<_>, Vec<_>) = all.partition(is_open);
+        for (number, (line, failure)) in open {
+            *failure = ask(number, line);
         }
+        if closed.len() <= 1 {
+            for (number, (line, failure)) in &mut closed {
+                **failure = ask(*number, line);
+            }
+            return failures;
+        }
+        let ask = &ask;
+        thread::scope(|scope| {
+            for (number, (line, failure)) in closed {
+                let words = "no thread could be started to connect";
+                let unasked = Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, words);
+                *failure = Some(unasked);
+                thread::Builder::new()
+                    .spawn_scoped(scope, move || *failure = ask(number, line))
+                    .ok();
+            }
+        });
         failures
     }
 
@@ -421,17 +439,4 @@ impl Shared {
         node.identified(run_id, Duration::from_secs(uptime), self.restart_delay);
         Ok(())
     }
-}
-
-/// Connects all closed lines at the same time, so that the delays of nodes that hang do not add up. A line that fails
-/// notes the reason.
-fn open_together(lines: &mut [Line]) {
-    thread::scope(|scope| {
-        for line in lines.iter_mut().filter(|line| line.socket().is_none()) {
-            // If no thread can be started, the line connects when it is used.
-            thread::Builder::new()
-                .spawn_scoped(scope, || line.prepare().ok())
-                .ok();
-        }
-    });
 }

@@ -29,7 +29,7 @@ impl Shared {
         until: Instant,
     ) -> Vec<Result<Reply, Failure>> {
         let packed = command.get_packed_command();
-        let failures = self.ask_each(lines, false, |_| Some((&packed, 1)));
+        let failures = self.ask_each(lines, false, until, |_| Some((&packed, 1)));
         let mut replies: Vec<_> = failures
             .into_iter()
             .map(|failure| failure.map(Err))
@@ -100,7 +100,7 @@ impl Shared {
         let command = script::encode(&request, ScriptRef::Text, &self.script_settings);
         let packed = command.get_packed_command();
         let asked = |number| (number == node).then_some((&*packed, 1));
-        let mut failures = self.ask_each(lines, false, asked);
+        let mut failures = self.ask_each(lines, false, until, asked);
         let failure = failures.get_mut(node).and_then(Option::take);
         let mut answer = Err(failure.unwrap_or_else(Failure::another_question));
         gather(lines, self.within(until), &mut |_, value| {

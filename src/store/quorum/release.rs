@@ -209,7 +209,7 @@ impl Shared {
         until: Instant,
     ) -> Result<Vec<Option<Reply>>, Failure> {
         let packed = self.packed_endings(endings);
-        let mut failures = self.ask_each(lines, false, |number| {
+        let mut failures = self.ask_each(lines, false, until, |number| {
             Some((&packed[number], endings.len()))
         });
         let mut tallies = vec![Tally::default(); endings.len()];
@@ -278,11 +278,11 @@ impl Shared {
         let mut packed = vec![Vec::new(); self.nodes.len()];
         for ending in endings {
             let owner = (&*ending.owner, ending.units);
-            let votes = match ending.how {
-                How::Release { used: Some(_) } | How::Keep(_, Some(_)) => {
-                    self.votes.of(&ending.owner)
-                }
-                _ => None,
+            let votes = self.votes.of(&ending.owner);
+            // A node without a vote may have the owner in its queue.
+            let has_vote = |number: usize| {
+                let vote = votes.as_ref().map(|votes| votes[number]);
+                vote.is_some_and(|vote| vote.until.is_some())
             };
             for (number, packed) in packed.iter_mut().enumerate() {
                 let command = match ending.how {
@@ -312,7 +312,7 @@ impl Shared {
                         let give_back = used
                             .zip(reserved)
                             .map(|(used, reserved)| NodeGiveBack { used, reserved });
-                        node_request::release(ending.lock, owner, give_back, false)
+                        node_request::release(ending.lock, owner, give_back, !has_vote(number))
                     }
                 };
                 command.write_packed_command(packed);

@@ -29,7 +29,7 @@ impl Shared {
         let request = Request::Renew(batch);
         let command = script::encode(&request, ScriptRef::Digest, &self.script_settings);
         let packed = command.get_packed_command();
-        let mut failures = self.ask_each(lines, true, |_| Some((&packed, 1)));
+        let mut failures = self.ask_each(lines, true, until, |_| Some((&packed, 1)));
         let mut answers: Vec<Option<Vec<Renewed>>> = vec![None; lines.len()];
         // How many nodes have answered, and how many of them have confirmed all leases.
         let (mut answered, mut confirmed) = (0, 0);

@@ -113,7 +113,8 @@ pub(super) fn gather(
             let failure = line.timed_out(begun.elapsed());
             heard(number, Err(failure));
         } else {
-            if enough == Enough::Almost {
+            // A node that was skipped because it is late has had no new chance.
+            if enough == Enough::Almost && !line.node().is_late() {
                 line.node().note_late();
             }
             line.give_up();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::{Error, LeaseState, LockGuard, LockManager, LostCause};
 
-use super::{holders, locked_on_all, wait_until_waiting};
+use super::{holders, locked_on_all, wait_until_executed, wait_until_waiting};
 use crate::support::{
     Nodes, PATIENCE, SLACK, Server, Task, add, added, build, fence_of, is_unreachable, locking,
     lost, ms, secs, task, wait_until,
@@ -127,7 +127,8 @@ fn a_wait_whose_last_request_is_cut_short_ends_as_held() {
     let nodes = Nodes::start(3);
     let holder = build(nodes.builder().lease(LONG));
     let _guard = locked_on_all(&nodes, &holder.mutex("n"));
-    let patient = build(nodes.builder().node_timeout(secs(8)));
+    let limits = nodes.builder().io_timeout(secs(1)).node_timeout(secs(8));
+    let patient = build(limits);
     let waiter = task(move || {
         patient
             .try_lock_for("n", secs(4))
@@ -137,6 +138,82 @@ fn a_wait_whose_last_request_is_cut_short_ends_as_held() {
     nodes.servers().iter().for_each(Server::pause);
     assert!(!waiter.end().expect("it had the answer that it is held"));
     nodes.servers().iter().for_each(Server::resume);
+}
+
+/// Three of five nodes are gone, and one hangs until the wait is over.
+#[test]
+fn a_wait_that_a_majority_refuses_at_its_end_is_an_error() {
+    let nodes = Nodes::start(5);
+    let holder = build(nodes.builder().lease(LONG));
+    let _guard = locked_on_all(&nodes, &holder.mutex("n"));
+    let patient = build(nodes.builder().node_timeout(secs(8)));
+    let waiter = task(move || {
+        patient
+            .try_lock_for("n", secs(4))
+            .map(|guard| guard.is_some())
+    });
+    wait_until_waiting(&nodes, "n");
+    nodes.servers()[0].pause();
+    nodes.servers()[1..4].iter().for_each(Server::kill);
+    let end = waiter.end();
+    nodes.servers()[0].resume();
+    assert!(matches!(end, Err(Error::NoQuorum { .. })), "{end:?}");
+}
+
+/// A node hangs while two calls connect for the first time.
+#[test]
+fn a_call_connects_for_no_longer_than_it_lasts() {
+    let nodes = Nodes::start(3);
+    let locks = build(nodes.builder().node_timeout(secs(60)));
+    nodes.servers()[2].pause();
+    let begun = Instant::now();
+    let calls = ["a", "b"].map(|name| {
+        let locks = locks.clone();
+        task(move || locks.try_lock_for(name, secs(2)))
+    });
+    let guards = calls.map(|call| call.end().expect("two nodes are well"));
+    assert!(begun.elapsed() < secs(60), "{:?}", begun.elapsed());
+    nodes.servers()[2].resume();
+    assert!(guards.iter().all(Option::is_some));
+}
+
+/// Three of five nodes have the holder, and the keys of the other two are gone.
+#[test]
+fn a_try_beside_a_waiter_with_two_votes_learns_that_it_is_held() {
+    let nodes = Nodes::start(5);
+    let holder = build(nodes.builder().lease(LONG));
+    let guard = locked_on_all(&nodes, &holder.mutex("n"));
+    for raw in &nodes.raws()[3..] {
+        let () = raw.ask(&["DEL", "n"]);
+    }
+    let other = build(nodes.builder().lease(LONG));
+    let waiter = locking(&other.mutex("n"));
+    wait_until_waiting(&nodes, "n");
+    for _ in 0..3 {
+        let tried = other.try_lock("n").expect("a waiter knows that it is held");
+        assert!(tried.is_none());
+    }
+    guard.release().expect("a majority has it");
+    drop(waiter.end().expect("it becomes free"));
+}
+
+/// A waiter waits at all nodes, and gets the lock from two of three.
+#[test]
+fn an_owner_leaves_the_queues_of_the_nodes_that_did_not_grant_it_the_lock() {
+    let nodes = Nodes::start(3);
+    let (one, other) = (nodes.manager(), nodes.manager());
+    let guard = locked_on_all(&nodes, &one.mutex("n"));
+    let waiter = locking(&other.mutex("n"));
+    let raws = nodes.raws();
+    wait_until("it waits at all nodes", || {
+        raws.iter().all(|raw| !raw.queue("n").is_empty())
+    });
+    let () = raws[2].ask(&["SET", "n", "lh1:stranger:x!", "PX", "600000"]);
+    guard.release().expect("two nodes have it");
+    let guard = waiter.end().expect("two nodes are free");
+    guard.release().expect("two nodes have it");
+    wait_until_executed(&other, &raws[2], "after the release");
+    assert_eq!(raws[2].queue("n"), [""; 0]);
 }
 
 #[test]
