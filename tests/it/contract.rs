@@ -391,6 +391,42 @@ matrix! {
         spans_names: no("it has one name"),
         runs_closures: yes,
     }
+    quorum_reader = Reader on 3 {
+        locks: yes,
+        one_server: no("its faults are those of its nodes, see the tests of the quorum; it hands no lock over, and has no inspect"),
+        excludes: no("readers share; it is a writer that they keep out, and that keeps them out"),
+        in_order: no("a quorum hands no lock over: its waiters are woken, and ask again"),
+        shares: no("readers that follow each other without a gap keep a writer out"),
+        one_clock: no("a reader has the last writer's fence"),
+        numbers: no("a reader has the last writer's fence"),
+        repeats_the_last_number: yes,
+        spans_names: no("it has one name"),
+        runs_closures: yes,
+    }
+    quorum_writer = Writer on 3 {
+        locks: yes,
+        one_server: no("its faults are those of its nodes, see the tests of the quorum; it hands no lock over, and has no inspect"),
+        excludes: yes,
+        in_order: no("a quorum hands no lock over: its waiters are woken, and ask again"),
+        shares: no("there is one writer at a time"),
+        one_clock: no("each node has its own: see the tests of the quorum"),
+        numbers: yes,
+        repeats_the_last_number: no("each writer has a fence of its own"),
+        spans_names: no("it has one name"),
+        runs_closures: yes,
+    }
+    quorum_multi = Multi on 3 {
+        locks: yes,
+        one_server: no("its faults are those of its nodes, see the tests of the quorum; it hands no lock over, and has no inspect"),
+        excludes: yes,
+        in_order: no("a quorum hands no lock over: its waiters are woken, and ask again"),
+        shares: no("there is one guard at a time"),
+        one_clock: no("each node has its own: see the tests of the quorum"),
+        numbers: yes,
+        repeats_the_last_number: no("each guard has fences of its own"),
+        spans_names: yes,
+        runs_closures: yes,
+    }
 }
 
 /// The test binary has exactly the tests of the matrix, and each missing capability has a reason.

@@ -238,11 +238,15 @@ pub(super) fn waiters_that_can_share_are_granted_together(kind: Kind) {
         .collect();
     assert!(waiters.iter().all(|waiter| waiter.waits()));
     holder.release();
-    // In the one script, so that none waits for another's guard.
-    assert_eq!(redis.holders(&name).len(), 3);
+    // On one server the script of the release grants it to all, so that none waits for another's guard. A quorum wakes
+    // them, and they ask.
+    if redis.nodes().len() == 1 {
+        assert_eq!(redis.holders(&name).len(), 3);
+    }
     for waiter in &waiters {
         waiter.locked();
     }
+    assert_eq!(redis.holders(&name).len(), 3);
     assert!(rival.try_lock().expect("Redis replies").is_none());
     let outside = rival.try_lock_for(ms(200));
     assert!(!matches!(outside, Ok(Some(_))));
