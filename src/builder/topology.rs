@@ -82,6 +82,11 @@ impl LockManager {
     /// wakes its first waiter, and the waiter asks all nodes. Between the threads of one process nothing changes: they
     /// hand the lock to each other in memory.
     ///
+    /// Waits are fair between processes. A node that has woken its first waiter grants the free lock to that process
+    /// only, for at most 100 ms. A reader does not pass a writer that waits. One wait has no bound: that of a
+    /// [`MultiLock`](crate::MultiLock) if other processes hold two of its names most of the time. On a quorum it keeps
+    /// no name while it waits for another.
+    ///
     /// # Known objections
     ///
     /// The algorithm is that of

@@ -40,6 +40,9 @@ use crate::sync::Arc;
 /// starve a waiter either: if a set at the front was given a name before other waiters, the first of these waiters is
 /// next.
 ///
+/// On a [quorum](crate::LockManager::quorum) a set is handed no name, and keeps none while it waits. So there its wait
+/// has no bound if other processes hold two of its names most of the time.
+///
 /// While a set keeps a name, no process uses that name. The set keeps it for as long as the other name is held. That
 /// has no limit: the key of another client may never expire. A wait with a limit
 /// ([`try_lock_for`](MultiLock::try_lock_for)) gives the name back when the wait ends. If the waiting process dies,

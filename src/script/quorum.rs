@@ -40,10 +40,12 @@ pub(crate) fn load() -> [redis::Cmd; 9] {
     OF_A_QUORUM.map(Script::load)
 }
 
-/// Returns the command that asks a node for a lock. `clock` is this process's time, in µs since 1970.
+/// Returns the command that asks a node for a lock. `clock` is this process's time, in µs since 1970. `was_writer`: the
+/// caller has just released the lock as a writer, and becomes a reader before other writers.
 pub(crate) fn acquire(
     lock: Lock<'_>,
     ask: &Ask,
+    was_writer: bool,
     clock: u64,
     script_settings: &ScriptSettings,
 ) -> redis::Cmd {
@@ -65,7 +67,7 @@ pub(crate) fn acquire(
         .arg(ms(script_settings.pickup_window(ask.lease)));
     of_waiters(&mut command);
     if is_shared {
-        command.arg(ask.units);
+        command.arg(ask.units).arg(u8::from(was_writer));
     }
     command
 }

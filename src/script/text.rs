@@ -94,6 +94,7 @@ pub(super) static QUORUM_SHARE_ACQUIRE: Script = script!(
     "value.lua",
     "queue.lua",
     "share.lua",
+    "quorum_turn.lua",
     "quorum_fence.lua",
     "quorum_share_acquire.lua"
 );
@@ -101,6 +102,7 @@ pub(super) static QUORUM_SHARE_RELEASE: Script = script!(
     "value.lua",
     "queue.lua",
     "share.lua",
+    "quorum_turn.lua",
     "quorum_share.lua",
     "quorum_share_release.lua"
 );
@@ -108,11 +110,16 @@ pub(super) static QUORUM_MULTI_ACQUIRE: Script = script!(
     "record.lua",
     "value.lua",
     "queue.lua",
+    "quorum_turn.lua",
     "quorum_fence.lua",
     "quorum_multi_acquire.lua"
 );
-pub(super) static QUORUM_MULTI_RELEASE: Script =
-    script!("value.lua", "queue.lua", "quorum_multi_release.lua");
+pub(super) static QUORUM_MULTI_RELEASE: Script = script!(
+    "value.lua",
+    "queue.lua",
+    "quorum_turn.lua",
+    "quorum_multi_release.lua"
+);
 pub(super) static QUORUM_ADOPT: Script = script!(
     "record.lua",
     "value.lua",
@@ -123,6 +130,7 @@ pub(super) static QUORUM_FORCE_RELEASE: Script = script!(
     "value.lua",
     "queue.lua",
     "share.lua",
+    "quorum_turn.lua",
     "quorum_share.lua",
     "quorum_force_release.lua"
 );

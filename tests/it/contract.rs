@@ -396,7 +396,7 @@ matrix! {
         one_server: no("its faults are those of its nodes, see the tests of the quorum; it hands no lock over, and has no inspect"),
         excludes: no("readers share; it is a writer that they keep out, and that keeps them out"),
         in_order: no("a quorum hands no lock over: its waiters are woken, and ask again"),
-        shares: no("readers that follow each other without a gap keep a writer out"),
+        shares: yes,
         one_clock: no("a reader has the last writer's fence"),
         numbers: no("a reader has the last writer's fence"),
         repeats_the_last_number: yes,

@@ -7,12 +7,14 @@
 //! | `partitions` | managers that reach different majorities, and links that fail |
 //! | `fences` | fences over wrong clocks and different majorities |
 //! | `clients` | clients that die or pause |
+//! | `turns` | waiters that get their turn beside processes that ask all the time |
 
 mod clients;
 mod faults;
 mod fences;
 mod partitions;
 mod restarts;
+mod turns;
 
 use leasehold::{Error, LockGuard, LockManager, Mutex};
 

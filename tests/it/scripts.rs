@@ -15,6 +15,8 @@ const CLAIM: &str = "18000000";
 /// The time in ms for which a waiter counts as alive after its last poll. If another lease has just expired, half of
 /// that.
 const LIFE: u64 = 7_200_000;
+/// At least the number of owners in any test.
+const OWNERS: usize = 8;
 
 /// Joins the parts of a script. The path is relative to the files one folder further down.
 macro_rules! script {
@@ -31,6 +33,7 @@ mod quorum_multi;
 mod quorum_owners;
 mod quorum_shares;
 mod shares;
+mod turns;
 
 type Check = Result<(), TestCaseError>;
 
@@ -129,7 +132,11 @@ impl Redis {
 }
 
 /// A connection that listens to channels.
-struct Listener(Connection);
+struct Listener {
+    connection: Connection,
+    /// A subscriber of the waiters' channels, which reads nothing. NUMSUB counts no patterns.
+    _subscriber: Option<Connection>,
+}
 
 impl Listener {
     /// A message on this channel ends the messages of a request.
@@ -137,7 +144,19 @@ impl Listener {
 
     /// Listens to all channels.
     fn new(server: &Server) -> Self {
-        Self::to(server, &["*"])
+        let mut subscriber = connect_to_listen(server);
+        for who in 0..OWNERS {
+            let subscribe = redis::cmd("SUBSCRIBE")
+                .arg(channel(who))
+                .get_packed_command();
+            let sent = subscriber.send_packed_command(&subscribe);
+            sent.expect("Redis is there");
+            subscriber.recv_response().expect("subscribed");
+        }
+        Self {
+            _subscriber: Some(subscriber),
+            ..Self::to(server, &["*"])
+        }
     }
 
     /// Listens to one channel only.
@@ -153,7 +172,10 @@ impl Listener {
             sent.expect("Redis is there");
             connection.recv_response().expect("subscribed");
         }
-        Self(connection)
+        Self {
+            connection,
+            _subscriber: None,
+        }
     }
 
     /// Returns the messages since the last call, each with its channel.
@@ -161,7 +183,7 @@ impl Listener {
         let () = redis.ask(&["PUBLISH", Self::END, ""]);
         let mut messages = Vec::new();
         loop {
-            let push = self.0.recv_response().expect("a message");
+            let push = self.connection.recv_response().expect("a message");
             let message = redis::Msg::from_value(&push).expect("a message");
             let channel = message.get_channel_name().to_owned();
             if channel == Self::END {

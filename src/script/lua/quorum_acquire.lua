@@ -15,7 +15,7 @@ if value and not is_holder then
 end
 
 if not value then
-  local left, who = turn_of_another(owner, ARGV[6])
+  local left, who = turn_of_another(owner, ARGV[6], '1')
   if left then
     if ARGV[6] ~= '-' then join(owner, ARGV[7], '1/1', ARGV[6]) end
     return {0, left, who}

@@ -1,5 +1,5 @@
 -- Takes a lock of any kind from one owner on one node of a quorum, wakes the first live waiters, and notifies the
--- owner's process. value.lua, queue.lua, share.lua and quorum_share.lua come before.
+-- owner's process. value.lua, queue.lua, share.lua, quorum_turn.lua and quorum_share.lua come before.
 --
 -- KEYS, ARGV and Reply as in force_release.lua
 -- Idempotent because it acts only while this owner holds the lock, and ends that.
@@ -25,7 +25,7 @@ elseif kind ~= 'none' then
 end
 if not has_ended then return 0 end
 -- The owner has lost the lock, so an error of the queue would mislead the caller.
-ignore_wrong_type(kind == 'string' and wake_head or wake_first)
+ignore_wrong_type(kind == 'string' and begin_turn or wake_first)
 -- If an access list forbids the PUBLISH, the owner's process learns of it by its next renewal.
 redis.pcall('PUBLISH', ARGV[2], owner)
 return 1

@@ -1,15 +1,24 @@
--- Acquires several mutexes on one node of a quorum, all or none. record.lua, value.lua, queue.lua and
+-- Acquires several mutexes on one node of a quorum, all or none. record.lua, value.lua, queue.lua, quorum_turn.lua and
 -- quorum_fence.lua come before.
 --
 -- KEYS  for each, in the order of their names: lock, fence, queue, waiters
 -- ARGV  1 to 9 as in quorum_acquire_free.lua (3 is '1')
 -- Reply {fence of the first, …, 1 if others wait for one of them, else 0}  this node grants
 --       {0, ttl ms (PTTL), holder}     held: the first held name has this holder
+--       {0, ms, waiter}                the same, but that name is free, and the turn of that waiter for another `ms`
 -- Idempotent because the owner is unique to the attempt: a repeat finds it as the holder, and grants again with higher
 -- fences. It never shortens a lease. A repeat that finds a name held finds the owner's place in the queue.
 --
 -- A set joins the queue of the first held name, and of no other. Until all names are free or its own, it holds none of
 -- them, and each caller that finds one of them free gets it. So no two sets each keep a name that the other waits for.
+--
+-- While it is the turn of another process at a free name, the name counts as held. A set that has its own turn at one of
+-- its names takes the others even so. Otherwise a name with several waiters would never be free for a set, which waits
+-- in one queue only. A set may still wait long for two names that other owners hold most of the time, because it keeps
+-- neither while it waits for the other.
+--
+-- Two sets that each have a turn at another name, or at another node, do not block each other: the first that asks gets
+-- the names here, or leaves its queue. Besides, a turn ends by time (quorum_turn.lua).
 local owner, lease = ARGV[1], ARGV[2]
 life, counts_subscribers = ARGV[8], ARGV[9]
 
@@ -20,7 +29,7 @@ local function at(i)
 end
 
 -- The reads come first, so that a key of another type ends the script before it writes anything.
-local names, first_held = {}, nil
+local names, has_turn, first_held = {}, false, nil
 for i = 1, #KEYS, 4 do
   local value = value_of(at(i), redis.call)
   redis.call('GET', KEYS[i + 1])
@@ -31,8 +40,20 @@ for i = 1, #KEYS, 4 do
     has_record = redis.call('HGET', waiters, owner),
     waiting = redis.call('ZCARD', queue),
   }
-  if value and not name.is_holder then first_held = first_held or i end
+  if not value and name.waiting > 0 then
+    local left, who = current_turn()
+    if left and may_use_turn(who, owner, ARGV[6], '1') then
+      has_turn = true
+    elseif left then
+      name.turn_left, name.whose = left, who
+    end
+  end
   names[i] = name
+end
+for i = 1, #KEYS, 4 do
+  local name = names[i]
+  local is_held = name.value and not name.is_holder or name.whose and not has_turn
+  if is_held then first_held = first_held or i end
 end
 
 -- Takes the owner out of the queue of a name.
@@ -49,14 +70,15 @@ if first_held then
       if name.is_holder then redis.call('DEL', KEYS[i]) end
       -- If the name was free, this owner may be the only one that was woken. The head of the queue now asks in its
       -- place.
-      if name.is_holder or name.ticket and not name.value then wake_head() end
+      if name.is_holder or name.ticket and not name.value then begin_turn() end
     end
   end
   local lock, value = at(first_held), names[first_held].value
   if ARGV[6] ~= '-' then
     join(owner, ARGV[7], '1/1', ARGV[6])
-    if is_ours(value) and not is_marked(value) then redis.pcall('APPEND', lock, MARK) end
+    if value and is_ours(value) and not is_marked(value) then redis.pcall('APPEND', lock, MARK) end
   end
+  if not value then return {0, names[first_held].turn_left, names[first_held].whose} end
   return {0, redis.call('PTTL', lock), owner_in(value)}
 end
 
@@ -68,6 +90,7 @@ for i = 1, #KEYS, 4 do
   if type(fence) == 'table' then return fence end
   table.insert(reply, fence)
   leave_queue(i)
+  if names[i].waiting > 0 then end_turn() end
 end
 for i = 1, #KEYS, 4 do
   local lock, name = KEYS[i], names[i]

@@ -1,5 +1,5 @@
--- Releases several mutexes on one node of a quorum, and wakes the first live waiter of each. value.lua and queue.lua
--- come before.
+-- Releases several mutexes on one node of a quorum, and wakes the first live waiter of each, whose turn it is then.
+-- value.lua, queue.lua and quorum_turn.lua come before.
 --
 -- KEYS  for each: lock, fence, queue, waiters
 -- ARGV  1 owner  2 life of a waiter ms  3 '1' if PUBLISH counts all subscribers
@@ -23,8 +23,7 @@ local function update_queue(released)
   leave(owner)
   -- If the key was gone, this owner may be the only one that was woken. The head of the queue now asks in its place.
   if released == 1 or released == 0 and was_waiting then
-    wake_head()
-    return redis.call('ZCARD', queue) > 0
+    return begin_turn()
   end
 end
 

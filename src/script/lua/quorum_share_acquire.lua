@@ -1,16 +1,29 @@
 -- Acquires a reader-writer lock on one node of a quorum, or joins its queue. record.lua, value.lua, queue.lua,
--- share.lua and quorum_fence.lua come before.
+-- share.lua, quorum_turn.lua and quorum_fence.lua come before.
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
 -- ARGV  1 to 9 as in quorum_acquire_free.lua (3 is ignored for a reader)  10 units: 1 for a reader, ALL for a writer
+--       11 '1' if a writer has just become this reader, else '0'
 -- Reply {first fence, last fence, 1 if others wait, else 0}  this node grants: a reader has the record of the last
 --                                                            fence as first and last
 --       {0, ttl ms, holder}            held, and this is the lease that ends first
+--       {0, ms, waiter}                free, but the turn of that waiter for another `ms`
 -- Idempotent because the owner is unique to the attempt: a repeat finds it as a holder, and grants again. It never
 -- shortens the lease. A repeat that finds the lock held finds the owner's place in the queue.
 --
--- As in quorum_acquire.lua, a caller that finds its units free gets them, even if others wait. So readers that follow
--- each other without a gap keep a writer out. Their processes learn from the reply that others wait.
+-- A script gives a quorum's lock only to its caller. A caller that finds its units free gets them, with two exceptions:
+-- * Readers hold the lock. A reader does not join them while a live writer is before it in the queue. So readers that
+--   follow each other without a gap keep no writer out.
+-- * Nobody holds the lock, and it is the turn of another process. Until the turn is over, the caller passes no live waiter
+--   in the queue, unless both are readers.
+-- A caller that is not in the queue comes after all waiters. A waiter is dead when it was not seen for its life, or when
+-- its channel has no subscriber.
+--
+-- Waiters cannot block each other for ever, even if each stands first at another node. The first exception lasts only
+-- while readers hold the lock here. Their leases end, and a turn ends by time (quorum_turn.lua).
+--
+-- A writer that becomes a reader passes all waiters. It has just released the lock, by the same write, and no other
+-- writer may come in between.
 
 -- Returns the fences of a reader, which reserves none: its first and last fence are the record. If Redis has forgotten
 -- the record, it reserves one fence. That is between the last writer's and the next writer's. Returns an error as a
@@ -32,15 +45,50 @@ if has_expired then close() end
 if used > 0 and total ~= ALL then return redis.error_reply('WRONGTYPE a lock of another kind has this name') end
 total = ALL
 
-if not redis.call('ZSCORE', lock, units .. ' ' .. owner) and not fits(units) then
-  if ARGV[6] ~= '-' then join(owner, ARGV[7], units .. '/' .. ALL, ARGV[6]) end
+local is_holder = redis.call('ZSCORE', lock, units .. ' ' .. owner)
+local ticket = redis.call('ZSCORE', queue, owner)
+local waiting = redis.call('ZCARD', queue)
+local others = waiting - (ticket and 1 or 0)
+
+-- Returns whether a live waiter stands before the caller that may not share the lock with it.
+local function is_behind_another()
+  for _, who in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
+    if who == owner then return false end
+    local seen, _, its_units, _, channel = waiter(who)
+    local may_share = units == '1' and its_units == '1'
+    if seen and not may_share and math.abs(now - seen) <= tonumber(life) and may_have_subscriber(channel) then
+      return true
+    end
+  end
+  return false
+end
+
+-- Returns for how many ms the caller has to wait, and for whom. Returns nil if it may have the lock.
+local function must_wait()
+  if fits(units) then
+    if others == 0 or ARGV[11] == '1' then return nil end
+    local left, who
+    if used == 0 then
+      left, who = turn_of_another(owner, ARGV[6], units)
+      if not left then return nil end
+    end
+    if not is_behind_another() then return nil end
+    if left then return left, who end
+  end
   local first = redis.call('ZRANGEBYSCORE', lock, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-  return {0, first[2] - now, owner_in(string.match(first[1], ' (.*)$'))}
+  return first[2] - now, owner_in(string.match(first[1], ' (.*)$'))
+end
+
+if not is_holder then
+  local left, who = must_wait()
+  if left then
+    if ARGV[6] ~= '-' then join(owner, ARGV[7], units .. '/' .. ALL, ARGV[6]) end
+    return {0, left, who}
+  end
 end
 
 -- The reads and the record come first, and the lock comes last, as in quorum_acquire.lua.
-local ticket, has_record = redis.call('ZSCORE', queue, owner), redis.call('HGET', waiters, owner)
-local others = redis.call('ZCARD', queue) - (ticket and 1 or 0)
+local has_record = redis.call('HGET', waiters, owner)
 local first, last
 if units == '1' then
   first, last = fences_of_reader(KEYS[2], ARGV[4], ARGV[5])
@@ -49,6 +97,7 @@ else
 end
 if type(first) == 'table' then return first end
 if ticket or has_record then leave(owner) end
+if waiting > 0 then end_turn() end
 hold(owner, units, lease)
 close()
 return {first, last, others > 0 and 1 or 0}

@@ -1,5 +1,5 @@
--- Releases a reader-writer lock on one node of a quorum, and wakes the first live waiters. value.lua, queue.lua,
--- share.lua and quorum_share.lua come before.
+-- Releases a reader-writer lock on one node of a quorum, and wakes the first live waiters. If the lock is free then, it is
+-- the first waiter's turn. value.lua, queue.lua, share.lua, quorum_turn.lua and quorum_share.lua come before.
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
 -- ARGV  1 to 7 as in quorum_release_plain.lua (a reader has no fences to give back)
@@ -30,7 +30,10 @@ local function update_queue()
   if is_withdrawal then leave(owner) end
   -- If the units were free before, this owner may be the only one that was woken. The head of the queue now asks in its
   -- place.
-  return wake_first()
+  local is_woken = wake_first()
+  -- The turn may have been this owner's.
+  if is_withdrawal and not is_woken then end_turn() end
+  return is_woken
 end
 
 local ok, is_woken, failure = ignore_wrong_type(update_queue)

@@ -19,7 +19,7 @@ use crate::clock::{Clock, SystemClock, Time};
 use crate::core::lease::valid_until;
 use crate::core::quorum::{Chosen, Reserved, ReservedByName, Verdict, Vote, choose, verdict};
 use crate::error::Failure;
-use crate::message::{Ask, Reply};
+use crate::message::{Ask, LockKind, Reply};
 use crate::script::quorum::{self as node_request, Lock, NodeGiveBack};
 use crate::store::quorum::Shared;
 use crate::store::quorum::line::Line;
@@ -58,7 +58,10 @@ impl Shared {
     ) -> Result<Reply, Failure> {
         let sent = SystemClock.now();
         let mut ballot = Ballot::new(self, lock, ask);
-        let request = node_request::acquire(lock, ask, clock_us(), &self.script_settings);
+        let was_writer =
+            lock.kind == LockKind::Read && former.is_some_and(|former| former.units() != ask.units);
+        let request =
+            node_request::acquire(lock, ask, was_writer, clock_us(), &self.script_settings);
         let request = request.get_packed_command();
         ballot.round(lines, &request, former, until);
         let mut result = verdict(&ballot.votes);

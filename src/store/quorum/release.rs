@@ -105,6 +105,11 @@ impl<'a> Ending<'a> {
 }
 
 impl Ending<'_> {
+    /// Returns how many units the owner has.
+    pub(super) fn units(&self) -> u32 {
+        self.units
+    }
+
     /// Returns the owner, to be released in the background at a node that may have it until then.
     fn leftover(&self, until: Time) -> Leftover {
         Leftover {

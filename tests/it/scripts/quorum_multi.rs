@@ -15,10 +15,16 @@ const QUORUM_MULTI_ACQUIRE: &str = script!(
     "record.lua",
     "value.lua",
     "queue.lua",
+    "quorum_turn.lua",
     "quorum_fence.lua",
     "quorum_multi_acquire.lua"
 );
-const QUORUM_MULTI_RELEASE: &str = script!("value.lua", "queue.lua", "quorum_multi_release.lua");
+const QUORUM_MULTI_RELEASE: &str = script!(
+    "value.lua",
+    "queue.lua",
+    "quorum_turn.lua",
+    "quorum_multi_release.lua"
+);
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 /// The names of each owner, as indexes of `NAMES`. An owner of one name acts as a mutex.
@@ -220,7 +226,10 @@ fn a_release_frees_all_names_and_wakes_a_waiter_of_each() {
         // A copy of the release wakes no waiter.
         assert_eq!(release(redis, ABC), Value::Int(0));
         assert_eq!(listener.messages(redis), []);
-        // A waiter gives up after it was woken.
+        // The turns pass. A waiter gives up after it was woken.
+        for name in NAMES {
+            redis.end_turn(name);
+        }
         acquire(redis, A, false);
         acquire(redis, B, true);
         acquire(redis, AB, true);

@@ -16,6 +16,7 @@ const QUORUM_FORCE_RELEASE: &str = script!(
     "value.lua",
     "queue.lua",
     "share.lua",
+    "quorum_turn.lua",
     "quorum_share.lua",
     "quorum_force_release.lua"
 );

@@ -1,13 +1,14 @@
 //! A reader-writer lock on one node of a quorum.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use redis::{RedisResult, Value};
 
 use super::fences::{Fences, LEEWAY, MEMORY, Unused, granted, held, raise, records};
 use super::quorum_owners::force_release;
 use super::{CLAIM, LEASE, LIFE, Listener, Redis, channel, connect, hint, once, once_heard, owner};
-use crate::support::{Server, companions_of};
+use crate::support::{PATIENCE, Server, companions_of};
 
 mod faults;
 mod model;
@@ -17,6 +18,7 @@ const QUORUM_SHARE_ACQUIRE: &str = script!(
     "value.lua",
     "queue.lua",
     "share.lua",
+    "quorum_turn.lua",
     "quorum_fence.lua",
     "quorum_share_acquire.lua"
 );
@@ -24,6 +26,7 @@ const QUORUM_SHARE_RELEASE: &str = script!(
     "value.lua",
     "queue.lua",
     "share.lua",
+    "quorum_turn.lua",
     "quorum_share.lua",
     "quorum_share_release.lua"
 );
@@ -99,10 +102,22 @@ fn send_acquire(
     clock: u64,
     channel: &str,
 ) -> RedisResult<Value> {
+    send_acquire_after(redis, who, lease, clock, channel, "0")
+}
+
+/// Does the same. `was_writer` is '1' if a writer has just become this reader.
+fn send_acquire_after(
+    redis: &mut Redis,
+    who: usize,
+    lease: &str,
+    clock: u64,
+    channel: &str,
+    was_writer: &str,
+) -> RedisResult<Value> {
     let (me, count, clock) = (owner(who), COUNTS[who].to_string(), clock.to_string());
     let (memory, life, units) = (MEMORY.to_string(), LIFE.to_string(), UNITS[who].to_string());
     let args = [
-        &*me, lease, &count, &memory, &clock, channel, CLAIM, &life, "1", &units,
+        &*me, lease, &count, &memory, &clock, channel, CLAIM, &life, "1", &units, was_writer,
     ];
     redis.try_eval(QUORUM_SHARE_ACQUIRE, &[NAME], &args)
 }
@@ -236,6 +251,7 @@ fn an_expired_lease_excludes_no_owner() {
             assert_eq!(release(redis, holder), Value::Int(0));
             assert!(!redis.exists(NAME));
             assert_eq!(listener.messages(redis), [hint(caller)]);
+            redis.end_turn(NAME);
             acquire_free(redis, holder);
             lapse(redis, holder);
             acquire_free(redis, caller);
@@ -278,7 +294,8 @@ fn a_release_wakes_the_first_live_waiters_and_gives_them_nothing() {
         assert_eq!(release(redis, first), Value::Int(0));
         assert_eq!(listener.messages(redis), []);
 
-        // Two readers get the lock. The writer is woken after the second release, because it needs all units.
+        // The turn passes, and two readers get the lock. The writer is woken after the second release, because it needs all units.
+        redis.end_turn(NAME);
         acquire_free(redis, a);
         let (_, others) = granted(&acquire(redis, b, true)).expect("its units are free");
         assert!(others);
@@ -294,9 +311,97 @@ fn a_release_wakes_the_first_live_waiters_and_gives_them_nothing() {
         acquire_free(redis, a);
         assert_eq!(release(redis, a), Value::Int(3));
         assert_eq!(listener.messages(redis), [hint(c), hint(d)]);
-        // A writer that does not wait gets the free lock.
+        // After the turn, a writer that does not wait gets the free lock.
+        redis.end_turn(NAME);
         let reply = acquire(redis, first, false);
         assert!(matches!(granted(&reply), Some((_, true))));
+    });
+}
+
+#[test]
+fn a_new_reader_waits_behind_a_live_writer() {
+    let ([a, b, c, d], [writer, ..]) = (READERS, WRITERS);
+    once_heard(|redis, listener| {
+        // A reader that waits keeps no reader out.
+        acquire_free(redis, WRITERS[1]);
+        acquire(redis, b, true);
+        release(redis, WRITERS[1]);
+        acquire_free(redis, a);
+        acquire(redis, writer, true);
+        for waits in [false, true] {
+            assert_eq!(held(&acquire(redis, c, waits)).1, owner(a));
+        }
+        // The reader before the writer goes in.
+        granted(&acquire(redis, b, true)).expect("no writer is before it");
+        // A writer that is dead keeps no reader out, until it asks again.
+        redis.age(NAME, &owner(writer), LIFE * 2);
+        granted(&acquire(redis, c, true)).expect("the writer is dead");
+        acquire(redis, writer, true);
+        assert_eq!(held(&acquire(redis, d, true)).1, owner(a));
+        listener.messages(redis);
+        for (reader, released) in [(a, 1), (b, 1), (c, 3)] {
+            assert_eq!(release(redis, reader), Value::Int(released));
+        }
+        assert_eq!(listener.messages(redis), [hint(writer)]);
+        assert_eq!(redis.turn(NAME).expect("its turn").1, owner(writer));
+        granted(&acquire(redis, writer, true)).expect("it is free");
+        assert_eq!(redis.turn(NAME), None);
+    });
+}
+
+/// Its process is gone: its channel has no subscriber.
+#[test]
+fn a_writer_that_is_not_reached_keeps_no_reader_out() {
+    let ([a, b, ..], [writer, ..]) = (READERS, WRITERS);
+    once(|redis| {
+        acquire_free(redis, a);
+        acquire(redis, writer, true);
+        acquire_free(redis, b);
+    });
+}
+
+/// A process that was outvoted asks under a new owner. Its readers do not use the turn of its writer.
+#[test]
+fn a_writer_has_the_turn_of_its_processs_former_writer() {
+    let ([reader, ..], [holder, former, next]) = (READERS, WRITERS);
+    once_heard(|redis, _| {
+        let process = channel(former);
+        let ask = |redis: &mut Redis, who| {
+            let clock = redis.now_us();
+            let reply = send_acquire(redis, who, LEASE, clock, &process);
+            granted(&reply.expect("Redis replies")).is_some()
+        };
+        let begun = Instant::now();
+        loop {
+            acquire_free(redis, holder);
+            assert!(!ask(redis, former));
+            release(redis, holder);
+            let is_refused = !ask(redis, reader);
+            if is_refused {
+                break;
+            }
+            // The machine was so slow that the turn was over.
+            assert!(begun.elapsed() < PATIENCE, "there is no turn");
+            let () = redis.ask(&["FLUSHALL"]);
+        }
+        assert!(ask(redis, next), "it is its turn, or nobody's");
+    });
+}
+
+#[test]
+fn a_writer_that_becomes_a_reader_passes_the_writers_that_wait() {
+    let ([reader, other, ..], [writer, next, _]) = (READERS, WRITERS);
+    once_heard(|redis, _| {
+        acquire_free(redis, writer);
+        acquire(redis, next, true);
+        assert_eq!(release(redis, writer), Value::Int(3));
+        let clock = redis.now_us();
+        let reply = send_acquire_after(redis, reader, LEASE, clock, "-", "1");
+        let (_, others) = granted(&reply.expect("Redis replies")).expect("it comes first");
+        assert!(others);
+        for who in [next, other] {
+            assert_eq!(held(&acquire(redis, who, true)).1, owner(reader));
+        }
     });
 }
 

@@ -10,6 +10,7 @@ use redis::Value;
 use super::{NAMES, Request, SETS, granted};
 use crate::scripts::fences::{Fences, MEMORY, ROUNDING, check_raised, held, more, raised, skew};
 use crate::scripts::quorum_owners::broken;
+use crate::scripts::turns::{LONGEST, Turn};
 use crate::scripts::{Check, LEASE, LIFE, Listener, Redis, hint, owner, run_heard};
 use crate::support::companions_of;
 
@@ -28,6 +29,8 @@ enum Step {
     Die(usize),
     /// The key of a name expires.
     RunOut(usize),
+    /// The time of a turn at a name passes.
+    EndTurn(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -42,6 +45,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => any::<Index>().prop_map(Step::Repeat),
         1 => who().prop_map(Step::Die),
         2 => name().prop_map(Step::RunOut),
+        1 => name().prop_map(Step::EndTurn),
     ]
 }
 
@@ -54,6 +58,8 @@ struct Name {
     record: u64,
     /// The waiters in order, and whether they are dead.
     queue: Vec<(usize, bool)>,
+    /// The waiter whose turn it is, unless its time is over.
+    turn: Option<Turn>,
     /// The largest fence that was answered.
     floor: u64,
 }
@@ -66,8 +72,8 @@ impl Name {
     }
 
     /// Frees the name if `who` holds it. Takes that owner out of the queue. If the name is free now and the owner held
-    /// it or waited for it, returns the message that wakes the first live waiter.
-    fn give_up(&mut self, who: usize) -> Option<(String, String)> {
+    /// it or waited for it, it is the first live waiter's turn. Returns the message that wakes that waiter.
+    fn give_up(&mut self, who: usize, time: &RangeInclusive<u64>) -> Option<(String, String)> {
         let is_holder = self.holder == Some(who);
         if is_holder {
             (self.holder, self.is_marked) = (None, false);
@@ -79,7 +85,19 @@ impl Name {
         // The script drops the dead waiters before the first live one.
         let dead = self.queue.iter().take_while(|(_, is_dead)| *is_dead);
         self.queue.drain(..dead.count());
-        self.queue.first().map(|(who, _)| hint(*who))
+        let Some(&(first, _)) = self.queue.first() else {
+            self.turn = None;
+            return None;
+        };
+        Turn::begin(&mut self.turn, first, time);
+        Some(hint(first))
+    }
+
+    /// Returns the waiter whose turn it is, if the name is free.
+    fn turn_of(&self, time: &RangeInclusive<u64>) -> Option<usize> {
+        let turn = self.turn.as_ref()?;
+        let is_there = self.holder.is_none() && !self.queue.is_empty();
+        (is_there && turn.lasts(time) == Some(true)).then_some(turn.who)
     }
 }
 
@@ -118,7 +136,7 @@ impl Model {
             Step::Break(who, name) => Request::Break { who, name },
             Step::Repeat(_) if self.sent.is_empty() => return None,
             Step::Repeat(ref index) => index.get(&self.sent).clone(),
-            Step::Die(_) | Step::RunOut(_) => return None,
+            Step::Die(_) | Step::RunOut(_) | Step::EndTurn(_) => return None,
         })
     }
 
@@ -127,12 +145,16 @@ impl Model {
         self.messages.clear();
         match *request {
             Request::Acquire { who, waits, clock } => {
+                // If it is the turn of a set at one name, the turns of others at its other names do not matter.
+                let is_own_turn = |name: &usize| self.names[*name].turn_of(time) == Some(who);
+                let has_turn = SETS[who].iter().any(is_own_turn);
                 let is_held = |name: &&usize| {
-                    let holder = self.names[**name].holder;
-                    holder.is_some_and(|holder| holder != who)
+                    let name = &self.names[**name];
+                    let other = name.turn_of(time).filter(|_| !has_turn);
+                    name.holder.or(other).is_some_and(|other| other != who)
                 };
                 match SETS[who].iter().find(is_held) {
-                    Some(first_held) => self.refused(who, waits, *first_held, reply),
+                    Some(first_held) => self.refused(who, waits, *first_held, reply, time),
                     None => self.is_granted(who, clock, reply, time),
                 }
             }
@@ -158,7 +180,7 @@ impl Model {
                 for name in SETS[who] {
                     let name = &mut self.names[*name];
                     let is_holder = name.holder == Some(who);
-                    self.messages.extend(name.give_up(who));
+                    self.messages.extend(name.give_up(who, time));
                     is_woken |= is_holder && !name.queue.is_empty();
                 }
                 let wanted = if held == 1 && is_woken { 3 } else { held };
@@ -170,7 +192,7 @@ impl Model {
                 let name = &mut self.names[name];
                 let is_broken = name.holder == Some(who);
                 if is_broken {
-                    self.messages.extend(name.give_up(who));
+                    self.messages.extend(name.give_up(who, time));
                     self.messages.push(broken(who));
                     self.granted.remove(&who);
                 }
@@ -204,6 +226,9 @@ impl Model {
         let mut wanted = false;
         for (name, first) in SETS[who].iter().zip(&fences) {
             let name = &mut self.names[*name];
+            if !name.queue.is_empty() {
+                name.turn = None;
+            }
             name.leave(who);
             if name.holder.is_none() {
                 (name.holder, name.is_marked) = (Some(who), !name.queue.is_empty());
@@ -229,11 +254,19 @@ impl Model {
         Ok(())
     }
 
-    /// Applies the reply that another owner holds a name. The owner gives all names up, and waits for that one.
-    fn refused(&mut self, who: usize, waits: bool, first_held: usize, reply: &Value) -> Check {
+    /// Applies the reply that another owner holds a name, or has its turn there. The owner gives all names up, and waits
+    /// for that one.
+    fn refused(
+        &mut self,
+        who: usize,
+        waits: bool,
+        first_held: usize,
+        reply: &Value,
+        time: &RangeInclusive<u64>,
+    ) -> Check {
         for name in SETS[who] {
             if *name != first_held {
-                self.messages.extend(self.names[*name].give_up(who));
+                self.messages.extend(self.names[*name].give_up(who, time));
             }
         }
         let name = &mut self.names[first_held];
@@ -242,20 +275,29 @@ impl Model {
                 Some((_, is_dead)) => *is_dead = false,
                 None => name.queue.push((who, false)),
             }
-            name.is_marked = true;
+            name.is_marked = name.holder.is_some();
         }
         let (ttl, holder) = held(reply);
-        let lease: i64 = LEASE.parse().expect("a number");
-        prop_assert!((1..=lease).contains(&ttl), "{}", ttl);
-        prop_assert_eq!(Some(holder), name.holder.map(owner));
+        let (longest, named) = match (name.holder, &name.turn) {
+            (None, Some(turn)) => (LONGEST.cast_signed(), Some(turn.who)),
+            (holder, _) => (LEASE.parse().expect("a number"), holder),
+        };
+        prop_assert!((1..=longest).contains(&ttl), "{}", ttl);
+        prop_assert_eq!(Some(holder), named.map(owner));
         // An owner that lost one name may hold others until it asks again.
         self.granted.remove(&who);
         Ok(())
     }
 
     /// Compares the keys of all names with the model.
-    fn agrees(&self, redis: &mut Redis) -> Check {
-        for (name, model) in NAMES.into_iter().zip(&self.names) {
+    fn agrees(&mut self, redis: &mut Redis) -> Check {
+        for (name, model) in NAMES.into_iter().zip(&mut self.names) {
+            prop_assert!(
+                Turn::agrees(&mut model.turn, redis, name),
+                "{}: the turn is not {:?}",
+                name,
+                model.turn
+            );
             let value: Option<String> = redis.ask(&["GET", name]);
             let mark = if model.is_marked { "!" } else { "" };
             prop_assert_eq!(value, model.holder.map(|who| owner(who) + mark));
@@ -288,7 +330,13 @@ fn history(redis: &mut Redis, listener: &mut Listener, steps: &[Step]) -> Check 
         let before = redis.now_us();
         if let Some(request) = model.request(step, before) {
             let reply = request.must_send(redis);
-            model.answered(&request, &reply, &(before..=redis.now_us()))?;
+            let time = before..=redis.now_us();
+            let mut turns = model.names.iter().filter_map(|name| name.turn.as_ref());
+            if turns.any(|turn| turn.lasts(&time).is_none()) {
+                // A turn may have ended before or after the request: the rest of this history proves nothing.
+                return Ok(());
+            }
+            model.answered(&request, &reply, &time)?;
             prop_assert_eq!(listener.messages(redis), &model.messages[..]);
             model.sent.push(request);
         }
@@ -300,6 +348,9 @@ fn history(redis: &mut Redis, listener: &mut Listener, steps: &[Step]) -> Check 
                         *is_dead = true;
                     }
                 }
+            }
+            Step::EndTurn(name) => {
+                Turn::pass(&mut model.names[name].turn, redis, NAMES[name]);
             }
             Step::RunOut(name) => {
                 let () = redis.ask(&["DEL", NAMES[name]]);

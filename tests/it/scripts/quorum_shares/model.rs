@@ -12,6 +12,7 @@ use crate::scripts::fences::{
     Fences, MEMORY, ROUNDING, Unused, Used, check_raised, granted, held, more, raised, skew, used,
 };
 use crate::scripts::quorum_owners::broken;
+use crate::scripts::turns::{LONGEST, Turn};
 use crate::scripts::{Check, LEASE, LIFE, Listener, Redis, hint, owner, run_heard};
 use crate::support::companions_of;
 
@@ -33,6 +34,8 @@ enum Step {
     Lapse(usize),
     /// The key of the lock is deleted.
     Delete,
+    /// The time of a turn passes.
+    EndTurn,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -48,6 +51,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => who().prop_map(Step::Die),
         2 => who().prop_map(Step::Lapse),
         1 => Just(Step::Delete),
+        1 => Just(Step::EndTurn),
     ]
 }
 
@@ -60,6 +64,8 @@ struct Model {
     record: u64,
     /// The waiters in order, and whether they are dead.
     queue: Vec<(usize, bool)>,
+    /// The waiter whose turn it is, unless its time is over.
+    turn: Option<Turn>,
     /// The messages of the last request.
     messages: Vec<(String, String)>,
 
@@ -103,7 +109,7 @@ impl Model {
             Step::Break(who) => Request::Break { who },
             Step::Repeat(_) if self.sent.is_empty() => return None,
             Step::Repeat(index) => *index.get(&self.sent),
-            Step::Die(_) | Step::Lapse(_) | Step::Delete => return None,
+            Step::Die(_) | Step::Lapse(_) | Step::Delete | Step::EndTurn => return None,
         })
     }
 
@@ -114,6 +120,21 @@ impl Model {
         } else {
             !self.holders.keys().any(|holder| is_writer(*holder))
         }
+    }
+
+    /// Returns whether a live waiter stands before this owner that may not share the lock with it.
+    fn is_behind_another(&self, who: usize) -> bool {
+        let before = self.queue.iter().take_while(|(it, _)| *it != who);
+        let mut live = before.filter(|(_, is_dead)| !is_dead);
+        live.any(|(it, _)| is_writer(who) || is_writer(*it))
+    }
+
+    /// Returns whether this owner has to wait although its units are free: for the readers that hold the lock, or for the
+    /// turn of another waiter.
+    fn must_wait(&self, who: usize, time: &RangeInclusive<u64>) -> bool {
+        let lasts = |turn: &Turn| turn.who != who && turn.lasts(time) == Some(true);
+        let is_turn_of_another = self.turn.as_ref().is_some_and(lasts);
+        (!self.holders.is_empty() || is_turn_of_another) && self.is_behind_another(who)
     }
 
     /// Drops the leases whose time is over. Returns whether there were any.
@@ -127,9 +148,9 @@ impl Model {
         self.queue.retain(|(it, _)| *it != who);
     }
 
-    /// Wakes the first live waiters: a writer if all units are free, or all readers before the next writer. Returns
-    /// whether there were any.
-    fn wake(&mut self) -> bool {
+    /// Wakes the first live waiters: a writer if all units are free, or all readers before the next writer. If nobody
+    /// holds the lock, it is the first one's turn. Returns whether there were any.
+    fn wake(&mut self, time: &RangeInclusive<u64>) -> bool {
         while let Some(&(who, is_dead)) = self.queue.get(self.messages.len()) {
             if is_dead {
                 self.queue.remove(self.messages.len());
@@ -140,6 +161,9 @@ impl Model {
                 break;
             }
             self.messages.push(hint(who));
+            if is_first && self.holders.is_empty() {
+                Turn::begin(&mut self.turn, who, time);
+            }
             if is_writer(who) {
                 break;
             }
@@ -153,13 +177,17 @@ impl Model {
         match *request {
             Request::Acquire { who, waits, clock } => {
                 self.prune();
-                if !self.holders.contains_key(&who) && !self.fits(who) {
+                let is_holder = self.holders.contains_key(&who);
+                if !is_holder && (!self.fits(who) || self.must_wait(who, time)) {
                     return self.refused(who, waits, reply);
                 }
                 let Some((fences, others)) = granted(reply) else {
                     return Err(TestCaseError::fail(format!("{who} has free units")));
                 };
                 self.holders.insert(who, false);
+                if !self.queue.is_empty() {
+                    self.turn = None;
+                }
                 self.leave(who);
                 prop_assert_eq!(others, !self.queue.is_empty());
                 self.is_granted(who, fences, clock, time)?;
@@ -190,7 +218,10 @@ impl Model {
                 if withdraws {
                     self.leave(who);
                 }
-                let is_woken = (released || has_expired || withdraws) && self.wake();
+                let is_woken = (released || has_expired || withdraws) && self.wake(time);
+                if withdraws && !is_woken {
+                    self.turn = None;
+                }
                 let wanted = match (released, is_woken) {
                     (false, _) => 0,
                     (true, false) => 1,
@@ -205,7 +236,7 @@ impl Model {
                 self.prune();
                 let is_broken = self.holders.remove(&who).is_some();
                 if is_broken {
-                    self.wake();
+                    self.wake(time);
                     self.messages.push(broken(who));
                     self.granted.remove(&who);
                 }
@@ -248,16 +279,19 @@ impl Model {
         Ok(())
     }
 
-    /// Applies the reply that other owners hold the lock.
+    /// Applies the reply that other owners hold the lock, or that it is the turn of another.
     fn refused(&mut self, who: usize, waits: bool, reply: &Value) -> Check {
         let (ttl, holder) = held(reply);
-        let lease: i64 = LEASE.parse().expect("a number");
-        prop_assert!((1..=lease).contains(&ttl), "{}", ttl);
-        prop_assert!(
-            self.holders.keys().any(|who| owner(*who) == holder),
-            "{} does not hold it",
-            holder
-        );
+        let mut longest: i64 = LEASE.parse().expect("a number");
+        let mut names = self.holders.keys();
+        let mut is_named = names.any(|who| owner(*who) == holder);
+        if self.holders.is_empty() {
+            longest = LONGEST.cast_signed();
+            let turn = self.turn.as_ref();
+            is_named = turn.is_some_and(|turn| owner(turn.who) == holder);
+        }
+        prop_assert!((1..=longest).contains(&ttl), "{}", ttl);
+        prop_assert!(is_named, "{} does not hold it", holder);
         if waits {
             match self.queue.iter_mut().find(|(it, _)| *it == who) {
                 Some((_, is_dead)) => *is_dead = false,
@@ -279,7 +313,12 @@ impl Model {
     }
 
     /// Compares the keys of the lock with the model.
-    fn agrees(&self, redis: &mut Redis) -> Check {
+    fn agrees(&mut self, redis: &mut Redis) -> Check {
+        prop_assert!(
+            Turn::agrees(&mut self.turn, redis, NAME),
+            "the turn is not {:?}",
+            self.turn
+        );
         let mut leases: BTreeMap<String, i64> =
             redis.ask(&["ZRANGE", NAME, "0", "-1", "WITHSCORES"]);
         if !self.holders.is_empty() {
@@ -321,7 +360,16 @@ fn history(redis: &mut Redis, listener: &mut Listener, steps: &[Step]) -> Check 
         if let Some(request) = model.request(step, before) {
             let ends = leases(redis);
             let reply = request.must_send(redis);
-            model.answered(&request, &reply, &(before..=redis.now_us()))?;
+            let time = before..=redis.now_us();
+            if model
+                .turn
+                .as_ref()
+                .is_some_and(|turn| turn.lasts(&time).is_none())
+            {
+                // The turn may have ended before or after the request: the rest of this history proves nothing.
+                return Ok(());
+            }
+            model.answered(&request, &reply, &time)?;
             prop_assert_eq!(listener.messages(redis), &model.messages[..]);
             model.sent.push(request);
             for (lease, end) in leases(redis) {
@@ -342,6 +390,7 @@ fn history(redis: &mut Redis, listener: &mut Listener, steps: &[Step]) -> Check 
                     model.granted.remove(&who);
                 }
             }
+            Step::EndTurn => Turn::pass(&mut model.turn, redis, NAME),
             Step::Delete => {
                 let () = redis.ask(&["DEL", NAME]);
                 model.holders.clear();
