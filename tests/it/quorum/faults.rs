@@ -9,8 +9,8 @@ use leasehold::{Error, LeaseState, LockGuard, LockManager, LostCause};
 
 use super::{holders, locked_on_all, wait_until_executed, wait_until_waiting};
 use crate::support::{
-    Nodes, PATIENCE, SLACK, Server, Task, add, added, build, fence_of, is_unreachable, locking,
-    lost, ms, secs, task, wait_until,
+    File, Nodes, PATIENCE, SLACK, Server, Task, add, added, build, fence_of, is_unreachable,
+    locking, lost, ms, secs, task, wait_until,
 };
 
 /// Far longer than a test takes, so that no lease ends during the test.
@@ -424,6 +424,35 @@ fn three_killed_nodes_end_all_in_time() {
 #[test]
 fn three_stopped_nodes_end_all_in_time() {
     three_nodes_end_all_in_time(Way::Stopped);
+}
+
+/// The keys of a lock expire at three nodes before its lease is over. So another manager gets the lock, which the first
+/// one still believes to hold. The fence tells them apart.
+#[test]
+fn a_lock_that_expired_early_at_three_nodes_is_fenced_and_lost() {
+    let way = Way::ClockAhead;
+    let nodes = way.start();
+    let (one, other) = (nodes.manager(), nodes.manager());
+    // A renewal comes a few seconds after the clocks jump.
+    let guard = locked_on_all(&nodes, &one.mutex("n").lease(secs(9)));
+    let losses = guard.on_lost();
+    // Each node may have the file. The clock of this one does not jump.
+    let file = File::new(&nodes.servers()[0].raw(), "file");
+    assert!(file.write("first", Some(guard.fence())));
+    for node in &nodes.servers()[2..] {
+        way.fail(node);
+    }
+    let next = other.try_lock("n").expect("the nodes answer");
+    let next = next.expect("three nodes have forgotten the other guard");
+    assert!(next.fence() > guard.fence());
+    assert!(file.write("next", Some(next.fence())));
+    assert!(!file.write("late", Some(guard.fence())), "it is too old");
+    assert_eq!(file.read(), "next");
+    let loss = losses.recv_timeout(PATIENCE).expect("it is notified");
+    assert!(matches!(loss.cause, LostCause::Taken | LostCause::Removed));
+    assert_eq!(lost(guard.release()), loss);
+    next.check().expect("a majority has it");
+    next.release().expect("a majority had it");
 }
 
 /// Three votes are gone, although only a minority of the nodes can say so at the same time.
