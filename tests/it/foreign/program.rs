@@ -5,6 +5,13 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
+use crate::support::Raw;
+
+/// Returns the URLs of the servers for the command line of a client, separated by commas.
+pub(super) fn urls(redis: &Raw) -> String {
+    redis.url().replace(' ', ",")
+}
+
 /// A running client of one lock. The client ends when its standard input is closed.
 pub(super) struct Program {
     process: Child,

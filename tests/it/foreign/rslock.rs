@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use super::program::Program;
+use super::program::{Program, urls};
 use super::{Foreign, each};
 use crate::support::{Raw, built};
 
@@ -18,7 +18,7 @@ impl Foreign for Rslock {
             program.display()
         );
         Self(Program::start(
-            Command::new(program).args([redis.url(), name]),
+            Command::new(program).args([&*urls(redis), name]),
         ))
     }
 

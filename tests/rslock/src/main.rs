@@ -1,8 +1,8 @@
 //! A client of one lock that uses rslock, for the tests of leasehold. It reads one command a line, and replies to
 //! each with a line, `yes` or `no`.
 //!
-//! The arguments are the server's URL and the lock's name. The program ends when its standard input ends. The
-//! commands are `hello`, `acquire MS`, `extend MS` and `release`.
+//! The arguments are the URLs of the servers, separated by commas, and the lock's name. The program ends when its
+//! standard input ends. The commands are `hello`, `acquire MS`, `extend MS` and `release`.
 
 use std::env;
 use std::io;
@@ -16,17 +16,22 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 struct Client {
     runtime: Runtime,
     locks: LockManager,
+    /// The same for each server alone.
+    nodes: Vec<LockManager>,
     name: String,
     held: Option<Lock>,
 }
 
 impl Client {
-    fn new(url: String, name: String) -> Result<Self> {
-        let mut locks = LockManager::new(vec![url]);
+    fn new(urls: &str, name: String) -> Result<Self> {
+        let urls: Vec<_> = urls.split(',').collect();
+        let mut locks = LockManager::new(urls.clone());
         locks.set_retry(1, Duration::from_millis(1));
+        let nodes = urls.into_iter().map(|url| LockManager::new(vec![url]));
         Ok(Self {
             runtime: Builder::new_current_thread().enable_all().build()?,
             locks,
+            nodes: nodes.collect(),
             name,
             held: None,
         })
@@ -64,10 +69,11 @@ impl Client {
 
     fn release(&mut self) -> Result<bool> {
         let held = self.held.take().ok_or("it has acquired nothing")?;
-        // `release` does not say whether the lock was still held.
-        let was_held = self.runtime.block_on(self.locks.is_freed(&held)).is_ok();
+        // `release` does not say whether the lock was still held, and `is_freed` believes the first server that replies.
+        let holds = |node: &&LockManager| self.runtime.block_on(node.is_freed(&held)).is_ok();
+        let holding = self.nodes.iter().filter(holds).count();
         self.runtime.block_on(held.release());
-        Ok(was_held)
+        Ok(holding > self.nodes.len() / 2)
     }
 }
 
@@ -77,10 +83,10 @@ fn milliseconds(text: &str) -> Result<Duration> {
 
 fn main() -> Result<()> {
     let mut arguments = env::args().skip(1);
-    let (Some(url), Some(name)) = (arguments.next(), arguments.next()) else {
-        return Err("usage: leasehold-rslock URL NAME".into());
+    let (Some(urls), Some(name)) = (arguments.next(), arguments.next()) else {
+        return Err("usage: leasehold-rslock URL[,URL...] NAME".into());
     };
-    let mut client = Client::new(url, name)?;
+    let mut client = Client::new(&urls, name)?;
     for command in io::stdin().lines() {
         let done = client.answer(&command?)?;
         // This flushes each line, also to a pipe.
