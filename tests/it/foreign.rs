@@ -42,37 +42,78 @@ trait Foreign: Send + 'static {
     }
 }
 
-/// Calls `test!` with the name of each test.
+/// Calls `tests!` with the name of each test of one server.
 macro_rules! each {
-    ($test:ident) => {
-        $test!(ours_excludes_theirs);
-        $test!(theirs_excludes_ours);
-        $test!(theirs_is_not_touched_while_ours_waits);
-        $test!(theirs_that_expires_is_taken_over_and_cannot_come_back);
-        $test!(ours_that_expires_is_taken_over_and_cannot_come_back);
-        $test!(ours_that_was_stopped_past_its_lease_leaves_theirs_alone);
-        $test!(theirs_does_not_overtake_waiters_for_ours);
-        $test!(a_multi_lock_waits_for_theirs_and_then_keeps_it_out);
-        $test!(both_sides_together_lose_no_update);
+    ($tests:ident) => {
+        $tests! { on_one_server:
+            ours_excludes_theirs
+            theirs_excludes_ours
+            theirs_is_not_touched_while_ours_waits
+            theirs_that_expires_is_taken_over_and_cannot_come_back
+            ours_that_expires_is_taken_over_and_cannot_come_back
+            ours_that_was_stopped_past_its_lease_leaves_theirs_alone
+            theirs_does_not_overtake_waiters_for_ours
+            a_multi_lock_waits_for_theirs_and_then_keeps_it_out
+            both_sides_together_lose_no_update
+        }
     };
 }
 
 /// Does the same with the tests of clients that can lock without an expiry.
 macro_rules! each_without_expiry {
-    ($test:ident) => {
-        $test!(theirs_without_an_expiry_is_waited_for_and_given_none);
+    ($tests:ident) => {
+        $tests! { on_one_server:
+            theirs_without_an_expiry_is_waited_for_and_given_none
+        }
     };
 }
 
 use {each, each_without_expiry};
 
-/// Returns the value of the key. Some of these clients write bytes that are no text.
-fn value(redis: &Raw, name: &str) -> Option<Vec<u8>> {
-    redis.ask(&["GET", name])
+/// Runs a test on a server that other tests use too.
+fn on_one_server(test: fn(&Raw)) {
+    test(shared());
 }
 
-fn ours_excludes_theirs<F: Foreign>() {
-    let redis = shared();
+/// Returns the value of the key on each node. Some of these clients write bytes that are no text.
+fn values(redis: &Raw, name: &str) -> Vec<Option<Vec<u8>>> {
+    let nodes = redis.nodes();
+    nodes.iter().map(|node| node.ask(&["GET", name])).collect()
+}
+
+/// Returns the value of the key, or `None` if the nodes do not all have the same.
+fn value(redis: &Raw, name: &str) -> Option<Vec<u8>> {
+    let values = values(redis, name);
+    let is_same = values.iter().all(|value| *value == values[0]);
+    values[0].clone().filter(|_| is_same)
+}
+
+/// Checks that an owner of ours has a majority of the nodes. Its value has a mark if another owner is in the queue there,
+/// perhaps an earlier one of the same wait.
+#[track_caller]
+fn assert_holds(redis: &Raw, name: &str, owner: &str) {
+    let marked = format!("{owner}!");
+    let values = values(redis, name);
+    let is_ours = |value: &&Vec<u8>| [owner, &marked].map(str::as_bytes).contains(&&value[..]);
+    let votes = values.iter().flatten().filter(is_ours).count();
+    assert!(votes > values.len() / 2, "{values:?}");
+}
+
+/// Blocks until the client, which holds the lock, holds it on every node. Returns its value.
+fn held_everywhere(foreign: &mut impl Foreign, redis: &Raw, name: &str) -> Option<Vec<u8>> {
+    let mut found = None;
+    wait_until("each node has granted it", || {
+        found = value(redis, name);
+        if found.is_none() {
+            foreign.release();
+            foreign.acquire(LONG);
+        }
+        found.is_some()
+    });
+    found
+}
+
+fn ours_excludes_theirs<F: Foreign>(redis: &Raw) {
     let name = name("ours");
     let mut foreign = F::new(redis, &name);
     let guard = manager(redis.url()).lock(&name).expect("it is free");
@@ -98,12 +139,11 @@ fn ours_excludes_theirs<F: Foreign>() {
     assert!(foreign.release());
 }
 
-fn theirs_excludes_ours<F: Foreign>() {
-    let redis = shared();
+fn theirs_excludes_ours<F: Foreign>(redis: &Raw) {
     let name = name("theirs");
     let locks = manager(redis.url());
     let mut foreign = F::new(redis, &name);
-    assert!(foreign.try_acquire(Some(LONG)));
+    foreign.acquire(LONG);
     assert!(locks.try_lock(&name).expect("Redis replies").is_none());
     wait_in_vain(|| locks.try_lock_for(&name, ms(600)));
     assert!(foreign.release());
@@ -124,12 +164,11 @@ fn waiting(redis: &Raw, name: &str) -> Vec<Task<leasehold::Result<()>>> {
     waiters.into_iter().map(ending).collect()
 }
 
-fn theirs_is_not_touched_while_ours_waits<F: Foreign>() {
-    let redis = shared();
+fn theirs_is_not_touched_while_ours_waits<F: Foreign>(redis: &Raw) {
     let name = name("untouched");
     let mut foreign = F::new(redis, &name);
-    assert!(foreign.try_acquire(Some(LONG)));
-    let theirs = value(redis, &name);
+    foreign.acquire(LONG);
+    let theirs = held_everywhere(&mut foreign, redis, &name);
     let ends = waiting(redis, &name);
     for owner in redis.queue(&name) {
         redis.wait_until_polled(&name, &owner);
@@ -146,8 +185,7 @@ fn theirs_is_not_touched_while_ours_waits<F: Foreign>() {
     }
 }
 
-fn theirs_without_an_expiry_is_waited_for_and_given_none<F: Foreign>() {
-    let redis = shared();
+fn theirs_without_an_expiry_is_waited_for_and_given_none<F: Foreign>(redis: &Raw) {
     let name = name("no-expiry");
     let mut foreign = F::new(redis, &name);
     assert!(foreign.try_acquire(None));
@@ -165,33 +203,31 @@ fn theirs_without_an_expiry_is_waited_for_and_given_none<F: Foreign>() {
     }
 }
 
-fn theirs_that_expires_is_taken_over_and_cannot_come_back<F: Foreign>() {
-    let redis = shared();
+fn theirs_that_expires_is_taken_over_and_cannot_come_back<F: Foreign>(redis: &Raw) {
     let name = name("expires");
     let locks = manager(redis.url());
     let mut foreign = F::new(redis, &name);
     foreign.acquire(ms(400));
     let guard = locks.try_lock_for(&name, PATIENCE).expect("Redis replies");
     let guard = guard.expect("it becomes free");
-    assert_eq!(redis.get(&name).as_deref(), Some(guard.owner()));
+    assert_holds(redis, &name, guard.owner());
     // The other client still believes that it holds the lock.
     assert!(!foreign.extend(LONG));
     assert!(!foreign.release());
-    assert_eq!(redis.get(&name).as_deref(), Some(guard.owner()));
+    assert_holds(redis, &name, guard.owner());
     assert!(redis.ttl(&name) <= Some(secs(30)));
     guard.release().expect("it was held until now");
 }
 
-fn ours_that_expires_is_taken_over_and_cannot_come_back<F: Foreign>() {
-    let redis = shared();
+fn ours_that_expires_is_taken_over_and_cannot_come_back<F: Foreign>(redis: &Raw) {
     let name = name("lapses");
     let locks = manager(redis.url());
     let unrenewed = locks.mutex(&name).lease(secs(3)).renew(false);
     let guard = unrenewed.lock().expect("it is free");
     let mut foreign = F::new(redis, &name);
     foreign.acquire(LONG);
-    let theirs = value(redis, &name);
     assert_eq!(guard.state(), LeaseState::Lost, "two hold it");
+    let theirs = held_everywhere(&mut foreign, redis, &name);
     lost(guard.release());
     // The renewal thread cleans up in Redis. `close` returns `true` when that is done.
     assert!(locks.close(PATIENCE));
@@ -200,15 +236,14 @@ fn ours_that_expires_is_taken_over_and_cannot_come_back<F: Foreign>() {
     assert!(foreign.release());
 }
 
-fn ours_that_was_stopped_past_its_lease_leaves_theirs_alone<F: Foreign>() {
-    let redis = shared();
+fn ours_that_was_stopped_past_its_lease_leaves_theirs_alone<F: Foreign>(redis: &Raw) {
     let name = name("stopped");
     let mut holder = Child::start(redis.url(), "lease_ms=3000");
     holder.lock(&name);
     holder.pause();
     let mut foreign = F::new(redis, &name);
     foreign.acquire(LONG);
-    let theirs = value(redis, &name);
+    let theirs = held_everywhere(&mut foreign, redis, &name);
     // A renewal is overdue now, and the guard does not know of the loss.
     holder.resume();
     assert_eq!(holder.ask(format_args!("state {name}")), "Lost");
@@ -223,8 +258,8 @@ fn ours_that_was_stopped_past_its_lease_leaves_theirs_alone<F: Foreign>() {
 
 /// Starts a thread that tries to take the lock again and again. Returns the number of its tries so far, and a task
 /// that returns how often it got the lock.
-fn trying<F: Foreign>(name: &str, stop: &Arc<()>) -> (Arc<AtomicU32>, Task<u32>) {
-    let (mut foreign, stopped) = (F::new(shared(), name), Arc::downgrade(stop));
+fn trying<F: Foreign>(redis: &Raw, name: &str, stop: &Arc<()>) -> (Arc<AtomicU32>, Task<u32>) {
+    let (mut foreign, stopped) = (F::new(redis, name), Arc::downgrade(stop));
     let tries = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&tries);
     let end = task(move || {
@@ -241,9 +276,8 @@ fn trying<F: Foreign>(name: &str, stop: &Arc<()>) -> (Arc<AtomicU32>, Task<u32>)
     (tries, end)
 }
 
-fn theirs_does_not_overtake_waiters_for_ours<F: Foreign>() {
+fn theirs_does_not_overtake_waiters_for_ours<F: Foreign>(redis: &Raw) {
     const WAITERS: usize = 12;
-    let redis = shared();
     let name = name("gap");
     let mut holder = Kind::Mutex.of(&manager(redis.url()), &name).hold();
     let waiters: Vec<_> = (0..WAITERS)
@@ -254,7 +288,7 @@ fn theirs_does_not_overtake_waiters_for_ours<F: Foreign>() {
         })
         .collect();
     let stop = Arc::new(());
-    let (tries, end) = trying::<F>(&name, &stop);
+    let (tries, end) = trying::<F>(redis, &name, &stop);
     let next_tries = || {
         let before = tries.load(Ordering::Relaxed);
         wait_until("it tries", || tries.load(Ordering::Relaxed) > before + 1);
@@ -271,14 +305,13 @@ fn theirs_does_not_overtake_waiters_for_ours<F: Foreign>() {
     holder.release();
 }
 
-fn a_multi_lock_waits_for_theirs_and_then_keeps_it_out<F: Foreign>() {
-    let redis = shared();
+fn a_multi_lock_waits_for_theirs_and_then_keeps_it_out<F: Foreign>(redis: &Raw) {
     let names = [name("set-1"), name("set-2")];
     let locks = manager(redis.url());
     let mut theirs = names.each_ref().map(|name| F::new(redis, name));
     for which in 0..names.len() {
-        assert!(theirs[which].try_acquire(Some(LONG)));
-        let before = value(redis, &names[which]);
+        theirs[which].acquire(LONG);
+        let before = held_everywhere(&mut theirs[which], redis, &names[which]);
         assert!(
             locks
                 .multi(&names)
@@ -296,8 +329,9 @@ fn a_multi_lock_waits_for_theirs_and_then_keeps_it_out<F: Foreign>() {
             guard.release()
         });
         redis.wait_until_queued(&names[which], 1);
-        let owner = redis.queue(&names[which]).remove(0);
-        redis.wait_until_polled(&names[which], &owner);
+        for owner in redis.queue(&names[which]) {
+            redis.wait_until_polled(&names[which], &owner);
+        }
         assert_eq!(value(redis, &names[which]), before);
         assert!(theirs[which].release());
         has_it.recv_timeout(PATIENCE).expect("it has all of them");
@@ -309,7 +343,7 @@ fn a_multi_lock_waits_for_theirs_and_then_keeps_it_out<F: Foreign>() {
     }
 }
 
-/// The work of both sides under the lock: they read a number in Redis, and then write it.
+/// The work of both sides under the lock: they read a number on the shared server, and then write it.
 #[derive(Clone)]
 struct Sum {
     key: String,
@@ -324,7 +358,8 @@ impl Sum {
         }
     }
 
-    fn add(&self, redis: &Raw) {
+    fn add(&self) {
+        let redis = shared();
         let inside: u32 = redis.ask(&["INCR", &self.inside]);
         assert_eq!(inside, 1, "another client is inside");
         let value: Option<u32> = redis.ask(&["GET", &self.key]);
@@ -333,7 +368,8 @@ impl Sum {
         let () = redis.ask(&["DECR", &self.inside]);
     }
 
-    fn take(self, redis: &Raw) -> u32 {
+    fn take(self) -> u32 {
+        let redis = shared();
         let value = redis.ask(&["GET", &self.key]);
         let () = redis.ask(&["DEL", &self.key, &self.inside]);
         value
@@ -376,10 +412,9 @@ impl Turns {
 
 /// Both sides lock one name at the same time, until each side has had its turns. Meanwhile leases that nobody
 /// releases expire on both sides.
-fn both_sides_together_lose_no_update<F: Foreign>() {
+fn both_sides_together_lose_no_update<F: Foreign>(redis: &Raw) {
     const OURS: usize = 0;
     const THEIRS: usize = 1;
-    let redis = shared();
     let name = name("both");
     let sum = Sum::of(&name);
     let turns = Arc::new(Turns {
@@ -394,7 +429,7 @@ fn both_sides_together_lose_no_update<F: Foreign>() {
         tasks.push(task(move || {
             while turns.are_wanted() {
                 let guard = mutex.lock().expect("it becomes free");
-                sum.add(redis);
+                sum.add();
                 guard.release().expect("it was held until now");
                 turns.count(OURS);
             }
@@ -407,7 +442,7 @@ fn both_sides_together_lose_no_update<F: Foreign>() {
             while turns.are_wanted() {
                 // The lock lasts longer than a turn takes, but no longer than `PATIENCE`.
                 if foreign.try_acquire(Some(PATIENCE / 2)) {
-                    sum.add(redis);
+                    sum.add();
                     assert!(foreign.release(), "it was taken from it");
                     turns.count(THEIRS);
                 }
@@ -417,7 +452,7 @@ fn both_sides_together_lose_no_update<F: Foreign>() {
         }));
     }
     tasks.push(lapsing_of_ours(&managers[0], &name, &turns));
-    tasks.push(lapsing_of_theirs::<F>(&name, &turns));
+    tasks.push(lapsing_of_theirs::<F>(redis, &name, &turns));
     // A busy machine may need long for this many turns. The test only checks that both sides go on.
     for number in 1..=turns.least {
         wait_until("both sides have another turn", || {
@@ -425,7 +460,7 @@ fn both_sides_together_lose_no_update<F: Foreign>() {
         });
     }
     tasks.into_iter().for_each(Task::end);
-    assert_eq!(sum.take(redis), turns.taken().into_iter().sum::<u32>());
+    assert_eq!(sum.take(), turns.taken().into_iter().sum::<u32>());
 }
 
 /// Lets locks of ours expire, again and again.
@@ -445,8 +480,8 @@ fn lapsing_of_ours(locks: &LockManager, name: &str, turns: &Arc<Turns>) -> Task<
 }
 
 /// Lets locks of theirs expire, again and again.
-fn lapsing_of_theirs<F: Foreign>(name: &str, turns: &Arc<Turns>) -> Task<()> {
-    let mut foreign = F::new(shared(), name);
+fn lapsing_of_theirs<F: Foreign>(redis: &Raw, name: &str, turns: &Arc<Turns>) -> Task<()> {
+    let mut foreign = F::new(redis, name);
     let turns = Arc::clone(turns);
     task(move || {
         while turns.are_wanted() {

@@ -46,14 +46,16 @@ impl Foreign for Bare {
     }
 }
 
-macro_rules! test {
-    ($behaviour:ident) => {
-        #[test]
-        fn $behaviour() {
-            super::$behaviour::<Bare>();
-        }
+macro_rules! tests {
+    ($servers:ident: $($behaviour:ident)+) => {
+        $(
+            #[test]
+            fn $behaviour() {
+                super::$servers(super::$behaviour::<Bare>);
+            }
+        )+
     };
 }
 
-each!(test);
-each_without_expiry!(test);
+each!(tests);
+each_without_expiry!(tests);

@@ -47,15 +47,17 @@ impl Foreign for RedisPy {
     }
 }
 
-macro_rules! test {
-    ($behaviour:ident) => {
-        #[test]
-        #[ignore = "it needs a Python with redis-py: .ci/run makes one"]
-        fn $behaviour() {
-            super::$behaviour::<RedisPy>();
-        }
+macro_rules! tests {
+    ($servers:ident: $($behaviour:ident)+) => {
+        $(
+            #[test]
+            #[ignore = "it needs a Python with redis-py: .ci/run makes one"]
+            fn $behaviour() {
+                super::$servers(super::$behaviour::<RedisPy>);
+            }
+        )+
     };
 }
 
-each!(test);
-each_without_expiry!(test);
+each!(tests);
+each_without_expiry!(tests);

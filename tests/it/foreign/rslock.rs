@@ -36,14 +36,17 @@ impl Foreign for Rslock {
     }
 }
 
-macro_rules! test {
-    ($behaviour:ident) => {
-        #[test]
-        #[ignore = "it needs the program of tests/rslock: .ci/run builds it"]
-        fn $behaviour() {
-            super::$behaviour::<Rslock>();
-        }
+macro_rules! tests {
+    ($servers:ident: $($behaviour:ident)+) => {
+        $(
+            #[test]
+            #[ignore = "it needs the program of tests/rslock: .ci/run builds it"]
+            fn $behaviour() {
+                use crate::foreign;
+                foreign::$servers(foreign::$behaviour::<foreign::rslock::Rslock>);
+            }
+        )+
     };
 }
 
-each!(test);
+each!(tests);
