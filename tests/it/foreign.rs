@@ -2,6 +2,7 @@
 //! by polling. One set of tests is expanded for each client. Neither side ever breaks the other's lock.
 
 mod bare;
+mod node_redlock;
 mod program;
 mod redis_py;
 mod rslock;
