@@ -1,9 +1,13 @@
 //! Other clients of the same keys. They lock by `SET name value NX PX ttl`, release by compare-and-delete, and wait
 //! by polling. One set of tests is expanded for each client. Neither side ever breaks the other's lock.
+//!
+//! Two of the clients, node-redlock and rslock, can lock a majority of several servers. `quorum` has a second set of tests
+//! for them.
 
 mod bare;
 mod node_redlock;
 mod program;
+mod quorum;
 mod redis_py;
 mod rslock;
 
@@ -70,6 +74,13 @@ macro_rules! each_without_expiry {
 }
 
 use {each, each_without_expiry};
+
+use quorum::{
+    a_majority_excludes_the_other_side_and_a_minority_does_not, each_on_a_quorum,
+    losing_two_of_five_nodes, on_five_nodes, on_three_of_five_nodes,
+    ours_excludes_theirs_on_a_quorum, ours_keeps_its_lock_and_excludes_theirs,
+    theirs_keeps_its_lock_and_excludes_ours,
+};
 
 /// Runs a test on a server that other tests use too.
 fn on_one_server(test: fn(&Raw)) {

@@ -50,7 +50,7 @@ fn wait_until_executed(locks: &LockManager, node: &Raw, unused: &str) {
 
 /// Locks on every node. A busy machine may be late with the answer of a node, and then its vote does not count.
 #[track_caller]
-fn locked_on_all(nodes: &Nodes, mutex: &Mutex) -> LockGuard {
+pub(crate) fn locked_on_all(nodes: &Nodes, mutex: &Mutex) -> LockGuard {
     let mut guard = None;
     wait_until("each node grants it", || {
         let locked = mutex.lock().expect("it becomes free");

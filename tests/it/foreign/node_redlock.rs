@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::program::{Program, urls};
-use super::{Foreign, each};
+use super::{Foreign, each, each_on_a_quorum};
 use crate::support::Raw;
 
 /// Names a directory `node_modules` that has node-redlock.
@@ -53,3 +53,4 @@ macro_rules! tests {
 }
 
 each!(tests);
+each_on_a_quorum!(tests);

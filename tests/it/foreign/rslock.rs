@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::program::{Program, urls};
-use super::{Foreign, each};
+use super::{Foreign, each, each_on_a_quorum};
 use crate::support::{Raw, built};
 
 struct Rslock(Program);
@@ -50,3 +50,4 @@ macro_rules! tests {
 }
 
 each!(tests);
+each_on_a_quorum!(tests);
