@@ -31,10 +31,9 @@
 //! Backing off means to sleep, unless the failure ends the attempt (the table in `patience`). An answer to another
 //! request counts as a failure of unknown outcome.
 //!
-//! An owner for which a release or a withdrawal was sent never asks again. An owner with a request of unknown outcome
-//! is
-//! *uncertain* until a lease has passed since the request was sent: Redis may still execute the request. A thread
-//! that ends such an owner repeats the ending until then ([`super::release_task`]).
+//! An owner for which a release or a withdrawal was sent never asks again. An owner with a request of unknown outcome is
+//! *uncertain* until a lease has passed since the request was sent: Redis may still execute the request. A thread that
+//! ends such an owner repeats the ending until then ([`super::release_task`]).
 
 mod leaving;
 mod patience;

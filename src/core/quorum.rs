@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_held_only_by_who_can_have_a_majority() {
+    fn only_an_owner_that_may_have_a_majority_holds_the_lock() {
         // A node is free, does not vote, or is held by the owner of this letter for this number of ms.
         let vote = |said: &str| match said.split_at(1) {
             ("+", _) => Some(granted()),

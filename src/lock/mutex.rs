@@ -87,7 +87,8 @@ impl Mutex {
 
     /// Acquires the lock if it is free. Returns `None` if it is held.
     ///
-    /// Blocks for one request. No request is sent if another thread of this process holds the lock.
+    /// Blocks for one request; on a quorum, for a few rounds if the votes are split. No request is sent if another thread
+    /// of this process holds the lock.
     ///
     /// # Errors
     ///

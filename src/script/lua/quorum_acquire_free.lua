@@ -6,8 +6,8 @@
 --       6 channel: '-' if the caller does not queue, '' if it queues without a channel  7 pickup window ms (kept in the
 --       waiter's record only)  8 life of a waiter ms  9 '1' if PUBLISH counts all subscribers
 -- Reply {first fence, last fence, 1 if others wait, else 0}  this node grants
---       {0, ttl ms (PTTL), holder}     held (of another client's long value only the beginning), or free, but for so many
---                                      ms it is the turn of that waiter
+--       {0, ttl ms (PTTL), holder}     held (of another client's long value only the beginning)
+--       {0, ms, waiter}                free, but the turn of that waiter for another `ms`
 -- Idempotent because the owner is unique to the attempt: a repeat finds it as the holder, and grants again with higher
 -- fences. It never shortens the lease. A repeat that finds the mutex held finds the owner's place in the queue.
 --

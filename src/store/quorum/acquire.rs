@@ -5,7 +5,7 @@
 //! | 1 | Every node that is up and may vote is asked, with one reading of this process's clock. A take-over sends the release of the former owner in the same write. |
 //! | 2 | The answers are votes ([`verdict`]). |
 //! | 3, granted | The fences are chosen ([`choose`]). If a chosen node has reserved too few, it is asked to raise its record. If one refuses, go on as after a split. |
-//! | 4, granted | A node that has not answered is withdrawn from: a vote that comes later does not count. The votes of the others are kept. |
+//! | 4, granted | A node that has not answered is withdrawn from: a vote that comes later does not count. The votes of the others are kept. A node that answered "held" may have the owner in its queue until the release. |
 //! | 3, split | The owner that has the first node of those that answered keeps its votes for a moment, and asks the others again. All others withdraw, and ask again later. So one of them wins, and they do not hinder each other again and again. |
 //! | 3, held | The owner is withdrawn from the nodes that granted it. At the others it stays in the queue. If no node granted it, it may ask again. |
 //! | 3, too few | The owner is withdrawn everywhere. |

@@ -43,7 +43,7 @@ pub(super) struct Line {
     wanted: usize,
     /// The last request for whose answers the caller waits: its packed commands, and their number.
     request: (Vec<u8>, usize),
-    /// How long the last answer took that the caller waited for.
+    /// The time from the last request whose answer the caller waited for until it took that answer.
     took: Duration,
     used: Instant,
 }
@@ -81,7 +81,7 @@ impl Line {
         self.wanted > 0
     }
 
-    /// Returns how long the last answer took that a caller waited for.
+    /// Returns the time from the last request whose answer the caller waited for until it took that answer.
     pub(super) fn took(&self) -> Duration {
         self.took
     }

@@ -1,6 +1,7 @@
 //! A round that gives locks up.
 //!
-//! 1. The request goes to every node that is up: also to one that gave no vote, because it may still have the owner.
+//! 1. The request goes to every node that is up: also to one that gave no vote, because it may still have the owner, as
+//!    the holder or in its queue.
 //! 2. The round ends when the result is certain. The other answers are dropped when they come.
 //! 3. A node that was skipped, or did not answer, has the owner as a leftover: the background thread releases it there
 //!    later.
