@@ -228,6 +228,8 @@ fn run_heard<T: std::fmt::Debug>(
     let server = Server::start();
     let mut listener = Listener::new(&server);
     run_on(&server, cases, histories, |redis, history| {
+        // The last history may have ended before it read all messages.
+        listener.messages(redis);
         check(redis, &mut listener, history)
     });
 }
