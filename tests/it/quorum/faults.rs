@@ -90,11 +90,7 @@ fn locks_go_on(nodes: &Nodes, failing: &[usize], way: Way) {
     let fence = guard.fence();
     // While it is held, the nodes come back.
     each(Way::heal);
-    assert!(
-        other
-            .try_lock_for("n", ms(50))
-            .is_ok_and(|guard| guard.is_none())
-    );
+    assert!(other.try_lock("n").is_ok_and(|guard| guard.is_none()));
     guard.extend(LONG + secs(60)).expect("a majority has it");
     guard.release().expect("a majority had it");
     // The background thread releases what the nodes have missed.
