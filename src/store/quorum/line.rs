@@ -116,7 +116,8 @@ impl Line {
         }
         let node_timeout = self.shared.node_timeout;
         let left = until.saturating_duration_since(Instant::now());
-        let limit = left.clamp(SHORTEST_CONNECT, node_timeout);
+        // Half of the time is for the request itself.
+        let limit = (left / 2).clamp(SHORTEST_CONNECT, node_timeout);
         self.open(limit).inspect_err(|failure| {
             // A node that had less than its time may be well.
             if limit == node_timeout || !failure.timed_out {
