@@ -42,10 +42,12 @@ fn wait_until_waiting(nodes: &Nodes, name: &str) {
 /// Blocks until a node has executed what this thread has sent to it so far. `unused` is a name that nobody has locked.
 #[track_caller]
 fn wait_until_executed(locks: &LockManager, node: &Raw, unused: &str) {
-    // It goes to the node on the same connection.
-    let guard = locks.lock(unused).expect("a majority is there");
-    guard.release().expect("it is held");
-    wait_until("the node has granted it", || node.exists(&fence_of(unused)));
+    wait_until("the node has granted it", || {
+        // It goes to the node on the same connection.
+        let guard = locks.lock(unused).expect("a majority is there");
+        guard.release().expect("it is held");
+        node.exists(&fence_of(unused))
+    });
 }
 
 /// Locks on every node. A busy machine may be late with the answer of a node, and then its vote does not count.
