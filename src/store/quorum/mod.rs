@@ -312,8 +312,8 @@ impl Shared {
     /// Writes to each node the packed commands that `commands` returns, with their number, for a call that ends at `until`.
     /// With `votes` it leaves out the nodes that may not vote. Returns for each node the reason why it was not asked.
     ///
-    /// A closed line connects first. If several must, each does so on a thread of its own, so that the delays of nodes
-    /// that hang do not add up.
+    /// A closed line connects first. Several closed lines connect at the same time, each on its own thread. Otherwise the
+    /// time that a caller waits for nodes that hang would be a sum.
     fn ask_each<'p>(
         &self,
         lines: &mut [Line],

@@ -1,5 +1,6 @@
 //! Real Redis servers, each on its own port.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{BufRead, BufReader, Write};
@@ -332,12 +333,16 @@ fn url(port: u16) -> String {
     format!("redis://127.0.0.1:{port}/")
 }
 
-/// Returns a free port below the range of outgoing connections.
+/// Returns a free port below the range of outgoing connections. No test of this process gets it again: the server of
+/// another test would take the place of one that was killed.
 fn unused_port() -> u16 {
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     loop {
         let chance = RandomState::new().hash_one(0u8);
         let port = 10_000 + u16::try_from(chance % 22_000).expect("it is small");
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+        let is_free = TcpListener::bind(("127.0.0.1", port)).is_ok();
+        let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_free && given.insert(port) {
             return port;
         }
     }
