@@ -41,10 +41,15 @@ trait Foreign: Send + 'static {
 
     /// Blocks until this client has the lock.
     fn acquire(&mut self, ttl: Duration) {
-        wait_until("another client has its turn", || {
-            self.try_acquire(Some(ttl))
-        });
+        poll(self, ttl);
     }
+}
+
+/// Tries again and again until the client has the lock.
+fn poll(foreign: &mut (impl Foreign + ?Sized), ttl: Duration) {
+    wait_until("another client has its turn", || {
+        foreign.try_acquire(Some(ttl))
+    });
 }
 
 /// Calls `tests!` with the name of each test of one server.
@@ -75,6 +80,7 @@ macro_rules! each_without_expiry {
 
 use {each, each_without_expiry};
 
+use program::Program;
 use quorum::{
     a_majority_excludes_the_other_side_and_a_minority_does_not, each_on_a_quorum,
     losing_two_of_five_nodes, on_five_nodes, on_three_of_five_nodes,

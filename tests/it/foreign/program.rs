@@ -2,10 +2,21 @@
 
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, Write};
+use std::marker::PhantomData;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
+use super::{Foreign, poll};
 use crate::support::Raw;
+
+/// What differs between the clients.
+pub(super) trait Client: Send + 'static {
+    /// Whether it is told to wait for a lock by its own blocking call.
+    const BLOCKS: bool = false;
+
+    /// Returns the command that starts it for a lock with this name.
+    fn command(redis: &Raw, name: &str) -> Command;
+}
 
 /// Returns the URLs of the servers for the command line of a client, separated by commas.
 pub(super) fn urls(redis: &Raw) -> String {
@@ -13,15 +24,16 @@ pub(super) fn urls(redis: &Raw) -> String {
 }
 
 /// A running client of one lock. The client ends when its standard input is closed.
-pub(super) struct Program {
+pub(super) struct Program<C> {
     process: Child,
     commands: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
+    client: PhantomData<C>,
 }
 
-impl Program {
+impl<C> Program<C> {
     /// Starts the client and waits until it answers.
-    pub(super) fn start(command: &mut Command) -> Self {
+    fn start(command: &mut Command) -> Self {
         let mut process = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -33,13 +45,14 @@ impl Program {
             process,
             commands,
             answers,
+            client: PhantomData,
         };
         assert!(client.ask("hello"));
         client
     }
 
     /// Sends a command and returns the answer.
-    pub(super) fn ask(&mut self, command: impl Display) -> bool {
+    fn ask(&mut self, command: impl Display) -> bool {
         let commands = self.commands.as_mut().expect("it is open until the drop");
         writeln!(commands, "{command}").expect("the client listens");
         let mut answer = String::new();
@@ -52,7 +65,7 @@ impl Program {
     }
 
     /// Sends a command with a time to live, or without one, and returns the answer.
-    pub(super) fn ask_with(&mut self, command: &str, ttl: Option<Duration>) -> bool {
+    fn ask_with(&mut self, command: &str, ttl: Option<Duration>) -> bool {
         match ttl {
             Some(ttl) => self.ask(format!("{command} {}", ttl.as_millis())),
             None => self.ask(command),
@@ -60,7 +73,33 @@ impl Program {
     }
 }
 
-impl Drop for Program {
+impl<C: Client> Foreign for Program<C> {
+    fn new(redis: &Raw, name: &str) -> Self {
+        Self::start(&mut C::command(redis, name))
+    }
+
+    fn try_acquire(&mut self, ttl: Option<Duration>) -> bool {
+        self.ask_with("acquire", ttl)
+    }
+
+    fn extend(&mut self, ttl: Duration) -> bool {
+        self.ask_with("extend", Some(ttl))
+    }
+
+    fn release(&mut self) -> bool {
+        self.ask("release")
+    }
+
+    fn acquire(&mut self, ttl: Duration) {
+        if C::BLOCKS {
+            assert!(self.ask_with("wait", Some(ttl)));
+        } else {
+            poll(self, ttl);
+        }
+    }
+}
+
+impl<C> Drop for Program<C> {
     fn drop(&mut self) {
         self.commands.take();
         self.process.wait().ok();

@@ -1,38 +1,24 @@
 //! rslock, run by the program of the package `tests/rslock`. The values that it writes are random bytes, not text.
 
 use std::process::Command;
-use std::time::Duration;
 
-use super::program::{Program, urls};
-use super::{Foreign, each, each_on_a_quorum};
+use super::program::{Client, urls};
+use super::{each, each_on_a_quorum};
 use crate::support::{Raw, built};
 
-struct Rslock(Program);
+pub(super) struct Rslock;
 
-impl Foreign for Rslock {
-    fn new(redis: &Raw, name: &str) -> Self {
+impl Client for Rslock {
+    fn command(redis: &Raw, name: &str) -> Command {
         let program = built("leasehold-rslock");
         assert!(
             program.exists(),
             "there is no {}: run `cargo build --package leasehold-rslock`",
             program.display()
         );
-        Self(Program::start(
-            Command::new(program).args([&*urls(redis), name]),
-        ))
-    }
-
-    fn try_acquire(&mut self, ttl: Option<Duration>) -> bool {
-        let ttl = ttl.expect("its locks all have one");
-        self.0.ask_with("acquire", Some(ttl))
-    }
-
-    fn extend(&mut self, ttl: Duration) -> bool {
-        self.0.ask_with("extend", Some(ttl))
-    }
-
-    fn release(&mut self) -> bool {
-        self.0.ask("release")
+        let mut client = Command::new(program);
+        client.args([&*urls(redis), name]);
+        client
     }
 }
 
@@ -43,7 +29,7 @@ macro_rules! tests {
             #[ignore = "it needs the program of tests/rslock: .ci/run builds it"]
             fn $behaviour() {
                 use crate::foreign;
-                foreign::$servers(foreign::$behaviour::<foreign::rslock::Rslock>);
+                foreign::$servers(foreign::$behaviour::<foreign::Program<foreign::rslock::Rslock>>);
             }
         )+
     };
