@@ -74,12 +74,8 @@ for i = 1, #KEYS, 4 do
 end
 
 if not first_held then
-  local reply = {}
-  for i = 1, #KEYS, 4 do
-    local fence = next_fences(KEYS[i + 1], '1', ARGV[4])
-    if type(fence) == 'table' then return fence end
-    table.insert(reply, fence)
-  end
+  local fences = fences_of_all()
+  if fences.err then return fences end
   for i = 1, #KEYS, 4 do
     local lock = at(i)
     leave(owner)
@@ -90,8 +86,7 @@ if not first_held then
       return redis.error_reply('OOM no memory for the lock')
     end
   end
-  table.insert(reply, 0)
-  return reply
+  return fences
 end
 
 local ttl = gaps[first_held] and gaps[first_held][1] or redis.call('PTTL', KEYS[first_held])

@@ -9,19 +9,27 @@
 --
 -- Most often all names are free, and nobody waits. This part stands before the functions of the other files, because
 -- defining them takes longer than all that it does.
+
+-- Returns the fences of all names for the reply, or an error.
+local function fences_of_all()
+  local fences = {}
+  for i = 1, #KEYS, 4 do
+    local fence = next_fences(KEYS[i + 1], '1', ARGV[4])
+    if type(fence) == 'table' then return fence end
+    table.insert(fences, fence)
+  end
+  table.insert(fences, 0)
+  return fences
+end
+
 local are_free = true
 for i = 1, #KEYS, 4 do
   are_free = are_free and redis.call('EXISTS', KEYS[i], KEYS[i + 2], KEYS[i + 3]) == 0
 end
 if are_free then
-  local reply = {}
-  for i = 1, #KEYS, 4 do
-    local fence = next_fences(KEYS[i + 1], '1', ARGV[4])
-    if type(fence) == 'table' then return fence end
-    table.insert(reply, fence)
-  end
+  local fences = fences_of_all()
+  if fences.err then return fences end
   for i = 1, #KEYS, 4 do redis.call('SET', KEYS[i], ARGV[1], 'PX', ARGV[2]) end
-  table.insert(reply, 0)
-  return reply
+  return fences
 end
 
