@@ -24,7 +24,7 @@ use crate::script::quorum::{self as node_request, Lock, NodeGiveBack};
 use crate::store::quorum::Shared;
 use crate::store::quorum::line::Line;
 use crate::store::quorum::node::Leftover;
-use crate::store::quorum::release::Ending;
+use crate::store::quorum::release::{Ending, Heard};
 use crate::store::quorum::round::{Enough, gather};
 use crate::store::quorum::votes::{NodeVote, NodeVotes};
 use crate::sync::{Arc, thread};
@@ -63,8 +63,12 @@ impl Shared {
         let request =
             node_request::acquire(lock, ask, was_writer, clock_us(), &self.script_settings);
         let request = request.get_packed_command();
-        ballot.round(lines, &request, former, until);
+        let heard = ballot.round(lines, &request, former, until);
         let mut result = verdict(&ballot.votes);
+        // With too few answers the caller releases the former owner again.
+        if let Some(former) = former.filter(|_| result != Verdict::TooFew) {
+            self.forget(lines, former, |number| heard[number]);
+        }
         let mut pause = ASKS_ON_AFTER;
         for _ in 0..ASKS_ON {
             if result != Verdict::Split || !ballot.has_first() || Instant::now() + pause >= until {
@@ -74,9 +78,6 @@ impl Shared {
             pause += ASKS_ON_AFTER;
             ballot.round(lines, &request, None, until);
             result = verdict(&ballot.votes);
-        }
-        if let Some(former) = former.filter(|_| result != Verdict::TooFew) {
-            self.forget(former, &ballot.failures);
         }
         match result {
             Verdict::Granted => match ballot.settle_fences(lines, until) {
@@ -116,14 +117,15 @@ impl<'a> Ballot<'a> {
         }
     }
 
-    /// Does steps 1 and 2: asks each node that has not granted the lock.
+    /// Does steps 1 and 2: asks each node that has not granted the lock. Returns what each node has made of the release
+    /// of the former owner.
     fn round(
         &mut self,
         lines: &mut [Line],
         request: &[u8],
         former: Option<&Ending<'_>>,
         until: Instant,
-    ) {
+    ) -> Vec<Heard> {
         let shared = self.shared;
         let lock = self.lock;
         let packed = former.map(|former| {
@@ -144,7 +146,9 @@ impl<'a> Ballot<'a> {
         });
         for (number, failure) in failures.into_iter().enumerate() {
             if is_asked[number] {
-                self.votes[number] = None;
+                let before = self.votes[number].take();
+                // A node that answered "held" may have the owner in its queue.
+                self.is_open[number] |= before.is_some() && failure.is_some();
                 self.failures[number] = failure;
             }
         }
@@ -153,16 +157,25 @@ impl<'a> Ballot<'a> {
             .zip(&self.failures)
             .map(|(is_asked, failure)| *is_asked && failure.is_none())
             .collect();
-        let mut before_vote: Vec<_> = is_asked
+        let mut heard: Vec<_> = is_asked
             .iter()
-            .map(|is_asked| usize::from(*is_asked && former.is_some()))
+            .map(|is_asked| match (is_asked, former) {
+                (false, _) => Heard::Failure,
+                (true, None) => Heard::Answer,
+                (true, Some(_)) => Heard::Nothing { sent_after: 1 },
+            })
             .collect();
         let (votes, failures) = (&mut self.votes, &mut self.failures);
         let mut answered = vec![false; lines.len()];
         gather(lines, shared.within(until), &mut |number, answer| {
             match answer {
                 // The answer about the former owner comes first.
-                Ok(_) if before_vote[number] > 0 => before_vote[number] -= 1,
+                Ok(value) if matches!(heard[number], Heard::Nothing { .. }) => {
+                    heard[number] = match node_request::released(&value) {
+                        Some(_) => Heard::Answer,
+                        None => Heard::Failure,
+                    };
+                }
                 Ok(value) => {
                     answered[number] = true;
                     match node_request::vote(lock, &value) {
@@ -170,7 +183,12 @@ impl<'a> Ballot<'a> {
                         None => failures[number] = Some(shared.unexpected(number, value)),
                     }
                 }
-                Err(failure) => failures[number] = Some(failure),
+                Err(failure) => {
+                    if heard[number] != Heard::Answer {
+                        heard[number] = Heard::Failure;
+                    }
+                    failures[number] = Some(failure);
+                }
             }
             enough(shared.needed, votes, failures)
         });
@@ -179,6 +197,7 @@ impl<'a> Ballot<'a> {
                 self.is_open[number] = !answered[number];
             }
         }
+        heard
     }
 
     /// Returns whether this owner has the first node of those that answered.

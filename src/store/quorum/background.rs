@@ -105,8 +105,8 @@ impl Shared {
                 node_request::release(lock, (&leftover.owner, leftover.units), None, true)
                     .write_packed_command(&mut packed);
             }
-            // How many answers have come, and how many of the first are good.
-            let (mut told, mut answered) = (0, 0);
+            let mut answered = 0;
+            let mut again = vec![true; some.len()];
             let [line] = &mut lines;
             let sent = line
                 .prepare(Instant::now() + self.node_timeout)
@@ -118,15 +118,16 @@ impl Shared {
                     nodes: 1,
                 };
                 gather(&mut lines, waits, &mut |_, answer| {
-                    // An error, such as that of a server that is busy, is a reason to ask again.
-                    let is_done =
-                        matches!(&answer, Ok(value) if node_request::released(value).is_some());
-                    answered += usize::from(is_done && answered == told);
-                    told += 1;
+                    if let (Ok(value), Some(again)) = (answer, again.get_mut(answered)) {
+                        // A server that is busy does it later. Another error, such as a key of another type, stays.
+                        *again = node_request::released(&value).is_none()
+                            && self.unexpected(number, value).is_transient();
+                        answered += 1;
+                    }
                     Enough::No
                 });
             }
-            for leftover in &some[answered..] {
+            for (leftover, _) in some.iter().zip(again).filter(|(_, again)| *again) {
                 self.nodes[number].add_leftover(leftover.clone());
             }
         }

@@ -88,7 +88,7 @@ impl Line {
 
     pub(super) fn close_if_idle(&mut self, idle: Duration) {
         if self.used.elapsed() >= idle {
-            self.close();
+            self.read_and_close();
         }
     }
 
@@ -149,10 +149,11 @@ impl Line {
         self.write(packed, 1, Some(Box::new(leftover))).ok();
     }
 
-    /// Has `leftover` released in the background, unless the node executes the last request.
-    pub(super) fn release_later(&mut self, leftover: Leftover) {
-        match self.unanswered.back_mut() {
-            Some(last) => last.leftover = Some(Box::new(leftover)),
+    /// Has `leftover` released in the background, unless the node executes a command that has no answer yet: the
+    /// `from_last`th before the last.
+    pub(super) fn release_later(&mut self, from_last: usize, leftover: Leftover) {
+        match self.unanswered.iter_mut().nth_back(from_last) {
+            Some(command) => command.leftover = Some(Box::new(leftover)),
             None => self.shared.keep_leftover(self.number, leftover),
         }
     }
@@ -317,6 +318,15 @@ impl Line {
         failure
     }
 
+    /// Closes the line, after the answers that have come were read. So nothing that the node has done is done again.
+    fn read_and_close(&mut self) {
+        if !self.unanswered.is_empty() {
+            // A failure closes the line, or says that answers are missing.
+            self.read_missing().ok();
+        }
+        self.close();
+    }
+
     fn close(&mut self) {
         self.socket = None;
         self.wanted = 0;
@@ -370,7 +380,7 @@ impl Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        self.close();
+        self.read_and_close();
     }
 }
 

@@ -37,6 +37,8 @@ const UPTIME_MARGIN: Duration = Duration::from_secs(1);
 const LATE_FOR: Duration = Duration::from_secs(1);
 /// The largest number of owners that are kept to be released at a node. Further ones stay until their lease ends.
 const MOST_LEFTOVERS: usize = 10_000;
+/// The shortest pause between two searches of the full list for owners whose time is over.
+const SEARCH_PAUSE: Duration = Duration::from_secs(1);
 
 pub(super) struct QuorumNode {
     pub(super) number: usize,
@@ -59,6 +61,8 @@ struct State {
     /// The `run_id` of the server's process. `None` before the first connection.
     run_id: Option<String>,
     leftovers: Vec<Leftover>,
+    /// When the full list may be searched again for owners whose time is over.
+    search_at: Option<Time>,
     /// Whether a job is planned that releases them.
     has_planned_leftovers: bool,
 }
@@ -210,7 +214,10 @@ impl QuorumNode {
         let mut state = self.state.lock();
         if state.leftovers.len() >= MOST_LEFTOVERS {
             let now = SystemClock.now();
-            state.leftovers.retain(|leftover| leftover.until > now);
+            if state.search_at.is_none_or(|at| at <= now) {
+                state.search_at = Some(now + SEARCH_PAUSE);
+                state.leftovers.retain(|leftover| leftover.until > now);
+            }
         }
         if state.leftovers.len() < MOST_LEFTOVERS {
             state.leftovers.push(leftover);

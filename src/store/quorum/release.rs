@@ -3,14 +3,14 @@
 //! 1. The request goes to every node that is up: also to one that gave no vote, because it may still have the owner, as
 //!    the holder or in its queue.
 //! 2. The round ends when the result is certain. The other answers are dropped when they come.
-//! 3. A node that was skipped, or did not answer, has the owner as a leftover: the background thread releases it there
-//!    later.
+//! 3. A node that was skipped, or has failed, has the owner as a leftover: the background thread releases it there
+//!    later. A node that has not answered yet has it too, unless it executes the request.
 //!
 //! | the answers | the reply |
 //! | --- | --- |
 //! | released, at a majority | released |
 //! | no majority can have had it | it was removed, or taken |
-//! | a majority answered | released; not contended |
+//! | a majority answered, and some have released it | released |
 //! | fewer | a failure of unknown outcome: the caller repeats the request |
 
 use std::time::{Duration, Instant};
@@ -30,8 +30,20 @@ use crate::store::quorum::node::Leftover;
 use crate::store::quorum::round::{Enough, gather};
 use crate::sync::Arc;
 
-/// For how long a node that has not answered a release yet may get it again.
-const LEFT_FOR: Duration = Duration::from_secs(60);
+/// For how long a node without a vote may have an owner: a waiter that does not ask again loses its place in the queue
+/// after so long.
+const LEFT_IN_QUEUE: Duration = Duration::from_secs(3);
+
+/// What a node has made of the command that ends an owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// It has answered.
+    Answer,
+    /// Nothing yet. This many commands were sent to it afterwards.
+    Nothing { sent_after: usize },
+    /// It was not asked, or has failed.
+    Failure,
+}
 
 /// The end of one owner of a lock.
 pub(super) struct Ending<'a> {
@@ -263,17 +275,15 @@ impl Shared {
             // The nodes reject it, and the caller must know the reason.
             return Err(self.no_quorum(tallies[0].released, failures));
         }
-        for (ending, reply) in endings.iter().zip(&replies) {
-            if reply.is_some() {
-                self.forget(ending, &failures);
-            }
-        }
-        // A node that has not answered yet may still lose the request.
-        if let [ending] = endings {
-            for (number, line) in lines.iter_mut().enumerate() {
-                if failures[number].is_none() && answers[number] == 0 {
-                    line.release_later(ending.leftover(SystemClock.now() + LEFT_FOR));
-                }
+        for (place, ending) in endings.iter().enumerate() {
+            if replies[place].is_some() {
+                self.forget(lines, ending, |number| match failures[number] {
+                    Some(_) => Heard::Failure,
+                    None if answers[number] > place => Heard::Answer,
+                    None => Heard::Nothing {
+                        sent_after: endings.len() - 1 - place,
+                    },
+                });
             }
         }
         Ok(replies)
@@ -284,7 +294,10 @@ impl Shared {
         let mut packed = vec![Vec::new(); self.nodes.len()];
         for ending in endings {
             let owner = (&*ending.owner, ending.units);
-            let votes = self.votes.of(&ending.owner);
+            let votes = match ending.how {
+                How::Withdraw => None,
+                How::Release { .. } | How::Keep(..) => self.votes.of(&ending.owner),
+            };
             // A node without a vote may have the owner in its queue.
             let has_vote = |number: usize| {
                 let vote = votes.as_ref().map(|votes| votes[number]);
@@ -327,21 +340,31 @@ impl Shared {
         packed
     }
 
-    /// Forgets the votes of an owner that has ended. Has it released later at each node that was skipped or has failed.
-    pub(super) fn forget(&self, ending: &Ending<'_>, failures: &[Option<Failure>]) {
-        let votes = self.votes.of(&ending.owner);
-        self.votes.remove(&ending.owner);
-        let now = SystemClock.now();
-        for (number, failure) in failures.iter().enumerate() {
-            if failure.is_none() {
-                continue;
-            }
-            // Without a vote the node may have the owner all the same, but no longer than the longest of the others.
-            let all = votes.iter().flatten();
-            let until = all.filter_map(|vote| vote.until).max();
-            if let Some(until) = until.filter(|until| *until > now) {
-                let leftover = ending.leftover(until + drift(until.since(now)));
-                self.keep_leftover(number, leftover);
+    /// Forgets the votes of an owner that has ended. Has it released later at each node that has not confirmed the end.
+    pub(super) fn forget(
+        &self,
+        lines: &mut [Line],
+        ending: &Ending<'_>,
+        heard: impl Fn(usize) -> Heard,
+    ) {
+        let votes = self.votes.remove(&ending.owner);
+        // Without a vote a node may have the owner all the same, but no longer than the longest of the others.
+        let mut leftover = None;
+        let mut leftover = || {
+            let made = leftover.get_or_insert_with(|| {
+                let now = SystemClock.now();
+                let all = votes.iter().flatten();
+                let until = all.filter_map(|vote| vote.until).max();
+                let left = until.map_or(Duration::ZERO, |until| until.since(now));
+                ending.leftover(now + (left + drift(left)).max(LEFT_IN_QUEUE))
+            });
+            made.clone()
+        };
+        for (number, line) in lines.iter_mut().enumerate() {
+            match heard(number) {
+                Heard::Answer => {}
+                Heard::Nothing { sent_after } => line.release_later(sent_after, leftover()),
+                Heard::Failure => self.keep_leftover(number, leftover()),
             }
         }
     }

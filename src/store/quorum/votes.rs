@@ -105,9 +105,10 @@ impl Votes {
         table.owners.get(owner).map(|record| record.units)
     }
 
-    /// Forgets an owner that was released.
-    pub(super) fn remove(&self, owner: &str) {
-        self.0.lock().owners.remove(owner);
+    /// Forgets an owner that was released, and returns its votes.
+    pub(super) fn remove(&self, owner: &str) -> Option<NodeVotes> {
+        let removed = self.0.lock().owners.remove(owner);
+        removed.map(|record| record.votes)
     }
 
     /// Takes in what each node answered to the renewal of an owner's lease, which now lasts until `until` where it was

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use leasehold::LockManager;
+use leasehold::{Builder, LockManager};
 
 use super::{holders, locked_on_all, wait_until_waiting};
 use crate::support::{
-    Fault, Nodes, PATIENCE, Proxy, Role, add, added, build, fence_of, locking, patient, secs, task,
-    wait_until,
+    Fault, Nodes, PATIENCE, Proxy, Role, Server, add, added, build, fence_of, locking,
+    locking_asleep, patient, secs, task, wait_until,
 };
 
 /// Far longer than a test takes.
@@ -31,11 +31,15 @@ pub(super) struct Proxied {
 
 impl Proxied {
     pub(super) fn new(nodes: &Nodes) -> Self {
+        Self::with(nodes, |builder| builder)
+    }
+
+    fn with(nodes: &Nodes, set: impl FnOnce(Builder) -> Builder) -> Self {
         let proxies: Vec<_> = nodes.servers().iter().map(Proxy::to).collect();
         let urls: Vec<_> = proxies.iter().map(Proxy::url).collect();
         let builder = patient(&urls.join(" ")).node_timeout(secs(2)).lease(LONG);
         Self {
-            locks: build(builder),
+            locks: build(set(builder)),
             proxies,
         }
     }
@@ -188,6 +192,59 @@ fn a_release_that_one_node_missed_is_repeated_there() {
         holders(&nodes, "n") == vec![None; 5]
     });
     assert!(one.locks.try_lock("n").expect("they answer").is_some());
+}
+
+/// The renewal thread releases several mutexes by one request, and the last node loses it.
+#[test]
+fn releases_in_the_background_that_one_node_missed_are_repeated_there() {
+    let nodes = Nodes::start(5);
+    let one = Proxied::with(&nodes, |builder| builder.background_release(true));
+    let names: Vec<_> = (0..20).map(|number| format!("n{number}")).collect();
+    let lock = |name| locked_on_all(&nodes, &one.locks.mutex(name));
+    let guards: Vec<_> = names.iter().map(lock).collect();
+    // The fault strikes only after connections were in use. Each of them has sent all that came before.
+    one.cut(&[4], Fault::LoseRequests);
+    drop(guards);
+    let are_free = |nodes: &[Server]| {
+        let raws: Vec<_> = nodes.iter().map(Server::raw).collect();
+        let is_free = |name: &String| raws.iter().all(|node| !node.exists(name));
+        names.iter().all(is_free)
+    };
+    wait_until("the other nodes release them", || {
+        are_free(&nodes.servers()[..4])
+    });
+    assert!(!are_free(&nodes.servers()[4..]), "its requests are lost");
+    one.heal(&[4]);
+    // The renewal thread learns of it at the next use of the connection. The leases are far longer than the test.
+    wait_until("the node is asked again", || {
+        drop(one.locks.lock("m").expect("it is free"));
+        are_free(nodes.servers())
+    });
+}
+
+/// A thread takes a lease over, and the last node loses the request, which also releases the former owner.
+#[test]
+fn a_former_owner_that_one_node_kept_is_released_there() {
+    let nodes = Nodes::start(5);
+    let one = Proxied::new(&nodes);
+    let mutex = one.locks.mutex("n");
+    let guard = locked_on_all(&nodes, &mutex);
+    // So the next thread asks the nodes for a new lease.
+    guard.extend(LONG + secs(60)).expect("a majority has it");
+    let waiter = locking_asleep(&mutex);
+    one.cut(&[4], Fault::LoseRequests);
+    let former = guard.owner().to_owned();
+    guard.release().expect("a majority had it");
+    let guard = waiter.end().expect("four nodes answer");
+    assert_ne!(guard.owner(), former);
+    let holder = || holders(&nodes, "n").pop().flatten();
+    assert_eq!(holder(), Some(former), "its request is lost");
+    one.heal(&[4]);
+    wait_until("the node is asked again", || {
+        drop(one.locks.lock("m").expect("it is free"));
+        holder().is_none()
+    });
+    guard.release().expect("four nodes have it");
 }
 
 /// The two nodes without a vote answer a renewal at once, and one of the three others only later.

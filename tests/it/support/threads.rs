@@ -70,9 +70,9 @@ fn send_own_directory(sender: &Sender<PathBuf>) {
 
 #[track_caller]
 fn wait_until_asleep(directory: &Receiver<PathBuf>) {
-    let directory = directory.recv().expect("it is sent");
+    let directory = Path::new("/proc").join(directory.recv().expect("it is sent"));
     wait_until("the thread sleeps", || {
-        state(&Path::new("/proc").join(&directory)) == Some('S')
+        state(&directory).expect("the thread has not ended") == 'S'
     });
 }
 
