@@ -158,7 +158,7 @@ impl Builder {
     }
 
     /// Sets how long the server remembers the last fence of a name. It matters only if the server's clock is set back
-    /// by more than this. From 1 s to 366 days. Defaults to 10 min.
+    /// by more than this. From 1 s to 366 days; on a [quorum](LockManager::quorum) more than 2 s. Defaults to 10 min.
     ///
     /// # Example
     ///
@@ -307,8 +307,8 @@ impl Builder {
 
     /// Sets for how long a node of a [quorum](LockManager::quorum) must have been up before it votes. A node that has
     /// restarted without its data must not grant a lock that somebody still holds. So no lease and no extension may be
-    /// longer than this: that is an [`Error::Config`]. At most 24 h. Defaults to the manager's lease. No effect on a
-    /// single server.
+    /// longer than this: that is an [`Error::Config`]. At most 24 h; a node waits for at least 2 s, because its fences may be
+    /// ahead of its clock. Defaults to the manager's lease. No effect on a single server.
     ///
     /// With zero, a node votes at once, and leases are not limited. That is safe only if no node ever loses a write, as
     /// with `appendfsync always`.

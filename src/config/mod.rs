@@ -4,4 +4,4 @@ mod server;
 mod settings;
 
 pub(crate) use server::Server;
-pub(crate) use settings::{Options, Secret, Settings, Terms};
+pub(crate) use settings::{FENCE_LEAD, Options, Secret, Settings, Terms};

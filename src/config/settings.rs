@@ -16,6 +16,9 @@ pub(crate) const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 const LONGEST_GAP: Duration = Duration::from_millis(500);
 /// The largest number of replicas. Nobody has as many, so a larger number is a mistake.
 const MAX_REPLICAS: u32 = 1000;
+/// By how much a fence of a quorum may be ahead of a node's clock. A node follows a client's clock by at most a second, and
+/// the nodes' clocks may differ by another.
+pub(crate) const FENCE_LEAD: Duration = Duration::from_secs(2);
 /// The longest prefix, in bytes.
 const MAX_PREFIX: usize = 1024;
 
@@ -164,6 +167,10 @@ impl Settings {
         if !self.poller_gap.is_zero() {
             let reason = "a quorum hands no lock over, so clients that poll need no gap";
             return Err(Error::config("poller_gap", reason));
+        }
+        if self.fence_memory <= FENCE_LEAD {
+            let reason = format!("a quorum needs more than {FENCE_LEAD:?}");
+            return Err(Error::config("fence_memory", reason));
         }
         if !self.restart_delay().is_zero() {
             self.longest_vote = Some(self.restart_delay());

@@ -158,6 +158,10 @@ fn quorums(texts: &mut Texts) {
         "a quorum with a poller gap",
         checked(nodes().poller_gap(ms(1))),
     );
+    texts.add(
+        "a quorum with a fence_memory of 2 s",
+        checked(nodes().fence_memory(secs(2))),
+    );
     let short = nodes().restart_delay(secs(10));
     texts.add(
         "a lease of 30 s and a restart_delay of 10 s",

@@ -81,14 +81,20 @@ impl Shared {
         }
         match result {
             Verdict::Granted => match ballot.settle_fences(lines, until) {
-                Some((chosen, count)) => Ok(ballot.granted(lines, &chosen, count, sent)),
-                None => Ok(ballot.outvoted(lines, None, None)),
+                Ok((chosen, count)) => Ok(ballot.granted(lines, &chosen, count, sent)),
+                Err(granted) => Ok(ballot.outvoted(lines, granted, None)),
             },
             Verdict::Held { holder, ttl } if ballot.may_have_nothing() => {
                 Ok(Reply::Held { ttl, holder })
             }
-            Verdict::Held { holder, ttl } => Ok(ballot.outvoted(lines, Some(holder), ttl)),
-            Verdict::Split => Ok(ballot.outvoted(lines, None, None)),
+            Verdict::Held { holder, ttl } => {
+                let granted = ballot.granted_votes().count();
+                Ok(ballot.outvoted(lines, granted, Some((holder, ttl))))
+            }
+            Verdict::Split => {
+                let granted = ballot.granted_votes().count();
+                Ok(ballot.outvoted(lines, granted, None))
+            }
             Verdict::TooFew => {
                 let granted = ballot.granted_votes().count();
                 ballot.withdraw(lines, true);
@@ -222,28 +228,34 @@ impl<'a> Ballot<'a> {
         self.granted_votes().next().is_none() && !self.is_open.contains(&true)
     }
 
-    /// Does step 3 after a grant. Returns the choice, and how many fences the lease has. Returns `None` if a node that
-    /// was chosen did not raise its record.
+    /// Does step 3 after a grant. Returns the choice, and how many fences the lease has.
+    ///
+    /// # Errors
+    ///
+    /// Returns how many nodes have granted the fence, if that is no majority because a chosen node did not raise its
+    /// record.
     pub(super) fn settle_fences(
         &self,
         lines: &mut [Line],
         until: Instant,
-    ) -> Option<(Chosen, u64)> {
+    ) -> Result<(Chosen, u64), usize> {
         let granted: Vec<_> = self
             .granted_votes()
             .map(|(number, fences, _)| (number, fences.clone()))
             .collect();
-        let chosen = choose(&granted, self.shared.needed)?;
+        let Some(chosen) = choose(&granted, self.shared.needed) else {
+            return Err(granted.len());
+        };
         // A lock of several names has one fence for each, so only the first name has a block.
-        let fence = *chosen.fences.first()?;
+        let fence = chosen.fences[0];
         let mut end = fence + self.ask.fences - 1;
         for (number, fences) in &granted {
             if chosen.nodes.contains(number) && !chosen.low.contains(number) {
-                end = end.min(fences.first()?.last);
+                end = end.min(fences[0].last);
             }
         }
         if chosen.low.is_empty() {
-            return Some((chosen, end + 1 - fence));
+            return Ok((chosen, end + 1 - fence));
         }
         let raise = node_request::raise(
             self.lock,
@@ -256,24 +268,27 @@ impl<'a> Ballot<'a> {
         let failures = self.shared.ask_each(lines, false, until, |number| {
             chosen.low.contains(&number).then_some((&*raise, 1))
         });
-        let mut waiting = chosen.low.len();
-        let mut raised = failures.iter().all(Option::is_none);
+        let mut raised = 0;
+        let mut failed = failures.iter().flatten().count();
         gather(lines, self.shared.within(until), &mut |_, answer| {
             let records = answer.ok().and_then(|value| node_request::raised(&value));
             match records {
                 Some(Ok(records)) if reaches(&records, &chosen.fences) => {
                     end = end.min(records[0]);
+                    raised += 1;
                 }
-                _ => raised = false,
+                _ => failed += 1,
             }
-            waiting -= 1;
-            if waiting == 0 || !raised {
+            if failed > 0 || raised == chosen.low.len() {
                 Enough::Yes
             } else {
                 Enough::No
             }
         });
-        (raised && waiting == 0).then(|| (chosen, end + 1 - fence))
+        if raised == chosen.low.len() {
+            return Ok((chosen, end + 1 - fence));
+        }
+        Err(chosen.nodes.len() - chosen.low.len() + raised)
     }
 
     /// Does step 4 after a grant.
@@ -315,11 +330,11 @@ impl<'a> Ballot<'a> {
     fn outvoted(
         &mut self,
         lines: &mut [Line],
-        holder: Option<Arc<str>>,
-        ttl: Option<Duration>,
+        granted: usize,
+        held: Option<(Arc<str>, Option<Duration>)>,
     ) -> Reply {
-        let granted = self.granted_votes().count();
-        self.withdraw(lines, holder.is_none());
+        self.withdraw(lines, held.is_none());
+        let (holder, ttl) = held.map_or((None, None), |(holder, ttl)| (Some(holder), ttl));
         Reply::Outvoted {
             holder,
             ttl,

@@ -73,8 +73,8 @@ impl Shared {
             ballot.withdraw(lines, true);
             return Ok(Reply::NotOwner(why));
         }
-        let settled = (adopted >= self.needed).then(|| ballot.settle_fences(lines, until));
-        if let Some((chosen, count)) = settled.flatten() {
+        let settled = ballot.settle_fences(lines, until);
+        if let Ok((chosen, count)) = settled {
             let reply = ballot.granted(lines, &chosen, count, sent);
             // Where the adoption is not confirmed, the detached owner may still be.
             let old = ask(&adopt.from);
@@ -99,6 +99,6 @@ impl Shared {
                 line.send_and_forget(&request.get_packed_command(), leftover);
             }
         }
-        Err(self.no_quorum(adopted, ballot.failures))
+        Err(self.no_quorum(settled.err().unwrap_or(adopted), ballot.failures))
     }
 }

@@ -167,8 +167,8 @@ impl Store for Quorum {
         let nodes = self.shared.nodes.iter();
         let mut cuts: Vec<_> = nodes.map(|node| node.route.cuts.last()).collect();
         cuts.sort_unstable();
-        // This many nodes have seen no sign since then, which is one less than a majority.
-        cuts[cuts.len() - 1 - (cuts.len() - self.shared.needed)]
+        // Fewer nodes than a majority have seen no sign since then.
+        cuts[self.shared.needed - 1]
     }
 
     fn listen(

@@ -13,12 +13,13 @@
 //!
 //! A node that restarts without its data may grant a lock that somebody holds. So it must not vote until every lease
 //! has passed that it may have forgotten: for `restart_delay`, and a second more because the node counts its uptime in
-//! whole seconds. The uptime comes from the node, by its own clock, which may be set forward. So the uptime that is
+//! whole seconds. Nor must it vote while its clock may be behind a fence that it has forgotten: for 2 s. The uptime comes from the node, by its own clock, which may be set forward. So the uptime that is
 //! believed is at most the time since this process last heard from the process that ran before it.
 
 use std::time::Duration;
 
 use crate::clock::{Clock, SystemClock, Time};
+use crate::config::FENCE_LEAD;
 use crate::core::lease::drift;
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::LockKind;
@@ -195,7 +196,7 @@ impl QuorumNode {
             Duration::ZERO
         } else {
             // An extension asks for a little more than the delay, because its holder counts less.
-            let longest = restart_delay + drift(restart_delay) * 2;
+            let longest = (restart_delay + drift(restart_delay) * 2).max(FENCE_LEAD);
             (longest + UPTIME_MARGIN).saturating_sub(uptime)
         };
         state.run_id = Some(run_id.to_owned());
