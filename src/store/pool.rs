@@ -1,4 +1,4 @@
-//! The r2d2 pool of links.
+//! The r2d2 pool of connections to one server, or to every node of a quorum.
 //!
 //! The pool holds *places* for connections. The thread that uses a place connects it, so a refused connection is a
 //! typed error at once. r2d2 would connect on other threads, and report a failure only after the whole time limit, as a

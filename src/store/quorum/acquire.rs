@@ -10,8 +10,8 @@
 //! | 3, held | The owner is withdrawn from the nodes that granted it. At the others it stays in the queue. If no node granted it, it may ask again. |
 //! | 3, too few | The owner is withdrawn everywhere. |
 //!
-//! A withdrawal goes to a node on the connection of the request, so the node executes it after the request. Nobody waits
-//! for its answer.
+//! A withdrawal goes to a node on the connection of the request, so the node executes it after the request. Nobody
+//! waits for its answer.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -22,9 +22,9 @@ use crate::error::Failure;
 use crate::message::{Ask, LockKind, Reply};
 use crate::script::quorum::{self as node_request, Lock, NodeGiveBack};
 use crate::store::quorum::Shared;
-use crate::store::quorum::line::Line;
-use crate::store::quorum::node::Leftover;
-use crate::store::quorum::release::{Ending, Heard};
+use crate::store::quorum::connection::NodeConnection;
+use crate::store::quorum::node::Orphan;
+use crate::store::quorum::release::{Heard, OwnerRelease};
 use crate::store::quorum::round::{Enough, gather};
 use crate::store::quorum::votes::{NodeVote, NodeVotes};
 use crate::sync::{Arc, thread};
@@ -50,10 +50,10 @@ impl Shared {
     /// Asks for a lock: the table at the top. `former` is released in the same write.
     pub(super) fn acquire(
         &self,
-        lines: &mut [Line],
+        connections: &mut [NodeConnection],
         lock: Lock<'_>,
         ask: &Ask,
-        former: Option<&Ending<'_>>,
+        former: Option<&OwnerRelease<'_>>,
         until: Instant,
     ) -> Result<Reply, Failure> {
         let sent = SystemClock.now();
@@ -63,11 +63,11 @@ impl Shared {
         let request =
             node_request::acquire(lock, ask, was_writer, clock_us(), &self.script_settings);
         let request = request.get_packed_command();
-        let heard = ballot.round(lines, &request, former, until);
+        let heard = ballot.round(connections, &request, former, until);
         let mut result = verdict(&ballot.votes);
         // With too few answers the caller releases the former owner again.
         if let Some(former) = former.filter(|_| result != Verdict::TooFew) {
-            self.forget(lines, former, |number| heard[number]);
+            self.forget(connections, former, |number| heard[number]);
         }
         let mut pause = ASKS_ON_AFTER;
         for _ in 0..ASKS_ON {
@@ -76,28 +76,28 @@ impl Shared {
             }
             thread::sleep(pause);
             pause += ASKS_ON_AFTER;
-            ballot.round(lines, &request, None, until);
+            ballot.round(connections, &request, None, until);
             result = verdict(&ballot.votes);
         }
         match result {
-            Verdict::Granted => match ballot.settle_fences(lines, until) {
-                Ok((chosen, count)) => Ok(ballot.granted(lines, &chosen, count, sent)),
-                Err(granted) => Ok(ballot.outvoted(lines, granted, None)),
+            Verdict::Granted => match ballot.settle_fences(connections, until) {
+                Ok((chosen, count)) => Ok(ballot.granted(connections, &chosen, count, sent)),
+                Err(granted) => Ok(ballot.outvoted(connections, granted, None)),
             },
             Verdict::Held { holder, ttl } if ballot.may_have_nothing() => {
                 Ok(Reply::Held { ttl, holder })
             }
             Verdict::Held { holder, ttl } => {
                 let granted = ballot.granted_votes().count();
-                Ok(ballot.outvoted(lines, granted, Some((holder, ttl))))
+                Ok(ballot.outvoted(connections, granted, Some((holder, ttl))))
             }
             Verdict::Split => {
                 let granted = ballot.granted_votes().count();
-                Ok(ballot.outvoted(lines, granted, None))
+                Ok(ballot.outvoted(connections, granted, None))
             }
             Verdict::TooFew => {
                 let granted = ballot.granted_votes().count();
-                ballot.withdraw(lines, true);
+                ballot.withdraw(connections, true);
                 let failure = self.no_quorum(granted, ballot.failures);
                 // Until then the nodes had less than `node_timeout`.
                 let timed_out = failure.is_transient() && Instant::now() >= until;
@@ -127,24 +127,24 @@ impl<'a> Ballot<'a> {
     /// of the former owner.
     fn round(
         &mut self,
-        lines: &mut [Line],
+        connections: &mut [NodeConnection],
         request: &[u8],
-        former: Option<&Ending<'_>>,
+        former: Option<&OwnerRelease<'_>>,
         until: Instant,
     ) -> Vec<Heard> {
         let shared = self.shared;
         let lock = self.lock;
         let packed = former.map(|former| {
-            let endings = shared.packed_endings(std::slice::from_ref(former));
-            let with_request = |ending: Vec<u8>| [&ending, request].concat();
-            endings.into_iter().map(with_request).collect::<Vec<_>>()
+            let releases = shared.packed_releases(std::slice::from_ref(former));
+            let with_request = |release: Vec<u8>| [&release, request].concat();
+            releases.into_iter().map(with_request).collect::<Vec<_>>()
         });
         let is_asked: Vec<_> = self
             .votes
             .iter()
             .map(|vote| !matches!(vote, Some(Vote::Granted { .. })))
             .collect();
-        let failures = shared.ask_each(lines, true, until, |number| {
+        let failures = shared.ask_each(connections, true, until, |number| {
             is_asked[number].then(|| match &packed {
                 Some(packed) => (&*packed[number], 2),
                 None => (request, 1),
@@ -172,8 +172,8 @@ impl<'a> Ballot<'a> {
             })
             .collect();
         let (votes, failures) = (&mut self.votes, &mut self.failures);
-        let mut answered = vec![false; lines.len()];
-        gather(lines, shared.within(until), &mut |number, answer| {
+        let mut answered = vec![false; connections.len()];
+        gather(connections, shared.within(until), &mut |number, answer| {
             match answer {
                 // The answer about the former owner comes first.
                 Ok(value) if matches!(heard[number], Heard::Nothing { .. }) => {
@@ -198,7 +198,7 @@ impl<'a> Ballot<'a> {
             }
             enough(shared.needed, votes, failures)
         });
-        for number in 0..lines.len() {
+        for number in 0..connections.len() {
             if is_asked[number] {
                 self.is_open[number] = !answered[number];
             }
@@ -236,7 +236,7 @@ impl<'a> Ballot<'a> {
     /// record.
     pub(super) fn settle_fences(
         &self,
-        lines: &mut [Line],
+        connections: &mut [NodeConnection],
         until: Instant,
     ) -> Result<(Chosen, u64), usize> {
         let granted: Vec<_> = self
@@ -265,12 +265,12 @@ impl<'a> Ballot<'a> {
             &self.shared.script_settings,
         );
         let raise = raise.get_packed_command();
-        let failures = self.shared.ask_each(lines, false, until, |number| {
+        let failures = self.shared.ask_each(connections, false, until, |number| {
             chosen.low.contains(&number).then_some((&*raise, 1))
         });
         let mut raised = 0;
         let mut failed = failures.iter().flatten().count();
-        gather(lines, self.shared.within(until), &mut |_, answer| {
+        gather(connections, self.shared.within(until), &mut |_, answer| {
             let records = answer.ok().and_then(|value| node_request::raised(&value));
             match records {
                 Some(Ok(records)) if reaches(&records, &chosen.fences) => {
@@ -294,7 +294,7 @@ impl<'a> Ballot<'a> {
     /// Does step 4 after a grant.
     pub(super) fn granted(
         &mut self,
-        lines: &mut [Line],
+        connections: &mut [NodeConnection],
         chosen: &Chosen,
         count: u64,
         sent: Time,
@@ -309,9 +309,9 @@ impl<'a> Ballot<'a> {
                 reserved: fences.first().copied(),
             };
         }
-        for number in 0..lines.len() {
+        for number in 0..connections.len() {
             if self.is_open[number] {
-                self.withdraw_from(lines, number);
+                self.withdraw_from(connections, number);
             }
         }
         let now = SystemClock.now();
@@ -329,11 +329,11 @@ impl<'a> Ballot<'a> {
     /// also leaves the queues.
     fn outvoted(
         &mut self,
-        lines: &mut [Line],
+        connections: &mut [NodeConnection],
         granted: usize,
         held: Option<(Arc<str>, Option<Duration>)>,
     ) -> Reply {
-        self.withdraw(lines, held.is_none());
+        self.withdraw(connections, held.is_none());
         let (holder, ttl) = held.map_or((None, None), |(holder, ttl)| (Some(holder), ttl));
         Reply::Outvoted {
             holder,
@@ -344,20 +344,20 @@ impl<'a> Ballot<'a> {
     }
 
     /// Withdraws the owner from each node that granted it, or may do so. `everywhere`: also from the queues.
-    pub(super) fn withdraw(&mut self, lines: &mut [Line], everywhere: bool) {
-        for number in 0..lines.len() {
+    pub(super) fn withdraw(&mut self, connections: &mut [NodeConnection], everywhere: bool) {
+        for number in 0..connections.len() {
             let has_owner = match &self.votes[number] {
                 Some(Vote::Granted { .. }) => true,
                 Some(Vote::Held { .. }) => everywhere && self.ask.channel.is_some(),
                 None => self.is_open[number],
             };
             if has_owner {
-                self.withdraw_from(lines, number);
+                self.withdraw_from(connections, number);
             }
         }
     }
 
-    fn withdraw_from(&self, lines: &mut [Line], number: usize) {
+    fn withdraw_from(&self, connections: &mut [NodeConnection], number: usize) {
         let reserved = match &self.votes[number] {
             Some(Vote::Granted { fences, .. }) => fences.first().copied(),
             _ => None,
@@ -365,12 +365,12 @@ impl<'a> Ballot<'a> {
         let owner = &self.ask.owner;
         let give_back = reserved.map(|reserved: Reserved| NodeGiveBack { used: 0, reserved });
         let command = node_request::release(self.lock, (owner, self.ask.units), give_back, true);
-        lines[number].send_and_forget(&command.get_packed_command(), self.leftover());
+        connections[number].send_and_forget(&command.get_packed_command(), self.orphan());
     }
 
     /// Returns the owner, to be released in the background at a node that may have it.
-    pub(super) fn leftover(&self) -> Leftover {
-        Leftover {
+    pub(super) fn orphan(&self) -> Orphan {
+        Orphan {
             kind: self.lock.kind,
             target: self.lock.target.clone(),
             owner: Arc::clone(&self.ask.owner),

@@ -15,7 +15,7 @@ use crate::name::{LockKey, Target};
 use crate::script::quorum::{self as node_request, Lock};
 use crate::store::quorum::Shared;
 use crate::store::quorum::acquire::{Ballot, clock_us};
-use crate::store::quorum::line::Line;
+use crate::store::quorum::connection::NodeConnection;
 use crate::store::quorum::round::{Enough, gather};
 use crate::sync::Arc;
 
@@ -23,7 +23,7 @@ impl Shared {
     /// Adopts a mutex: the table at the top.
     pub(super) fn adopt(
         &self,
-        lines: &mut [Line],
+        connections: &mut [NodeConnection],
         key: &LockKey,
         adopt: &Adopt,
         until: Instant,
@@ -46,10 +46,10 @@ impl Shared {
         let mut ballot = Ballot::new(self, lock, &new);
         let request = node_request::adopt(key, adopt, clock_us(), &self.script_settings);
         let packed = request.get_packed_command();
-        ballot.failures = self.ask_each(lines, true, until, |_| Some((&packed, 1)));
+        ballot.failures = self.ask_each(connections, true, until, |_| Some((&packed, 1)));
         ballot.is_open = ballot.failures.iter().map(Option::is_none).collect();
         let (mut adopted, mut gone, mut why) = (0, 0, Gone::Removed);
-        gather(lines, self.within(until), &mut |number, answer| {
+        gather(connections, self.within(until), &mut |number, answer| {
             ballot.is_open[number] &= answer.is_err();
             match answer.map(|value| (node_request::adopted(lock, &value), value)) {
                 Ok((Some(Ok(vote)), _)) => {
@@ -70,19 +70,19 @@ impl Shared {
             }
         });
         if gone > self.nodes.len() - self.needed {
-            ballot.withdraw(lines, true);
+            ballot.withdraw(connections, true);
             return Ok(Reply::NotOwner(why));
         }
-        let settled = ballot.settle_fences(lines, until);
+        let settled = ballot.settle_fences(connections, until);
         if let Ok((chosen, count)) = settled {
-            let reply = ballot.granted(lines, &chosen, count, sent);
+            let reply = ballot.granted(connections, &chosen, count, sent);
             // Where the adoption is not confirmed, the detached owner may still be.
             let old = ask(&adopt.from);
             let mut rest = Ballot::new(self, lock, &old);
             for (number, vote) in ballot.votes.iter().enumerate() {
                 rest.is_open[number] = vote.is_none();
             }
-            rest.withdraw(lines, true);
+            rest.withdraw(connections, true);
             self.votes.remove(&adopt.from);
             return Ok(reply);
         }
@@ -93,10 +93,10 @@ impl Shared {
             ..adopt.clone()
         };
         let request = node_request::adopt(key, &back, clock_us(), &self.script_settings);
-        for (number, line) in lines.iter_mut().enumerate() {
+        for (number, connection) in connections.iter_mut().enumerate() {
             if ballot.votes[number].is_some() || ballot.is_open[number] {
-                let leftover = ballot.leftover();
-                line.send_and_forget(&request.get_packed_command(), leftover);
+                let orphan = ballot.orphan();
+                connection.send_and_forget(&request.get_packed_command(), orphan);
             }
         }
         Err(self.no_quorum(settled.err().unwrap_or(adopted), ballot.failures))

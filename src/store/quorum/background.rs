@@ -3,7 +3,7 @@
 //! | job | when | after a failure |
 //! | --- | --- | --- |
 //! | probe of a node: connect, and ask what it is | after the pause of the node ([`super::node`]) | again after a longer pause |
-//! | release of the leftovers of a node, by one write | a moment after the first of them came, or when a probe was answered | a second later, or with the next probe |
+//! | release of the orphans of a node, by one write | a moment after the first of them came, or when a probe was answered | a second later, or with the next probe |
 //!
 //! The jobs hold the store weakly. They run one after another, on one thread.
 
@@ -15,15 +15,15 @@ use crate::panics::survived;
 use crate::random::{SystemRng, jittered};
 use crate::script::quorum::{self as node_request, Lock};
 use crate::store::quorum::Shared;
-use crate::store::quorum::line::Line;
-use crate::store::quorum::node::Leftover;
+use crate::store::quorum::connection::NodeConnection;
+use crate::store::quorum::node::Orphan;
 use crate::store::quorum::round::{Enough, Waits, gather};
 
-/// How long leftovers are gathered before they are released.
+/// How long orphans are gathered before they are released.
 const GATHERED_FOR: Duration = Duration::from_millis(10);
-/// The pause before leftovers that a node did not answer for are released again.
+/// The pause before orphans that a node did not answer for are released again.
 const REPEATED_AFTER: Duration = Duration::from_secs(1);
-/// How many leftovers are released by one write.
+/// How many orphans are released by one write.
 const AT_A_TIME: usize = 100;
 
 impl Shared {
@@ -39,14 +39,14 @@ impl Shared {
     }
 
     /// Keeps an owner to be released at a node.
-    pub(super) fn keep_leftover(&self, number: usize, leftover: Leftover) {
-        self.nodes[number].add_leftover(leftover);
-        self.plan_leftovers(number, GATHERED_FOR);
+    pub(super) fn keep_orphan(&self, number: usize, orphan: Orphan) {
+        self.nodes[number].add_orphan(orphan);
+        self.plan_orphans(number, GATHERED_FOR);
     }
 
-    fn plan_leftovers(&self, number: usize, pause: Duration) {
-        if self.nodes[number].must_plan_leftovers() {
-            self.plan(pause, move |shared| shared.release_leftovers(number));
+    fn plan_orphans(&self, number: usize, pause: Duration) {
+        if self.nodes[number].must_plan_orphans() {
+            self.plan(pause, move |shared| shared.release_orphans(number));
         }
     }
 
@@ -67,7 +67,7 @@ impl Shared {
         };
         let node = &self.nodes[number];
         // A caller has no more time to connect either.
-        let opened = survived(|| Line::new(shared, number).open(self.node_timeout));
+        let opened = survived(|| NodeConnection::new(shared, number).open(self.node_timeout));
         let panicked = || {
             let words = "the probe panicked";
             Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, words)
@@ -76,7 +76,7 @@ impl Shared {
             Ok(()) => {
                 node.note_up();
                 logging::info!("{} is asked again", node.route.server.address);
-                self.release_leftovers(number);
+                self.release_orphans(number);
             }
             Err(failure) => {
                 let pause = node.note_still_down(failure);
@@ -85,39 +85,39 @@ impl Shared {
         }
     }
 
-    /// Releases the leftovers of a node. Keeps those that it did not answer for.
-    fn release_leftovers(&self, number: usize) {
+    /// Releases the orphans of a node. Keeps those that it did not answer for.
+    fn release_orphans(&self, number: usize) {
         let Some(shared) = self.weak_self.upgrade() else {
             return;
         };
-        let leftovers = self.nodes[number].take_leftovers();
-        if leftovers.is_empty() {
+        let orphans = self.nodes[number].take_orphans();
+        if orphans.is_empty() {
             return;
         }
-        let mut lines = [Line::new(shared, number)];
-        for some in leftovers.chunks(AT_A_TIME) {
+        let mut connections = [NodeConnection::new(shared, number)];
+        for some in orphans.chunks(AT_A_TIME) {
             let mut packed = Vec::new();
-            for leftover in some {
+            for orphan in some {
                 let lock = Lock {
-                    kind: leftover.kind,
-                    target: &leftover.target,
+                    kind: orphan.kind,
+                    target: &orphan.target,
                 };
-                node_request::release(lock, (&leftover.owner, leftover.units), None, true)
+                node_request::release(lock, (&orphan.owner, orphan.units), None, true)
                     .write_packed_command(&mut packed);
             }
             let mut answered = 0;
             let mut again = vec![true; some.len()];
-            let [line] = &mut lines;
-            let sent = line
+            let [connection] = &mut connections;
+            let sent = connection
                 .prepare(Instant::now() + self.node_timeout)
-                .and_then(|()| line.send(&packed, some.len()));
+                .and_then(|()| connection.send(&packed, some.len()));
             if sent.is_ok() {
                 let waits = Waits {
                     limit: self.node_timeout,
                     grace: self.node_timeout,
                     nodes: 1,
                 };
-                gather(&mut lines, waits, &mut |_, answer| {
+                gather(&mut connections, waits, &mut |_, answer| {
                     if let (Ok(value), Some(again)) = (answer, again.get_mut(answered)) {
                         // A server that is busy does it later. Another error, such as a key of another type, stays.
                         *again = node_request::released(&value).is_none()
@@ -127,10 +127,10 @@ impl Shared {
                     Enough::No
                 });
             }
-            for (leftover, _) in some.iter().zip(again).filter(|(_, again)| *again) {
-                self.nodes[number].add_leftover(leftover.clone());
+            for (orphan, _) in some.iter().zip(again).filter(|(_, again)| *again) {
+                self.nodes[number].add_orphan(orphan.clone());
             }
         }
-        self.plan_leftovers(number, REPEATED_AFTER);
+        self.plan_orphans(number, REPEATED_AFTER);
     }
 }

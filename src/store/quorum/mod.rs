@@ -12,13 +12,13 @@
 //! | `operators` | requests of operators, to all nodes |
 //! | `votes` | the votes for the owners of this process |
 //! | `round` | a request to several nodes, and their answers as they come |
-//! | `line` | one connection to one node |
+//! | `connection` | one connection to one node |
 //! | `node` | one node: is it up, and may it vote? |
 //! | `background` | probes of nodes that are down, and releases that a node has missed |
 //! | `listen` | messages through any node |
 //!
-//! A thread takes a connection to every node out of the pool together. It writes its request to all nodes before it reads
-//! an answer, on its own thread. The renewal thread has its own connection to every node.
+//! A thread takes a connection to every node out of the pool together. It writes its request to all nodes before it
+//! reads an answer, on its own thread. The renewal thread has its own connection to every node.
 //!
 //! # What the engine need not know
 //!
@@ -30,7 +30,7 @@
 mod acquire;
 mod adopt;
 mod background;
-mod line;
+mod connection;
 mod listen;
 mod node;
 mod operators;
@@ -55,9 +55,9 @@ use crate::store::pool::{Pool, Pooled};
 use crate::store::{Answer, DedicatedConnection, LEAST, Limits, PubSubEvent, Store};
 use crate::sync::{Arc, Mutex, Weak, thread};
 
-use line::Line;
+use connection::NodeConnection;
 use node::QuorumNode;
-use release::Ending;
+use release::OwnerRelease;
 use round::{Enough, Waits, gather};
 use votes::Votes;
 
@@ -66,7 +66,7 @@ const LONGEST_CALL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The store of a quorum.
 pub(crate) struct Quorum {
-    pool: Pool<Lines>,
+    pool: Pool<NodeConnections>,
     shared: Arc<Shared>,
 }
 
@@ -86,7 +86,7 @@ struct Shared {
 }
 
 /// A connection to every node.
-struct Lines(Box<[Line]>);
+struct NodeConnections(Box<[NodeConnection]>);
 
 impl Quorum {
     pub(crate) fn new(servers: Vec<Server>, settings: &Settings) -> Self {
@@ -117,25 +117,29 @@ impl Quorum {
             weak_self: weak_self.clone(),
         });
         let of_pool = Arc::downgrade(&shared);
-        let lines = move || of_pool.upgrade().map(|shared| Lines::new(&shared));
+        let connections = move || {
+            of_pool
+                .upgrade()
+                .map(|shared| NodeConnections::new(&shared))
+        };
         Self {
-            pool: Pool::new(lines, settings.pool_size),
+            pool: Pool::new(connections, settings.pool_size),
             shared,
         }
     }
 }
 
-impl Lines {
+impl NodeConnections {
     fn new(shared: &Arc<Shared>) -> Self {
-        let line = |number| Line::new(Arc::clone(shared), number);
-        Self((0..shared.nodes.len()).map(line).collect())
+        let connection = |number| NodeConnection::new(Arc::clone(shared), number);
+        Self((0..shared.nodes.len()).map(connection).collect())
     }
 }
 
-impl Pooled for Lines {
+impl Pooled for NodeConnections {
     fn close_if_idle(&mut self, idle: Duration) {
-        for line in &mut self.0 {
-            line.close_if_idle(idle);
+        for connection in &mut self.0 {
+            connection.close_if_idle(idle);
         }
     }
 }
@@ -146,9 +150,10 @@ impl Store for Quorum {
         let wait = limits.checkout.min(limits.whole);
         let is_over = || limits.is_over();
         let has_priority = limits.has_priority || request.is_of_a_holder();
-        let mut lines = self.pool.take(wait, has_priority, &is_over)?;
+        let mut connections = self.pool.take(wait, has_priority, &is_over)?;
         let left = limits.whole.saturating_sub(started.elapsed());
-        self.shared.call(&mut lines.0, request, left.max(LEAST))
+        self.shared
+            .call(&mut connections.0, request, left.max(LEAST))
     }
 
     fn is_quorum(&self) -> bool {
@@ -156,8 +161,8 @@ impl Store for Quorum {
     }
 
     fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {
-        Box::new(OwnLines {
-            lines: Lines::new(&self.shared),
+        Box::new(DedicatedNodeConnections {
+            connections: NodeConnections::new(&self.shared),
             shared: Arc::clone(&self.shared),
         })
     }
@@ -181,19 +186,19 @@ impl Store for Quorum {
 }
 
 /// Connections to every node outside of the pool.
-struct OwnLines {
-    lines: Lines,
+struct DedicatedNodeConnections {
+    connections: NodeConnections,
     shared: Arc<Shared>,
 }
 
-impl DedicatedConnection for OwnLines {
+impl DedicatedConnection for DedicatedNodeConnections {
     fn open(&mut self) -> Result<(), Failure> {
         let until = Instant::now() + self.shared.node_timeout;
-        self.shared.ping(&mut self.lines.0, until).map(drop)
+        self.shared.ping(&mut self.connections.0, until).map(drop)
     }
 
     fn call(&mut self, request: &Request<'_>, limit: Duration) -> Result<Answer, Failure> {
-        self.shared.call(&mut self.lines.0, request, limit)
+        self.shared.call(&mut self.connections.0, request, limit)
     }
 }
 
@@ -201,17 +206,17 @@ impl Shared {
     /// Sends a request to the nodes, and returns the reply of the majority.
     fn call(
         &self,
-        lines: &mut [Line],
+        connections: &mut [NodeConnection],
         request: &Request<'_>,
         limit: Duration,
     ) -> Result<Answer, Failure> {
-        // A panic may have left a line that waits.
-        lines.iter_mut().for_each(Line::give_up);
+        // A panic may have left a connection that waits.
+        connections.iter_mut().for_each(NodeConnection::give_up);
         let until = Instant::now() + limit.min(LONGEST_CALL);
         let reply = match request {
-            Request::Ping => self.ping(lines, until)?,
-            Request::Renew(batch) => Reply::Renewed(self.renew(lines, batch, until)?),
-            Request::Release(batch) => self.release_many(lines, batch, until)?,
+            Request::Ping => self.ping(connections, until)?,
+            Request::Renew(batch) => Reply::Renewed(self.renew(connections, batch, until)?),
+            Request::Release(batch) => self.release_many(connections, batch, until)?,
             Request::Lock {
                 kind: kind @ (LockKind::Mutex | LockKind::Read | LockKind::Write | LockKind::Multi),
                 target,
@@ -221,16 +226,18 @@ impl Shared {
                     kind: *kind,
                     target,
                 };
-                self.ask_about(lines, lock, verb, until)?
+                self.ask_about(connections, lock, verb, until)?
             }
-            Request::Inspect { .. } => self.inspect(lines, request, until)?,
+            Request::Inspect { .. } => self.inspect(connections, request, until)?,
             Request::Scan {
                 from,
                 prefix,
                 pattern,
-            } => self.scan(lines, (*from, prefix, pattern), until)?,
-            Request::Adopt { key, adopt } => self.adopt(lines, key, adopt, until)?,
-            Request::ForceRelease { key, owner } => self.force_release(lines, key, owner, until)?,
+            } => self.scan(connections, (*from, prefix, pattern), until)?,
+            Request::Adopt { key, adopt } => self.adopt(connections, key, adopt, until)?,
+            Request::ForceRelease { key, owner } => {
+                self.force_release(connections, key, owner, until)?
+            }
             Request::Lock {
                 kind: LockKind::Semaphore { .. },
                 ..
@@ -251,13 +258,13 @@ impl Shared {
     /// Sends a request about one lock.
     fn ask_about(
         &self,
-        lines: &mut [Line],
+        connections: &mut [NodeConnection],
         lock: Lock<'_>,
         verb: &Verb,
         until: Instant,
     ) -> Result<Reply, Failure> {
-        match (verb, Ending::of(lock, verb)) {
-            (_, Some(ending)) => self.end_one(lines, ending, until),
+        match (verb, OwnerRelease::of(lock, verb)) {
+            (_, Some(release)) => self.end_one(connections, release, until),
             (
                 Verb::TakeOver {
                     ask,
@@ -268,10 +275,10 @@ impl Shared {
             ) => {
                 // A reader may take over from a writer, whose units are another number.
                 let units = self.votes.units_of(from).unwrap_or(ask.units);
-                let ending = Ending::of_lease(lock, from, units, *give_back);
-                self.acquire(lines, lock, ask, Some(&ending), until)
+                let release = OwnerRelease::of_lease(lock, from, units, *give_back);
+                self.acquire(connections, lock, ask, Some(&release), until)
             }
-            (Verb::Acquire { ask, .. }, None) => self.acquire(lines, lock, ask, None, until),
+            (Verb::Acquire { ask, .. }, None) => self.acquire(connections, lock, ask, None, until),
             (_, None) => Err(Failure::another_question()),
         }
     }
@@ -286,11 +293,11 @@ impl Shared {
         }
     }
 
-    fn ping(&self, lines: &mut [Line], until: Instant) -> Result<Reply, Failure> {
+    fn ping(&self, connections: &mut [NodeConnection], until: Instant) -> Result<Reply, Failure> {
         let ping = redis::cmd("PING").get_packed_command();
-        let mut failures = self.ask_each(lines, false, until, |_| Some((&ping, 1)));
+        let mut failures = self.ask_each(connections, false, until, |_| Some((&ping, 1)));
         let mut answered = 0;
-        gather(lines, self.within(until), &mut |number, answer| {
+        gather(connections, self.within(until), &mut |number, answer| {
             match answer {
                 Ok(redis::Value::SimpleString(_) | redis::Value::BulkString(_)) => answered += 1,
                 Ok(value) => failures[number] = Some(self.unexpected(number, value)),
@@ -309,53 +316,54 @@ impl Shared {
         Err(self.no_quorum(answered, failures))
     }
 
-    /// Writes to each node the packed commands that `commands` returns, with their number, for a call that ends at `until`.
-    /// With `votes` it leaves out the nodes that may not vote. Returns for each node the reason why it was not asked.
+    /// Writes to each node the packed commands that `commands` returns, with their number, for a call that ends at
+    /// `until`. With `votes` it leaves out the nodes that may not vote. Returns for each node the reason why it was not
+    /// asked.
     ///
-    /// A closed line connects first. Several closed lines connect at the same time, each on its own thread. Otherwise the
-    /// time that a caller waits for nodes that hang would be a sum.
+    /// A connection that is closed is opened first. Several are opened at the same time, each on its own thread.
+    /// Otherwise the time that a caller waits for nodes that hang would be a sum.
     fn ask_each<'p>(
         &self,
-        lines: &mut [Line],
+        connections: &mut [NodeConnection],
         votes: bool,
         until: Instant,
         commands: impl Fn(usize) -> Option<(&'p [u8], usize)> + Sync,
     ) -> Vec<Option<Failure>> {
-        let ask = |number: usize, line: &mut Line| {
+        let ask = |number: usize, connection: &mut NodeConnection| {
             let (packed, count) = commands(number)?;
             // Only a new connection shows that the node has restarted.
-            let asked = line.prepare(until).and_then(|()| {
+            let asked = connection.prepare(until).and_then(|()| {
                 if votes {
                     self.nodes[number].check_may_vote(SystemClock.now())?;
                 }
-                line.send(packed, count)
+                connection.send(packed, count)
             });
             asked.err()
         };
-        let mut failures = vec![None; lines.len()];
-        let all = lines.iter_mut().zip(&mut failures).enumerate();
-        // The open lines come first: to connect to a node that hangs takes a while.
-        let is_open = |(number, (line, _)): &(usize, (&mut Line, _))| {
-            line.socket().is_some() || commands(*number).is_none()
+        let mut failures = vec![None; connections.len()];
+        let all = connections.iter_mut().zip(&mut failures).enumerate();
+        // The open connections come first: to connect to a node that hangs takes a while.
+        let is_open = |(number, (connection, _)): &(usize, (&mut NodeConnection, _))| {
+            connection.socket().is_some() || commands(*number).is_none()
         };
         let (open, mut closed): (Vec<_>, Vec<_>) = all.partition(is_open);
-        for (number, (line, failure)) in open {
-            *failure = ask(number, line);
+        for (number, (connection, failure)) in open {
+            *failure = ask(number, connection);
         }
         if closed.len() <= 1 {
-            for (number, (line, failure)) in &mut closed {
-                **failure = ask(*number, line);
+            for (number, (connection, failure)) in &mut closed {
+                **failure = ask(*number, connection);
             }
             return failures;
         }
         let ask = &ask;
         thread::scope(|scope| {
-            for (number, (line, failure)) in closed {
+            for (number, (connection, failure)) in closed {
                 let words = "no thread could be started to connect";
                 let unasked = Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, words);
                 *failure = Some(unasked);
                 thread::Builder::new()
-                    .spawn_scoped(scope, move || *failure = ask(number, line))
+                    .spawn_scoped(scope, move || *failure = ask(number, connection))
                     .ok();
             }
         });
@@ -407,7 +415,9 @@ impl Shared {
     /// Takes in what a server says of itself on a new connection.
     fn identify(&self, number: usize, report: &str) -> Result<(), Failure> {
         let field = |name: &str| {
-            let mut fields = report.lines().filter_map(|line| line.split_once(':'));
+            let mut fields = report
+                .lines()
+                .filter_map(|connection| connection.split_once(':'));
             fields.find_map(|(field, value)| (field == name).then(|| value.trim()))
         };
         let node = &self.nodes[number];

@@ -13,8 +13,9 @@
 //!
 //! A node that restarts without its data may grant a lock that somebody holds. So it must not vote until every lease
 //! has passed that it may have forgotten: for `restart_delay`, and a second more because the node counts its uptime in
-//! whole seconds. Nor must it vote while its clock may be behind a fence that it has forgotten: for 2 s. The uptime comes from the node, by its own clock, which may be set forward. So the uptime that is
-//! believed is at most the time since this process last heard from the process that ran before it.
+//! whole seconds. Nor must it vote while its clock may be behind a fence that it has forgotten: for 2 s. The uptime
+//! comes from the node, by its own clock, which may be set forward. So the uptime that is believed is at most the time
+//! since this process last heard from the process that ran before it.
 
 use std::time::Duration;
 
@@ -37,7 +38,7 @@ const UPTIME_MARGIN: Duration = Duration::from_secs(1);
 /// be well.
 const LATE_FOR: Duration = Duration::from_secs(1);
 /// The largest number of owners that are kept to be released at a node. Further ones stay until their lease ends.
-const MOST_LEFTOVERS: usize = 10_000;
+const MOST_ORPHANS: usize = 10_000;
 /// The shortest pause between two searches of the full list for owners whose time is over.
 const SEARCH_PAUSE: Duration = Duration::from_secs(1);
 
@@ -61,16 +62,16 @@ struct State {
     pause: Duration,
     /// The `run_id` of the server's process. `None` before the first connection.
     run_id: Option<String>,
-    leftovers: Vec<Leftover>,
+    orphans: Vec<Orphan>,
     /// When the full list may be searched again for owners whose time is over.
     search_at: Option<Time>,
     /// Whether a job is planned that releases them.
-    has_planned_leftovers: bool,
+    has_planned_orphans: bool,
 }
 
 /// An owner that may be left at a node.
 #[derive(Clone)]
-pub(super) struct Leftover {
+pub(super) struct Orphan {
     pub(super) kind: LockKind,
     pub(super) target: Target,
     pub(super) owner: Arc<str>,
@@ -211,38 +212,38 @@ impl QuorumNode {
     }
 
     /// Keeps an owner that must be released at this node.
-    pub(super) fn add_leftover(&self, leftover: Leftover) {
+    pub(super) fn add_orphan(&self, orphan: Orphan) {
         let mut state = self.state.lock();
-        if state.leftovers.len() >= MOST_LEFTOVERS {
+        if state.orphans.len() >= MOST_ORPHANS {
             let now = SystemClock.now();
             if state.search_at.is_none_or(|at| at <= now) {
                 state.search_at = Some(now + SEARCH_PAUSE);
-                state.leftovers.retain(|leftover| leftover.until > now);
+                state.orphans.retain(|orphan| orphan.until > now);
             }
         }
-        if state.leftovers.len() < MOST_LEFTOVERS {
-            state.leftovers.push(leftover);
+        if state.orphans.len() < MOST_ORPHANS {
+            state.orphans.push(orphan);
         }
     }
 
-    /// Returns whether the caller must plan the release of the leftovers. A node that is down releases them after the
+    /// Returns whether the caller must plan the release of the orphans. A node that is down releases them after the
     /// probe that finds it up.
-    pub(super) fn must_plan_leftovers(&self) -> bool {
+    pub(super) fn must_plan_orphans(&self) -> bool {
         let mut state = self.state.lock();
-        let must = self.is_up() && !state.leftovers.is_empty() && !state.has_planned_leftovers;
-        state.has_planned_leftovers |= must;
+        let must = self.is_up() && !state.orphans.is_empty() && !state.has_planned_orphans;
+        state.has_planned_orphans |= must;
         must
     }
 
     /// Takes out the owners that must still be released at this node.
-    pub(super) fn take_leftovers(&self) -> Vec<Leftover> {
+    pub(super) fn take_orphans(&self) -> Vec<Orphan> {
         let now = SystemClock.now();
-        let mut leftovers = {
+        let mut orphans = {
             let mut state = self.state.lock();
-            state.has_planned_leftovers = false;
-            std::mem::take(&mut state.leftovers)
+            state.has_planned_orphans = false;
+            std::mem::take(&mut state.orphans)
         };
-        leftovers.retain(|leftover| leftover.until > now);
-        leftovers
+        orphans.retain(|orphan| orphan.until > now);
+        orphans
     }
 }

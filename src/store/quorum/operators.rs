@@ -15,7 +15,7 @@ use crate::message::{Cursor, Gone, Reply, Request, Seen};
 use crate::name::LockKey;
 use crate::script::{self, ScriptRef};
 use crate::store::quorum::Shared;
-use crate::store::quorum::line::Line;
+use crate::store::quorum::connection::NodeConnection;
 use crate::store::quorum::round::{Enough, gather};
 use crate::sync::Arc;
 
@@ -23,18 +23,18 @@ impl Shared {
     /// Sends the same request to every node, and returns the reply of each, or its failure.
     fn ask_all(
         &self,
-        lines: &mut [Line],
+        connections: &mut [NodeConnection],
         request: &Request<'_>,
         command: &redis::Cmd,
         until: Instant,
     ) -> Vec<Result<Reply, Failure>> {
         let packed = command.get_packed_command();
-        let failures = self.ask_each(lines, false, until, |_| Some((&packed, 1)));
+        let failures = self.ask_each(connections, false, until, |_| Some((&packed, 1)));
         let mut replies: Vec<_> = failures
             .into_iter()
             .map(|failure| failure.map(Err))
             .collect();
-        gather(lines, self.within(until), &mut |number, answer| {
+        gather(connections, self.within(until), &mut |number, answer| {
             replies[number] = Some(answer.and_then(|value| match value {
                 redis::Value::ServerError(_) => Err(self.unexpected(number, value)),
                 value => script::decode(request, value),
@@ -50,16 +50,16 @@ impl Shared {
     /// Inspects locks at every node.
     pub(super) fn inspect(
         &self,
-        lines: &mut [Line],
+        connections: &mut [NodeConnection],
         request: &Request<'_>,
         until: Instant,
     ) -> Result<Reply, Failure> {
-        let mut failures = vec![None; lines.len()];
+        let mut failures = vec![None; connections.len()];
         let mut merged: Option<Vec<Option<Seen>>> = None;
         let mut answered = 0;
-        // By its text, because a line loads only the scripts of locks.
+        // By its text, because a connection loads only the scripts of locks.
         let command = script::encode(request, ScriptRef::Text, &self.script_settings);
-        let replies = self.ask_all(lines, request, &command, until);
+        let replies = self.ask_all(connections, request, &command, until);
         for (number, reply) in replies.into_iter().enumerate() {
             match reply {
                 Ok(Reply::Inspected(seen)) => {
@@ -87,7 +87,7 @@ impl Shared {
     /// Lists some keys of one node. If the node fails, goes on with the next one.
     pub(super) fn scan(
         &self,
-        lines: &mut [Line],
+        connections: &mut [NodeConnection],
         (from, prefix, pattern): (Cursor, &str, &str),
         until: Instant,
     ) -> Result<Reply, Failure> {
@@ -100,10 +100,10 @@ impl Shared {
         let command = script::encode(&request, ScriptRef::Text, &self.script_settings);
         let packed = command.get_packed_command();
         let asked = |number| (number == node).then_some((&*packed, 1));
-        let mut failures = self.ask_each(lines, false, until, asked);
+        let mut failures = self.ask_each(connections, false, until, asked);
         let failure = failures.get_mut(node).and_then(Option::take);
         let mut answer = Err(failure.unwrap_or_else(Failure::another_question));
-        gather(lines, self.within(until), &mut |_, value| {
+        gather(connections, self.within(until), &mut |_, value| {
             answer = value.and_then(|value| match value {
                 redis::Value::ServerError(_) => Err(self.unexpected(node, value)),
                 value => script::decode(&request, value),
@@ -140,16 +140,16 @@ impl Shared {
     /// Takes a lock from an owner at every node.
     pub(super) fn force_release(
         &self,
-        lines: &mut [Line],
+        connections: &mut [NodeConnection],
         key: &LockKey,
         owner: &str,
         until: Instant,
     ) -> Result<Reply, Failure> {
         let request = Request::ForceRelease { key, owner };
         let command = script::quorum::force_release(key, owner);
-        let mut failures = vec![None; lines.len()];
+        let mut failures = vec![None; connections.len()];
         let (mut released, mut answered) = (false, 0);
-        let replies = self.ask_all(lines, &request, &command, until);
+        let replies = self.ask_all(connections, &request, &command, until);
         for (number, reply) in replies.into_iter().enumerate() {
             match reply {
                 Ok(Reply::Released) => {
@@ -162,7 +162,7 @@ impl Shared {
             }
         }
         // The nodes that did not answer may all still have the owner.
-        if lines.len() - answered >= self.needed {
+        if connections.len() - answered >= self.needed {
             return Err(self.no_quorum(answered, failures));
         }
         Ok(if released {

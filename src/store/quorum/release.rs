@@ -3,8 +3,8 @@
 //! 1. The request goes to every node that is up: also to one that gave no vote, because it may still have the owner, as
 //!    the holder or in its queue.
 //! 2. The round ends when the result is certain. The other answers are dropped when they come.
-//! 3. A node that was skipped, or has failed, has the owner as a leftover: the background thread releases it there
-//!    later. A node that has not answered yet has it too, unless it executes the request.
+//! 3. At a node that was skipped, or has failed, the owner may be left as an orphan: the background thread releases it
+//!    there later. It does the same at a node that has not answered yet, unless that node executes the request.
 //!
 //! | the answers | the reply |
 //! | --- | --- |
@@ -25,8 +25,8 @@ use crate::name::Target;
 use crate::script::quorum::{self as node_request, Lock, NodeGiveBack};
 use crate::script::{self, ScriptRef};
 use crate::store::quorum::Shared;
-use crate::store::quorum::line::Line;
-use crate::store::quorum::node::Leftover;
+use crate::store::quorum::connection::NodeConnection;
+use crate::store::quorum::node::Orphan;
 use crate::store::quorum::round::{Enough, gather};
 use crate::sync::Arc;
 
@@ -46,7 +46,7 @@ pub(super) enum Heard {
 }
 
 /// The end of one owner of a lock.
-pub(super) struct Ending<'a> {
+pub(super) struct OwnerRelease<'a> {
     lock: Lock<'a>,
     owner: Arc<str>,
     units: u32,
@@ -74,7 +74,7 @@ struct Tally {
     refused: usize,
 }
 
-impl<'a> Ending<'a> {
+impl<'a> OwnerRelease<'a> {
     /// Returns the end of an owner by this verb. Returns `None` if the verb asks for a lock.
     pub(super) fn of(lock: Lock<'a>, verb: &Verb) -> Option<Self> {
         let (owner, units, how) = match verb {
@@ -117,15 +117,15 @@ impl<'a> Ending<'a> {
     }
 }
 
-impl Ending<'_> {
+impl OwnerRelease<'_> {
     /// Returns how many units the owner has.
     pub(super) fn units(&self) -> u32 {
         self.units
     }
 
     /// Returns the owner, to be released in the background at a node that may have it until then.
-    fn leftover(&self, until: Time) -> Leftover {
-        Leftover {
+    fn orphan(&self, until: Time) -> Orphan {
+        Orphan {
             kind: self.lock.kind,
             target: self.lock.target.clone(),
             owner: Arc::clone(&self.owner),
@@ -182,11 +182,11 @@ impl Shared {
     /// Ends one owner.
     pub(super) fn end_one(
         &self,
-        lines: &mut [Line],
-        ending: Ending<'_>,
+        connections: &mut [NodeConnection],
+        release: OwnerRelease<'_>,
         until: Instant,
     ) -> Result<Reply, Failure> {
-        let replies = self.end(lines, &[ending], until)?;
+        let replies = self.end(connections, &[release], until)?;
         let only = replies.into_iter().next();
         only.flatten().ok_or_else(Failure::another_question)
     }
@@ -194,7 +194,7 @@ impl Shared {
     /// Releases several mutexes by one round.
     pub(super) fn release_many(
         &self,
-        lines: &mut [Line],
+        connections: &mut [NodeConnection],
         batch: &[PlainRelease<'_>],
         until: Instant,
     ) -> Result<Reply, Failure> {
@@ -202,10 +202,10 @@ impl Shared {
             .iter()
             .map(|release| Target::from(release.key.clone()))
             .collect();
-        let endings: Vec<_> = batch
+        let releases: Vec<_> = batch
             .iter()
             .zip(&targets)
-            .map(|(release, target)| Ending {
+            .map(|(release, target)| OwnerRelease {
                 lock: Lock {
                     kind: LockKind::Mutex,
                     target,
@@ -215,28 +215,28 @@ impl Shared {
                 how: How::Release { used: None },
             })
             .collect();
-        let replies = self.end(lines, &endings, until)?;
+        let replies = self.end(connections, &releases, until)?;
         Ok(Reply::Each(replies))
     }
 
     /// Ends several owners by one round: the steps at the top. Returns the reply for each.
     pub(super) fn end(
         &self,
-        lines: &mut [Line],
-        endings: &[Ending<'_>],
+        connections: &mut [NodeConnection],
+        releases: &[OwnerRelease<'_>],
         until: Instant,
     ) -> Result<Vec<Option<Reply>>, Failure> {
-        let packed = self.packed_endings(endings);
-        let mut failures = self.ask_each(lines, false, until, |number| {
-            Some((&packed[number], endings.len()))
+        let packed = self.packed_releases(releases);
+        let mut failures = self.ask_each(connections, false, until, |number| {
+            Some((&packed[number], releases.len()))
         });
-        let mut tallies = vec![Tally::default(); endings.len()];
-        let mut answers = vec![0; lines.len()];
+        let mut tallies = vec![Tally::default(); releases.len()];
+        let mut answers = vec![0; connections.len()];
         let mut waits = self.within(until);
-        if endings.len() == 1 {
+        if releases.len() == 1 {
             waits.nodes = self.needed;
         }
-        gather(lines, waits, &mut |number, answer| {
+        gather(connections, waits, &mut |number, answer| {
             match answer {
                 Ok(value) => {
                     if let Some(tally) = tallies.get_mut(answers[number]) {
@@ -249,21 +249,21 @@ impl Shared {
                 Err(failure) => failures[number] = Some(failure),
             }
             let is_enough = |tally: &Tally| tally.is_certain(self.nodes.len(), self.needed);
-            match (tallies.iter().all(is_enough), endings) {
+            match (tallies.iter().all(is_enough), releases) {
                 (false, _) => Enough::No,
                 (true, [_]) => Enough::Yes,
-                // The number of late answers would keep the line from the next request.
+                // The number of late answers would keep the connection from the next request.
                 (true, _) => Enough::Almost,
             }
         });
-        let nodes = lines.len();
+        let nodes = connections.len();
         let is_told = |tally: &Tally| {
             tally.result(nodes, self.needed).is_some()
                 || tally.answered() + tally.refused >= self.needed
         };
         if !tallies.iter().all(is_told) {
-            let released = tallies.iter().map(|tally| tally.released).min();
-            let failure = self.no_quorum(released.unwrap_or(0), failures);
+            let fewest = tallies.iter().map(|tally| tally.released).min();
+            let failure = self.no_quorum(fewest.unwrap_or(0), failures);
             return Err(Failure {
                 outcome: Outcome::Unknown,
                 ..failure
@@ -271,17 +271,17 @@ impl Shared {
         }
         let replies = tallies.iter().map(|tally| tally.result(nodes, self.needed));
         let replies: Vec<_> = replies.collect();
-        if let ([None], [_]) = (&*replies, endings) {
+        if let ([None], [_]) = (&*replies, releases) {
             // The nodes reject it, and the caller must know the reason.
             return Err(self.no_quorum(tallies[0].released, failures));
         }
-        for (place, ending) in endings.iter().enumerate() {
+        for (place, release) in releases.iter().enumerate() {
             if replies[place].is_some() {
-                self.forget(lines, ending, |number| match failures[number] {
+                self.forget(connections, release, |number| match failures[number] {
                     Some(_) => Heard::Failure,
                     None if answers[number] > place => Heard::Answer,
                     None => Heard::Nothing {
-                        sent_after: endings.len() - 1 - place,
+                        sent_after: releases.len() - 1 - place,
                     },
                 });
             }
@@ -290,13 +290,13 @@ impl Shared {
     }
 
     /// Returns the packed commands that end these owners, for each node.
-    pub(super) fn packed_endings(&self, endings: &[Ending<'_>]) -> Vec<Vec<u8>> {
+    pub(super) fn packed_releases(&self, releases: &[OwnerRelease<'_>]) -> Vec<Vec<u8>> {
         let mut packed = vec![Vec::new(); self.nodes.len()];
-        for ending in endings {
-            let owner = (&*ending.owner, ending.units);
-            let votes = match ending.how {
+        for release in releases {
+            let owner = (&*release.owner, release.units);
+            let votes = match release.how {
                 How::Withdraw => None,
-                How::Release { .. } | How::Keep(..) => self.votes.of(&ending.owner),
+                How::Release { .. } | How::Keep(..) => self.votes.of(&release.owner),
             };
             // A node without a vote may have the owner in its queue.
             let has_vote = |number: usize| {
@@ -304,7 +304,7 @@ impl Shared {
                 vote.is_some_and(|vote| vote.until.is_some())
             };
             for (number, packed) in packed.iter_mut().enumerate() {
-                let command = match ending.how {
+                let command = match release.how {
                     How::Keep(life, used) => {
                         let reserved = votes.as_ref().and_then(|votes| votes[number].reserved);
                         // The node answered the first fence, so its record stays there at least.
@@ -313,25 +313,25 @@ impl Shared {
                             last: reserved.last,
                         });
                         let verb = Verb::Keep {
-                            owner: Arc::clone(&ending.owner),
-                            units: ending.units,
+                            owner: Arc::clone(&release.owner),
+                            units: release.units,
                             life,
                             give_back: give_back.filter(|block| block.used < block.last),
                         };
                         let request = Request::Lock {
-                            kind: ending.lock.kind,
-                            target: ending.lock.target,
+                            kind: release.lock.kind,
+                            target: release.lock.target,
                             verb: &verb,
                         };
                         script::encode(&request, ScriptRef::Digest, &self.script_settings)
                     }
-                    How::Withdraw => node_request::release(ending.lock, owner, None, true),
+                    How::Withdraw => node_request::release(release.lock, owner, None, true),
                     How::Release { used } => {
                         let reserved = votes.as_ref().and_then(|votes| votes[number].reserved);
                         let give_back = used
                             .zip(reserved)
                             .map(|(used, reserved)| NodeGiveBack { used, reserved });
-                        node_request::release(ending.lock, owner, give_back, !has_vote(number))
+                        node_request::release(release.lock, owner, give_back, !has_vote(number))
                     }
                 };
                 command.write_packed_command(packed);
@@ -343,28 +343,28 @@ impl Shared {
     /// Forgets the votes of an owner that has ended. Has it released later at each node that has not confirmed the end.
     pub(super) fn forget(
         &self,
-        lines: &mut [Line],
-        ending: &Ending<'_>,
+        connections: &mut [NodeConnection],
+        release: &OwnerRelease<'_>,
         heard: impl Fn(usize) -> Heard,
     ) {
-        let votes = self.votes.remove(&ending.owner);
+        let votes = self.votes.remove(&release.owner);
         // Without a vote a node may have the owner all the same, but no longer than the longest of the others.
-        let mut leftover = None;
-        let mut leftover = || {
-            let made = leftover.get_or_insert_with(|| {
+        let mut orphan = None;
+        let mut orphan = || {
+            let made = orphan.get_or_insert_with(|| {
                 let now = SystemClock.now();
                 let all = votes.iter().flatten();
                 let until = all.filter_map(|vote| vote.until).max();
                 let left = until.map_or(Duration::ZERO, |until| until.since(now));
-                ending.leftover(now + (left + drift(left)).max(LEFT_IN_QUEUE))
+                release.orphan(now + (left + drift(left)).max(LEFT_IN_QUEUE))
             });
             made.clone()
         };
-        for (number, line) in lines.iter_mut().enumerate() {
+        for (number, connection) in connections.iter_mut().enumerate() {
             match heard(number) {
                 Heard::Answer => {}
-                Heard::Nothing { sent_after } => line.release_later(sent_after, leftover()),
-                Heard::Failure => self.keep_leftover(number, leftover()),
+                Heard::Nothing { sent_after } => connection.release_later(sent_after, orphan()),
+                Heard::Failure => self.keep_orphan(number, orphan()),
             }
         }
     }

@@ -1,7 +1,7 @@
 //! A round that renews leases: one batch for each node, written to all of them before an answer is read.
 //!
-//! The votes decide how long a lease lasts ([`super::votes`]). The round waits for all nodes that are well, because each
-//! of them moves its own vote. A node that hangs does not delay the votes of the others ([`super::round`]).
+//! The votes decide how long a lease lasts ([`super::votes`]). The round waits for all nodes that are well, because
+//! each of them moves its own vote. A node that hangs does not delay the votes of the others ([`super::round`]).
 //!
 //! A node that has restarted renews nothing until it may vote: it may have forgotten who holds the lock.
 
@@ -13,15 +13,16 @@ use crate::error::Failure;
 use crate::message::{Renewal, Renewed, Reply, Request};
 use crate::script::{self, ScriptRef};
 use crate::store::quorum::Shared;
-use crate::store::quorum::line::Line;
+use crate::store::quorum::connection::NodeConnection;
 use crate::store::quorum::round::{Enough, gather};
-use crate::store::quorum::votes::{Confirmation, Standing};
+use crate::store::quorum::votes::{Confirmation, VoteStatus};
 
 impl Shared {
-    /// Renews leases. Returns the result for each key. The keys of one owner come after each other, and have one result.
+    /// Renews leases. Returns the result for each key. The keys of one owner come after each other, and have one
+    /// result.
     pub(super) fn renew(
         &self,
-        lines: &mut [Line],
+        connections: &mut [NodeConnection],
         batch: &[Renewal<'_>],
         until: Instant,
     ) -> Result<Vec<Renewed>, Failure> {
@@ -29,11 +30,11 @@ impl Shared {
         let request = Request::Renew(batch);
         let command = script::encode(&request, ScriptRef::Digest, &self.script_settings);
         let packed = command.get_packed_command();
-        let mut failures = self.ask_each(lines, true, until, |_| Some((&packed, 1)));
-        let mut answers: Vec<Option<Vec<Renewed>>> = vec![None; lines.len()];
+        let mut failures = self.ask_each(connections, true, until, |_| Some((&packed, 1)));
+        let mut answers: Vec<Option<Vec<Renewed>>> = vec![None; connections.len()];
         // How many nodes have answered, and how many of them have confirmed all leases.
         let (mut answered, mut confirmed) = (0, 0);
-        gather(lines, self.within(until), &mut |number, answer| {
+        gather(connections, self.within(until), &mut |number, answer| {
             let results = answer.and_then(|value| match value {
                 redis::Value::ServerError(_) => Err(self.unexpected(number, value)),
                 value => script::decode(&request, value).and_then(Reply::renewed),
@@ -88,11 +89,11 @@ impl Shared {
         };
         let confirmations: Vec<_> = (0..self.nodes.len()).map(&mut confirmation).collect();
         let until = valid_until(sent, keys[0].lease);
-        let standing = self
+        let status = self
             .votes
             .renewed(&keys[0].owner, &confirmations, until, self.needed);
-        match standing {
-            Standing::Lasts {
+        match status {
+            VoteStatus::Lasts {
                 until,
                 version,
                 is_confirmed,
@@ -102,7 +103,7 @@ impl Shared {
                 version,
                 is_confirmed,
             },
-            Standing::Lost(gone) => Renewed::Gone(gone),
+            VoteStatus::Lost(gone) => Renewed::Gone(gone),
         }
     }
 }

@@ -5,10 +5,11 @@
 //! 2. The answers are read as they come. After each of them the caller says whether it has enough. Nodes that are alike
 //!    answer at almost the same time, and to wake a thread takes longer than to read an answer. So the thread first
 //!    waits, for at most a millisecond, for the answer that is probably the last that it needs.
-//! 3. If the caller has almost enough, because a majority agrees, the round waits for the other nodes only for a quarter
-//!    of `node_timeout`. So a lock gets the votes of all nodes that are well. A node that takes longer is late: no
-//!    further round waits for it alone, until it has answered in time. So a node that hangs costs that time once.
-//! 4. A node that does not answer within `node_timeout` is down.
+//! 3. If the caller has almost enough, because a majority agrees, the round waits for the other nodes only for a
+//!    quarter of `node_timeout`. So a lock gets the votes of all nodes that are well. A node that takes longer is late:
+//!    for a second no round waits for it alone, unless it answers in time before. So a node that hangs costs that time
+//!    once, until it is down.
+//! 4. A node that has answered nobody for `node_timeout` is down.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use smallvec::SmallVec;
 
 use crate::error::Failure;
-use crate::store::quorum::line::Line;
+use crate::store::quorum::connection::NodeConnection;
 
 /// For how long a round waits for one answer alone.
 const TOGETHER: Duration = Duration::from_millis(1);
@@ -42,22 +43,22 @@ pub(super) enum Enough {
     Yes,
 }
 
-/// Reads the answers that the lines wait for. Gives each answer to `heard`, or the failure of a line once. Afterwards no
-/// line waits for anything.
+/// Reads the answers that the connections wait for. Gives each answer to `heard`, or the failure of a connection once.
+/// Afterwards no connection waits for anything.
 pub(super) fn gather(
-    lines: &mut [Line],
+    connections: &mut [NodeConnection],
     waits: Waits,
     heard: &mut dyn FnMut(usize, Result<Value, Failure>) -> Enough,
 ) {
     let begun = Instant::now();
     let mut until = begun + waits.limit;
-    let mut last_needed = last_needed(lines, waits.nodes);
+    let mut last_needed = last_needed(connections, waits.nodes);
     let mut enough = Enough::No;
     'reading: loop {
         // 1. Take the answers that were read.
-        for (number, line) in lines.iter_mut().enumerate() {
-            while line.is_wanted() && enough != Enough::Yes {
-                let answer = match line.answer() {
+        for (number, connection) in connections.iter_mut().enumerate() {
+            while connection.is_wanted() && enough != Enough::Yes {
+                let answer = match connection.answer() {
                     Ok(None) => break,
                     Ok(Some(value)) => Ok(value),
                     Err(failure) => Err(failure),
@@ -70,25 +71,26 @@ pub(super) fn gather(
             }
         }
         // 2. Is that enough? A late node alone is not waited for.
-        let is_waited_for =
-            |line: &Line| line.is_wanted() && !(enough == Enough::Almost && line.node().is_late());
-        if enough == Enough::Yes || !lines.iter().any(is_waited_for) {
+        let is_waited_for = |connection: &NodeConnection| {
+            connection.is_wanted() && !(enough == Enough::Almost && connection.node().is_late())
+        };
+        if enough == Enough::Yes || !connections.iter().any(is_waited_for) {
             break;
         }
         // 3. Wait for more: first for the last node that is needed, then for any.
         let now = Instant::now();
         let left = until.saturating_duration_since(now);
-        if let Some(number) = last_needed.filter(|number| lines[*number].is_wanted()) {
+        if let Some(number) = last_needed.filter(|number| connections[*number].is_wanted()) {
             let left = left.min((begun + TOGETHER).saturating_duration_since(now));
-            if lines[number].is_readable(left) {
-                if let Err(failure) = lines[number].read() {
+            if connections[number].is_readable(left) {
+                if let Err(failure) = connections[number].read() {
                     enough = heard(number, Err(failure));
                 }
                 continue;
             }
         }
         last_needed = None;
-        let readable = wait(lines, left);
+        let readable = wait(connections, left);
         if readable.is_empty() {
             if left.is_zero() {
                 break;
@@ -96,7 +98,7 @@ pub(super) fn gather(
             continue;
         }
         for number in readable {
-            if let Err(failure) = lines[number].read() {
+            if let Err(failure) = connections[number].read() {
                 enough = heard(number, Err(failure));
                 if enough == Enough::Yes {
                     break 'reading;
@@ -105,52 +107,57 @@ pub(super) fn gather(
         }
     }
     // 4. Stop waiting.
-    for (number, line) in lines.iter_mut().enumerate() {
-        if !line.is_wanted() {
+    for (number, connection) in connections.iter_mut().enumerate() {
+        if !connection.is_wanted() {
             continue;
         }
         if enough == Enough::No {
-            let failure = line.timed_out(begun.elapsed());
+            let failure = connection.timed_out(begun.elapsed());
             heard(number, Err(failure));
         } else {
             // A node that was skipped because it is late has had no new chance.
-            if enough == Enough::Almost && !line.node().is_late() {
-                line.node().note_late();
+            if enough == Enough::Almost && !connection.node().is_late() {
+                connection.node().note_late();
             }
-            line.give_up();
+            connection.give_up();
         }
     }
 }
 
-/// Returns the line whose answer is probably the last of `nodes` answers, by what each node took the last time.
-fn last_needed(lines: &[Line], nodes: usize) -> Option<usize> {
-    let mut wanted: SmallVec<[(Duration, usize); 8]> = lines
+/// Returns the connection whose answer is probably the last of `nodes` answers, by what each node took the last time.
+fn last_needed(connections: &[NodeConnection], nodes: usize) -> Option<usize> {
+    let mut wanted: SmallVec<[(Duration, usize); 8]> = connections
         .iter()
         .enumerate()
-        .filter(|(_, line)| line.is_wanted() && !line.node().is_late())
-        .map(|(number, line)| (line.took(), number))
+        .filter(|(_, connection)| connection.is_wanted() && !connection.node().is_late())
+        .map(|(number, connection)| (connection.took(), number))
         .collect();
     wanted.sort_unstable();
     let last = nodes.min(wanted.len()).checked_sub(1)?;
     Some(wanted[last].1)
 }
 
-/// Waits until a line that is wanted has something to read, for at most `left`. Returns those that have.
-fn wait(lines: &mut [Line], left: Duration) -> Vec<usize> {
-    let hidden: Vec<_> = lines
+/// Waits until a connection that is wanted has something to read, for at most `left`. Returns those that have.
+fn wait(connections: &mut [NodeConnection], left: Duration) -> Vec<usize> {
+    let hidden: Vec<_> = connections
         .iter_mut()
         .enumerate()
-        .filter_map(|(number, line)| {
-            (line.is_wanted() && line.has_hidden_bytes()).then_some(number)
+        .filter_map(|(number, connection)| {
+            (connection.is_wanted() && connection.has_hidden_bytes()).then_some(number)
         })
         .collect();
     if !hidden.is_empty() {
         return hidden;
     }
-    let wanted: Vec<_> = lines
+    let wanted: Vec<_> = connections
         .iter()
         .enumerate()
-        .filter_map(|(number, line)| Some((number, line.is_wanted().then(|| line.socket())??)))
+        .filter_map(|(number, connection)| {
+            Some((
+                number,
+                connection.is_wanted().then(|| connection.socket())??,
+            ))
+        })
         .collect();
     let mut polled: Vec<_> = wanted
         .iter()

@@ -40,7 +40,7 @@ pub(super) enum Confirmation {
 
 /// The state of a lease after a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum VoteStatus {
     /// It lasts until then. `is_confirmed`: a majority has confirmed this renewal.
     Lasts {
         until: Time,
@@ -119,7 +119,7 @@ impl Votes {
         confirmations: &[Confirmation],
         until: Time,
         needed: usize,
-    ) -> Standing {
+    ) -> VoteStatus {
         let mut table = self.0.lock();
         let gone = |confirmation: &Confirmation| match confirmation {
             Confirmation::Gone(gone) => Some(*gone),
@@ -131,7 +131,7 @@ impl Votes {
             taken.unwrap_or(Gone::Removed)
         };
         let Some(record) = table.owners.get_mut(owner) else {
-            return Standing::Lost(why());
+            return VoteStatus::Lost(why());
         };
         let mut confirmed = 0;
         record.version += 1;
@@ -147,12 +147,12 @@ impl Votes {
         }
         let deadlines: SmallVec<[_; 8]> = record.votes.iter().map(|vote| vote.until).collect();
         match deadline(&deadlines, needed) {
-            Some(until) => Standing::Lasts {
+            Some(until) => VoteStatus::Lasts {
                 until,
                 version: record.version,
                 is_confirmed: confirmed >= needed,
             },
-            None => Standing::Lost(why()),
+            None => VoteStatus::Lost(why()),
         }
     }
 }
@@ -184,7 +184,7 @@ mod tests {
             at(0),
         );
         let gone = NotHeld(Gone::Removed);
-        let lasts = |version, until, is_confirmed| Standing::Lasts {
+        let lasts = |version, until, is_confirmed| VoteStatus::Lasts {
             until: at(until),
             version,
             is_confirmed,
@@ -197,7 +197,7 @@ mod tests {
         // A shorter renewal shortens nothing.
         assert_eq!(table.renewed("o", &three, at(250), 3), lasts(3, 300, true));
         let one_gone = [gone, Confirmed, Confirmed, Silent, Silent];
-        let lost = Standing::Lost(Gone::Removed);
+        let lost = VoteStatus::Lost(Gone::Removed);
         assert_eq!(table.renewed("o", &one_gone, at(400), 3), lost);
         assert_eq!(table.renewed("o", &three, at(500), 3), lost);
     }
@@ -209,7 +209,7 @@ mod tests {
         table.insert(&owner, 1, votes(&[Some(100); 5]), at(0));
         let taken = NotHeld(Gone::Taken);
         let answers = [taken, taken, Confirmed, Confirmed, Confirmed];
-        let lasts = Standing::Lasts {
+        let lasts = VoteStatus::Lasts {
             until: at(200),
             version: 1,
             is_confirmed: true,
@@ -218,7 +218,7 @@ mod tests {
         let answers = [Silent, Silent, Confirmed, Confirmed, taken];
         assert_eq!(
             table.renewed("o", &answers, at(300), 3),
-            Standing::Lost(Gone::Taken)
+            VoteStatus::Lost(Gone::Taken)
         );
         table.remove("o");
         assert!(table.of("o").is_none());

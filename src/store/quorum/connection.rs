@@ -1,11 +1,11 @@
 //! One connection to one node. Several requests may be on their way, so a caller need not wait for an answer that it
 //! does not need.
 //!
-//! The server answers in the order of the requests. The line notes for each of them whether somebody still waits for
-//! the answer. A late answer is read at the next use of the line, and dropped. So a release that follows an acquire on
-//! the same line is executed after it, whether or not the acquire was answered.
+//! The server answers in the order of the requests. The connection notes for each of them whether somebody still waits
+//! for the answer. A late answer is read at the next use of the connection, and dropped. So a release that follows an
+//! acquire on the same connection is executed after it, whether or not the acquire was answered.
 //!
-//! A new line asks the server which process it is, for how long it has been up, and whether it is a master
+//! A new connection asks the server which process it is, for how long it has been up, and whether it is a master
 //! ([`super::node`]). In the same write it has the server load the scripts.
 
 use std::collections::VecDeque;
@@ -20,20 +20,20 @@ use crate::script;
 use crate::store::cuts::CLOSED;
 use crate::store::login::connect;
 use crate::store::quorum::Shared;
-use crate::store::quorum::node::{Leftover, QuorumNode};
+use crate::store::quorum::node::{Orphan, QuorumNode};
 use crate::store::refusal::refusal;
 use crate::store::route::Budget;
 use crate::store::socket::{Socket, TransportError};
 use crate::sync::Arc;
 
-/// The largest number of answers that may be missing on a line before it is left out.
+/// The largest number of answers that may be missing on a connection before it is left out.
 const MOST_MISSING: usize = 32;
 /// The shortest time limit of a connect.
 const SHORTEST_CONNECT: Duration = Duration::from_millis(1);
-/// After this pause a line looks whether the server has closed it, before it is used.
+/// After this pause a connection looks whether the server has closed it, before it is used.
 const LOOKS_AFTER: Duration = Duration::from_millis(10);
 
-pub(super) struct Line {
+pub(super) struct NodeConnection {
     shared: Arc<Shared>,
     number: usize,
     socket: Option<Socket>,
@@ -51,10 +51,10 @@ pub(super) struct Line {
 struct Unanswered {
     sent: Time,
     /// The owner that may be left at the node if this request is not executed.
-    leftover: Option<Box<Leftover>>,
+    orphan: Option<Box<Orphan>>,
 }
 
-impl Line {
+impl NodeConnection {
     pub(super) fn new(shared: Arc<Shared>, number: usize) -> Self {
         Self {
             shared,
@@ -92,7 +92,8 @@ impl Line {
         }
     }
 
-    /// Prepares the line for a request of a call that ends at `until`: reads overdue answers, and connects if needed.
+    /// Prepares the connection for a request of a call that ends at `until`: reads overdue answers, and connects if
+    /// needed.
     ///
     /// # Errors
     ///
@@ -126,7 +127,7 @@ impl Line {
         })
     }
 
-    /// Sends packed commands on a line that is prepared. Their answers come from [`Self::answer`].
+    /// Sends packed commands on a connection that is prepared. Their answers come from [`Self::answer`].
     pub(super) fn send(&mut self, packed: &[u8], commands: usize) -> Result<(), Failure> {
         self.used = Instant::now();
         let (request, count) = &mut self.request;
@@ -138,23 +139,23 @@ impl Line {
         Ok(())
     }
 
-    /// Sends a command for whose answer nobody waits. If the node may not execute it, `leftover` is released in the
+    /// Sends a command for whose answer nobody waits. If the node may not execute it, `orphan` is released in the
     /// background.
-    pub(super) fn send_and_forget(&mut self, packed: &[u8], leftover: Leftover) {
+    pub(super) fn send_and_forget(&mut self, packed: &[u8], orphan: Orphan) {
         if self.socket.is_none() {
-            self.shared.keep_leftover(self.number, leftover);
+            self.shared.keep_orphan(self.number, orphan);
             return;
         }
-        // A failure keeps the leftover.
-        self.write(packed, 1, Some(Box::new(leftover))).ok();
+        // A failure keeps the orphan.
+        self.write(packed, 1, Some(Box::new(orphan))).ok();
     }
 
-    /// Has `leftover` released in the background, unless the node executes a command that has no answer yet: the
+    /// Has `orphan` released in the background, unless the node executes a command that has no answer yet: the
     /// `from_last`th before the last.
-    pub(super) fn release_later(&mut self, from_last: usize, leftover: Leftover) {
+    pub(super) fn release_later(&mut self, from_last: usize, orphan: Orphan) {
         match self.unanswered.iter_mut().nth_back(from_last) {
-            Some(command) => command.leftover = Some(Box::new(leftover)),
-            None => self.shared.keep_leftover(self.number, leftover),
+            Some(command) => command.orphan = Some(Box::new(orphan)),
+            None => self.shared.keep_orphan(self.number, orphan),
         }
     }
 
@@ -162,16 +163,13 @@ impl Line {
         &mut self,
         packed: &[u8],
         commands: usize,
-        leftover: Option<Box<Leftover>>,
+        orphan: Option<Box<Orphan>>,
     ) -> Result<(), Failure> {
         let sent = SystemClock.now();
         for _ in 1..commands {
-            self.unanswered.push_back(Unanswered {
-                sent,
-                leftover: None,
-            });
+            self.unanswered.push_back(Unanswered { sent, orphan: None });
         }
-        self.unanswered.push_back(Unanswered { sent, leftover });
+        self.unanswered.push_back(Unanswered { sent, orphan });
         let limit = self.shared.node_timeout;
         match &mut self.socket {
             Some(socket) => socket
@@ -213,15 +211,16 @@ impl Line {
         if !is_late {
             self.took = now.since(answered.sent);
         }
-        if let (Value::ServerError(_), Some(leftover)) = (&value, answered.leftover) {
-            self.shared.keep_leftover(self.number, *leftover);
+        if let (Value::ServerError(_), Some(orphan)) = (&value, answered.orphan) {
+            self.shared.keep_orphan(self.number, *orphan);
         }
         if is_late {
             return Ok(Some((value, true)));
         }
         if is_no_script(&value) {
             // The scripts were flushed. Send this command and those after it again, with the texts of the scripts. The
-            // answers to the first copies are late answers from now on. A text gets no such answer, so this happens once.
+            // answers to the first copies are late answers from now on. A text gets no such answer, so this happens
+            // once.
             let (request, commands) = &self.request;
             let packed = script::with_texts(request, commands - self.wanted);
             self.write(&packed, self.wanted, None)?;
@@ -263,7 +262,8 @@ impl Line {
     }
 
     /// Stops waiting after `waited`, because the time is over. If that was `node_timeout`, and the node has answered
-    /// nobody since, the node is down. The line stays open, because the node executes the next request on it after this one.
+    /// nobody since, the node is down. The connection stays open, because the node executes the next request on it
+    /// after this one.
     pub(super) fn timed_out(&mut self, waited: Duration) -> Failure {
         self.give_up();
         let failure = self.node().route.broken(timeout());
@@ -276,7 +276,7 @@ impl Line {
         failure
     }
 
-    /// Reads answers that are overdue, or of which too many are missing. Ends the line if they have not come.
+    /// Reads answers that are overdue, or of which too many are missing. Ends the connection if they have not come.
     fn read_missing(&mut self) -> Result<(), Failure> {
         loop {
             while self.take()?.is_some() {}
@@ -303,8 +303,8 @@ impl Line {
         SystemClock.now().since(sent) >= self.shared.node_timeout
     }
 
-    /// Ends the line. If the server has not just closed the connection, and has answered nobody since the oldest request
-    /// here, the node is down.
+    /// Ends the connection. If the server has not just closed the connection, and has answered nobody since the oldest
+    /// request here, the node is down.
     fn broken(&mut self, fault: TransportError) -> Failure {
         let is_closed =
             matches!(&fault, TransportError::Io(error) if CLOSED.contains(&error.kind()));
@@ -318,10 +318,11 @@ impl Line {
         failure
     }
 
-    /// Closes the line, after the answers that have come were read. So nothing that the node has done is done again.
+    /// Closes the connection, after the answers that have come were read. So nothing that the node has done is done
+    /// again.
     fn read_and_close(&mut self) {
         if !self.unanswered.is_empty() {
-            // A failure closes the line, or says that answers are missing.
+            // A failure closes the connection, or says that answers are missing.
             self.read_missing().ok();
         }
         self.close();
@@ -331,8 +332,8 @@ impl Line {
         self.socket = None;
         self.wanted = 0;
         for unanswered in self.unanswered.drain(..) {
-            if let Some(leftover) = unanswered.leftover {
-                self.shared.keep_leftover(self.number, *leftover);
+            if let Some(orphan) = unanswered.orphan {
+                self.shared.keep_orphan(self.number, *orphan);
             }
         }
     }
@@ -378,7 +379,7 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for NodeConnection {
     fn drop(&mut self) {
         self.read_and_close();
     }
