@@ -9,6 +9,7 @@
 //! ([`super::node`]). In the same write it has the server load the scripts.
 
 use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use redis::Value;
@@ -28,8 +29,8 @@ use crate::sync::Arc;
 
 /// The largest number of answers that may be missing on a connection before it is left out.
 const MOST_MISSING: usize = 32;
-/// The shortest time limit of a connect.
-const SHORTEST_CONNECT: Duration = Duration::from_millis(1);
+/// The shortest time limit of a connect or a read.
+const SHORTEST: Duration = Duration::from_millis(1);
 /// After this pause a connection looks whether the server has closed it, before it is used.
 const LOOKS_AFTER: Duration = Duration::from_millis(10);
 
@@ -118,7 +119,7 @@ impl NodeConnection {
         let node_timeout = self.shared.node_timeout;
         let left = until.saturating_duration_since(Instant::now());
         // Half of the time is for the request itself.
-        let limit = (left / 2).clamp(SHORTEST_CONNECT, node_timeout);
+        let limit = (left / 2).clamp(SHORTEST, node_timeout);
         self.open(limit).inspect_err(|failure| {
             // A node that had less than its time may be well.
             if limit == node_timeout || !failure.timed_out {
@@ -230,11 +231,13 @@ impl NodeConnection {
         Ok(Some((value, false)))
     }
 
-    /// Reads what has come. The caller knows that something has.
-    pub(super) fn read(&mut self) -> Result<(), Failure> {
-        let limit = self.shared.node_timeout;
+    /// Reads what has come. The caller knows that something has. But that may be a part of a TLS record, which cannot be
+    /// read before the rest comes. So this blocks for at most `limit`.
+    pub(super) fn read(&mut self, limit: Duration) -> Result<(), Failure> {
+        let limit = limit.max(SHORTEST);
         match self.socket.as_mut().map(|socket| socket.read(limit)) {
             None | Some(Ok(())) => Ok(()),
+            Some(Err(TransportError::Io(error))) if error.kind() == ErrorKind::TimedOut => Ok(()),
             Some(Err(fault)) => Err(self.broken(fault)),
         }
     }
@@ -283,7 +286,7 @@ impl NodeConnection {
             if self.unanswered.is_empty() || !self.is_readable(Duration::ZERO) {
                 break;
             }
-            self.read()?;
+            self.read(SHORTEST)?;
         }
         match self.unanswered.front() {
             Some(oldest) if self.is_overdue(oldest.sent) => Err(self.broken(timeout())),
@@ -386,7 +389,7 @@ impl Drop for NodeConnection {
 }
 
 fn timeout() -> TransportError {
-    TransportError::Io(std::io::ErrorKind::TimedOut.into())
+    TransportError::Io(ErrorKind::TimedOut.into())
 }
 
 fn is_no_script(value: &Value) -> bool {

@@ -41,9 +41,10 @@ struct Listener {
     pinged: Option<Instant>,
 }
 
-/// The messages about one owner.
+/// The messages about one owner, by channel and payload.
+type Hints = HashMap<(String, Vec<u8>), Hint>;
+
 struct Hint {
-    channel: String,
     /// The nodes that have sent it.
     nodes: Vec<usize>,
     first: Instant,
@@ -64,47 +65,25 @@ pub(super) fn listen(
     if !hear(PubSubEvent::Subscribed) {
         return Ok(());
     }
-    let mut hints: HashMap<Vec<u8>, Hint> = HashMap::new();
+    let mut hints = Hints::new();
     let mut subscribe_at = Instant::now() + SILENCE;
     loop {
-        // 2. Wait, and read what has come.
-        let now = Instant::now();
-        let waiting = hints.values().filter(|hint| !hint.is_passed_on);
-        let hint_due = waiting.map(|hint| hint.first + GATHERED_FOR).min();
-        let until = hint_due.map_or(subscribe_at, |due| due.min(subscribe_at));
-        let mut is_wanted = true;
-        for number in wait(&mut listeners, until.saturating_duration_since(now)) {
-            let route = &shared.nodes[number].route;
-            let mut read = |listener: &mut Listener| -> Result<(), Failure> {
-                let broken = |fault| route.broken(fault);
-                listener.socket.read(route.io_timeout).map_err(broken)?;
-                (listener.heard, listener.pinged) = (Instant::now(), None);
-                while let Some(value) = listener.socket.take().map_err(broken)? {
-                    if let PushMessage::Message { channel, payload } =
-                        PushMessage::of(&route.server, value)?
-                    {
-                        let channel = String::from_utf8_lossy(&channel).into_owned();
-                        note(&mut hints, channel, payload, number);
-                    }
-                }
-                Ok(())
-            };
-            if let Some(listener) = &mut listeners[number] {
-                if let Err(failure) = read(listener) {
-                    listeners[number] = None;
-                    failures[number] = Some(failure);
-                }
+        // 2. Pass messages on. The first may have come with the answer to a subscription.
+        for (number, slot) in listeners.iter_mut().enumerate() {
+            let noted =
+                |listener: &mut Listener| note_messages(shared, listener, number, &mut hints);
+            if let Some(Err(failure)) = slot.as_mut().map(noted) {
+                *slot = None;
+                failures[number] = Some(failure);
             }
         }
         let now = Instant::now();
-        for (payload, hint) in &mut hints {
+        let mut is_wanted = true;
+        for ((channel, payload), hint) in &mut hints {
             let is_due = hint.nodes.len() >= shared.needed || now >= hint.first + GATHERED_FOR;
             if is_due && !hint.is_passed_on {
                 hint.is_passed_on = true;
-                is_wanted &= hear(PubSubEvent::Message {
-                    channel: &hint.channel,
-                    payload,
-                });
+                is_wanted &= hear(PubSubEvent::Message { channel, payload });
             }
         }
         hints.retain(|_, hint| now < hint.first + SAME_RELEASE);
@@ -119,18 +98,58 @@ pub(super) fn listen(
             return Ok(());
         }
         check_majority(shared, &listeners, &failures)?;
+        // Wait, and read what has come.
+        let waiting = hints.values().filter(|hint| !hint.is_passed_on);
+        let hint_due = waiting.map(|hint| hint.first + GATHERED_FOR).min();
+        let until = hint_due.map_or(subscribe_at, |due| due.min(subscribe_at));
+        for number in wait(
+            &mut listeners,
+            until.saturating_duration_since(Instant::now()),
+        ) {
+            let route = &shared.nodes[number].route;
+            let read = |listener: &mut Listener| -> Result<(), Failure> {
+                let read = listener.socket.read(route.io_timeout);
+                read.map_err(|fault| route.broken(fault))?;
+                (listener.heard, listener.pinged) = (Instant::now(), None);
+                Ok(())
+            };
+            if let Some(Err(failure)) = listeners[number].as_mut().map(read) {
+                listeners[number] = None;
+                failures[number] = Some(failure);
+            }
+        }
     }
 }
 
+/// Notes the messages of a node that were read.
+fn note_messages(
+    shared: &Shared,
+    listener: &mut Listener,
+    number: usize,
+    hints: &mut Hints,
+) -> Result<(), Failure> {
+    let route = &shared.nodes[number].route;
+    while let Some(value) = listener
+        .socket
+        .take()
+        .map_err(|fault| route.broken(fault))?
+    {
+        if let PushMessage::Message { channel, payload } = PushMessage::of(&route.server, value)? {
+            let channel = String::from_utf8_lossy(&channel).into_owned();
+            note(hints, channel, payload, number);
+        }
+    }
+    Ok(())
+}
+
 /// Notes a message about an owner.
-fn note(hints: &mut HashMap<Vec<u8>, Hint>, channel: String, payload: Vec<u8>, number: usize) {
+fn note(hints: &mut Hints, channel: String, payload: Vec<u8>, number: usize) {
     let new = || Hint {
-        channel,
         nodes: Vec::new(),
         first: Instant::now(),
         is_passed_on: false,
     };
-    let hint = hints.entry(payload).or_insert_with(new);
+    let hint = hints.entry((channel, payload)).or_insert_with(new);
     if hint.nodes.contains(&number) {
         // The node has released the lock once more.
         hint.nodes.clear();

@@ -81,9 +81,9 @@ pub(super) fn gather(
         let now = Instant::now();
         let left = until.saturating_duration_since(now);
         if let Some(number) = last_needed.filter(|number| connections[*number].is_wanted()) {
-            let left = left.min((begun + TOGETHER).saturating_duration_since(now));
-            if connections[number].is_readable(left) {
-                if let Err(failure) = connections[number].read() {
+            let alone = left.min((begun + TOGETHER).saturating_duration_since(now));
+            if connections[number].is_readable(alone) {
+                if let Err(failure) = connections[number].read(left) {
                     enough = heard(number, Err(failure));
                 }
                 continue;
@@ -98,7 +98,8 @@ pub(super) fn gather(
             continue;
         }
         for number in readable {
-            if let Err(failure) = connections[number].read() {
+            let left = until.saturating_duration_since(Instant::now());
+            if let Err(failure) = connections[number].read(left) {
                 enough = heard(number, Err(failure));
                 if enough == Enough::Yes {
                     break 'reading;

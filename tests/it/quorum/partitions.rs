@@ -6,8 +6,8 @@ use leasehold::{Builder, LockManager};
 
 use super::{holders, locked_on_all, wait_until_waiting};
 use crate::support::{
-    Fault, Nodes, PATIENCE, Proxy, Role, Server, add, added, build, fence_of, locking,
-    locking_asleep, patient, secs, task, wait_until,
+    Fault, Nodes, PATIENCE, Proxy, Role, Server, add, added, fence_of, locking, locking_asleep,
+    patient, secs, task, wait_until,
 };
 
 /// Far longer than a test takes.
@@ -38,10 +38,10 @@ impl Proxied {
         let proxies: Vec<_> = nodes.servers().iter().map(Proxy::to).collect();
         let urls: Vec<_> = proxies.iter().map(Proxy::url).collect();
         let builder = patient(&urls.join(" ")).node_timeout(secs(2)).lease(LONG);
-        Self {
-            locks: build(set(builder)),
-            proxies,
-        }
+        let locks = set(builder).build_unchecked().expect("good settings");
+        // On a busy machine the first connections may take longer than a request may.
+        wait_until("a majority answers", || locks.inspect("n").is_ok());
+        Self { locks, proxies }
     }
 
     /// Breaks the links to these nodes.
