@@ -97,9 +97,9 @@ impl Builder {
         self
     }
 
-    /// Sets the time limit for making a connection. All addresses of a host name share the limit, so set a longer one
-    /// for a name with several addresses. The limit does not cover the system's lookup of the name. From 1 ms to 1 h.
-    /// Defaults to 2 s.
+    /// Sets the time limit for making a connection. The system's lookup of a host name is part of it. If the lookup takes
+    /// longer, the attempt fails, and a later one uses the result. All addresses of the name share the rest of the limit,
+    /// so set a longer one for a name with several addresses. From 1 ms to 1 h. Defaults to 2 s.
     ///
     /// # Example
     ///
@@ -287,9 +287,9 @@ impl Builder {
     }
 
     /// Sets how long a node of a [quorum](LockManager::quorum) has to answer. A node that takes longer is left out, and
-    /// asked again in the background after a pause of 100 ms, which grows to 5 s. Connecting has the same limit. Choose
-    /// a time far below the lease, and above the slowest answer of a node that is well. From 1 ms to 1 h. Defaults to
-    /// 200 ms. No effect on a single server.
+    /// asked again in the background after a pause of 100 ms, which grows to 5 s. Connecting has the
+    /// same limit, with the lookup of a host name. Choose a time far below the lease, and above the slowest answer of a
+    /// node that is well. From 1 ms to 1 h. Defaults to 200 ms. No effect on a single server.
     ///
     /// # Example
     ///

@@ -65,7 +65,8 @@ fn log_in_to_a_server(route: &Route, budget: &Budget) -> Result<Socket, Failure>
 /// Connects and logs in.
 fn log_in(route: &Route, budget: &Budget) -> Result<Socket, Failure> {
     let login = route.server.info.redis_settings();
-    let mut open = Socket::connect(route.server.info.addr(), budget.left(route.connect_timeout))
+    let limit = budget.left(route.connect_timeout);
+    let mut open = Socket::connect(route.server.info.addr(), &route.resolver, limit)
         .map_err(|error| certain(route.broken(TransportError::Io(error))))?;
     let (mut commands, mut refused) = (Vec::new(), Vec::<Refused>::new());
     if login.password().is_some() || login.username().is_some() {

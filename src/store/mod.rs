@@ -18,6 +18,7 @@
 //! | `cuts` | signs that a server has lost its data |
 //! | `server_info` | the first question to a server: is it one master, and may it evict locks? |
 //! | `socket`, `tls` | bytes, with a time limit for each request and its answer |
+//! | `resolve` | the addresses of a host, within a time limit |
 //! | `frame` | where an answer ends |
 
 mod cuts;
@@ -30,6 +31,7 @@ mod pool;
 pub(crate) mod pubsub;
 pub(crate) mod quorum;
 mod refusal;
+mod resolve;
 mod route;
 mod server_info;
 mod socket;

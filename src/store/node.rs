@@ -42,6 +42,7 @@ pub(super) fn route(server: Server, settings: &Settings) -> Route {
         io_timeout: settings.io_timeout,
         replicas: settings.replicas,
         asked_about_itself: Arc::default(),
+        resolver: Arc::default(),
         cuts: Arc::default(),
     }
 }

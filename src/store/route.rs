@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use crate::config::Server;
 use crate::script::ScriptSettings;
 use crate::store::cuts::Cuts;
+use crate::store::resolve::Resolver;
 use crate::sync::{Arc, AtomicBool};
 
 /// The way to a server. All connections of a manager share it.
@@ -19,6 +20,8 @@ pub(crate) struct Route {
     /// Whether a connection has asked the server for its mode and for its policy when its memory is full. The
     /// first connection of the route asks.
     pub(crate) asked_about_itself: Arc<AtomicBool>,
+    /// Finds the addresses of the server's host.
+    pub(crate) resolver: Arc<Resolver>,
     /// Signs that the server may have lost its data.
     pub(crate) cuts: Arc<Cuts>,
 }

@@ -9,7 +9,7 @@
 //! error.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -19,8 +19,10 @@ use redis::{Cmd, ConnectionAddr, Value};
 use socket2::{Domain, SockAddr, Type};
 
 use crate::store::frame::Frame;
+use crate::store::resolve::Resolver;
 #[cfg(feature = "tls")]
 use crate::store::tls;
+use crate::sync::Arc;
 
 /// The longest answer, in bytes. A page of 200 locks has about 50,000. An answer takes up to 20 times as much memory
 /// after it is read, if it consists of the smallest values.
@@ -68,16 +70,24 @@ enum Os {
 }
 
 impl Socket {
-    /// Connects within `limit`, which begins when the name is resolved.
-    pub(super) fn connect(address: &ConnectionAddr, limit: Duration) -> io::Result<Self> {
+    /// Connects within `limit`, which includes the lookup of a host's name.
+    pub(super) fn connect(
+        address: &ConnectionAddr,
+        resolver: &Arc<Resolver>,
+        limit: Duration,
+    ) -> io::Result<Self> {
         let plain = |os| Stream::Plain(Limited::new(os));
+        let dial_host = |host: &str, port: u16| {
+            let deadline = Instant::now() + limit;
+            dial(&resolver.resolve(host, port, deadline)?, deadline)
+        };
         let stream = match address {
-            ConnectionAddr::Tcp(host, port) => plain(dial((&**host, *port), limit)?),
+            ConnectionAddr::Tcp(host, port) => plain(dial_host(host, *port)?),
             ConnectionAddr::Unix(path) => plain(dial_unix(path, limit)?),
             #[cfg(feature = "tls")]
             ConnectionAddr::TcpTls { host, port, .. } => {
                 let client = tls::client(host)?;
-                let os = Limited::new(dial((&**host, *port), limit)?);
+                let os = Limited::new(dial_host(host, *port)?);
                 Stream::Tls(Box::new(rustls::StreamOwned::new(client, os)))
             }
             _ => return Err(io::ErrorKind::Unsupported.into()),
@@ -370,18 +380,16 @@ impl Os {
     }
 }
 
-/// Connects to the first address of a host that accepts. The addresses share the time, so one that does not answer
-/// leaves time for the others.
-fn dial(host: impl ToSocketAddrs, limit: Duration) -> io::Result<Os> {
-    let addresses: Vec<_> = host.to_socket_addrs()?.collect();
-    let deadline = Instant::now() + limit;
+/// Connects to the first address of a host that accepts. The addresses share the time until `deadline`, so one that
+/// does not answer leaves time for the others.
+fn dial(addresses: &[SocketAddr], deadline: Instant) -> io::Result<Os> {
     let mut untried = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
     for address in addresses {
         let share = deadline.saturating_duration_since(Instant::now()) / untried;
         untried -= 1;
         // A limit of zero would be an error.
-        match TcpStream::connect_timeout(&address, share.max(TOLERANCE)) {
+        match TcpStream::connect_timeout(address, share.max(TOLERANCE)) {
             Ok(stream) => {
                 // A request is small and waits for its answer, so holding packets back would gain nothing.
                 stream.set_nodelay(true)?;
@@ -415,7 +423,7 @@ fn dial_unix(path: &Path, limit: Duration) -> io::Result<Os> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{SocketAddr, TcpListener};
+    use std::net::TcpListener;
 
     use socket2::Socket as OsSocket;
 
@@ -451,13 +459,13 @@ mod tests {
         let open = listening.local_addr().expect("an address");
 
         let begun = Instant::now();
-        let failed = dial(&[silent; 10][..], LIMIT).err().map(|e| e.kind());
+        let failed = dial(&[silent; 10], begun + LIMIT).err().map(|e| e.kind());
         let took = begun.elapsed();
         assert_eq!(failed, Some(io::ErrorKind::TimedOut));
         assert!(took < LIMIT * 5, "not 10 times as long: {took:?}");
 
-        assert!(dial(&[silent, silent, open][..], LIMIT).is_ok());
-        assert!(dial(&[][..], LIMIT).is_err());
+        assert!(dial(&[silent, silent, open], Instant::now() + LIMIT).is_ok());
+        assert!(dial(&[], Instant::now() + LIMIT).is_err());
     }
 
     #[test]
