@@ -247,3 +247,26 @@ impl QuorumNode {
         orphans
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Server, Settings};
+    use crate::store::node::route;
+
+    #[test]
+    fn a_restarted_node_waits_until_its_clock_has_passed_its_fences() {
+        let settings = Settings::default();
+        let server = Server::new("redis://h/", &settings).expect("a URL");
+        let node = QuorumNode::new(0, route(server, &settings));
+        let delay = Duration::from_millis(10);
+        node.identified("before", Duration::from_secs(100), delay);
+        assert!(node.check_may_vote(SystemClock.now()).is_ok());
+        let restarted = SystemClock.now();
+        node.heard(restarted, false);
+        node.identified("after", Duration::from_secs(100), delay);
+        assert!(node.check_may_vote(restarted + FENCE_LEAD).is_err());
+        let later = SystemClock.now() + FENCE_LEAD + UPTIME_MARGIN;
+        assert!(node.check_may_vote(later).is_ok());
+    }
+}
