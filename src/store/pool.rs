@@ -39,7 +39,7 @@ const CLOSE_EVERY: Duration = Duration::from_secs(3);
 /// How long to wait for r2d2's thread to start.
 const THREAD_STARTS_WITHIN: Duration = Duration::from_secs(10);
 
-/// The content of a place of the pool: a link, or a line to each node of a quorum.
+/// The content of a place of the pool: a link, or a connection to each node of a quorum.
 pub(crate) trait Pooled: Send + 'static {
     /// Closes the connections that have not been used for `idle`. They open again when they are used.
     fn close_if_idle(&mut self, idle: Duration);

@@ -239,7 +239,10 @@ fn an_endless_reply_is_an_error_in_time_and_takes_no_memory() {
         assert!(peak < MOST, "{answer:.100?}: {} MiB", peak >> 20);
     }
     hostile.behaves();
-    assert!(child.lock("n") > 0);
+    // A busy machine may take longer than the child's time limit.
+    wait_until("it locks again", || {
+        child.ask("lock n").starts_with("locked ")
+    });
 }
 
 #[test]
