@@ -18,7 +18,9 @@ mod turns;
 
 use leasehold::{Error, LockGuard, LockManager, Mutex};
 
-use crate::support::{Kind, Nodes, Raw, build, fence_of, patient, secs, wait_until};
+use crate::support::{
+    Kind, Nodes, Raw, build, fence_of, is_unreachable, patient, secs, wait_until,
+};
 
 /// Returns the holders of a mutex, by node.
 fn holders(nodes: &Nodes, name: &str) -> Vec<Option<String>> {
@@ -55,7 +57,12 @@ fn wait_until_executed(locks: &LockManager, node: &Raw, unused: &str) {
 pub(crate) fn locked_on_all(nodes: &Nodes, mutex: &Mutex) -> LockGuard {
     let mut guard = None;
     wait_until("each node grants it", || {
-        let locked = mutex.lock().expect("it becomes free");
+        let locked = match mutex.lock() {
+            Ok(locked) => locked,
+            // Too few nodes vote yet.
+            Err(error) if is_unreachable(&error) => return false,
+            Err(error) => panic!("{error:?}"),
+        };
         let all = vec![Some(locked.owner().to_owned()); nodes.servers().len()];
         let owners = holders(nodes, mutex.name()).into_iter();
         let owners = owners.map(|value| Some(value?.trim_end_matches('!').to_owned()));

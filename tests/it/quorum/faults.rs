@@ -326,8 +326,13 @@ fn no_update_is_lost_while_two_nodes_fail(way: Way) {
         builder.build_unchecked().expect("nothing is sent")
     };
     let (one, other) = (locks(), locks());
-    drop(locked_at_last(&one));
-    drop(locked_at_last(&other));
+    let wait_until_all_vote = || {
+        for locks in [&one, &other] {
+            drop(locked_on_all(&nodes, &locks.mutex("m")));
+        }
+    };
+    // A node that has just started does not vote yet either.
+    wait_until_all_vote();
     let adders = Adders::start(&[&one, &other, &one, &other]);
     adders.wait_for_turns(20);
     for pair in [[0, 1], [1, 3], [2, 4]] {
@@ -343,10 +348,7 @@ fn no_update_is_lost_while_two_nodes_fail(way: Way) {
         }
         drop(kept);
         adders.wait_for_turns(10);
-        // These nodes vote again for both.
-        for locks in [&one, &other] {
-            drop(locked_on_all(&nodes, &locks.mutex("m")));
-        }
+        wait_until_all_vote();
     }
     adders.assert_no_update_is_lost();
 }
