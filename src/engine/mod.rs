@@ -44,8 +44,8 @@
 //! | 3 | [`events::Events`] | the listener, until the events thread takes it |
 //! | 3 | [`Cancel`](crate::Cancel) | the threads that a cancel unparks |
 //!
-//! A thread holds at most one mutex of row 3. A store has mutexes of its own, which a thread takes inside of a call to
-//! the store, so while it holds none of these.
+//! A thread holds at most one mutex of row 3. A store has further mutexes. A thread takes them only in a call to the
+//! store, and then it holds none of these.
 
 mod acquire;
 mod admin;

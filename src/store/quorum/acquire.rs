@@ -123,8 +123,8 @@ impl<'a> Ballot<'a> {
         }
     }
 
-    /// Does steps 1 and 2: asks each node that has not granted the lock. Returns what each node has made of the release
-    /// of the former owner.
+    /// Does steps 1 and 2: asks each node that has not granted the lock. Returns the answer of each node to the
+    /// release of the former owner.
     fn round(
         &mut self,
         connections: &mut [NodeConnection],

@@ -30,11 +30,11 @@ use crate::store::quorum::node::Orphan;
 use crate::store::quorum::round::{Enough, gather};
 use crate::sync::Arc;
 
-/// For how long a node without a vote may have an owner: a waiter that does not ask again loses its place in the queue
-/// after so long.
+/// For how long a node without a vote may have an owner: a waiter that does not ask again for 3 s loses its place in the
+/// queue.
 const LEFT_IN_QUEUE: Duration = Duration::from_secs(3);
 
-/// What a node has made of the command that ends an owner.
+/// The answer of a node to the command that ends an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Heard {
     /// It has answered.

@@ -9,9 +9,9 @@ use std::time::Duration;
 use super::{Foreign, poll};
 use crate::support::Raw;
 
-/// What differs between the clients.
+/// The differences between the clients.
 pub(super) trait Client: Send + 'static {
-    /// Whether it is told to wait for a lock by its own blocking call.
+    /// Whether the program knows the command `wait`, which waits for the lock by the client's own blocking call.
     const BLOCKS: bool = false;
 
     /// Returns the command that starts it for a lock with this name.
