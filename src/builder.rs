@@ -307,8 +307,8 @@ impl Builder {
 
     /// Sets for how long a node of a [quorum](LockManager::quorum) must have been up before it votes. A node that has
     /// restarted without its data must not grant a lock that somebody still holds. So no lease and no extension may be
-    /// longer than this: that is an [`Error::Config`]. At most 24 h; a node waits for at least 2 s, because its fences may be
-    /// ahead of its clock. Defaults to the manager's lease. No effect on a single server.
+    /// longer than this: that is an [`Error::Config`]. At most 24 h. A node waits until it has been up for at least 3 s,
+    /// because its fences may be ahead of its clock. Defaults to the manager's lease. No effect on a single server.
     ///
     /// With zero, a node votes at once, and leases are not limited. That is safe only if no node ever loses a write, as
     /// with `appendfsync always`.

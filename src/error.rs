@@ -137,7 +137,7 @@ pub enum Error {
         /// The number of replicas that confirmed it, as far as the server reported in time.
         confirmed: u32,
     },
-    /// Too few nodes of a quorum answered, or granted the lock. The lock is withdrawn from the nodes that granted it.
+    /// Too few nodes of a quorum answered, or granted the lock. A lock that some of them granted is withdrawn there.
     NoQuorum {
         /// The name of the lock, or `None` if the error concerns no single lock.
         name: Option<Arc<str>>,

@@ -206,6 +206,8 @@ impl Lease {
     /// * [`Error::Config`]: `at_least` is longer than 24 h.
     /// * [`Error::NotReplicated`]: too few [`replicas`](crate::Builder::replicas) confirmed the extension. The lease
     ///   ends when it would have ended.
+    /// * [`Error::NoQuorum`]: too few nodes of a quorum confirmed the extension. The lease ends when it would have ended,
+    ///   but a node may keep the key for longer.
     /// * [`Error::Unavailable`], [`Error::Denied`], [`Error::Unsupported`], [`Error::Protocol`]: the request failed.
     ///   The lease ends when it would have ended.
     ///

@@ -31,7 +31,8 @@
 //!
 //! If a reply is lost, the caller calls again: the script then finds the owner of the lost request in place of the
 //! claim's, and grants. No two guards share an owner, because an owner is no longer kept once it has a grant. No
-//! release is ever sent for a kept owner, so it can be asked for again.
+//! release is ever sent for a kept owner, so it can be asked for again. The exception is a quorum that has granted the
+//! lock too late: it has released the owner at the nodes that had not answered, and the others decide.
 //!
 //! Nothing must be cleaned up. A request that Redis executes late either replaces the claim's owner or does nothing. If
 //! no call follows, the lock ends with its lease.

@@ -45,7 +45,7 @@
 //! | 3 | [`Cancel`](crate::Cancel) | the threads that a cancel unparks |
 //!
 //! A thread holds at most one mutex of row 3. A store has further mutexes. A thread takes them only in a call to the
-//! store, and then it holds none of these.
+//! store, and then it holds none of these. The threads of a store take no others.
 
 mod acquire;
 mod admin;

@@ -50,6 +50,13 @@ pub(super) enum TransportError {
     Malformed(String),
 }
 
+impl TransportError {
+    /// Returns whether only the time was over.
+    pub(super) fn is_timeout(&self) -> bool {
+        matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::TimedOut)
+    }
+}
+
 enum Stream {
     Plain(Limited),
     #[cfg(feature = "tls")]

@@ -23,7 +23,7 @@ use crate::message::{Ask, LockKind, Reply};
 use crate::script::quorum::{self as node_request, Lock, NodeGiveBack};
 use crate::store::quorum::Shared;
 use crate::store::quorum::connection::NodeConnection;
-use crate::store::quorum::node::Orphan;
+use crate::store::quorum::node::{FIRST_REPETITION, Orphan};
 use crate::store::quorum::release::{Heard, OwnerRelease};
 use crate::store::quorum::round::{Enough, gather};
 use crate::store::quorum::votes::{NodeVote, NodeVotes};
@@ -316,7 +316,9 @@ impl<'a> Ballot<'a> {
         }
         let now = SystemClock.now();
         let units = self.ask.units;
-        self.shared.votes.insert(&self.ask.owner, units, votes, now);
+        let owner = &self.ask.owner;
+        let lease = self.ask.lease;
+        self.shared.votes.insert(owner, units, lease, votes, now);
         Reply::Granted {
             fence: chosen.fences[0],
             count: Some(count),
@@ -365,17 +367,20 @@ impl<'a> Ballot<'a> {
         let owner = &self.ask.owner;
         let give_back = reserved.map(|reserved: Reserved| NodeGiveBack { used: 0, reserved });
         let command = node_request::release(self.lock, (owner, self.ask.units), give_back, true);
-        connections[number].send_and_forget(&command.get_packed_command(), self.orphan());
+        connections[number].send_and_forget(&command.get_packed_command(), Some(self.orphan()));
     }
 
     /// Returns the owner, to be released in the background at a node that may have it.
     pub(super) fn orphan(&self) -> Orphan {
+        let now = SystemClock.now();
         Orphan {
             kind: self.lock.kind,
             target: self.lock.target.clone(),
             owner: Arc::clone(&self.ask.owner),
             units: self.ask.units,
-            until: SystemClock.now() + self.ask.lease * 2,
+            until: now + self.ask.lease * 2,
+            repeated_after: Some(FIRST_REPETITION),
+            due: now,
         }
     }
 }

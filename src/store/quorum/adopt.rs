@@ -4,12 +4,12 @@
 //! | --- | --- |
 //! | a majority adopted it | the fences are settled, and the votes kept, as after an acquire. At the other nodes both owners are withdrawn |
 //! | the detached owner has no majority any more | the new owner is withdrawn; the claim is lost |
-//! | fewer answers | the nodes that adopted it take the detached owner back, so that the claim can be adopted later |
+//! | fewer answers | the nodes that adopted it take the detached owner back, so that the claim can be adopted later. A node that cannot be asked to may keep the new owner. No release is sent to it, because it must not free the lock. The caller asks under the same owner again, which that node grants. |
 
 use std::time::Instant;
 
 use crate::clock::{Clock, SystemClock};
-use crate::error::Failure;
+use crate::error::{Failure, Outcome};
 use crate::message::{Adopt, Ask, Gone, LockKind, Reply};
 use crate::name::{LockKey, Target};
 use crate::script::quorum::{self as node_request, Lock};
@@ -93,12 +93,14 @@ impl Shared {
             ..adopt.clone()
         };
         let request = node_request::adopt(key, &back, clock_us(), &self.script_settings);
+        let mut outcome = Outcome::NotExecuted;
         for (number, connection) in connections.iter_mut().enumerate() {
             if ballot.votes[number].is_some() || ballot.is_open[number] {
-                let orphan = ballot.orphan();
-                connection.send_and_forget(&request.get_packed_command(), orphan);
+                outcome = Outcome::Unknown;
+                connection.send_and_forget(&request.get_packed_command(), None);
             }
         }
-        Err(self.no_quorum(settled.err().unwrap_or(adopted), ballot.failures))
+        let failure = self.no_quorum(settled.err().unwrap_or(adopted), ballot.failures);
+        Err(Failure { outcome, ..failure })
     }
 }

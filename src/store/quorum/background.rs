@@ -3,12 +3,13 @@
 //! | job | when | after a failure |
 //! | --- | --- | --- |
 //! | probe of a node: connect, and ask what it is | after the pause of the node ([`super::node`]) | again after a longer pause |
-//! | release of the orphans of a node, by one write | a moment after the first of them came, or when a probe was answered | a second later, or with the next probe |
+//! | release of the orphans of a node, by one write | a moment after the first of them came, or when a probe was answered; later again, if a request for the lock may still come ([`Orphan::repeated_after`]) | a second later, or with the next probe |
 //!
 //! The jobs hold the store weakly. They run one after another, on one thread.
 
 use std::time::{Duration, Instant};
 
+use crate::clock::{Clock, SystemClock};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::logging;
 use crate::panics::survived;
@@ -21,8 +22,6 @@ use crate::store::quorum::round::{Enough, Waits, gather};
 
 /// How long orphans are gathered before they are released.
 const GATHERED_FOR: Duration = Duration::from_millis(10);
-/// The pause before orphans that a node did not answer for are released again.
-const REPEATED_AFTER: Duration = Duration::from_secs(1);
 /// How many orphans are released by one write.
 const AT_A_TIME: usize = 100;
 
@@ -41,11 +40,12 @@ impl Shared {
     /// Keeps an owner to be released at a node.
     pub(super) fn keep_orphan(&self, number: usize, orphan: Orphan) {
         self.nodes[number].add_orphan(orphan);
-        self.plan_orphans(number, GATHERED_FOR);
+        self.plan_orphans(number);
     }
 
-    fn plan_orphans(&self, number: usize, pause: Duration) {
-        if self.nodes[number].must_plan_orphans() {
+    fn plan_orphans(&self, number: usize) {
+        if let Some(pause) = self.nodes[number].plan_orphans(SystemClock.now()) {
+            let pause = pause.max(GATHERED_FOR);
             self.plan(pause, move |shared| shared.release_orphans(number));
         }
     }
@@ -90,10 +90,7 @@ impl Shared {
         let Some(shared) = self.weak_self.upgrade() else {
             return;
         };
-        let orphans = self.nodes[number].take_orphans();
-        if orphans.is_empty() {
-            return;
-        }
+        let orphans = self.nodes[number].take_orphans(SystemClock.now());
         let mut connections = [NodeConnection::new(shared, number)];
         for some in orphans.chunks(AT_A_TIME) {
             let mut packed = Vec::new();
@@ -106,10 +103,13 @@ impl Shared {
                     .write_packed_command(&mut packed);
             }
             let mut answered = 0;
-            let mut again = vec![true; some.len()];
+            let mut is_done = vec![false; some.len()];
             let [connection] = &mut connections;
+            // A connect may take half of that, which is as long as in a probe.
+            let until = Instant::now() + self.node_timeout * 2;
             let sent = connection
-                .prepare(Instant::now() + self.node_timeout)
+                .look()
+                .and_then(|()| connection.connect(until))
                 .and_then(|()| connection.send(&packed, some.len()));
             if sent.is_ok() {
                 let waits = Waits {
@@ -118,19 +118,23 @@ impl Shared {
                     nodes: 1,
                 };
                 gather(&mut connections, waits, &mut |_, answer| {
-                    if let (Ok(value), Some(again)) = (answer, again.get_mut(answered)) {
-                        // A server that is busy does it later. Another error, such as a key of another type, stays.
-                        *again = node_request::released(&value).is_none()
-                            && self.unexpected(number, value).is_transient();
+                    if let (Ok(value), Some(is_done)) = (answer, is_done.get_mut(answered)) {
+                        // A server that is busy does it later. After another error, such as a key of another type, a
+                        // repetition would not help.
+                        *is_done = node_request::released(&value).is_some()
+                            || !self.unexpected(number, value).is_transient();
                         answered += 1;
                     }
                     Enough::No
                 });
             }
-            for (orphan, _) in some.iter().zip(again).filter(|(_, again)| *again) {
-                self.nodes[number].add_orphan(orphan.clone());
+            let now = SystemClock.now();
+            for (orphan, is_done) in some.iter().zip(is_done) {
+                if let Some(orphan) = orphan.clone().again(is_done, now) {
+                    self.nodes[number].add_orphan(orphan);
+                }
             }
         }
-        self.plan_orphans(number, REPEATED_AFTER);
+        self.plan_orphans(number);
     }
 }

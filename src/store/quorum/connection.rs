@@ -19,7 +19,7 @@ use crate::clock::{Clock, SystemClock, Time};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::script;
 use crate::store::cuts::CLOSED;
-use crate::store::login::connect;
+use crate::store::login;
 use crate::store::quorum::Shared;
 use crate::store::quorum::node::{Orphan, QuorumNode};
 use crate::store::refusal::refusal;
@@ -93,26 +93,41 @@ impl NodeConnection {
         }
     }
 
-    /// Prepares the connection for a request of a call that ends at `until`: reads overdue answers, and connects if
-    /// needed.
+    /// Looks at the connection before a request: reads late answers, and closes the connection if its end has come.
     ///
     /// # Errors
     ///
     /// Returns the reason why the node is not asked.
-    pub(super) fn prepare(&mut self, until: Instant) -> Result<(), Failure> {
+    pub(super) fn look(&mut self) -> Result<(), Failure> {
         self.node().check_up()?;
-        if let Some(oldest) = self.unanswered.front() {
-            let is_overdue = self.is_overdue(oldest.sent);
-            if is_overdue || self.unanswered.len() >= MOST_MISSING {
-                self.read_missing()?;
-            }
-        } else if self.socket.is_some()
-            && self.used.elapsed() >= LOOKS_AFTER
-            && self.is_readable(Duration::ZERO)
+        let has_news = |this: &mut Self| {
+            this.used.elapsed() >= LOOKS_AFTER && this.is_readable(Duration::ZERO)
+        };
+        let oldest = self.unanswered.front().map(|oldest| oldest.sent);
+        let is_overdue = oldest.is_some_and(|sent| self.is_overdue(sent));
+        if is_overdue
+            || self.unanswered.len() >= MOST_MISSING
+            || (oldest.is_some() && has_news(self))
         {
+            let read = self.read_missing();
+            if self.socket.is_some() {
+                read?;
+            }
+        }
+        if self.unanswered.is_empty() && has_news(self) {
             // No answer is missing, so this is the end of the connection.
             self.close();
         }
+        // The end of the connection may have shown that the node is down.
+        self.node().check_up()
+    }
+
+    /// Connects for a call that ends at `until`, unless the connection is open.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason why the node is not asked.
+    pub(super) fn connect(&mut self, until: Instant) -> Result<(), Failure> {
         if self.socket.is_some() {
             return Ok(());
         }
@@ -128,7 +143,7 @@ impl NodeConnection {
         })
     }
 
-    /// Sends packed commands on a connection that is prepared. Their answers come from [`Self::answer`].
+    /// Sends packed commands on an open connection. Their answers come from [`Self::answer`].
     pub(super) fn send(&mut self, packed: &[u8], commands: usize) -> Result<(), Failure> {
         self.used = Instant::now();
         let (request, count) = &mut self.request;
@@ -142,13 +157,13 @@ impl NodeConnection {
 
     /// Sends a command for whose answer nobody waits. If the node may not execute it, `orphan` is released in the
     /// background.
-    pub(super) fn send_and_forget(&mut self, packed: &[u8], orphan: Orphan) {
-        if self.socket.is_none() {
+    pub(super) fn send_and_forget(&mut self, packed: &[u8], orphan: Option<Orphan>) {
+        if self.socket.is_some() {
+            // A failure keeps the orphan.
+            self.write(packed, 1, orphan.map(Box::new)).ok();
+        } else if let Some(orphan) = orphan {
             self.shared.keep_orphan(self.number, orphan);
-            return;
         }
-        // A failure keeps the orphan.
-        self.write(packed, 1, Some(Box::new(orphan))).ok();
     }
 
     /// Has `orphan` released in the background, unless the node executes a command that has no answer yet: the
@@ -237,7 +252,7 @@ impl NodeConnection {
         let limit = limit.max(SHORTEST);
         match self.socket.as_mut().map(|socket| socket.read(limit)) {
             None | Some(Ok(())) => Ok(()),
-            Some(Err(TransportError::Io(error))) if error.kind() == ErrorKind::TimedOut => Ok(()),
+            Some(Err(fault)) if fault.is_timeout() => Ok(()),
             Some(Err(fault)) => Err(self.broken(fault)),
         }
     }
@@ -350,7 +365,7 @@ impl NodeConnection {
         let (shared, number) = (Arc::clone(&self.shared), self.number);
         let route = &shared.nodes[number].route;
         let budget = Budget::new(limit);
-        let mut socket = connect(route, &budget)?;
+        let mut socket = login::connect(route, &budget)?;
         let mut commands = vec![
             redis::cmd("INFO").arg("server").to_owned(),
             redis::cmd("INFO").arg("replication").to_owned(),

@@ -31,6 +31,8 @@ const GATHERED_FOR: Duration = Duration::from_millis(2);
 const SAME_RELEASE: Duration = Duration::from_millis(50);
 /// How long one wait is, and how often step 4 is done.
 const SILENCE: Duration = Duration::from_secs(1);
+/// How long a part of a TLS record, which cannot be read alone, may delay the messages of the other nodes.
+const REST_OF_RECORD: Duration = Duration::from_millis(1);
 /// After this silence a node gets a PING.
 const SILENCE_TO_PING: Duration = Duration::from_secs(3);
 
@@ -108,9 +110,11 @@ pub(super) fn listen(
         ) {
             let route = &shared.nodes[number].route;
             let read = |listener: &mut Listener| -> Result<(), Failure> {
-                let read = listener.socket.read(route.io_timeout);
-                read.map_err(|fault| route.broken(fault))?;
-                (listener.heard, listener.pinged) = (Instant::now(), None);
+                match listener.socket.read(REST_OF_RECORD) {
+                    Ok(()) => (listener.heard, listener.pinged) = (Instant::now(), None),
+                    Err(fault) if fault.is_timeout() => {}
+                    Err(fault) => return Err(route.broken(fault)),
+                }
                 Ok(())
             };
             if let Some(Err(failure)) = listeners[number].as_mut().map(read) {

@@ -42,6 +42,7 @@ mod votes;
 use std::time::{Duration, Instant};
 
 use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
+use smallvec::SmallVec;
 
 use crate::clock::{Clock, SystemClock, Time};
 use crate::config::{Server, Settings};
@@ -193,7 +194,8 @@ struct DedicatedNodeConnections {
 
 impl DedicatedConnection for DedicatedNodeConnections {
     fn open(&mut self) -> Result<(), Failure> {
-        let until = Instant::now() + self.shared.node_timeout;
+        // A connect may take half of that.
+        let until = Instant::now() + self.shared.node_timeout * 2;
         self.shared.ping(&mut self.connections.0, until).map(drop)
     }
 
@@ -329,10 +331,9 @@ impl Shared {
         until: Instant,
         commands: impl Fn(usize) -> Option<(&'p [u8], usize)> + Sync,
     ) -> Vec<Option<Failure>> {
-        let ask = |number: usize, connection: &mut NodeConnection| {
-            let (packed, count) = commands(number)?;
+        let ask = |number: usize, connection: &mut NodeConnection, (packed, count)| {
             // Only a new connection shows that the node has restarted.
-            let asked = connection.prepare(until).and_then(|()| {
+            let asked = connection.connect(until).and_then(|()| {
                 if votes {
                     self.nodes[number].check_may_vote(SystemClock.now())?;
                 }
@@ -341,29 +342,37 @@ impl Shared {
             asked.err()
         };
         let mut failures = vec![None; connections.len()];
-        let all = connections.iter_mut().zip(&mut failures).enumerate();
+        let mut closed = SmallVec::<[_; 5]>::new();
         // The open connections come first: to connect to a node that hangs takes a while.
-        let is_open = |(number, (connection, _)): &(usize, (&mut NodeConnection, _))| {
-            connection.socket().is_some() || commands(*number).is_none()
-        };
-        let (open, mut closed): (Vec<_>, Vec<_>) = all.partition(is_open);
-        for (number, (connection, failure)) in open {
-            *failure = ask(number, connection);
+        for (number, (connection, failure)) in connections.iter_mut().zip(&mut failures).enumerate()
+        {
+            let Some(request) = commands(number) else {
+                continue;
+            };
+            *failure = connection.look().err();
+            if failure.is_some() {
+                continue;
+            }
+            if connection.socket().is_some() {
+                *failure = ask(number, connection, request);
+            } else {
+                closed.push((number, connection, failure, request));
+            }
         }
         if closed.len() <= 1 {
-            for (number, (connection, failure)) in &mut closed {
-                **failure = ask(*number, connection);
+            for (number, connection, failure, request) in closed {
+                *failure = ask(number, connection, request);
             }
             return failures;
         }
         let ask = &ask;
         thread::scope(|scope| {
-            for (number, (connection, failure)) in closed {
+            for (number, connection, failure, request) in closed {
                 let words = "no thread could be started to connect";
                 let unasked = Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, words);
                 *failure = Some(unasked);
                 thread::Builder::new()
-                    .spawn_scoped(scope, move || *failure = ask(number, connection))
+                    .spawn_scoped(scope, move || *failure = ask(number, connection, request))
                     .ok();
             }
         });
@@ -415,9 +424,7 @@ impl Shared {
     /// Takes in what a server says of itself on a new connection.
     fn identify(&self, number: usize, report: &str) -> Result<(), Failure> {
         let field = |name: &str| {
-            let mut fields = report
-                .lines()
-                .filter_map(|connection| connection.split_once(':'));
+            let mut fields = report.lines().filter_map(|line| line.split_once(':'));
             fields.find_map(|(field, value)| (field == name).then(|| value.trim()))
         };
         let node = &self.nodes[number];

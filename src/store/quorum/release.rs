@@ -11,13 +11,14 @@
 //! | released, at a majority | released |
 //! | no majority can have had it | it was removed, or taken |
 //! | a majority answered, and some have released it | released |
+//! | a majority answered, and too few of them have released it, because the others reject the request | the failure of these nodes |
 //! | fewer | a failure of unknown outcome: the caller repeats the request |
 
 use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use crate::clock::{Clock, SystemClock, Time};
+use crate::clock::{Clock, SystemClock};
 use crate::core::lease::drift;
 use crate::error::{Failure, Outcome};
 use crate::message::{GiveBack, Gone, LockKind, PlainRelease, Reply, Request, Verb};
@@ -30,14 +31,13 @@ use crate::store::quorum::node::Orphan;
 use crate::store::quorum::round::{Enough, gather};
 use crate::sync::Arc;
 
-/// For how long a node without a vote may have an owner: a waiter that does not ask again for 3 s loses its place in the
-/// queue.
+/// For how long a node may have an owner in its queue: a waiter that does not ask again for 3 s loses its place.
 const LEFT_IN_QUEUE: Duration = Duration::from_secs(3);
 
 /// The answer of a node to the command that ends an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Heard {
-    /// It has answered.
+    /// It has answered, or there was no such command.
     Answer,
     /// Nothing yet. This many commands were sent to it afterwards.
     Nothing { sent_after: usize },
@@ -123,14 +123,17 @@ impl OwnerRelease<'_> {
         self.units
     }
 
-    /// Returns the owner, to be released in the background at a node that may have it until then.
-    fn orphan(&self, until: Time) -> Orphan {
+    /// Returns the owner, to be released in the background at a node that may have it for this time.
+    fn orphan(&self, length: Duration) -> Orphan {
+        let now = SystemClock.now();
         Orphan {
             kind: self.lock.kind,
             target: self.lock.target.clone(),
             owner: Arc::clone(&self.owner),
             units: self.units,
-            until,
+            until: now + length,
+            repeated_after: None,
+            due: now,
         }
     }
 }
@@ -273,7 +276,10 @@ impl Shared {
         let replies: Vec<_> = replies.collect();
         if let ([None], [_]) = (&*replies, releases) {
             // The nodes reject it, and the caller must know the reason.
-            return Err(self.no_quorum(tallies[0].released, failures));
+            return Err(Failure {
+                outcome: Outcome::PartlyExecuted,
+                ..self.no_quorum(tallies[0].released, failures)
+            });
         }
         for (place, release) in releases.iter().enumerate() {
             if replies[place].is_some() {
@@ -347,20 +353,25 @@ impl Shared {
         release: &OwnerRelease<'_>,
         heard: impl Fn(usize) -> Heard,
     ) {
-        let votes = self.votes.remove(&release.owner);
-        // Without a vote a node may have the owner all the same, but no longer than the longest of the others.
+        let removed = self.votes.remove(&release.owner);
+        let (votes, longest) = removed.unwrap_or_default();
+        // A node may have executed any request about the owner, even the last one, and even without a vote.
+        let length = (longest + drift(longest)).max(LEFT_IN_QUEUE);
         let mut orphan = None;
         let mut orphan = || {
-            let made = orphan.get_or_insert_with(|| {
-                let now = SystemClock.now();
-                let all = votes.iter().flatten();
-                let until = all.filter_map(|vote| vote.until).max();
-                let left = until.map_or(Duration::ZERO, |until| until.since(now));
-                release.orphan(now + (left + drift(left)).max(LEFT_IN_QUEUE))
-            });
+            let made = orphan.get_or_insert_with(|| release.orphan(length));
             made.clone()
         };
+        let is_kept = matches!(release.how, How::Keep(..));
         for (number, connection) in connections.iter_mut().enumerate() {
+            let has_vote = votes.get(number).is_some_and(|vote| vote.until.is_some());
+            if is_kept && !has_vote {
+                // The node has kept nothing, but it may have the owner in its queue.
+                let owner = (&*release.owner, release.units);
+                let withdrawal = node_request::release(release.lock, owner, None, true);
+                connection.send_and_forget(&withdrawal.get_packed_command(), Some(orphan()));
+                continue;
+            }
             match heard(number) {
                 Heard::Answer => {}
                 Heard::Nothing { sent_after } => connection.release_later(sent_after, orphan()),

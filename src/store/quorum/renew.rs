@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use crate::clock::{Clock, SystemClock};
 use crate::core::lease::valid_until;
-use crate::error::Failure;
+use crate::error::{Failure, Outcome};
 use crate::message::{Renewal, Renewed, Reply, Request};
 use crate::script::{self, ScriptRef};
 use crate::store::quorum::Shared;
@@ -30,7 +30,11 @@ impl Shared {
         let request = Request::Renew(batch);
         let command = script::encode(&request, ScriptRef::Digest, &self.script_settings);
         let packed = command.get_packed_command();
+        for renewal in batch {
+            self.votes.ask_for(&renewal.owner, renewal.lease);
+        }
         let mut failures = self.ask_each(connections, true, until, |_| Some((&packed, 1)));
+        let is_sent = failures.iter().any(Option::is_none);
         let mut answers: Vec<Option<Vec<Renewed>>> = vec![None; connections.len()];
         // How many nodes have answered, and how many of them have confirmed all leases.
         let (mut answered, mut confirmed) = (0, 0);
@@ -55,7 +59,13 @@ impl Shared {
         });
         // With few answers the votes count too: a lease may have lost one.
         if answered == 0 {
-            return Err(self.no_quorum(answered, failures));
+            let failure = self.no_quorum(answered, failures);
+            let outcome = if is_sent {
+                Outcome::Unknown
+            } else {
+                Outcome::NotExecuted
+            };
+            return Err(Failure { outcome, ..failure });
         }
         let mut results = Vec::with_capacity(batch.len());
         for one_owner in batch.chunk_by(|one, other| one.owner == other.owner) {

@@ -4,7 +4,8 @@
 //!    missing, is skipped.
 //! 2. The answers are read as they come. After each of them the caller says whether it has enough. Nodes that are alike
 //!    answer at almost the same time, and to wake a thread takes longer than to read an answer. So the thread first
-//!    waits, for at most a millisecond, for the answer that is probably the last that it needs.
+//!    waits, for at most a millisecond, for the answer that is probably the last that it needs. With TLS, a node that
+//!    sends only a part of a record delays the round until the rest comes, or the time is over.
 //! 3. If the caller has almost enough, because a majority agrees, the round waits for the other nodes only for a
 //!    quarter of `node_timeout`. So a lock gets the votes of all nodes that are well. A node that takes longer is late:
 //!    for a second no round waits for it alone, unless it answers in time before. So a node that hangs costs that time

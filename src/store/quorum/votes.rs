@@ -10,6 +10,7 @@
 //! A lease lasts as long as a majority of its votes ([`crate::core::quorum::deadline`]).
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -67,6 +68,8 @@ struct Record {
     votes: NodeVotes,
     /// The units of the lock that the owner has.
     units: u32,
+    /// The longest lease that any node was asked for.
+    longest: Duration,
     version: u32,
 }
 
@@ -74,8 +77,15 @@ struct Record {
 const FIRST_SWEEP: usize = 1024;
 
 impl Votes {
-    /// Notes the votes of a grant.
-    pub(super) fn insert(&self, owner: &Arc<str>, units: u32, votes: NodeVotes, now: Time) {
+    /// Notes the votes of a grant for `lease`.
+    pub(super) fn insert(
+        &self,
+        owner: &Arc<str>,
+        units: u32,
+        lease: Duration,
+        votes: NodeVotes,
+        now: Time,
+    ) {
         let mut table = self.0.lock();
         if table.owners.len() >= table.sweep_at.max(FIRST_SWEEP) {
             // A lease whose release was given up leaves its votes here.
@@ -88,6 +98,7 @@ impl Votes {
         let record = Record {
             votes,
             units,
+            longest: lease,
             version: 0,
         };
         table.owners.insert(Arc::clone(owner), record);
@@ -105,10 +116,17 @@ impl Votes {
         table.owners.get(owner).map(|record| record.units)
     }
 
-    /// Forgets an owner that was released, and returns its votes.
-    pub(super) fn remove(&self, owner: &str) -> Option<NodeVotes> {
+    /// Notes that the nodes are asked for a longer lease. A node may grant it although its answer is lost.
+    pub(super) fn ask_for(&self, owner: &str, lease: Duration) {
+        if let Some(record) = self.0.lock().owners.get_mut(owner) {
+            record.longest = record.longest.max(lease);
+        }
+    }
+
+    /// Forgets an owner that was released. Returns its votes, and the longest lease that any node was asked for.
+    pub(super) fn remove(&self, owner: &str) -> Option<(NodeVotes, Duration)> {
         let removed = self.0.lock().owners.remove(owner);
-        removed.map(|record| record.votes)
+        removed.map(|record| (record.votes, record.longest))
     }
 
     /// Takes in what each node answered to the renewal of an owner's lease, which now lasts until `until` where it was
@@ -180,6 +198,7 @@ mod tests {
         table.insert(
             &owner,
             1,
+            Duration::ZERO,
             votes(&[Some(100), Some(100), Some(100), None, None]),
             at(0),
         );
@@ -206,7 +225,7 @@ mod tests {
     fn with_all_nodes_a_lease_survives_the_loss_of_a_minority() {
         use Confirmation::{Confirmed, Gone as NotHeld, None as Silent};
         let (table, owner): (Votes, Arc<str>) = (Votes::default(), "o".into());
-        table.insert(&owner, 1, votes(&[Some(100); 5]), at(0));
+        table.insert(&owner, 1, Duration::ZERO, votes(&[Some(100); 5]), at(0));
         let taken = NotHeld(Gone::Taken);
         let answers = [taken, taken, Confirmed, Confirmed, Confirmed];
         let lasts = VoteStatus::Lasts {
@@ -229,7 +248,13 @@ mod tests {
         let table = Votes::default();
         for number in 0..5 * FIRST_SWEEP as u64 {
             let owner: Arc<str> = number.to_string().into();
-            table.insert(&owner, 1, votes(&[Some(number)]), at(number));
+            table.insert(
+                &owner,
+                1,
+                Duration::ZERO,
+                votes(&[Some(number)]),
+                at(number),
+            );
         }
         let left = table.0.lock().owners.len();
         assert!(left <= 2 * FIRST_SWEEP, "{left}");

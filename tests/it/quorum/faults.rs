@@ -196,8 +196,17 @@ fn a_try_beside_a_waiter_with_two_votes_learns_that_it_is_held() {
 /// A waiter waits at all nodes, and gets the lock from two of three.
 #[test]
 fn an_owner_leaves_the_queues_of_the_nodes_that_did_not_grant_it_the_lock() {
+    an_owner_leaves_the_other_queues(secs(0));
+}
+
+#[test]
+fn an_owner_that_keeps_the_lock_for_min_hold_leaves_the_other_queues() {
+    an_owner_leaves_the_other_queues(secs(60));
+}
+
+fn an_owner_leaves_the_other_queues(min_hold: Duration) {
     let nodes = Nodes::start(3);
-    let (one, other) = (nodes.manager(), nodes.manager());
+    let (one, other) = (nodes.manager(), build(nodes.builder().min_hold(min_hold)));
     let guard = locked_on_all(&nodes, &one.mutex("n"));
     let waiter = locking(&other.mutex("n"));
     let raws = nodes.raws();
@@ -210,6 +219,7 @@ fn an_owner_leaves_the_queues_of_the_nodes_that_did_not_grant_it_the_lock() {
     guard.release().expect("two nodes have it");
     wait_until_executed(&other, &raws[2], "after the release");
     assert_eq!(raws[2].queue("n"), [""; 0]);
+    assert_eq!(raws[0].exists("n"), min_hold > secs(0));
 }
 
 #[test]

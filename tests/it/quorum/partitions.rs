@@ -1,13 +1,13 @@
 //! Managers that reach different majorities, and links that fail.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leasehold::{Builder, LockManager};
 
 use super::{holders, locked_on_all, wait_until_waiting};
 use crate::support::{
-    Fault, Nodes, PATIENCE, Proxy, Role, Server, add, added, fence_of, locking, locking_asleep,
-    patient, secs, task, wait_until,
+    Fault, Nodes, PATIENCE, Proxy, Raw, Role, Server, add, added, fence_of, is_unreachable,
+    locking, locking_asleep, ms, patient, secs, task, wait_until,
 };
 
 /// Far longer than a test takes.
@@ -192,6 +192,99 @@ fn a_release_that_one_node_missed_is_repeated_there() {
         holders(&nodes, "n") == vec![None; 5]
     });
     assert!(one.locks.try_lock("n").expect("they answer").is_some());
+}
+
+/// On each node, answers are left unread when the servers close the connections.
+#[test]
+fn connections_that_are_closed_with_unread_answers_cost_no_vote() {
+    let nodes = Nodes::start(5);
+    let one = Proxied::new(&nodes);
+    // A node whose connection closes while the renewal thread opens it would count as down.
+    let mutex = one.locks.mutex("n").renew(false);
+    // On a busy machine a node may be late, and then its vote does not count.
+    wait_until("a lock on new connections has all votes", || {
+        // The release waits for three answers.
+        drop(locked_on_all(&nodes, &mutex));
+        one.heal(&[0, 1, 2, 3, 4]);
+        wait_until("the connections are closed", || {
+            nodes.raws().iter().all(|node| {
+                let clients: String = node.ask(&["CLIENT", "LIST"]);
+                clients.lines().count() == 1
+            })
+        });
+        // A connection is looked at after a pause.
+        wait_until_later(ms(20));
+        let guard = mutex.lock().expect("a majority is there");
+        let has_all = !holders(&nodes, "n").contains(&None);
+        drop(guard);
+        has_all
+    });
+}
+
+fn wait_until_later(pause: Duration) {
+    let begun = Instant::now();
+    wait_until("the time passes", || begun.elapsed() >= pause);
+}
+
+/// All nodes execute an extension whose answers are lost, and the last one misses the release.
+#[test]
+fn a_release_is_repeated_for_as_long_as_an_extension_without_an_answer_may_last() {
+    const LEASE: Duration = secs(2);
+    let nodes = Nodes::start(5);
+    let one = Proxied::with(&nodes, |builder| builder.lease(LEASE).node_timeout(ms(500)));
+    let guard = locked_on_all(&nodes, &one.locks.mutex("n").renew(false));
+    one.cut(&[0, 1, 2, 3, 4], Fault::LoseAnswers);
+    assert!(guard.extend(LONG).is_err(), "no node answers");
+    let is_extended = |node: &Raw| node.ttl("n").is_some_and(|ttl| ttl > secs(60));
+    wait_until("each node has executed it", || {
+        nodes.raws().iter().all(is_extended)
+    });
+    one.heal(&[0, 1, 2, 3]);
+    one.cut(&[4], Fault::HalfOpen);
+    drop(guard);
+    let at_last = nodes.servers()[4].raw();
+    wait_until("the others release it", || {
+        nodes.raws()[..4].iter().all(|node| !node.exists("n"))
+    });
+    // The lease ends meanwhile, and the time for which the node may have the owner in its queue.
+    wait_until_later(secs(4));
+    assert!(at_last.exists("n"), "it has missed the release");
+    one.heal(&[4]);
+    wait_until("the node is asked again", || {
+        drop(one.locks.lock("m"));
+        !at_last.exists("n")
+    });
+}
+
+/// A majority of the nodes executes an adoption, and then their connections are closed.
+#[test]
+fn an_adoption_that_fails_leaves_the_lock_taken() {
+    let nodes = Nodes::start(5);
+    let one = Proxied::new(&nodes);
+    let claim = locked_on_all(&nodes, &nodes.manager().mutex("n")).detach();
+    one.cut(&[0, 1, 2], Fault::LoseAnswers);
+    let (locks, claimed) = (one.locks.clone(), claim.clone());
+    let adopting = task(move || locks.adopt(&claimed));
+    wait_until("three nodes have executed it", || {
+        let holders = holders(&nodes, "n");
+        let is_adopted = |holder: &Option<String>| holder.as_deref() != Some(claim.owner());
+        holders[..3].iter().all(is_adopted)
+    });
+    one.heal(&[0, 1, 2]);
+    let failed = adopting.end();
+    assert!(failed.as_ref().is_err_and(is_unreachable), "{failed:?}");
+    wait_until("all nodes answer", || {
+        let guard = one.locks.lock("m");
+        let has_all = !holders(&nodes, "m").contains(&None);
+        drop(guard);
+        has_all
+    });
+    // A release in the background would come now.
+    wait_until_later(ms(200));
+    let held = nodes.manager().try_lock("n").expect("they answer");
+    assert!(held.is_none(), "the claim was released");
+    let adopted = one.locks.adopt(&claim).expect("it was detached");
+    adopted.release().expect("it is held");
 }
 
 /// The renewal thread releases several mutexes by one request, and the last node loses it.
