@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Builder;
-use crate::config::{Server, Settings};
+use crate::config::{SentinelSet, Server, Settings};
 use crate::error::{Error, Result};
 use crate::manager::LockManager;
 use crate::store::Store;
@@ -52,6 +52,40 @@ impl LockManager {
     /// ```
     pub fn single(url: &str) -> Builder {
         Builder::new(Servers::Single(url.into()))
+    }
+
+    /// Returns a builder for the master of a Sentinel set. The URLs are those of the sentinels, all of them if possible;
+    /// `master` is the name that they watch. After a failover all connections move to the new master.
+    ///
+    /// | | |
+    /// | --- | --- |
+    /// | the master | is the server that a majority of the sentinels names, with a config epoch that never falls, and that calls itself a master |
+    /// | the login of the sentinels | comes from their URLs, or from [`username`](Builder::username) and [`password`](Builder::password) |
+    /// | the login of the servers | comes from [`node_credentials`](Builder::node_credentials) |
+    /// | the database | comes from [`database`](Builder::database) |
+    /// | TLS | is used for the servers if the sentinels' URLs are `rediss://` |
+    /// | a failover | may lose a lock that the new master has not received yet. Its holder learns of the loss at the next renewal, and the next [fence](crate::Lease::fence) is larger. [`replicas`](Builder::replicas) makes a grant wait for replicas. |
+    /// | no master is known | a call fails with [`Error::Unavailable`]; a wait goes on, as in any outage |
+    ///
+    /// If fewer than a majority of the sentinels answer, the last master is used as long as it calls itself a master.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// use leasehold::LockManager;
+    ///
+    /// let sentinels = ["redis://one:26379/", "redis://two:26379/", "redis://three:26379/"];
+    /// let locks = LockManager::sentinel(sentinels, "mymaster").build()?;
+    /// let guard = locks.lock("orders:42")?;
+    /// # drop(guard);
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn sentinel<U: AsRef<str>>(urls: impl IntoIterator<Item = U>, master: &str) -> Builder {
+        let urls = urls
+            .into_iter()
+            .map(|url| url.as_ref().to_owned())
+            .collect();
+        Builder::new(Servers::Sentinel(urls, master.to_owned()))
     }
 
     /// Returns a builder for a quorum: several independent servers, of which a majority must grant a lock (Redlock).
@@ -126,6 +160,8 @@ impl LockManager {
 #[derive(Clone)]
 pub(super) enum Servers {
     Single(String),
+    /// The URLs of the sentinels, and the name of the master.
+    Sentinel(Vec<String>, String),
     Quorum(Vec<Endpoint>),
 }
 
@@ -138,6 +174,10 @@ impl Servers {
     pub(super) fn store(&self, settings: &mut Settings) -> Result<Arc<dyn Store>> {
         let mut servers = match self {
             Self::Single(url) => vec![Server::new(url, settings)?],
+            Self::Sentinel(urls, master) => {
+                let sentinels = SentinelSet::new(urls, master, settings)?;
+                return Ok(Arc::new(Node::behind(sentinels, settings)));
+            }
             Self::Quorum(nodes) => nodes
                 .iter()
                 .map(|node| Server::new(&node.url, settings))

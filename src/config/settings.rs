@@ -116,6 +116,8 @@ pub(crate) struct Settings {
     pub(crate) database: Option<i64>,
     pub(crate) username: Option<String>,
     pub(crate) password: Option<Secret>,
+    /// The user, if not `default`, and the password of the servers behind sentinels.
+    pub(crate) node_credentials: Option<(Option<String>, Secret)>,
     pub(crate) warn_after: Option<Duration>,
     pub(crate) listener: Option<SharedListener>,
 }
@@ -147,6 +149,7 @@ impl Default for Settings {
             database: None,
             username: None,
             password: None,
+            node_credentials: None,
             warn_after: None,
             listener: None,
         }

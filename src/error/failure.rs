@@ -63,6 +63,8 @@ pub(crate) enum FailureKind {
     Unsupported(ServerMode),
     /// The server does not have the database of this number.
     NoSuchDatabase(i64),
+    /// The sentinels do not watch a master of this name.
+    NoSuchMaster,
 }
 
 /// A mode of a server in which it is not one master with all keys.
@@ -184,6 +186,9 @@ impl Failure {
                 topology: "a node of a quorum",
             },
             FailureKind::Protocol => Error::Protocol { name, cause },
+            FailureKind::NoSuchMaster => {
+                Error::config("master", "the sentinels do not watch a master of this name")
+            }
             FailureKind::NoSuchDatabase(number) => {
                 Error::config("database", format!("the server has no database {number}"))
             }

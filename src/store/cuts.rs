@@ -43,7 +43,8 @@ impl Cuts {
         }
     }
 
-    fn note(&self) {
+    /// Notes a sign.
+    pub(super) fn note(&self) {
         let now = SystemClock.now().as_nanos();
         self.0.fetch_max(now, Ordering::AcqRel);
     }

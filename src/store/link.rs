@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use redis::Value;
 
 use crate::error::{Failure, FailureKind, Outcome};
-use crate::message::Request;
+use crate::message::{Renewed, Reply, Request, Verb};
 use crate::script::{self, ScriptRef};
 use crate::store::Answer;
 use crate::store::errors::RequestError;
@@ -36,12 +36,18 @@ use crate::store::login::connect;
 use crate::store::pool::Pooled;
 use crate::store::refusal::{refusal, says};
 use crate::store::route::{Budget, Route};
-use crate::store::socket::Socket;
+use crate::store::sentinel::{Discovery, check_role};
+use crate::store::socket::{Socket, TransportError};
+use crate::sync::Arc;
 
 mod confirm;
 
 /// A connection, or the means to open one.
 pub(crate) struct Link {
+    /// Finds the master behind sentinels. `None` if the address is fixed.
+    discovery: Option<Arc<Discovery>>,
+    /// The number of the master to which `route` leads.
+    master: u64,
     route: Route,
     open: Option<Socket>,
     /// The time of the last request.
@@ -51,8 +57,10 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(route: Route) -> Self {
+    pub(crate) fn new(route: Route, discovery: Option<Arc<Discovery>>) -> Self {
         Self {
+            discovery,
+            master: 0,
             route,
             open: None,
             used: Instant::now(),
@@ -61,25 +69,71 @@ impl Link {
     }
 
     /// Returns the function that makes the links of a pool.
-    pub(super) fn maker(route: Route) -> impl Fn() -> Option<Self> + Send + Sync + 'static {
-        move || Some(Self::new(route.clone()))
+    pub(super) fn maker(
+        route: Route,
+        discovery: Option<Arc<Discovery>>,
+    ) -> impl Fn() -> Option<Self> + Send + Sync + 'static {
+        move || Some(Self::new(route.clone(), discovery.clone()))
     }
 
     /// Makes a link for a single thread, which sends all requests on it.
-    pub(crate) fn dedicated(route: Route) -> Self {
+    pub(crate) fn dedicated(route: Route, discovery: Option<Arc<Discovery>>) -> Self {
         Self {
             round_trip: Some(Duration::ZERO),
-            ..Self::new(route)
+            ..Self::new(route, discovery)
         }
+    }
+
+    /// Makes `route` the way to the master. Closes a connection to another server.
+    fn find(&mut self, limit: Duration) -> Result<(), Failure> {
+        let Some(discovery) = &self.discovery else {
+            return Ok(());
+        };
+        if discovery.is_current(self.master) {
+            return Ok(());
+        }
+        let master = discovery.master(limit)?;
+        if master.number != self.master {
+            self.open = None;
+            (self.master, self.route) = (master.number, master.route);
+        }
+        Ok(())
+    }
+
+    /// Makes the thread check the master, because it may not be one any more.
+    fn suspect(&self) {
+        if let Some(discovery) = &self.discovery {
+            discovery.suspect(self.master);
+        }
+    }
+
+    /// Connects. A master that cannot be reached is suspected.
+    fn connect(&self, budget: &Budget) -> Result<Socket, Failure> {
+        let open = connect(&self.route, budget);
+        if matches!(&open, Err(failure) if failure.is_transient()) {
+            self.suspect();
+        }
+        open
+    }
+
+    /// Returns the meaning of a fault of the connection, and suspects the master.
+    fn failed(&self, fault: TransportError) -> RequestError {
+        self.suspect();
+        RequestError::of(fault)
     }
 
     /// Connects, logs in, and makes the server load the script of renewals. Each of these steps has its own time limit.
     /// Does nothing if the connection is open.
     pub(crate) fn open_for_renewals(&mut self) -> Result<(), Failure> {
+        self.find(self.route.connect_timeout)?;
         if self.open.is_some() {
             return Ok(());
         }
-        let mut open = connect(&self.route, &Budget::unlimited())?;
+        self.connect_for_renewals()
+    }
+
+    fn connect_for_renewals(&mut self) -> Result<(), Failure> {
+        let mut open = self.connect(&Budget::unlimited())?;
         // An empty renewal by digest, and in the same write by text, which loads the script. On a slow link the first
         // lease would have no time for another round trip.
         let renewal = Request::Renew(&[]);
@@ -93,8 +147,8 @@ impl Link {
             }
             _ => Ok(()),
         };
-        open.requests(&commands, self.route.io_timeout, heard)
-            .map_err(|fault| self.route.broken(fault))??;
+        let asked = open.requests(&commands, self.route.io_timeout, heard);
+        asked.map_err(|fault| self.failed(fault).into_failure(&self.route))??;
         self.round_trip = self.round_trip.max(Some(begun.elapsed()));
         self.open = Some(open);
         Ok(())
@@ -122,23 +176,87 @@ impl Link {
         answer
     }
 
-    /// Sends a request, and returns the reply. Sends it once more if a connection of an earlier request turns out to be
-    /// closed. Asks the replicas to confirm a grant or renewal, if that is needed.
+    /// Sends a request to the master, and returns the reply. See [`Self::call_server`].
     pub(crate) fn call(
         &mut self,
         request: &Request<'_>,
         budget: &mut Budget,
     ) -> Result<Answer, Failure> {
         self.used = budget.started;
+        if self.discovery.is_none() {
+            return self.call_server(request, budget);
+        }
+        self.find(budget.left(self.route.connect_timeout))?;
+        if self.round_trip.is_some() {
+            // For this link, finding the master is no part of the limit, like connecting.
+            budget.started = Instant::now();
+        }
+        let answer = self.call_server(request, budget)?;
+        // The server has executed the request, whatever comes now.
+        let checked = self.check_master(request, &answer.reply, budget);
+        checked.map_err(|failure| Failure {
+            outcome: Outcome::Unknown,
+            timed_out: false,
+            ..failure
+        })?;
+        Ok(answer)
+    }
+
+    /// Checks that a reply is that of the master.
+    fn check_master(
+        &mut self,
+        request: &Request<'_>,
+        reply: &Reply,
+        budget: &Budget,
+    ) -> Result<(), Failure> {
+        if may_come_from_a_replica(request, reply) {
+            let limit = budget.left(self.route.io_timeout);
+            let open = self.open.take();
+            let mut open = open.ok_or_else(Failure::another_question)?;
+            let role = open.request(&redis::cmd("ROLE"), limit);
+            let checked = match role {
+                Ok(role) => check_role(&self.route, role),
+                Err(fault) => Err(self.route.broken(fault)),
+            };
+            if let Err(failure) = checked {
+                self.suspect();
+                return Err(failure);
+            }
+            self.open = Some(open);
+        }
+        let number = self.master;
+        self.find(budget.left(self.route.connect_timeout))?;
+        if self.master == number {
+            return Ok(());
+        }
+        let words = "the master has changed during the request";
+        Err(Failure::plain(
+            FailureKind::Unavailable,
+            Outcome::Unknown,
+            words,
+        ))
+    }
+
+    /// Sends a request, and returns the reply. Sends it once more if a connection of an earlier request turns out to be
+    /// closed. Asks the replicas to confirm a grant or renewal, if that is needed.
+    fn call_server(
+        &mut self,
+        request: &Request<'_>,
+        budget: &mut Budget,
+    ) -> Result<Answer, Failure> {
         let reused = self.open.is_some();
         let route = self.route.clone();
         let (value, resent) = match self.once(request, budget) {
             Err(RequestError::Closed(error)) if reused => {
                 route.cuts.note_error(&error);
-                let value = self.once(request, budget).map_err(|trouble| Failure {
+                let unknown = |failure| Failure {
                     outcome: Outcome::Unknown,
-                    ..trouble.into_failure(&route)
-                })?;
+                    ..failure
+                };
+                self.find(budget.left(route.connect_timeout))
+                    .map_err(unknown)?;
+                let value = self.once(request, budget);
+                let value = value.map_err(|trouble| unknown(trouble.into_failure(&self.route)))?;
                 (value, true)
             }
             first => (
@@ -169,25 +287,28 @@ impl Link {
         let mut open = match self.open.take() {
             Some(open) => open,
             None if self.round_trip.is_some() => {
-                let open = connect(&self.route, &Budget::unlimited());
+                let open = self.connect(&Budget::unlimited());
                 budget.started = Instant::now();
                 open.map_err(RequestError::Answered)?
             }
-            None => connect(&self.route, budget).map_err(RequestError::Answered)?,
+            None => self.connect(budget).map_err(RequestError::Answered)?,
         };
         let (script_settings, io_timeout) = (&self.route.script_settings, self.route.io_timeout);
         let command = script::encode(request, ScriptRef::Digest, script_settings);
         let mut value = open
             .request(&command, budget.left(io_timeout))
-            .map_err(RequestError::of)?;
+            .map_err(|fault| self.failed(fault))?;
         if matches!(&value, Value::ServerError(error) if error.code() == "NOSCRIPT") {
             let command = script::encode(request, ScriptRef::Text, script_settings);
             value = open
                 .request(&command, budget.left(io_timeout))
-                .map_err(RequestError::of)?;
+                .map_err(|fault| self.failed(fault))?;
         }
         if let Value::ServerError(error) = value {
             let moved = says(&error, &["READONLY"]);
+            if moved || says(&error, &["LOADING", "MASTERDOWN"]) {
+                self.suspect();
+            }
             self.route.cuts.note_answer(&error);
             let failure = refusal(&self.route.server, error);
             // A server that has become a replica stays one, but its name may lead to the new master by now. And a user
@@ -218,6 +339,27 @@ impl Link {
     #[cfg(test)]
     pub(super) fn used(&self) -> Instant {
         self.used
+    }
+}
+
+/// Returns whether a replica could have given this reply from old data, because the request wrote nothing. A replica
+/// rejects each write.
+fn may_come_from_a_replica(request: &Request<'_>, reply: &Reply) -> bool {
+    let is_gone = |renewed: &Renewed| matches!(renewed, Renewed::Gone(_));
+    let waits = match request {
+        // A waiter is entered in the queue.
+        Request::Lock {
+            verb: Verb::Acquire { ask, .. },
+            ..
+        } => ask.channel.is_some(),
+        _ => true,
+    };
+    match reply {
+        Reply::Granted { .. } | Reply::Released | Reply::HandedOver | Reply::Admitted(_) => false,
+        Reply::Held { .. } => !waits,
+        Reply::Renewed(all) => all.iter().any(is_gone),
+        Reply::Each(all) => all.iter().flatten().any(|reply| *reply != Reply::Released),
+        _ => true,
     }
 }
 

@@ -63,7 +63,7 @@ fn log_in_to_a_server(route: &Route, budget: &Budget) -> Result<Socket, Failure>
 }
 
 /// Connects and logs in.
-fn log_in(route: &Route, budget: &Budget) -> Result<Socket, Failure> {
+pub(super) fn log_in(route: &Route, budget: &Budget) -> Result<Socket, Failure> {
     let login = route.server.info.redis_settings();
     let limit = budget.left(route.connect_timeout);
     let mut open = Socket::connect(route.server.info.addr(), &route.resolver, limit)

@@ -13,6 +13,7 @@
 //! | `login` | connecting and logging in, for both |
 //! | `route` | the way to a server: its address and time limits |
 //! | `errors` | the failures of a connection, and what each means for a request |
+//! | `sentinel` | the master of a Sentinel set |
 //! | `quorum` | several independent servers, and the vote over them |
 //! | `refusal` | the error answers of a server, and what each means |
 //! | `cuts` | signs that a server has lost its data |
@@ -33,6 +34,7 @@ pub(crate) mod quorum;
 mod refusal;
 mod resolve;
 mod route;
+mod sentinel;
 mod server_info;
 mod socket;
 #[cfg(feature = "tls")]

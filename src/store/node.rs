@@ -1,9 +1,9 @@
-//! One Redis server at a fixed address.
+//! One Redis server, at a fixed address or found by sentinels.
 
 use std::time::{Duration, Instant};
 
 use crate::clock::Time;
-use crate::config::{Server, Settings};
+use crate::config::{SentinelSet, Server, Settings};
 use crate::error::Failure;
 use crate::message::Request;
 use crate::script::ScriptSettings;
@@ -11,21 +11,46 @@ use crate::store::link::Link;
 use crate::store::pool::Pool;
 use crate::store::pubsub;
 use crate::store::route::{Budget, Route};
+use crate::store::sentinel::Discovery;
 use crate::store::{Answer, DedicatedConnection, LEAST, Limits, PubSubEvent, Store};
 use crate::sync::Arc;
 
 /// A node, and the store of one.
 pub(crate) struct Node {
     pool: Pool<Link>,
+    /// The way to the server. If sentinels find it, only the parts that all masters share.
     route: Route,
+    discovery: Option<Arc<Discovery>>,
 }
 
 impl Node {
     pub(crate) fn new(server: Server, settings: &Settings) -> Self {
-        let route = route(server, settings);
+        Self::by(route(server, settings), None, settings)
+    }
+
+    pub(crate) fn behind(sentinels: SentinelSet, settings: &Settings) -> Self {
+        let discovery = Discovery::new(sentinels, settings);
+        Self::by(
+            discovery.unknown().clone(),
+            Some(Arc::new(discovery)),
+            settings,
+        )
+    }
+
+    fn by(route: Route, discovery: Option<Arc<Discovery>>, settings: &Settings) -> Self {
+        let links = Link::maker(route.clone(), discovery.clone());
         Self {
-            pool: Pool::new(Link::maker(route.clone()), settings.pool_size),
+            pool: Pool::new(links, settings.pool_size),
             route,
+            discovery,
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(discovery) = &self.discovery {
+            discovery.end();
         }
     }
 }
@@ -59,7 +84,7 @@ impl Store for Node {
     }
 
     fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {
-        Box::new(Link::dedicated(self.route.clone()))
+        Box::new(Link::dedicated(self.route.clone(), self.discovery.clone()))
     }
 
     fn last_cut(&self) -> Time {
@@ -71,7 +96,10 @@ impl Store for Node {
         channels: &[&str],
         hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
     ) -> Result<(), Failure> {
-        pubsub::listen(&self.route, channels, hear)
+        match &self.discovery {
+            None => pubsub::listen(&self.route, channels, hear),
+            Some(discovery) => discovery.listen(channels, hear),
+        }
     }
 }
 

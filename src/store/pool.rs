@@ -344,7 +344,7 @@ mod tests {
 
     fn pool(size: u32) -> Pool<Link> {
         let server = Server::parse("redis://127.0.0.1:1/", None).expect("a URL");
-        Pool::new(Link::maker(route(server, &Settings::default())), size)
+        Pool::new(Link::maker(route(server, &Settings::default()), None), size)
     }
 
     /// Many threads only ask, and one has priority: it gets the next place.
@@ -456,7 +456,7 @@ mod tests {
         let parsed = Server::parse(&url, None).expect("a URL");
         let route = route(parsed, &Settings::default());
         let soon = Duration::from_millis(20);
-        let pool = Pool::closing_after(Link::maker(route), 3, soon, soon);
+        let pool = Pool::closing_after(Link::maker(route, None), 3, soon, soon);
         thread::scope(|scope| {
             let served = scope.spawn(|| {
                 let (mut stream, _) = listener.accept().expect("somebody connects");

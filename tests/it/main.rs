@@ -42,6 +42,7 @@ mod rwlock;
 mod scripts;
 mod secrets;
 mod semaphore;
+mod sentinel;
 mod server_faults;
 mod stale_writes;
 mod stats;

@@ -57,6 +57,7 @@ impl Link {
                 return Err(too_few(0));
             }
             Err(trouble) => {
+                self.suspect();
                 return Err(Failure {
                     outcome: Outcome::Unknown,
                     ..trouble.into_failure(&route)

@@ -1,0 +1,139 @@
+//! What the sentinels say about a master, and what a majority of them agrees on.
+//!
+//! Each failover has a *config epoch*, which is larger than those of all failovers before it. So of two masters, the
+//! one with the larger epoch is the later one. See <https://redis.io/docs/latest/operate/oss_and_stack/management/sentinel/>.
+
+use redis::Value;
+
+/// The answer of one sentinel: where it believes the master to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Opinion {
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) epoch: u64,
+}
+
+impl Opinion {
+    /// Returns whether both name the same address.
+    pub(super) fn is_at(&self, other: &Self) -> bool {
+        (&self.host, self.port) == (&other.host, other.port)
+    }
+
+    /// Reads the answers to `SENTINEL GET-MASTER-ADDR-BY-NAME` and `SENTINEL MASTER`. Returns `None` if one has another
+    /// form.
+    ///
+    /// During a failover the second answer still has the old address, but the new epoch already.
+    pub(super) fn of(address: &Value, facts: &Value) -> Option<Self> {
+        // RESP2 has no maps: the fields and their values alternate.
+        let (Value::Array(address), Value::Array(parts)) = (address, facts) else {
+            return None;
+        };
+        let text = |value: &Value| match value {
+            Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+            _ => None,
+        };
+        let value = |name: &str| {
+            let mut pairs = parts.chunks_exact(2);
+            let pair = pairs.find(|pair| text(&pair[0]).as_deref() == Some(name))?;
+            text(&pair[1])
+        };
+        let [host, port] = address.as_slice() else {
+            return None;
+        };
+        Some(Self {
+            host: text(host).filter(|host| !host.is_empty())?,
+            port: text(port)?.parse().ok().filter(|port| *port > 0)?,
+            epoch: value("config-epoch")?.parse().ok()?,
+        })
+    }
+}
+
+/// Returns the opinion that a majority of all sentinels has. There is at most one.
+pub(super) fn agreed(opinions: &[Option<Opinion>]) -> Option<&Opinion> {
+    let needed = opinions.len() / 2 + 1;
+    let supporters = |one: &Opinion| {
+        opinions
+            .iter()
+            .flatten()
+            .filter(|other| *other == one)
+            .count()
+    };
+    opinions
+        .iter()
+        .flatten()
+        .find(|one| supporters(one) >= needed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn opinion(port: u16, epoch: u64) -> Opinion {
+        Opinion {
+            host: "h".into(),
+            port,
+            epoch,
+        }
+    }
+
+    #[test]
+    fn the_address_and_the_epoch_come_from_two_answers() {
+        let words = |all: &[&str]| {
+            let words = all.iter().map(|word| Value::BulkString((*word).into()));
+            Value::Array(words.collect())
+        };
+        // The old address is left over during a failover.
+        let facts = words(&[
+            "name",
+            "mine",
+            "ip",
+            "old",
+            "port",
+            "1",
+            "config-epoch",
+            "7",
+        ]);
+        let of = |address: &[&str]| Opinion::of(&words(address), &facts);
+        assert_eq!(of(&["h", "6379"]), Some(opinion(6379, 7)));
+        for wrong in [
+            &["h"][..],
+            &["", "1"],
+            &["h", "0"],
+            &["h", "65536"],
+            &["h", "x"],
+            &["h", "1", "2"],
+        ] {
+            assert_eq!(of(wrong), None, "{wrong:?}");
+        }
+        let address = words(&["h", "6379"]);
+        for wrong in [
+            words(&["config-epoch", "-1"]),
+            words(&["config-epoch"]),
+            words(&["name", "mine"]),
+            Value::Nil,
+            Value::Array(vec![Value::Int(1), Value::Int(2)]),
+        ] {
+            assert_eq!(Opinion::of(&address, &wrong), None, "{wrong:?}");
+        }
+        assert_eq!(Opinion::of(&Value::Nil, &facts), None);
+    }
+
+    #[test]
+    fn a_majority_of_all_sentinels_must_agree_on_both() {
+        let (old, new) = (opinion(1, 5), opinion(2, 6));
+        let some = |one: &Opinion| Some(one.clone());
+        for (opinions, expected) in [
+            (vec![some(&new), some(&old), some(&new)], Some(&new)),
+            (vec![some(&new), some(&old), None], None),
+            (vec![some(&new), None, some(&new)], Some(&new)),
+            (vec![some(&new), None, None], None),
+            // The same address with different epochs is no agreement.
+            (vec![some(&opinion(2, 5)), some(&new), None], None),
+            (vec![some(&old)], Some(&old)),
+            (vec![some(&old), some(&old), some(&new), some(&new)], None),
+            (vec![None], None),
+        ] {
+            assert_eq!(agreed(&opinions), expected, "{opinions:?}");
+        }
+    }
+}

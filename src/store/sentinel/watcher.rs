@@ -1,0 +1,382 @@
+//! The thread `leasehold-sentinel`, which finds the master.
+//!
+//! | step of a check | the thread |
+//! | --- | --- |
+//! | 1 | asks every sentinel for the address of the master, and for its config epoch |
+//! | 2 | believes the answer that a majority of all sentinels gives ([`agreed`]), unless its epoch is lower than that of the last master |
+//! | 3 | asks the server at that address for its `ROLE`, which must be that of a master |
+//! | 4 | publishes it |
+//!
+//! A check begins
+//!
+//! * when the master is suspected, or a sentinel sends `+switch-master`;
+//! * a moment after a check that has found no master, as long as the master is suspected or unknown;
+//! * [`CHECK_EVERY`] otherwise. After a manual failover the old master takes writes for about ten seconds.
+//!
+//! If fewer than a majority of the sentinels answer, the last master stays the master as long as it says so itself, and no
+//! sentinel names a later one. If this process is cut off from the majority, the majority may elect another one. That is
+//! the risk of any client of Sentinel. `min-replicas-to-write` limits it: a master that is cut off takes no writes.
+//!
+//! Nothing here blocks for long: sentinels are connected, and the server is asked for its role, on short-lived threads.
+//! The answers of the sentinels are read as they come, until a majority agrees. A sentinel that hangs delays a check only
+//! if the others do not agree, and by at most [`STEP`].
+
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::time::{Duration, Instant};
+
+use redis::Value;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::error::{Chain, Failure};
+use crate::logging;
+use crate::store::errors::RequestError;
+use crate::store::login::log_in;
+use crate::store::node::route;
+use crate::store::refusal::refusal;
+use crate::store::route::{Budget, Route};
+use crate::store::sentinel::client::Sentinel;
+use crate::store::sentinel::opinion::{Opinion, agreed};
+use crate::store::sentinel::{Discovery, unavailable};
+use crate::store::socket::Socket;
+use crate::sync::{Arc, thread};
+
+/// How often the master is checked without a reason.
+const CHECK_EVERY: Duration = Duration::from_secs(2);
+/// The pause after a check that has found no master.
+const RETRY: Duration = Duration::from_millis(50);
+/// The longest time for one step.
+const STEP: Duration = Duration::from_secs(1);
+
+pub(super) struct Watcher {
+    discovery: Arc<Discovery>,
+    woken: UnixStream,
+    sentinels: Vec<Sentinel>,
+    check: Option<Check>,
+    /// When the next check begins, if there is no reason before.
+    due: Instant,
+    /// The last published master: its number, and where it is.
+    last: Option<(u64, Opinion)>,
+    /// A connection to the server that was asked for its role last, and was a master.
+    asked: Option<(Opinion, Socket)>,
+}
+
+/// A check that is under way.
+struct Check {
+    number: u64,
+    /// How often the master had been suspected when it began.
+    suspicions: u64,
+    /// When the sentinels must have answered.
+    until: Instant,
+    /// The thread that asks the server for its role.
+    role: Option<Receiver<Result<Found, Failure>>>,
+}
+
+/// A server that is a master.
+struct Found {
+    opinion: Opinion,
+    route: Route,
+    socket: Socket,
+}
+
+impl Watcher {
+    pub(super) fn new(discovery: Arc<Discovery>, woken: UnixStream) -> Self {
+        let now = Instant::now();
+        let servers = discovery.set.sentinels.iter();
+        let sentinels =
+            servers.map(|server| Sentinel::new(route(server.clone(), &discovery.settings)));
+        Self {
+            sentinels: sentinels.collect(),
+            discovery,
+            woken,
+            check: None,
+            due: now,
+            last: None,
+            asked: None,
+        }
+    }
+
+    /// Runs until nobody uses the master any more.
+    pub(super) fn run(mut self) {
+        let mut checks = 0;
+        while !self.discovery.is_over() {
+            // 1. Begin a check, if one is due.
+            if self.check.is_none() && Instant::now() >= self.due {
+                checks += 1;
+                self.check = Some(Check {
+                    number: checks,
+                    suspicions: self.discovery.begin_check(),
+                    until: Instant::now() + self.step(),
+                    role: None,
+                });
+                for sentinel in &mut self.sentinels {
+                    sentinel.opinion = None;
+                }
+            }
+            // 2. Connect and ask the sentinels that are not connected, or not asked in this check.
+            let step = self.step();
+            for sentinel in &mut self.sentinels {
+                sentinel.connect(&self.discovery);
+                if let Some(check) = &self.check {
+                    sentinel.ask(&self.discovery.set.master, check.number, step);
+                }
+            }
+            // 3. Wait, and read the answers.
+            self.wait();
+            // 4. End the check, if its result is certain or its time is over.
+            if let Some(check) = self.check.take() {
+                self.check = self.conclude(check);
+            }
+        }
+    }
+
+    /// Returns the time limit of a step.
+    fn step(&self) -> Duration {
+        self.discovery.settings.io_timeout.min(STEP)
+    }
+
+    /// Waits until a sentinel sends something, a caller suspects the master, or the time for the next step has come.
+    /// Reads what has come.
+    fn wait(&mut self) {
+        let now = Instant::now();
+        let mut until = match &self.check {
+            None => self.due,
+            // The thread that asks for the role wakes this one.
+            Some(check) if check.role.is_some() => now + STEP,
+            Some(check) => check.until,
+        };
+        for due in self.sentinels.iter().filter_map(Sentinel::opens_at) {
+            until = until.min(due);
+        }
+        let readable = self.readable(until.saturating_duration_since(now));
+        let mut piece = [0; 64];
+        if readable.is_woken {
+            while self.woken.read(&mut piece).is_ok_and(|read| read > 0) {}
+            if self.discovery.is_suspected_anew() {
+                self.due = Instant::now();
+            }
+        }
+        let step = self.step();
+        for number in readable.answers {
+            let current = self.check.as_ref().map(|check| check.number);
+            self.sentinels[number].read_answers(current, step);
+        }
+        for number in readable.messages {
+            if self.sentinels[number].read_messages(&self.discovery.set.master, step) {
+                // The answers of the check may be older than the message.
+                self.check = None;
+                self.due = Instant::now();
+                self.suspect_last();
+            }
+        }
+    }
+
+    fn readable(&self, limit: Duration) -> Readable {
+        let mut polled = vec![PollFd::new(&self.woken, PollFlags::IN)];
+        let mut numbers = Vec::new();
+        for (number, sentinel) in self.sentinels.iter().enumerate() {
+            if let Some(sockets) = sentinel.sockets() {
+                numbers.push(number);
+                for socket in [&sockets.asks, &sockets.listens] {
+                    polled.push(PollFd::new(socket, PollFlags::IN));
+                }
+            }
+        }
+        // An error means that a signal came, or that the system has no memory: look again.
+        poll(&mut polled, Timespec::try_from(limit).ok().as_ref()).ok();
+        let is_ready = |place: usize| !polled[place].revents().is_empty();
+        let ready = |offset: usize| {
+            let places = numbers.iter().enumerate();
+            let ready = places.filter(|(place, _)| is_ready(1 + 2 * place + offset));
+            ready.map(|(_, number)| *number).collect()
+        };
+        Readable {
+            is_woken: is_ready(0),
+            answers: ready(0),
+            messages: ready(1),
+        }
+    }
+
+    /// Does steps 2 to 4 of a check. Returns the check if it goes on.
+    fn conclude(&mut self, mut check: Check) -> Option<Check> {
+        let result = match &check.role {
+            None => match self.choose(&check) {
+                Some(Ok(opinion)) => {
+                    check.role = Some(self.ask_role(opinion));
+                    return Some(check);
+                }
+                Some(Err(failure)) => Err(failure),
+                None => return Some(check),
+            },
+            Some(role) => match role.try_recv() {
+                Ok(result) => result,
+                Err(TryRecvError::Empty) => return Some(check),
+                Err(TryRecvError::Disconnected) => Err(unavailable("asking for the role panicked")),
+            },
+        };
+        match result {
+            Ok(Found {
+                opinion,
+                route,
+                socket,
+            }) => {
+                let address = Arc::clone(&route.server.address);
+                let number = self.discovery.publish(&opinion, route, check.suspicions);
+                if self.last.as_ref().map(|(number, _)| *number) != Some(number) {
+                    logging::info!("the master {:?} is {address}", self.discovery.set.master);
+                }
+                self.asked = Some((opinion.clone(), socket));
+                self.last = Some((number, opinion));
+                self.due = Instant::now() + CHECK_EVERY;
+            }
+            Err(failure) => {
+                self.discovery.not_found(failure);
+                self.due = Instant::now() + RETRY;
+            }
+        }
+        if self.discovery.is_suspected_anew() {
+            self.due = Instant::now();
+        }
+        None
+    }
+
+    /// Does step 2: chooses the server that is asked for its role. Returns `None` if the sentinels may still agree.
+    fn choose(&self, check: &Check) -> Option<Result<Opinion, Failure>> {
+        let opinions: Vec<_> = self
+            .sentinels
+            .iter()
+            .map(|one| one.opinion.clone())
+            .collect();
+        let answered = opinions.iter().flatten().count();
+        let needed = opinions.len() / 2 + 1;
+        let last = self.last.as_ref().map(|(_, opinion)| opinion);
+        let last_epoch = last.map_or(0, |last| last.epoch);
+        match agreed(&opinions) {
+            Some(opinion) if opinion.epoch < last_epoch => Some(Err(unavailable(format!(
+                "the sentinels name a master of config epoch {}, before the last one of {last_epoch}",
+                opinion.epoch
+            )))),
+            Some(opinion) => Some(Ok(opinion.clone())),
+            None if Instant::now() < check.until
+                && self.sentinels.iter().any(Sentinel::may_answer) =>
+            {
+                None
+            }
+            // See the top.
+            None => match last.filter(|last| answered < needed && !is_outdated(&opinions, last)) {
+                Some(last) => Some(Ok(last.clone())),
+                None => Some(Err(self.no_majority(answered))),
+            },
+        }
+    }
+
+    fn suspect_last(&self) {
+        if let Some((number, _)) = &self.last {
+            self.discovery.suspect(*number);
+        }
+    }
+
+    /// Does step 3: asks the server of an opinion for its role, on a short-lived thread, because the server may hang.
+    fn ask_role(&mut self, opinion: Opinion) -> Receiver<Result<Found, Failure>> {
+        let route = self.discovery.route_to(&opinion);
+        let open = self.asked.take().filter(|(last, _)| last.is_at(&opinion));
+        let open = open.map(|(_, socket)| socket);
+        let discovery = Arc::clone(&self.discovery);
+        let (sender, role) = channel();
+        let cannot_start = sender.clone();
+        let started = thread::Builder::new().spawn(move || {
+            let master = role_of(&route, open).map(|socket| Found {
+                opinion,
+                route,
+                socket,
+            });
+            // If nobody receives it, the check was given up.
+            sender.send(master).ok();
+            discovery.wake();
+        });
+        if let Err(error) = started {
+            let words = format!("no thread could be started to ask for the role: {error}");
+            cannot_start.send(Err(unavailable(words))).ok();
+            self.discovery.wake();
+        }
+        role
+    }
+
+    /// Returns the failure of a check in which no majority agreed.
+    fn no_majority(&self, answered: usize) -> Failure {
+        let all = self.sentinels.len();
+        let failures: Vec<_> = self
+            .sentinels
+            .iter()
+            .filter_map(|one| one.failure.as_ref())
+            .collect();
+        let mut permanent = failures.iter().filter(|failure| !failure.is_transient());
+        // If these leave no majority, another check would find the same.
+        if let Some(failure) = permanent.nth(all - (all / 2 + 1)) {
+            return Failure::clone(failure);
+        }
+        let causes: Vec<_> = failures
+            .iter()
+            .map(|failure| Chain(&*failure.cause).to_string())
+            .collect();
+        unavailable(format!(
+            "{answered} of {all} sentinels name the master {:?}, and no majority the same: {}",
+            self.discovery.set.master,
+            causes.join("; ")
+        ))
+    }
+}
+
+/// Asks a server for its role, on an open connection if there is one. Returns the connection if it is a master.
+fn role_of(route: &Route, open: Option<Socket>) -> Result<Socket, Failure> {
+    let role = redis::cmd("ROLE");
+    let reused = open.is_some();
+    let mut socket = match open {
+        Some(socket) => socket,
+        None => log_in(route, &Budget::unlimited())?,
+    };
+    let mut answer = socket
+        .request(&role, route.io_timeout)
+        .map_err(RequestError::of);
+    if let (true, Err(RequestError::Closed(_))) = (reused, &answer) {
+        socket = log_in(route, &Budget::unlimited())?;
+        answer = socket
+            .request(&role, route.io_timeout)
+            .map_err(RequestError::of);
+    }
+    let answer = answer.map_err(|trouble| trouble.into_failure(route))?;
+    check_role(route, answer)?;
+    Ok(socket)
+}
+
+/// Returns whether a sentinel names a later master than this one.
+fn is_outdated(opinions: &[Option<Opinion>], last: &Opinion) -> bool {
+    opinions
+        .iter()
+        .flatten()
+        .any(|opinion| opinion.epoch > last.epoch)
+}
+
+/// The connections that have something to read.
+struct Readable {
+    is_woken: bool,
+    answers: Vec<usize>,
+    messages: Vec<usize>,
+}
+
+/// Checks that an answer to `ROLE` is that of a master.
+pub(crate) fn check_role(route: &Route, answer: Value) -> Result<(), Failure> {
+    let role = match answer {
+        Value::ServerError(error) => return Err(refusal(&route.server, error)),
+        Value::Array(parts) => parts.into_iter().next(),
+        _ => None,
+    };
+    match role {
+        Some(Value::BulkString(role)) if role == b"master" => Ok(()),
+        _ => Err(unavailable(format!(
+            "{} is not a master",
+            route.server.address
+        ))),
+    }
+}

@@ -1,0 +1,205 @@
+//! A Sentinel set: a master, its replicas, and the sentinels that watch them.
+
+use std::fs;
+use std::path::PathBuf;
+use std::thread::{self, ScopedJoinHandle};
+
+use leasehold::{Builder, LockManager};
+use redis::Value;
+
+use super::{Raw, Server, build, name, secs, wait_until};
+
+/// The name of the master.
+pub(crate) const MASTER: &str = "mine";
+const REPLICAS: usize = 2;
+const SENTINELS: usize = 3;
+
+/// One master, two replicas, and three sentinels. Dropping it ends them.
+pub(crate) struct Sentinels {
+    servers: Vec<Server>,
+    sentinels: Vec<Sentinel>,
+}
+
+/// The passwords of the sentinels and of the servers.
+#[derive(Clone, Copy)]
+pub(crate) struct Passwords<'a> {
+    pub(crate) of_sentinels: &'a str,
+    pub(crate) of_servers: &'a str,
+}
+
+struct Sentinel {
+    server: Server,
+    /// Its configuration, which it writes itself.
+    file: PathBuf,
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        fs::remove_file(&self.file).ok();
+    }
+}
+
+impl Sentinels {
+    /// Starts all of them, and waits until the sentinels know the servers and each other.
+    #[track_caller]
+    pub(crate) fn start() -> Self {
+        Self::with(None)
+    }
+
+    /// Does the same with passwords.
+    #[track_caller]
+    pub(crate) fn with(passwords: Option<Passwords<'_>>) -> Self {
+        let mut options = vec![
+            "--repl-diskless-sync-delay",
+            "0",
+            "--repl-ping-replica-period",
+            "1",
+        ];
+        if let Some(passwords) = passwords {
+            options.extend(["--requirepass", passwords.of_servers]);
+            options.extend(["--masterauth", passwords.of_servers]);
+        }
+        let master = Server::with(&options);
+        let port = master.port().to_string();
+        let of_replica = [&["--replicaof", "127.0.0.1", &port], &*options].concat();
+        let mut servers = vec![master];
+        servers.extend(in_parallel(REPLICAS, || Server::with(&of_replica)));
+        let sentinels = in_parallel(SENTINELS, || Sentinel::of(&port, passwords));
+        let set = Self { servers, sentinels };
+        let password = passwords.map(|passwords| passwords.of_servers);
+        let master = Raw::new(&with_password(&set.servers[0].url(), password));
+        wait_until("the replicas are in sync", || {
+            let role: Value = master.ask(&["ROLE"]);
+            let Value::Array(parts) = role else {
+                return false;
+            };
+            matches!(&parts[2], Value::Array(replicas) if replicas.len() == REPLICAS)
+        });
+        let password = passwords.map(|passwords| passwords.of_sentinels);
+        for url in set.urls() {
+            let sentinel = Raw::new(&with_password(&url, password));
+            wait_until("the sentinel knows all", || {
+                let facts = facts(&sentinel);
+                let is = |name: &str, number: usize| {
+                    facts.contains(&(name.to_owned(), number.to_string()))
+                };
+                is("num-slaves", REPLICAS) && is("num-other-sentinels", SENTINELS - 1)
+            });
+        }
+        set
+    }
+
+    pub(crate) fn urls(&self) -> Vec<String> {
+        self.sentinels().map(Server::url).collect()
+    }
+
+    /// Returns settings for a busy machine.
+    pub(crate) fn builder(&self) -> Builder {
+        let builder = LockManager::sentinel(self.urls(), MASTER);
+        builder.connect_timeout(secs(10)).io_timeout(secs(5))
+    }
+
+    #[track_caller]
+    pub(crate) fn manager(&self) -> LockManager {
+        build(self.builder())
+    }
+
+    pub(crate) fn sentinels(&self) -> impl Iterator<Item = &Server> {
+        self.sentinels.iter().map(|sentinel| &sentinel.server)
+    }
+
+    pub(crate) fn servers(&self) -> impl Iterator<Item = &Server> {
+        self.servers.iter()
+    }
+
+    /// Returns the server that a majority of the sentinels names as the master.
+    #[track_caller]
+    pub(crate) fn master(&self) -> &Server {
+        let mut master = None;
+        wait_until("the sentinels agree", || {
+            let named = self.sentinels().map(|sentinel| {
+                let address: (String, u16) =
+                    sentinel
+                        .raw()
+                        .ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]);
+                address.1
+            });
+            let named: Vec<_> = named.collect();
+            master = self.servers.iter().find(|server| {
+                let same = named.iter().filter(|port| **port == server.port());
+                same.count() > SENTINELS / 2
+            });
+            master.is_some()
+        });
+        master.expect("they agree")
+    }
+
+    /// Has the sentinels make another server the master, while the old one runs. Returns the old one.
+    #[track_caller]
+    pub(crate) fn fail_over(&self) -> &Server {
+        let old = self.master();
+        let first = self.sentinels[0].server.raw();
+        wait_until("the failover begins", || {
+            first
+                .try_ask::<()>(&["SENTINEL", "FAILOVER", MASTER])
+                .is_ok()
+        });
+        self.wait_for_another_than(old);
+        old
+    }
+
+    /// Blocks until a majority of the sentinels names another master.
+    #[track_caller]
+    pub(crate) fn wait_for_another_than(&self, old: &Server) {
+        wait_until("there is a new master", || {
+            self.master().port() != old.port()
+        });
+    }
+}
+
+impl Sentinel {
+    fn of(port: &str, passwords: Option<Passwords<'_>>) -> Self {
+        let file = std::env::temp_dir().join(name("sentinel").replace(':', "-"));
+        let of_passwords = passwords.map_or_else(String::new, |passwords| {
+            let (of_sentinels, of_servers) = (passwords.of_sentinels, passwords.of_servers);
+            format!(
+                "requirepass {of_sentinels}\nsentinel sentinel-pass {of_sentinels}\n\
+                 sentinel auth-pass {MASTER} {of_servers}\n"
+            )
+        });
+        // A busy machine must not look like a dead master.
+        let settings = format!(
+            "sentinel monitor {MASTER} 127.0.0.1 {port} 2\n\
+             sentinel down-after-milliseconds {MASTER} 2000\n\
+             sentinel failover-timeout {MASTER} 10000\n\
+             {of_passwords}"
+        );
+        fs::write(&file, settings).expect("a file");
+        let server = Server::with(&[file.to_str().expect("a path"), "--sentinel"]);
+        Self { server, file }
+    }
+}
+
+/// Returns the URL with a password in it.
+pub(crate) fn with_password(url: &str, password: Option<&str>) -> String {
+    match password {
+        Some(password) => url.replace("//", &format!("//:{password}@")),
+        None => url.to_owned(),
+    }
+}
+
+fn facts(sentinel: &Raw) -> Vec<(String, String)> {
+    let words: Vec<String> = sentinel.ask(&["SENTINEL", "MASTER", MASTER]);
+    let pairs = words.chunks_exact(2);
+    pairs
+        .map(|pair| (pair[0].clone(), pair[1].clone()))
+        .collect()
+}
+
+fn in_parallel<T: Send>(count: usize, start: impl Fn() -> T + Sync) -> Vec<T> {
+    thread::scope(|scope| {
+        let starting: Vec<_> = (0..count).map(|_| scope.spawn(&start)).collect();
+        let started = starting.into_iter().map(ScopedJoinHandle::join);
+        started.map(|one| one.expect("it starts")).collect()
+    })
+}
