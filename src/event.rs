@@ -119,12 +119,15 @@ pub enum Event<'a> {
         /// The owner of the lease.
         owner: &'a str,
     },
-    /// A connection of one of leasehold's threads has failed. Further failures are no events until it has recovered.
-    /// The failed requests of callers are errors of their calls, and no events.
+    /// A connection of one of leasehold's threads has failed. Further failures are no events until it has recovered. On a
+    /// quorum each node has a connection, and events of its own. The failed requests of callers are errors of their
+    /// calls, and no events.
     #[non_exhaustive]
     Unreachable {
         /// The connection.
         connection: Connection,
+        /// The address of the server. `None` if too few nodes of a [quorum](crate::LockManager::quorum) answer.
+        node: Option<&'a str>,
         /// The failure.
         error: &'a Error,
     },
@@ -133,6 +136,9 @@ pub enum Event<'a> {
     Recovered {
         /// The connection.
         connection: Connection,
+        /// The address of the server, which may be another one than before: see
+        /// [`sentinel`](crate::LockManager::sentinel). `None` if enough nodes of a quorum answer again.
+        node: Option<&'a str>,
     },
 }
 

@@ -34,6 +34,7 @@ use crate::event::{Connection, Event, SharedListener};
 use crate::logging::{self, Level};
 use crate::panics::survived;
 use crate::stats::Count;
+use crate::store::NodeReport;
 use crate::sync::{Arc, Mutex, thread};
 
 /// The length of the queue. The documentation of [`Listener`] states it.
@@ -96,8 +97,33 @@ pub(crate) enum Notice {
     Renewed(LeaseInfo, Duration),
     AtRisk(LeaseInfo, Duration),
     Lost(Lost, Arc<str>),
-    Unreachable(Connection, Error),
-    Recovered(Connection),
+    Unreachable(Connection, Option<Arc<str>>, Error),
+    Recovered(Connection, Option<Arc<str>>),
+}
+
+/// The servers that one of leasehold's threads does not reach, by their places in the store.
+#[derive(Default)]
+pub(crate) struct Unreached(Vec<usize>);
+
+impl Unreached {
+    /// Takes in what the store reports of a server. Returns the event if the server was reached before and is not
+    /// reached now, or the reverse.
+    pub(crate) fn note(&mut self, connection: Connection, report: NodeReport) -> Option<Notice> {
+        let Self(places) = self;
+        let known = places.iter().position(|place| *place == report.place);
+        match (known, report.failure) {
+            (None, Some(failure)) => {
+                places.push(report.place);
+                let error = failure.into_error(None);
+                Some(Notice::Unreachable(connection, report.node, error))
+            }
+            (Some(known), None) => {
+                places.swap_remove(known);
+                Some(Notice::Recovered(connection, report.node))
+            }
+            (None, None) | (Some(_), Some(_)) => None,
+        }
+    }
 }
 
 impl Events {
@@ -234,10 +260,10 @@ impl fmt::Display for Notice {
             Self::Lost(lost, owner) => {
                 write!(f, "{lost} (fence {}, owner {owner:?})", lost.fence)
             }
-            Self::Unreachable(connection, error) => {
+            Self::Unreachable(connection, _, error) => {
                 write!(f, "connection {connection:?} is out of reach: {error}")
             }
-            Self::Recovered(connection) => write!(f, "connection {connection:?} works again"),
+            Self::Recovered(connection, _) => write!(f, "connection {connection:?} works again"),
         }
     }
 }
@@ -286,12 +312,14 @@ impl Notice {
                 remaining: *remaining,
             },
             Self::Lost(lost, owner) => Event::Lost { lost, owner },
-            Self::Unreachable(connection, error) => Event::Unreachable {
+            Self::Unreachable(connection, node, error) => Event::Unreachable {
                 connection: *connection,
+                node: node.as_deref(),
                 error,
             },
-            Self::Recovered(connection) => Event::Recovered {
+            Self::Recovered(connection, node) => Event::Recovered {
                 connection: *connection,
+                node: node.as_deref(),
             },
         }
     }
@@ -373,5 +401,28 @@ mod tests {
         events.step(|| unreachable!("it is not wanted"));
         events.warn(|| unreachable!("it is not wanted"));
         assert!(events.queue.get().is_none());
+    }
+
+    #[test]
+    fn each_server_has_one_event_for_a_change() {
+        let report = |place, is_reached: bool| NodeReport {
+            place,
+            node: Some(format!("server {place}").into()),
+            failure: (!is_reached).then(crate::error::Failure::too_late),
+        };
+        let mut unreached = Unreached::default();
+        for (place, is_reached, expected) in [
+            (0, true, None),
+            (0, false, Some("unreachable")),
+            (1, false, Some("unreachable")),
+            (0, false, None),
+            (0, true, Some("recovered")),
+            (0, true, None),
+            (1, true, Some("recovered")),
+        ] {
+            let notice = unreached.note(Connection::Renewal, report(place, is_reached));
+            let kind = notice.as_ref().map(|notice| notice.event().kind());
+            assert_eq!(kind, expected, "{place} {is_reached}");
+        }
     }
 }

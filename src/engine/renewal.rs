@@ -31,7 +31,7 @@ use crate::core::timer_queue::{
     Place, TimerQueue, WorkerTimer, gathered_within, renewal_due, renewal_limit, retry_after,
 };
 use crate::engine::Engine;
-use crate::engine::events::Notice;
+use crate::engine::events::Unreached;
 use crate::engine::process_lease::ProcessLease;
 use crate::error::{Chain, Failure};
 use crate::event::Connection;
@@ -85,6 +85,7 @@ struct State {
     background_places: HashMap<LockKey, SmallVec<[Place; 1]>>,
     /// Whether the last request failed because of the connection, so that an outage is logged once.
     failing: bool,
+    unreached: Unreached,
 }
 
 impl RenewalThread {
@@ -226,13 +227,14 @@ impl RenewalThread {
             };
             let renewed = self.renew(engine, dedicated_connection, &batch);
             self.state.lock().in_flight = None;
+            self.tell_of_servers(engine, dedicated_connection);
             match renewed {
                 Err(failure) if failure.is_of_the_connection() => {
-                    self.failed(engine, failure);
+                    self.failed(&failure);
                     return false;
                 }
                 // Redis replies. A lease that it refused is retried at its own time.
-                Err(_) | Ok(()) => self.reached(engine),
+                Err(_) | Ok(()) => self.reached(),
             }
         }
     }
@@ -338,26 +340,33 @@ impl RenewalThread {
         }
     }
 
-    /// Reports the first failure of an outage, to the log and the listener.
-    fn failed(&self, engine: &Engine, failure: Failure) {
+    /// Logs the first failure of an outage.
+    fn failed(&self, failure: &Failure) {
         let was_failing = std::mem::replace(&mut self.state.lock().failing, true);
         if !was_failing {
             let why = Chain(&*failure.cause);
             logging::warning!("leases cannot be renewed or released now, retrying: {why}");
-            engine
-                .events
-                .tell(|| Notice::Unreachable(Connection::Renewal, failure.into_error(None)));
         }
     }
 
-    /// Reports the end of an outage, to the log and the listener.
-    fn reached(&self, engine: &Engine) {
+    /// Logs the end of an outage.
+    fn reached(&self) {
         let was_failing = std::mem::replace(&mut self.state.lock().failing, false);
         if was_failing {
             logging::info!("leases are renewed and released again");
-            engine
-                .events
-                .tell(|| Notice::Recovered(Connection::Renewal));
+        }
+    }
+
+    /// Tells the listener which servers the last requests have reached, and which they have not.
+    fn tell_of_servers(&self, engine: &Engine, dedicated_connection: &mut dyn DedicatedConnection) {
+        for report in dedicated_connection.take_reports() {
+            let notice = {
+                let mut state = self.state.lock();
+                state.unreached.note(Connection::Renewal, report)
+            };
+            if let Some(notice) = notice {
+                engine.events.tell(|| notice);
+            }
         }
     }
 }

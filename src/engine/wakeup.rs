@@ -41,7 +41,7 @@ use std::time::{Duration, Instant};
 use crate::clock::Time;
 use crate::core::attempt::SubscriptionState;
 use crate::engine::Engine;
-use crate::engine::events::Notice;
+use crate::engine::events::{Notice, Unreached};
 use crate::error::{Chain, Failure, FailureKind, Outcome};
 use crate::event::Connection;
 use crate::logging;
@@ -257,7 +257,7 @@ impl Wakeup {
         tell: &dyn Fn(Notice),
     ) {
         let mut pause = FIRST_PAUSE;
-        let mut failing = false;
+        let mut unreached = Unreached::default();
         // Whether the log has the warning already: that the server refused the subscription, or the right to publish.
         let mut warned_of_refusal = false;
         let mut warned_of_muting = false;
@@ -266,6 +266,15 @@ impl Wakeup {
             let mut subscribed: Option<Instant> = None;
             let mut handle = |event: PubSubEvent<'_>| {
                 match event {
+                    PubSubEvent::Node(report) => {
+                        // Without the right to subscribe, the connection works all the same.
+                        let is_denied = matches!(&report.failure, Some(failure) if failure.kind == FailureKind::Denied);
+                        if let (false, Some(notice)) =
+                            (is_denied, unreached.note(Connection::Wakeup, report))
+                        {
+                            tell(notice);
+                        }
+                    }
                     PubSubEvent::Muted(failure) => {
                         if !std::mem::replace(&mut warned_of_muting, true) {
                             logging::warning!(
@@ -280,9 +289,6 @@ impl Wakeup {
                         self.subscription.store(READY, Ordering::SeqCst);
                         subscribed = Some(Instant::now());
                         warned_of_refusal = false;
-                        if std::mem::take(&mut failing) {
-                            tell(Notice::Recovered(Connection::Wakeup));
-                        }
                         // Messages sent before the subscription are lost, so all delegates ask.
                         self.wake_all();
                     }
@@ -322,10 +328,6 @@ impl Wakeup {
                         );
                     }
                     let is_denied = failure.kind == FailureKind::Denied;
-                    if !is_denied && !std::mem::replace(&mut failing, true) {
-                        let error = failure.into_error(None);
-                        tell(Notice::Unreachable(Connection::Wakeup, error));
-                    }
                     // Each subscription makes all delegates ask. So if subscriptions keep ending early, the pauses must
                     // still grow.
                     if subscribed.is_some_and(|since| since.elapsed() >= LONGEST_PAUSE) {

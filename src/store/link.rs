@@ -30,7 +30,6 @@ use redis::Value;
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{Renewed, Reply, Request, Verb};
 use crate::script::{self, ScriptRef};
-use crate::store::Answer;
 use crate::store::errors::RequestError;
 use crate::store::login::connect;
 use crate::store::pool::Pooled;
@@ -38,6 +37,7 @@ use crate::store::refusal::{refusal, says};
 use crate::store::route::{Budget, Route};
 use crate::store::sentinel::{Discovery, check_role};
 use crate::store::socket::{Socket, TransportError};
+use crate::store::{Answer, NodeReport};
 use crate::sync::Arc;
 
 mod confirm;
@@ -54,6 +54,8 @@ pub(crate) struct Link {
     used: Instant,
     /// The measured round trip. `None` for a link of the pool, because each of its callers has a time limit.
     round_trip: Option<Duration>,
+    /// What the renewal thread's requests have shown of the server, until it takes these reports.
+    reports: Vec<NodeReport>,
 }
 
 impl Link {
@@ -65,6 +67,7 @@ impl Link {
             open: None,
             used: Instant::now(),
             round_trip: None,
+            reports: Vec::new(),
         }
     }
 
@@ -173,7 +176,14 @@ impl Link {
             }
             Err(_) => {}
         }
+        let failure = answer.as_ref().err();
+        let failure = failure.filter(|failure| failure.is_of_the_connection());
+        self.reports.push(self.route.report(failure));
         answer
+    }
+
+    pub(crate) fn take_reports(&mut self) -> Vec<NodeReport> {
+        std::mem::take(&mut self.reports)
     }
 
     /// Sends a request to the master, and returns the reply. See [`Self::call_server`].
@@ -367,6 +377,82 @@ impl Pooled for Link {
     fn close_if_idle(&mut self, idle: Duration) {
         if self.used.elapsed() >= idle {
             self.open = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{Ask, Gone, LockKind};
+    use crate::name::{LockKey, Target};
+
+    fn acquire(channel: Option<&str>) -> Verb {
+        Verb::Acquire {
+            ask: Ask {
+                owner: "o".into(),
+                units: 1,
+                lease: Duration::from_secs(1),
+                fences: 1,
+                shareable_owner: None,
+                channel: channel.map(Into::into),
+            },
+            at_once: true,
+        }
+    }
+
+    /// A replica rejects each write. So only a reply to a request that wrote nothing may come from one.
+    #[test]
+    fn a_reply_that_proves_a_write_is_that_of_a_master() {
+        let target = Target::from(LockKey::new("", "n").expect("a name"));
+        let release = Verb::Release {
+            owner: "o".into(),
+            units: 1,
+        };
+        let (waits, tries) = (acquire(Some("c")), acquire(None));
+        let about = |verb| Request::Lock {
+            kind: LockKind::Mutex,
+            target: &target,
+            verb,
+        };
+        let granted = Reply::Granted {
+            fence: 1,
+            count: None,
+            rest: Vec::new(),
+            contended: false,
+        };
+        let held = Reply::Held {
+            ttl: None,
+            holder: "h".into(),
+        };
+        let done = Renewed::Done { contended: false };
+        let gone = Renewed::Gone(Gone::Removed);
+        let not_owner = Reply::NotOwner(Gone::Taken);
+        for (request, reply, expected) in [
+            (about(&tries), granted, false),
+            (about(&tries), held.clone(), true),
+            // The script enters a waiter in the queue.
+            (about(&waits), held, false),
+            (about(&release), Reply::Released, false),
+            (about(&release), Reply::HandedOver, false),
+            (about(&release), Reply::Contended, true),
+            (about(&release), not_owner.clone(), true),
+            (Request::Renew(&[]), Reply::Renewed(vec![done, done]), false),
+            (Request::Renew(&[]), Reply::Renewed(vec![done, gone]), true),
+            (
+                Request::Release(&[]),
+                Reply::Each(vec![Some(Reply::Released), None]),
+                false,
+            ),
+            (
+                Request::Release(&[]),
+                Reply::Each(vec![Some(not_owner)]),
+                true,
+            ),
+            (Request::Ping, Reply::Pong, true),
+        ] {
+            let found = may_come_from_a_replica(&request, &reply);
+            assert_eq!(found, expected, "{request:?}: {reply:?}");
         }
     }
 }

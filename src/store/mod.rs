@@ -45,6 +45,7 @@ use std::time::Duration;
 use crate::clock::Time;
 use crate::error::Failure;
 use crate::message::{Reply, Request};
+use crate::sync::Arc;
 
 /// The limits of a request, in addition to the time limits of connecting and of input and output.
 #[derive(Clone, Copy)]
@@ -84,6 +85,8 @@ pub(crate) struct Answer {
 /// An event of a listener.
 #[derive(Debug)]
 pub(crate) enum PubSubEvent<'a> {
+    /// A server is reached, or cannot be reached.
+    Node(NodeReport),
     /// This user may subscribe to the channel, but not publish on it. The confirmation of SUBSCRIBE comes next.
     Muted(&'a Failure),
     /// SUBSCRIBE was confirmed: from now on no message is missed.
@@ -94,6 +97,18 @@ pub(crate) enum PubSubEvent<'a> {
     },
     /// No message came for about a second, or something other than a message came.
     Silence,
+}
+
+/// What a thread's own connections have seen of a server.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeReport {
+    /// The place of the server in the store, which the server may leave to another one. A quorum as a whole has a place
+    /// too.
+    pub(crate) place: usize,
+    /// The address of the server. `None` for a quorum as a whole.
+    pub(crate) node: Option<Arc<str>>,
+    /// The failure, if the server cannot be reached.
+    pub(crate) failure: Option<Failure>,
 }
 
 /// The way of the floors above to Redis.
@@ -147,4 +162,10 @@ pub(crate) trait DedicatedConnection: Send {
     /// Sends a request, and returns the reply. On an open connection that takes at most `limit`, or two round trips of
     /// the link if those take longer, but at most `io_timeout`.
     fn call(&mut self, request: &Request<'_>, limit: Duration) -> Result<Answer, Failure>;
+
+    /// Returns what the requests since the last call of this function have shown of the servers. A report may repeat an
+    /// earlier one.
+    fn take_reports(&mut self) -> Vec<NodeReport> {
+        Vec::new()
+    }
 }

@@ -12,7 +12,7 @@ use crate::store::pool::Pool;
 use crate::store::pubsub;
 use crate::store::route::{Budget, Route};
 use crate::store::sentinel::Discovery;
-use crate::store::{Answer, DedicatedConnection, LEAST, Limits, PubSubEvent, Store};
+use crate::store::{Answer, DedicatedConnection, LEAST, Limits, NodeReport, PubSubEvent, Store};
 use crate::sync::Arc;
 
 /// A node, and the store of one.
@@ -25,19 +25,23 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn new(server: Server, settings: &Settings) -> Self {
-        Self::by(route(server, settings), None, settings)
+        Self::with_discovery(route(server, settings), None, settings)
     }
 
     pub(crate) fn behind(sentinels: SentinelSet, settings: &Settings) -> Self {
         let discovery = Discovery::new(sentinels, settings);
-        Self::by(
+        Self::with_discovery(
             discovery.unknown().clone(),
             Some(Arc::new(discovery)),
             settings,
         )
     }
 
-    fn by(route: Route, discovery: Option<Arc<Discovery>>, settings: &Settings) -> Self {
+    fn with_discovery(
+        route: Route,
+        discovery: Option<Arc<Discovery>>,
+        settings: &Settings,
+    ) -> Self {
         let links = Link::maker(route.clone(), discovery.clone());
         Self {
             pool: Pool::new(links, settings.pool_size),
@@ -110,5 +114,9 @@ impl DedicatedConnection for Link {
 
     fn call(&mut self, request: &Request<'_>, limit: Duration) -> Result<Answer, Failure> {
         self.call_and_measure(request, limit)
+    }
+
+    fn take_reports(&mut self) -> Vec<NodeReport> {
+        self.take_reports()
     }
 }

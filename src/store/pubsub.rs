@@ -31,10 +31,23 @@ pub(super) fn listen(
     channels: &[&str],
     hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
 ) -> Result<(), Failure> {
+    let listened = subscribe_and_listen(route, channels, hear);
+    if let Err(failure) = &listened {
+        hear(PubSubEvent::Node(route.report(Some(failure))));
+    }
+    listened
+}
+
+fn subscribe_and_listen(
+    route: &Route,
+    channels: &[&str],
+    hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
+) -> Result<(), Failure> {
     let mut open = connect(route, &Budget::unlimited())?;
     if let Some(failure) = subscribe(&mut open, route, route.io_timeout, channels)? {
         hear(PubSubEvent::Muted(&failure));
     }
+    hear(PubSubEvent::Node(route.report(None)));
     if !hear(PubSubEvent::Subscribed) {
         return Ok(());
     }

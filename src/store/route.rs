@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use crate::config::Server;
+use crate::error::Failure;
 use crate::script::ScriptSettings;
+use crate::store::NodeReport;
 use crate::store::cuts::Cuts;
 use crate::store::resolve::Resolver;
 use crate::sync::{Arc, AtomicBool};
@@ -24,6 +26,17 @@ pub(crate) struct Route {
     pub(crate) resolver: Arc<Resolver>,
     /// Signs that the server may have lost its data.
     pub(crate) cuts: Arc<Cuts>,
+}
+
+impl Route {
+    /// Returns a report of the server, in a store that has only one place.
+    pub(super) fn report(&self, failure: Option<&Failure>) -> NodeReport {
+        NodeReport {
+            place: 0,
+            node: Some(Arc::clone(&self.server.address)),
+            failure: failure.cloned(),
+        }
+    }
 }
 
 /// The time that a call still has.

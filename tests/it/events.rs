@@ -10,7 +10,7 @@ use leasehold::{
 };
 
 use crate::support::{
-    PATIENCE, Server, build, locking_asleep, logged, lost, manager, ms, name, patient, secs,
+    Nodes, PATIENCE, Server, build, locking_asleep, logged, lost, manager, ms, name, patient, secs,
     shared, task, task_asleep, unused_url, wait_until,
 };
 
@@ -26,6 +26,8 @@ struct RecordedEvent {
     length: Duration,
     cause: Option<LostCause>,
     connection: Option<Connection>,
+    /// The address of the server.
+    node: Option<String>,
     /// The event as `Debug` shows it.
     text: String,
 }
@@ -41,10 +43,12 @@ impl RecordedEvent {
             length,
             cause: None,
             connection: None,
+            node: None,
             text: format!("{event:?}"),
         };
-        let about_connection = |what, connection| Self {
+        let about_connection = |what, connection, node: Option<&str>| Self {
             connection: Some(connection),
+            node: node.map(str::to_owned),
             ..about_lock(what, "", "", 0, ms(0))
         };
         let recorded = match *event {
@@ -99,12 +103,19 @@ impl RecordedEvent {
                 ..about_lock("lost", &lost.name, owner, lost.fence, ms(0))
             },
             Event::Unreachable {
-                connection, error, ..
+                connection,
+                node,
+                error,
+                ..
             } => {
-                assert!(matches!(error, Error::Unavailable { name: None, .. }));
-                about_connection("unreachable", connection)
+                let is_of_a_quorum = matches!(error, Error::NoQuorum { name: None, .. });
+                assert!(is_of_a_quorum || matches!(error, Error::Unavailable { name: None, .. }));
+                assert_eq!(node.is_none(), is_of_a_quorum);
+                about_connection("unreachable", connection, node)
             }
-            Event::Recovered { connection, .. } => about_connection("recovered", connection),
+            Event::Recovered {
+                connection, node, ..
+            } => about_connection("recovered", connection, node),
             ref other => panic!("an unknown event: {other:?}"),
         };
         assert_eq!(event.kind(), recorded.what.replace(' ', "_"));
@@ -362,10 +373,13 @@ fn a_silent_server_is_reported_with_the_loss_and_its_recovery() {
     lost(guard.release());
     let unreachable = events.first("unreachable");
     assert_eq!(unreachable.connection, Some(Connection::Renewal));
+    let address = Some(format!("127.0.0.1:{}", server.port()));
+    assert_eq!(unreachable.node, address);
     // The renewal thread still has to release the key in Redis.
     server.resume();
     let recovered = events.first("recovered");
     assert_eq!(recovered.connection, Some(Connection::Renewal));
+    assert_eq!(recovered.node, address);
     assert_eq!(
         events.kinds_of("n"),
         ["acquired", "lost"],
@@ -388,9 +402,54 @@ fn a_broken_subscription_and_its_recovery_are_reported() {
     assert_eq!(killed, 1);
     let unreachable = events.first("unreachable");
     assert_eq!(unreachable.connection, Some(Connection::Wakeup));
+    let address = Some(format!("127.0.0.1:{}", server.port()));
+    assert_eq!(unreachable.node, address);
     let recovered = events.first("recovered");
     assert_eq!(recovered.connection, Some(Connection::Wakeup));
+    assert_eq!(recovered.node, address);
     drop(held);
+    drop(waiting.end().expect("it becomes free"));
+}
+
+/// One node is killed, and then another: the last one is no majority.
+#[test]
+fn each_node_of_a_quorum_and_the_majority_have_events() {
+    let (nodes, events) = (Nodes::start(3), EventLog::default());
+    let locks = build(nodes.builder().listener(events.clone()));
+    let other = nodes.manager();
+    let kept = locks.mutex("kept").lease(secs(6)).lock();
+    let kept = kept.expect("it is free");
+    let held = other.lock("n").expect("it is free");
+    let waiting = locking_asleep(&locks.mutex("n"));
+    let address = |number: usize| Some(format!("127.0.0.1:{}", nodes.servers()[number].port()));
+    let wait_for = |what: &str, node: Option<String>| {
+        for connection in [Connection::Renewal, Connection::Wakeup] {
+            wait_until(&format!("{node:?} is {what} for {connection:?}"), || {
+                let all = events.all();
+                let last = all
+                    .iter()
+                    .rfind(|event| event.connection == Some(connection) && event.node == node);
+                last.is_some_and(|event| event.what == what)
+            });
+        }
+    };
+    nodes.servers()[2].kill();
+    wait_for("unreachable", address(2));
+    assert!(
+        events
+            .all()
+            .iter()
+            .all(|event| event.node == address(2) || event.connection.is_none())
+    );
+    nodes.servers()[1].kill();
+    wait_for("unreachable", address(1));
+    wait_for("unreachable", None);
+    for number in [1, 2] {
+        nodes.servers()[number].restart();
+        wait_for("recovered", address(number));
+    }
+    wait_for("recovered", None);
+    drop((kept, held));
     drop(waiting.end().expect("it becomes free"));
 }
 

@@ -242,13 +242,14 @@ impl RenewalThread {
             for (begun, answer) in begun.iter().zip(answers) {
                 failure = self.answered(engine, begun, answer).err().or(failure);
             }
+            self.tell_of_servers(engine, dedicated_connection);
             match failure {
                 Some(failure) if failure.is_of_the_connection() => {
-                    self.failed(engine, failure);
+                    self.failed(&failure);
                     return false;
                 }
                 // Redis replies. A task that it refused is repeated at its own time.
-                Some(_) | None => self.reached(engine),
+                Some(_) | None => self.reached(),
             }
         }
         true

@@ -63,6 +63,8 @@ pub(super) fn listen(
     let mut listeners: Vec<Option<Listener>> = Vec::new();
     listeners.resize_with(shared.nodes.len(), || None);
     subscribe_missing(shared, channels, &mut listeners, &mut failures, hear);
+    let mut reached = vec![None; shared.nodes.len() + 1];
+    report(shared, &listeners, &failures, &mut reached, hear);
     check_majority(shared, &listeners, &failures)?;
     if !hear(PubSubEvent::Subscribed) {
         return Ok(());
@@ -99,6 +101,7 @@ pub(super) fn listen(
         if !is_wanted {
             return Ok(());
         }
+        report(shared, &listeners, &failures, &mut reached, hear);
         check_majority(shared, &listeners, &failures)?;
         // Wait, and read what has come.
         let waiting = hints.values().filter(|hint| !hint.is_passed_on);
@@ -259,6 +262,29 @@ fn wait(listeners: &mut [Option<Listener>], limit: Duration) -> Vec<usize> {
         .zip(&polled)
         .filter_map(|(number, fd)| is_ready(fd).then_some(number))
         .collect()
+}
+
+/// Reports each node that is listened to and was not, and the reverse. The same for a majority of them. `reached` has
+/// what was reported last.
+fn report(
+    shared: &Shared,
+    listeners: &[Option<Listener>],
+    failures: &[Option<Failure>],
+    reached: &mut [Option<bool>],
+    hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
+) {
+    let has_majority = listeners.iter().flatten().count() >= shared.needed;
+    let are_reached = listeners.iter().map(Option::is_some).chain([has_majority]);
+    for (place, is_reached) in are_reached.enumerate() {
+        if reached[place].replace(is_reached) == Some(is_reached) {
+            continue;
+        }
+        let report = match shared.nodes.get(place) {
+            Some(node) => node.report(failures[place].clone().filter(|_| !is_reached)),
+            None => shared.report(check_majority(shared, listeners, failures).err()),
+        };
+        hear(PubSubEvent::Node(report));
+    }
 }
 
 /// Returns a failure if fewer than a majority of the nodes are listened to.

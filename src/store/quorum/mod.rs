@@ -53,7 +53,7 @@ use crate::script::ScriptSettings;
 use crate::script::quorum::Lock;
 use crate::store::node::route;
 use crate::store::pool::{Pool, Pooled};
-use crate::store::{Answer, DedicatedConnection, LEAST, Limits, PubSubEvent, Store};
+use crate::store::{Answer, DedicatedConnection, LEAST, Limits, NodeReport, PubSubEvent, Store};
 use crate::sync::{Arc, Mutex, Weak, thread};
 
 use connection::NodeConnection;
@@ -165,6 +165,7 @@ impl Store for Quorum {
         Box::new(DedicatedNodeConnections {
             connections: NodeConnections::new(&self.shared),
             shared: Arc::clone(&self.shared),
+            reports: Vec::new(),
         })
     }
 
@@ -190,6 +191,8 @@ impl Store for Quorum {
 struct DedicatedNodeConnections {
     connections: NodeConnections,
     shared: Arc<Shared>,
+    /// What the requests have shown of the nodes, until the renewal thread takes these reports.
+    reports: Vec<NodeReport>,
 }
 
 impl DedicatedConnection for DedicatedNodeConnections {
@@ -200,7 +203,13 @@ impl DedicatedConnection for DedicatedNodeConnections {
     }
 
     fn call(&mut self, request: &Request<'_>, limit: Duration) -> Result<Answer, Failure> {
-        self.shared.call(&mut self.connections.0, request, limit)
+        let answer = self.shared.call(&mut self.connections.0, request, limit);
+        self.reports.extend(self.shared.report_all());
+        answer
+    }
+
+    fn take_reports(&mut self) -> Vec<NodeReport> {
+        std::mem::take(&mut self.reports)
     }
 }
 
@@ -282,6 +291,29 @@ impl Shared {
             }
             (Verb::Acquire { ask, .. }, None) => self.acquire(connections, lock, ask, None, until),
             (_, None) => Err(Failure::another_question()),
+        }
+    }
+
+    /// Returns a report of each node, and of the quorum as a whole.
+    fn report_all(&self) -> Vec<NodeReport> {
+        let nodes = self.nodes.iter();
+        let failures: Vec<_> = nodes.map(|node| node.check_up().err()).collect();
+        let up = failures.iter().filter(|failure| failure.is_none()).count();
+        let nodes = self.nodes.iter().zip(&failures);
+        let mut reports: Vec<_> = nodes
+            .map(|(node, failure)| node.report(failure.clone()))
+            .collect();
+        let whole = (up < self.needed).then(|| self.no_quorum(up, failures));
+        reports.push(self.report(whole));
+        reports
+    }
+
+    /// Returns a report of the quorum as a whole.
+    fn report(&self, failure: Option<Failure>) -> NodeReport {
+        NodeReport {
+            place: self.nodes.len(),
+            node: None,
+            failure,
         }
     }
 

@@ -25,6 +25,7 @@ use crate::core::lease::drift;
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::LockKind;
 use crate::name::Target;
+use crate::store::NodeReport;
 use crate::store::route::Route;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 
@@ -116,6 +117,15 @@ impl QuorumNode {
             heard_at: AtomicU64::new(0),
             may_vote_at: AtomicU64::new(0),
             state: Mutex::default(),
+        }
+    }
+
+    /// Returns a report of this node.
+    pub(super) fn report(&self, failure: Option<Failure>) -> NodeReport {
+        NodeReport {
+            place: self.number,
+            node: Some(Arc::clone(&self.route.server.address)),
+            failure,
         }
     }
 

@@ -279,7 +279,10 @@ impl Discovery {
         channels: &[&str],
         hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
     ) -> Result<(), Failure> {
-        let master = self.master(self.settings.connect_timeout)?;
+        let master = self.master(self.settings.connect_timeout);
+        let master = master.inspect_err(|failure| {
+            hear(PubSubEvent::Node(self.unknown.report(Some(failure))));
+        })?;
         let mut is_wanted = true;
         let listened = pubsub::listen(&master.route, channels, &mut |event| {
             is_wanted = hear(event);
