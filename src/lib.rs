@@ -141,6 +141,7 @@
 //! ACL SETUSER app +wait
 //! ACL SETUSER app +scan +type +strlen +zrangebyscore
 //! ACL SETUSER app +script|load
+//! ACL SETUSER app +role
 //! ```
 //!
 //! | line | for |
@@ -152,6 +153,13 @@
 //! | 5 | [`replicas`](Builder::replicas) |
 //! | 6 | operators: [`inspect`](LockManager::inspect), [`list`](LockManager::list), [`force_release`](LockManager::force_release) |
 //! | 7 | each node of a [quorum](LockManager::quorum), which also needs `INFO` |
+//! | 8 | each server behind [sentinels](LockManager::sentinel), replicas too |
+//!
+//! This line is for each sentinel:
+//!
+//! ```text
+//! ACL SETUSER app on >PASSWORD resetchannels &+switch-master +ping +subscribe +sentinel|get-master-addr-by-name +sentinel|master
+//! ```
 //!
 //! `AUTH` needs no right. `SELECT` is for a database other than 0. `INFO` is for the question that [`Builder::build`]
 //! asks the server. A connection to a single server works without either. Without the channels, `PUBLISH` or `SUBSCRIBE`, waits poll, and

@@ -65,6 +65,8 @@ pub(crate) enum FailureKind {
     NoSuchDatabase(i64),
     /// The sentinels do not watch a master of this name.
     NoSuchMaster,
+    /// A server whose URL is that of a sentinel is none.
+    NotASentinel,
 }
 
 /// A mode of a server in which it is not one master with all keys.
@@ -181,6 +183,7 @@ impl Failure {
                 },
             },
             FailureKind::SameServer => Error::config("nodes", cause.to_string()),
+            FailureKind::NotASentinel => Error::config("sentinels", cause.to_string()),
             FailureKind::NotOnAQuorum { what } => Error::Unsupported {
                 what,
                 topology: "a node of a quorum",

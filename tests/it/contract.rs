@@ -1,4 +1,5 @@
-//! The behaviour that all kinds of lock share: one set of tests, expanded for each kind, on one server and on a quorum.
+//! The behaviour that all kinds of lock share: one set of tests, expanded for each kind and
+//! topology.
 //!
 //! The matrix says which capabilities a kind has. A kind without a capability has no tests of it, and a reason instead.
 
@@ -56,7 +57,7 @@ macro_rules! behaviours {
                     $capability! {
                         #[test]
                         fn $behaviour() {
-                            on_nodes(NODES, || super::$module::$behaviour(KIND));
+                            on(TOPOLOGY, || super::$module::$behaviour(KIND));
                         }
                     }
                 )*)*)*
@@ -65,10 +66,10 @@ macro_rules! behaviours {
     };
 }
 
-/// Lists the kinds, and the number of servers of each, with an answer to each capability. A missing answer does not
+/// Lists the kinds on each topology, with an answer to each capability. A missing answer does not
 /// compile.
 macro_rules! matrix {
-    ($($name:ident = $kind:ident on $nodes:literal {
+    ($($name:ident = $kind:ident on $topology:ident {
         $($capability:ident: $answer:ident $(($reason:literal))?,)*
     })*) => {
         const MATRIX: &[Row] = &[$(Row {
@@ -77,12 +78,12 @@ macro_rules! matrix {
         },)*];
 
         $(mod $name {
-            use crate::support::{Kind, on_nodes};
+            use crate::support::{Kind, Topology, on};
 
             $(use super::$answer as $capability;)*
 
             const KIND: Kind = Kind::$kind;
-            const NODES: usize = $nodes;
+            const TOPOLOGY: Topology = Topology::$topology;
 
             tests!();
         })*
@@ -271,7 +272,7 @@ behaviours! {
 }
 
 matrix! {
-    mutex = Mutex on 1 {
+    mutex = Mutex on Single {
         locks: yes,
         one_server: yes,
         excludes: yes,
@@ -283,7 +284,7 @@ matrix! {
         spans_names: no("it has one name"),
         runs_closures: yes,
     }
-    reentrant = Reentrant on 1 {
+    reentrant = Reentrant on Single {
         locks: yes,
         one_server: yes,
         excludes: yes,
@@ -295,7 +296,7 @@ matrix! {
         spans_names: no("it has one name"),
         runs_closures: yes,
     }
-    reader = Reader on 1 {
+    reader = Reader on Single {
         locks: yes,
         one_server: yes,
         excludes: no("readers share; it is a writer that they keep out, and that keeps them out"),
@@ -307,7 +308,7 @@ matrix! {
         spans_names: no("it has one name"),
         runs_closures: yes,
     }
-    writer = Writer on 1 {
+    writer = Writer on Single {
         locks: yes,
         one_server: yes,
         excludes: yes,
@@ -319,7 +320,7 @@ matrix! {
         spans_names: no("it has one name"),
         runs_closures: yes,
     }
-    only_permit = OnlyPermit on 1 {
+    only_permit = OnlyPermit on Single {
         locks: yes,
         one_server: yes,
         excludes: yes,
@@ -331,7 +332,7 @@ matrix! {
         spans_names: no("it has one name"),
         runs_closures: yes,
     }
-    permit = Permit on 1 {
+    permit = Permit on Single {
         locks: yes,
         one_server: yes,
         excludes: yes,
@@ -343,7 +344,7 @@ matrix! {
         spans_names: no("it has one name"),
         runs_closures: yes,
     }
-    permits = Permits on 1 {
+    permits = Permits on Single {
         locks: yes,
         one_server: yes,
         excludes: yes,
@@ -355,7 +356,7 @@ matrix! {
         spans_names: no("it has one name"),
         runs_closures: yes,
     }
-    multi = Multi on 1 {
+    multi = Multi on Single {
         locks: yes,
         one_server: yes,
         excludes: yes,
@@ -367,7 +368,7 @@ matrix! {
         spans_names: yes,
         runs_closures: yes,
     }
-    quorum_mutex = Mutex on 3 {
+    quorum_mutex = Mutex on Quorum {
         locks: yes,
         one_server: no("its faults are those of its nodes, see the tests of the quorum; it hands no lock over, and has no inspect"),
         excludes: yes,
@@ -379,7 +380,7 @@ matrix! {
         spans_names: no("it has one name"),
         runs_closures: yes,
     }
-    quorum_reentrant = Reentrant on 3 {
+    quorum_reentrant = Reentrant on Quorum {
         locks: yes,
         one_server: no("its faults are those of its nodes, see the tests of the quorum; it hands no lock over, and has no inspect"),
         excludes: yes,
@@ -391,7 +392,7 @@ matrix! {
         spans_names: no("it has one name"),
         runs_closures: yes,
     }
-    quorum_reader = Reader on 3 {
+    quorum_reader = Reader on Quorum {
         locks: yes,
         one_server: no("its faults are those of its nodes, see the tests of the quorum; it hands no lock over, and has no inspect"),
         excludes: no("readers share; it is a writer that they keep out, and that keeps them out"),
@@ -403,7 +404,7 @@ matrix! {
         spans_names: no("it has one name"),
         runs_closures: yes,
     }
-    quorum_writer = Writer on 3 {
+    quorum_writer = Writer on Quorum {
         locks: yes,
         one_server: no("its faults are those of its nodes, see the tests of the quorum; it hands no lock over, and has no inspect"),
         excludes: yes,
@@ -415,13 +416,109 @@ matrix! {
         spans_names: no("it has one name"),
         runs_closures: yes,
     }
-    quorum_multi = Multi on 3 {
+    quorum_multi = Multi on Quorum {
         locks: yes,
         one_server: no("its faults are those of its nodes, see the tests of the quorum; it hands no lock over, and has no inspect"),
         excludes: yes,
         in_order: no("a quorum hands no lock over: its waiters are woken, and ask again"),
         shares: no("there is one guard at a time"),
         one_clock: no("each node has its own: see the tests of the quorum"),
+        numbers: yes,
+        repeats_the_last_number: no("each guard has fences of its own"),
+        spans_names: yes,
+        runs_closures: yes,
+    }
+    sentinel_mutex = Mutex on Sentinel {
+        locks: yes,
+        one_server: no("the faults of its server are those of a single one; see also the tests of Sentinel"),
+        excludes: yes,
+        in_order: yes,
+        shares: no("there is one guard at a time"),
+        one_clock: no("the clock of its server is that of a single one"),
+        numbers: yes,
+        repeats_the_last_number: no("each guard has a fence of its own"),
+        spans_names: no("it has one name"),
+        runs_closures: yes,
+    }
+    sentinel_reentrant = Reentrant on Sentinel {
+        locks: yes,
+        one_server: no("the faults of its server are those of a single one; see also the tests of Sentinel"),
+        excludes: yes,
+        in_order: yes,
+        shares: no("only the thread that holds it may lock it again: see the tests of the kind"),
+        one_clock: no("the clock of its server is that of a single one"),
+        numbers: yes,
+        repeats_the_last_number: no("each hold has a fence of its own"),
+        spans_names: no("it has one name"),
+        runs_closures: yes,
+    }
+    sentinel_reader = Reader on Sentinel {
+        locks: yes,
+        one_server: no("the faults of its server are those of a single one; see also the tests of Sentinel"),
+        excludes: no("readers share; it is a writer that they keep out, and that keeps them out"),
+        in_order: no("the readers that wait go in together"),
+        shares: yes,
+        one_clock: no("a reader has the last writer's fence"),
+        numbers: no("a reader has the last writer's fence"),
+        repeats_the_last_number: yes,
+        spans_names: no("it has one name"),
+        runs_closures: yes,
+    }
+    sentinel_writer = Writer on Sentinel {
+        locks: yes,
+        one_server: no("the faults of its server are those of a single one; see also the tests of Sentinel"),
+        excludes: yes,
+        in_order: yes,
+        shares: no("there is one writer at a time"),
+        one_clock: no("the clock of its server is that of a single one"),
+        numbers: yes,
+        repeats_the_last_number: no("each writer has a fence of its own"),
+        spans_names: no("it has one name"),
+        runs_closures: yes,
+    }
+    sentinel_only_permit = OnlyPermit on Sentinel {
+        locks: yes,
+        one_server: no("the faults of its server are those of a single one; see also the tests of Sentinel"),
+        excludes: yes,
+        in_order: yes,
+        shares: no("there is one permit"),
+        one_clock: no("the clock of its server is that of a single one"),
+        numbers: yes,
+        repeats_the_last_number: no("each permit has a fence of its own"),
+        spans_names: no("it has one name"),
+        runs_closures: yes,
+    }
+    sentinel_permit = Permit on Sentinel {
+        locks: yes,
+        one_server: no("the faults of its server are those of a single one; see also the tests of Sentinel"),
+        excludes: yes,
+        in_order: yes,
+        shares: yes,
+        one_clock: no("the clock of its server is that of a single one"),
+        numbers: yes,
+        repeats_the_last_number: no("each permit has a fence of its own"),
+        spans_names: no("it has one name"),
+        runs_closures: yes,
+    }
+    sentinel_permits = Permits on Sentinel {
+        locks: yes,
+        one_server: no("the faults of its server are those of a single one; see also the tests of Sentinel"),
+        excludes: yes,
+        in_order: yes,
+        shares: no("two of three leave too few for another two"),
+        one_clock: no("the clock of its server is that of a single one"),
+        numbers: yes,
+        repeats_the_last_number: no("each guard has a fence of its own"),
+        spans_names: no("it has one name"),
+        runs_closures: yes,
+    }
+    sentinel_multi = Multi on Sentinel {
+        locks: yes,
+        one_server: no("the faults of its server are those of a single one; see also the tests of Sentinel"),
+        excludes: yes,
+        in_order: yes,
+        shares: no("there is one guard at a time"),
+        one_clock: no("the clock of its server is that of a single one"),
         numbers: yes,
         repeats_the_last_number: no("each guard has fences of its own"),
         spans_names: yes,

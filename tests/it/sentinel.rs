@@ -1,13 +1,16 @@
 //! Locks on the master of a Sentinel set.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::channel;
 
-use leasehold::{Error, LockManager, LostCause};
+use leasehold::{Error, Event, LockManager, LostCause};
 
+use crate::connect::documented_rights;
 use crate::support::{
-    File, Kind, PATIENCE, Passwords, Sentinels, Server, Task, fence_of, lost, name, secs, shared,
-    task, unused_url, wait_until, with_password,
+    File, Kind, MASTER, PATIENCE, Passwords, Sentinels, Server, SetOptions, Task, build, fence_of,
+    locking, lost, name, own_threads, secs, shared, task, unused_url, wait_until, with_password,
 };
 
 /// Locks, and repeats a call that gets no answer. Returns the fence.
@@ -216,7 +219,7 @@ fn a_file_with_a_fence_takes_no_stale_write_if_the_master_hangs() {
 }
 
 #[test]
-fn sentinels_that_hang_lie_or_are_dead_delay_nothing() {
+fn sentinels_that_hang_lie_or_are_dead_stop_no_lock() {
     let set = Sentinels::start();
     let known = set.manager();
     let fence = locked_at_last(&known, "n");
@@ -269,11 +272,170 @@ fn a_master_that_the_sentinels_do_not_know_is_an_error() {
     assert!(matches!(dead, Err(Error::Unavailable { .. })), "{dead:?}");
     // A server that is no sentinel does not answer as one.
     let server = Server::start();
-    let wrong = LockManager::sentinel([server.url()], "mine")
-        .connect_timeout(secs(1))
+    let wrong = LockManager::sentinel([server.url()], MASTER)
+        .connect_timeout(secs(10))
         .build();
     let error = wrong.expect_err("it is no sentinel");
-    assert!(!error.to_string().is_empty(), "{error:?}");
+    let is_config = matches!(
+        error,
+        Error::Config {
+            option: "sentinels",
+            ..
+        }
+    );
+    assert!(is_config, "{error:?}");
+    let address = format!("127.0.0.1:{} is not a sentinel", server.port());
+    assert!(error.to_string().contains(&address), "{error}");
+}
+
+/// The rights that the crate's front page lists are enough, also after a failover, and each of those for Sentinel is
+/// needed.
+#[test]
+fn the_documented_access_list_is_enough_for_a_sentinel_set() {
+    let lines = documented_rights();
+    let set = Sentinels::start();
+    let give = |server: &Server, rights: &[&[String]]| {
+        let command = ["ACL", "SETUSER", "app", "reset"].map(str::to_owned);
+        let rights = rights.iter().flat_map(|line| line.iter().cloned());
+        let command: Vec<_> = command.into_iter().chain(rights).collect();
+        let command: Vec<_> = command.iter().map(String::as_str).collect();
+        let () = server.raw().ask(&command);
+    };
+    let of_servers = [&*lines[0], &*lines[1], &*lines[7]];
+    let of_sentinels = [&*lines[8]];
+    let give_all = || {
+        set.servers().for_each(|server| give(server, &of_servers));
+        set.sentinels()
+            .for_each(|sentinel| give(sentinel, &of_sentinels));
+    };
+    give_all();
+    let builder = || {
+        let urls = set.urls().into_iter();
+        let urls = urls.map(|url| url.replace("//", "//app:us3r-s3cret@"));
+        let builder = LockManager::sentinel(urls, MASTER).connect_timeout(secs(10));
+        builder.node_credentials(Some("app"), "us3r-s3cret")
+    };
+    let locks = build(builder());
+    let guard = locks.lock("n").expect("it is free");
+    guard.extend(secs(60)).expect("it is held");
+    guard.release().expect("it is held");
+    set.fail_over();
+    locked_at_last(&locks, "n");
+    let without = |line: &[String], right: &String| -> Vec<String> {
+        let others = line.iter().filter(|other| *other != right);
+        others.cloned().collect()
+    };
+    for right in lines[8]
+        .iter()
+        .filter(|right| right.starts_with(['+', '&']))
+    {
+        let others = without(&lines[8], right);
+        set.sentinels()
+            .for_each(|sentinel| give(sentinel, &[&others]));
+        let error = builder().build().expect_err("a right is missing");
+        assert!(matches!(error, Error::Denied { .. }), "{right}: {error:?}");
+    }
+    give_all();
+    for server in set.servers() {
+        give(server, &of_servers[..2]);
+    }
+    let error = builder()
+        .build()
+        .expect_err("the right for ROLE is missing");
+    assert!(matches!(error, Error::Denied { .. }), "{error:?}");
+    give_all();
+    locked_at_last(&build(builder()), "n");
+}
+
+/// A server that has become a replica has no data of its own, and rejects writes.
+#[test]
+fn the_answers_of_a_demoted_master_are_not_believed() {
+    let set = Sentinels::without_failover();
+    let (locks, other) = (set.manager(), set.manager());
+    let mutex = locks.mutex("n").lease(secs(600));
+    let guard = mutex.lock().expect("it is free");
+    let (server, stranger) = (set.master(), Server::start());
+    let port = stranger.port().to_string();
+    let raw = server.raw();
+    let () = raw.ask(&["REPLICAOF", "127.0.0.1", &port]);
+    wait_until("it has lost its data", || !raw.exists("n"));
+    // It has neither the key nor a right to write: "gone" and "free" would be old or wrong.
+    let is_unavailable = |error: &Error| matches!(error, Error::Unavailable { .. });
+    let extended = guard.extend(secs(1200));
+    assert!(extended.as_ref().is_err_and(is_unavailable), "{extended:?}");
+    guard.check().expect("no master has said that it is lost");
+    let tried = other.try_lock("n");
+    assert!(tried.as_ref().is_err_and(is_unavailable), "{tried:?}");
+    let seen = other.inspect("n");
+    assert!(seen.as_ref().is_err_and(is_unavailable), "{seen:?}");
+    // When it is a master again, its answers count.
+    let () = raw.ask(&["REPLICAOF", "NO", "ONE"]);
+    assert!(locked_at_last(&other, "n") > guard.fence());
+    let loss = lost(guard.extend(secs(1200)));
+    assert_eq!(loss.cause, LostCause::Removed);
+}
+
+#[test]
+fn the_thread_that_asks_the_sentinels_ends_with_its_manager() {
+    let set = Sentinels::start();
+    let threads = || {
+        let names = own_threads();
+        names
+            .iter()
+            .filter(|name| name.starts_with("leasehold-senti"))
+            .count()
+    };
+    let (before, locks) = (threads(), set.manager());
+    let guard = locks.lock("n").expect("it is free");
+    assert!(threads() > before || cfg!(not(target_os = "linux")));
+    drop(locks);
+    guard.release().expect("it is held");
+    // Other tests of this process may begin and end such threads.
+    wait_until("it ends", || threads() <= before);
+}
+
+/// The connections of the renewal thread and of the listener move to the new master, and the events name both servers.
+#[test]
+fn events_name_the_servers_that_fail_and_recover() {
+    let set = Sentinels::start();
+    let (tell, told) = channel();
+    let listener = move |event: &Event<'_>| {
+        let about = match *event {
+            Event::Unreachable {
+                connection, node, ..
+            } => (connection, "unreachable", node.map(str::to_owned)),
+            Event::Recovered {
+                connection, node, ..
+            } => (connection, "recovered", node.map(str::to_owned)),
+            _ => return,
+        };
+        tell.send(about).ok();
+    };
+    let locks = build(set.builder().listener(listener));
+    let kept = locks
+        .mutex("kept")
+        .lease(secs(3))
+        .lock()
+        .expect("it is free");
+    let other = set.manager();
+    let held = other.mutex("n").lease(secs(3)).lock().expect("it is free");
+    let waiting = locking(&locks.mutex("n"));
+    set.master().raw().wait_until_queued("n", 1);
+    let old = set.master();
+    old.kill();
+    let address = |server: &Server| Some(format!("127.0.0.1:{}", server.port()));
+    let mut missing: BTreeSet<_> = ["Renewal", "Wakeup"].into();
+    while !missing.is_empty() {
+        let (connection, what, node) = told.recv_timeout(PATIENCE).expect("an event");
+        if what == "unreachable" {
+            assert_eq!(node, address(old), "{connection:?}");
+        } else {
+            assert_eq!(node, address(set.master()), "{connection:?}");
+            missing.remove(&*format!("{connection:?}"));
+        }
+    }
+    drop((kept, held));
+    drop(waiting.end().expect("it becomes free"));
 }
 
 #[test]
@@ -282,7 +444,10 @@ fn sentinels_and_servers_have_passwords_of_their_own() {
         of_sentinels: "s3cret-of-sentinels",
         of_servers: "s3cret-of-servers",
     };
-    let set = Sentinels::with(Some(passwords));
+    let set = Sentinels::with(SetOptions {
+        passwords: Some(passwords),
+        ..SetOptions::default()
+    });
     let builder = |of_sentinels, of_servers| {
         let urls = set.urls().into_iter();
         let urls = urls.map(|url| with_password(&url, Some(of_sentinels)));

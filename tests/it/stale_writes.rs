@@ -1,7 +1,7 @@
 //! A holder that is stopped for longer than its lease writes without knowing of its loss. No lock can prevent that,
 //! but a fence can.
 
-use crate::support::{Child, File, PATIENCE, manager, name, on_nodes, shared};
+use crate::support::{Child, File, PATIENCE, Topology, manager, name, on, shared};
 
 /// Three processes each add one to a number, which they read and then write. The first is stopped between the two,
 /// until its lease is over and the others are done. Returns the number at the end.
@@ -51,7 +51,7 @@ fn a_file_that_does_not_check_fences_is_corrupted() {
 
 #[test]
 fn a_file_that_checks_the_fences_of_a_quorum_accepts_no_stale_write() {
-    on_nodes(3, || {
+    on(Topology::Quorum, || {
         let (answer, text) = a_stopped_writer_goes_on("fenced");
         assert_eq!((&*answer, &*text), ("refused", "2"));
     });

@@ -15,12 +15,15 @@
 mod support;
 
 use std::env;
+use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use leasehold::{Error, LeaseState, LockManager, LostCause};
 
-use support::{Fault, PATIENCE, Proxy, Role, SLACK, Server, build, locking, manager, secs};
+use support::{
+    Fault, MASTER, PATIENCE, Proxy, Role, SLACK, Server, build, locking, manager, name, secs,
+};
 
 /// The variable with the authorities that a process trusts, in place of the system's.
 const TRUSTED: &str = "SSL_CERT_FILE";
@@ -34,7 +37,11 @@ fn file(name: &str) -> String {
 
 /// Starts a server with a TLS port, and returns both.
 fn server() -> (Server, u16) {
-    Server::with_tls(&file("server.pem"), &file("server.key"))
+    server_with(&[])
+}
+
+fn server_with(options: &[&str]) -> (Server, u16) {
+    Server::with_tls(&file("server.pem"), &file("server.key"), options)
 }
 
 /// Runs a test of this module in a child process that trusts the authority, because trust belongs to a process.
@@ -158,6 +165,45 @@ fn a_slow_link_carries_a_lock_and_a_dead_one_loses_it() {
         let loss = losses.recv_timeout(PATIENCE).expect("it is notified");
         assert_eq!(loss.cause, LostCause::Expired);
         assert_eq!(guard.state(), LeaseState::Lost);
+    });
+}
+
+/// The sentinel and the server have TLS, and are known by the name in their certificate.
+#[test]
+fn a_master_behind_a_sentinel_is_reached_by_tls() {
+    trusting("a_master_behind_a_sentinel_is_reached_by_tls", || {
+        let (server, port) = server();
+        let settings = env::temp_dir().join(name("sentinel").replace(':', "-"));
+        let text = format!(
+            "sentinel resolve-hostnames yes\nsentinel announce-hostnames yes\n\
+             sentinel monitor {MASTER} localhost {port} 1\n"
+        );
+        fs::write(&settings, text).expect("a file");
+        let authority = file("authority.pem");
+        let options = [
+            settings.to_str().expect("a path"),
+            "--sentinel",
+            "--tls-replication",
+            "yes",
+            "--tls-ca-cert-file",
+            &authority,
+        ];
+        let (_sentinel, sentinel_port) = server_with(&options);
+        let url = format!("rediss://localhost:{sentinel_port}/");
+        let locks = build(LockManager::sentinel([url], MASTER).connect_timeout(PATIENCE));
+        let guard = locks.mutex("n").lease(secs(6)).lock();
+        let guard = guard.expect("it is free");
+        let (raw, plain) = (server.raw(), manager(&server.url()));
+        let waiter = locking(&plain.mutex("n"));
+        raw.wait_until_renewed("n", 1);
+        guard.release().expect("it is held");
+        drop(waiter.end().expect("it becomes free"));
+        // The address that the sentinel names has no certificate.
+        let by_address = format!("rediss://127.0.0.1:{sentinel_port}/");
+        let refused = LockManager::sentinel([by_address], MASTER).connect_timeout(IO);
+        let refused = refused.build().expect_err("it has another name");
+        assert!(chain(&refused).contains("certificate"), "{refused:?}");
+        fs::remove_file(&settings).ok();
     });
 }
 

@@ -183,7 +183,7 @@ impl Sentinel {
                         let is_current = current == Some(asked.check);
                         let address = asked.address.take().unwrap_or(Value::Nil);
                         sockets.asked = None;
-                        let opinion = opinion(&self.route, &address, facts);
+                        let opinion = opinion(&self.route, address, facts);
                         self.failure = opinion.as_ref().err().cloned();
                         if is_current {
                             self.opinion = opinion.ok();
@@ -243,9 +243,9 @@ impl Sentinel {
 }
 
 /// Reads the answers of a sentinel.
-fn opinion(route: &Route, address: &Value, facts: Value) -> Result<Opinion, Failure> {
-    let opinion = Opinion::of(address, &facts);
-    let Value::ServerError(error) = facts else {
+fn opinion(route: &Route, address: Value, facts: Value) -> Result<Opinion, Failure> {
+    let opinion = Opinion::of(&address, &facts);
+    let ((Value::ServerError(error), _) | (_, Value::ServerError(error))) = (address, facts) else {
         let words = || format!("{} does not answer as a sentinel", route.server.address);
         return opinion.ok_or_else(|| unavailable(words()));
     };
@@ -255,7 +255,7 @@ fn opinion(route: &Route, address: &Value, facts: Value) -> Result<Opinion, Fail
     } else if text.starts_with("unknown command") {
         let words = format!("{} is not a sentinel", route.server.address);
         return Err(Failure::plain(
-            FailureKind::Protocol,
+            FailureKind::NotASentinel,
             Outcome::NotExecuted,
             words,
         ));

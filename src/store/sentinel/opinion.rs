@@ -48,8 +48,48 @@ impl Opinion {
     }
 }
 
+/// The result of the answers of the sentinels to one check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// This may be the master. The server must say so itself.
+    Master(Opinion),
+    /// A majority names a master of this epoch, before the last one.
+    Outdated(u64),
+    /// No majority agrees yet.
+    Open,
+}
+
+/// Chooses the server that may be the master. `last` is the last master. `is_over`: no further answer comes.
+///
+/// | the answers | the choice |
+/// | --- | --- |
+/// | a majority names the same address with the same epoch, not lower than that of the last master | that server |
+/// | a majority names one with a lower epoch | none |
+/// | fewer than a majority answer, and none of them names an epoch above that of the last master | the last master |
+/// | others | none |
+pub(super) fn choose(
+    opinions: &[Option<Opinion>],
+    last: Option<&Opinion>,
+    is_over: bool,
+) -> Verdict {
+    let last_epoch = last.map_or(0, |last| last.epoch);
+    match agreed(opinions) {
+        Some(opinion) if opinion.epoch < last_epoch => return Verdict::Outdated(opinion.epoch),
+        Some(opinion) => return Verdict::Master(opinion.clone()),
+        None => {}
+    }
+    let answered = opinions.iter().flatten().count();
+    let is_few = answered <= opinions.len() / 2;
+    let mut answers = opinions.iter().flatten();
+    let knows_later = answers.any(|opinion| opinion.epoch > last_epoch);
+    match last.filter(|_| is_over && is_few && !knows_later) {
+        Some(last) => Verdict::Master(last.clone()),
+        None => Verdict::Open,
+    }
+}
+
 /// Returns the opinion that a majority of all sentinels has. There is at most one.
-pub(super) fn agreed(opinions: &[Option<Opinion>]) -> Option<&Opinion> {
+fn agreed(opinions: &[Option<Opinion>]) -> Option<&Opinion> {
     let needed = opinions.len() / 2 + 1;
     let supporters = |one: &Opinion| {
         opinions
@@ -135,5 +175,40 @@ mod tests {
         ] {
             assert_eq!(agreed(&opinions), expected, "{opinions:?}");
         }
+    }
+
+    #[test]
+    fn the_last_master_stays_only_if_few_sentinels_answer_and_none_knows_a_later_one() {
+        let (older, last, later) = (opinion(1, 5), opinion(2, 6), opinion(3, 7));
+        let some = |one: &Opinion| Some(one.clone());
+        let master = |one: &Opinion| Verdict::Master(one.clone());
+        for (opinions, is_over, expected) in [
+            (vec![some(&last), some(&last), None], false, master(&last)),
+            (
+                vec![some(&later), some(&later), None],
+                false,
+                master(&later),
+            ),
+            // The epoch never falls, whatever a majority says.
+            (vec![some(&older); 3], true, Verdict::Outdated(5)),
+            // Few have answered: more may come, or not.
+            (vec![some(&last), None, None], false, Verdict::Open),
+            (vec![some(&last), None, None], true, master(&last)),
+            (vec![None, None, None], true, master(&last)),
+            (vec![some(&older), None, None], true, master(&last)),
+            (vec![some(&later), None, None], true, Verdict::Open),
+            // A majority answers and does not agree: a failover may be under way.
+            (vec![some(&last), some(&older), None], true, Verdict::Open),
+            (vec![some(&last), some(&later), None], true, Verdict::Open),
+        ] {
+            let verdict = choose(&opinions, Some(&last), is_over);
+            assert_eq!(verdict, expected, "{opinions:?} {is_over}");
+        }
+        let few = [some(&last), None, None];
+        assert_eq!(
+            choose(&few, None, true),
+            Verdict::Open,
+            "no master is known"
+        );
     }
 }

@@ -3,7 +3,7 @@
 //! | step of a check | the thread |
 //! | --- | --- |
 //! | 1 | asks every sentinel for the address of the master, and for its config epoch |
-//! | 2 | believes the answer that a majority of all sentinels gives ([`agreed`]), unless its epoch is lower than that of the last master |
+//! | 2 | chooses a server: usually that which a majority of the sentinels names ([`choose`]) |
 //! | 3 | asks the server at that address for its `ROLE`, which must be that of a master |
 //! | 4 | publishes it |
 //!
@@ -14,8 +14,12 @@
 //! * [`CHECK_EVERY`] otherwise. After a manual failover the old master takes writes for about ten seconds.
 //!
 //! If fewer than a majority of the sentinels answer, the last master stays the master as long as it says so itself, and no
-//! sentinel names a later one. If this process is cut off from the majority, the majority may elect another one. That is
-//! the risk of any client of Sentinel. `min-replicas-to-write` limits it: a master that is cut off takes no writes.
+//! sentinel names a later one. So an outage of the sentinels stops no lock. If this process is cut off from the majority,
+//! the majority may elect another master. That is the risk of any client of Sentinel. `min-replicas-to-write` limits it:
+//! a master that is cut off takes no writes.
+//!
+//! The sentinels' epochs never fall, but `SENTINEL REMOVE` and a new `SENTINEL MONITOR` begin them anew. After that this
+//! thread believes no sentinel, and the program must make a new manager.
 //!
 //! Nothing here blocks for long: sentinels are connected, and the server is asked for its role, on short-lived threads.
 //! The answers of the sentinels are read as they come, until a majority agrees. A sentinel that hangs delays a check only
@@ -31,13 +35,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::error::{Chain, Failure};
 use crate::logging;
+use crate::panics::survived;
 use crate::store::errors::RequestError;
 use crate::store::login::log_in;
 use crate::store::node::route;
 use crate::store::refusal::refusal;
 use crate::store::route::{Budget, Route};
 use crate::store::sentinel::client::Sentinel;
-use crate::store::sentinel::opinion::{Opinion, agreed};
+use crate::store::sentinel::opinion::{Opinion, Verdict, choose};
 use crate::store::sentinel::{Discovery, unavailable};
 use crate::store::socket::Socket;
 use crate::sync::{Arc, thread};
@@ -53,6 +58,8 @@ pub(super) struct Watcher {
     discovery: Arc<Discovery>,
     woken: UnixStream,
     sentinels: Vec<Sentinel>,
+    /// How many checks have begun.
+    checks: u64,
     check: Option<Check>,
     /// When the next check begins, if there is no reason before.
     due: Instant,
@@ -82,16 +89,13 @@ struct Found {
 
 impl Watcher {
     pub(super) fn new(discovery: Arc<Discovery>, woken: UnixStream) -> Self {
-        let now = Instant::now();
-        let servers = discovery.set.sentinels.iter();
-        let sentinels =
-            servers.map(|server| Sentinel::new(route(server.clone(), &discovery.settings)));
         Self {
-            sentinels: sentinels.collect(),
+            sentinels: unconnected(&discovery),
             discovery,
             woken,
+            checks: 0,
             check: None,
-            due: now,
+            due: Instant::now(),
             last: None,
             asked: None,
         }
@@ -99,35 +103,45 @@ impl Watcher {
 
     /// Runs until nobody uses the master any more.
     pub(super) fn run(mut self) {
-        let mut checks = 0;
         while !self.discovery.is_over() {
-            // 1. Begin a check, if one is due.
-            if self.check.is_none() && Instant::now() >= self.due {
-                checks += 1;
-                self.check = Some(Check {
-                    number: checks,
-                    suspicions: self.discovery.begin_check(),
-                    until: Instant::now() + self.step(),
-                    role: None,
-                });
-                for sentinel in &mut self.sentinels {
-                    sentinel.opinion = None;
-                }
+            if survived(|| self.go_on()).is_none() {
+                logging::error!("the thread that asks the sentinels panicked, and begins anew");
+                // A connection may have an answer outstanding.
+                self.sentinels = unconnected(&self.discovery);
+                (self.check, self.asked) = (None, None);
+                // Repeated panics must not use a whole core.
+                thread::sleep(RETRY);
             }
-            // 2. Connect and ask the sentinels that are not connected, or not asked in this check.
-            let step = self.step();
+        }
+    }
+
+    fn go_on(&mut self) {
+        // 1. Begin a check, if one is due.
+        if self.check.is_none() && Instant::now() >= self.due {
+            self.checks += 1;
+            self.check = Some(Check {
+                number: self.checks,
+                suspicions: self.discovery.begin_check(),
+                until: Instant::now() + self.step(),
+                role: None,
+            });
             for sentinel in &mut self.sentinels {
-                sentinel.connect(&self.discovery);
-                if let Some(check) = &self.check {
-                    sentinel.ask(&self.discovery.set.master, check.number, step);
-                }
+                sentinel.opinion = None;
             }
-            // 3. Wait, and read the answers.
-            self.wait();
-            // 4. End the check, if its result is certain or its time is over.
-            if let Some(check) = self.check.take() {
-                self.check = self.conclude(check);
+        }
+        // 2. Connect and ask the sentinels that are not connected, or not asked in this check.
+        let step = self.step();
+        for sentinel in &mut self.sentinels {
+            sentinel.connect(&self.discovery);
+            if let Some(check) = &self.check {
+                sentinel.ask(&self.discovery.set.master, check.number, step);
             }
+        }
+        // 3. Wait, and read the answers.
+        self.wait();
+        // 4. End the check, if its result is certain or its time is over.
+        if let Some(check) = self.check.take() {
+            self.check = self.conclude(check);
         }
     }
 
@@ -241,33 +255,26 @@ impl Watcher {
         None
     }
 
-    /// Does step 2: chooses the server that is asked for its role. Returns `None` if the sentinels may still agree.
+    /// Does step 2. Returns `None` if the sentinels may still agree.
     fn choose(&self, check: &Check) -> Option<Result<Opinion, Failure>> {
         let opinions: Vec<_> = self
             .sentinels
             .iter()
             .map(|one| one.opinion.clone())
             .collect();
-        let answered = opinions.iter().flatten().count();
-        let needed = opinions.len() / 2 + 1;
+        let is_over =
+            Instant::now() >= check.until || !self.sentinels.iter().any(Sentinel::may_answer);
         let last = self.last.as_ref().map(|(_, opinion)| opinion);
-        let last_epoch = last.map_or(0, |last| last.epoch);
-        match agreed(&opinions) {
-            Some(opinion) if opinion.epoch < last_epoch => Some(Err(unavailable(format!(
-                "the sentinels name a master of config epoch {}, before the last one of {last_epoch}",
-                opinion.epoch
+        match choose(&opinions, last, is_over) {
+            Verdict::Master(opinion) => Some(Ok(opinion)),
+            Verdict::Outdated(epoch) => Some(Err(unavailable(format!(
+                "the sentinels name a master of config epoch {epoch}, before that of the last master"
             )))),
-            Some(opinion) => Some(Ok(opinion.clone())),
-            None if Instant::now() < check.until
-                && self.sentinels.iter().any(Sentinel::may_answer) =>
-            {
-                None
+            Verdict::Open if is_over => {
+                let answered = opinions.iter().flatten().count();
+                Some(Err(self.no_majority(answered)))
             }
-            // See the top.
-            None => match last.filter(|last| answered < needed && !is_outdated(&opinions, last)) {
-                Some(last) => Some(Ok(last.clone())),
-                None => Some(Err(self.no_majority(answered))),
-            },
+            Verdict::Open => None,
         }
     }
 
@@ -328,6 +335,14 @@ impl Watcher {
     }
 }
 
+/// Returns the sentinels, without connections.
+fn unconnected(discovery: &Discovery) -> Vec<Sentinel> {
+    let servers = discovery.set.sentinels.iter();
+    servers
+        .map(|server| Sentinel::new(route(server.clone(), &discovery.settings)))
+        .collect()
+}
+
 /// Asks a server for its role, on an open connection if there is one. Returns the connection if it is a master.
 fn role_of(route: &Route, open: Option<Socket>) -> Result<Socket, Failure> {
     let role = redis::cmd("ROLE");
@@ -348,14 +363,6 @@ fn role_of(route: &Route, open: Option<Socket>) -> Result<Socket, Failure> {
     let answer = answer.map_err(|trouble| trouble.into_failure(route))?;
     check_role(route, answer)?;
     Ok(socket)
-}
-
-/// Returns whether a sentinel names a later master than this one.
-fn is_outdated(opinions: &[Option<Opinion>], last: &Opinion) -> bool {
-    opinions
-        .iter()
-        .flatten()
-        .any(|opinion| opinion.epoch > last.epoch)
 }
 
 /// The connections that have something to read.

@@ -32,10 +32,10 @@ pub(crate) use hostile::{
     Answer, Hostile, IO, Words, at_last, impatient, in_time, is_script, to_scripts,
 };
 pub(crate) use log::{Logged, logged};
-pub(crate) use nodes::{Nodes, on_nodes, shared, start_servers, unused_urls};
+pub(crate) use nodes::{Nodes, Topology, on, shared, start_servers, unused_urls};
 pub(crate) use proxy::{Fault, Proxy, Role};
 pub(crate) use raw::{Raw, companions_of, fence_of};
-pub(crate) use sentinels::{Passwords, Sentinels, with_password};
+pub(crate) use sentinels::{MASTER, Passwords, Sentinels, SetOptions, with_password};
 pub(crate) use server::{Server, unused_url};
 pub(crate) use subject::{Guard, Holder, Kind, Subject, WithLock};
 pub(crate) use threads::{Task, asleep, locking, locking_asleep, own_threads, task, task_asleep};
@@ -116,19 +116,28 @@ pub(crate) fn hasty(url: &str) -> Builder {
         .io_timeout(ms(200))
 }
 
-/// Returns settings for a busy machine, whose servers may take longer than the default allows. Several URLs, separated
-/// by spaces, are the nodes of a quorum.
+/// Returns settings for a busy machine, whose servers may take longer than the default allows. See [`settings_of`] for
+/// the URL.
 pub(crate) fn patient(url: &str) -> Builder {
     settings_of(url)
         .connect_timeout(secs(10))
         .io_timeout(secs(5))
 }
 
-/// Returns the default settings. Several URLs, separated by spaces, are the nodes of a quorum. They are asked in time
-/// even on a busy machine, and they are new, so they vote at once.
+/// Stands in a URL between the master and its sentinels.
+pub(crate) const BEHIND: &str = "behind";
+
+/// Returns the default settings for a URL, or for several words that are separated by spaces:
+///
+/// | words | servers |
+/// | --- | --- |
+/// | several URLs | the nodes of a quorum. They are asked in time even on a busy machine, and they are new, so they vote at once. |
+/// | a URL, [`BEHIND`], and further URLs | a master, and its sentinels |
 pub(crate) fn settings_of(url: &str) -> Builder {
     let urls: Vec<_> = urls_of(url).collect();
+    let sentinels: Vec<_> = url.split(' ').skip(urls.len() + 1).collect();
     match urls[..] {
+        [_] if !sentinels.is_empty() => LockManager::sentinel(sentinels, MASTER),
         [url] => LockManager::single(url),
         _ => LockManager::quorum(urls)
             .node_timeout(secs(5))
@@ -136,9 +145,9 @@ pub(crate) fn settings_of(url: &str) -> Builder {
     }
 }
 
-/// Returns the nodes that a URL names.
+/// Returns the nodes that a URL names: see [`settings_of`].
 pub(crate) fn urls_of(url: &str) -> impl Iterator<Item = &str> {
-    url.split(' ')
+    url.split(' ').take_while(|word| *word != BEHIND)
 }
 
 /// Returns a new manager. To a lock, two managers are like two processes.

@@ -1,5 +1,4 @@
-//! The nodes of a quorum: several servers of one test, which the test may stop and configure. The servers that tests
-//! share.
+//! The servers of one test, which the test may stop and configure, on each topology. The servers that tests share.
 
 use std::cell::Cell;
 use std::env;
@@ -8,23 +7,32 @@ use std::thread::{self, ScopedJoinHandle};
 
 use leasehold::{Builder, LockManager};
 
-use super::{Raw, Server, build, log, patient, unused_url};
+use super::{BEHIND, Raw, Sentinels, Server, build, log, patient, unused_url};
+
+/// The servers of a manager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Topology {
+    Single,
+    /// A quorum of three nodes.
+    Quorum,
+    /// The master of a Sentinel set.
+    Sentinel,
+}
 
 thread_local! {
-    /// How many servers [`shared`] and [`start_servers`] return in this test.
-    static NODES: Cell<usize> = const { Cell::new(1) };
+    /// The topology of the servers that [`shared`] and [`start_servers`] return in this test.
+    static TOPOLOGY: Cell<Topology> = const { Cell::new(Topology::Single) };
 }
 
-/// Runs a test on a quorum of this many servers. The threads that the test starts must not call [`shared`] or
-/// [`start_servers`].
-pub(crate) fn on_nodes(count: usize, test: impl FnOnce()) {
-    NODES.set(count);
+/// Runs a test on a topology. The threads that the test starts must not call [`shared`] or [`start_servers`].
+pub(crate) fn on(topology: Topology, test: impl FnOnce()) {
+    TOPOLOGY.set(topology);
     test();
-    NODES.set(1);
+    TOPOLOGY.set(Topology::Single);
 }
 
-/// Returns the server or the nodes that tests share: the server of `REDIS_URL`, or else one for all tests of this
-/// process. A test of a quorum has nodes that are shared by all such tests of this process.
+/// Returns the servers that tests share: the server of `REDIS_URL`, or else one for all tests of this process. On
+/// another topology, all such tests of this process share servers too.
 ///
 /// No test may flush, stop or configure them. Names on them must be made by [`super::name`].
 pub(crate) fn shared() -> &'static Raw {
@@ -40,30 +48,43 @@ pub(crate) fn shared() -> &'static Raw {
         let nodes = start_servers();
         (nodes.raw(), nodes)
     });
-    if NODES.get() == 1 {
-        &SERVER.0
-    } else {
-        &QUORUM.0
+    static SENTINEL: LazyLock<(Raw, Nodes)> = LazyLock::new(|| {
+        let nodes = start_servers();
+        (nodes.raw(), nodes)
+    });
+    match TOPOLOGY.get() {
+        Topology::Single => &SERVER.0,
+        Topology::Quorum => &QUORUM.0,
+        Topology::Sentinel => &SENTINEL.0,
     }
 }
 
-/// Starts the server, or the nodes, of a test that may stop and configure them.
+/// Starts the servers of a test that may stop and configure them.
 #[track_caller]
 pub(crate) fn start_servers() -> Nodes {
-    Nodes::start(NODES.get())
+    match TOPOLOGY.get() {
+        Topology::Single => Nodes::start(1),
+        Topology::Quorum => Nodes::start(3),
+        Topology::Sentinel => Nodes::behind_sentinels(),
+    }
 }
 
-/// Returns the URL of a server, or of nodes, that do not exist.
+/// Returns the URLs of servers that do not exist.
 pub(crate) fn unused_urls() -> String {
-    vec![(); NODES.get()]
-        .iter()
-        .map(|()| unused_url())
-        .collect::<Vec<_>>()
-        .join(" ")
+    let urls = |count: usize| -> Vec<_> { (0..count).map(|_| unused_url()).collect() };
+    match TOPOLOGY.get() {
+        Topology::Single => unused_url(),
+        Topology::Quorum => urls(3).join(" "),
+        Topology::Sentinel => [unused_url(), BEHIND.to_owned(), urls(3).join(" ")].join(" "),
+    }
 }
 
-/// Several independent servers.
-pub(crate) struct Nodes(Vec<Server>);
+/// Several independent servers, or the master of a Sentinel set.
+pub(crate) struct Nodes {
+    servers: Vec<Server>,
+    /// The rest of the Sentinel set.
+    sentinels: Option<Sentinels>,
+}
 
 impl Nodes {
     /// Starts this number of servers, in parallel.
@@ -78,12 +99,25 @@ impl Nodes {
         thread::scope(|scope| {
             let starting: Vec<_> = (0..count).map(|_| scope.spawn(&start)).collect();
             let servers = starting.into_iter().map(ScopedJoinHandle::join);
-            Self(servers.map(|server| server.expect("it starts")).collect())
+            Self {
+                servers: servers.map(|server| server.expect("it starts")).collect(),
+                sentinels: None,
+            }
         })
     }
 
+    /// Starts a Sentinel set that does not fail over within a test.
+    #[track_caller]
+    fn behind_sentinels() -> Self {
+        let mut sentinels = Sentinels::without_failover();
+        Self {
+            servers: vec![sentinels.take_master()],
+            sentinels: Some(sentinels),
+        }
+    }
+
     pub(crate) fn urls(&self) -> Vec<String> {
-        self.0.iter().map(Server::url).collect()
+        self.servers.iter().map(Server::url).collect()
     }
 
     /// Returns settings for a busy machine. The nodes are new, so they vote at once.
@@ -98,16 +132,21 @@ impl Nodes {
     }
 
     pub(crate) fn servers(&self) -> &[Server] {
-        &self.0
+        &self.servers
     }
 
     pub(crate) fn raws(&self) -> Vec<Raw> {
-        self.0.iter().map(Server::raw).collect()
+        self.servers.iter().map(Server::raw).collect()
     }
 
-    /// Returns the URLs of all nodes as one text.
+    /// Returns one text for all URLs: see [`settings_of`](super::settings_of).
     pub(crate) fn url(&self) -> String {
-        self.urls().join(" ")
+        let mut words = self.urls();
+        if let Some(sentinels) = &self.sentinels {
+            words.push(BEHIND.to_owned());
+            words.extend(sentinels.urls());
+        }
+        words.join(" ")
     }
 
     pub(crate) fn raw(&self) -> Raw {
@@ -115,16 +154,16 @@ impl Nodes {
     }
 
     pub(crate) fn pause(&self) {
-        self.0.iter().for_each(Server::pause);
+        self.servers.iter().for_each(Server::pause);
     }
 
     pub(crate) fn resume(&self) {
-        self.0.iter().for_each(Server::resume);
+        self.servers.iter().for_each(Server::resume);
     }
 
     /// Kills all servers, and starts empty ones.
     pub(crate) fn restart(&self) {
-        self.0.iter().for_each(Server::kill);
-        self.0.iter().for_each(Server::restart);
+        self.servers.iter().for_each(Server::kill);
+        self.servers.iter().for_each(Server::restart);
     }
 }

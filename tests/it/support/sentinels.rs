@@ -14,10 +14,30 @@ pub(crate) const MASTER: &str = "mine";
 const REPLICAS: usize = 2;
 const SENTINELS: usize = 3;
 
+/// The time after which the sentinels call a master dead, in ms. A busy machine must not look like a dead master.
+const DOWN_AFTER_MS: u32 = 2_000;
+
 /// One master, two replicas, and three sentinels. Dropping it ends them.
 pub(crate) struct Sentinels {
     servers: Vec<Server>,
     sentinels: Vec<Sentinel>,
+}
+
+/// The settings of a set.
+#[derive(Clone, Copy)]
+pub(crate) struct SetOptions<'a> {
+    pub(crate) passwords: Option<Passwords<'a>>,
+    /// The time after which the sentinels call a master dead.
+    pub(crate) down_after_ms: u32,
+}
+
+impl Default for SetOptions<'_> {
+    fn default() -> Self {
+        Self {
+            passwords: None,
+            down_after_ms: DOWN_AFTER_MS,
+        }
+    }
 }
 
 /// The passwords of the sentinels and of the servers.
@@ -43,12 +63,22 @@ impl Sentinels {
     /// Starts all of them, and waits until the sentinels know the servers and each other.
     #[track_caller]
     pub(crate) fn start() -> Self {
-        Self::with(None)
+        Self::with(SetOptions::default())
     }
 
-    /// Does the same with passwords.
+    /// Starts a set whose sentinels do not call the master dead within a test.
     #[track_caller]
-    pub(crate) fn with(passwords: Option<Passwords<'_>>) -> Self {
+    pub(crate) fn without_failover() -> Self {
+        Self::with(SetOptions {
+            down_after_ms: 3_600_000,
+            ..SetOptions::default()
+        })
+    }
+
+    /// Starts a set with these settings.
+    #[track_caller]
+    pub(crate) fn with(set_options: SetOptions<'_>) -> Self {
+        let passwords = set_options.passwords;
         let mut options = vec![
             "--repl-diskless-sync-delay",
             "0",
@@ -64,7 +94,7 @@ impl Sentinels {
         let of_replica = [&["--replicaof", "127.0.0.1", &port], &*options].concat();
         let mut servers = vec![master];
         servers.extend(in_parallel(REPLICAS, || Server::with(&of_replica)));
-        let sentinels = in_parallel(SENTINELS, || Sentinel::of(&port, passwords));
+        let sentinels = in_parallel(SENTINELS, || Sentinel::of(&port, set_options));
         let set = Self { servers, sentinels };
         let password = passwords.map(|passwords| passwords.of_servers);
         let master = Raw::new(&with_password(&set.servers[0].url(), password));
@@ -87,6 +117,11 @@ impl Sentinels {
             });
         }
         set
+    }
+
+    /// Takes the first master out of the set. Its owner ends it.
+    pub(crate) fn take_master(&mut self) -> Server {
+        self.servers.remove(0)
     }
 
     pub(crate) fn urls(&self) -> Vec<String> {
@@ -158,19 +193,19 @@ impl Sentinels {
 }
 
 impl Sentinel {
-    fn of(port: &str, passwords: Option<Passwords<'_>>) -> Self {
+    fn of(port: &str, options: SetOptions<'_>) -> Self {
         let file = std::env::temp_dir().join(name("sentinel").replace(':', "-"));
-        let of_passwords = passwords.map_or_else(String::new, |passwords| {
+        let of_passwords = options.passwords.map_or_else(String::new, |passwords| {
             let (of_sentinels, of_servers) = (passwords.of_sentinels, passwords.of_servers);
             format!(
                 "requirepass {of_sentinels}\nsentinel sentinel-pass {of_sentinels}\n\
                  sentinel auth-pass {MASTER} {of_servers}\n"
             )
         });
-        // A busy machine must not look like a dead master.
+        let down_after_ms = options.down_after_ms;
         let settings = format!(
             "sentinel monitor {MASTER} 127.0.0.1 {port} 2\n\
-             sentinel down-after-milliseconds {MASTER} 2000\n\
+             sentinel down-after-milliseconds {MASTER} {down_after_ms}\n\
              sentinel failover-timeout {MASTER} 10000\n\
              {of_passwords}"
         );

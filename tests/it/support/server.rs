@@ -89,13 +89,14 @@ impl Server {
         Self::begin(&[&durable, options].concat(), None)
     }
 
-    /// Starts a server that also speaks TLS, on another port, with a certificate and its key from these files.
+    /// Starts a server that also speaks TLS, on another port, with further options and with a certificate and its key
+    /// from these files.
     #[allow(dead_code, reason = "only the tests of TLS need it")]
     #[track_caller]
-    pub(crate) fn with_tls(certificate: &str, key: &str) -> (Self, u16) {
+    pub(crate) fn with_tls(certificate: &str, key: &str, options: &[&str]) -> (Self, u16) {
         on_free_ports(|port| {
             let tls_port = unused_port();
-            let options = [
+            let of_tls = [
                 "--tls-port",
                 &tls_port.to_string(),
                 "--tls-cert-file",
@@ -105,7 +106,9 @@ impl Server {
                 "--tls-auth-clients",
                 "no",
             ];
-            let server = Self::on(port, &options.map(str::to_owned), &mut None)?;
+            let options = [options, &of_tls].concat();
+            let options: Vec<_> = options.into_iter().map(str::to_owned).collect();
+            let server = Self::on(port, &options, &mut None)?;
             Some((server, tls_port))
         })
     }
