@@ -9,8 +9,9 @@ use leasehold::{Error, Event, LockManager, LostCause};
 
 use crate::connect::documented_rights;
 use crate::support::{
-    File, Kind, MASTER, PATIENCE, Passwords, Sentinels, Server, SetOptions, Task, build, fence_of,
-    locking, lost, name, own_threads, secs, shared, task, unused_url, wait_until, with_password,
+    Child, File, Kind, MASTER, PATIENCE, Passwords, Sentinels, Server, SetOptions, SplitSentinels,
+    Task, build, fence_of, locking, lost, name, own_threads, secs, shared, task, unused_url,
+    wait_until, with_password,
 };
 
 /// Locks, and repeats a call that gets no answer. Returns the fence.
@@ -216,6 +217,68 @@ fn a_file_with_a_fence_takes_no_stale_write_if_the_master_dies() {
 #[test]
 fn a_file_with_a_fence_takes_no_stale_write_if_the_master_hangs() {
     a_file_with_a_fence_takes_no_stale_write(Server::pause);
+}
+
+/// The first half has the master and a holder, and the second has a majority of the sentinels. The network between them
+/// is cut. Returns whether the holder had lost the lock when a client in the second half got it. Returns `None` if the
+/// machine does not allow it.
+fn lost_before_the_other_half_had_the_lock(replicas: u32) -> Option<bool> {
+    let set = match SplitSentinels::start() {
+        Ok(set) => set,
+        Err(reason) => {
+            eprintln!("skipped, because this machine cannot split its network: {reason}");
+            return None;
+        }
+    };
+    let [first, second] = &set.network.halves;
+    let settings = "lease_ms=6000 io_timeout_ms=1000";
+    let of_holder = format!("{settings} replicas={replicas}");
+    let mut holder = Child::start_within(first, &set.url(), &of_holder);
+    let mut other = Child::start_within(second, &set.url(), settings);
+    let fence = holder.lock("n");
+    assert_eq!(other.ask("try n 0"), "held");
+    set.network.cut();
+    let mut next = None;
+    wait_until("the second half has a master and the lock", || {
+        let answer = other.ask("try n 1000");
+        next = answer
+            .strip_prefix("locked ")
+            .map(|fence| fence.parse::<u64>().expect("a fence"));
+        next.is_some()
+    });
+    assert!(next > Some(fence));
+    let was_lost = holder.ask("state n") == "Lost";
+    set.network.heal();
+    wait_until("the holder has lost the lock", || {
+        holder.ask("state n") == "Lost"
+    });
+    assert_ne!(other.ask("state n"), "Lost");
+    assert_eq!(other.ask("release n"), "released");
+    // The holder releases its guard, and asks anew.
+    assert!(holder.ask("release n").contains("Lost"));
+    let mut last = None;
+    wait_until("the first half follows the new master", || {
+        let answer = holder.ask("try n 1000");
+        last = answer
+            .strip_prefix("locked ")
+            .map(|fence| fence.parse::<u64>().expect("a fence"));
+        last.is_some()
+    });
+    assert!(last > next);
+    Some(was_lost)
+}
+
+/// Both halves may have a holder for a while. Fences rise all the same.
+#[test]
+fn fences_rise_although_both_halves_of_the_network_have_a_master() {
+    lost_before_the_other_half_had_the_lock(0);
+}
+
+/// A renewal counts only if the replica has it, and the replica has the lock until then.
+#[test]
+fn a_holder_with_replicas_has_lost_the_lock_before_the_other_half_has_it() {
+    let was_lost = lost_before_the_other_half_had_the_lock(1);
+    assert_ne!(was_lost, Some(false));
 }
 
 #[test]

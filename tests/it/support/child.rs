@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::env;
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -17,8 +18,8 @@ use rustix::process::{Pid, Signal};
 
 use super::child_guards::ChildGuards;
 use super::{
-    Clock, Guard, Kind, PATIENCE, Raw, Subject, doomed, log, ms, own_threads, patient, threads,
-    wait_until,
+    Clock, Guard, Kind, Namespace, PATIENCE, Raw, Subject, doomed, log, ms, own_threads, patient,
+    threads, wait_until,
 };
 
 /// The variable with the server's URL. If it is set, this process is a child.
@@ -48,7 +49,7 @@ impl Child {
     /// Starts a child that has a claim in its environment.
     pub(crate) fn start_with(url: &str, settings: &str, claim: Option<&Claim>) -> Self {
         let variables = claim.map(|claim| (CLAIM.to_owned(), claim.to_string()));
-        Self::begin(url, settings, variables, None)
+        Self::begin(url, settings, variables, None, None)
     }
 
     /// Starts a child whose clock is `seconds` ahead of the true time.
@@ -60,7 +61,12 @@ impl Child {
             (name.to_owned(), value.to_owned())
         });
         let variables: Vec<_> = variables.collect();
-        Self::begin(url, settings, variables, Some(clock))
+        Self::begin(url, settings, variables, Some(clock), None)
+    }
+
+    /// Starts a child in a half of a network.
+    pub(crate) fn start_within(half: &Namespace, url: &str, settings: &str) -> Self {
+        Self::begin(url, settings, [], None, Some(half))
     }
 
     fn begin(
@@ -68,8 +74,15 @@ impl Child {
         settings: &str,
         variables: impl IntoIterator<Item = (String, String)>,
         clock: Option<Clock>,
+        half: Option<&Namespace>,
     ) -> Self {
-        let mut process = Command::new(env::current_exe().expect("this binary"))
+        let mut words: Vec<OsString> = Vec::new();
+        if let Some(half) = half {
+            words.extend(half.command().map(Into::into));
+        }
+        words.push(env::current_exe().expect("this binary").into());
+        let mut process = Command::new(&words[0])
+            .args(&words[1..])
             .args(["--exact", "support::child::child", "--nocapture", "-q"])
             .envs(variables)
             .env(URL, url)

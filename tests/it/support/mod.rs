@@ -7,6 +7,7 @@ mod doomed;
 mod file;
 mod hostile;
 mod log;
+mod network;
 mod nodes;
 mod proxy;
 mod raw;
@@ -32,10 +33,13 @@ pub(crate) use hostile::{
     Answer, Hostile, IO, Words, at_last, impatient, in_time, is_script, to_scripts,
 };
 pub(crate) use log::{Logged, logged};
+pub(crate) use network::{Namespace, Network};
 pub(crate) use nodes::{Nodes, Topology, on, shared, start_servers, unused_urls};
 pub(crate) use proxy::{Fault, Proxy, Role};
 pub(crate) use raw::{Raw, companions_of, fence_of};
-pub(crate) use sentinels::{MASTER, Passwords, Sentinels, SetOptions, with_password};
+pub(crate) use sentinels::{
+    MASTER, Passwords, Sentinels, SetOptions, SplitSentinels, with_password,
+};
 pub(crate) use server::{Server, unused_url};
 pub(crate) use subject::{Guard, Holder, Kind, Subject, WithLock};
 pub(crate) use threads::{Task, asleep, locking, locking_asleep, own_threads, task, task_asleep};

@@ -7,7 +7,7 @@ use std::thread::{self, ScopedJoinHandle};
 use leasehold::{Builder, LockManager};
 use redis::Value;
 
-use super::{Raw, Server, build, name, secs, wait_until};
+use super::{BEHIND, Namespace, Network, Raw, Server, build, name, secs, wait_until};
 
 /// The name of the master.
 pub(crate) const MASTER: &str = "mine";
@@ -99,22 +99,12 @@ impl Sentinels {
         let password = passwords.map(|passwords| passwords.of_servers);
         let master = Raw::new(&with_password(&set.servers[0].url(), password));
         wait_until("the replicas are in sync", || {
-            let role: Value = master.ask(&["ROLE"]);
-            let Value::Array(parts) = role else {
-                return false;
-            };
-            matches!(&parts[2], Value::Array(replicas) if replicas.len() == REPLICAS)
+            replicas_of(&master) == REPLICAS
         });
         let password = passwords.map(|passwords| passwords.of_sentinels);
         for url in set.urls() {
             let sentinel = Raw::new(&with_password(&url, password));
-            wait_until("the sentinel knows all", || {
-                let facts = facts(&sentinel);
-                let is = |name: &str, number: usize| {
-                    facts.contains(&(name.to_owned(), number.to_string()))
-                };
-                is("num-slaves", REPLICAS) && is("num-other-sentinels", SENTINELS - 1)
-            });
+            wait_until_known(&sentinel, REPLICAS);
         }
         set
     }
@@ -194,6 +184,14 @@ impl Sentinels {
 
 impl Sentinel {
     fn of(port: &str, options: SetOptions<'_>) -> Self {
+        Self::within(None, ("127.0.0.1", port), options)
+    }
+
+    fn within(
+        half: Option<&Namespace>,
+        (master, port): (&str, &str),
+        options: SetOptions<'_>,
+    ) -> Self {
         let file = std::env::temp_dir().join(name("sentinel").replace(':', "-"));
         let of_passwords = options.passwords.map_or_else(String::new, |passwords| {
             let (of_sentinels, of_servers) = (passwords.of_sentinels, passwords.of_servers);
@@ -204,15 +202,90 @@ impl Sentinel {
         });
         let down_after_ms = options.down_after_ms;
         let settings = format!(
-            "sentinel monitor {MASTER} 127.0.0.1 {port} 2\n\
+            "sentinel monitor {MASTER} {master} {port} 2\n\
              sentinel down-after-milliseconds {MASTER} {down_after_ms}\n\
              sentinel failover-timeout {MASTER} 10000\n\
              {of_passwords}"
         );
         fs::write(&file, settings).expect("a file");
-        let server = Server::with(&[file.to_str().expect("a path"), "--sentinel"]);
+        let options = [file.to_str().expect("a path"), "--sentinel"];
+        let server = match half {
+            None => Server::with(&options),
+            Some(half) => Server::within(half, &options),
+        };
         Self { server, file }
     }
+}
+
+/// A set in two halves of a network: the master and one sentinel in the first, a replica and two sentinels in the second.
+/// Dropping it ends them.
+pub(crate) struct SplitSentinels {
+    pub(crate) network: Network,
+    servers: [Server; 2],
+    sentinels: [Sentinel; SENTINELS],
+}
+
+impl SplitSentinels {
+    /// Starts a set. Returns the reason if the machine does not allow it.
+    #[track_caller]
+    pub(crate) fn start() -> Result<Self, String> {
+        let network = Network::new()?;
+        let [first, second] = &network.halves;
+        let options = ["--repl-diskless-sync-delay", "0"];
+        let master = Server::within(first, &options);
+        let port = master.port().to_string();
+        let of_replica = [&["--replicaof", &first.address, &port], &options[..]].concat();
+        let replica = Server::within(second, &of_replica);
+        wait_until("the replica is in sync", || replicas_of(&master.raw()) == 1);
+        let sentinel = |half: &Namespace| {
+            let master = (&*first.address, &*port);
+            Sentinel::within(Some(half), master, SetOptions::default())
+        };
+        let sentinels = [first, second, second].map(sentinel);
+        for sentinel in &sentinels {
+            wait_until_known(&sentinel.server.raw(), 1);
+        }
+        let servers = [master, replica];
+        Ok(Self {
+            network,
+            servers,
+            sentinels,
+        })
+    }
+
+    /// Returns the URLs for a client in one of the halves: see [`settings_of`](super::settings_of).
+    pub(crate) fn url(&self) -> String {
+        let [first, second] = &self.network.halves;
+        let sentinels = [first, second, second].into_iter().zip(&self.sentinels);
+        let url = |half: &Namespace, server: &Server| {
+            format!("redis://{}:{}/", half.address, server.port())
+        };
+        let mut words = vec![url(first, &self.servers[0]), BEHIND.to_owned()];
+        words.extend(sentinels.map(|(half, sentinel)| url(half, &sentinel.server)));
+        words.join(" ")
+    }
+}
+
+/// Returns the number of replicas of a master.
+fn replicas_of(master: &Raw) -> usize {
+    let role: Value = master.ask(&["ROLE"]);
+    match role {
+        Value::Array(parts) => match &parts[2] {
+            Value::Array(replicas) => replicas.len(),
+            _ => 0,
+        },
+        _ => 0,
+    }
+}
+
+/// Blocks until a sentinel knows this number of replicas, and all other sentinels.
+#[track_caller]
+fn wait_until_known(sentinel: &Raw, replicas: usize) {
+    wait_until("the sentinel knows all", || {
+        let facts = facts(sentinel);
+        let is = |name: &str, number: usize| facts.contains(&(name.to_owned(), number.to_string()));
+        is("num-slaves", replicas) && is("num-other-sentinels", SENTINELS - 1)
+    });
 }
 
 /// Returns the URL with a password in it.

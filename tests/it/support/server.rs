@@ -13,7 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::process::{Pid, Signal};
 
-use super::{Clock, Raw, log, threads, wait_until};
+use super::{Clock, Namespace, Raw, log, threads, wait_until};
 
 /// A shell script that starts a server, and kills it when the standard input of the script ends. So a test process that
 /// is killed leaves no server behind, not even a stopped one.
@@ -46,6 +46,8 @@ pub(crate) fn unused_url() -> String {
 
 /// A server of one test, which the test may stop and configure. Dropping it ends the server.
 pub(crate) struct Server {
+    /// The half of a network in which the server runs, if there are halves.
+    half: Option<Namespace>,
     port: u16,
     options: Vec<String>,
     /// The clock of the server, if the test sets it.
@@ -73,20 +75,26 @@ impl Server {
     /// Starts a server with further options.
     #[track_caller]
     pub(crate) fn with(options: &[&str]) -> Self {
-        Self::begin(options, None)
+        Self::begin(options, None, None)
+    }
+
+    /// Starts a server with further options in a half of a network.
+    #[track_caller]
+    pub(crate) fn within(half: &Namespace, options: &[&str]) -> Self {
+        Self::begin(options, None, Some(half))
     }
 
     /// Starts a server whose clock the test can set.
     #[track_caller]
     pub(crate) fn with_clock() -> Self {
-        Self::begin(&[], Some(Clock::new()))
+        Self::begin(&[], Some(Clock::new()), None)
     }
 
     /// Starts a server that keeps all acknowledged writes when it is killed and started again.
     #[track_caller]
     pub(crate) fn keeping_data(options: &[&str]) -> Self {
         let durable = ["--appendonly", "yes", "--appendfsync", "always"];
-        Self::begin(&[&durable, options].concat(), None)
+        Self::begin(&[&durable, options].concat(), None, None)
     }
 
     /// Starts a server that also speaks TLS, on another port, with further options and with a certificate and its key
@@ -108,21 +116,27 @@ impl Server {
             ];
             let options = [options, &of_tls].concat();
             let options: Vec<_> = options.into_iter().map(str::to_owned).collect();
-            let server = Self::on(port, &options, &mut None)?;
+            let server = Self::on(port, &options, &mut None, None)?;
             Some((server, tls_port))
         })
     }
 
     #[track_caller]
-    fn begin(options: &[&str], mut clock: Option<Clock>) -> Self {
+    fn begin(options: &[&str], mut clock: Option<Clock>, half: Option<&Namespace>) -> Self {
         let options: Vec<_> = options.iter().map(|&option| option.to_owned()).collect();
-        on_free_ports(|port| Self::on(port, &options, &mut clock))
+        on_free_ports(|port| Self::on(port, &options, &mut clock, half))
     }
 
     /// Returns `None` if the port is taken.
-    fn on(port: u16, options: &[String], clock: &mut Option<Clock>) -> Option<Self> {
-        let running = Running::start(port, options, clock.as_ref())?;
+    fn on(
+        port: u16,
+        options: &[String],
+        clock: &mut Option<Clock>,
+        half: Option<&Namespace>,
+    ) -> Option<Self> {
+        let running = Running::start(port, options, clock.as_ref(), half)?;
         Some(Self {
+            half: half.cloned(),
             port,
             options: options.to_owned(),
             clock: clock.take(),
@@ -131,7 +145,10 @@ impl Server {
     }
 
     pub(crate) fn url(&self) -> String {
-        url(self.port)
+        match &self.half {
+            None => url(self.port),
+            Some(half) => format!("redis://{}:{}/", half.own_address, self.port),
+        }
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -161,7 +178,8 @@ impl Server {
         let mut running = self.running();
         running.take();
         wait_until("the port is free again", || {
-            *running = Running::start(self.port, &self.options, self.clock.as_ref());
+            let (clock, half) = (self.clock.as_ref(), self.half.as_ref());
+            *running = Running::start(self.port, &self.options, clock, half);
             running.is_some()
         });
     }
@@ -225,18 +243,31 @@ impl Server {
 
 impl Running {
     /// Returns `None` if the port is taken.
-    fn start(port: u16, options: &[String], clock: Option<&Clock>) -> Option<Self> {
+    fn start(
+        port: u16,
+        options: &[String],
+        clock: Option<&Clock>,
+        half: Option<&Namespace>,
+    ) -> Option<Self> {
         let mut supervisor = Command::new("sh");
         supervisor
             .args(["-c", SUPERVISOR, "supervisor", "env"])
-            .args(clock.map(Clock::variables).unwrap_or_default())
-            .arg("redis-server");
+            .args(clock.map(Clock::variables).unwrap_or_default());
+        if let Some(half) = half {
+            supervisor.args(half.command());
+        }
+        supervisor.arg("redis-server");
         let is_sentinel = options.iter().any(|option| option == "--sentinel");
         if is_sentinel {
             // A Sentinel takes its configuration file first. It keeps no data.
             supervisor.args(options);
         }
-        supervisor.args(["--bind", "127.0.0.1", "--port", &port.to_string()]);
+        let (address, is_protected) = match half {
+            None => ("127.0.0.1", "yes"),
+            Some(_) => ("0.0.0.0", "no"),
+        };
+        supervisor.args(["--bind", address, "--protected-mode", is_protected]);
+        supervisor.args(["--port", &port.to_string()]);
         if !is_sentinel {
             supervisor
                 .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
