@@ -6,6 +6,7 @@ mod claims;
 mod closing;
 mod leases;
 mod listener;
+mod multi;
 mod panics;
 mod priority;
 mod release_tasks;
@@ -21,10 +22,8 @@ use crate::clock::{Clock, SystemClock, Time};
 use crate::config::Settings;
 use crate::error::{Error, Failure, FailureKind, LostCause, Outcome};
 use crate::guard::{Lease, LeaseState, LockGuard};
-use crate::lock::multi::MultiLock;
 use crate::lock::{Handle, mutex};
 use crate::message::{Renewed, Reply, Request, Verb};
-use crate::name::LockKey;
 use crate::random::SystemRng;
 use crate::store::{Answer, DedicatedConnection, Limits, PubSubEvent, Store};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, thread};
@@ -106,31 +105,6 @@ impl Store for Fake {
     }
 }
 
-/// A store in which all names of one request must be in the same slot.
-struct Slotted(Fake);
-
-impl Store for Slotted {
-    fn call(&self, request: &Request<'_>, limits: Limits<'_>) -> Result<Answer, Failure> {
-        self.0.call(request, limits)
-    }
-
-    fn has_slots(&self) -> bool {
-        true
-    }
-
-    fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {
-        self.0.dedicated_connection()
-    }
-
-    fn listen(
-        &self,
-        channels: &[&str],
-        hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
-    ) -> Result<(), Failure> {
-        self.0.listen(channels, hear)
-    }
-}
-
 impl DedicatedConnection for Fake {
     fn call(&mut self, request: &Request<'_>, _: Duration) -> Result<Answer, Failure> {
         answer((self.dedicated_connection.lock())(request))
@@ -161,7 +135,7 @@ fn generous() -> impl FnMut(&Request<'_>) -> Result<Reply, Failure> + Send {
                 }
             }
             Request::Lock { .. } | Request::ForceRelease { .. } => Reply::Released,
-            Request::Release(batch) => Reply::Each(vec![Some(Reply::Released); batch.len()]),
+            Request::Release(batch) => Reply::Each(vec![Ok(Reply::Released); batch.len()]),
             Request::Inspect { keys, .. } => Reply::Inspected(vec![None; keys.len()]),
             Request::Scan { .. } => Reply::Page {
                 keys: Vec::new(),
@@ -582,69 +556,4 @@ fn the_threads_end_with_the_engine() {
         );
         thread::yield_now();
     }
-}
-
-#[test]
-fn a_multi_lock_over_several_slots_acquires_slot_by_slot_and_only_a_try_undoes_it() {
-    let names = ["{y}1", "{x}1", "{x}2"];
-    let slot = |name| LockKey::new("", name).expect("a name").slot();
-    let last_slot = names.map(slot).into_iter().max().expect("there are some");
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let (log, mut all) = (Arc::clone(&seen), generous());
-    let mut busy = true;
-    let pool = move |request: &Request<'_>| {
-        if let Request::Lock { target, verb, .. } = request {
-            let slots: Vec<_> = target.keys().iter().map(LockKey::slot).collect();
-            log.lock()
-                .push((slots.clone(), matches!(verb, Verb::Acquire { .. })));
-            if slots[0] == last_slot && std::mem::take(&mut busy) {
-                let holder = "lh1:other:l".into();
-                return Ok(Reply::Held { ttl: None, holder });
-            }
-        }
-        match all(request)? {
-            Reply::Granted { fence, .. } => {
-                let Request::Lock { target, .. } = request else {
-                    unreachable!("only a lock is granted")
-                };
-                Ok(Reply::Granted {
-                    fence,
-                    count: None,
-                    rest: vec![fence; target.keys().len() - 1],
-                    contended: false,
-                })
-            }
-            other => Ok(other),
-        }
-    };
-    let engine = engine(
-        Slotted(Fake::new(pool, generous())),
-        LONG,
-        Arc::new(SystemClock),
-    );
-    let set = MultiLock::new(Arc::clone(&engine), names);
-    // The names of the second slot are held, so the try releases those of the first.
-    assert!(set.try_lock().expect("asked").is_none());
-    let guard = set.lock().expect("granted");
-    let leases: Vec<_> = guard.leases().iter().map(Lease::name).collect();
-    assert_eq!(leases, ["{x}1", "{x}2", "{y}1"]);
-    guard.release().expect("held");
-
-    let mut slots = names.map(slot).to_vec();
-    slots.sort_unstable();
-    let (first, second): (Vec<_>, Vec<_>) = slots.iter().partition(|slot| **slot != last_slot);
-    let asked = |slots: &Vec<u16>| (slots.clone(), true);
-    let released = |slots: &Vec<u16>| (slots.clone(), false);
-    assert_eq!(
-        *seen.lock(),
-        [
-            asked(&first),
-            asked(&second),
-            released(&first),
-            asked(&first),
-            asked(&second),
-            released(&first),
-            released(&second),
-        ]
-    );
 }

@@ -4,7 +4,12 @@
 //! cluster it is the names of one slot: then the slots' names are acquired one after the other, in the order of the
 //! slots. The set holds the names of earlier slots meanwhile. Every process uses that order. Within a slot, a set
 //! keeps a name only while it waits for a later one. So there is no circle of waits. A set gives up earlier names only
-//! if it is a try, times out, or fails.
+//! if it is a try, times out, or fails, or if one of them is lost.
+//!
+//! The wait for a later slot has no limit, so an earlier name may be lost meanwhile. The set looks at all of them before
+//! it returns a guard. It asks no server: each name has a lease, which the renewal thread renews during the wait, and
+//! its deadline is by this process's clock. A lease that has not ended is exclusive, as that of any other guard. If one
+//! has ended, the set releases all names, and begins again.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -13,7 +18,7 @@ use crate::clock::Time;
 use crate::engine::Engine;
 use crate::engine::call::NotAcquired;
 use crate::engine::guard_inner::GuardInner;
-use crate::error::Result;
+use crate::error::{Error, Failure, FailureKind, Lost, Outcome, Result};
 use crate::guard::{Lease, MultiGuard};
 use crate::lock::{Handle, Ran, Unfit, debug, options, until, within_limit, without_limit};
 use crate::message::LockKind;
@@ -230,13 +235,29 @@ impl MultiLock {
             .run(wait, acquire, MultiGuard::new, call, MultiGuard::release)
     }
 
-    /// Sends the requests for the names, one after the other. If one fails, the names of the earlier ones are
-    /// released.
+    /// Acquires the names of one slot after the other. If that fails, or an earlier name is lost, all names are
+    /// released. After a loss it begins again, unless this is a try or the time is over.
     fn acquire(&self, until: Option<Time>) -> Result<Vec<GuardInner>, NotAcquired> {
         self.handle.target()?;
-        let groups = self.groups.iter();
-        groups
-            .map(|group| self.handle.acquire(group, LockKind::Multi, 1, until))
-            .collect()
+        loop {
+            let groups = self.groups.iter();
+            let held = groups.map(|group| self.handle.acquire(group, LockKind::Multi, 1, until));
+            let held = held.collect::<Result<Vec<_>, _>>()?;
+            // The last group was granted just now, and is returned like any other lock.
+            let earlier = &held[..held.len().saturating_sub(1)];
+            let Some(lost) = earlier.iter().find_map(|guard| guard.status().err()) else {
+                return Ok(held);
+            };
+            if until.is_none_or(|until| self.handle.engine.now() >= until) {
+                return Err(lost_before_the_others(&lost).into());
+            }
+        }
     }
+}
+
+/// Returns the error of a set that has lost a name before it had the others.
+fn lost_before_the_others(lost: &Lost) -> Error {
+    let words = format!("a name was lost before the others were acquired: {lost}");
+    Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, words)
+        .into_error(Some(&lost.name))
 }
