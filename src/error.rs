@@ -8,7 +8,7 @@ use crate::sync::Arc;
 pub use lost::{Lost, LostCause};
 pub use nodes::NodeFailure;
 
-pub(crate) use failure::{Failure, FailureKind, Outcome, ServerMode, on_a_line};
+pub(crate) use failure::{Failure, FailureKind, Outcome, Redirect, ServerMode, on_a_line};
 
 // By its path, because benches include this file from elsewhere.
 #[path = "error/failure.rs"]
@@ -61,7 +61,7 @@ pub(crate) type Cause = Arc<dyn std::error::Error + Send + Sync>;
 /// | replies `LOADING`, `BUSY`, `READONLY`, `MISCONF`, `OOM`, `NOREPLICAS`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN` | [`Unavailable`](Error::Unavailable) | goes on | yes |
 /// | replies `NOAUTH`, `WRONGPASS`, `NOPERM` | [`Denied`](Error::Denied) | ends | no |
 /// | replies `WRONGTYPE` | [`WrongType`](Error::WrongType) | ends | no |
-/// | replies `MOVED`, `ASK`, `CROSSSLOT` | [`Unsupported`](Error::Unsupported) | ends | no |
+/// | replies `MOVED`, `ASK`, `CROSSSLOT`, and is not used as a [cluster](crate::LockManager::cluster) | [`Unsupported`](Error::Unsupported) | ends | no |
 /// | has a semaphore of this name with another number of permits | [`PermitsDiffer`](Error::PermitsDiffer) | ends | no |
 /// | confirms a grant for fewer than [`replicas`](crate::Builder::replicas) | [`NotReplicated`](Error::NotReplicated) | goes on | yes |
 /// | is one of a quorum, and fewer than a majority answer or grant the lock | [`NoQuorum`](Error::NoQuorum) | goes on | yes |
@@ -157,7 +157,8 @@ pub enum Error {
         /// The number of permits in Redis.
         stored: u32,
     },
-    /// The server is not supported: it is a node of a Redis Cluster, or a sentinel.
+    /// The server is not of the kind that the manager needs: for a single server, it is a node of a Redis Cluster or a
+    /// sentinel; for a cluster, it is no node of one.
     Unsupported {
         /// The kind of server that is needed.
         what: &'static str,

@@ -27,6 +27,9 @@ pub(crate) const MAX_NAME: usize = 1024;
 /// The largest fence. Lua's numbers are not exact beyond it. A clock in microseconds reaches it in the year 2255.
 pub(crate) const LARGEST_FENCE: u64 = (1 << 53) - 1;
 
+/// The number of hash slots of a Redis Cluster.
+pub(crate) const SLOTS: u16 = 16_384;
+
 /// The beginning of every channel of this crate, so that one pattern of an access control list matches them all.
 pub(crate) const CHANNEL_PREFIX: &str = "leasehold:";
 
@@ -110,7 +113,7 @@ impl LockKey {
                 (crc << 1) ^ if crc & 0x8000 == 0 { 0 } else { 0x1021 }
             })
         });
-        crc % 16_384
+        crc % SLOTS
     }
 
     pub(crate) fn companion(&self, which: Companion) -> String {

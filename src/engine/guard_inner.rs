@@ -209,7 +209,7 @@ impl GuardInner {
                 );
             }
             LeaseStatus::Live(_) if !replies.iter().all(Renewed::is_confirmed) => {
-                let words = "too few nodes of the quorum confirmed it";
+                let words = "too few nodes confirmed it";
                 let kind = FailureKind::Unavailable;
                 return Err(Failure::plain(kind, Outcome::Unknown, words).into_error(name));
             }

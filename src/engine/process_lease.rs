@@ -260,7 +260,7 @@ impl ProcessLease {
     /// | replies | the lease |
     /// | --- | --- |
     /// | one key is gone, or has another owner | is lost |
-    /// | the server refused one key | keeps its deadline |
+    /// | the server refused one key, or did not answer for it | keeps its deadline |
     /// | a quorum has voted | lasts as long as the votes, which may be shorter than before; must be retried unless a majority confirmed it |
     /// | all keys were renewed | gets a later deadline, unless it has ended or was lost before |
     ///
@@ -272,7 +272,6 @@ impl ProcessLease {
         lease: Duration,
         replies: &[Renewed],
     ) -> LeaseStatus {
-        let mut is_refused = false;
         // All keys of a lease have the same votes.
         let mut votes = None;
         for reply in replies {
@@ -296,7 +295,7 @@ impl ProcessLease {
                     }
                     votes = Some((*until, *version));
                 }
-                Renewed::Refused => is_refused = true,
+                Renewed::Refused | Renewed::Unanswered => {}
             }
         }
         if let Some((until, version)) = votes {
@@ -308,7 +307,7 @@ impl ProcessLease {
                 self.validity.move_to(now, until);
             }
         }
-        if is_refused || !replies.iter().all(Renewed::is_confirmed) {
+        if !replies.iter().all(Renewed::is_confirmed) {
             return self.validity.status(now);
         }
         if self.is_extended.load(Ordering::Acquire) {

@@ -61,6 +61,16 @@ pub(crate) enum FailureKind {
     Protocol,
     /// The server runs in a mode that this manager cannot use.
     Unsupported(ServerMode),
+    /// The server is no node of a Redis Cluster, and the manager needs one.
+    NotACluster,
+    /// Another node of a cluster has the slot. The cause is a [`Redirect`].
+    Moved,
+    /// Another node of a cluster may have the keys, because their slot is moving. The cause is a [`Redirect`].
+    Ask,
+    /// Transient. The slot of the keys is moving, and no node has all of them.
+    TryAgain,
+    /// Transient. The cluster serves no slots now, or not this one.
+    ClusterDown,
     /// The server does not have the database of this number.
     NoSuchDatabase(i64),
     /// The sentinels do not watch a master of this name.
@@ -76,7 +86,40 @@ pub(crate) enum ServerMode {
     Sentinel,
 }
 
+/// Where a node of a cluster sends a client. It is the cause of the failure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Redirect {
+    pub(crate) slot: u16,
+    /// Empty for the host that was asked.
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+impl fmt::Display for Redirect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { slot, host, port } = self;
+        write!(f, "slot {slot} is at {:?}", format!("{host}:{port}"))
+    }
+}
+
+impl std::error::Error for Redirect {}
+
 impl Failure {
+    /// Returns the failure of a request that must go to another node of a cluster.
+    pub(crate) fn redirected(kind: FailureKind, to: Redirect) -> Self {
+        Self {
+            kind,
+            outcome: Outcome::NotExecuted,
+            timed_out: false,
+            cause: Arc::new(to),
+        }
+    }
+
+    /// Returns where the request must go.
+    pub(crate) fn redirect(&self) -> Option<&Redirect> {
+        self.cause.downcast_ref()
+    }
+
     /// Returns the failure of a server in a mode that this manager cannot use.
     pub(crate) fn unsupported(mode: ServerMode) -> Self {
         Self::plain(
@@ -148,6 +191,8 @@ impl Failure {
             FailureKind::Unavailable
                 | FailureKind::NotReplicated { .. }
                 | FailureKind::NoQuorum { .. }
+                | FailureKind::TryAgain
+                | FailureKind::ClusterDown
         )
     }
 
@@ -160,7 +205,17 @@ impl Failure {
     pub(crate) fn into_error(self, name: Option<&str>) -> Error {
         let (name, cause) = (name.map(Arc::from), self.cause);
         match self.kind {
-            FailureKind::Unavailable => Error::Unavailable { name, cause },
+            FailureKind::Unavailable | FailureKind::TryAgain | FailureKind::ClusterDown => {
+                Error::Unavailable { name, cause }
+            }
+            // A manager of a cluster follows them.
+            FailureKind::Moved | FailureKind::Ask => {
+                Self::unsupported(ServerMode::Cluster).into_error(None)
+            }
+            FailureKind::NotACluster => Error::Unsupported {
+                what: "`LockManager::cluster` needs the addresses of nodes of a Redis Cluster",
+                topology: "no node of a Redis Cluster",
+            },
             FailureKind::Denied => Error::Denied { name, cause },
             FailureKind::WrongType => Error::WrongType { name, cause },
             FailureKind::PermitsDiffer { asked, stored } => Error::PermitsDiffer {

@@ -20,5 +20,5 @@ mod reply;
 mod request;
 
 pub(crate) use kind::{ALL, LockKind, Sharing};
-pub(crate) use reply::{Cursor, Gone, Renewed, Reply, Seen, SeenHolder};
+pub(crate) use reply::{Cursor, Gone, NotReleased, Renewed, Reply, Seen, SeenHolder};
 pub(crate) use request::{Adopt, Ask, GiveBack, PlainRelease, RateRequest, Renewal, Request, Verb};

@@ -46,8 +46,8 @@ pub(crate) enum Reply {
     /// Not granted: the other clients divide the lock into this number of units.
     Differs(u32),
     Renewed(Vec<Renewed>),
-    /// The result of each release; `None` if the server rejected that one.
-    Each(Vec<Option<Reply>>),
+    /// The result of each release.
+    Each(Vec<Result<Reply, NotReleased>>),
     /// Admitted by the rate limiter, once this time has passed.
     Admitted(Duration),
     /// Not admitted: the wait would be this long.
@@ -71,6 +71,15 @@ pub(crate) enum Gone {
     Taken,
 }
 
+/// The reason why one release of a batch has no reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotReleased {
+    /// The server rejected it.
+    Refused,
+    /// The node of its slot did not answer. It may have executed the release, or may still do so.
+    Unanswered,
+}
+
 /// The result of one renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Renewed {
@@ -91,6 +100,8 @@ pub(crate) enum Renewed {
     Gone(Gone),
     /// The server rejected it.
     Refused,
+    /// The node of its slot did not answer, or cannot serve the slot now. The others of the batch have their results.
+    Unanswered,
 }
 
 /// The state of a lock in Redis.
@@ -120,6 +131,8 @@ pub(crate) struct SeenHolder {
 pub(crate) struct Cursor {
     /// The node that is scanned.
     pub(crate) node: u32,
+    /// The process of a cluster's node that is scanned, as the first 16 digits of its `run_id`; 0 before it was asked.
+    pub(crate) run: u64,
     /// How many nodes before it have failed.
     pub(crate) failed: u32,
     /// The node's own cursor.
@@ -129,6 +142,7 @@ pub(crate) struct Cursor {
 impl Cursor {
     pub(crate) const START: Self = Self {
         node: 0,
+        run: 0,
         failed: 0,
         at: 0,
     };
@@ -140,7 +154,7 @@ impl Renewed {
         match self {
             Self::Done { .. } => true,
             Self::Voted { is_confirmed, .. } => *is_confirmed,
-            Self::Gone(_) | Self::Refused => false,
+            Self::Gone(_) | Self::Refused | Self::Unanswered => false,
         }
     }
 }

@@ -62,7 +62,9 @@ pub(crate) fn encode(
             prefix,
             pattern,
         } => operators::scan(*from, prefix, pattern),
-        Request::ForceRelease { key, owner } => operators::force_release(key, owner, by),
+        Request::ForceRelease { key, owner } => {
+            operators::force_release(key, owner, by, script_settings)
+        }
     }
 }
 

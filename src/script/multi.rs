@@ -1,7 +1,7 @@
 //! The commands of the multi-lock.
 
 use super::script_settings::ScriptSettings;
-use super::text::{MULTI_ACQUIRE, MULTI_RELEASE, ScriptRef, ask, keep, of_waiters};
+use super::text::{MULTI_ACQUIRE, MULTI_RELEASE, ScriptRef, ask, keep};
 use crate::message::{Ask, Verb};
 use crate::name::LockKey;
 
@@ -27,7 +27,7 @@ pub(super) fn command(
         | Verb::Withdraw { owner, .. } => {
             let mut command = MULTI_RELEASE.with_companions(by, keys);
             command.arg(&**owner);
-            of_waiters(&mut command);
+            script_settings.of_waiters(&mut command);
             command
         }
     }

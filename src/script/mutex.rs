@@ -6,9 +6,9 @@ use super::reply;
 use super::script_settings::{ScriptSettings, ms};
 use super::text::{
     MUTEX_ACQUIRE, MUTEX_ADOPT, MUTEX_HAND_OVER, MUTEX_RELEASE, MUTEX_RELEASE_MANY,
-    MUTEX_TAKE_OVER, ScriptRef, ask, give_back, keep, of_waiters,
+    MUTEX_TAKE_OVER, ScriptRef, ask, give_back, keep,
 };
-use crate::message::{Adopt, GiveBack, PlainRelease, Reply, Verb};
+use crate::message::{Adopt, GiveBack, NotReleased, PlainRelease, Reply, Verb};
 use crate::name::{Companion, LockKey};
 
 pub(super) fn command(
@@ -22,7 +22,7 @@ pub(super) fn command(
         let mut command = MUTEX_HAND_OVER.with_companions(by, keys);
         command.arg(owner);
         give_back(&mut command, block);
-        of_waiters(&mut command);
+        script_settings.of_waiters(&mut command);
         command.arg(u8::from(queued));
         // A withdrawal ends no lease, so it begins no gap.
         script_settings.gap(&mut command, !queued);
@@ -85,8 +85,8 @@ pub(super) fn replies(mutexes: usize, value: &Value) -> Option<Reply> {
         Value::Array(values) if values.len() == mutexes => values
             .iter()
             .map(|value| match value {
-                Value::Int(-2) => Some(None),
-                value => reply::release(value).map(Some),
+                Value::Int(-2) => Some(Err(NotReleased::Refused)),
+                value => reply::release(value).map(Ok),
             })
             .collect::<Option<_>>()
             .map(Reply::Each),

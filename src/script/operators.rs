@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::text::{FORCE_RELEASE, INSPECT, ScriptRef, of_waiters};
+use super::script_settings::ScriptSettings;
+use super::text::{FORCE_RELEASE, INSPECT, ScriptRef};
 use crate::message::{Cursor, Reply, Seen, SeenHolder};
 use crate::name::{BROKEN, LockKey};
 
@@ -117,10 +118,15 @@ pub(super) fn page(from: Cursor, value: Value) -> Option<Reply> {
     })
 }
 
-pub(super) fn force_release(key: &LockKey, owner: &str, by: ScriptRef) -> redis::Cmd {
+pub(super) fn force_release(
+    key: &LockKey,
+    owner: &str,
+    by: ScriptRef,
+    script_settings: &ScriptSettings,
+) -> redis::Cmd {
     let mut command = FORCE_RELEASE.with_companions(by, std::slice::from_ref(key));
     command.arg(owner).arg(BROKEN);
-    of_waiters(&mut command);
+    script_settings.of_waiters(&mut command);
     command
 }
 

@@ -9,11 +9,11 @@ use redis::Value;
 use smallvec::SmallVec;
 
 use super::reply;
-use super::script_settings::{ScriptSettings, ms};
+use super::script_settings::{self, ScriptSettings, ms};
 use super::text::{
     OF_A_QUORUM, QUORUM_ACQUIRE, QUORUM_ADOPT, QUORUM_FORCE_RELEASE, QUORUM_MULTI_ACQUIRE,
     QUORUM_MULTI_RELEASE, QUORUM_RAISE, QUORUM_RELEASE, QUORUM_SHARE_ACQUIRE, QUORUM_SHARE_RELEASE,
-    Script, ScriptRef, of_waiters,
+    Script, ScriptRef,
 };
 use crate::core::quorum::{Reserved, ReservedByName, Vote};
 use crate::message::{Adopt, Ask, Gone, LockKind, Reply};
@@ -158,6 +158,11 @@ pub(crate) fn force_release(key: &LockKey, owner: &str) -> redis::Cmd {
     command.arg(owner).arg(BROKEN);
     of_waiters(&mut command);
     command
+}
+
+/// Adds the arguments of `queue.lua`. A node is one server, so it counts all of its subscribers.
+fn of_waiters(command: &mut redis::Cmd) {
+    script_settings::of_waiters(command, true);
 }
 
 /// Reads a node's answer to a request for a lock.

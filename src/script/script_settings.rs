@@ -13,7 +13,12 @@ pub(crate) struct ScriptSettings {
     /// How long a contended mutex is left free once in `quantum`, for clients that poll.
     pub(super) poller_gap: Duration,
     quantum: Duration,
+    /// Whether a PUBLISH counts all subscribers. In a cluster it counts those of one node.
+    counts_subscribers: bool,
 }
+
+/// How long a process in a queue counts as alive after it was last seen: three polls.
+const WAITER_LIFE: Duration = Duration::from_secs(3);
 
 impl ScriptSettings {
     pub(crate) fn new(fence_memory: Duration, io_timeout: Duration) -> Self {
@@ -22,6 +27,15 @@ impl ScriptSettings {
             longest_window: pickup::longest_window(io_timeout),
             poller_gap: Duration::ZERO,
             quantum: Duration::ZERO,
+            counts_subscribers: true,
+        }
+    }
+
+    /// Returns the settings for the nodes of a cluster.
+    pub(crate) fn of_a_cluster(self) -> Self {
+        Self {
+            counts_subscribers: false,
+            ..self
         }
     }
 
@@ -38,11 +52,23 @@ impl ScriptSettings {
         pickup::window(lease, self.longest_window)
     }
 
+    /// Adds the arguments of `queue.lua`. Each script that queues or wakes a waiter has them.
+    pub(super) fn of_waiters(&self, command: &mut redis::Cmd) {
+        of_waiters(command, self.counts_subscribers);
+    }
+
     /// Adds the arguments of `gap.lua`. Without `may_leave` there is no gap.
     pub(super) fn gap(&self, command: &mut redis::Cmd, may_leave: bool) {
         let gap = if may_leave { ms(self.poller_gap) } else { 0 };
         command.arg(gap).arg(ms(self.quantum));
     }
+}
+
+/// Adds the arguments of `queue.lua`. `counts_subscribers`: a PUBLISH counts all subscribers, and not those of one node.
+pub(super) fn of_waiters(command: &mut redis::Cmd, counts_subscribers: bool) {
+    command
+        .arg(ms(WAITER_LIFE))
+        .arg(u8::from(counts_subscribers));
 }
 
 /// Returns a length in whole milliseconds, rounded up, because Redis rejects a time to live of zero.

@@ -1,7 +1,7 @@
 //! The commands of the kinds of which several owners have leases at the same time: readers and writers, and permits.
 
 use super::script_settings::ScriptSettings;
-use super::text::{SHARE_ACQUIRE, SHARE_RELEASE, ScriptRef, ask, give_back, keep, of_waiters};
+use super::text::{SHARE_ACQUIRE, SHARE_RELEASE, ScriptRef, ask, give_back, keep};
 use crate::message::{Ask, GiveBack, LockKind, Verb};
 use crate::name::LockKey;
 
@@ -30,7 +30,7 @@ pub(super) fn command(
         let mut command = SHARE_RELEASE.with_companions(by, keys);
         command.arg(owner);
         give_back(&mut command, block);
-        of_waiters(&mut command);
+        script_settings.of_waiters(&mut command);
         command
             .arg(u8::from(queued))
             .arg(units)

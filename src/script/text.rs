@@ -266,11 +266,6 @@ pub(super) fn keep(
     command
 }
 
-/// Adds the arguments of `queue.lua`. Each script that queues or wakes a waiter has them.
-pub(super) fn of_waiters(command: &mut redis::Cmd) {
-    command.arg(ms(WAITER_LIFE)).arg(COUNTS_SUBSCRIBERS);
-}
-
 /// Adds the arguments with which each acquiring script begins. `how` is the script's fifth argument.
 pub(super) fn ask(
     command: &mut redis::Cmd,
@@ -286,7 +281,7 @@ pub(super) fn ask(
         .arg(how)
         .arg(ask.channel.as_deref().unwrap_or("-"))
         .arg(ms(script_settings.pickup_window(ask.lease)));
-    of_waiters(command);
+    script_settings.of_waiters(command);
 }
 
 /// Adds the last fence used and the last of its block, or two empty texts.
@@ -296,12 +291,6 @@ pub(super) fn give_back(command: &mut redis::Cmd, block: Option<GiveBack>) {
         None => command.arg("").arg(""),
     };
 }
-
-/// How long a process in a queue counts as alive after it was last seen: three polls.
-const WAITER_LIFE: Duration = Duration::from_secs(3);
-
-/// Says that a PUBLISH counts all subscribers. On a single server it does.
-const COUNTS_SUBSCRIBERS: &str = "1";
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,8 @@
 //! The meaning of a server's error answers.
 
 use crate::config::Server;
-use crate::error::{Failure, FailureKind, Outcome, ServerMode, on_a_line};
+use crate::error::{Failure, FailureKind, Outcome, Redirect, ServerMode, on_a_line};
+use crate::name::SLOTS;
 
 /// Returns the failure that a server's error answer means.
 ///
@@ -18,7 +19,7 @@ pub(super) fn refusal(server: &Server, error: redis::ServerError) -> Failure {
     const DENIED: [&str; 3] = ["NOAUTH", "WRONGPASS", "NOPERM"];
     // The words for a command of a script that this user may not run: of Redis up to 7.0, then of Redis 7.2 and Valkey.
     const NOT_ALLOWED: [&str; 2] = ["The user executing the script", "ACL failure in script:"];
-    const PASSING: [&str; 11] = [
+    const PASSING: [&str; 9] = [
         "LOADING",
         "BUSY",
         "READONLY",
@@ -26,8 +27,6 @@ pub(super) fn refusal(server: &Server, error: redis::ServerError) -> Failure {
         "OOM",
         "NOREPLICAS",
         "MASTERDOWN",
-        "CLUSTERDOWN",
-        "TRYAGAIN",
         "UNKILLABLE",
         "MAXCLIENTS",
     ];
@@ -40,7 +39,21 @@ pub(super) fn refusal(server: &Server, error: redis::ServerError) -> Failure {
     let kind = if says(&error, &DENIED) || stranger {
         FailureKind::Denied
     } else if says(&error, &ELSEWHERE) {
-        return Failure::unsupported(ServerMode::Cluster);
+        let kind = match error.code() {
+            "MOVED" => FailureKind::Moved,
+            "ASK" => FailureKind::Ask,
+            _ => return Failure::unsupported(ServerMode::Cluster),
+        };
+        return match redirect(text) {
+            Some(to) => Failure::redirected(kind, to),
+            None => Failure::unsupported(ServerMode::Cluster),
+        };
+    } else if error.code() == "TRYAGAIN" {
+        FailureKind::TryAgain
+    } else if error.code() == "CLUSTERDOWN" {
+        FailureKind::ClusterDown
+    } else if text == "This instance has cluster support disabled" {
+        FailureKind::NotACluster
     } else if says(&error, &["WRONGTYPE"]) {
         FailureKind::WrongType
     } else if says(&error, &PASSING) || text.starts_with("max number of clients") {
@@ -117,6 +130,17 @@ pub(super) fn refused_database(server: &Server, error: redis::ServerError) -> Fa
         kind,
         ..refusal(server, error)
     }
+}
+
+/// Reads the text of a redirection: `<slot> <host>:<port>`. The host may be empty, and an IPv6 address has colons.
+fn redirect(text: &str) -> Option<Redirect> {
+    let (slot, address) = text.split_once(' ')?;
+    let (host, port) = address.rsplit_once(':')?;
+    Some(Redirect {
+        slot: slot.parse().ok().filter(|slot| *slot < SLOTS)?,
+        host: host.to_owned(),
+        port: port.parse().ok().filter(|port| *port > 0)?,
+    })
 }
 
 /// Returns whether an error has one of these codes.
@@ -220,8 +244,33 @@ mod tests {
     }
 
     #[test]
+    fn a_redirection_is_read_with_a_name_an_ipv6_address_or_no_host() {
+        let to = |line: &str| {
+            let failure = refusal(&server(), error(line));
+            failure
+                .redirect()
+                .map(|to| (to.slot, to.host.clone(), to.port))
+        };
+        for (line, expected) in [
+            ("MOVED 1 h.example:7000", Some((1, "h.example", 7000))),
+            ("ASK 16383 ::1:7000", Some((16_383, "::1", 7000))),
+            ("MOVED 1 :7000", Some((1, "", 7000))),
+            ("MOVED 16384 h:1", None),
+            ("MOVED 1 h:0", None),
+            ("MOVED 1 h", None),
+            ("MOVED", None),
+        ] {
+            let expected = expected.map(|(slot, host, port)| (slot, host.to_owned(), port));
+            assert_eq!(to(line), expected, "{line}");
+        }
+    }
+
+    #[test]
     fn every_answer_of_the_table_has_its_kind() {
-        use FailureKind::{Denied, Protocol, Unavailable, Unsupported, WrongType};
+        use FailureKind::{
+            Ask, ClusterDown, Denied, Moved, NotACluster, Protocol, TryAgain, Unavailable,
+            Unsupported, WrongType,
+        };
         for (code, text, expected) in [
             ("NOAUTH", "Authentication required.", Denied),
             ("WRONGPASS", "invalid username-password pair", Denied),
@@ -289,18 +338,17 @@ mod tests {
             ("MISCONF", "Errors writing", Unavailable),
             ("OOM", "command not allowed", Unavailable),
             ("NOREPLICAS", "Not enough good replicas", Unavailable),
-            ("CLUSTERDOWN", "The cluster is down", Unavailable),
+            ("CLUSTERDOWN", "The cluster is down", ClusterDown),
+            ("TRYAGAIN", "Multiple keys request", TryAgain),
+            (
+                "ERR",
+                "This instance has cluster support disabled",
+                NotACluster,
+            ),
             ("ERR", "max number of clients reached", Unavailable),
-            (
-                "MOVED",
-                "1234 127.0.0.1:7001",
-                Unsupported(ServerMode::Cluster),
-            ),
-            (
-                "ASK",
-                "1234 127.0.0.1:7001",
-                Unsupported(ServerMode::Cluster),
-            ),
+            ("MOVED", "1234 127.0.0.1:7001", Moved),
+            ("ASK", "1234 127.0.0.1:7001", Ask),
+            ("MOVED", "99999 h:1", Unsupported(ServerMode::Cluster)),
             (
                 "CROSSSLOT",
                 "Keys in request",

@@ -9,7 +9,7 @@
 //! | at or after the thread's deadline | for this thread alone; another may carry the attempt on |
 //! | the same, and only because of the deadline | the same; the answer before the failure counts, if there is one |
 //! | of a try | for all threads |
-//! | before a wait has begun | the same, unless the manager waits through outages |
+//! | before a wait has begun | the same, unless the manager waits through outages, or the slot of the lock moves to another node |
 //! | of an outage that has lasted for its limit, in a wait without a deadline | for all threads |
 
 use std::time::Duration;
@@ -17,7 +17,7 @@ use std::time::Duration;
 use super::step::{Step, StepContext};
 use crate::clock::Time;
 use crate::core::outage::{LONGEST_PAUSE, Outage};
-use crate::error::Failure;
+use crate::error::{Failure, FailureKind};
 use crate::random::{jittered, jittered_by_half};
 
 /// The shortest sleep: the next request follows at once.
@@ -117,7 +117,8 @@ impl Patience {
             return Step::TimeOver(result);
         }
         // 3. This was a try, or no wait has begun: the failure is returned.
-        let waits = self.has_begun() || context.waits_through_outages;
+        let is_moving = failure.kind == FailureKind::TryAgain;
+        let waits = self.has_begun() || context.waits_through_outages || is_moving;
         if context.until.is_none() || !waits {
             return Step::Failed(failure);
         }

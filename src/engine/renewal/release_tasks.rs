@@ -25,7 +25,7 @@ use crate::engine::Engine;
 use crate::engine::process_lease::Entry;
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::logging;
-use crate::message::{LockKind, PlainRelease, Reply, Request, Verb};
+use crate::message::{LockKind, NotReleased, PlainRelease, Reply, Request, Verb};
 use crate::name::LockKey;
 use crate::store::{Answer, DedicatedConnection, LEAST};
 use crate::sync::Arc;
@@ -238,13 +238,15 @@ impl RenewalThread {
                 return true;
             }
             let answers = send(engine, dedicated_connection, &begun, limit);
-            let mut failure = None;
+            let (mut failure, mut is_answered) = (None, false);
             for (begun, answer) in begun.iter().zip(answers) {
+                is_answered |= answer.is_ok();
                 failure = self.answered(engine, begun, answer).err().or(failure);
             }
             self.tell_of_servers(engine, dedicated_connection);
             match failure {
-                Some(failure) if failure.is_of_the_connection() => {
+                // One node of a cluster may fail while others answer.
+                Some(failure) if failure.is_of_the_connection() && !is_answered => {
                     self.failed(&failure);
                     return false;
                 }
@@ -408,9 +410,15 @@ fn send(
         }) => replies
             .into_iter()
             .map(|reply| {
-                let reply = reply.ok_or_else(|| {
-                    let words = "the server refuses the release, or the key holds other data";
-                    Failure::plain(FailureKind::Denied, Outcome::NotExecuted, words)
+                let reply = reply.map_err(|why| match why {
+                    NotReleased::Refused => {
+                        let words = "the server refuses the release, or the key holds other data";
+                        Failure::plain(FailureKind::Denied, Outcome::NotExecuted, words)
+                    }
+                    NotReleased::Unanswered => {
+                        let words = "the node of its slot did not answer";
+                        Failure::plain(FailureKind::Unavailable, Outcome::Unknown, words)
+                    }
                 })?;
                 Ok(Answer { reply, resent })
             })

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::lock::semaphore::Semaphore;
+use crate::message::NotReleased;
 
 /// A time longer than a release is held back.
 const LATER: Duration = Duration::from_millis(10);
@@ -109,9 +110,9 @@ fn releases_share_a_request_and_each_has_its_own_reply() {
             Request::Release(batch) => {
                 let keys: Vec<_> = batch.iter().map(|one| one.key.key().to_owned()).collect();
                 let replies = keys.iter().map(|key| match key.as_str() {
-                    "7" if !std::mem::replace(&mut refused_once, true) => None,
-                    "8" => Some(Reply::Contended),
-                    _ => Some(Reply::Released),
+                    "7" if !std::mem::replace(&mut refused_once, true) => Err(NotReleased::Refused),
+                    "8" => Ok(Reply::Contended),
+                    _ => Ok(Reply::Released),
                 });
                 let replies = Reply::Each(replies.collect());
                 sent.send(keys).ok();
@@ -171,7 +172,7 @@ fn a_refused_batch_is_sent_again_in_halves() {
                 "NOPERM",
             ));
         }
-        let replies = vec![Some(Reply::Released); keys.len()];
+        let replies = vec![Ok(Reply::Released); keys.len()];
         let single = matches!(request, Request::Lock { .. });
         for key in keys {
             sent.send(key).ok();

@@ -21,7 +21,7 @@ use redis::Value;
 use crate::clock::{Clock, SystemClock};
 use crate::core::lease::drift;
 use crate::error::{Failure, Outcome};
-use crate::message::{GiveBack, Gone, LockKind, PlainRelease, Reply, Request, Verb};
+use crate::message::{GiveBack, Gone, LockKind, NotReleased, PlainRelease, Reply, Request, Verb};
 use crate::name::Target;
 use crate::script::quorum::{self as node_request, Lock, NodeGiveBack};
 use crate::script::{self, ScriptRef};
@@ -219,7 +219,12 @@ impl Shared {
             })
             .collect();
         let replies = self.end(connections, &releases, until)?;
-        Ok(Reply::Each(replies))
+        let replies = replies.into_iter();
+        Ok(Reply::Each(
+            replies
+                .map(|reply| reply.ok_or(NotReleased::Refused))
+                .collect(),
+        ))
     }
 
     /// Ends several owners by one round: the steps at the top. Returns the reply for each.
