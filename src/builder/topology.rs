@@ -3,10 +3,11 @@
 use std::fmt;
 
 use super::Builder;
-use crate::config::{SentinelSet, Server, Settings};
+use crate::config::{ClusterNodes, SentinelSet, Server, Settings};
 use crate::error::{Error, Result};
 use crate::manager::LockManager;
 use crate::store::Store;
+use crate::store::cluster::Cluster;
 use crate::store::node::Node;
 use crate::store::quorum::Quorum;
 use crate::sync::Arc;
@@ -88,6 +89,41 @@ impl LockManager {
         Builder::new(Servers::Sentinel(urls, master.to_owned()))
     }
 
+    /// Returns a builder for a Redis Cluster. The URLs are those of some nodes, masters or replicas, from which the others
+    /// are found. Each name belongs to one of 16,384 slots, and its lock is on the master of that slot. Requests follow a
+    /// slot that moves, and a failover.
+    ///
+    /// | | |
+    /// | --- | --- |
+    /// | the login of all nodes | comes from the URLs, or from [`username`](Builder::username) and [`password`](Builder::password) |
+    /// | TLS | is used for all nodes if the URLs are `rediss://` |
+    /// | connections | up to [`pool_size`](Builder::pool_size) for each master. Replicas are asked for no lock. |
+    /// | a master fails | the locks on the other masters go on. A call for a name on it fails with [`Error::Unavailable`], or waits, as in any outage. |
+    /// | a failover | may lose a lock that the new master has not received yet. Its holder learns of the loss at the next renewal, and the next [fence](crate::Lease::fence) is larger. [`replicas`](Builder::replicas) makes a grant wait for replicas. |
+    /// | a slot moves to another master | the locks in it stay held, renewals and releases go on, and new locks in it wait for the end of the move |
+    /// | a [`MultiLock`](crate::MultiLock) | acquires the names of one slot after the other. Names with the same `{tag}` share a slot. |
+    /// | [`list`](Self::list) | lists one master after another. It may leave out a lock whose slot moves meanwhile. |
+    ///
+    /// A server that is no node of a cluster is [`Error::Unsupported`].
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// use leasehold::LockManager;
+    ///
+    /// let locks = LockManager::cluster(["redis://one:7000/", "redis://two:7000/"]).build()?;
+    /// let guard = locks.lock("orders:42")?;
+    /// # drop(guard);
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn cluster<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Builder {
+        let urls = urls
+            .into_iter()
+            .map(|url| url.as_ref().to_owned())
+            .collect();
+        Builder::new(Servers::Cluster(urls))
+    }
+
     /// Returns a builder for a quorum: several independent servers, of which a majority must grant a lock (Redlock).
     /// The lock survives the failure of the others. Each node is one master, as for [`single`](Self::single). Three or
     /// five nodes are usual. With an even number a majority is half of them and one. One node is the same as `single`.
@@ -162,6 +198,8 @@ pub(super) enum Servers {
     Single(String),
     /// The URLs of the sentinels, and the name of the master.
     Sentinel(Vec<String>, String),
+    /// The URLs of some nodes.
+    Cluster(Vec<String>),
     Quorum(Vec<Endpoint>),
 }
 
@@ -177,6 +215,10 @@ impl Servers {
             Self::Sentinel(urls, master) => {
                 let sentinels = SentinelSet::new(urls, master, settings)?;
                 return Ok(Arc::new(Node::behind(sentinels, settings)));
+            }
+            Self::Cluster(urls) => {
+                let nodes = ClusterNodes::new(urls, settings)?;
+                return Ok(Arc::new(Cluster::new(nodes, settings)));
             }
             Self::Quorum(nodes) => nodes
                 .iter()

@@ -1,9 +1,11 @@
 //! The settings, parsed and checked. No other module sees a URL, or a number that is out of bounds.
 
+mod cluster;
 mod sentinel;
 mod server;
 mod settings;
 
+pub(crate) use cluster::ClusterNodes;
 pub(crate) use sentinel::SentinelSet;
 pub(crate) use server::Server;
 pub(crate) use settings::{FENCE_LEAD, Options, Secret, Settings, Terms};

@@ -41,6 +41,7 @@ use crate::store::{Answer, NodeReport};
 use crate::sync::Arc;
 
 mod confirm;
+mod identify;
 
 /// A connection, or the means to open one.
 pub(crate) struct Link {
@@ -52,6 +53,8 @@ pub(crate) struct Link {
     open: Option<Socket>,
     /// The time of the last request.
     used: Instant,
+    /// Whether ASKING goes before the request: a node of a cluster then serves a slot that is moving to it.
+    is_asking: bool,
     /// The measured round trip. `None` for a link of the pool, because each of its callers has a time limit.
     round_trip: Option<Duration>,
     /// What the renewal thread's requests have shown of the server, until it takes these reports.
@@ -66,6 +69,7 @@ impl Link {
             route,
             open: None,
             used: Instant::now(),
+            is_asking: false,
             round_trip: None,
             reports: Vec::new(),
         }
@@ -212,6 +216,18 @@ impl Link {
         Ok(answer)
     }
 
+    /// Sends a request to a node of a cluster to which its slot is moving. See [`Self::call`].
+    pub(crate) fn call_asking(
+        &mut self,
+        request: &Request<'_>,
+        budget: &mut Budget,
+    ) -> Result<Answer, Failure> {
+        self.is_asking = true;
+        let answer = self.call(request, budget);
+        self.is_asking = false;
+        answer
+    }
+
     /// Checks that a reply is that of the master.
     fn check_master(
         &mut self,
@@ -305,13 +321,18 @@ impl Link {
         };
         let (script_settings, io_timeout) = (&self.route.script_settings, self.route.io_timeout);
         let command = script::encode(request, ScriptRef::Digest, script_settings);
-        let mut value = open
-            .request(&command, budget.left(io_timeout))
-            .map_err(|fault| self.failed(fault))?;
+        let ask = |open: &mut Socket, command: redis::Cmd, limit: Duration| {
+            if self.is_asking {
+                ask_for_moving_slot(open, command, limit)
+            } else {
+                open.request(&command, limit)
+            }
+        };
+        let mut value =
+            ask(&mut open, command, budget.left(io_timeout)).map_err(|fault| self.failed(fault))?;
         if matches!(&value, Value::ServerError(error) if error.code() == "NOSCRIPT") {
             let command = script::encode(request, ScriptRef::Text, script_settings);
-            value = open
-                .request(&command, budget.left(io_timeout))
+            value = ask(&mut open, command, budget.left(io_timeout))
                 .map_err(|fault| self.failed(fault))?;
         }
         if let Value::ServerError(error) = value {
@@ -349,6 +370,24 @@ impl Link {
     #[cfg(test)]
     pub(super) fn used(&self) -> Instant {
         self.used
+    }
+}
+
+/// Sends a command after ASKING, in one write.
+fn ask_for_moving_slot(
+    open: &mut Socket,
+    command: redis::Cmd,
+    limit: Duration,
+) -> Result<Value, TransportError> {
+    let mut value = Value::Nil;
+    let heard = |_, answer| -> Result<(), std::convert::Infallible> {
+        value = answer;
+        Ok(())
+    };
+    match open.requests(&[redis::cmd("ASKING"), command], limit, heard)? {
+        // The answer to ASKING is of no interest: without its effect, the command is redirected.
+        Ok(()) => Ok(value),
+        Err(never) => match never {},
     }
 }
 

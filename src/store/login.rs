@@ -9,7 +9,7 @@
 use redis::Value;
 
 use crate::config::Server;
-use crate::error::{Failure, FailureKind, Outcome};
+use crate::error::{Failure, FailureKind, Outcome, ServerMode};
 use crate::store::errors::RequestError;
 use crate::store::refusal::{refusal, refused_database, refused_login};
 use crate::store::route::{Budget, Route};
@@ -43,6 +43,12 @@ pub(super) fn connect(route: &Route, budget: &Budget) -> Result<Socket, Failure>
     };
     let connected = match server_info::ask_about_itself(&route.server.address, &mut ask) {
         Ok(None) => Ok(open),
+        Ok(Some(ServerMode::Cluster)) if route.is_of_a_cluster => Ok(open),
+        Ok(Some(_)) if route.is_of_a_cluster => Err(Failure::plain(
+            FailureKind::NotACluster,
+            Outcome::NotExecuted,
+            "its mode",
+        )),
         Ok(Some(mode)) => Err(Failure::unsupported(mode)),
         Err(RequestError::Answered(failure)) => Err(failure),
         Err(RequestError::Closed(_) | RequestError::Broken(_)) => log_in_to_a_server(route, budget),

@@ -1,8 +1,8 @@
 //! The connections to Redis, and the calls on them.
 //!
 //! A *node* is one logical Redis that runs one script atomically. The floors above use it only through the trait
-//! [`Store`]. So a store of several nodes, or of a test, can replace it. [`Store::has_slots`] is for such a store: the
-//! node of this version holds all keys, whatever their slots.
+//! [`Store`]. So a store of several nodes, or of a test, can replace it. On a cluster the keys of one script must share a
+//! slot ([`Store::has_slots`]). Every other node holds all keys, whatever their slots.
 //!
 //! | module | its subject |
 //! | --- | --- |
@@ -14,6 +14,7 @@
 //! | `route` | the way to a server: its address and time limits |
 //! | `errors` | the failures of a connection, and what each means for a request |
 //! | `sentinel` | the master of a Sentinel set |
+//! | `cluster` | the masters of a Redis Cluster, by slot |
 //! | `quorum` | several independent servers, and the vote over them |
 //! | `refusal` | the error answers of a server, and what each means |
 //! | `cuts` | signs that a server has lost its data |
@@ -22,6 +23,7 @@
 //! | `resolve` | the addresses of a host, within a time limit |
 //! | `frame` | where an answer ends |
 
+pub(crate) mod cluster;
 mod cuts;
 mod errors;
 pub(crate) mod frame;

@@ -70,6 +70,7 @@ pub(super) fn route(server: Server, settings: &Settings) -> Route {
         connect_timeout: settings.connect_timeout,
         io_timeout: settings.io_timeout,
         replicas: settings.replicas,
+        is_of_a_cluster: false,
         asked_about_itself: Arc::default(),
         resolver: Arc::default(),
         cuts: Arc::default(),

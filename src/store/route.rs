@@ -19,6 +19,8 @@ pub(crate) struct Route {
     pub(crate) io_timeout: Duration,
     /// How many replicas must confirm a grant or renewal.
     pub(crate) replicas: u32,
+    /// Whether the server must be a node of a Redis Cluster. Otherwise it must not be one.
+    pub(crate) is_of_a_cluster: bool,
     /// Whether a connection has asked the server for its mode and for its policy when its memory is full. The
     /// first connection of the route asks.
     pub(crate) asked_about_itself: Arc<AtomicBool>,

@@ -1,7 +1,7 @@
 //! The questions to a server about itself: its mode, and whether it may evict locks when its memory is full.
 //!
 //! A manager of a single server needs one master that holds all keys. A node of a Redis Cluster holds some of them, and
-//! a sentinel holds none. So the first connection fails on both.
+//! a sentinel holds none. So the first connection fails on both. A manager of a cluster needs nodes of one.
 //!
 //! Every key of a lock has a time to live, so each policy but `noeviction` may evict it. That costs exclusion, and no
 //! process notices it in time. So the first connection writes one warning to the log.
@@ -26,8 +26,9 @@ pub(super) fn ask_about_itself<E>(
 ) -> Result<Option<ServerMode>, E> {
     // INFO without a section, because a server before 7.0 accepts one section only, and this needs two.
     let report = ask(&redis::cmd("INFO"))?;
-    if let Some(mode) = mode(&report) {
-        return Ok(Some(mode));
+    let mode = mode(&report);
+    if mode == Some(ServerMode::Sentinel) {
+        return Ok(mode);
     }
     let mut found = read(&report);
     if found.is_none() {
@@ -41,7 +42,7 @@ pub(super) fn ask_about_itself<E>(
              an evicted lock is lost, and free for others before its holder knows; use noeviction"
         );
     }
-    Ok(None)
+    Ok(mode)
 }
 
 /// Reads the mode from the answer to INFO. Returns `None` for one master, and if the answer does not name the mode.

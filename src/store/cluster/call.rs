@@ -1,0 +1,305 @@
+//! A request on the caller's thread: the state table of [`super`].
+//!
+//! The time of a request, with its pauses, ends with the caller's. It is at most `io_timeout`. It is at most a quarter of
+//! the lease that the request asks for, because the lease counts from before the request.
+
+use std::time::{Duration, Instant};
+
+use super::{Master, Shared, unavailable};
+use crate::error::{Failure, FailureKind, Outcome};
+use crate::message::{LockKind, PlainRelease, Renewal, Reply, Request, Verb};
+use crate::name::Target;
+use crate::owner::MARK;
+use crate::store::route::Budget;
+use crate::store::{Answer, LEAST, Limits};
+use crate::sync::{Arc, thread};
+
+/// The first pause before a request is sent again. Each further pause is twice as long, up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+
+/// How often a request is redirected in a row before it pauses.
+const REDIRECTED_AT_ONCE: u32 = 2;
+
+impl Shared {
+    pub(super) fn call(
+        self: &Arc<Self>,
+        request: &Request<'_>,
+        limits: Limits<'_>,
+    ) -> Result<Answer, Failure> {
+        match request {
+            Request::Ping => self.ping(limits),
+            Request::Lock { target, .. } => {
+                let slot = target.first().slot();
+                or_release_alone(request, &mut |request| self.ask(slot, request, limits))
+            }
+            Request::Adopt { key, .. }
+            | Request::RateLimit { key, .. }
+            | Request::ForceRelease { key, .. } => self.ask(key.slot(), request, limits),
+            Request::Renew(batch) => self.renew(batch, limits),
+            Request::Release(batch) => self.release(batch, limits),
+            Request::Inspect { keys, named } => self.inspect(keys, *named, limits),
+            Request::Scan { from, .. } => self.scan(*from, request, limits),
+        }
+    }
+
+    /// Sends a request about names of one slot to the owner of the slot, and follows redirections.
+    pub(super) fn ask(
+        self: &Arc<Self>,
+        slot: u16,
+        request: &Request<'_>,
+        limits: Limits<'_>,
+    ) -> Result<Answer, Failure> {
+        let begun = Instant::now();
+        let until = begun + self.patience(request, limits);
+        let (mut redirections, mut pause) = (0, FIRST_PAUSE);
+        // The node that the last answer named by ASK.
+        let mut moving_to: Option<Arc<Master>> = None;
+        // Whether an earlier copy of the request may be executed.
+        let mut is_uncertain = false;
+        loop {
+            let failure = match self.ask_once(slot, moving_to.take(), request, (limits, begun)) {
+                Ok(answer) => {
+                    return Ok(Answer {
+                        resent: answer.resent || is_uncertain,
+                        ..answer
+                    });
+                }
+                Err((failure, master)) => {
+                    is_uncertain |= failure.outcome != Outcome::NotExecuted;
+                    match (failure.kind, failure.redirect(), master) {
+                        (FailureKind::Moved, Some(to), Some(master)) => {
+                            self.redirected(&master, to, true);
+                            redirections += 1;
+                        }
+                        (FailureKind::Ask, Some(to), Some(master)) => {
+                            moving_to = Some(self.redirected(&master, to, false));
+                            redirections += 1;
+                        }
+                        (FailureKind::TryAgain | FailureKind::ClusterDown, ..) => {
+                            redirections = REDIRECTED_AT_ONCE + 1;
+                        }
+                        _ => return Err(uncertain(failure, is_uncertain)),
+                    }
+                    failure
+                }
+            };
+            if redirections <= REDIRECTED_AT_ONCE {
+                continue;
+            }
+            // No connection is held here.
+            moving_to = None;
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || limits.is_over() {
+                return Err(uncertain(no_more(failure), is_uncertain));
+            }
+            thread::sleep(pause.min(left));
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Sends a request once: to the node to which its slot is moving, or to the owner. Returns with a failure the node
+    /// that was asked.
+    fn ask_once(
+        self: &Arc<Self>,
+        slot: u16,
+        moving_to: Option<Arc<Master>>,
+        request: &Request<'_>,
+        (limits, begun): (Limits<'_>, Instant),
+    ) -> Result<Answer, (Failure, Option<Arc<Master>>)> {
+        let left = |limit: Duration| limit.saturating_sub(begun.elapsed());
+        let (master, is_asking) = match moving_to {
+            Some(master) => (master, true),
+            None => {
+                let limit = left(limits.whole).min(self.settings.connect_timeout);
+                let map = self.map(limit).map_err(|failure| (failure, None))?;
+                let owner = map.owner(slot).cloned();
+                let none = || {
+                    self.note_outdated();
+                    let words = format!("no node of the cluster has slot {slot}");
+                    Failure::plain(FailureKind::ClusterDown, Outcome::NotExecuted, words)
+                };
+                (owner.ok_or_else(|| (none(), None))?, false)
+            }
+        };
+        let wait = left(limits.checkout.min(limits.whole));
+        let answer = self.on_link(&master, request, (limits, wait), |link| {
+            let mut budget = Budget::new(left(limits.whole).max(LEAST));
+            if is_asking {
+                link.call_asking(request, &mut budget)
+            } else {
+                link.call(request, &mut budget)
+            }
+        });
+        let answer = answer.and_then(|answer| master.check_in_use().map(|()| answer));
+        answer.map_err(|failure| (failure, Some(master)))
+    }
+
+    /// Does `work` on a pooled connection of a master, for which it waits at most `wait`.
+    pub(super) fn on_link<T>(
+        &self,
+        master: &Master,
+        request: &Request<'_>,
+        (limits, wait): (Limits<'_>, Duration),
+        work: impl FnOnce(&mut crate::store::link::Link) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let is_over = || limits.is_over();
+        let has_priority = limits.has_priority || request.is_of_a_holder();
+        let mut link = master.pool().take(wait, has_priority, &is_over)?;
+        let done = work(&mut link);
+        drop(link);
+        match &done {
+            Ok(_) => master.note_answer(),
+            Err(failure) if failure.kind == FailureKind::TryAgain => master.note_answer(),
+            Err(failure) if failure.is_of_the_connection() => self.suspect(master),
+            Err(_) => {}
+        }
+        done
+    }
+
+    /// Returns how long a request may take with its pauses: the top of this module.
+    fn patience(&self, request: &Request<'_>, limits: Limits<'_>) -> Duration {
+        let whole = self.settings.io_timeout.min(limits.whole);
+        match request {
+            Request::Lock {
+                verb: Verb::Acquire { ask, .. } | Verb::TakeOver { ask, .. },
+                ..
+            } => whole.min(ask.lease / 4),
+            Request::Adopt { adopt, .. } => whole.min(adopt.lease / 4),
+            // The key alone can be deleted while the slot moves.
+            request if is_hand_over_of_a_mutex(request) => Duration::ZERO,
+            // Each key can be renewed or deleted alone.
+            Request::Renew([_, _, ..]) | Request::Release([_, _, ..]) => Duration::ZERO,
+            _ => whole,
+        }
+    }
+
+    /// Renews the leases of names of one slot. While the slot moves, it renews them one by one.
+    fn renew(
+        self: &Arc<Self>,
+        batch: &[Renewal<'_>],
+        limits: Limits<'_>,
+    ) -> Result<Answer, Failure> {
+        let slot = batch.first().map_or(0, |renewal| renewal.key.slot());
+        let is_of_one_slot = batch.iter().all(|renewal| renewal.key.slot() == slot);
+        let whole = self.ask(slot, &Request::Renew(batch), limits);
+        match whole {
+            Err(failure) if is_split(&failure, batch.len()) && is_of_one_slot => {}
+            whole => return whole,
+        }
+        let (mut results, mut is_resent) = (Vec::with_capacity(batch.len()), false);
+        for renewal in batch.chunks(1) {
+            let answer = self.ask(slot, &Request::Renew(renewal), limits)?;
+            is_resent |= answer.resent;
+            results.extend(answer.reply.renewed()?);
+        }
+        Ok(Answer {
+            reply: Reply::Renewed(results),
+            resent: is_resent,
+        })
+    }
+
+    /// Releases mutexes one by one. Only the renewal thread releases many at a time, on connections of its own.
+    fn release(
+        self: &Arc<Self>,
+        batch: &[PlainRelease<'_>],
+        limits: Limits<'_>,
+    ) -> Result<Answer, Failure> {
+        let (mut replies, mut is_resent) = (Vec::with_capacity(batch.len()), false);
+        for release in batch.chunks(1) {
+            let slot = release[0].key.slot();
+            let answer = self.ask(slot, &Request::Release(release), limits)?;
+            is_resent |= answer.resent;
+            match answer.reply {
+                Reply::Each(each) => replies.extend(each),
+                _ => return Err(Failure::another_question()),
+            }
+        }
+        Ok(Answer {
+            reply: Reply::Each(replies),
+            resent: is_resent,
+        })
+    }
+}
+
+/// Returns whether a request about several names of one slot must be sent name by name, because the slot is moving.
+pub(super) fn is_split(failure: &Failure, names: usize) -> bool {
+    names > 1 && matches!(failure.kind, FailureKind::TryAgain | FailureKind::Ask)
+}
+
+/// Returns the failure of a request that was redirected until its time was over. It is transient.
+fn no_more(failure: Failure) -> Failure {
+    match failure.kind {
+        FailureKind::Moved | FailureKind::Ask => {
+            let words = format!("the nodes of the cluster do not agree: {}", failure.cause);
+            unavailable(words)
+        }
+        _ => failure,
+    }
+}
+
+fn uncertain(failure: Failure, is_uncertain: bool) -> Failure {
+    let outcome = if is_uncertain && failure.outcome == Outcome::NotExecuted {
+        Outcome::Unknown
+    } else {
+        failure.outcome
+    };
+    Failure { outcome, ..failure }
+}
+
+fn is_hand_over_of_a_mutex(request: &Request<'_>) -> bool {
+    matches!(
+        request,
+        Request::Lock {
+            kind: LockKind::Mutex,
+            verb: Verb::HandOver { .. },
+            ..
+        }
+    )
+}
+
+/// Sends a request. If it hands a mutex over, and the slot is moving, deletes the lock's key instead: no script can use
+/// the companions then, but a request for one key works. The waiters find the lock free when they poll.
+pub(super) fn or_release_alone(
+    request: &Request<'_>,
+    send: &mut dyn FnMut(&Request<'_>) -> Result<Answer, Failure>,
+) -> Result<Answer, Failure> {
+    let first = send(request);
+    let (
+        Request::Lock {
+            kind: LockKind::Mutex,
+            target,
+            verb: Verb::HandOver { owner, units, .. },
+        },
+        Err(failure),
+    ) = (request, &first)
+    else {
+        return first;
+    };
+    if failure.kind != FailureKind::TryAgain {
+        return first;
+    }
+    let before = failure.outcome != Outcome::NotExecuted;
+    let mut release = |owner: Arc<str>| {
+        let units = *units;
+        let verb = Verb::Release { owner, units };
+        let target: &Target = target;
+        let answer = send(&Request::Lock {
+            kind: LockKind::Mutex,
+            target,
+            verb: &verb,
+        })?;
+        Ok(Answer {
+            resent: answer.resent || before,
+            ..answer
+        })
+    };
+    match release(Arc::clone(owner))? {
+        // The value is the owner and the mark.
+        Answer {
+            reply: Reply::Contended,
+            ..
+        } => release(format!("{owner}{MARK}").into()),
+        answer => Ok(answer),
+    }
+}
