@@ -198,7 +198,8 @@ impl Failure {
 
     /// Returns whether the failure concerns the server or the connection, and not only this request.
     pub(crate) fn is_of_the_connection(&self) -> bool {
-        self.outcome == Outcome::Unknown || self.is_transient()
+        let is_of_the_slot = self.kind == FailureKind::TryAgain;
+        self.outcome == Outcome::Unknown || (self.is_transient() && !is_of_the_slot)
     }
 
     /// Makes the error that the caller gets.

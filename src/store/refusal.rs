@@ -19,6 +19,8 @@ pub(super) fn refusal(server: &Server, error: redis::ServerError) -> Failure {
     const DENIED: [&str; 3] = ["NOAUTH", "WRONGPASS", "NOPERM"];
     // The words for a command of a script that this user may not run: of Redis up to 7.0, then of Redis 7.2 and Valkey.
     const NOT_ALLOWED: [&str; 2] = ["The user executing the script", "ACL failure in script:"];
+    // While a slot is moving away, a script may use the keys that exist, but not those that it has just deleted.
+    const NOT_LOCAL: &str = "attempted to access a non local key";
     const PASSING: [&str; 9] = [
         "LOADING",
         "BUSY",
@@ -48,7 +50,7 @@ pub(super) fn refusal(server: &Server, error: redis::ServerError) -> Failure {
             Some(to) => Failure::redirected(kind, to),
             None => Failure::unsupported(ServerMode::Cluster),
         };
-    } else if error.code() == "TRYAGAIN" {
+    } else if error.code() == "TRYAGAIN" || text.contains(NOT_LOCAL) {
         FailureKind::TryAgain
     } else if error.code() == "CLUSTERDOWN" {
         FailureKind::ClusterDown
@@ -72,7 +74,11 @@ pub(super) fn refusal(server: &Server, error: redis::ServerError) -> Failure {
     if code == "ERR" && text.starts_with("unknown command") {
         words += " (leasehold needs this command: the server may be a sentinel, or the command is renamed)";
     }
-    let in_part = raised && matches!(kind, FailureKind::Denied | FailureKind::Protocol);
+    let in_part = raised
+        && matches!(
+            kind,
+            FailureKind::Denied | FailureKind::Protocol | FailureKind::TryAgain
+        );
     let outcome = if in_part {
         Outcome::PartlyExecuted
     } else {
@@ -340,6 +346,11 @@ mod tests {
             ("NOREPLICAS", "Not enough good replicas", Unavailable),
             ("CLUSTERDOWN", "The cluster is down", ClusterDown),
             ("TRYAGAIN", "Multiple keys request", TryAgain),
+            (
+                "ERR",
+                "Script attempted to access a non local key in a cluster node script: 82e7, on @user_script:1.",
+                TryAgain,
+            ),
             (
                 "ERR",
                 "This instance has cluster support disabled",

@@ -11,6 +11,7 @@ mod bad_input;
 mod cancel;
 mod claims;
 mod client_faults;
+mod cluster;
 mod connect;
 mod contract;
 mod error_table;

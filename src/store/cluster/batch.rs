@@ -188,8 +188,7 @@ impl ClusterConnection {
                     }
                     Err(failure) => {
                         let next = group.after(&shared, &part.master, &failure);
-                        if let (None, [only], false) =
-                            (&next, &*group.numbers, failure.is_of_the_connection())
+                        if let (None, [only], true) = (&next, &*group.numbers, is_refusal(&failure))
                         {
                             results.names[*only] = Some(None);
                         }
@@ -310,7 +309,6 @@ impl Group {
             numbers: self.numbers.clone(),
             moving_to,
         };
-        let is_refused = !failure.is_of_the_connection();
         match (failure.kind, failure.redirect()) {
             (FailureKind::Moved, Some(to)) => {
                 shared.redirected(from, to, true);
@@ -321,7 +319,7 @@ impl Group {
                 Some(vec![moved(Some(to))])
             }
             _ if is_split(failure, self.numbers.len())
-                || (is_refused && self.numbers.len() > 1) =>
+                || (is_refusal(failure) && self.numbers.len() > 1) =>
             {
                 let one = |number: &usize| Self {
                     slot: self.slot,
@@ -412,6 +410,12 @@ fn checked(shared: &Shared, master: &Master, value: Value) -> Result<Value, Fail
         }
         value => master.check_in_use().map(|()| value),
     }
+}
+
+/// Returns whether the server has rejected the request, and would do so again.
+fn is_refusal(failure: &Failure) -> bool {
+    let is_redirected = matches!(failure.kind, FailureKind::Moved | FailureKind::Ask);
+    !failure.is_transient() && !is_redirected && failure.outcome != Outcome::Unknown
 }
 
 /// Returns a failure of the connection: the renewal thread repeats the request.

@@ -3,6 +3,7 @@
 mod child;
 mod child_guards;
 mod clock;
+mod cluster;
 mod doomed;
 mod file;
 mod hostile;
@@ -28,6 +29,7 @@ use leasehold::{Builder, Error, LockManager, Lost};
 pub(crate) use child::{Child, add, add_under, added};
 pub(crate) use child_guards::count;
 pub(crate) use clock::Clock;
+pub(crate) use cluster::{Cluster, is_ok, names_of_masters, slot_of};
 pub(crate) use file::File;
 pub(crate) use hostile::{
     Answer, Hostile, IO, Words, at_last, impatient, in_time, is_script, to_scripts,

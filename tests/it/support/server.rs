@@ -369,7 +369,7 @@ fn url(port: u16) -> String {
 
 /// Returns a free port below the range of outgoing connections. No test of this process gets it again: the server of
 /// another test would take the place of one that was killed.
-fn unused_port() -> u16 {
+pub(super) fn unused_port() -> u16 {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     loop {
         let chance = RandomState::new().hash_one(0u8);

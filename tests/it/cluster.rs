@@ -1,0 +1,247 @@
+//! Locks on a Redis Cluster.
+
+mod failover;
+mod migration;
+mod operators;
+
+use leasehold::{Admission, Error, LockManager};
+
+use crate::support::{
+    Cluster, Kind, Server, hasty, is_ok, names_of_masters, secs, unused_url, wait_until,
+};
+
+/// Locks, and repeats a call that gets no answer. Returns the fence.
+#[track_caller]
+fn locked_at_last(locks: &LockManager, name: &str) -> u64 {
+    let mut fence = 0;
+    wait_until("it is locked", || match locks.try_lock_for(name, secs(1)) {
+        Ok(Some(guard)) => {
+            fence = guard.fence();
+            true
+        }
+        Ok(None) | Err(Error::Unavailable { .. }) => false,
+        Err(error) => panic!("{error:?}"),
+    });
+    fence
+}
+
+#[test]
+fn every_kind_of_lock_goes_from_one_process_to_the_next() {
+    let cluster = Cluster::start();
+    let (one, other) = (cluster.manager(), cluster.manager());
+    for kind in Kind::ALL {
+        let held = kind.rival().of(&one, kind.name()).hold();
+        let waiting = kind.of(&other, kind.name()).locking();
+        assert!(waiting.waits());
+        held.release();
+        waiting.locked();
+        waiting.release();
+    }
+}
+
+#[test]
+fn a_rate_limiter_counts_the_permits_of_all_processes() {
+    let cluster = Cluster::start();
+    let (one, other) = (cluster.manager(), cluster.manager());
+    for name in names_of_masters() {
+        let limited = |locks: &LockManager| locks.rate_limiter(&name, 1, secs(600)).try_acquire();
+        assert_eq!(limited(&one).expect("asked"), Admission::Admitted);
+        assert!(limited(&other).expect("asked") != Admission::Admitted);
+    }
+}
+
+#[test]
+fn a_claim_is_adopted_by_another_process() {
+    let cluster = Cluster::start();
+    let (one, other) = (cluster.manager(), cluster.manager());
+    for name in names_of_masters() {
+        let guard = one.lock(&name).expect("it is free");
+        let fence = guard.fence();
+        let claim = guard.detach();
+        let adopted = other.adopt(&claim).expect("nobody else has");
+        assert!(adopted.fence() > fence);
+        adopted.release().expect("it is held");
+    }
+}
+
+#[test]
+fn a_multi_lock_over_slots_excludes_each_of_its_names() {
+    let cluster = Cluster::start();
+    let (one, other) = (cluster.manager(), cluster.manager());
+    let names = names_of_masters();
+    let set = one.multi(&names);
+    let guard = set.lock().expect("all are free");
+    for name in &names {
+        assert!(other.try_lock(name).expect("asked").is_none());
+    }
+    assert!(
+        other
+            .multi(&names[1..])
+            .try_lock()
+            .expect("asked")
+            .is_none()
+    );
+    guard.extend(secs(120)).expect("all are held");
+    guard.release().expect("all are held");
+    // A try that gets only some of the names keeps none.
+    let last = other.lock(&names[2]).expect("it is free");
+    assert!(set.try_lock().expect("asked").is_none());
+    for name in &names[..2] {
+        drop(other.try_lock(name).expect("asked").expect("it is free"));
+    }
+    last.release().expect("it is held");
+    drop(set.try_lock().expect("asked").expect("all are free"));
+}
+
+#[test]
+fn without_full_coverage_the_slots_of_other_masters_are_served() {
+    let cluster = Cluster::start();
+    let locks = cluster.manager();
+    let names = names_of_masters();
+    let (master, replica) = cluster.owner(&names[0]);
+    let others = || {
+        let gone = [master.port(), replica.port()];
+        let all = cluster.servers().iter();
+        all.filter(move |server| !gone.contains(&server.port()))
+    };
+    let require = |required: &str| {
+        for server in others() {
+            let set = ["CONFIG", "SET", "cluster-require-full-coverage", required];
+            let () = server.raw().ask(&set);
+        }
+    };
+    require("yes");
+    replica.kill();
+    master.kill();
+    wait_until("the cluster is down", || !others().any(is_ok));
+    for name in &names {
+        let error = locks.try_lock(name).expect_err("the cluster is down");
+        assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    }
+    require("no");
+    wait_until("the others serve their slots", || others().all(is_ok));
+    for name in &names[1..] {
+        locked_at_last(&locks, name);
+    }
+    let error = locks.try_lock(&names[0]).expect_err("its master is gone");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    // A new process finds the others too.
+    locked_at_last(&cluster.manager(), &names[1]);
+}
+
+#[test]
+fn a_master_with_too_few_replicas_grants_nothing() {
+    let cluster = Cluster::start();
+    let locks = cluster.manager();
+    let names = names_of_masters();
+    let (master, _) = cluster.owner(&names[0]);
+    let require = |replicas: &str| {
+        let set = ["CONFIG", "SET", "min-replicas-to-write", replicas];
+        let () = master.raw().ask(&set);
+    };
+    require("2");
+    let error = locks.try_lock(&names[0]).expect_err("it has one replica");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    drop(locks.lock(&names[1]).expect("this master needs none"));
+    require("0");
+    locked_at_last(&locks, &names[0]);
+}
+
+#[test]
+fn a_grant_waits_for_replicas() {
+    let cluster = Cluster::start();
+    let name = &names_of_masters()[0];
+    let locks = cluster
+        .builder()
+        .replicas(1)
+        .build()
+        .expect("all are there");
+    let guard = locks.mutex(name).lease(secs(3)).lock().expect("it is free");
+    let before = guard.remaining();
+    wait_until("it is renewed", || guard.remaining() > before);
+    guard.release().expect("it is held");
+    let (_, replica) = cluster.owner(name);
+    replica.pause();
+    let more = cluster.builder().replicas(2).build().expect("it is there");
+    let error = more.try_lock(name).expect_err("there is one replica");
+    assert!(matches!(error, Error::NotReplicated { .. }), "{error:?}");
+    replica.resume();
+}
+
+#[test]
+fn the_cluster_is_found_from_any_node_that_answers() {
+    let cluster = Cluster::start();
+    let fence = locked_at_last(&cluster.manager(), "n");
+    let mut last = fence;
+    for server in cluster.servers() {
+        let seeds = [unused_url(), server.url()];
+        let locks = LockManager::cluster(seeds)
+            .connect_timeout(secs(10))
+            .build();
+        let next = locked_at_last(&locks.expect("one of them answers"), "n");
+        assert!(next > last);
+        last = next;
+    }
+    let dead = LockManager::cluster([unused_url()]).connect_timeout(secs(1));
+    let dead = dead.build().expect_err("there is none");
+    assert!(matches!(dead, Error::Unavailable { .. }), "{dead:?}");
+}
+
+#[test]
+fn a_server_that_is_no_node_of_a_cluster_is_unsupported() {
+    let server = Server::start();
+    let error = LockManager::cluster([server.url()]).build();
+    let error = error.expect_err("it is a single server");
+    assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
+    assert!(
+        error.to_string().contains("LockManager::cluster"),
+        "{error}"
+    );
+    // The other way round.
+    let cluster = Cluster::start();
+    let error = hasty(&cluster.urls()[0]).build().expect_err("a cluster");
+    assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
+}
+
+#[test]
+fn a_wrong_password_is_denied_and_not_shown() {
+    let cluster = Cluster::start();
+    for server in cluster.servers() {
+        let set = ["CONFIG", "SET", "requirepass", "s3cret"];
+        let () = server.raw().ask(&set);
+    }
+    let builder = || cluster.builder().connect_timeout(secs(10));
+    drop(builder().password("s3cret").build().expect("it is right"));
+    for wrong in [builder().password("s3cret-wrong"), builder()] {
+        let error = wrong.build().expect_err("it is wrong");
+        assert!(matches!(error, Error::Denied { .. }), "{error:?}");
+        assert!(
+            !format!("{error:?} {error:#}").contains("s3cret"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn wrong_settings_are_rejected_before_anything_is_sent() {
+    let urls = ["redis://127.0.0.1:1/", "redis://127.0.0.1:2/"];
+    for (builder, option) in [
+        (LockManager::cluster([""; 0]), "urls"),
+        (LockManager::cluster([urls[0], urls[0]]), "urls"),
+        (LockManager::cluster(["redis://127.0.0.1:1/3"]), "urls"),
+        (LockManager::cluster(["unix:///run/redis"]), "urls"),
+        (
+            LockManager::cluster([urls[0], "redis://:other@127.0.0.1:2/"]),
+            "urls",
+        ),
+        (LockManager::cluster(urls).database(3), "database"),
+        (LockManager::cluster(["host"]), "url"),
+    ] {
+        match builder.build_unchecked() {
+            Err(Error::Config { option: wrong, .. }) => assert_eq!(wrong, option),
+            other => panic!("{other:?}"),
+        }
+    }
+    let same = LockManager::cluster(urls).database(0).build_unchecked();
+    drop(same.expect("a cluster has database 0"));
+}

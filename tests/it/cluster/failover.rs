@@ -1,0 +1,226 @@
+//! Masters of a cluster that fail.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use leasehold::{Error, LeaseState, LockGuard, LostCause};
+
+use super::locked_at_last;
+use crate::support::{
+    Cluster, File, Kind, PATIENCE, Server, Task, lost, name, names_of_masters, secs, shared,
+    slot_of, task, wait_until,
+};
+
+const LEASES: usize = 1000;
+
+/// Checks that no guard reads held without time left.
+fn check_deadline(guard: &LockGuard) {
+    let (state, left) = (guard.state(), guard.remaining());
+    // The lease may end between the two.
+    let is_held = guard.state() != LeaseState::Lost;
+    assert!(!left.is_zero() || !is_held, "{state:?}");
+}
+
+/// A master fails under load. Only its own leases may be lost.
+fn the_leases_of_other_masters_are_renewed(fail: fn(&Server)) {
+    let cluster = Cluster::start();
+    let locks = cluster.builder().io_timeout(secs(2)).build();
+    let locks = locks.expect("all are there");
+    let failed_name = &names_of_masters()[0];
+    let (master, replica) = cluster.owner(failed_name);
+    let guards: Vec<_> = (0..LEASES)
+        .map(|number| {
+            let mutex = locks.mutex(format!("lease-{number}")).lease(secs(9));
+            mutex.lock().expect("it is free")
+        })
+        .collect();
+    let is_of_failed = |guard: &LockGuard| {
+        let (owner, _) = cluster.owner_by(replica, slot_of(guard.name()));
+        [master.port(), replica.port()].contains(&owner.port())
+    };
+    let (of_failed, of_others): (Vec<_>, Vec<_>) = guards.into_iter().partition(is_of_failed);
+    assert!(of_failed.len() > LEASES / 10 && of_others.len() > LEASES / 3);
+    fail(master);
+    let other_names = &names_of_masters()[1..];
+    wait_until("the replica is promoted", || {
+        for name in other_names {
+            // The master that has failed delays no request to another.
+            locked_at_last(&locks, name);
+        }
+        for guard in of_failed.iter().chain(&of_others) {
+            check_deadline(guard);
+        }
+        for guard in &of_others {
+            guard.check().expect("its master is well");
+        }
+        let (owner, _) = cluster.owner_by(replica, slot_of(failed_name));
+        owner.port() == replica.port()
+    });
+    locked_at_last(&locks, failed_name);
+    // Each lease is renewed once more, or is lost.
+    let all: Vec<_> = of_others.iter().chain(&of_failed).collect();
+    let left: Vec<_> = all.iter().map(|guard| guard.remaining()).collect();
+    for (guard, before) in all.into_iter().zip(left) {
+        wait_until("it is renewed or lost", || {
+            check_deadline(guard);
+            guard.check().is_err() || guard.remaining() > before
+        });
+    }
+    for guard in of_others {
+        guard.release().expect("its master is well");
+    }
+    for guard in of_failed {
+        match guard.release() {
+            Ok(()) | Err(Error::Lost(_)) => {}
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+}
+
+#[test]
+fn the_leases_of_other_masters_are_renewed_if_one_dies() {
+    the_leases_of_other_masters_are_renewed(Server::kill);
+}
+
+#[test]
+fn the_leases_of_other_masters_are_renewed_if_one_hangs() {
+    the_leases_of_other_masters_are_renewed(Server::pause);
+}
+
+/// The replica is stopped and cut off while the lock is granted.
+#[test]
+fn a_lock_that_the_new_master_lacks_is_lost_and_fenced() {
+    let cluster = Cluster::start();
+    let (one, other) = (cluster.manager(), cluster.manager());
+    let (master, replica) = cluster.owner("n");
+    replica.pause();
+    let () = master.raw().ask(&["CLIENT", "KILL", "TYPE", "replica"]);
+    let guard = one.mutex("n").lease(secs(60)).lock().expect("it is free");
+    let losses = guard.on_lost();
+    master.kill();
+    replica.resume();
+    let fence = locked_at_last(&other, "n");
+    assert!(fence > guard.fence());
+    let loss = losses.recv_timeout(PATIENCE).expect("it is notified");
+    assert!(
+        [LostCause::Removed, LostCause::Taken].contains(&loss.cause),
+        "{loss:?}"
+    );
+    assert_eq!(lost(guard.release()), loss);
+}
+
+/// Threads write to a file under the lock while the master fails. A write that the file refuses is that of a holder that
+/// has lost the lock, and the holder learns of it.
+fn a_file_with_a_fence_takes_no_stale_write(fail: fn(&Server)) {
+    let cluster = Cluster::start();
+    let managers = [cluster.manager(), cluster.manager()];
+    let key = name("cluster-file");
+    File::new(shared(), &key).write("", Some(0));
+    let (stop, turns) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicU32::new(0)),
+    );
+    let writers: Vec<_> = managers
+        .iter()
+        .cycle()
+        .take(4)
+        .map(|locks| {
+            let mutex = locks.mutex("n").lease(secs(3));
+            let (stop, turns, key) = (Arc::clone(&stop), Arc::clone(&turns), key.clone());
+            task(move || {
+                let file = File::new(shared(), &key);
+                while !stop.load(Ordering::Relaxed) {
+                    match mutex.try_lock_for(secs(1)) {
+                        Ok(Some(guard)) => {
+                            if !file.write("x", Some(guard.fence())) {
+                                wait_until("the writer learns of its loss", || {
+                                    guard.check().is_err()
+                                });
+                            }
+                            turns.fetch_add(1, Ordering::Relaxed);
+                        }
+                        Ok(None) | Err(Error::Unavailable { .. }) => {}
+                        Err(error) => panic!("{error:?}"),
+                    }
+                }
+            })
+        })
+        .collect();
+    let go_on = |times: u32| {
+        let before = turns.load(Ordering::Relaxed);
+        wait_until("they go on", || {
+            turns.load(Ordering::Relaxed) >= before + times
+        });
+    };
+    go_on(20);
+    let (master, replica) = cluster.owner("n");
+    fail(master);
+    cluster.wait_for_failover(master, replica, slot_of("n"));
+    go_on(20);
+    stop.store(true, Ordering::Relaxed);
+    writers.into_iter().for_each(Task::end);
+    File::new(shared(), &key).leave();
+}
+
+#[test]
+fn a_file_with_a_fence_takes_no_stale_write_if_the_master_dies() {
+    a_file_with_a_fence_takes_no_stale_write(Server::kill);
+}
+
+#[test]
+fn a_file_with_a_fence_takes_no_stale_write_if_the_master_hangs() {
+    a_file_with_a_fence_takes_no_stale_write(Server::pause);
+}
+
+/// After a manual failover, the old master is a replica, which answers every request with a redirection.
+#[test]
+fn a_failover_by_hand_loses_no_lock() {
+    let cluster = Cluster::start();
+    let (one, other) = (cluster.manager(), cluster.manager());
+    let guard = one.mutex("n").lease(secs(60)).lock().expect("it is free");
+    let waiting = Kind::Mutex.of(&other, "n").locking();
+    let (master, replica) = cluster.owner("n");
+    let () = replica.raw().ask(&["CLUSTER", "FAILOVER"]);
+    cluster.wait_for_failover(master, replica, slot_of("n"));
+    wait_until("it is renewed at the new master", || {
+        match guard.extend(secs(120)) {
+            Ok(()) => true,
+            Err(Error::Unavailable { .. }) => false,
+            Err(error) => panic!("{error:?}"),
+        }
+    });
+    assert!(waiting.waits());
+    guard.release().expect("it is held");
+    waiting.locked();
+    waiting.release();
+}
+
+#[test]
+fn a_cluster_that_restarts_without_data_grants_locks_with_larger_fences() {
+    let cluster = Cluster::start();
+    let locks = cluster.manager();
+    let names = names_of_masters();
+    let fences = names.each_ref().map(|name| locked_at_last(&locks, name));
+    let held = locks
+        .mutex("held")
+        .lease(secs(60))
+        .lock()
+        .expect("it is free");
+    let losses = held.on_lost();
+    for server in cluster.servers() {
+        server.kill_for_now();
+    }
+    for server in cluster.servers() {
+        server.start_again();
+    }
+    for (name, fence) in names.iter().zip(fences) {
+        assert!(locked_at_last(&locks, name) > fence);
+    }
+    let loss = losses.recv_timeout(PATIENCE).expect("it is notified");
+    assert_eq!(loss.cause, LostCause::Removed);
+    drop(held);
+    let new = cluster.manager();
+    for name in &names {
+        locked_at_last(&new, name);
+    }
+}

@@ -1,0 +1,315 @@
+//! A Redis Cluster: three masters and a replica of each.
+
+use std::collections::BTreeMap;
+
+use leasehold::{Builder, LockManager};
+use redis::Value;
+
+use super::server::unused_port;
+use super::{Nodes, Raw, Server, build, secs, wait_until};
+
+const MASTERS: usize = 3;
+const NODES: usize = 6;
+const SLOTS: usize = 16_384;
+
+/// Three masters and three replicas. Dropping it ends them.
+pub(crate) struct Cluster {
+    nodes: Nodes,
+}
+
+/// A slot that is moving from one master to another.
+pub(crate) struct Migration<'a> {
+    cluster: &'a Cluster,
+    slot: u16,
+    from: &'a Server,
+    to: &'a Server,
+}
+
+impl Cluster {
+    /// Starts all nodes, and waits until each knows all slots and the replicas are in sync.
+    #[track_caller]
+    pub(crate) fn start() -> Self {
+        let start = || {
+            let bus = unused_port().to_string();
+            // A busy machine must not look like a dead master.
+            Server::with(&[
+                "--cluster-enabled",
+                "yes",
+                "--cluster-port",
+                &bus,
+                "--cluster-node-timeout",
+                "2000",
+                "--cluster-replica-validity-factor",
+                "0",
+                "--cluster-allow-replica-migration",
+                "no",
+                "--repl-diskless-sync-delay",
+                "0",
+                "--repl-ping-replica-period",
+                "1",
+            ])
+        };
+        let cluster = Self {
+            nodes: Nodes::start_each(NODES, start),
+        };
+        cluster.form();
+        cluster
+    }
+
+    #[track_caller]
+    fn form(&self) {
+        let servers = self.nodes.servers();
+        for (number, server) in servers.iter().enumerate() {
+            let epoch = (number + 1).to_string();
+            let () = server.raw().ask(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]);
+            if number < MASTERS {
+                let first = number * SLOTS / MASTERS;
+                let last = (number + 1) * SLOTS / MASTERS - 1;
+                let (first, last) = (first.to_string(), last.to_string());
+                let () = server
+                    .raw()
+                    .ask(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
+            }
+            if number > 0 {
+                let (port, bus) = (server.port().to_string(), bus_of(server));
+                let meet = ["CLUSTER", "MEET", "127.0.0.1", &port, &bus];
+                let () = servers[0].raw().ask(&meet);
+            }
+        }
+        wait_until("the nodes know each other", || {
+            servers.iter().all(|server| {
+                let nodes = nodes_of(server);
+                let is_known = |line: &String| line.contains(" connected");
+                nodes.iter().filter(|line| is_known(line)).count() == NODES
+                    && !nodes.iter().any(|line| line.contains("handshake"))
+            })
+        });
+        for (replica, master) in servers[MASTERS..].iter().zip(servers) {
+            let master = id_of(master);
+            let () = replica.raw().ask(&["CLUSTER", "REPLICATE", &master]);
+        }
+        self.wait_until_well();
+    }
+
+    /// Blocks until all nodes serve all slots, and each master has a replica in sync.
+    #[track_caller]
+    pub(crate) fn wait_until_well(&self) {
+        wait_until("the cluster is well", || {
+            self.nodes.servers().iter().all(|server| {
+                let ranges = ranges_of(server);
+                let slots: usize = ranges.iter().map(|(first, last, _)| last - first + 1).sum();
+                let is_whole = slots == SLOTS && ranges.iter().all(|range| range.2.len() == 2);
+                is_whole && is_ok(server) && is_in_sync(server)
+            })
+        });
+    }
+
+    pub(crate) fn servers(&self) -> &[Server] {
+        self.nodes.servers()
+    }
+
+    pub(crate) fn urls(&self) -> Vec<String> {
+        self.nodes.urls()
+    }
+
+    /// Returns settings for a busy machine.
+    pub(crate) fn builder(&self) -> Builder {
+        let builder = LockManager::cluster(self.urls());
+        builder.connect_timeout(secs(10)).io_timeout(secs(5))
+    }
+
+    #[track_caller]
+    pub(crate) fn manager(&self) -> LockManager {
+        build(self.builder())
+    }
+
+    fn at_port(&self, port: u16) -> &Server {
+        let mut servers = self.servers().iter();
+        servers
+            .find(|server| server.port() == port)
+            .expect("a node")
+    }
+
+    /// Returns the owner of a slot and its replica, as this node sees them.
+    #[track_caller]
+    pub(crate) fn owner_by(&self, server: &Server, slot: u16) -> (&Server, Option<&Server>) {
+        let ranges = ranges_of(server);
+        let has = |range: &&Range| (range.0..=range.1).contains(&usize::from(slot));
+        let ports = &ranges.iter().find(has).expect("it has an owner").2;
+        let replica = ports.get(1).map(|port| self.at_port(*port));
+        (self.at_port(ports[0]), replica)
+    }
+
+    /// Returns the master of a name and its replica, while the cluster is well.
+    #[track_caller]
+    pub(crate) fn owner(&self, name: &str) -> (&Server, &Server) {
+        let (master, replica) = self.owner_by(&self.servers()[0], slot_of(name));
+        (master, replica.expect("it has a replica"))
+    }
+
+    /// Blocks until the replica of a failed master has its slots, in the view of all others.
+    #[track_caller]
+    pub(crate) fn wait_for_failover(&self, failed: &Server, replica: &Server, slot: u16) {
+        wait_until("the replica is promoted", || {
+            let mut others = self
+                .servers()
+                .iter()
+                .filter(|server| server.port() != failed.port());
+            others.all(|server| self.owner_by(server, slot).0.port() == replica.port())
+                && is_ok(replica)
+        });
+    }
+
+    /// Begins to move a slot to another master.
+    #[track_caller]
+    pub(crate) fn migrate<'a>(&'a self, slot: u16, to: &'a Server) -> Migration<'a> {
+        let (from, _) = self.owner_by(to, slot);
+        let number = slot.to_string();
+        let set = |server: &Server, what: &str, other: &Server| {
+            let other = id_of(other);
+            let () = server
+                .raw()
+                .ask(&["CLUSTER", "SETSLOT", &number, what, &other]);
+        };
+        set(to, "IMPORTING", from);
+        set(from, "MIGRATING", to);
+        Migration {
+            cluster: self,
+            slot,
+            from,
+            to,
+        }
+    }
+}
+
+impl Migration<'_> {
+    /// Moves one key, if it is still there.
+    #[track_caller]
+    pub(crate) fn move_key(&self, key: &str) {
+        let port = self.to.port().to_string();
+        let () = self
+            .from
+            .raw()
+            .ask(&["MIGRATE", "127.0.0.1", &port, key, "0", "30000"]);
+    }
+
+    fn keys(&self) -> Vec<String> {
+        let slot = self.slot.to_string();
+        self.from
+            .raw()
+            .ask(&["CLUSTER", "GETKEYSINSLOT", &slot, "1000"])
+    }
+
+    /// Moves the other keys, and gives the slot to its new master. Blocks until all nodes know.
+    #[track_caller]
+    pub(crate) fn end(self) {
+        let (slot, to) = (self.slot.to_string(), id_of(self.to));
+        let end = |server: &Server| {
+            let set = ["CLUSTER", "SETSLOT", &slot, "NODE", &to];
+            server.raw().try_ask::<()>(&set)
+        };
+        // The keys only become fewer: a request that would add one is sent to the new master.
+        wait_until("all keys have moved", || {
+            let keys = self.keys();
+            keys.iter().for_each(|key| self.move_key(key));
+            keys.is_empty()
+        });
+        end(self.to).expect("it imports the slot");
+        end(self.from).expect("it has no key of the slot");
+        wait_until("all nodes know the new master", || {
+            self.cluster.servers().iter().all(|server| {
+                let (owner, _) = self.cluster.owner_by(server, self.slot);
+                owner.port() == self.to.port()
+            })
+        });
+    }
+}
+
+/// The first and the last slot of a range, and the ports of its master and replicas.
+type Range = (usize, usize, Vec<u16>);
+
+fn ranges_of(server: &Server) -> Vec<Range> {
+    let ranges: redis::RedisResult<Vec<Value>> = server.raw().try_ask(&["CLUSTER", "SLOTS"]);
+    let number = |value: &Value| match value {
+        Value::Int(number) => usize::try_from(*number).expect("it is small"),
+        other => panic!("{other:?}"),
+    };
+    let port = |node: &Value| match node {
+        Value::Array(parts) => u16::try_from(number(&parts[1])).expect("a port"),
+        other => panic!("{other:?}"),
+    };
+    let ranges = ranges.unwrap_or_default();
+    let range = |range: &Value| match range {
+        Value::Array(parts) => {
+            let ports = parts[2..].iter().map(port).collect();
+            (number(&parts[0]), number(&parts[1]), ports)
+        }
+        other => panic!("{other:?}"),
+    };
+    ranges.iter().map(range).collect()
+}
+
+fn info(raw: &Raw, command: &[&str]) -> BTreeMap<String, String> {
+    let report: String = raw.try_ask(command).unwrap_or_default();
+    let pairs = report.lines().filter_map(|line| line.split_once(':'));
+    pairs
+        .map(|(name, value)| (name.to_owned(), value.trim().to_owned()))
+        .collect()
+}
+
+pub(crate) fn is_ok(server: &Server) -> bool {
+    info(&server.raw(), &["CLUSTER", "INFO"])
+        .get("cluster_state")
+        .is_some_and(|state| state == "ok")
+}
+
+/// Returns whether a replica is in sync, or a master has one that is.
+fn is_in_sync(server: &Server) -> bool {
+    let facts = info(&server.raw(), &["INFO", "replication"]);
+    let is = |name: &str, value: &str| facts.get(name).is_some_and(|it| it.contains(value));
+    if is("role", "master") {
+        is("slave0", "state=online")
+    } else {
+        is("master_link_status", "up")
+    }
+}
+
+fn nodes_of(server: &Server) -> Vec<String> {
+    let nodes: String = server.raw().ask(&["CLUSTER", "NODES"]);
+    nodes.lines().map(str::to_owned).collect()
+}
+
+fn id_of(server: &Server) -> String {
+    server.raw().ask(&["CLUSTER", "MYID"])
+}
+
+/// Returns the port of a node's cluster bus.
+fn bus_of(server: &Server) -> String {
+    let setting: Vec<String> = server.raw().ask(&["CONFIG", "GET", "cluster-port"]);
+    setting[1].clone()
+}
+
+/// Returns the slot of a name: CRC-16/XMODEM of the text in its first braces, or of the whole.
+pub(crate) fn slot_of(name: &str) -> u16 {
+    let tag = name
+        .split_once('{')
+        .and_then(|(_, rest)| rest.split_once('}'));
+    let hashed = tag.map_or(name, |(tag, _)| tag);
+    let crc = hashed.bytes().fold(0_u16, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
+            (crc << 1) ^ if crc & 0x8000 == 0 { 0 } else { 0x1021 }
+        })
+    });
+    crc % 16_384
+}
+
+/// Returns a name on each of the masters, in the order of their slots.
+pub(crate) fn names_of_masters() -> [String; MASTERS] {
+    let third = |name: &String| usize::from(slot_of(name)) * MASTERS / SLOTS;
+    std::array::from_fn(|master| {
+        let mut names = (0..).map(|number| format!("n{number}"));
+        names
+            .find(|name| third(name) == master)
+            .expect("there is one")
+    })
+}
