@@ -467,7 +467,8 @@ impl Builder {
     ///
     /// * [`Error::Config`]: a setting or the URL cannot be used, and no request was sent; or the server does not have the
     ///   database.
-    /// * [`Error::Unsupported`]: the server is a node of a Redis Cluster, or a sentinel.
+    /// * [`Error::Unsupported`]: the server is a node of a Redis Cluster, or a sentinel; for
+    ///   [`cluster`](LockManager::cluster), it is no node of a cluster.
     /// * [`Error::Unavailable`]: the server cannot be reached, or cannot serve requests now.
     /// * [`Error::Denied`]: the server rejects the login.
     /// * [`Error::Protocol`]: the server's reply is not that of a Redis.

@@ -34,6 +34,7 @@
 //! * [`Builder`] has the settings, such as the lease, the prefix of the names, the pool and the time limits.
 //! * [`LockManager::stats`] counts and measures. A [`listener`](Builder::listener) receives each [`Event`].
 //!   [`Builder::warn_after`] warns of a guard that is held for long.
+//! * [`LockManager::cluster`] makes a manager whose locks are spread over the masters of a Redis Cluster.
 //! * [`LockManager::quorum`] makes a manager whose locks need a majority of several independent servers (Redlock).
 //! * Each fault has its own variant of [`Error`]. A call never reports that a lock is held if its request failed.
 //!
@@ -142,6 +143,7 @@
 //! ACL SETUSER app +scan +type +strlen +zrangebyscore
 //! ACL SETUSER app +script|load
 //! ACL SETUSER app +role
+//! ACL SETUSER app +cluster|slots +cluster|nodes +asking +role
 //! ```
 //!
 //! | line | for |
@@ -154,6 +156,7 @@
 //! | 6 | operators: [`inspect`](LockManager::inspect), [`list`](LockManager::list), [`force_release`](LockManager::force_release) |
 //! | 7 | each node of a [quorum](LockManager::quorum), which also needs `INFO` |
 //! | 8 | each server behind [sentinels](LockManager::sentinel), replicas too |
+//! | 9 | each node of a [cluster](LockManager::cluster); `ROLE` and `INFO` are for [`list`](LockManager::list) |
 //!
 //! This line is for each sentinel:
 //!

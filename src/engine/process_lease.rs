@@ -276,7 +276,7 @@ impl ProcessLease {
         let mut votes = None;
         for reply in replies {
             match reply {
-                Renewed::Done { contended: false } => {}
+                Renewed::Done { contended: false } | Renewed::Refused | Renewed::Unanswered => {}
                 Renewed::Done { contended: true } => self.contended.store(true, Ordering::Relaxed),
                 Renewed::Gone(gone) => {
                     self.validity.lose(match gone {
@@ -295,7 +295,6 @@ impl ProcessLease {
                     }
                     votes = Some((*until, *version));
                 }
-                Renewed::Refused | Renewed::Unanswered => {}
             }
         }
         if let Some((until, version)) = votes {

@@ -25,7 +25,7 @@ use super::call::{is_split, or_release_alone};
 use super::lanes::{Exchange, Lanes, Part};
 use super::{Master, Shared};
 use crate::error::{Failure, FailureKind, Outcome};
-use crate::message::{NotReleased, Renewed, Reply, Request};
+use crate::message::{NotReleased, PlainRelease, Renewal, Renewed, Reply, Request};
 use crate::name::LockKey;
 use crate::script::{self, ScriptRef};
 use crate::store::refusal::refusal;
@@ -79,7 +79,7 @@ trait Batch {
     const IS_GAIN: bool;
 }
 
-struct Renewals<'a>(&'a [crate::message::Renewal<'a>]);
+struct Renewals<'a>(&'a [Renewal<'a>]);
 
 impl Batch for Renewals<'_> {
     type Result = Renewed;
@@ -103,7 +103,7 @@ impl Batch for Renewals<'_> {
     }
 }
 
-struct Releases<'a>(&'a [crate::message::PlainRelease<'a>]);
+struct Releases<'a>(&'a [PlainRelease<'a>]);
 
 impl Batch for Releases<'_> {
     type Result = Reply;
@@ -162,7 +162,7 @@ impl ClusterConnection {
             if groups.is_empty() || left.is_zero() {
                 break;
             }
-            let parts = parts(&shared, &mut groups, &mut results, left)?;
+            let parts = parts(&shared, &mut groups, &mut results, left);
             let encode = |number: usize, by: ScriptRef| {
                 let group: &Group = &groups[number];
                 let settings = &shared.first.script_settings;
@@ -220,7 +220,7 @@ impl ClusterConnection {
             let is_asking = moving_to.is_some();
             let master = match moving_to.take() {
                 Some(master) => master,
-                None => owner(&shared, slot, left)?,
+                None => shared.owner(slot, left)?,
             };
             let parts = [Part { master, is_asking }];
             let how = Exchange {
@@ -354,34 +354,26 @@ fn parts<R>(
     groups: &mut Vec<Group>,
     results: &mut Results<R>,
     limit: Duration,
-) -> Result<Vec<Part>, Failure> {
-    let map = shared.map(limit)?;
+) -> Vec<Part> {
     let mut parts = Vec::with_capacity(groups.len());
     groups.retain(|group| {
         let is_asking = group.moving_to.is_some();
-        let master = group.moving_to.as_ref().or_else(|| map.owner(group.slot));
-        let Some(master) = master.map(Arc::clone) else {
-            shared.note_outdated();
-            results.failure.get_or_insert(no_owner(group.slot));
-            return false;
+        let master = match &group.moving_to {
+            Some(master) => Ok(Arc::clone(master)),
+            None => shared.owner(group.slot, limit),
         };
-        parts.push(Part { master, is_asking });
-        true
+        match master {
+            Ok(master) => {
+                parts.push(Part { master, is_asking });
+                true
+            }
+            Err(failure) => {
+                results.failure.get_or_insert(failure);
+                false
+            }
+        }
     });
-    Ok(parts)
-}
-
-fn owner(shared: &Arc<Shared>, slot: u16, limit: Duration) -> Result<Arc<Master>, Failure> {
-    let map = shared.map(limit)?;
-    map.owner(slot).cloned().ok_or_else(|| {
-        shared.note_outdated();
-        no_owner(slot)
-    })
-}
-
-fn no_owner(slot: u16) -> Failure {
-    let words = format!("no node of the cluster has slot {slot}");
-    Failure::plain(FailureKind::ClusterDown, Outcome::NotExecuted, words)
+    parts
 }
 
 /// Reads the answer about a group.

@@ -10,6 +10,7 @@ use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{LockKind, PlainRelease, Renewal, Reply, Request, Verb};
 use crate::name::Target;
 use crate::owner::MARK;
+use crate::store::link::Link;
 use crate::store::route::Budget;
 use crate::store::{Answer, LEAST, Limits};
 use crate::sync::{Arc, thread};
@@ -108,19 +109,12 @@ impl Shared {
         (limits, begun): (Limits<'_>, Instant),
     ) -> Result<Answer, (Failure, Option<Arc<Master>>)> {
         let left = |limit: Duration| limit.saturating_sub(begun.elapsed());
-        let (master, is_asking) = match moving_to {
-            Some(master) => (master, true),
-            None => {
-                let limit = left(limits.whole).min(self.settings.connect_timeout);
-                let map = self.map(limit).map_err(|failure| (failure, None))?;
-                let owner = map.owner(slot).cloned();
-                let none = || {
-                    self.note_outdated();
-                    let words = format!("no node of the cluster has slot {slot}");
-                    Failure::plain(FailureKind::ClusterDown, Outcome::NotExecuted, words)
-                };
-                (owner.ok_or_else(|| (none(), None))?, false)
-            }
+        let is_asking = moving_to.is_some();
+        let master = match moving_to {
+            Some(master) => master,
+            None => self
+                .owner(slot, left(limits.whole))
+                .map_err(|failure| (failure, None))?,
         };
         let wait = left(limits.checkout.min(limits.whole));
         let answer = self.on_link(&master, request, (limits, wait), |link| {
@@ -135,13 +129,27 @@ impl Shared {
         answer.map_err(|failure| (failure, Some(master)))
     }
 
+    /// Returns the owner of a slot. Waits for the map for at most `limit`.
+    pub(super) fn owner(
+        self: &Arc<Self>,
+        slot: u16,
+        limit: Duration,
+    ) -> Result<Arc<Master>, Failure> {
+        let map = self.map(limit.min(self.settings.connect_timeout))?;
+        map.owner(slot).cloned().ok_or_else(|| {
+            self.note_outdated();
+            let words = format!("no node of the cluster has slot {slot}");
+            Failure::plain(FailureKind::ClusterDown, Outcome::NotExecuted, words)
+        })
+    }
+
     /// Does `work` on a pooled connection of a master, for which it waits at most `wait`.
     pub(super) fn on_link<T>(
         &self,
         master: &Master,
         request: &Request<'_>,
         (limits, wait): (Limits<'_>, Duration),
-        work: impl FnOnce(&mut crate::store::link::Link) -> Result<T, Failure>,
+        work: impl FnOnce(&mut Link) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let is_over = || limits.is_over();
         let has_priority = limits.has_priority || request.is_of_a_holder();

@@ -20,10 +20,10 @@
 //! Nothing is written on a lane while an answer is missing. So no late answer is taken for that to another request, and
 //! none counts for a lease.
 //!
-//! An exchange ends when all answers have come, or at its limit. Once a lane has answered, the others have only a *grace*:
-//! twice what they took lately, and at least [`SHORTEST_GRACE`].
+//! An exchange ends when all answers have come, or at its limit. It waits for a lane for at most a *grace*: twice what the
+//! lane took lately, and at least [`SHORTEST_GRACE`]. So a master that hangs delays the others once, by its grace.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io::{ErrorKind, Read};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
@@ -45,7 +45,7 @@ use crate::store::socket::{Socket, TransportError};
 use crate::sync::{Arc, Ordering, thread};
 
 /// The shortest grace of a lane.
-const SHORTEST_GRACE: Duration = Duration::from_millis(100);
+const SHORTEST_GRACE: Duration = Duration::from_millis(200);
 /// The pause before a lane is opened again. It doubles up to the longest pause.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -77,7 +77,7 @@ pub(super) struct Exchanged {
 }
 
 pub(super) struct Lanes {
-    lanes: HashMap<Address, Lane>,
+    by_address: HashMap<Address, Lane>,
     /// Wakes this thread when a lane was opened.
     waker: Arc<UnixStream>,
     woken: UnixStream,
@@ -99,14 +99,14 @@ struct Lane {
 enum LaneState {
     /// It may be opened at this time.
     Closed(Instant),
-    Opening(Receiver<Result<Socket, Failure>>),
+    Opening(Receiver<Result<(Socket, Duration), Failure>>),
     Open(Box<Open>),
 }
 
 struct Open {
     socket: Socket,
     /// The answers that have not come, in their order.
-    missing: std::collections::VecDeque<Missing>,
+    missing: VecDeque<Missing>,
     /// When their commands were written.
     sent: Instant,
 }
@@ -120,6 +120,8 @@ enum Missing {
     Asking,
     /// The number of replicas that have the writes.
     Replicas,
+    /// That to a command of an exchange that has ended.
+    Late,
 }
 
 impl Lanes {
@@ -127,7 +129,7 @@ impl Lanes {
         let failed = |error| unavailable(format!("no pair of sockets: {error}"));
         let (waker, woken) = wakers().map_err(failed)?;
         Ok(Self {
-            lanes: HashMap::new(),
+            by_address: HashMap::new(),
             waker: Arc::new(waker),
             woken,
         })
@@ -141,7 +143,7 @@ impl Lanes {
         }
         loop {
             let (mut is_opening, mut is_open) = (false, false);
-            for lane in self.lanes.values_mut() {
+            for lane in self.by_address.values_mut() {
                 lane.take_opened();
                 is_opening |= matches!(lane.state, LaneState::Opening(_));
                 is_open |= matches!(lane.state, LaneState::Open(_));
@@ -166,7 +168,10 @@ impl Lanes {
             parts: Vec::new(),
             is_reused: false,
         };
-        let lane = self.lanes.entry(master.address.clone()).or_insert_with(new);
+        let lane = self
+            .by_address
+            .entry(master.address.clone())
+            .or_insert_with(new);
         OpenableLane {
             lane,
             waker: &self.waker,
@@ -181,7 +186,7 @@ impl Lanes {
         how: &Exchange<'_>,
     ) -> Exchanged {
         let begun = Instant::now();
-        self.lanes
+        self.by_address
             .retain(|_, lane| !lane.master.is_retired.load(Ordering::Acquire));
         let mut run = Running {
             how,
@@ -197,7 +202,7 @@ impl Lanes {
         }
         // 2. Write on each lane that is open and misses no answer. Open those that are closed.
         for lane in self
-            .lanes
+            .by_address
             .values_mut()
             .filter(|lane| !lane.parts.is_empty())
         {
@@ -211,9 +216,8 @@ impl Lanes {
             run.begin(lane.lane);
         }
         // 3. Read the answers as they come.
-        let mut until = begun + how.limit;
         loop {
-            for lane in self.lanes.values_mut() {
+            for lane in self.by_address.values_mut() {
                 if lane.take_opened() {
                     run.begin(lane);
                 }
@@ -226,26 +230,21 @@ impl Lanes {
                     .open_if_due();
                 }
             }
-            let waiting = self.lanes.values().filter(|lane| lane.is_waited_for());
+            let waiting = self.by_address.values().filter(|lane| lane.is_waited_for());
             let grace = waiting.map(|lane| SHORTEST_GRACE.max(lane.took * 2)).max();
             let Some(grace) = grace else { break };
-            let now = Instant::now();
-            let others = |lane: &Lane| !lane.is_waited_for();
-            let has_answered = run.answers.iter().any(Option::is_some);
-            if has_answered && self.lanes.values().any(others) {
-                until = until.min(now + grace);
-            }
+            let (now, until) = (Instant::now(), begun + grace.min(how.limit));
             if now >= until {
                 break;
             }
             self.wait(until - now);
         }
         // 4. A lane that has not answered by now is late.
-        for lane in self.lanes.values_mut() {
+        for lane in self.by_address.values_mut() {
             if lane.is_waited_for() {
                 shared.suspect(&lane.master);
             }
-            lane.parts.clear();
+            run.end(lane);
         }
         let words = "the node has not answered in time";
         let late = |answer: Option<Result<Value, Failure>>| {
@@ -266,7 +265,7 @@ impl Lanes {
     /// Waits until a lane has something to read or was opened, for at most `limit`.
     fn wait(&mut self, limit: Duration) {
         let mut polled = vec![PollFd::new(&self.woken, PollFlags::IN)];
-        for lane in self.lanes.values() {
+        for lane in self.by_address.values() {
             if let LaneState::Open(open) = &lane.state {
                 if !open.missing.is_empty() {
                     polled.push(PollFd::new(&open.socket, PollFlags::IN));
@@ -321,11 +320,12 @@ impl Lane {
             Err(TryRecvError::Disconnected) => Err(unavailable("connecting panicked")),
         };
         match opened {
-            Ok(socket) => {
+            Ok((socket, took)) => {
                 self.pause = FIRST_PAUSE;
+                self.took = self.took.max(took);
                 self.state = LaneState::Open(Box::new(Open {
                     socket,
-                    missing: std::collections::VecDeque::new(),
+                    missing: VecDeque::new(),
                     sent: Instant::now(),
                 }));
             }
@@ -337,6 +337,16 @@ impl Lane {
     fn close(&mut self) {
         self.state = LaneState::Closed(Instant::now() + self.pause);
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+    }
+
+    /// Forgets the parts. No answer that comes from now on is one to them.
+    fn end_exchange(&mut self) {
+        self.parts.clear();
+        if let LaneState::Open(open) = &mut self.state {
+            for missing in &mut open.missing {
+                *missing = Missing::Late;
+            }
+        }
     }
 
     /// Returns whether the exchange waits for this lane: it is being opened, or answers are missing.
@@ -480,7 +490,7 @@ impl Running<'_> {
                         let words = "more answers than requests".to_owned();
                         break Some(TransportError::Malformed(words));
                     }
-                    Some(Missing::Asking) => {}
+                    Some(Missing::Asking | Missing::Late) => {}
                     Some(Missing::Part(number)) => {
                         let is_unknown = matches!(&value, Value::ServerError(error)
                             if error.code() == "NOSCRIPT")
@@ -521,6 +531,19 @@ impl Running<'_> {
         false
     }
 
+    /// Ends the exchange for a lane. Writes whose replicas have not been counted are not confirmed.
+    fn end(&mut self, lane: &mut Lane) {
+        let is_uncounted = match &lane.state {
+            LaneState::Open(open) => open.missing.contains(&Missing::Replicas),
+            LaneState::Closed(_) | LaneState::Opening(_) => true,
+        };
+        let wanted = lane.master.route.replicas;
+        if is_uncounted && self.how.is_gain {
+            self.confirmed(&lane.parts, wanted, 0);
+        }
+        lane.end_exchange();
+    }
+
     /// Takes in how many replicas have the writes of these parts.
     fn confirmed(&mut self, parts: &[usize], wanted: u32, confirmed: u32) {
         if confirmed >= wanted {
@@ -544,6 +567,12 @@ impl Running<'_> {
                 self.is_resent = true;
                 lane.is_reused = false;
                 lane.state = LaneState::Closed(Instant::now());
+                if self.how.is_gain && lane.master.route.replicas > 0 {
+                    // Replicas are counted on the connection of the writes, so all are written once more.
+                    for number in &lane.parts {
+                        self.answers[*number] = None;
+                    }
+                }
                 return true;
             }
             trouble => trouble.into_failure(&lane.master.route),
@@ -554,8 +583,8 @@ impl Running<'_> {
         false
     }
 
-    /// Gives this failure to the parts of a lane that have no answer.
-    fn fail(&mut self, lane: &Lane, failure: &Failure) {
+    /// Gives this failure to the parts of a lane that have no answer. The exchange goes on without the lane.
+    fn fail(&mut self, lane: &mut Lane, failure: &Failure) {
         for number in &lane.parts {
             let resent = self.is_resent;
             self.answers[*number].get_or_insert_with(|| {
@@ -570,11 +599,13 @@ impl Running<'_> {
                 })
             });
         }
+        self.end(lane);
     }
 }
 
-/// Connects, logs in, and has the server load the script of renewals. Each step has its own time limit.
-fn open(route: &Route) -> Result<Socket, Failure> {
+/// Connects, logs in, and has the server load the script of renewals. Each step has its own time limit. Returns what the
+/// last step took.
+fn open(route: &Route) -> Result<(Socket, Duration), Failure> {
     let mut socket = connect(route, &Budget::unlimited())?;
     // An empty renewal by digest, and then by text, which loads the script.
     let renewal = Request::Renew(&[]);
@@ -584,7 +615,176 @@ fn open(route: &Route) -> Result<Socket, Failure> {
         Value::ServerError(error) if number > 0 => Err(refusal(&route.server, error)),
         _ => Ok(()),
     };
+    let begun = Instant::now();
     let asked = socket.requests(&commands, route.io_timeout, heard);
     asked.map_err(|fault| route.broken(fault))??;
-    Ok(socket)
+    Ok((socket, begun.elapsed()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+
+    use super::super::Cluster;
+    use super::*;
+    use crate::config::{ClusterNodes, Settings};
+    use crate::store::frame::Frame;
+    use crate::sync::AtomicBool;
+
+    /// A server that answers each command with its last word, unless it is held.
+    struct Echo {
+        address: Address,
+        is_held: Arc<AtomicBool>,
+    }
+
+    impl Echo {
+        fn start() -> Self {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+            let address = Address {
+                host: "127.0.0.1".into(),
+                port: listener.local_addr().expect("it is bound").port(),
+            };
+            let is_held = Arc::new(AtomicBool::new(false));
+            let held = Arc::clone(&is_held);
+            thread::spawn(move || {
+                for stream in listener.incoming() {
+                    let (stream, held) = (stream.expect("a connection"), Arc::clone(&held));
+                    thread::spawn(move || answer(stream, &held));
+                }
+            });
+            Self { address, is_held }
+        }
+    }
+
+    fn answer(mut stream: TcpStream, is_held: &AtomicBool) {
+        let (mut received, mut piece) = (Vec::new(), [0; 4096]);
+        while let Ok(read @ 1..) = stream.read(&mut piece) {
+            received.extend_from_slice(&piece[..read]);
+            while let Ok(Some(end)) = Frame::default().end(&received, 1 << 20) {
+                let command = redis::parse_redis_value(&received[..end]);
+                received.drain(..end);
+                let Ok(Value::Array(words)) = command else {
+                    return;
+                };
+                let Some(Value::BulkString(word)) = words.last() else {
+                    return;
+                };
+                while is_held.load(Ordering::SeqCst) {
+                    thread::yield_now();
+                }
+                let head = format!("${}\r\n", word.len());
+                let line = [head.as_bytes(), word, b"\r\n"].concat();
+                if stream.write_all(&line).is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Sends a word that was never sent before to each master. Returns whether each has answered with that word.
+    fn ask(lanes: &mut Lanes, shared: &Shared, masters: &[Arc<Master>], word: &str) -> Vec<bool> {
+        let parts: Vec<_> = masters
+            .iter()
+            .map(|master| Part {
+                master: Arc::clone(master),
+                is_asking: false,
+            })
+            .collect();
+        let words = |number: usize| format!("{word} {number}");
+        let how = Exchange {
+            encode: &|number, _| redis::cmd("ECHO").arg(words(number)).to_owned(),
+            limit: Duration::from_secs(20),
+            is_gain: false,
+        };
+        let answers = lanes.exchange(shared, &parts, &how).answers;
+        let answers = answers.into_iter().enumerate();
+        answers
+            .map(|(number, answer)| match answer {
+                Ok(answer) => {
+                    assert_eq!(answer, Value::BulkString(words(number).into_bytes()));
+                    true
+                }
+                Err(failure) => {
+                    assert_eq!(failure.kind, FailureKind::Unavailable);
+                    false
+                }
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_lane_that_hangs_is_left_out_until_it_answers() {
+        let settings = Settings::default();
+        let nodes = ClusterNodes::new(&["redis://127.0.0.1:1/".to_owned()], &settings);
+        let cluster = Cluster::new(nodes.expect("a URL"), &settings);
+        let shared = &cluster.shared;
+        let servers = [Echo::start(), Echo::start()];
+        let masters = servers
+            .each_ref()
+            .map(|server| shared.new_master(&server.address));
+        let mut lanes = Lanes::new().expect("a pair of sockets");
+        let mut words = (0..).map(|number: u32| number.to_string());
+        let mut ask_both = |lanes: &mut Lanes| {
+            let word = words.next().expect("there is no end");
+            ask(lanes, shared, &masters, &word)
+        };
+        let wait = |lanes: &mut Lanes, ask: &mut dyn FnMut(&mut Lanes) -> Vec<bool>| {
+            let begun = Instant::now();
+            while ask(lanes) != [true, true] {
+                assert!(
+                    begun.elapsed() < Duration::from_secs(20),
+                    "they never answer"
+                );
+            }
+        };
+        lanes.open(&masters, Duration::from_secs(20));
+        wait(&mut lanes, &mut ask_both);
+        for _ in 0..3 {
+            servers[1].is_held.store(true, Ordering::SeqCst);
+            // On a busy machine the other may be late too.
+            let begun = Instant::now();
+            while ask_both(&mut lanes) != [true, false] {
+                assert!(
+                    begun.elapsed() < Duration::from_secs(20),
+                    "it never answers"
+                );
+            }
+            assert!(masters[1].is_suspected.load(Ordering::SeqCst));
+            servers[1].is_held.store(false, Ordering::SeqCst);
+            wait(&mut lanes, &mut ask_both);
+            assert!(!masters[1].is_suspected.load(Ordering::SeqCst));
+        }
+    }
+
+    /// The connection of an earlier exchange is used once more before its end is noticed.
+    #[test]
+    fn a_lane_whose_connection_was_closed_is_opened_again() {
+        let settings = Settings::default();
+        let nodes = ClusterNodes::new(&["redis://127.0.0.1:1/".to_owned()], &settings);
+        let cluster = Cluster::new(nodes.expect("a URL"), &settings);
+        let shared = &cluster.shared;
+        let server = Echo::start();
+        let masters = [shared.new_master(&server.address)];
+        let mut lanes = Lanes::new().expect("a pair of sockets");
+        let begun = Instant::now();
+        let is_answered = |lanes: &mut Lanes, word: &str| {
+            while ask(lanes, shared, &masters, word) != [true] {
+                assert!(
+                    begun.elapsed() < Duration::from_secs(20),
+                    "it never answers"
+                );
+            }
+        };
+        is_answered(&mut lanes, "first");
+        let lane = lanes.by_address.values_mut().next().expect("it was used");
+        let LaneState::Open(open) = &mut lane.state else {
+            panic!("it has just answered");
+        };
+        // The server ends a connection on which it gets nonsense.
+        open.socket
+            .write(b"+nonsense\r\n", Duration::from_secs(1))
+            .expect("it is open");
+        is_answered(&mut lanes, "second");
+    }
 }

@@ -15,6 +15,7 @@
 //! A redirection is not a view: the owner itself says that it has the slot no more. So it always moves that slot.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use redis::Value;
 
@@ -65,7 +66,12 @@ struct Known {
     id: String,
     epoch: u64,
     master: Arc<Master>,
+    /// When a redirection has named it first.
+    named_at: Option<Instant>,
 }
+
+/// How long a master without slots is kept after a redirection has named it.
+const KEPT_FOR: Duration = Duration::from_secs(60);
 
 const NOBODY: u16 = u16::MAX;
 
@@ -97,6 +103,9 @@ impl View {
             };
             let slot = |number: &i64| u16::try_from(*number).ok().filter(|slot| *slot < SLOTS);
             let (first, last) = (slot(first)?, slot(last)?);
+            if first > last {
+                return None;
+            }
             let mut owner = None;
             for (place, node) in nodes.iter().enumerate() {
                 // A node whose address nobody knows cannot be asked.
@@ -169,10 +178,10 @@ impl SlotMap {
         for (first, last, owner) in &view.ranges {
             claimed[usize::from(*first)..=usize::from(*last)].fill(Some(*owner));
         }
-        // The masters to which only redirections have led stay, because the view has no slot of theirs.
-        for known in last.iter().flat_map(|last| last.without_slots()) {
-            next.add(&known.id, known.epoch, Arc::clone(&known.master));
-        }
+        // A slot may be moving to a master that has none yet.
+        let is_kept = |known: &&Known| known.named_at.is_some_and(|at| at.elapsed() < KEPT_FOR);
+        let unslotted = last.iter().flat_map(|last| last.without_slots());
+        next.masters.extend(unslotted.filter(is_kept).cloned());
         let mut places = vec![None; view.masters.len()];
         for (slot, number) in claimed.into_iter().enumerate() {
             let owner = last.and_then(|last| last.known(slot));
@@ -225,6 +234,7 @@ impl SlotMap {
                 id: String::new(),
                 epoch: 0,
                 master: Arc::clone(master),
+                named_at: Some(Instant::now()),
             });
         }
         next
@@ -241,6 +251,7 @@ impl SlotMap {
             id: id.to_owned(),
             epoch,
             master,
+            named_at: None,
         });
         self.masters.len() - 1
     }
@@ -317,5 +328,193 @@ impl SlotMap {
     pub(super) fn has_same_owners(&self, other: &Self) -> bool {
         let owner = |map: &Self, slot| map.known(slot).map(|known| Arc::as_ptr(&known.master));
         (0..usize::from(SLOTS)).all(|slot| owner(self, slot) == owner(other, slot))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Server, Settings};
+    use crate::store::node::route;
+    use crate::sync::AtomicBool;
+    use once_cell::sync::OnceCell;
+
+    fn address(port: u16) -> Address {
+        Address {
+            host: "h".into(),
+            port,
+        }
+    }
+
+    fn make(address: &Address) -> Arc<Master> {
+        let server = Server::parse("redis://h/", None).expect("a URL");
+        Arc::new(Master {
+            address: address.clone(),
+            route: route(server, &Settings::default()),
+            pool: OnceCell::new(),
+            pool_size: 1,
+            is_retired: AtomicBool::new(false),
+            is_suspected: AtomicBool::new(false),
+        })
+    }
+
+    fn bulk(text: &str) -> Value {
+        Value::BulkString(text.into())
+    }
+
+    fn range(first: i64, last: i64, nodes: &[(&str, i64, &str)]) -> Value {
+        let node = |(host, port, id): &(&str, i64, &str)| {
+            Value::Array(vec![bulk(host), Value::Int(*port), bulk(id)])
+        };
+        let mut parts = vec![Value::Int(first), Value::Int(last)];
+        parts.extend(nodes.iter().map(node));
+        Value::Array(parts)
+    }
+
+    /// Returns a view in which each of these ids has a range, and a port and an epoch.
+    fn view(masters: &[(&str, u16, u64, (u16, u16))], others: &[(&str, u64)]) -> View {
+        let slots = masters.iter().map(|(id, port, _, (first, last))| {
+            range(
+                (*first).into(),
+                (*last).into(),
+                &[("h", (*port).into(), id)],
+            )
+        });
+        let epochs = masters.iter().map(|(id, _, epoch, _)| (*id, *epoch));
+        let nodes = epochs.chain(others.iter().copied()).map(|(id, epoch)| {
+            format!("{id} 1.2.3.4:1@2,name master - 0 1700000000 {epoch} connected 0-5\n")
+        });
+        let nodes = bulk(&nodes.collect::<String>());
+        View::read(&address(1), &Value::Array(slots.collect()), &nodes).expect("a view")
+    }
+
+    fn port_of(map: &SlotMap, slot: u16) -> Option<u16> {
+        map.owner(slot).map(|master| master.address.port)
+    }
+
+    fn after(last: Option<&SlotMap>, view: &View) -> SlotMap {
+        SlotMap::after(last, view, &mut make)
+    }
+
+    #[test]
+    fn a_slot_goes_to_the_owner_with_the_larger_epoch_and_not_back() {
+        let old = view(
+            &[("a", 1, 5, (0, 99)), ("b", 2, 6, (100, 199))],
+            &[("c", 5)],
+        );
+        let map = after(None, &old);
+        assert_eq!(
+            [0, 100, 200].map(|slot| port_of(&map, slot)),
+            [Some(1), Some(2), None]
+        );
+        // A failover from `a` to `c`.
+        let new = view(
+            &[("c", 3, 7, (0, 99)), ("b", 2, 6, (100, 199))],
+            &[("a", 5)],
+        );
+        let failed_over = after(Some(&map), &new);
+        assert_eq!(port_of(&failed_over, 0), Some(3));
+        assert!(Arc::ptr_eq(
+            map.owner(100).expect("b"),
+            failed_over.owner(100).expect("b")
+        ));
+        // A node that does not know it yet.
+        let again = after(Some(&failed_over), &old);
+        assert_eq!(port_of(&again, 0), Some(3));
+        assert!(again.has_same_owners(&failed_over));
+        // A migration of one slot back, to a node that has another address by now.
+        let moved = view(&[("a", 9, 8, (7, 7)), ("c", 3, 7, (8, 99))], &[("b", 6)]);
+        let moved = after(Some(&failed_over), &moved);
+        assert_eq!(
+            [6, 7, 8].map(|slot| port_of(&moved, slot)),
+            [Some(3), Some(9), Some(3)]
+        );
+        // A slot that a view gives to nobody stays where it is.
+        assert_eq!(port_of(&moved, 100), Some(2));
+    }
+
+    #[test]
+    fn a_cluster_that_was_built_anew_is_believed() {
+        let old = view(&[("a", 1, 50, (0, 16_383))], &[]);
+        let new = view(&[("x", 1, 0, (0, 99)), ("y", 2, 0, (100, 16_383))], &[]);
+        let map = after(Some(&after(None, &old)), &new);
+        assert_eq!([0, 100].map(|slot| port_of(&map, slot)), [Some(1), Some(2)]);
+    }
+
+    #[test]
+    fn a_redirection_moves_one_slot_until_a_view_has_it() {
+        let old = view(&[("a", 1, 5, (0, 99))], &[("b", 6)]);
+        let map = after(None, &old);
+        let to = make(&address(2));
+        let moved = map.after_move(7, &to);
+        assert_eq!([6, 7].map(|slot| port_of(&moved, slot)), [Some(1), Some(2)]);
+        assert!(moved.has(&to) && moved.masters().len() == 2);
+        let new = view(&[("a", 1, 5, (0, 6)), ("b", 2, 6, (7, 99))], &[]);
+        let next = after(Some(&moved), &new);
+        assert!(
+            Arc::ptr_eq(next.owner(7).expect("b"), &to),
+            "its connections stay open"
+        );
+        // A master to which a slot is moving has none in any view yet.
+        let importing = make(&address(3));
+        let kept = after(Some(&next.with(&importing)), &new);
+        assert!(kept.has(&importing) && !kept.masters().contains_master(&importing));
+        // A master that has lost its slots is no master any more.
+        let taken = view(&[("b", 2, 9, (0, 99))], &[("a", 5)]);
+        let taken = after(Some(&next), &taken);
+        assert!(!taken.has(next.owner(0).expect("a")));
+    }
+
+    trait Contains {
+        fn contains_master(&self, master: &Arc<Master>) -> bool;
+    }
+
+    impl Contains for Vec<Arc<Master>> {
+        fn contains_master(&self, master: &Arc<Master>) -> bool {
+            self.iter().any(|other| Arc::ptr_eq(other, master))
+        }
+    }
+
+    #[test]
+    fn a_node_without_a_host_is_the_one_that_was_asked() {
+        let nodes =
+            bulk("a 1.2.3.4:1@2 master - 0 0 5 connected\nb 1.2.3.4:2@3 slave a 0 0 5 connected\n");
+        let read = |range| View::read(&address(1), &Value::Array(vec![range]), &nodes);
+        let hosts = |view: &View| -> Vec<String> {
+            view.nodes.iter().map(|node| node.host.clone()).collect()
+        };
+        let both = read(range(0, 5, &[("", 1, "a"), ("::1", 2, "b")])).expect("a view");
+        assert_eq!(hosts(&both), ["h", "::1"]);
+        let unknown = Value::Array(vec![Value::Nil, Value::Int(1), bulk("a")]);
+        let nil = Value::Array(vec![Value::Int(0), Value::Int(5), unknown]);
+        assert_eq!(hosts(&read(nil).expect("a view")), ["h"]);
+        // Nobody knows the host of the master.
+        assert!(read(range(0, 5, &[("?", 1, "a"), ("x", 2, "b")])).is_none());
+    }
+
+    #[test]
+    fn an_answer_that_makes_no_sense_is_no_view() {
+        let nodes = bulk("a 1.2.3.4:1@2 master - 0 0 5 connected\n");
+        let good = range(0, 5, &[("h", 1, "a")]);
+        let read = |slots: Value, nodes: &Value| View::read(&address(1), &slots, nodes).is_some();
+        assert!(read(Value::Array(vec![good.clone()]), &nodes));
+        for slots in [
+            Value::Nil,
+            Value::Array(vec![]),
+            Value::Array(vec![Value::Int(1)]),
+            Value::Array(vec![range(0, 16_384, &[("h", 1, "a")])]),
+            Value::Array(vec![range(-1, 5, &[("h", 1, "a")])]),
+            Value::Array(vec![range(0, 5, &[("h", 0, "a")])]),
+            Value::Array(vec![range(5, 0, &[("h", 1, "a")])]),
+            Value::Array(vec![range(0, 5, &[])]),
+        ] {
+            assert!(!read(slots.clone(), &nodes), "{slots:?}");
+        }
+        for nodes in ["a", "a 1 master - 0 0 x connected"] {
+            assert!(
+                !read(Value::Array(vec![good.clone()]), &bulk(nodes)),
+                "{nodes}"
+            );
+        }
     }
 }

@@ -108,7 +108,9 @@ impl Watcher {
         let Some(map) = state.map.as_ref().filter(|_| state.failure.is_none()) else {
             return true;
         };
-        map.all_masters()
+        let masters = map.masters();
+        masters
+            .iter()
             .any(|master| master.is_suspected.load(Ordering::Relaxed))
     }
 

@@ -32,7 +32,7 @@ fn locking(locks: &LockManager, stop: &Arc<AtomicBool>, turns: &Arc<AtomicU32>) 
             if stop.load(Ordering::Relaxed) {
                 return;
             }
-            match locks.try_lock_for(&name(number), secs(1)) {
+            match locks.try_lock_for(name(number), secs(1)) {
                 Ok(Some(guard)) => {
                     guard.release().expect("it is held");
                     turns.fetch_add(1, Ordering::Relaxed);
@@ -108,7 +108,7 @@ fn a_lock_with_a_waiter_is_released_while_its_slot_moves() {
     let to = cluster.servers()[..3]
         .iter()
         .find(|server| server.port() != from.port());
-    let guards = [0, 1].map(|number| holder.lock(&name(number)).expect("it is free"));
+    let guards = [0, 1].map(|number| holder.lock(name(number)).expect("it is free"));
     let waiters = [0, 1].map(|number| Kind::Mutex.of(&other, &name(number)).locking());
     wait_until("the locks are marked", || {
         [0, 1].iter().all(|number| {
@@ -139,7 +139,7 @@ fn a_lock_waits_for_the_end_of_the_move_of_its_slot() {
     let mut servers = cluster.servers()[..3].iter();
     let to = servers.find(|server| server.port() != from.port());
     let migration = cluster.migrate(slot_of(&name(0)), to.expect("there are three"));
-    let error = locks.try_lock(&name(0)).expect_err("the slot moves");
+    let error = locks.try_lock(name(0)).expect_err("the slot moves");
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
     let waiting = Kind::Mutex.of(&locks, &name(0)).locking();
     assert!(waiting.waits());

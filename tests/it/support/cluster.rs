@@ -211,7 +211,9 @@ impl Migration<'_> {
         // The keys only become fewer: a request that would add one is sent to the new master.
         wait_until("all keys have moved", || {
             let keys = self.keys();
-            keys.iter().for_each(|key| self.move_key(key));
+            for key in &keys {
+                self.move_key(key);
+            }
             keys.is_empty()
         });
         end(self.to).expect("it imports the slot");
@@ -240,9 +242,9 @@ fn ranges_of(server: &Server) -> Vec<Range> {
     };
     let ranges = ranges.unwrap_or_default();
     let range = |range: &Value| match range {
-        Value::Array(parts) => {
-            let ports = parts[2..].iter().map(port).collect();
-            (number(&parts[0]), number(&parts[1]), ports)
+        Value::Array(facts) => {
+            let ports = facts[2..].iter().map(port).collect();
+            (number(&facts[0]), number(&facts[1]), ports)
         }
         other => panic!("{other:?}"),
     };
