@@ -23,6 +23,10 @@
 //! An exchange ends when all answers have come, or at its limit. It waits for a lane for at most a *grace*: twice what the
 //! lane took lately, and at least [`SHORTEST_GRACE`]. So a master that hangs delays the others once, by its grace.
 
+mod running;
+#[cfg(test)]
+mod tests;
+
 use std::collections::{HashMap, VecDeque};
 use std::io::{ErrorKind, Read};
 use std::os::unix::net::UnixStream;
@@ -37,12 +41,13 @@ use super::{Master, Shared, unavailable, wake, wakers};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::Request;
 use crate::script::{self, ScriptRef};
-use crate::store::errors::RequestError;
 use crate::store::login::connect;
 use crate::store::refusal::refusal;
 use crate::store::route::{Budget, Route};
 use crate::store::socket::{Socket, TransportError};
 use crate::sync::{Arc, Ordering, thread};
+
+use running::Running;
 
 /// The shortest grace of a lane.
 const SHORTEST_GRACE: Duration = Duration::from_millis(200);
@@ -51,8 +56,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest wait for the rest of a TLS record, of which a part has come.
 const REST: Duration = Duration::from_millis(1);
-/// How much earlier than the exchange a wait for replicas ends: the server's timer runs every 100 ms.
-const LATE_ANSWER: Duration = Duration::from_millis(110);
 
 /// A command for one master. The exchange encodes it when it writes it.
 pub(super) struct Part {
@@ -410,199 +413,6 @@ impl Open {
     }
 }
 
-/// An exchange that is under way.
-struct Running<'a> {
-    how: &'a Exchange<'a>,
-    parts: &'a [Part],
-    shared: &'a Shared,
-    /// How each part names its script.
-    by: Vec<ScriptRef>,
-    answers: Vec<Option<Result<Value, Failure>>>,
-    is_resent: bool,
-}
-
-impl Running<'_> {
-    /// Writes the parts of a lane, if it is open and misses no answer. If it cannot take them, they have failed.
-    fn begin(&mut self, lane: &mut Lane) {
-        let words = match &lane.state {
-            LaneState::Opening(_) => return,
-            LaneState::Open(open) if open.missing.is_empty() => {
-                self.write(lane);
-                return;
-            }
-            LaneState::Open(_) => "the node has not answered an earlier request",
-            LaneState::Closed(_) => "the connection to the node could not be opened",
-        };
-        let address = &lane.master.route.server.address;
-        let failure = unavailable(format!("{address}: {words}"));
-        self.fail(lane, &failure);
-    }
-
-    fn write(&mut self, lane: &mut Lane) {
-        let LaneState::Open(open) = &mut lane.state else {
-            return;
-        };
-        let route = &lane.master.route;
-        let mut packed = Vec::new();
-        for number in lane.parts.iter().copied() {
-            if self.answers[number].is_some() {
-                continue;
-            }
-            if self.parts[number].is_asking {
-                redis::cmd("ASKING").write_packed_command(&mut packed);
-                open.missing.push_back(Missing::Asking);
-            }
-            (self.how.encode)(number, self.by[number]).write_packed_command(&mut packed);
-            open.missing.push_back(Missing::Part(number));
-        }
-        if self.how.is_gain && route.replicas > 0 {
-            let limit = self.how.limit;
-            let patience = limit.saturating_sub(LATE_ANSWER).max(limit / 2);
-            let patience = patience.as_millis().max(1) as u64;
-            redis::cmd("WAIT")
-                .arg(route.replicas)
-                .arg(patience)
-                .write_packed_command(&mut packed);
-            open.missing.push_back(Missing::Replicas);
-        }
-        open.sent = Instant::now();
-        if let Err(error) = open.socket.write(&packed, SHORTEST_GRACE) {
-            self.broken(lane, TransportError::Io(error));
-        }
-    }
-
-    /// Reads the answers that have come on a lane. Returns whether the lane must be opened again.
-    fn read(&mut self, lane: &mut Lane) -> bool {
-        let LaneState::Open(open) = &mut lane.state else {
-            return false;
-        };
-        if lane.parts.is_empty() || open.missing.is_empty() {
-            return false;
-        }
-        let read = open.read();
-        let mut is_unknown_script = false;
-        let fault = loop {
-            match open.socket.take() {
-                Err(fault) => break Some(fault),
-                Ok(None) => break read.err(),
-                Ok(Some(value)) => match open.missing.pop_front() {
-                    None => {
-                        let words = "more answers than requests".to_owned();
-                        break Some(TransportError::Malformed(words));
-                    }
-                    Some(Missing::Asking | Missing::Late) => {}
-                    Some(Missing::Part(number)) => {
-                        let is_unknown = matches!(&value, Value::ServerError(error)
-                            if error.code() == "NOSCRIPT")
-                            && self.by[number] == ScriptRef::Digest;
-                        if is_unknown {
-                            self.by[number] = ScriptRef::Text;
-                            is_unknown_script = true;
-                        } else {
-                            self.answers[number] = Some(Ok(value));
-                        }
-                    }
-                    Some(Missing::Replicas) => {
-                        let confirmed = match value {
-                            Value::Int(count) => u32::try_from(count).unwrap_or(0),
-                            _ => 0,
-                        };
-                        self.confirmed(&lane.parts, lane.master.route.replicas, confirmed);
-                    }
-                },
-            }
-        };
-        if let Some(fault) = fault {
-            return self.broken(lane, fault);
-        }
-        if open.missing.is_empty() {
-            let took = open.sent.elapsed();
-            lane.took = if took >= lane.took {
-                took
-            } else {
-                // One fast answer does not make a fast link.
-                (lane.took * 3 + took) / 4
-            };
-            lane.master.note_answer();
-            if is_unknown_script {
-                self.write(lane);
-            }
-        }
-        false
-    }
-
-    /// Ends the exchange for a lane. Writes whose replicas have not been counted are not confirmed.
-    fn end(&mut self, lane: &mut Lane) {
-        let is_uncounted = match &lane.state {
-            LaneState::Open(open) => open.missing.contains(&Missing::Replicas),
-            LaneState::Closed(_) | LaneState::Opening(_) => true,
-        };
-        let wanted = lane.master.route.replicas;
-        if is_uncounted && self.how.is_gain {
-            self.confirmed(&lane.parts, wanted, 0);
-        }
-        lane.end_exchange();
-    }
-
-    /// Takes in how many replicas have the writes of these parts.
-    fn confirmed(&mut self, parts: &[usize], wanted: u32, confirmed: u32) {
-        if confirmed >= wanted {
-            return;
-        }
-        let kind = FailureKind::NotReplicated { wanted, confirmed };
-        let words = format!("{confirmed} of {wanted} replicas confirmed it in time");
-        let failure = Failure::plain(kind, Outcome::PartlyExecuted, words);
-        for number in parts {
-            if matches!(&self.answers[*number], Some(Ok(Value::Array(_)))) {
-                self.answers[*number] = Some(Err(failure.clone()));
-            }
-        }
-    }
-
-    /// Closes a lane. Returns whether it must be opened again, for the same parts.
-    fn broken(&mut self, lane: &mut Lane, fault: TransportError) -> bool {
-        let again = match RequestError::of(fault) {
-            RequestError::Closed(error) if lane.is_reused => {
-                lane.master.route.cuts.note_error(&error);
-                self.is_resent = true;
-                lane.is_reused = false;
-                lane.state = LaneState::Closed(Instant::now());
-                if self.how.is_gain && lane.master.route.replicas > 0 {
-                    // Replicas are counted on the connection of the writes, so all are written once more.
-                    for number in &lane.parts {
-                        self.answers[*number] = None;
-                    }
-                }
-                return true;
-            }
-            trouble => trouble.into_failure(&lane.master.route),
-        };
-        self.shared.suspect(&lane.master);
-        lane.close();
-        self.fail(lane, &again);
-        false
-    }
-
-    /// Gives this failure to the parts of a lane that have no answer. The exchange goes on without the lane.
-    fn fail(&mut self, lane: &mut Lane, failure: &Failure) {
-        for number in &lane.parts {
-            let resent = self.is_resent;
-            self.answers[*number].get_or_insert_with(|| {
-                let outcome = if resent {
-                    Outcome::Unknown
-                } else {
-                    failure.outcome
-                };
-                Err(Failure {
-                    outcome,
-                    ..failure.clone()
-                })
-            });
-        }
-        self.end(lane);
-    }
-}
-
 /// Connects, logs in, and has the server load the script of renewals. Each step has its own time limit. Returns what the
 /// last step took.
 fn open(route: &Route) -> Result<(Socket, Duration), Failure> {
@@ -619,172 +429,4 @@ fn open(route: &Route) -> Result<(Socket, Duration), Failure> {
     let asked = socket.requests(&commands, route.io_timeout, heard);
     asked.map_err(|fault| route.broken(fault))??;
     Ok((socket, begun.elapsed()))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::Write;
-    use std::net::{TcpListener, TcpStream};
-
-    use super::super::Cluster;
-    use super::*;
-    use crate::config::{ClusterNodes, Settings};
-    use crate::store::frame::Frame;
-    use crate::sync::AtomicBool;
-
-    /// A server that answers each command with its last word, unless it is held.
-    struct Echo {
-        address: Address,
-        is_held: Arc<AtomicBool>,
-    }
-
-    impl Echo {
-        fn start() -> Self {
-            let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-            let address = Address {
-                host: "127.0.0.1".into(),
-                port: listener.local_addr().expect("it is bound").port(),
-            };
-            let is_held = Arc::new(AtomicBool::new(false));
-            let held = Arc::clone(&is_held);
-            thread::spawn(move || {
-                for stream in listener.incoming() {
-                    let (stream, held) = (stream.expect("a connection"), Arc::clone(&held));
-                    thread::spawn(move || answer(stream, &held));
-                }
-            });
-            Self { address, is_held }
-        }
-    }
-
-    fn answer(mut stream: TcpStream, is_held: &AtomicBool) {
-        let (mut received, mut piece) = (Vec::new(), [0; 4096]);
-        while let Ok(read @ 1..) = stream.read(&mut piece) {
-            received.extend_from_slice(&piece[..read]);
-            while let Ok(Some(end)) = Frame::default().end(&received, 1 << 20) {
-                let command = redis::parse_redis_value(&received[..end]);
-                received.drain(..end);
-                let Ok(Value::Array(words)) = command else {
-                    return;
-                };
-                let Some(Value::BulkString(word)) = words.last() else {
-                    return;
-                };
-                while is_held.load(Ordering::SeqCst) {
-                    thread::yield_now();
-                }
-                let head = format!("${}\r\n", word.len());
-                let line = [head.as_bytes(), word, b"\r\n"].concat();
-                if stream.write_all(&line).is_err() {
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Sends a word that was never sent before to each master. Returns whether each has answered with that word.
-    fn ask(lanes: &mut Lanes, shared: &Shared, masters: &[Arc<Master>], word: &str) -> Vec<bool> {
-        let parts: Vec<_> = masters
-            .iter()
-            .map(|master| Part {
-                master: Arc::clone(master),
-                is_asking: false,
-            })
-            .collect();
-        let words = |number: usize| format!("{word} {number}");
-        let how = Exchange {
-            encode: &|number, _| redis::cmd("ECHO").arg(words(number)).to_owned(),
-            limit: Duration::from_secs(20),
-            is_gain: false,
-        };
-        let answers = lanes.exchange(shared, &parts, &how).answers;
-        let answers = answers.into_iter().enumerate();
-        answers
-            .map(|(number, answer)| match answer {
-                Ok(answer) => {
-                    assert_eq!(answer, Value::BulkString(words(number).into_bytes()));
-                    true
-                }
-                Err(failure) => {
-                    assert_eq!(failure.kind, FailureKind::Unavailable);
-                    false
-                }
-            })
-            .collect()
-    }
-
-    #[test]
-    fn a_lane_that_hangs_is_left_out_until_it_answers() {
-        let settings = Settings::default();
-        let nodes = ClusterNodes::new(&["redis://127.0.0.1:1/".to_owned()], &settings);
-        let cluster = Cluster::new(nodes.expect("a URL"), &settings);
-        let shared = &cluster.shared;
-        let servers = [Echo::start(), Echo::start()];
-        let masters = servers
-            .each_ref()
-            .map(|server| shared.new_master(&server.address));
-        let mut lanes = Lanes::new().expect("a pair of sockets");
-        let mut words = (0..).map(|number: u32| number.to_string());
-        let mut ask_both = |lanes: &mut Lanes| {
-            let word = words.next().expect("there is no end");
-            ask(lanes, shared, &masters, &word)
-        };
-        let wait = |lanes: &mut Lanes, ask: &mut dyn FnMut(&mut Lanes) -> Vec<bool>| {
-            let begun = Instant::now();
-            while ask(lanes) != [true, true] {
-                assert!(
-                    begun.elapsed() < Duration::from_secs(20),
-                    "they never answer"
-                );
-            }
-        };
-        lanes.open(&masters, Duration::from_secs(20));
-        wait(&mut lanes, &mut ask_both);
-        for _ in 0..3 {
-            servers[1].is_held.store(true, Ordering::SeqCst);
-            // On a busy machine the other may be late too.
-            let begun = Instant::now();
-            while ask_both(&mut lanes) != [true, false] {
-                assert!(
-                    begun.elapsed() < Duration::from_secs(20),
-                    "it never answers"
-                );
-            }
-            assert!(masters[1].is_suspected.load(Ordering::SeqCst));
-            servers[1].is_held.store(false, Ordering::SeqCst);
-            wait(&mut lanes, &mut ask_both);
-            assert!(!masters[1].is_suspected.load(Ordering::SeqCst));
-        }
-    }
-
-    /// The connection of an earlier exchange is used once more before its end is noticed.
-    #[test]
-    fn a_lane_whose_connection_was_closed_is_opened_again() {
-        let settings = Settings::default();
-        let nodes = ClusterNodes::new(&["redis://127.0.0.1:1/".to_owned()], &settings);
-        let cluster = Cluster::new(nodes.expect("a URL"), &settings);
-        let shared = &cluster.shared;
-        let server = Echo::start();
-        let masters = [shared.new_master(&server.address)];
-        let mut lanes = Lanes::new().expect("a pair of sockets");
-        let begun = Instant::now();
-        let is_answered = |lanes: &mut Lanes, word: &str| {
-            while ask(lanes, shared, &masters, word) != [true] {
-                assert!(
-                    begun.elapsed() < Duration::from_secs(20),
-                    "it never answers"
-                );
-            }
-        };
-        is_answered(&mut lanes, "first");
-        let lane = lanes.by_address.values_mut().next().expect("it was used");
-        let LaneState::Open(open) = &mut lane.state else {
-            panic!("it has just answered");
-        };
-        // The server ends a connection on which it gets nonsense.
-        open.socket
-            .write(b"+nonsense\r\n", Duration::from_secs(1))
-            .expect("it is open");
-        is_answered(&mut lanes, "second");
-    }
 }
