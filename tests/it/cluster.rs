@@ -6,8 +6,9 @@ mod operators;
 
 use leasehold::{Admission, Error, LockManager};
 
+use crate::connect::documented_rights;
 use crate::support::{
-    Cluster, Kind, Server, hasty, is_ok, names_of_masters, secs, unused_url, wait_until,
+    Cluster, Kind, Server, build, hasty, is_ok, names_of_masters, secs, unused_url, wait_until,
 };
 
 /// Locks, and repeats a call that gets no answer. Returns the fence.
@@ -201,6 +202,42 @@ fn a_server_that_is_no_node_of_a_cluster_is_unsupported() {
     let cluster = Cluster::start();
     let error = hasty(&cluster.urls()[0]).build().expect_err("a cluster");
     assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
+}
+
+#[test]
+fn the_documented_access_list_is_enough_for_a_cluster() {
+    let (cluster, lines) = (Cluster::start(), documented_rights());
+    for server in cluster.servers() {
+        for line in [0, 1, 2, 3, 5, 7] {
+            let rights = lines[line].iter().map(String::as_str);
+            let user = ["ACL", "SETUSER", "app"].into_iter().chain(rights);
+            let () = server.raw().ask(&user.collect::<Vec<_>>());
+        }
+    }
+    let user = || cluster.builder().username("app").password("us3r-s3cret");
+    let managers = [0; 2].map(|_| build(user()));
+    let [one, other] = &managers;
+    for kind in Kind::ALL {
+        let held = kind.rival().of(one, kind.name()).hold();
+        let waiting = kind.of(other, kind.name()).locking();
+        held.release();
+        waiting.locked();
+        waiting.release();
+    }
+    for name in names_of_masters() {
+        let guard = one.lock(&name).expect("it is free");
+        guard.extend(secs(60)).expect("it is held");
+        assert!(other.inspect(&name).expect("asked").is_some());
+        let claim = guard.detach();
+        drop(other.adopt(&claim).expect("nobody else has"));
+        let limiter = one.rate_limiter(format!("rate-{name}"), 1, secs(1));
+        limiter.try_acquire().map(drop).expect("asked");
+    }
+    assert!(one.list("*").all(|lock| lock.is_ok()));
+    for server in cluster.servers() {
+        let refused: Vec<redis::Value> = server.raw().ask(&["ACL", "LOG"]);
+        assert!(refused.is_empty(), "{refused:?}");
+    }
 }
 
 #[test]

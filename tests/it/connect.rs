@@ -267,7 +267,7 @@ pub(crate) fn documented_rights() -> Vec<Vec<String>> {
         rights.collect()
     });
     let rights: Vec<_> = rights.collect();
-    assert_eq!(rights.len(), 9, "a line for each purpose");
+    assert_eq!(rights.len(), 10, "a line for each purpose");
     rights
 }
 

@@ -365,7 +365,7 @@ fn the_documented_access_list_is_enough_for_a_sentinel_set() {
         let () = server.raw().ask(&command);
     };
     let of_servers = [&*lines[0], &*lines[1], &*lines[7]];
-    let of_sentinels = [&*lines[8]];
+    let of_sentinels = [&*lines[9]];
     let give_all = || {
         set.servers().for_each(|server| give(server, &of_servers));
         set.sentinels()
@@ -388,11 +388,11 @@ fn the_documented_access_list_is_enough_for_a_sentinel_set() {
         let others = line.iter().filter(|other| *other != right);
         others.cloned().collect()
     };
-    for right in lines[8]
+    for right in lines[9]
         .iter()
         .filter(|right| right.starts_with(['+', '&']))
     {
-        let others = without(&lines[8], right);
+        let others = without(&lines[9], right);
         set.sentinels()
             .for_each(|sentinel| give(sentinel, &[&others]));
         let error = builder().build().expect_err("a right is missing");

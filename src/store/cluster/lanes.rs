@@ -30,9 +30,9 @@ mod tests;
 use std::collections::{HashMap, VecDeque};
 use std::io::{ErrorKind, Read};
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
+use crossbeam_channel::{Receiver, TryRecvError, bounded};
 use redis::Value;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -297,7 +297,7 @@ impl OpenableLane<'_> {
         if Instant::now() < due {
             return;
         }
-        let (sender, opened) = channel();
+        let (sender, opened) = bounded(1);
         let (route, waker) = (self.lane.master.route.clone(), Arc::clone(self.waker));
         let started = thread::Builder::new().spawn(move || {
             // If nobody receives it, the connection is not needed any more.

@@ -18,9 +18,9 @@
 use std::collections::VecDeque;
 use std::io::Read;
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
+use crossbeam_channel::{Receiver, Sender, unbounded};
 use redis::{ConnectionAddr, Value};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -60,7 +60,7 @@ pub(super) struct Watcher {
 
 impl Watcher {
     pub(super) fn new(shared: Arc<Shared>, woken: UnixStream) -> Self {
-        let (answered, answers) = channel();
+        let (answered, answers) = unbounded();
         Self {
             shared,
             woken,
