@@ -4,7 +4,9 @@ mod failover;
 mod migration;
 mod operators;
 
-use leasehold::{Admission, Error, LockManager};
+use std::time::Instant;
+
+use leasehold::{Admission, Error, LockGuard, LockManager};
 
 use crate::connect::documented_rights;
 use crate::support::{
@@ -24,6 +26,11 @@ fn locked_at_last(locks: &LockManager, name: &str) -> u64 {
         Err(error) => panic!("{error:?}"),
     });
     fence
+}
+
+/// Returns the end of a lease, unless it is renewed before. A renewal moves it by much more than a second.
+fn end_of(guard: &LockGuard) -> Instant {
+    Instant::now() + guard.remaining()
 }
 
 #[test]
@@ -157,9 +164,9 @@ fn a_grant_waits_for_replicas() {
         .replicas(1)
         .build()
         .expect("all are there");
-    let guard = locks.mutex(name).lease(secs(3)).lock().expect("it is free");
-    let before = guard.remaining();
-    wait_until("it is renewed", || guard.remaining() > before);
+    let guard = locks.mutex(name).lease(secs(6)).lock().expect("it is free");
+    let end = end_of(&guard);
+    wait_until("it is renewed", || end_of(&guard) > end + secs(1));
     guard.release().expect("it is held");
     let (_, replica) = cluster.owner(name);
     replica.pause();

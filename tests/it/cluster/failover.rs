@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use leasehold::{Error, LeaseState, LockGuard, LostCause};
 
-use super::locked_at_last;
+use super::{end_of, locked_at_last};
 use crate::support::{
     Cluster, File, Kind, PATIENCE, Server, Task, lost, name, names_of_masters, secs, shared,
     slot_of, task, wait_until,
@@ -34,10 +34,8 @@ fn the_leases_of_other_masters_are_renewed(fail: fn(&Server)) {
             mutex.lock().expect("it is free")
         })
         .collect();
-    let is_of_failed = |guard: &LockGuard| {
-        let (owner, _) = cluster.owner_by(replica, slot_of(guard.name()));
-        [master.port(), replica.port()].contains(&owner.port())
-    };
+    let is_of_failed =
+        |guard: &LockGuard| cluster.is_owner_by(replica, slot_of(guard.name()), master);
     let (of_failed, of_others): (Vec<_>, Vec<_>) = guards.into_iter().partition(is_of_failed);
     assert!(of_failed.len() > LEASES / 10 && of_others.len() > LEASES / 3);
     fail(master);
@@ -53,17 +51,16 @@ fn the_leases_of_other_masters_are_renewed(fail: fn(&Server)) {
         for guard in &of_others {
             guard.check().expect("its master is well");
         }
-        let (owner, _) = cluster.owner_by(replica, slot_of(failed_name));
-        owner.port() == replica.port()
+        cluster.is_owner_by(replica, slot_of(failed_name), replica)
     });
     locked_at_last(&locks, failed_name);
     // Each lease is renewed once more, or is lost.
     let all: Vec<_> = of_others.iter().chain(&of_failed).collect();
-    let left: Vec<_> = all.iter().map(|guard| guard.remaining()).collect();
-    for (guard, before) in all.into_iter().zip(left) {
+    let ends: Vec<_> = all.iter().map(|guard| end_of(guard)).collect();
+    for (guard, end) in all.into_iter().zip(ends) {
         wait_until("it is renewed or lost", || {
             check_deadline(guard);
-            guard.check().is_err() || guard.remaining() > before
+            guard.check().is_err() || end_of(guard) > end + secs(1)
         });
     }
     for guard in of_others {

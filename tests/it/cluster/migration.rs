@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use leasehold::{Error, LockGuard, LockManager};
 
+use super::end_of;
 use crate::support::{Cluster, Kind, Task, secs, slot_of, task, wait_until};
 
 /// Names of one slot.
@@ -15,11 +16,11 @@ fn name(number: usize) -> String {
 /// Blocks until each of the guards was renewed.
 #[track_caller]
 fn wait_until_renewed(guards: &[LockGuard]) {
-    let left: Vec<_> = guards.iter().map(|guard| guard.remaining()).collect();
-    for (guard, before) in guards.iter().zip(left) {
+    let ends: Vec<_> = guards.iter().map(end_of).collect();
+    for (guard, end) in guards.iter().zip(ends) {
         wait_until("it is renewed", || {
             guard.check().expect("it is held");
-            guard.remaining() > before
+            end_of(guard) > end + secs(1)
         });
     }
 }

@@ -130,20 +130,31 @@ impl Cluster {
             .expect("a node")
     }
 
-    /// Returns the owner of a slot and its replica, as this node sees them.
-    #[track_caller]
-    pub(crate) fn owner_by(&self, server: &Server, slot: u16) -> (&Server, Option<&Server>) {
+    /// Returns the owner of a slot and its replica, as this node sees them. A node that is busy with a failover may see
+    /// none.
+    pub(crate) fn owner_by(
+        &self,
+        server: &Server,
+        slot: u16,
+    ) -> Option<(&Server, Option<&Server>)> {
         let ranges = ranges_of(server);
         let has = |range: &&Range| (range.0..=range.1).contains(&usize::from(slot));
-        let ports = &ranges.iter().find(has).expect("it has an owner").2;
+        let ports = &ranges.iter().find(has)?.2;
         let replica = ports.get(1).map(|port| self.at_port(*port));
-        (self.at_port(ports[0]), replica)
+        Some((self.at_port(ports[0]), replica))
+    }
+
+    /// Returns whether a node sees this server as the owner of a slot.
+    pub(crate) fn is_owner_by(&self, server: &Server, slot: u16, owner: &Server) -> bool {
+        let seen = self.owner_by(server, slot);
+        seen.is_some_and(|(seen, _)| seen.port() == owner.port())
     }
 
     /// Returns the master of a name and its replica, while the cluster is well.
     #[track_caller]
     pub(crate) fn owner(&self, name: &str) -> (&Server, &Server) {
-        let (master, replica) = self.owner_by(&self.servers()[0], slot_of(name));
+        let seen = self.owner_by(&self.servers()[0], slot_of(name));
+        let (master, replica) = seen.expect("it has an owner");
         (master, replica.expect("it has a replica"))
     }
 
@@ -155,15 +166,14 @@ impl Cluster {
                 .servers()
                 .iter()
                 .filter(|server| server.port() != failed.port());
-            others.all(|server| self.owner_by(server, slot).0.port() == replica.port())
-                && is_ok(replica)
+            others.all(|server| self.is_owner_by(server, slot, replica)) && is_ok(replica)
         });
     }
 
     /// Begins to move a slot to another master.
     #[track_caller]
     pub(crate) fn migrate<'a>(&'a self, slot: u16, to: &'a Server) -> Migration<'a> {
-        let (from, _) = self.owner_by(to, slot);
+        let (from, _) = self.owner_by(to, slot).expect("it has an owner");
         let number = slot.to_string();
         let set = |server: &Server, what: &str, other: &Server| {
             let other = id_of(other);
@@ -219,10 +229,8 @@ impl Migration<'_> {
         end(self.to).expect("it imports the slot");
         end(self.from).expect("it has no key of the slot");
         wait_until("all nodes know the new master", || {
-            self.cluster.servers().iter().all(|server| {
-                let (owner, _) = self.cluster.owner_by(server, self.slot);
-                owner.port() == self.to.port()
-            })
+            let mut servers = self.cluster.servers().iter();
+            servers.all(|server| self.cluster.is_owner_by(server, self.slot, self.to))
         });
     }
 }
