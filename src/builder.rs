@@ -395,24 +395,6 @@ impl Builder {
         self
     }
 
-    /// Sets the login of the servers behind sentinels: the user, if it is not `default`, and the password, in plain text.
-    /// `Debug`, errors and the log never show the password. Defaults to none. No effect without
-    /// [`sentinel`](LockManager::sentinel).
-    ///
-    /// # Example
-    ///
-    /// ```no_run
-    /// # use leasehold::LockManager;
-    /// let builder = LockManager::sentinel(["redis://one:26379/"], "mymaster");
-    /// let locks = builder.node_credentials(None, &std::env::var("REDIS_PASSWORD")?).build()?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn node_credentials(mut self, user: Option<&str>, password: &str) -> Self {
-        let user = user.map(str::to_owned);
-        self.settings.node_credentials = Some((user, Secret(password.to_owned())));
-        self
-    }
-
     /// Sets the number of the database, at least 0. It overrides the URL's. If the server does not have it, connecting
     /// fails with [`Error::Config`]. Defaults to the URL's, or 0.
     ///

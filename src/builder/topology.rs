@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Builder;
-use crate::config::{ClusterNodes, SentinelSet, Server, Settings};
+use crate::config::{ClusterNodes, Secret, SentinelSet, Server, Settings};
 use crate::error::{Error, Result};
 use crate::manager::LockManager;
 use crate::store::Store;
@@ -189,6 +189,26 @@ impl LockManager {
     pub fn quorum<N: Into<Endpoint>>(nodes: impl IntoIterator<Item = N>) -> Builder {
         let nodes = nodes.into_iter().map(Into::into).collect();
         Builder::new(Servers::Quorum(nodes))
+    }
+}
+
+impl Builder {
+    /// Sets the login of the servers behind sentinels: the user, if it is not `default`, and the password, in plain text.
+    /// `Debug`, errors and the log never show the password. Defaults to none. No effect without
+    /// [`sentinel`](LockManager::sentinel).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use leasehold::LockManager;
+    /// let builder = LockManager::sentinel(["redis://one:26379/"], "mymaster");
+    /// let locks = builder.node_credentials(None, &std::env::var("REDIS_PASSWORD")?).build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn node_credentials(mut self, user: Option<&str>, password: &str) -> Self {
+        let user = user.map(str::to_owned);
+        self.settings.node_credentials = Some((user, Secret(password.to_owned())));
+        self
     }
 }
 

@@ -423,7 +423,7 @@ impl Pooled for Link {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::{Ask, Gone, LockKind};
+    use crate::message::{Ask, Gone, LockKind, NotReleased};
     use crate::name::{LockKey, Target};
 
     fn acquire(channel: Option<&str>) -> Verb {
@@ -480,12 +480,12 @@ mod tests {
             (Request::Renew(&[]), Reply::Renewed(vec![done, gone]), true),
             (
                 Request::Release(&[]),
-                Reply::Each(vec![Some(Reply::Released), None]),
+                Reply::Each(vec![Ok(Reply::Released), Err(NotReleased::Refused)]),
                 false,
             ),
             (
                 Request::Release(&[]),
-                Reply::Each(vec![Some(not_owner)]),
+                Reply::Each(vec![Ok(not_owner)]),
                 true,
             ),
             (Request::Ping, Reply::Pong, true),

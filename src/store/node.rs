@@ -6,11 +6,10 @@ use crate::clock::Time;
 use crate::config::{SentinelSet, Server, Settings};
 use crate::error::Failure;
 use crate::message::Request;
-use crate::script::ScriptSettings;
 use crate::store::link::Link;
 use crate::store::pool::Pool;
 use crate::store::pubsub;
-use crate::store::route::{Budget, Route};
+use crate::store::route::{Budget, Route, route};
 use crate::store::sentinel::Discovery;
 use crate::store::{Answer, DedicatedConnection, LEAST, Limits, NodeReport, PubSubEvent, Store};
 use crate::sync::Arc;
@@ -56,24 +55,6 @@ impl Drop for Node {
         if let Some(discovery) = &self.discovery {
             discovery.end();
         }
-    }
-}
-
-/// The way to a server.
-pub(super) fn route(server: Server, settings: &Settings) -> Route {
-    Route {
-        server: Arc::new(server),
-        script_settings: Arc::new(
-            ScriptSettings::new(settings.fence_memory, settings.io_timeout)
-                .with_gap(settings.poller_gap, settings.quantum),
-        ),
-        connect_timeout: settings.connect_timeout,
-        io_timeout: settings.io_timeout,
-        replicas: settings.replicas,
-        is_of_a_cluster: false,
-        asked_about_itself: Arc::default(),
-        resolver: Arc::default(),
-        cuts: Arc::default(),
     }
 }
 

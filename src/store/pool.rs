@@ -332,8 +332,8 @@ mod tests {
     use crate::config::{Server, Settings};
     use crate::message::Request;
     use crate::store::link::Link;
-    use crate::store::node::route;
     use crate::store::route::Budget;
+    use crate::store::route::route;
     use crate::sync::{AtomicBool, AtomicU32, Ordering, thread};
 
     const SOON: Duration = Duration::from_secs(20);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::config::Server;
+use crate::config::{Server, Settings};
 use crate::error::Failure;
 use crate::script::ScriptSettings;
 use crate::store::NodeReport;
@@ -38,6 +38,24 @@ impl Route {
             node: Some(Arc::clone(&self.server.address)),
             failure: failure.cloned(),
         }
+    }
+}
+
+/// Returns the way to a server.
+pub(super) fn route(server: Server, settings: &Settings) -> Route {
+    Route {
+        server: Arc::new(server),
+        script_settings: Arc::new(
+            ScriptSettings::new(settings.fence_memory, settings.io_timeout)
+                .with_gap(settings.poller_gap, settings.quantum),
+        ),
+        connect_timeout: settings.connect_timeout,
+        io_timeout: settings.io_timeout,
+        replicas: settings.replicas,
+        is_of_a_cluster: false,
+        asked_about_itself: Arc::default(),
+        resolver: Arc::default(),
+        cuts: Arc::default(),
     }
 }
 

@@ -439,7 +439,7 @@ fn the_wakeup_thread_ends_with_its_manager_whatever_messages_arrive() {
                 wait_until("the message is received", || hostile.answered() > 0);
                 guard.release().expect("it was held until now");
                 child.locked();
-                let threads = child.ask("drop");
+                let threads = child.ask("drop 4");
                 assert!(threads.ends_with("-> []"), "{piece:?}: {threads}");
             });
         }

@@ -6,8 +6,8 @@ use std::thread;
 use std::time::Instant;
 
 use crate::support::{
-    Child, PATIENCE, SLACK, Task, add, added, build, companions_of, locking, manager, ms, name,
-    patient, secs, shared, task, wait_until,
+    Child, PATIENCE, SLACK, Task, Topology, add, added, build, companions_of, locking, manager, ms,
+    name, on, patient, secs, shared, task, wait_until,
 };
 
 #[test]
@@ -240,6 +240,16 @@ fn a_process_hands_over_after_its_quantum() {
 
 #[test]
 fn threads_end_when_everything_is_dropped() {
+    on(Topology::Single, || threads_end(&[]));
+}
+
+#[test]
+fn threads_end_when_everything_behind_sentinels_is_dropped() {
+    on(Topology::Sentinel, || threads_end(&["senti"]));
+}
+
+/// `more`: the threads of the topology.
+fn threads_end(more: &[&str]) {
     let redis = shared();
     let (name, own) = (name("threads-end"), name("threads-end-own"));
     let locks = manager(redis.url());
@@ -251,10 +261,11 @@ fn threads_end_when_everything_is_dropped() {
     redis.wait_until_queued(&name, 1);
     guard.release().expect("it was held until now");
     child.locked();
-    let answer = child.ask("drop");
+    let threads = [&["renew", "watch", "wakeu", "pool-"], more].concat();
+    let answer = child.ask(format_args!("drop {}", threads.len()));
     let (before, after) = answer.split_once(" -> ").expect("two lists");
     // The system cuts names after 15 characters.
-    for thread in ["renew", "watch", "wakeu", "pool-"] {
+    for thread in threads {
         assert!(
             before.contains(&format!("leasehold-{thread}\"")),
             "{before}"

@@ -10,8 +10,8 @@ use leasehold::{Error, Event, LockManager, LostCause};
 use crate::connect::documented_rights;
 use crate::support::{
     Child, File, Kind, MASTER, PATIENCE, Passwords, Sentinels, Server, SetOptions, SplitSentinels,
-    Task, build, fence_of, locking, lost, name, own_threads, secs, shared, task, unused_url,
-    wait_until, with_password,
+    Task, build, fence_of, locking, lost, name, secs, shared, task, unused_url, wait_until,
+    with_password,
 };
 
 /// Locks, and repeats a call that gets no answer. Returns the fence.
@@ -436,25 +436,6 @@ fn the_answers_of_a_demoted_master_are_not_believed() {
     assert!(locked_at_last(&other, "n") > guard.fence());
     let loss = lost(guard.extend(secs(1200)));
     assert_eq!(loss.cause, LostCause::Removed);
-}
-
-#[test]
-fn the_thread_that_asks_the_sentinels_ends_with_its_manager() {
-    let set = Sentinels::start();
-    let threads = || {
-        let names = own_threads();
-        names
-            .iter()
-            .filter(|name| name.starts_with("leasehold-senti"))
-            .count()
-    };
-    let (before, locks) = (threads(), set.manager());
-    let guard = locks.lock("n").expect("it is free");
-    assert!(threads() > before || cfg!(not(target_os = "linux")));
-    drop(locks);
-    guard.release().expect("it is held");
-    // Other tests of this process may begin and end such threads.
-    wait_until("it ends", || threads() <= before);
 }
 
 /// The connections of the renewal thread and of the listener move to the new master, and the events name both servers.

@@ -335,7 +335,7 @@ impl SlotMap {
 mod tests {
     use super::*;
     use crate::config::{Server, Settings};
-    use crate::store::node::route;
+    use crate::store::route::route;
     use crate::sync::AtomicBool;
     use once_cell::sync::OnceCell;
 

@@ -64,10 +64,9 @@ use crate::config::{ClusterNodes, Server, Settings};
 use crate::error::{Failure, FailureKind, Outcome, Redirect};
 use crate::message::Request;
 use crate::store::link::Link;
-use crate::store::node::route;
 use crate::store::pool::Pool;
 use crate::store::pubsub;
-use crate::store::route::Route;
+use crate::store::route::{Route, route};
 use crate::store::{Answer, DedicatedConnection, Limits, PubSubEvent, Store};
 use crate::sync::{Arc, AtomicBool, AtomicU32, Condvar, Mutex, Ordering, thread};
 

@@ -51,8 +51,8 @@ use crate::error::{Failure, FailureKind, NodeFailure, Outcome};
 use crate::message::{LockKind, Reply, Request, Verb};
 use crate::script::ScriptSettings;
 use crate::script::quorum::Lock;
-use crate::store::node::route;
 use crate::store::pool::{Pool, Pooled};
+use crate::store::route::route;
 use crate::store::{Answer, DedicatedConnection, LEAST, Limits, NodeReport, PubSubEvent, Store};
 use crate::sync::{Arc, Mutex, Weak, thread};
 

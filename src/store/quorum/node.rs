@@ -292,7 +292,7 @@ impl QuorumNode {
 mod tests {
     use super::*;
     use crate::config::{Server, Settings};
-    use crate::store::node::route;
+    use crate::store::route::route;
 
     #[test]
     fn a_release_is_repeated_while_a_request_for_the_lock_may_come() {

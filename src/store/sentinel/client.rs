@@ -12,9 +12,9 @@
 //! | open | a connection fails | closed |
 
 use std::io::ErrorKind;
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
+use crossbeam_channel::{Receiver, TryRecvError, bounded};
 use redis::Value;
 
 use crate::error::{Failure, FailureKind, Outcome};
@@ -106,7 +106,7 @@ impl Sentinel {
     pub(super) fn connect(&mut self, discovery: &Arc<Discovery>) {
         match &self.connection {
             Connection::Closed(at) if Instant::now() >= *at => {
-                let (sender, opened) = channel();
+                let (sender, opened) = bounded(1);
                 let (route, discovery) = (self.route.clone(), Arc::clone(discovery));
                 let started = thread::Builder::new().spawn(move || {
                     // If nobody receives it, the connection is not needed any more.

@@ -32,9 +32,8 @@ use once_cell::sync::OnceCell;
 use crate::config::{SentinelSet, Settings};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::store::PubSubEvent;
-use crate::store::node::route;
 use crate::store::pubsub;
-use crate::store::route::Route;
+use crate::store::route::{Route, route};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Condvar, Mutex, Ordering, thread};
 
 use opinion::Opinion;

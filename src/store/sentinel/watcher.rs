@@ -27,9 +27,9 @@
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
+use crossbeam_channel::{Receiver, TryRecvError, bounded};
 use redis::Value;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -38,9 +38,8 @@ use crate::logging;
 use crate::panics::survived;
 use crate::store::errors::RequestError;
 use crate::store::login::log_in;
-use crate::store::node::route;
 use crate::store::refusal::refusal;
-use crate::store::route::{Budget, Route};
+use crate::store::route::{Budget, Route, route};
 use crate::store::sentinel::client::Sentinel;
 use crate::store::sentinel::opinion::{Opinion, Verdict, choose};
 use crate::store::sentinel::{Discovery, unavailable};
@@ -290,7 +289,7 @@ impl Watcher {
         let open = self.asked.take().filter(|(last, _)| last.is_at(&opinion));
         let open = open.map(|(_, socket)| socket);
         let discovery = Arc::clone(&self.discovery);
-        let (sender, role) = channel();
+        let (sender, role) = bounded(1);
         let cannot_start = sender.clone();
         let started = thread::Builder::new().spawn(move || {
             let master = role_of(&route, open).map(|socket| Found {

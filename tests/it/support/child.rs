@@ -286,8 +286,8 @@ struct Session {
 
 impl Session {
     fn answer(&mut self, command: &[&str]) -> String {
-        if command == ["drop"] {
-            return self.drop_everything();
+        if let ["drop", threads] = command {
+            return self.drop_everything(threads.parse().expect("a number"));
         }
         let done = doomed::answer(&self.raw, &mut self.manager, &mut self.guards, command);
         if let Some(answer) = done {
@@ -354,10 +354,9 @@ impl Session {
         }
     }
 
-    /// Drops the manager, then the guards, and answers with the threads that do not end after that.
-    fn drop_everything(&mut self) -> String {
-        /// The threads of renewal, watch, subscription and pool.
-        const THREADS: usize = 4;
+    /// Waits until this number of threads run. Drops the manager, then the guards, and answers with the threads from
+    /// before, and those that do not end after that.
+    fn drop_everything(&mut self, running: usize) -> String {
         let wait_for = |done: &dyn Fn(&[String]) -> bool| {
             let begun = Instant::now();
             let mut threads = own_threads();
@@ -368,7 +367,7 @@ impl Session {
             threads
         };
         // A thread has its name only after it has begun to run.
-        let before = wait_for(&|threads| threads.len() == THREADS);
+        let before = wait_for(&|threads| threads.len() == running);
         self.manager = None;
         self.guards.clear();
         let after = wait_for(&<[String]>::is_empty);

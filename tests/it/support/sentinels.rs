@@ -204,7 +204,7 @@ impl Sentinel {
         let settings = format!(
             "sentinel monitor {MASTER} {master} {port} 2\n\
              sentinel down-after-milliseconds {MASTER} {down_after_ms}\n\
-             sentinel failover-timeout {MASTER} 10000\n\
+             sentinel failover-timeout {MASTER} 4000\n\
              {of_passwords}"
         );
         fs::write(&file, settings).expect("a file");
