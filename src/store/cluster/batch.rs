@@ -13,8 +13,8 @@
 //! | a refusal, for one name | is refused |
 //! | none, or another error | have no result, and are sent again in their own time |
 //!
-//! All that takes at most [`ROUNDS`] rounds within the limit of the request. The request has failed only if no master has
-//! answered.
+//! All that takes at most [`ROUNDS`] rounds within the limit of the request. The request has failed only if no name has a
+//! result, and the last request to each master has failed.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -199,8 +199,10 @@ impl ClusterConnection {
             }
             groups = again;
         }
-        match results.failure {
-            Some(failure) if results.names.iter().all(Option::is_none) => Err(transient(failure)),
+        match results.failure.take() {
+            Some(failure) if results.names.iter().all(Option::is_none) && shared.is_lost() => {
+                Err(transient(failure))
+            }
             _ => Ok(results),
         }
     }

@@ -62,6 +62,7 @@ use once_cell::sync::OnceCell;
 use crate::clock::Time;
 use crate::config::{ClusterNodes, Server, Settings};
 use crate::error::{Failure, FailureKind, Outcome, Redirect};
+use crate::logging;
 use crate::message::Request;
 use crate::store::link::Link;
 use crate::store::pool::Pool;
@@ -127,8 +128,12 @@ impl Master {
     }
 
     fn note_answer(&self) {
-        if self.is_suspected.load(Ordering::Relaxed) {
-            self.is_suspected.store(false, Ordering::Relaxed);
+        // Most answers find no suspicion, and write nothing.
+        if self.is_suspected.load(Ordering::Relaxed)
+            && self.is_suspected.swap(false, Ordering::Relaxed)
+        {
+            let address = &self.route.server.address;
+            logging::info!("the master {address} answers again");
         }
     }
 
@@ -285,8 +290,18 @@ impl Shared {
     /// Has the map read anew until this master answers, or has no slot any more.
     fn suspect(&self, master: &Master) {
         if !master.is_suspected.swap(true, Ordering::Relaxed) {
+            let address = &master.route.server.address;
+            logging::warning!("the master {address} does not answer, or serves no request now");
             self.note_outdated();
         }
+    }
+
+    /// Returns whether the last request to each master has failed.
+    fn is_lost(&self) -> bool {
+        let map = self.state.lock().map.clone();
+        let masters = map.map(|map| map.masters()).unwrap_or_default();
+        let is_suspected = |master: &Arc<Master>| master.is_suspected.load(Ordering::Relaxed);
+        masters.iter().all(is_suspected)
     }
 
     /// Has the map read anew.

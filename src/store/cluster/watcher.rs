@@ -28,6 +28,7 @@ use super::map::{Address, View};
 use super::{Shared, unavailable};
 use crate::error::{Chain, Failure};
 use crate::logging;
+use crate::panics::survived;
 use crate::store::login::log_in;
 use crate::store::refusal::refusal;
 use crate::store::route::{Budget, Route};
@@ -74,7 +75,8 @@ impl Watcher {
     /// Runs until nobody uses the cluster any more.
     pub(super) fn run(mut self) {
         while !self.shared.is_over() {
-            match self.check() {
+            let checked = survived(|| self.check());
+            match checked.unwrap_or_else(|| Err(unavailable("the check of the cluster panicked"))) {
                 Ok(view) => {
                     if let Some(masters) = self.shared.publish(&view) {
                         logging::info!("the slots of the cluster are with {masters} masters");

@@ -84,7 +84,7 @@ impl Running<'_> {
             return false;
         }
         let read = open.read();
-        let mut is_unknown_script = false;
+        let (mut is_unknown_script, mut is_served) = (false, false);
         let fault = loop {
             match open.socket.take() {
                 Err(fault) => break Some(fault),
@@ -103,6 +103,7 @@ impl Running<'_> {
                             self.by[number] = ScriptRef::Text;
                             is_unknown_script = true;
                         } else {
+                            is_served |= !matches!(value, Value::ServerError(_));
                             self.answers[number] = Some(Ok(value));
                         }
                     }
@@ -127,7 +128,9 @@ impl Running<'_> {
                 // One fast answer does not make a fast link.
                 (lane.took * 3 + took) / 4
             };
-            lane.master.note_answer();
+            if is_served {
+                lane.master.note_answer();
+            }
             if is_unknown_script {
                 self.write(lane);
             }
