@@ -159,9 +159,9 @@ pub enum Error {
         stored: u32,
     },
     /// The server is not of the kind that the manager needs: for a single server, it is a node of a Redis Cluster or a
-    /// sentinel; for a cluster, it is no node of one.
+    /// sentinel; for a cluster, it is no node of one. A Sentinel set or a Cluster cannot be one of several nodes of a quorum.
     Unsupported {
-        /// The kind of server that is needed.
+        /// What is needed instead, or the reason why the server is not supported.
         what: &'static str,
         /// The kind of the server.
         topology: &'static str,

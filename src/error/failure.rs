@@ -251,13 +251,19 @@ impl Failure {
             FailureKind::NoSuchDatabase(number) => {
                 Error::config("database", format!("the server has no database {number}"))
             }
-            FailureKind::Unsupported(mode) => Error::Unsupported {
-                what: "`LockManager::single` needs the address of one master that holds all keys",
-                topology: match mode {
-                    ServerMode::Cluster => "a node of a Redis Cluster",
-                    ServerMode::Sentinel => "a sentinel",
-                },
-            },
+            FailureKind::Unsupported(mode) => {
+                let (what, topology) = match mode {
+                    ServerMode::Cluster => (
+                        "give the URLs of such nodes to `LockManager::cluster`",
+                        "a node of a Redis Cluster",
+                    ),
+                    ServerMode::Sentinel => (
+                        "give the URLs of sentinels to `LockManager::sentinel`",
+                        "a sentinel",
+                    ),
+                };
+                Error::Unsupported { what, topology }
+            }
         }
     }
 }

@@ -126,7 +126,6 @@ behaviours! {
         }
         crashes {
             a_killed_holder_delays_others_by_its_lease,
-            killed_waiters_delay_nobody,
         }
         loss {
             a_lock_is_renewed_for_longer_than_its_lease,
@@ -166,10 +165,17 @@ behaviours! {
             a_lock_leaves_only_its_fence_in_redis,
         }
     }
-    one_server {
+    counts_listeners {
+        crashes {
+            killed_waiters_delay_nobody,
+        }
+    }
+    hands_over {
         crashes {
             hung_waiters_delay_others_by_one_pickup_window_together,
         }
+    }
+    one_server {
         links {
             an_acquire_whose_answer_was_lost_leaves_no_orphan,
             a_release_whose_answer_was_lost_frees_it,
@@ -274,6 +280,8 @@ behaviours! {
 matrix! {
     mutex = Mutex on Single {
         locks: yes,
+        counts_listeners: yes,
+        hands_over: yes,
         one_server: yes,
         excludes: yes,
         in_order: yes,
@@ -286,6 +294,8 @@ matrix! {
     }
     reentrant = Reentrant on Single {
         locks: yes,
+        counts_listeners: yes,
+        hands_over: yes,
         one_server: yes,
         excludes: yes,
         in_order: yes,
@@ -298,6 +308,8 @@ matrix! {
     }
     reader = Reader on Single {
         locks: yes,
+        counts_listeners: yes,
+        hands_over: yes,
         one_server: yes,
         excludes: no("readers share; it is a writer that they keep out, and that keeps them out"),
         in_order: no("the readers that wait go in together"),
@@ -310,6 +322,8 @@ matrix! {
     }
     writer = Writer on Single {
         locks: yes,
+        counts_listeners: yes,
+        hands_over: yes,
         one_server: yes,
         excludes: yes,
         in_order: yes,
@@ -322,6 +336,8 @@ matrix! {
     }
     only_permit = OnlyPermit on Single {
         locks: yes,
+        counts_listeners: yes,
+        hands_over: yes,
         one_server: yes,
         excludes: yes,
         in_order: yes,
@@ -334,6 +350,8 @@ matrix! {
     }
     permit = Permit on Single {
         locks: yes,
+        counts_listeners: yes,
+        hands_over: yes,
         one_server: yes,
         excludes: yes,
         in_order: yes,
@@ -346,6 +364,8 @@ matrix! {
     }
     permits = Permits on Single {
         locks: yes,
+        counts_listeners: yes,
+        hands_over: yes,
         one_server: yes,
         excludes: yes,
         in_order: yes,
@@ -358,6 +378,8 @@ matrix! {
     }
     multi = Multi on Single {
         locks: yes,
+        counts_listeners: yes,
+        hands_over: yes,
         one_server: yes,
         excludes: yes,
         in_order: yes,
@@ -370,6 +392,8 @@ matrix! {
     }
     quorum_mutex = Mutex on Quorum {
         locks: yes,
+        counts_listeners: yes,
+        hands_over: no("a quorum hands no lock over: its waiters are woken, and ask again"),
         one_server: no("its faults are those of its nodes, see the tests of the quorum; it hands no lock over, and has no inspect"),
         excludes: yes,
         in_order: no("a quorum hands no lock over: its waiters are woken, and ask again"),
@@ -382,6 +406,8 @@ matrix! {
     }
     quorum_reentrant = Reentrant on Quorum {
         locks: yes,
+        counts_listeners: yes,
+        hands_over: no("a quorum hands no lock over: its waiters are woken, and ask again"),
         one_server: no("its faults are those of its nodes, see the tests of the quorum; it hands no lock over, and has no inspect"),
         excludes: yes,
         in_order: no("a quorum hands no lock over: its waiters are woken, and ask again"),
@@ -394,6 +420,8 @@ matrix! {
     }
     quorum_reader = Reader on Quorum {
         locks: yes,
+        counts_listeners: yes,
+        hands_over: no("a quorum hands no lock over: its waiters are woken, and ask again"),
         one_server: no("its faults are those of its nodes, see the tests of the quorum; it hands no lock over, and has no inspect"),
         excludes: no("readers share; it is a writer that they keep out, and that keeps them out"),
         in_order: no("a quorum hands no lock over: its waiters are woken, and ask again"),
@@ -406,6 +434,8 @@ matrix! {
     }
     quorum_writer = Writer on Quorum {
         locks: yes,
+        counts_listeners: yes,
+        hands_over: no("a quorum hands no lock over: its waiters are woken, and ask again"),
         one_server: no("its faults are those of its nodes, see the tests of the quorum; it hands no lock over, and has no inspect"),
         excludes: yes,
         in_order: no("a quorum hands no lock over: its waiters are woken, and ask again"),
@@ -418,6 +448,8 @@ matrix! {
     }
     quorum_multi = Multi on Quorum {
         locks: yes,
+        counts_listeners: yes,
+        hands_over: no("a quorum hands no lock over: its waiters are woken, and ask again"),
         one_server: no("its faults are those of its nodes, see the tests of the quorum; it hands no lock over, and has no inspect"),
         excludes: yes,
         in_order: no("a quorum hands no lock over: its waiters are woken, and ask again"),
@@ -430,6 +462,8 @@ matrix! {
     }
     sentinel_mutex = Mutex on Sentinel {
         locks: yes,
+        counts_listeners: yes,
+        hands_over: yes,
         one_server: no("the faults of its server are those of a single one; see also the tests of Sentinel"),
         excludes: yes,
         in_order: yes,
@@ -442,6 +476,8 @@ matrix! {
     }
     sentinel_reentrant = Reentrant on Sentinel {
         locks: yes,
+        counts_listeners: yes,
+        hands_over: yes,
         one_server: no("the faults of its server are those of a single one; see also the tests of Sentinel"),
         excludes: yes,
         in_order: yes,
@@ -454,6 +490,8 @@ matrix! {
     }
     sentinel_reader = Reader on Sentinel {
         locks: yes,
+        counts_listeners: yes,
+        hands_over: yes,
         one_server: no("the faults of its server are those of a single one; see also the tests of Sentinel"),
         excludes: no("readers share; it is a writer that they keep out, and that keeps them out"),
         in_order: no("the readers that wait go in together"),
@@ -466,6 +504,8 @@ matrix! {
     }
     sentinel_writer = Writer on Sentinel {
         locks: yes,
+        counts_listeners: yes,
+        hands_over: yes,
         one_server: no("the faults of its server are those of a single one; see also the tests of Sentinel"),
         excludes: yes,
         in_order: yes,
@@ -478,6 +518,8 @@ matrix! {
     }
     sentinel_only_permit = OnlyPermit on Sentinel {
         locks: yes,
+        counts_listeners: yes,
+        hands_over: yes,
         one_server: no("the faults of its server are those of a single one; see also the tests of Sentinel"),
         excludes: yes,
         in_order: yes,
@@ -490,6 +532,8 @@ matrix! {
     }
     sentinel_permit = Permit on Sentinel {
         locks: yes,
+        counts_listeners: yes,
+        hands_over: yes,
         one_server: no("the faults of its server are those of a single one; see also the tests of Sentinel"),
         excludes: yes,
         in_order: yes,
@@ -502,6 +546,8 @@ matrix! {
     }
     sentinel_permits = Permits on Sentinel {
         locks: yes,
+        counts_listeners: yes,
+        hands_over: yes,
         one_server: no("the faults of its server are those of a single one; see also the tests of Sentinel"),
         excludes: yes,
         in_order: yes,
@@ -514,11 +560,125 @@ matrix! {
     }
     sentinel_multi = Multi on Sentinel {
         locks: yes,
+        counts_listeners: yes,
+        hands_over: yes,
         one_server: no("the faults of its server are those of a single one; see also the tests of Sentinel"),
         excludes: yes,
         in_order: yes,
         shares: no("there is one guard at a time"),
         one_clock: no("the clock of its server is that of a single one"),
+        numbers: yes,
+        repeats_the_last_number: no("each guard has fences of its own"),
+        spans_names: yes,
+        runs_closures: yes,
+    }
+    cluster_mutex = Mutex on Cluster {
+        locks: yes,
+        counts_listeners: no("a node counts no listeners of other nodes: dead waiters are skipped after a pickup window, see the tests of Cluster"),
+        hands_over: yes,
+        one_server: no("the faults of a server are those of a single one; see also the tests of Cluster"),
+        excludes: yes,
+        in_order: yes,
+        shares: no("there is one guard at a time"),
+        one_clock: no("the clock of a server is that of a single one"),
+        numbers: yes,
+        repeats_the_last_number: no("each guard has a fence of its own"),
+        spans_names: no("it has one name"),
+        runs_closures: yes,
+    }
+    cluster_reentrant = Reentrant on Cluster {
+        locks: yes,
+        counts_listeners: no("a node counts no listeners of other nodes: dead waiters are skipped after a pickup window, see the tests of Cluster"),
+        hands_over: yes,
+        one_server: no("the faults of a server are those of a single one; see also the tests of Cluster"),
+        excludes: yes,
+        in_order: yes,
+        shares: no("only the thread that holds it may lock it again: see the tests of the kind"),
+        one_clock: no("the clock of a server is that of a single one"),
+        numbers: yes,
+        repeats_the_last_number: no("each hold has a fence of its own"),
+        spans_names: no("it has one name"),
+        runs_closures: yes,
+    }
+    cluster_reader = Reader on Cluster {
+        locks: yes,
+        counts_listeners: no("a node counts no listeners of other nodes: dead waiters are skipped after a pickup window, see the tests of Cluster"),
+        hands_over: yes,
+        one_server: no("the faults of a server are those of a single one; see also the tests of Cluster"),
+        excludes: no("readers share; it is a writer that they keep out, and that keeps them out"),
+        in_order: no("the readers that wait go in together"),
+        shares: yes,
+        one_clock: no("a reader has the last writer's fence"),
+        numbers: no("a reader has the last writer's fence"),
+        repeats_the_last_number: yes,
+        spans_names: no("it has one name"),
+        runs_closures: yes,
+    }
+    cluster_writer = Writer on Cluster {
+        locks: yes,
+        counts_listeners: no("a node counts no listeners of other nodes: dead waiters are skipped after a pickup window, see the tests of Cluster"),
+        hands_over: yes,
+        one_server: no("the faults of a server are those of a single one; see also the tests of Cluster"),
+        excludes: yes,
+        in_order: yes,
+        shares: no("there is one writer at a time"),
+        one_clock: no("the clock of a server is that of a single one"),
+        numbers: yes,
+        repeats_the_last_number: no("each writer has a fence of its own"),
+        spans_names: no("it has one name"),
+        runs_closures: yes,
+    }
+    cluster_only_permit = OnlyPermit on Cluster {
+        locks: yes,
+        counts_listeners: no("a node counts no listeners of other nodes: dead waiters are skipped after a pickup window, see the tests of Cluster"),
+        hands_over: yes,
+        one_server: no("the faults of a server are those of a single one; see also the tests of Cluster"),
+        excludes: yes,
+        in_order: yes,
+        shares: no("there is one permit"),
+        one_clock: no("the clock of a server is that of a single one"),
+        numbers: yes,
+        repeats_the_last_number: no("each permit has a fence of its own"),
+        spans_names: no("it has one name"),
+        runs_closures: yes,
+    }
+    cluster_permit = Permit on Cluster {
+        locks: yes,
+        counts_listeners: no("a node counts no listeners of other nodes: dead waiters are skipped after a pickup window, see the tests of Cluster"),
+        hands_over: yes,
+        one_server: no("the faults of a server are those of a single one; see also the tests of Cluster"),
+        excludes: yes,
+        in_order: yes,
+        shares: yes,
+        one_clock: no("the clock of a server is that of a single one"),
+        numbers: yes,
+        repeats_the_last_number: no("each permit has a fence of its own"),
+        spans_names: no("it has one name"),
+        runs_closures: yes,
+    }
+    cluster_permits = Permits on Cluster {
+        locks: yes,
+        counts_listeners: no("a node counts no listeners of other nodes: dead waiters are skipped after a pickup window, see the tests of Cluster"),
+        hands_over: yes,
+        one_server: no("the faults of a server are those of a single one; see also the tests of Cluster"),
+        excludes: yes,
+        in_order: yes,
+        shares: no("two of three leave too few for another two"),
+        one_clock: no("the clock of a server is that of a single one"),
+        numbers: yes,
+        repeats_the_last_number: no("each guard has a fence of its own"),
+        spans_names: no("it has one name"),
+        runs_closures: yes,
+    }
+    cluster_multi = Multi on Cluster {
+        locks: yes,
+        counts_listeners: no("a node counts no listeners of other nodes: dead waiters are skipped after a pickup window, see the tests of Cluster"),
+        hands_over: yes,
+        one_server: no("the faults of a server are those of a single one; see also the tests of Cluster"),
+        excludes: yes,
+        in_order: yes,
+        shares: no("there is one guard at a time"),
+        one_clock: no("the clock of a server is that of a single one"),
         numbers: yes,
         repeats_the_last_number: no("each guard has fences of its own"),
         spans_names: yes,

@@ -29,7 +29,7 @@ use crate::message::{NotReleased, PlainRelease, Renewal, Renewed, Reply, Request
 use crate::name::LockKey;
 use crate::script::{self, ScriptRef};
 use crate::store::refusal::refusal;
-use crate::store::{Answer, DedicatedConnection};
+use crate::store::{Answer, DedicatedConnection, NodeReport};
 use crate::sync::Arc;
 
 /// How often the names of a slot are sent in one request.
@@ -300,6 +300,10 @@ impl DedicatedConnection for ClusterConnection {
             _ => return Err(Failure::another_question()),
         };
         Ok(Answer { reply, resent })
+    }
+
+    fn take_reports(&mut self) -> Vec<NodeReport> {
+        self.shared.reports()
     }
 }
 

@@ -68,7 +68,7 @@ use crate::store::link::Link;
 use crate::store::pool::Pool;
 use crate::store::pubsub;
 use crate::store::route::{Route, route};
-use crate::store::{Answer, DedicatedConnection, Limits, PubSubEvent, Store};
+use crate::store::{Answer, DedicatedConnection, Limits, NodeReport, PubSubEvent, Store};
 use crate::sync::{Arc, AtomicBool, AtomicU32, Condvar, Mutex, Ordering, thread};
 
 use batch::ClusterConnection;
@@ -302,6 +302,23 @@ impl Shared {
         let masters = map.map(|map| map.masters()).unwrap_or_default();
         let is_suspected = |master: &Arc<Master>| master.is_suspected.load(Ordering::Relaxed);
         masters.iter().all(is_suspected)
+    }
+
+    /// Returns a report of each master. Its place is that of its slots, so a replica that is promoted has the same.
+    fn reports(&self) -> Vec<NodeReport> {
+        let map = self.state.lock().map.clone();
+        let masters = map.map(|map| map.masters()).unwrap_or_default();
+        let report = |(place, master): (usize, &Arc<Master>)| {
+            let address = &master.route.server.address;
+            let is_suspected = master.is_suspected.load(Ordering::Relaxed);
+            let failure = || unavailable(format!("{address} has not answered a request"));
+            NodeReport {
+                place,
+                node: Some(Arc::clone(address)),
+                failure: is_suspected.then(failure),
+            }
+        };
+        masters.iter().enumerate().map(report).collect()
     }
 
     /// Has the map read anew.

@@ -32,7 +32,7 @@ fn open(redis: &Raw) -> Vec<redis::Connection> {
         let client = redis::Client::open(node.url()).expect("a URL");
         client.get_connection().expect("the server is there")
     };
-    redis.nodes().into_iter().map(open).collect()
+    redis.servers().into_iter().map(open).collect()
 }
 
 pub(super) fn scripts_flushed_all_the_time_lose_nothing(kind: Kind) {

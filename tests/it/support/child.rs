@@ -407,6 +407,6 @@ pub(crate) fn added(raw: &Raw, name: &str) -> (u32, Vec<u64>) {
         raw.ask(&["GET", &sum]),
         raw.ask(&["LRANGE", &fences, "0", "-1"]),
     );
-    let () = raw.ask(&["DEL", &sum, &fences]);
+    let _: [u32; 2] = [&sum, &fences].map(|key| raw.ask(&["DEL", key]));
     found
 }

@@ -1,4 +1,4 @@
-//! A Redis Cluster: three masters and a replica of each.
+//! A Redis Cluster: three masters, and mostly a replica of each.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,15 @@ const MASTERS: usize = 3;
 const NODES: usize = 6;
 const SLOTS: usize = 16_384;
 
-/// Three masters and three replicas. Dropping it ends them.
+/// Three masters, and as many replicas or none. Dropping it ends them.
 pub(crate) struct Cluster {
     nodes: Nodes,
 }
+
+/// The time after which a node counts as dead, in ms. A busy machine must not look like a dead master.
+const NODE_TIMEOUT_MS: u32 = 2_000;
+/// Longer than any test takes.
+const NEVER_MS: u32 = 3_600_000;
 
 /// A slot that is moving from one master to another.
 pub(crate) struct Migration<'a> {
@@ -29,16 +34,26 @@ impl Cluster {
     /// Starts all nodes, and waits until each knows all slots and the replicas are in sync.
     #[track_caller]
     pub(crate) fn start() -> Self {
+        Self::of(NODES, NODE_TIMEOUT_MS)
+    }
+
+    /// Starts three masters without replicas. No node calls another one dead within a test.
+    #[track_caller]
+    pub(crate) fn without_failover() -> Nodes {
+        Self::of(MASTERS, NEVER_MS).nodes
+    }
+
+    #[track_caller]
+    fn of(nodes: usize, node_timeout_ms: u32) -> Self {
         let start = || {
             let bus = unused_port().to_string();
-            // A busy machine must not look like a dead master.
             Server::with(&[
                 "--cluster-enabled",
                 "yes",
                 "--cluster-port",
                 &bus,
                 "--cluster-node-timeout",
-                "2000",
+                &node_timeout_ms.to_string(),
                 "--cluster-replica-validity-factor",
                 "0",
                 "--cluster-allow-replica-migration",
@@ -50,7 +65,7 @@ impl Cluster {
             ])
         };
         let cluster = Self {
-            nodes: Nodes::start_each(NODES, start),
+            nodes: Nodes::start_each(nodes, start),
         };
         cluster.form();
         cluster
@@ -80,7 +95,7 @@ impl Cluster {
             servers.iter().all(|server| {
                 let nodes = nodes_of(server);
                 let is_known = |line: &String| line.contains(" connected");
-                nodes.iter().filter(|line| is_known(line)).count() == NODES
+                nodes.iter().filter(|line| is_known(line)).count() == servers.len()
                     && !nodes.iter().any(|line| line.contains("handshake"))
             })
         });
@@ -94,12 +109,15 @@ impl Cluster {
     /// Blocks until all nodes serve all slots, and each master has a replica in sync.
     #[track_caller]
     pub(crate) fn wait_until_well(&self) {
+        // A master and its replica, if there are replicas.
+        let of_a_range = self.servers().len() / MASTERS;
         wait_until("the cluster is well", || {
-            self.nodes.servers().iter().all(|server| {
+            self.servers().iter().all(|server| {
                 let ranges = ranges_of(server);
                 let slots: usize = ranges.iter().map(|(first, last, _)| last - first + 1).sum();
-                let is_whole = slots == SLOTS && ranges.iter().all(|range| range.2.len() == 2);
-                is_whole && is_ok(server) && is_in_sync(server)
+                let has_all = |range: &Range| range.2.len() == of_a_range;
+                let is_whole = slots == SLOTS && ranges.iter().all(has_all);
+                is_whole && is_ok(server) && (of_a_range == 1 || is_in_sync(server))
             })
         });
     }

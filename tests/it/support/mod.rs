@@ -132,6 +132,8 @@ pub(crate) fn patient(url: &str) -> Builder {
 
 /// Stands in a URL between the master and its sentinels.
 pub(crate) const BEHIND: &str = "behind";
+/// Stands behind the URLs of the masters of a Cluster.
+pub(crate) const CLUSTER: &str = "cluster";
 
 /// Returns the default settings for a URL, or for several words that are separated by spaces:
 ///
@@ -139,9 +141,13 @@ pub(crate) const BEHIND: &str = "behind";
 /// | --- | --- |
 /// | several URLs | the nodes of a quorum. They are asked in time even on a busy machine, and they are new, so they vote at once. |
 /// | a URL, [`BEHIND`], and further URLs | a master, and its sentinels |
+/// | several URLs, and [`CLUSTER`] | the masters of a Cluster |
 pub(crate) fn settings_of(url: &str) -> Builder {
     let urls: Vec<_> = urls_of(url).collect();
     let sentinels: Vec<_> = url.split(' ').skip(urls.len() + 1).collect();
+    if url.ends_with(CLUSTER) {
+        return LockManager::cluster(urls);
+    }
     match urls[..] {
         [_] if !sentinels.is_empty() => LockManager::sentinel(sentinels, MASTER),
         [url] => LockManager::single(url),
@@ -153,7 +159,8 @@ pub(crate) fn settings_of(url: &str) -> Builder {
 
 /// Returns the nodes that a URL names: see [`settings_of`].
 pub(crate) fn urls_of(url: &str) -> impl Iterator<Item = &str> {
-    url.split(' ').take_while(|word| *word != BEHIND)
+    let words = url.split(' ');
+    words.take_while(|word| ![BEHIND, CLUSTER].contains(word))
 }
 
 /// Returns a new manager. To a lock, two managers are like two processes.

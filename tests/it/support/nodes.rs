@@ -7,7 +7,7 @@ use std::thread::{self, ScopedJoinHandle};
 
 use leasehold::{Builder, LockManager};
 
-use super::{BEHIND, Raw, Sentinels, Server, build, log, patient, unused_url};
+use super::{BEHIND, CLUSTER, Cluster, Raw, Sentinels, Server, build, log, patient, unused_url};
 
 /// The servers of a manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub(crate) enum Topology {
     Quorum,
     /// The master of a Sentinel set.
     Sentinel,
+    /// Three masters of a Cluster.
+    Cluster,
 }
 
 thread_local! {
@@ -52,10 +54,15 @@ pub(crate) fn shared() -> &'static Raw {
         let nodes = start_servers();
         (nodes.raw(), nodes)
     });
+    static CLUSTER: LazyLock<(Raw, Nodes)> = LazyLock::new(|| {
+        let nodes = start_servers();
+        (nodes.raw(), nodes)
+    });
     match TOPOLOGY.get() {
         Topology::Single => &SERVER.0,
         Topology::Quorum => &QUORUM.0,
         Topology::Sentinel => &SENTINEL.0,
+        Topology::Cluster => &CLUSTER.0,
     }
 }
 
@@ -66,6 +73,10 @@ pub(crate) fn start_servers() -> Nodes {
         Topology::Single => Nodes::start(1),
         Topology::Quorum => Nodes::start(3),
         Topology::Sentinel => Nodes::behind_sentinels(),
+        Topology::Cluster => Nodes {
+            is_cluster: true,
+            ..Cluster::without_failover()
+        },
     }
 }
 
@@ -76,14 +87,16 @@ pub(crate) fn unused_urls() -> String {
         Topology::Single => unused_url(),
         Topology::Quorum => urls(3).join(" "),
         Topology::Sentinel => [unused_url(), BEHIND.to_owned(), urls(3).join(" ")].join(" "),
+        Topology::Cluster => [urls(3).join(" "), CLUSTER.to_owned()].join(" "),
     }
 }
 
-/// Several independent servers, or the master of a Sentinel set.
+/// Several independent servers, the master of a Sentinel set, or the masters of a Cluster.
 pub(crate) struct Nodes {
     servers: Vec<Server>,
     /// The rest of the Sentinel set.
     sentinels: Option<Sentinels>,
+    is_cluster: bool,
 }
 
 impl Nodes {
@@ -102,6 +115,7 @@ impl Nodes {
             Self {
                 servers: servers.map(|server| server.expect("it starts")).collect(),
                 sentinels: None,
+                is_cluster: false,
             }
         })
     }
@@ -113,6 +127,7 @@ impl Nodes {
         Self {
             servers: vec![sentinels.take_master()],
             sentinels: Some(sentinels),
+            is_cluster: false,
         }
     }
 
@@ -146,6 +161,9 @@ impl Nodes {
             words.push(BEHIND.to_owned());
             words.extend(sentinels.urls());
         }
+        if self.is_cluster {
+            words.push(CLUSTER.to_owned());
+        }
         words.join(" ")
     }
 
@@ -161,8 +179,13 @@ impl Nodes {
         self.servers.iter().for_each(Server::resume);
     }
 
-    /// Kills all servers, and starts empty ones.
+    /// Kills all servers, and starts empty ones. Those of a Cluster keep their slots.
     pub(crate) fn restart(&self) {
+        if self.is_cluster {
+            self.servers.iter().for_each(Server::kill_for_now);
+            self.servers.iter().for_each(Server::start_again);
+            return;
+        }
         self.servers.iter().for_each(Server::kill);
         self.servers.iter().for_each(Server::restart);
     }

@@ -2,6 +2,8 @@
 //!
 //! The URL of a [`Raw`] may name all nodes of a quorum, separated by spaces. Then a question about a lock gets the answer
 //! of a majority, a command that only reads goes to the first node, and any other command goes to all nodes.
+//!
+//! Of a Cluster, a command with a key goes to the owner of the slot, and a command without keys to all masters.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -9,7 +11,7 @@ use std::time::Duration;
 
 use redis::FromRedisValue;
 
-use super::{PATIENCE, urls_of, wait_until};
+use super::{CLUSTER, PATIENCE, urls_of, wait_until};
 
 /// Reads the holders at one moment. It removes the mark from the value of a mutex. In a sorted set, the scores of the
 /// sums are below zero, and each holder is `<units> <owner>` with the end of its lease in ms as the score.
@@ -67,8 +69,18 @@ impl Raw {
         }
     }
 
-    /// Sends a command to each node, or only to the first if the command reads. Returns the answer of the first.
+    /// Sends a command to each node, or only to the first if the command reads. Returns the answer of the first. Of a
+    /// Cluster, returns the first answer that is no redirection.
     fn ask_once<T: FromRedisValue>(&self, command: &[&str]) -> redis::RedisResult<T> {
+        if self.is_cluster() {
+            let answers = self.servers().into_iter().map(|it| it.ask_once(command));
+            let is_moved = |answer: &redis::RedisResult<T>| {
+                let error = answer.as_ref().err();
+                error.is_some_and(|error| error.code() == Some("MOVED"))
+            };
+            let all: Vec<_> = answers.filter(|answer| !is_moved(answer)).collect();
+            return all.into_iter().next().expect("a slot has an owner");
+        }
         let mut answers = urls_of(&self.url).map(|url| {
             let client = redis::Client::open(url)?;
             let mut connection = client.get_connection_with_timeout(PATIENCE)?;
@@ -84,9 +96,21 @@ impl Raw {
         redis::from_redis_value(first).map_err(Into::into)
     }
 
-    /// Returns each node.
+    /// Returns each node of a quorum. A Cluster is one node.
     pub(crate) fn nodes(&self) -> Vec<Self> {
+        if self.is_cluster() {
+            return vec![self.clone()];
+        }
+        self.servers()
+    }
+
+    /// Returns each server.
+    pub(crate) fn servers(&self) -> Vec<Self> {
         urls_of(&self.url).map(Self::new).collect()
+    }
+
+    fn is_cluster(&self) -> bool {
+        self.url.ends_with(CLUSTER)
     }
 
     /// Returns the answers of a majority of the nodes, the largest ones, in order.
@@ -119,8 +143,8 @@ impl Raw {
     /// Returns the names of the keys, of all nodes.
     #[track_caller]
     pub(crate) fn keys(&self, pattern: &str) -> BTreeSet<String> {
-        let nodes = self.nodes().into_iter();
-        nodes
+        let servers = self.servers().into_iter();
+        servers
             .flat_map(|node| node.ask::<Vec<String>>(&["KEYS", pattern]))
             .collect()
     }
@@ -211,8 +235,16 @@ impl Raw {
     /// Returns the number of subscribers of a channel.
     #[track_caller]
     pub(crate) fn listeners(&self, channel: &str) -> u32 {
-        let (_, count): (String, u32) = self.ask(&["PUBSUB", "NUMSUB", channel]);
-        count
+        let servers = if self.is_cluster() {
+            self.servers()
+        } else {
+            vec![self.clone()]
+        };
+        let count = |server: &Self| {
+            let (_, count): (String, u32) = server.ask(&["PUBSUB", "NUMSUB", channel]);
+            count
+        };
+        servers.iter().map(count).sum()
     }
 
     /// Blocks until the lease at `key` has been renewed `times` times.
@@ -259,19 +291,26 @@ impl Raw {
     }
 }
 
-// These names do not come from the crate's code, because other versions of the crate read the same keys. The names of
-// locks in these tests have no braces.
+// These names do not come from the crate's code, because other versions of the crate read the same keys.
 
 pub(crate) fn fence_of(key: &str) -> String {
-    format!("{{{key}}}:lh:fence")
+    companion_of(key, "fence")
 }
 
 fn queue_of(key: &str) -> String {
-    format!("{{{key}}}:lh:queue")
+    companion_of(key, "queue")
 }
 
 fn waiters_of(key: &str) -> String {
-    format!("{{{key}}}:lh:waiters")
+    companion_of(key, "waiters")
+}
+
+fn companion_of(key: &str, what: &str) -> String {
+    if key.contains('{') {
+        format!("{key}:lht:{what}")
+    } else {
+        format!("{{{key}}}:lh:{what}")
+    }
 }
 
 /// Returns all companions of the lock at `key`.

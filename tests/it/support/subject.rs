@@ -88,10 +88,15 @@ impl Kind {
         (self == Self::Permit).then_some(Self::Permits)
     }
 
-    /// Returns the keys of a lock of this name. The first is its name.
+    /// Returns the keys of a lock of this name. The first is its name. They have one slot, so one request has them all.
     pub(crate) fn keys(self, name: &str) -> Vec<String> {
         match self {
-            Self::Multi => ["", ":2", ":3"].map(|end| format!("{name}{end}")).into(),
+            Self::Multi => [
+                name.to_owned(),
+                format!("{{{name}}}:2"),
+                format!("{{{name}}}:3"),
+            ]
+            .into(),
             _ => vec![name.to_owned()],
         }
     }
