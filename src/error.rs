@@ -161,7 +161,7 @@ pub enum Error {
     /// The server is not of the kind that the manager needs: for a single server, it is a node of a Redis Cluster or a
     /// sentinel; for a cluster, it is no node of one. A Sentinel set or a Cluster cannot be one of several nodes of a quorum.
     Unsupported {
-        /// What is needed instead, or the reason why the server is not supported.
+        /// The kind of server that is needed, or the reason why this one is not supported.
         what: &'static str,
         /// The kind of the server.
         topology: &'static str,

@@ -120,7 +120,7 @@ pub enum Event<'a> {
         owner: &'a str,
     },
     /// A connection of one of leasehold's threads has failed. Further failures are no events until it has recovered. On a
-    /// quorum each node has a connection, and events of its own. The failed requests of callers are errors of their
+    /// quorum each node has a connection and events. The failed requests of callers are errors of their
     /// calls, and no events.
     #[non_exhaustive]
     Unreachable {

@@ -60,7 +60,7 @@ impl LockManager {
     ///
     /// | | |
     /// | --- | --- |
-    /// | the master | is the server that a majority of the sentinels names, with a config epoch that never falls, and that calls itself a master |
+    /// | the master | is named by a majority of the sentinels, with a config epoch that never falls, and calls itself a master |
     /// | the login of the sentinels | comes from their URLs, or from [`username`](Builder::username) and [`password`](Builder::password) |
     /// | the login of the servers | comes from [`node_credentials`](Builder::node_credentials) |
     /// | the database | comes from [`database`](Builder::database) |

@@ -57,7 +57,7 @@ pub(crate) struct Link {
     is_asking: bool,
     /// The measured round trip. `None` for a link of the pool, because each of its callers has a time limit.
     round_trip: Option<Duration>,
-    /// What the renewal thread's requests have shown of the server, until it takes these reports.
+    /// Reports of the server by the renewal thread's requests, until that thread takes them.
     reports: Vec<NodeReport>,
 }
 

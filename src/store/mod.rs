@@ -101,7 +101,7 @@ pub(crate) enum PubSubEvent<'a> {
     Silence,
 }
 
-/// What a thread's own connections have seen of a server.
+/// A report whether a server is reached, by the connections of one thread.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeReport {
     /// The place of the server in the store, which the server may leave to another one. A quorum as a whole has a place

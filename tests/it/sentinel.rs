@@ -156,8 +156,8 @@ fn a_lock_that_the_new_master_lacks_is_lost_and_fenced() {
     assert_eq!(lost(guard.release()), loss);
 }
 
-/// Threads write to a file under the lock while the master fails. A write that the file refuses is that of a holder that
-/// has lost the lock, and the holder learns of it.
+/// Threads write to a file under the lock while the master fails. The file refuses only the writes of holders that have
+/// lost the lock, and they learn of it.
 fn a_file_with_a_fence_takes_no_stale_write(fail: fn(&Server)) {
     let set = Sentinels::start();
     let managers = [set.manager(), set.manager()];
@@ -410,7 +410,7 @@ fn the_documented_access_list_is_enough_for_a_sentinel_set() {
     locked_at_last(&build(builder()), "n");
 }
 
-/// A server that has become a replica has no data of its own, and rejects writes.
+/// A server that has become a replica has only the data of its master, and rejects writes.
 #[test]
 fn the_answers_of_a_demoted_master_are_not_believed() {
     let set = Sentinels::without_failover();

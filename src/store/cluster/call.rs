@@ -207,7 +207,7 @@ impl Shared {
         })
     }
 
-    /// Releases mutexes one by one. Only the renewal thread releases many at a time, on connections of its own.
+    /// Releases mutexes one by one. Only the renewal thread releases many at a time, on its connections.
     fn release(
         self: &Arc<Self>,
         batch: &[PlainRelease<'_>],

@@ -91,7 +91,7 @@ struct Lane {
     state: LaneState,
     /// The pause after the next failure.
     pause: Duration,
-    /// What the last answers took.
+    /// The time that the last answers took.
     took: Duration,
     /// The numbers of the parts to write in this exchange.
     parts: Vec<usize>,

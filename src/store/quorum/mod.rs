@@ -191,7 +191,7 @@ impl Store for Quorum {
 struct DedicatedNodeConnections {
     connections: NodeConnections,
     shared: Arc<Shared>,
-    /// What the requests have shown of the nodes, until the renewal thread takes these reports.
+    /// Reports of the nodes, until the renewal thread takes them.
     reports: Vec<NodeReport>,
 }
 

@@ -13,7 +13,7 @@
 //! | suspected | a check that began after the suspicion has found the same | known |
 //!
 //! A request is sent only while the master is known, and waits for that within its time limit. An answer counts only if
-//! the master is the same after it. A request that wrote nothing proves nothing by itself: a server that has become a
+//! the master is the same after it. The reply to a request that wrote nothing is no proof: a server that has become a
 //! replica may answer it from old data. So the link asks for the server's `ROLE` then ([`super::link`]).
 //!
 //! Sentinel copies writes to replicas without waiting for them. So a failover may lose a lock. The holder learns of it

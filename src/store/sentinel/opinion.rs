@@ -1,4 +1,4 @@
-//! What the sentinels say about a master, and what a majority of them agrees on.
+//! The answers of the sentinels about a master, and the choice that follows from them.
 //!
 //! Each failover has a *config epoch*, which is larger than those of all failovers before it. So of two masters, the
 //! one with the larger epoch is the later one. See <https://redis.io/docs/latest/operate/oss_and_stack/management/sentinel/>.

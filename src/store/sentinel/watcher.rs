@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | 1 | asks every sentinel for the address of the master, and for its config epoch |
 //! | 2 | chooses a server: usually that which a majority of the sentinels names ([`choose`]) |
-//! | 3 | asks the server at that address for its `ROLE`, which must be that of a master |
+//! | 3 | asks the server at that address for its `ROLE`, which must be `master` |
 //! | 4 | publishes it |
 //!
 //! A check begins
@@ -13,17 +13,17 @@
 //! * a moment after a check that has found no master, as long as the master is suspected or unknown;
 //! * [`CHECK_EVERY`] otherwise. After a manual failover the old master takes writes for about ten seconds.
 //!
-//! If fewer than a majority of the sentinels answer, the last master stays the master as long as it says so itself, and no
-//! sentinel names a later one. So an outage of the sentinels stops no lock. If this process is cut off from the majority,
-//! the majority may elect another master. That is the risk of any client of Sentinel. `min-replicas-to-write` limits it:
-//! a master that is cut off takes no writes.
+//! If fewer than a majority of the sentinels answer, the last master stays the master as long as its `ROLE` is
+//! `master`, and no sentinel names a later one. So an outage of the sentinels stops no lock. If this process is cut off
+//! from the majority, the majority may elect another master. That is the risk of any client of Sentinel.
+//! `min-replicas-to-write` limits it: a master that is cut off takes no writes.
 //!
-//! The sentinels' epochs never fall, but `SENTINEL REMOVE` and a new `SENTINEL MONITOR` begin them anew. After that this
-//! thread believes no sentinel, and the program must make a new manager.
+//! The sentinels' epochs never fall, but `SENTINEL REMOVE` and a new `SENTINEL MONITOR` begin them anew. After that
+//! this thread believes no sentinel, and the program must make a new manager.
 //!
 //! Nothing here blocks for long: sentinels are connected, and the server is asked for its role, on short-lived threads.
-//! The answers of the sentinels are read as they come, until a majority agrees. A sentinel that hangs delays a check only
-//! if the others do not agree, and by at most [`STEP`].
+//! The answers of the sentinels are read as they come, until a majority agrees. A sentinel that hangs delays a check
+//! only if the others do not agree, and by at most [`STEP`].
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
