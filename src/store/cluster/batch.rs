@@ -187,6 +187,9 @@ impl ClusterConnection {
                         }
                     }
                     Err(failure) => {
+                        if is_nonsense(&failure) {
+                            lanes.close(&part.master);
+                        }
                         let next = group.after(&shared, &part.master, &failure);
                         if let (None, [only], true) = (&next, &*group.numbers, is_refusal(&failure))
                         {
@@ -247,6 +250,9 @@ impl ClusterConnection {
                 }
                 Err(failure) => failure,
             };
+            if is_nonsense(&failure) {
+                lanes.close(master);
+            }
             match (failure.kind, failure.redirect()) {
                 (FailureKind::Moved, Some(to)) if rounds < ROUNDS => {
                     shared.redirected(master, to, true);
@@ -408,6 +414,11 @@ fn checked(shared: &Shared, master: &Master, value: Value) -> Result<Value, Fail
         }
         value => master.check_in_use().map(|()| value),
     }
+}
+
+/// Returns whether the answer may belong to another request.
+fn is_nonsense(failure: &Failure) -> bool {
+    failure.kind == FailureKind::Protocol && failure.outcome == Outcome::Unknown
 }
 
 /// Returns whether the server has rejected the request, and would do so again.

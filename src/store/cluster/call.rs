@@ -207,7 +207,7 @@ impl Shared {
         })
     }
 
-    /// Releases mutexes one by one. Only the renewal thread releases many at a time, on its connections.
+    /// Releases mutexes one by one. The renewal thread releases many by one request, on its own connections.
     fn release(
         self: &Arc<Self>,
         batch: &[PlainRelease<'_>],

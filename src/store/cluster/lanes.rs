@@ -91,7 +91,7 @@ struct Lane {
     state: LaneState,
     /// The pause after the next failure.
     pause: Duration,
-    /// The time that the last answers took.
+    /// The time of the last answers.
     took: Duration,
     /// The numbers of the parts to write in this exchange.
     parts: Vec<usize>,
@@ -162,6 +162,11 @@ impl Lanes {
         }
     }
 
+    /// Closes the lane to a master, because its last answer made no sense.
+    pub(super) fn close(&mut self, master: &Master) {
+        self.by_address.remove(&master.address);
+    }
+
     fn lane(&mut self, master: &Arc<Master>) -> OpenableLane<'_> {
         let new = || Lane {
             master: Arc::clone(master),
@@ -216,15 +221,15 @@ impl Lanes {
             };
             lane.lane.is_reused = matches!(lane.lane.state, LaneState::Open(_));
             lane.open_if_due();
-            run.begin(lane.lane);
+            if run.begin(lane.lane) {
+                lane.open_if_due();
+            }
         }
         // 3. Read the answers as they come.
         loop {
             for lane in self.by_address.values_mut() {
-                if lane.take_opened() {
-                    run.begin(lane);
-                }
-                if run.read(lane) {
+                let was_opened = lane.take_opened();
+                if (was_opened && run.begin(lane)) || run.read(lane) {
                     // The server has closed the connection of an earlier exchange.
                     OpenableLane {
                         lane,

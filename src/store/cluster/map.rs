@@ -12,7 +12,8 @@
 //! | another, and it does not know the owner at all: the cluster was built anew | takes the new one |
 //! | nobody | keeps the owner, which rejects requests for that slot itself |
 //!
-//! A redirection is not a view: the owner itself says that it has the slot no more. So it always moves that slot.
+//! A redirection is not a view: the owner itself says that it has the slot no more. So it moves that slot at once, and the
+//! next view confirms or corrects it.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

@@ -469,7 +469,7 @@ impl Shared {
     }
 }
 
-/// Returns two connected ends. A byte written to the first wakes a thread that waits at the second.
+/// Returns two connected ends: a write to the first wakes a thread that waits at the second.
 fn wakers() -> std::io::Result<(UnixStream, UnixStream)> {
     let (waker, woken) = UnixStream::pair()?;
     for end in [&waker, &woken] {

@@ -9,6 +9,8 @@
 //! A cursor of a scan names the place of the master in that order, and its process. If another process is there, because
 //! of a failover or a restart, its scan starts again. The caller drops the locks that come again.
 
+use std::collections::BTreeMap;
+
 use super::{Shared, unavailable};
 use crate::error::Failure;
 use crate::message::{Cursor, Reply, Request, Seen};
@@ -16,7 +18,6 @@ use crate::name::LockKey;
 use crate::store::route::Budget;
 use crate::store::{Answer, LEAST, Limits};
 use crate::sync::Arc;
-use std::collections::BTreeMap;
 
 impl Shared {
     pub(super) fn ping(self: &Arc<Self>, limits: Limits<'_>) -> Result<Answer, Failure> {

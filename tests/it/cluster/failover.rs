@@ -106,8 +106,8 @@ fn a_lock_that_the_new_master_lacks_is_lost_and_fenced() {
     assert_eq!(lost(guard.release()), loss);
 }
 
-/// Threads write to a file under the lock while the master fails. The file refuses only the writes of holders that have
-/// lost the lock, and they learn of it.
+/// Threads write to a file under the lock while the master fails. If the file refuses a write, its holder has lost the
+/// lock, and learns of it.
 fn a_file_with_a_fence_takes_no_stale_write(fail: fn(&Server)) {
     let cluster = Cluster::start();
     let managers = [cluster.manager(), cluster.manager()];

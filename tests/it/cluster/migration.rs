@@ -25,7 +25,7 @@ fn wait_until_renewed(guards: &[LockGuard]) {
     }
 }
 
-/// A thread that locks and unlocks names of the slot until the test stops it. Returns how often it did.
+/// Starts a thread that locks and unlocks names of the slot until `stop`. It counts its turns.
 fn locking(locks: &LockManager, stop: &Arc<AtomicBool>, turns: &Arc<AtomicU32>) -> Task<()> {
     let (locks, stop, turns) = (locks.clone(), Arc::clone(stop), Arc::clone(turns));
     task(move || {

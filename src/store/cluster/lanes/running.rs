@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use super::{Exchange, Lane, LaneState, Missing, Part, SHORTEST_GRACE};
+use super::{Exchange, Lane, LaneState, Missing, Open, Part, SHORTEST_GRACE};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::script::ScriptRef;
 use crate::store::cluster::{Shared, unavailable};
@@ -26,13 +26,16 @@ pub(super) struct Running<'a> {
 }
 
 impl Running<'_> {
-    /// Writes the parts of a lane, if it is open and misses no answer. If it cannot take them, they have failed.
-    pub(super) fn begin(&mut self, lane: &mut Lane) {
-        let words = match &lane.state {
-            LaneState::Opening(_) => return,
+    /// Writes the parts of a lane, if it is open and misses no answer. If it cannot take them, they have failed. Returns
+    /// whether the lane must be opened again.
+    pub(super) fn begin(&mut self, lane: &mut Lane) -> bool {
+        let words = match &mut lane.state {
+            LaneState::Opening(_) => return false,
             LaneState::Open(open) if open.missing.is_empty() => {
-                self.write(lane);
-                return;
+                if let Some(fault) = unexpected(open) {
+                    return self.broken(lane, fault);
+                }
+                return self.write(lane);
             }
             LaneState::Open(_) => "the node has not answered an earlier request",
             LaneState::Closed(_) => "the connection to the node could not be opened",
@@ -40,11 +43,13 @@ impl Running<'_> {
         let address = &lane.master.route.server.address;
         let failure = unavailable(format!("{address}: {words}"));
         self.fail(lane, &failure);
+        false
     }
 
-    fn write(&mut self, lane: &mut Lane) {
+    /// Writes the parts that have no answer. Returns whether the lane must be opened again.
+    fn write(&mut self, lane: &mut Lane) -> bool {
         let LaneState::Open(open) = &mut lane.state else {
-            return;
+            return false;
         };
         let route = &lane.master.route;
         let mut packed = Vec::new();
@@ -70,8 +75,9 @@ impl Running<'_> {
             open.missing.push_back(Missing::Replicas);
         }
         open.sent = Instant::now();
-        if let Err(error) = open.socket.write(&packed, SHORTEST_GRACE) {
-            self.broken(lane, TransportError::Io(error));
+        match open.socket.write(&packed, SHORTEST_GRACE) {
+            Ok(()) => false,
+            Err(error) => self.broken(lane, TransportError::Io(error)),
         }
     }
 
@@ -132,7 +138,7 @@ impl Running<'_> {
                 lane.master.note_answer();
             }
             if is_unknown_script {
-                self.write(lane);
+                return self.write(lane);
             }
         }
         false
@@ -168,6 +174,12 @@ impl Running<'_> {
 
     /// Closes a lane. Returns whether it must be opened again, for the same parts.
     fn broken(&mut self, lane: &mut Lane, fault: TransportError) -> bool {
+        if let TransportError::Malformed(_) = &fault {
+            // Any of the answers may belong to another request.
+            for number in &lane.parts {
+                self.answers[*number] = None;
+            }
+        }
         let again = match RequestError::of(fault) {
             RequestError::Closed(error) if lane.is_reused => {
                 lane.master.route.cuts.note_error(&error);
@@ -207,5 +219,17 @@ impl Running<'_> {
             });
         }
         self.end(lane);
+    }
+}
+
+/// Returns the fault of a connection on which no answer is missing, if it was closed or has something to read.
+fn unexpected(open: &mut Open) -> Option<TransportError> {
+    let read = open.read().and_then(|()| open.socket.take());
+    match read {
+        Ok(None) => None,
+        Ok(Some(_)) => Some(TransportError::Malformed(
+            "an answer without a request".to_owned(),
+        )),
+        Err(fault) => Some(fault),
     }
 }
