@@ -69,8 +69,8 @@ pub(crate) type Cause = Arc<dyn std::error::Error + Send + Sync>;
 ///
 /// A wait goes on until its deadline. Without a deadline, it goes on until the server has not replied for
 /// [`outage_limit`](crate::Builder::outage_limit). The first request of a call is not retried: its error is returned
-/// at once, unless the manager [waits through outages](crate::Builder::wait_through_outages), or the server replies
-/// `TRYAGAIN`.
+/// at once, unless the manager [waits through outages](crate::Builder::wait_through_outages), or the slot of
+/// the lock moves to another node of a [cluster](crate::LockManager::cluster).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {

@@ -69,6 +69,8 @@ pub(crate) enum FailureKind {
     Ask,
     /// Transient. The slot of the keys is moving, and no node has all of them.
     TryAgain,
+    /// Transient. The same, after the store of a cluster has waited for the end of the move.
+    SlotMoves,
     /// Transient. The cluster serves no slots now, or not this one.
     ClusterDown,
     /// The server does not have the database of this number.
@@ -192,13 +194,14 @@ impl Failure {
                 | FailureKind::NotReplicated { .. }
                 | FailureKind::NoQuorum { .. }
                 | FailureKind::TryAgain
+                | FailureKind::SlotMoves
                 | FailureKind::ClusterDown
         )
     }
 
     /// Returns whether the failure concerns the server or the connection, and not only this request.
     pub(crate) fn is_of_the_connection(&self) -> bool {
-        let is_of_the_slot = self.kind == FailureKind::TryAgain;
+        let is_of_the_slot = self.kind == FailureKind::SlotMoves;
         self.outcome == Outcome::Unknown || (self.is_transient() && !is_of_the_slot)
     }
 
@@ -206,9 +209,10 @@ impl Failure {
     pub(crate) fn into_error(self, name: Option<&str>) -> Error {
         let (name, cause) = (name.map(Arc::from), self.cause);
         match self.kind {
-            FailureKind::Unavailable | FailureKind::TryAgain | FailureKind::ClusterDown => {
-                Error::Unavailable { name, cause }
-            }
+            FailureKind::Unavailable
+            | FailureKind::TryAgain
+            | FailureKind::SlotMoves
+            | FailureKind::ClusterDown => Error::Unavailable { name, cause },
             // A manager of a cluster follows them.
             FailureKind::Moved | FailureKind::Ask => {
                 Self::unsupported(ServerMode::Cluster).into_error(None)

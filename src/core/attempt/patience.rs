@@ -117,7 +117,7 @@ impl Patience {
             return Step::TimeOver(result);
         }
         // 3. This was a try, or no wait has begun: the failure is returned.
-        let is_moving = failure.kind == FailureKind::TryAgain;
+        let is_moving = failure.kind == FailureKind::SlotMoves;
         let waits = self.has_begun() || context.waits_through_outages || is_moving;
         if context.until.is_none() || !waits {
             return Step::Failed(failure);

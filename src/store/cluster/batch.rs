@@ -434,6 +434,10 @@ fn transient(failure: Failure) -> Failure {
             kind: FailureKind::Unavailable,
             ..failure
         },
+        FailureKind::TryAgain => Failure {
+            kind: FailureKind::SlotMoves,
+            ..failure
+        },
         _ => failure,
     }
 }

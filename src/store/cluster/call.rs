@@ -232,7 +232,11 @@ impl Shared {
 
 /// Returns whether a request about several names of one slot must be sent name by name, because the slot is moving.
 pub(super) fn is_split(failure: &Failure, names: usize) -> bool {
-    names > 1 && matches!(failure.kind, FailureKind::TryAgain | FailureKind::Ask)
+    let is_moving = matches!(
+        failure.kind,
+        FailureKind::TryAgain | FailureKind::SlotMoves | FailureKind::Ask
+    );
+    names > 1 && is_moving
 }
 
 /// Returns the failure of a request that was redirected until its time was over. It is transient.
@@ -242,6 +246,10 @@ fn no_more(failure: Failure) -> Failure {
             let words = format!("the nodes of the cluster do not agree: {}", failure.cause);
             unavailable(words)
         }
+        FailureKind::TryAgain => Failure {
+            kind: FailureKind::SlotMoves,
+            ..failure
+        },
         _ => failure,
     }
 }
@@ -284,7 +292,7 @@ pub(super) fn or_release_alone(
     else {
         return first;
     };
-    if failure.kind != FailureKind::TryAgain {
+    if failure.kind != FailureKind::SlotMoves {
         return first;
     }
     let before = failure.outcome != Outcome::NotExecuted;
