@@ -276,6 +276,12 @@ fn the_first_error_is_returned_and_later_ones_are_waited_out() {
         Some(START + LEASE)
     );
 
+    // A slot that moves is an answer, and the move ends.
+    let mut scene = Scene::waiting();
+    scene.send(Input::Go);
+    let step = scene.failed(FailureKind::SlotMoves, Outcome::NotExecuted);
+    assert!(matches!(step, Step::Sleep(_)), "{step:?}");
+
     let mut scene = Scene::waiting();
     scene.send(Input::Go);
     scene.replied(held(None));
