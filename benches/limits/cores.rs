@@ -117,3 +117,13 @@ mod system {
 }
 
 pub use system::Cores;
+
+impl Cores {
+    /// Starts servers on their cores. Binds this thread to the clients' cores afterwards.
+    pub fn start<T>(&self, servers: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.bind(End::Server)?;
+        let servers = servers();
+        self.bind(End::Client)?;
+        servers
+    }
+}

@@ -1,95 +1,27 @@
-//! A temporary server, and the figures that it reports.
+//! A server of a row, and the figures that it reports.
 
-use std::fs;
-use std::hash::{BuildHasher, RandomState};
-use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::Duration;
 
 use redis::{Connection, FromRedisValue};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 use crate::Result;
 use crate::bare;
-use crate::cores::{Cores, End};
-
-/// A shell script that starts a server without persistence, and kills it when the standard input of the script ends. So
-/// a run that is killed leaves no server behind.
-const SUPERVISOR: &str = r#"
-dir=$(mktemp -d "${TMPDIR:-/tmp}/leasehold-limits.XXXXXX") || exit
-redis-server --bind 127.0.0.1 --port "$1" --save '' --appendonly no --daemonize no \
-    --dir "$dir" --logfile "$dir/log" </dev/null >/dev/null 2>&1 &
-server=$!
-echo "$server $dir"
-read -r _
-kill -KILL "$server"
-wait "$server" 2>/dev/null
-rm -rf "$dir"
-"#;
-
-/// How many ports are tried. Another process may take a port between its choice and its use.
-const PORTS: u32 = 20;
-const PATIENCE: Duration = Duration::from_secs(10);
+use crate::cores::Cores;
 
 /// A server on the cores for servers. Dropping it ends the server.
 pub struct Server {
-    supervisor: Child,
-    pid: Pid,
-    dir: PathBuf,
+    server: shared::Server,
     url: String,
 }
 
 impl Server {
     /// Starts a server and waits until it is ready. Binds this thread to the clients' cores afterwards.
     pub fn start(cores: &Cores) -> Result<Self> {
-        cores.bind(End::Server)?;
-        let server = (0..PORTS).find_map(|_| Self::on(unused_port()).transpose());
-        cores.bind(End::Client)?;
-        server.unwrap_or_else(|| Err("no free port for a server".into()))
-    }
-
-    /// Returns `None` if the port is taken.
-    fn on(port: u16) -> Result<Option<Self>> {
-        let mut supervisor = Command::new("sh")
-            .args(["-c", SUPERVISOR, "supervisor", &port.to_string()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            // Ctrl-C must end this process alone. The supervisor ends after it.
-            .process_group(0)
-            .spawn()?;
-        let stdout = supervisor
-            .stdout
-            .take()
-            .ok_or("the supervisor has no output")?;
-        let mut line = String::new();
-        BufReader::new(stdout).read_line(&mut line)?;
-        let (pid, dir) = line
-            .trim_end()
-            .split_once(' ')
-            .ok_or("the supervisor does not report the server")?;
-        let server = Self {
-            supervisor,
-            pid: Pid::from_raw(pid.parse()?).ok_or("a server without a process")?,
-            dir: Path::new(dir).to_owned(),
-            url: format!("redis://127.0.0.1:{port}/"),
-        };
-        let log = server.dir.join("log");
-        let begun = Instant::now();
-        while begun.elapsed() < PATIENCE {
-            let log = fs::read_to_string(&log).unwrap_or_default();
-            if log.contains("Ready to accept connections") {
-                return Ok(Some(server));
-            }
-            if log.contains("Failed listening on port") {
-                return Ok(None);
-            }
-            thread::sleep(Duration::from_millis(10));
-        }
-        Err("redis-server does not start; is it in PATH?".into())
+        let server = cores.start(|| shared::Server::start(""))?;
+        let url = server.url();
+        Ok(Self { server, url })
     }
 
     pub fn url(&self) -> &str {
@@ -98,12 +30,12 @@ impl Server {
 
     /// Returns a directory for files of the row. It ends with the server.
     pub fn dir(&self) -> &Path {
-        &self.dir
+        self.server.dir()
     }
 
     /// Stops the server's process, which keeps its connections and answers nothing.
     pub fn hang(&self) -> Result<()> {
-        Ok(kill_process(self.pid, Signal::STOP)?)
+        self.server.signal(Signal::STOP)
     }
 
     /// Returns a connection whose commands are not counted.
@@ -117,13 +49,6 @@ impl Server {
             commands: 0,
             guards: 0,
         })
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        drop(self.supervisor.stdin.take());
-        self.supervisor.wait().ok();
     }
 }
 
@@ -200,14 +125,4 @@ fn calls(line: &str) -> Option<u64> {
         return None;
     }
     statistics.split(',').next()?.parse().ok()
-}
-
-/// Returns a free port below the range of outgoing connections.
-fn unused_port() -> u16 {
-    loop {
-        let port = 10_000 + (RandomState::new().hash_one(0u8) % 22_000) as u16;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
 }

@@ -1,12 +1,6 @@
 //! The claims about the locks. Each is checked before it is printed.
 
-use std::thread;
-use std::time::{Duration, Instant};
-
 use crate::stage::Outcome;
-
-/// The time limit of anything that must happen.
-pub const PATIENCE: Duration = Duration::from_mins(1);
 
 pub fn heading(pitfall: &str) {
     println!("{pitfall}");
@@ -27,17 +21,5 @@ fn claim(whose: &str, holds: bool, what: &str) -> Outcome {
         return Err(format!("this is not true of {whose}: {what}").into());
     }
     println!("  {whose:9}  {what}");
-    Ok(())
-}
-
-/// Blocks until a condition is true, which must happen in time.
-pub fn wait_until(what: &str, mut condition: impl FnMut() -> Outcome<bool>) -> Outcome {
-    let begun = Instant::now();
-    while !condition()? {
-        if begun.elapsed() > PATIENCE {
-            return Err(format!("it did not happen in time: {what}").into());
-        }
-        thread::sleep(Duration::from_millis(2));
-    }
     Ok(())
 }

@@ -4,8 +4,9 @@ use std::process::abort;
 use std::time::{Duration, Instant};
 
 use redis::{IntegerReplyOrNoOp, TypedCommands};
+use shared::PATIENCE;
 
-use crate::claims::{PATIENCE, heading, naive, ours};
+use crate::claims::{heading, naive, ours};
 use crate::process::Process;
 use crate::stage::{Outcome, Stage};
 

@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use redis::Connection;
+use shared::{Server, wait_until};
 
-use crate::claims::{heading, naive, ours, wait_until};
+use crate::claims::{heading, naive, ours};
 use crate::naive::take;
-use crate::server::Server;
 use crate::stage::{Outcome, Stage, locks};
 use crate::store::Store;
 
@@ -16,9 +16,9 @@ const LEASE: Duration = Duration::from_mins(1);
 
 pub fn run(stage: &Stage) -> Outcome {
     heading("A replica without the lock takes over");
-    let (server, replica) = (Server::start()?, Server::start()?);
-    let (mut before, mut after) = (server.redis()?, replica.redis()?);
-    follow(&mut after, "127.0.0.1", &server.port.to_string())?;
+    let (server, replica) = (Server::start("")?, Server::start("")?);
+    let (mut before, mut after) = (server.connect()?, replica.connect()?);
+    follow(&mut after, "127.0.0.1", &server.port().to_string())?;
     wait_until("the replica is up to date", || {
         let report: String = redis::cmd("INFO").arg("replication").query(&mut after)?;
         Ok(report.contains("master_link_status:up"))

@@ -10,7 +10,7 @@
 //! - a file for each pitfall, as in `PITFALLS`
 //! - `naive`, `store`: the naive lock, and the data that a lock protects
 //! - `stage`, `claims`: names and connections, and the checked claims
-//! - `process`, `server`: a second process, and a Redis that the example may kill
+//! - `process`: a second process
 
 mod claims;
 mod crash;
@@ -21,7 +21,6 @@ mod overrun;
 mod paused;
 mod process;
 mod release_by_del;
-mod server;
 mod skewed_clock;
 mod stage;
 mod store;

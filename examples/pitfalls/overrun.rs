@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use leasehold::Error;
+use shared::{PATIENCE, wait_until};
 
-use crate::claims::{PATIENCE, heading, naive, ours, wait_until};
+use crate::claims::{heading, naive, ours};
 use crate::naive::take;
 use crate::stage::{Outcome, Stage};
 

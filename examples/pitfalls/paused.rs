@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use rustix::process::Signal;
+use shared::{PATIENCE, wait_until};
 
-use crate::claims::{PATIENCE, heading, naive, ours, wait_until};
+use crate::claims::{heading, naive, ours};
 use crate::naive::take;
 use crate::process::{Process, hear};
 use crate::stage::{Outcome, Stage};

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use leasehold::Error;
 use redis::TypedCommands;
+use shared::PATIENCE;
 
-use crate::claims::{PATIENCE, heading, naive, ours};
+use crate::claims::{heading, naive, ours};
 use crate::naive::{let_lapse, take};
 use crate::stage::{Outcome, Stage};
 

@@ -7,7 +7,7 @@ use std::{env, error, process};
 use leasehold::LockManager;
 use redis::{Connection, TypedCommands};
 
-pub type Outcome<T = ()> = Result<T, Box<dyn error::Error>>;
+pub type Outcome<T = ()> = Result<T, Box<dyn error::Error + Send + Sync>>;
 
 pub struct Stage {
     url: String,

@@ -5,21 +5,20 @@
 //! The exit status is 0 only if no update was lost, each fence was larger than the one before, and two masters alone
 //! granted no lock.
 //!
-//! - `nodes`, `answers`: the masters, and their answers
+//! - `answers`: the answers of the masters
 //! - `turns`, `account`: the threads, and the data that the lock protects
 
 mod account;
 mod answers;
-mod nodes;
 mod turns;
 
 use std::{error, time::Duration};
 
 use leasehold::LockManager;
 use rustix::process::Signal;
+use shared::Server;
 
 use crate::answers::{show_failures, show_holders};
-use crate::nodes::Node;
 use crate::turns::Turns;
 
 type Outcome<T = ()> = Result<T, Box<dyn error::Error + Send + Sync>>;
@@ -34,14 +33,16 @@ const THREADS: usize = 20;
 const TURNS: u64 = 1_000;
 
 fn main() -> Outcome {
-    let nodes: Vec<_> = (0..NODES).map(|_| Node::start()).collect::<Outcome<_>>()?;
+    let nodes: Vec<_> = (0..NODES)
+        .map(|_| Server::start(""))
+        .collect::<Outcome<_>>()?;
     let machines: Vec<_> = (0..MACHINES)
         .map(|_| locks(&nodes))
         .collect::<Result<_, _>>()?;
     let mutexes = machines.iter().map(|locks| locks.mutex("quorum:account"));
     let turns = Turns::start(mutexes.flat_map(|mutex| vec![mutex; THREADS]));
     let signal = |number: usize, signal, what| {
-        println!("{} {what}", nodes[number].address);
+        println!("{} {what}", nodes[number].address());
         nodes[number].signal(signal)
     };
     turns.wait_for_more(TURNS)?;
@@ -67,11 +68,8 @@ fn main() -> Outcome {
     Ok(())
 }
 
-fn locks(nodes: &[Node]) -> leasehold::Result<LockManager> {
-    let urls = nodes
-        .iter()
-        .map(|node| format!("redis://{}/", node.address));
-    LockManager::quorum(urls)
+fn locks(nodes: &[Server]) -> leasehold::Result<LockManager> {
+    LockManager::quorum(nodes.iter().map(Server::url))
         .restart_delay(Duration::ZERO) // The nodes are new, so they have no lock to forget.
         .node_timeout(Duration::from_secs(1)) // The machine may be busy.
         .wait_through_outages(true)
