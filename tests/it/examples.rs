@@ -32,6 +32,7 @@ macro_rules! run {
 run! {
     batch_job
     cache_stampede
+    failover
     inventory
     leader
     pitfalls
