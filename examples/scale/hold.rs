@@ -8,22 +8,25 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use leasehold::{LockGuard, LockManager};
+use shared::Masters;
 
 use crate::options::Options;
 use crate::report::Report;
-use crate::usage::{Server, cpu, memory};
+use crate::usage::{cpu, memory};
 
-pub fn run(options: &Options) -> Result<Report, Box<dyn Error>> {
-    let locks = LockManager::single(&options.url)
+pub fn run(options: &Options) -> Result<Report, Box<dyn Error + Send + Sync>> {
+    let locks = options.topology.builder();
+    let locks = locks
         .lease(options.lease)
         .prefix(format!("scale:{}:", std::process::id()))
-        .build()?;
-    let mut info = Server::connect(&options.url)?;
+        .build_unchecked()?;
+    let mut masters = Masters::connect(&options.topology)?;
+    let others = masters.figures()?.connections;
     // The first lock starts threads, allocates buffers and opens a connection. That is not part of the cost of a
     // lease.
     drop(locks.lock("first")?);
     let before = memory()?;
-    let others = info.served()?.connections.saturating_sub(1);
+    let empty = masters.figures()?.memory;
 
     let begun = Instant::now();
     let mut guards = take(&locks, options)?;
@@ -34,7 +37,7 @@ pub fn run(options: &Options) -> Result<Report, Box<dyn Error>> {
     );
     let held = memory()?;
 
-    let (spent, served) = (cpu()?, info.served()?);
+    let (spent, served) = (cpu()?, masters.figures()?);
     let begun = Instant::now();
     while begun.elapsed() < options.time {
         // The run prints a line now and then, to show that it is alive.
@@ -48,7 +51,9 @@ pub fn run(options: &Options) -> Result<Report, Box<dyn Error>> {
     }
     let time = begun.elapsed().as_secs_f64();
     let spent = cpu()?.saturating_sub(spent).as_secs_f64();
-    let served = info.served()?.since(&served);
+    let (earlier, served) = (served, masters.figures()?);
+    let server_cpu = served.cpu.saturating_sub(earlier.cpu).as_secs_f64();
+    let commands = served.commands.saturating_sub(earlier.commands);
     let lost = guards.iter().filter(|guard| guard.check().is_err()).count();
     let peak = held.max(memory()?);
 
@@ -57,10 +62,12 @@ pub fn run(options: &Options) -> Result<Report, Box<dyn Error>> {
         seconds: time,
         taken_per_second: guards.len() as f64 / taking.as_secs_f64(),
         client_cpu_percent: 100.0 * spent / time,
-        server_cpu_percent: 100.0 * served.cpu.as_secs_f64() / time,
+        server_cpu_percent: 100.0 * server_cpu / time,
         memory_per_lease: peak.saturating_sub(before) / guards.len(),
         memory: peak,
-        commands_per_second: served.commands as f64 / time,
+        server_memory_per_lease: served.memory.saturating_sub(empty) / guards.len() as u64,
+        commands_per_second: commands as f64 / time,
+        masters: masters.count(),
         connections: served.connections.saturating_sub(others),
         lost,
     };

@@ -9,7 +9,7 @@
 //!
 //! - `options`: the command line
 //! - `hold`: one run: acquires, holds and releases the locks, and measures
-//! - `usage`: the figures that the system and the server report
+//! - `usage`: the figures that the system reports
 //! - `report`: the result of a run, for people and as JSON
 //! - `plot`: many runs, and the picture
 
@@ -22,19 +22,19 @@ mod usage;
 use std::error::Error;
 use std::process::ExitCode;
 
-use crate::options::{HELP, Invocation};
+use crate::options::{Invocation, help};
 
 fn main() -> ExitCode {
     match run() {
         Ok(code) => code,
         Err(error) => {
             eprintln!("scale: {error}");
-            ExitCode::from(if error.is::<lexopt::Error>() { 2 } else { 1 })
+            ExitCode::from(if is_usage(&*error) { 2 } else { 1 })
         }
     }
 }
 
-fn run() -> Result<ExitCode, Box<dyn Error>> {
+fn run() -> Result<ExitCode, Box<dyn Error + Send + Sync>> {
     let invocation = Invocation::from_env()?;
     if cfg!(debug_assertions) && !matches!(invocation, Invocation::Help) {
         eprintln!(
@@ -43,7 +43,7 @@ fn run() -> Result<ExitCode, Box<dyn Error>> {
     }
     let is_good = match invocation {
         Invocation::Help => {
-            print!("{HELP}");
+            print!("{}", help());
             true
         }
         Invocation::Hold(options) => {
@@ -54,4 +54,11 @@ fn run() -> Result<ExitCode, Box<dyn Error>> {
         Invocation::Plot(options, file) => plot::run(&options, &file)?,
     };
     Ok(ExitCode::from(u8::from(!is_good)))
+}
+
+/// Returns whether the command line is wrong. The library may have found that, for example in a lease of a
+/// millisecond.
+fn is_usage(error: &(dyn Error + 'static)) -> bool {
+    error.is::<lexopt::Error>()
+        || matches!(error.downcast_ref(), Some(leasehold::Error::Config { .. }))
 }

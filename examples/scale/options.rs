@@ -4,28 +4,34 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use lexopt::prelude::*;
+use shared::{TOPOLOGY_HELP, Topology};
 
-pub const HELP: &str = "\
+pub fn help() -> String {
+    format!(
+        "\
 Acquires many locks, holds them for a while, and measures the cost of their renewal.
 
 Usage: scale [--leases N] [--minutes M | --seconds S] [OPTIONS]
        scale --plot FILE.svg [--seconds S] [OPTIONS]
 
-  --leases N     number of locks [default: 100000]
-  --minutes M    time for which to hold them all [default: 1]
-  --seconds S    the same in seconds
-  --lease-ms L   lease in milliseconds [default: 30000]
-  --threads T    threads that acquire and release them [default: 4]
-  --plot FILE    hold 1,000 to 200,000 leases in several runs, each for the given time
-                 [default: 30 s], and draw CPU and memory
-  --json         print one line of JSON and show no progress
-  -h, --help     print this
+  --leases N      number of locks [default: 100000]
+  --minutes M     time for which to hold them all [default: 1]
+  --seconds S     the same in seconds
+  --lease-ms L    lease in milliseconds [default: 30000]
+  --threads T     threads that acquire and release them [default: 4]
+  --plot FILE     hold 1,000 to 200,000 leases in several runs, each for the given time
+                  [default: 30 s], and draw CPU and memory
+{TOPOLOGY_HELP}  --json          print one line of JSON and show no progress
+  -h, --help      print this
 
-REDIS_URL is the server [default: redis://127.0.0.1/]. The server counts its CPU and its commands. So the
-work of other clients counts too.
+REDIS_URL is the server [default: redis://127.0.0.1/], unless an option names others. The figures of the
+server are those of all masters together. Each counts its CPU and its commands, so the work of other clients
+counts too.
 
 Exit status: 0 if no lease was lost; 1 if one was lost, or a call failed; 2 for an invalid command line.
-";
+"
+    )
+}
 
 pub enum Invocation {
     Help,
@@ -40,7 +46,7 @@ pub struct Options {
     pub lease: Duration,
     pub threads: usize,
     pub json: bool,
-    pub url: String,
+    pub topology: Topology,
 }
 
 impl Invocation {
@@ -51,7 +57,7 @@ impl Invocation {
             lease: Duration::from_secs(30),
             threads: 4,
             json: false,
-            url: std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".into()),
+            topology: Topology::from_env(),
         };
         let (mut time, mut plot) = (None, None);
         let mut parser = lexopt::Parser::from_env();
@@ -65,6 +71,10 @@ impl Invocation {
                 }
                 Long("threads") => options.threads = parser.value()?.parse()?,
                 Long("plot") => plot = Some(parser.value()?.into()),
+                Long(option @ ("sentinel" | "cluster" | "quorum")) => {
+                    let option = option.to_owned();
+                    options.topology.set(&option, parser.value()?)?;
+                }
                 Long("json") => options.json = true,
                 Short('h') | Long("help") => return Ok(Self::Help),
                 _ => return Err(argument.unexpected()),

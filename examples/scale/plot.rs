@@ -27,7 +27,7 @@ struct Line {
 }
 
 /// Runs and draws. Returns whether no lease was lost.
-pub fn run(options: &Options, file: &Path) -> Result<bool, Box<dyn Error>> {
+pub fn run(options: &Options, file: &Path) -> Result<bool, Box<dyn Error + Send + Sync>> {
     let mut reports = Vec::new();
     for leases in LEASES {
         let report = measured(options, leases)?;
@@ -66,13 +66,13 @@ pub fn run(options: &Options, file: &Path) -> Result<bool, Box<dyn Error>> {
 }
 
 /// Does one run in a new process, whose memory no other run has used.
-fn measured(options: &Options, leases: u32) -> Result<Value, Box<dyn Error>> {
+fn measured(options: &Options, leases: u32) -> Result<Value, Box<dyn Error + Send + Sync>> {
     let run = Command::new(current_exe()?)
         .args(["--json", "--leases", &leases.to_string()])
         .args(["--seconds", &options.time.as_secs_f64().to_string()])
         .args(["--lease-ms", &options.lease.as_millis().to_string()])
         .args(["--threads", &options.threads.to_string()])
-        .env("REDIS_URL", &options.url)
+        .args(options.topology.arguments())
         .stderr(Stdio::inherit())
         .output()?;
     serde_json::from_slice(&run.stdout)
@@ -83,7 +83,7 @@ fn draw(
     area: &DrawingArea<SVGBackend<'_>, Shift>,
     title: &str,
     lines: &[Line],
-) -> Result<(), Box<dyn Error>> {
+) -> Result<(), Box<dyn Error + Send + Sync>> {
     let far = |along: fn(&(f64, f64)) -> f64| -> Range<f64> {
         let all = lines.iter().flat_map(|line| &line.points);
         0.0..all.map(along).fold(0.0, f64::max) * 1.05

@@ -11,12 +11,15 @@ pub struct Report {
     pub taken_per_second: f64,
     /// A percentage of one core.
     pub client_cpu_percent: f64,
-    /// A percentage of one core.
+    /// A percentage of one core, of all masters together.
     pub server_cpu_percent: f64,
     /// The bytes of this process's memory.
     pub memory_per_lease: usize,
     pub memory: usize,
+    /// The bytes of the masters' memory, with that of their connections.
+    pub server_memory_per_lease: u64,
     pub commands_per_second: f64,
+    pub masters: usize,
     pub connections: u64,
     pub lost: usize,
 }
@@ -43,7 +46,9 @@ impl Report {
             "server_cpu_percent": self.server_cpu_percent,
             "memory_per_lease": self.memory_per_lease,
             "memory": self.memory,
+            "server_memory_per_lease": self.server_memory_per_lease,
             "commands_per_second": self.commands_per_second,
+            "masters": self.masters,
             "connections": self.connections,
             "lost": self.lost,
         })
@@ -58,8 +63,9 @@ held for          {:>12.1} s
 client CPU        {:>12.2} % of a core, {:.3} for each 1,000 leases
 server CPU        {:>12.2} % of a core
 client memory     {:>12} bytes a lease, {} MiB in all
+server memory     {:>12} bytes a lease
 server commands   {:>12.0} a second, with those in scripts
-connections       {:>12}
+connections       {:>12} to {} masters
 lost              {:>12}",
             self.leases,
             self.taken_per_second,
@@ -69,8 +75,10 @@ lost              {:>12}",
             self.server_cpu_percent,
             self.memory_per_lease,
             self.memory >> 20,
+            self.server_memory_per_lease,
             self.commands_per_second,
             self.connections,
+            self.masters,
             self.lost,
         )
     }

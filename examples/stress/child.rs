@@ -12,7 +12,11 @@ use crate::ledger::{self, Ledger};
 use crate::load::Load;
 use crate::options::Options;
 
-pub fn run(options: &Options, process: u32, run: &str) -> Result<ExitCode, Box<dyn Error>> {
+pub fn run(
+    options: &Options,
+    process: u32,
+    run: &str,
+) -> Result<ExitCode, Box<dyn Error + Send + Sync>> {
     let locks = options.connect()?;
     let ledger = Arc::new(Ledger::open(run, options.names)?);
     let load = Load::prepare(options, &locks, ledger, run, process)?;

@@ -13,13 +13,11 @@
 //! - `load`: the threads of one process, the same in parent and child
 //! - `ledger`: the file that the lock protects
 //! - `share`, `waits`: the result of one process, and the waits of its threads
-//! - `commands`: the number of commands that the server counts
 //! - `progress`, `report`: the output
 //! - `clock`: one clock for all processes
 
 mod child;
 mod clock;
-mod commands;
 mod fleet;
 mod ledger;
 mod load;
@@ -33,7 +31,7 @@ mod waits;
 use std::error::Error;
 use std::process::ExitCode;
 
-use crate::options::{HELP, Invocation, Role};
+use crate::options::{Invocation, Role, help};
 
 fn main() -> ExitCode {
     run().unwrap_or_else(|error| {
@@ -42,10 +40,10 @@ fn main() -> ExitCode {
     })
 }
 
-fn run() -> Result<ExitCode, Box<dyn Error>> {
+fn run() -> Result<ExitCode, Box<dyn Error + Send + Sync>> {
     let options = match Invocation::from_env()? {
         Invocation::Help => {
-            print!("{HELP}");
+            print!("{}", help());
             return Ok(ExitCode::SUCCESS);
         }
         Invocation::Run(options) => options,

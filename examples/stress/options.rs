@@ -9,10 +9,13 @@ use std::time::Duration;
 
 use leasehold::LockManager;
 use lexopt::prelude::*;
+use shared::{TOPOLOGY_HELP, Topology};
 
 use crate::clock;
 
-pub const HELP: &str = "\
+pub fn help() -> String {
+    format!(
+        "\
 Thousands of threads in several processes want one lock. Each guard adds one to a plain counter in a shared
 file: it reads the counter and then writes it. So a lock that fails loses updates.
 
@@ -29,11 +32,11 @@ Usage: stress [--threads N] [--processes P] [--increments K | --seconds S] [OPTI
                   [default: 30000]
   --io-timeout-ms T
                   time limit of a request in milliseconds [default: 1000]
-  --json          print one line of JSON and show no progress
+{TOPOLOGY_HELP}  --json          print one line of JSON and show no progress
   -h, --help      print this
 
-REDIS_URL is the server [default: redis://127.0.0.1/]. The server counts the commands, so commands of other
-clients count too.
+REDIS_URL is the server [default: redis://127.0.0.1/], unless an option names others. The masters count the
+commands, so commands of other clients count too, and each master of a quorum counts.
 
 Any process may be killed; the others go on. A fence violation is a guard that believes it holds the lock
 although the file has a fence as new as its own. A lost lease is a guard that knew it had lost the lock.
@@ -41,7 +44,9 @@ Neither writes, and neither counts as a guard.
 
 Exit status: 0 if no update was lost, no fence was violated and no call failed; 1 otherwise; 2 for an invalid
 command line.
-";
+"
+    )
+}
 
 pub enum Invocation {
     Help,
@@ -60,7 +65,7 @@ pub struct Options {
     /// The time limit of a request. If it is `None`, the library's default counts.
     pub io_timeout: Option<Duration>,
     pub json: bool,
-    pub url: String,
+    pub topology: Topology,
     pub role: Role,
 }
 
@@ -91,7 +96,7 @@ impl Invocation {
             lease: None,
             io_timeout: None,
             json: false,
-            url: env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".to_owned()),
+            topology: Topology::from_env(),
             role: Role::Parent,
         };
         let (mut increments, mut seconds) = (None, None);
@@ -111,6 +116,10 @@ impl Invocation {
                 }
                 Long("io-timeout-ms") => {
                     options.io_timeout = Some(Duration::from_millis(parser.value()?.parse()?));
+                }
+                Long(option @ ("sentinel" | "cluster" | "quorum")) => {
+                    let option = option.to_owned();
+                    options.topology.set(&option, parser.value()?)?;
                 }
                 Long("json") => options.json = true,
                 Long("child") => child = Some(parser.value()?.parse()?),
@@ -137,7 +146,7 @@ impl Invocation {
 
 impl Options {
     pub fn connect(&self) -> leasehold::Result<LockManager> {
-        let mut builder = LockManager::single(&self.url);
+        let mut builder = self.topology.builder();
         if let Some(lease) = self.lease {
             builder = builder.lease(lease);
         }

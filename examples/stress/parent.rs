@@ -5,11 +5,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::RedisResult;
+use shared::Masters;
 use uuid::Uuid;
 
 use crate::clock;
-use crate::commands::CommandCounter;
 use crate::fleet::Fleet;
 use crate::ledger::Ledger;
 use crate::load::Load;
@@ -20,10 +19,11 @@ use crate::report::Report;
 /// The time between two updates of the bar.
 const TICK: Duration = Duration::from_millis(100);
 
-pub fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
+pub fn run(options: &Options) -> Result<ExitCode, Box<dyn Error + Send + Sync>> {
     // The parent connects first, so that an error of the options or the server is printed only once.
     let locks = options.connect()?;
-    let mut commands = CommandCounter::connect(&options.url)?;
+    let mut masters = Masters::connect(&options.topology)?;
+    let mut commands = || masters.figures().map(|figures| figures.commands);
 
     let run = Uuid::new_v4().simple().to_string();
     let (ledger, home) = Ledger::create(&run, options.processes, options.names)?;
@@ -38,7 +38,7 @@ pub fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     // All living processes have the ledger open.
     drop(home);
 
-    let before = commands.count();
+    let before = commands();
     let start = clock::now();
     let progress = Progress::new(options, start);
     fleet.go(load, start);
@@ -48,7 +48,7 @@ pub fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
             progress.say(&death);
         }
     }
-    let after = commands.count();
+    let after = commands();
     progress.clear();
 
     let commands = commands_between(before, after);
@@ -61,12 +61,12 @@ pub fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::from(u8::from(!report.is_sound())))
 }
 
-/// Returns `None` if the server does not count, or was restarted meanwhile.
-fn commands_between(before: RedisResult<u64>, after: RedisResult<u64>) -> Option<u64> {
+/// Returns `None` if a master does not count, or was restarted or replaced meanwhile.
+fn commands_between(before: shared::Result<u64>, after: shared::Result<u64>) -> Option<u64> {
     match (before, after) {
         (Ok(before), Ok(after)) => after.checked_sub(before),
         (Err(error), _) | (_, Err(error)) => {
-            eprintln!("stress: the server does not count its commands: {error}");
+            eprintln!("stress: a master does not count its commands: {error}");
             None
         }
     }

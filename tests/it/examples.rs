@@ -7,12 +7,16 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
+use leasehold::LockManager;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{built, secs, shared};
+use crate::support::{Cluster, Nodes, Sentinels, build, built, name, secs, shared, wait_until};
 
 /// The time limit of an example. Examples take some seconds, and give up after a minute.
 const LIMIT: Duration = secs(240);
+
+/// The lease of `stress` and `scale` here. A node of a quorum votes after such a time.
+const LEASE: Duration = secs(3);
 
 /// The limit of lines of a file, because a reader reads an example as a whole. `stress` and `scale` may be longer.
 const LINES: usize = 80;
@@ -40,6 +44,88 @@ run! {
     quorum
     rate_limit
     server
+}
+
+#[test]
+fn stress_and_scale_run_on_a_sentinel_set() {
+    let set = Sentinels::start();
+    run_both_on("--sentinel", &format!("mine={}", set.urls().join(",")));
+}
+
+#[test]
+fn stress_and_scale_run_on_a_cluster() {
+    let cluster = Cluster::start();
+    run_both_on("--cluster", &cluster.urls().join(","));
+}
+
+#[test]
+fn stress_and_scale_run_on_a_quorum() {
+    let nodes = Nodes::start(3);
+    // Each process finds out for how long a node has been up, to a second or so.
+    let locks = build(LockManager::quorum(nodes.urls()).lease(LEASE + secs(2)));
+    wait_until("the nodes vote", || locks.try_lock(name("votes")).is_ok());
+    run_both_on("--quorum", &nodes.urls().join(","));
+}
+
+#[test]
+fn stress_and_scale_refuse_bad_servers() {
+    let refused: [(&[&str], &str); _] = [
+        (&["--sentinel", "redis://127.0.0.1:1/"], "MASTER=URL"),
+        (&["--sentinel", "redis://h:p=1@127.0.0.1:1/"], "MASTER=URL"),
+        (&["--sentinel", "=redis://127.0.0.1:1/"], "--sentinel"),
+        (&["--sentinel", "mine="], "--sentinel"),
+        (&["--cluster", ""], "--cluster"),
+        (&["--cluster", "redis://127.0.0.1:1/,"], "--cluster"),
+        (&["--quorum", "http://127.0.0.1:1/"], "--quorum"),
+        (
+            &[
+                "--cluster",
+                "redis://127.0.0.1:1/",
+                "--quorum",
+                "redis://127.0.0.1:2/",
+            ],
+            "exclude each other",
+        ),
+    ];
+    for program in ["stress", "scale"] {
+        for (arguments, reason) in refused {
+            let output = run(&built(Path::new("examples").join(program)), arguments);
+            let output = output.expect("it ends");
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert!(
+                output.status.code() == Some(2) && stderr.contains(reason),
+                "{program} {arguments:?}: {}\n{stderr}",
+                output.status
+            );
+        }
+    }
+}
+
+/// Runs `stress` and `scale` with a small load on the servers that an option names.
+#[track_caller]
+fn run_both_on(option: &str, servers: &str) {
+    let lease = LEASE.as_millis().to_string();
+    let common = [
+        "--json",
+        "--seconds",
+        "1",
+        "--threads",
+        "4",
+        "--lease-ms",
+        &lease,
+        option,
+        servers,
+    ];
+    for (program, own) in [("stress", ["--names", "3"]), ("scale", ["--leases", "100"])] {
+        let output = run(
+            &built(Path::new("examples").join(program)),
+            &[&common[..], &own].concat(),
+        );
+        let output = output.expect("it ends");
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{program}: {stdout}{stderr}");
+    }
 }
 
 #[test]
@@ -74,7 +160,7 @@ fn succeeds(example: &str) {
         "there is no {}: run `cargo test`, which builds the examples",
         program.display()
     );
-    let (status, output) = match run(&program) {
+    let (status, output) = match run(&program, &[]) {
         Ok(output) => (output.status.to_string(), output),
         Err(output) => ("killed, since it did not end".into(), output),
     };
@@ -105,8 +191,9 @@ fn says_what_it_shows(example: &str, stdout: &str) -> bool {
 }
 
 /// Returns the output of the program, or an error if the test had to kill it.
-fn run(program: &Path) -> Result<Output, Output> {
+fn run(program: &Path, arguments: &[&str]) -> Result<Output, Output> {
     let process = Command::new(program)
+        .args(arguments)
         .env("REDIS_URL", shared().url())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
