@@ -1,5 +1,6 @@
 //! The rows, in the order of the table.
 
+mod failover;
 mod handover;
 mod held;
 mod kinds;
@@ -7,6 +8,7 @@ mod polled;
 mod processes;
 mod quorum;
 mod threads;
+mod topologies;
 mod uncontended;
 
 use crate::Result;
@@ -22,6 +24,8 @@ use crate::server::Server;
 /// Rounds that are quick.
 const MANY: u32 = 15;
 const SOME: u32 = 9;
+/// Failovers.
+const FAILOVERS: u32 = 20;
 const QUICK: u32 = 3;
 
 const ROWS: &[Row] = &[
@@ -178,6 +182,46 @@ const ROWS: &[Row] = &[
         must: AtMost(6.0),
         rounds: SOME,
         measure: held::quorum,
+    },
+    Row {
+        work: "sentinel",
+        limit: "leasehold on the same server, without the sentinels",
+        unit: "pairs/s",
+        must: AtLeast(0.95),
+        rounds: MANY,
+        measure: topologies::sentinel,
+    },
+    Row {
+        work: "sentinel_failover",
+        limit: "1 s after a majority of the sentinels named the new master",
+        unit: "s",
+        must: AtMost(1.0),
+        rounds: FAILOVERS,
+        measure: failover::sentinel,
+    },
+    Row {
+        work: "cluster_3",
+        limit: "leasehold on one server",
+        unit: "pairs/s",
+        must: AtLeast(0.9),
+        rounds: MANY,
+        measure: topologies::cluster,
+    },
+    Row {
+        work: "cluster_3_threads_8",
+        limit: "leasehold on one server",
+        unit: "pairs/s",
+        must: AtLeast(0.9),
+        rounds: MANY,
+        measure: topologies::cluster_threads,
+    },
+    Row {
+        work: "cluster_failover",
+        limit: "1 s after the replica took a write",
+        unit: "s",
+        must: AtMost(1.0),
+        rounds: FAILOVERS,
+        measure: failover::cluster,
     },
 ];
 
