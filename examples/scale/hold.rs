@@ -12,7 +12,7 @@ use shared::Masters;
 
 use crate::options::Options;
 use crate::report::Report;
-use crate::usage::{cpu, memory};
+use crate::usage::{Work, memory};
 
 pub fn run(options: &Options) -> Result<Report, Box<dyn Error + Send + Sync>> {
     let locks = options.topology.builder();
@@ -28,16 +28,17 @@ pub fn run(options: &Options) -> Result<Report, Box<dyn Error + Send + Sync>> {
     let before = memory()?;
     let empty = masters.figures()?.memory;
 
+    let start = Work::so_far(&mut masters)?;
     let begun = Instant::now();
     let mut guards = take(&locks, options)?;
     let taking = begun.elapsed();
+    let taken = Work::so_far(&mut masters)?;
     say(
         options,
         &format!("{} leases taken in {taking:.1?}", guards.len()),
     );
-    let held = memory()?;
+    let before_holding = memory()?;
 
-    let (spent, served) = (cpu()?, masters.figures()?);
     let begun = Instant::now();
     while begun.elapsed() < options.time {
         // The run prints a line now and then, to show that it is alive.
@@ -50,29 +51,34 @@ pub fn run(options: &Options) -> Result<Report, Box<dyn Error + Send + Sync>> {
         );
     }
     let time = begun.elapsed().as_secs_f64();
-    let spent = cpu()?.saturating_sub(spent).as_secs_f64();
-    let (earlier, served) = (served, masters.figures()?);
-    let server_cpu = served.cpu.saturating_sub(earlier.cpu).as_secs_f64();
-    let commands = served.commands.saturating_sub(earlier.commands);
+    let held = Work::so_far(&mut masters)?;
+    let figures = masters.figures()?;
     let lost = guards.iter().filter(|guard| guard.check().is_err()).count();
-    let peak = held.max(memory()?);
-
-    let report = Report {
-        leases: guards.len(),
-        seconds: time,
-        taken_per_second: guards.len() as f64 / taking.as_secs_f64(),
-        client_cpu_percent: 100.0 * spent / time,
-        server_cpu_percent: 100.0 * server_cpu / time,
-        memory_per_lease: peak.saturating_sub(before) / guards.len(),
-        memory: peak,
-        server_memory_per_lease: served.memory.saturating_sub(empty) / guards.len() as u64,
-        commands_per_second: commands as f64 / time,
-        masters: masters.count(),
-        connections: served.connections.saturating_sub(others),
-        lost,
-    };
+    let peak = before_holding.max(memory()?);
     release(&mut guards, options.threads);
-    Ok(report)
+    let released = Work::so_far(&mut masters)?;
+
+    let leases = options.leases;
+    let renewals = held.since(taken);
+    let pairs = taken.since(start) + released.since(held);
+    let each = |time: Duration| 1e6 * time.as_secs_f64() / leases as f64;
+    Ok(Report {
+        leases,
+        seconds: time,
+        taken_per_second: leases as f64 / taking.as_secs_f64(),
+        client_cpu_percent: 100.0 * renewals.client.as_secs_f64() / time,
+        server_cpu_percent: 100.0 * renewals.server.as_secs_f64() / time,
+        memory_per_lease: peak.saturating_sub(before) / leases,
+        memory: peak,
+        server_memory_per_lease: figures.memory.saturating_sub(empty) / leases as u64,
+        commands_per_second: renewals.commands as f64 / time,
+        client_us_per_pair: each(pairs.client),
+        server_us_per_pair: each(pairs.server),
+        commands_per_pair: pairs.commands as f64 / leases as f64,
+        masters: masters.count(),
+        connections: figures.connections.saturating_sub(others),
+        lost,
+    })
 }
 
 /// Acquires the locks by several threads.

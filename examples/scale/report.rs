@@ -19,6 +19,11 @@ pub struct Report {
     /// The bytes of the masters' memory, with that of their connections.
     pub server_memory_per_lease: u64,
     pub commands_per_second: f64,
+    /// The CPU time of this process for an acquire and a release.
+    pub client_us_per_pair: f64,
+    /// The CPU time of the masters for the same.
+    pub server_us_per_pair: f64,
+    pub commands_per_pair: f64,
     pub masters: usize,
     pub connections: u64,
     pub lost: usize,
@@ -48,6 +53,9 @@ impl Report {
             "memory": self.memory,
             "server_memory_per_lease": self.server_memory_per_lease,
             "commands_per_second": self.commands_per_second,
+            "client_us_per_pair": self.client_us_per_pair,
+            "server_us_per_pair": self.server_us_per_pair,
+            "commands_per_pair": self.commands_per_pair,
             "masters": self.masters,
             "connections": self.connections,
             "lost": self.lost,
@@ -65,6 +73,8 @@ server CPU        {:>12.2} % of a core
 client memory     {:>12} bytes a lease, {} MiB in all
 server memory     {:>12} bytes a lease
 server commands   {:>12.0} a second, with those in scripts
+client CPU        {:>12.1} µs for an acquire and a release
+server CPU        {:>12.1} µs for the same, {:.2} commands
 connections       {:>12} to {} masters
 lost              {:>12}",
             self.leases,
@@ -77,6 +87,9 @@ lost              {:>12}",
             self.memory >> 20,
             self.server_memory_per_lease,
             self.commands_per_second,
+            self.client_us_per_pair,
+            self.server_us_per_pair,
+            self.commands_per_pair,
             self.connections,
             self.masters,
             self.lost,
