@@ -372,8 +372,8 @@ impl Builder {
         self
     }
 
-    /// Sets the user to log in as, in plain text. It overrides the URL's. Defaults to the URL's, or the server's user
-    /// `default`.
+    /// Sets the user to log in as, in plain text. It overrides the URL's, and behind sentinels it is that of the
+    /// sentinels. Defaults to the URL's, or the server's user `default`.
     ///
     /// # Example
     ///

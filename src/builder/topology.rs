@@ -55,8 +55,9 @@ impl LockManager {
         Builder::new(Servers::Single(url.into()))
     }
 
-    /// Returns a builder for the master of a Sentinel set. The URLs are those of the sentinels, all of them if possible;
-    /// `master` is the name that they watch. After a failover all connections move to the new master.
+    /// Returns a builder for the master of a Sentinel set. The URLs are those of all sentinels, each once, with its port,
+    /// which is 26379 mostly. `master` is the name that they watch. After a failover all connections move to the new
+    /// master.
     ///
     /// | | |
     /// | --- | --- |
@@ -64,11 +65,14 @@ impl LockManager {
     /// | the login of the sentinels | comes from their URLs, or from [`username`](Builder::username) and [`password`](Builder::password) |
     /// | the login of the servers | comes from [`node_credentials`](Builder::node_credentials) |
     /// | the database | comes from [`database`](Builder::database) |
-    /// | TLS | is used for the servers if the sentinels' URLs are `rediss://` |
-    /// | a failover | may lose a lock that the new master has not received yet. Its holder learns of the loss at the next renewal, and the next [fence](crate::Lease::fence) is larger. [`replicas`](Builder::replicas) makes a grant wait for replicas. |
+    /// | TLS | is used for the servers if the sentinels' URLs are `rediss://`. The certificates must be for the addresses that the sentinels announce. |
+    /// | a failover | may lose a lock that the new master has not received yet. Its holder learns of the loss at the next renewal, and the next [fence](crate::Lease::fence) is larger unless the clock of the new master is behind. [`replicas`](Builder::replicas) makes a grant wait for replicas. |
     /// | no master is known | a call fails with [`Error::Unavailable`]; a wait goes on, as in any outage |
     ///
-    /// If fewer than a majority of the sentinels answer, the last master is used as long as it calls itself a master.
+    /// If no majority of these sentinels agrees, and none of them names a later master, the last master is used as long as
+    /// it calls itself a master. If this process is cut off from a majority that elects another master, there are two
+    /// masters for a while, as for any client of Sentinel. Then the fence decides, and `replicas` keeps the old master
+    /// from granting or renewing anything.
     ///
     /// # Example
     ///
@@ -96,7 +100,7 @@ impl LockManager {
     /// | TLS | is used for all nodes if the URLs are `rediss://` |
     /// | connections | up to [`pool_size`](Builder::pool_size) for each master. Replicas are asked for no lock. |
     /// | a master fails | the locks on the other masters go on. A call for a name on it fails with [`Error::Unavailable`], or waits, as in any outage. |
-    /// | a failover | may lose a lock that the new master has not received yet. Its holder learns of the loss at the next renewal, and the next [fence](crate::Lease::fence) is larger. [`replicas`](Builder::replicas) makes a grant wait for replicas. |
+    /// | a failover | may lose a lock that the new master has not received yet. Its holder learns of the loss at the next renewal, and the next [fence](crate::Lease::fence) is larger unless the clock of the new master is behind. [`replicas`](Builder::replicas) makes a grant wait for replicas. |
     /// | a slot moves to another master | the locks in it stay held, renewals and releases go on, and new locks in it wait for the end of the move |
     /// | a [`MultiLock`](crate::MultiLock) | acquires the names of one slot after the other. Names with the same `{tag}` share a slot. |
     /// | [`list`](Self::list) | lists one master after another. It may leave out a lock whose slot moves meanwhile. |

@@ -131,7 +131,8 @@ pub(crate) struct SeenHolder {
 pub(crate) struct Cursor {
     /// The node that is scanned.
     pub(crate) node: u32,
-    /// The process of a cluster's node that is scanned, as the first 16 digits of its `run_id`; 0 before it was asked.
+    /// The server that is scanned, because another server's cursors are different. In a cluster these are the first 16
+    /// digits of its `run_id`, and behind sentinels the number of the master. 0 before it was asked.
     pub(crate) run: u64,
     /// How many nodes before it have failed.
     pub(crate) failed: u32,

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use redis::Value;
 
 use crate::error::{Failure, FailureKind, Outcome};
-use crate::message::{Renewed, Reply, Request, Verb};
+use crate::message::{Cursor, Renewed, Reply, Request, Verb};
 use crate::script::{self, ScriptRef};
 use crate::store::errors::RequestError;
 use crate::store::login::connect;
@@ -168,6 +168,7 @@ impl Link {
         request: &Request<'_>,
         limit: Duration,
     ) -> Result<Answer, Failure> {
+        let master = self.master;
         let two_round_trips = self.round_trip.unwrap_or_default() * 2;
         let mut budget = Budget::new(limit.max(two_round_trips));
         let answer = self.call(request, &mut budget);
@@ -180,9 +181,12 @@ impl Link {
             }
             Err(_) => {}
         }
-        let failure = answer.as_ref().err();
-        let failure = failure.filter(|failure| failure.is_of_the_connection());
-        self.reports.push(self.route.report(failure));
+        // A failure because the master has changed says nothing about the new one.
+        if answer.is_ok() || master == self.master {
+            let failure = answer.as_ref().err();
+            let failure = failure.filter(|failure| failure.is_of_the_connection());
+            self.reports.push(self.route.report(failure));
+        }
         answer
     }
 
@@ -205,7 +209,18 @@ impl Link {
             // For this link, finding the master is no part of the limit, like connecting.
             budget.started = Instant::now();
         }
-        let answer = self.call_server(request, budget)?;
+        if let Request::Scan { from, .. } = request {
+            if from.at != 0 && from.run != self.master {
+                // The cursor is that of another master. The caller drops the locks that come again.
+                let next = Some(Cursor::START);
+                let keys = Vec::new();
+                return Ok(Answer {
+                    reply: Reply::Page { keys, next },
+                    resent: false,
+                });
+            }
+        }
+        let mut answer = self.call_server(request, budget)?;
         // The server has executed the request, whatever comes now.
         let checked = self.check_master(request, &answer.reply, budget);
         checked.map_err(|failure| Failure {
@@ -213,6 +228,12 @@ impl Link {
             timed_out: false,
             ..failure
         })?;
+        if let Reply::Page {
+            next: Some(next), ..
+        } = &mut answer.reply
+        {
+            next.run = self.master;
+        }
         Ok(answer)
     }
 

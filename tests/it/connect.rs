@@ -105,9 +105,14 @@ fn a_cluster_node_or_a_sentinel_is_unsupported() {
         (&cluster, "a node of a Redis Cluster"),
         (&sentinel, "a sentinel"),
     ] {
+        let instead = if is == "a sentinel" {
+            "`LockManager::sentinel`"
+        } else {
+            "`LockManager::cluster`"
+        };
         let is_told = |error: &Error| {
             let text = error.to_string();
-            let told = text.contains(is) && text.contains("one master") && !error.is_retryable();
+            let told = text.contains(is) && text.contains(instead) && !error.is_retryable();
             assert!(told, "{error:?}: {text}");
             assert!(format!("{error:?}").starts_with("Unsupported"), "{error:?}");
         };

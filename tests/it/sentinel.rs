@@ -86,6 +86,30 @@ fn locks_go_to_the_new_master_if_the_old_one_hangs() {
     locks_go_to_the_new_master(Server::pause);
 }
 
+/// The cursors of two servers differ.
+#[test]
+fn a_list_begins_again_at_the_new_master() {
+    const LOCKS: usize = 1_000;
+    let set = Sentinels::start();
+    let locks = set.manager();
+    let lock = |number| locks.lock(format!("n{number:04}")).expect("it is free");
+    let guards: Vec<_> = (0..LOCKS).map(lock).collect();
+    let _: u32 = set.master().raw().ask(&["WAIT", "2", "0"]);
+    let mut listing = locks.list("n*");
+    let first = listing.next().expect("there are many");
+    let mut names = vec![first.expect("the master answers").name];
+    set.fail_over();
+    // The manager moves to the new master before the next page.
+    wait_until("it locks at the new master", || {
+        locked_at_last(&locks, "moved");
+        set.master().raw().exists(&fence_of("moved"))
+    });
+    names.extend(listing.map(|info| info.expect("the master answers").name));
+    names.sort_unstable();
+    let expected: Vec<_> = guards.iter().map(|guard| guard.name().to_owned()).collect();
+    assert_eq!(names, expected);
+}
+
 /// The old master takes writes for some seconds after the failover.
 #[test]
 fn nobody_uses_the_old_master_after_a_failover_by_hand() {

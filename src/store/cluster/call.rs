@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Master, Shared, unavailable};
+use super::{Master, Shared};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{LockKind, PlainRelease, Renewal, Reply, Request, Verb};
 use crate::name::Target;
@@ -244,7 +244,7 @@ fn no_more(failure: Failure) -> Failure {
     match failure.kind {
         FailureKind::Moved | FailureKind::Ask => {
             let words = format!("the nodes of the cluster do not agree: {}", failure.cause);
-            unavailable(words)
+            Failure::plain(FailureKind::SlotMoves, Outcome::NotExecuted, words)
         }
         FailureKind::TryAgain => Failure {
             kind: FailureKind::SlotMoves,

@@ -330,6 +330,7 @@ impl Shared {
     fn route_to(&self, server: Server) -> Route {
         Route {
             cuts: Arc::clone(&self.first.cuts),
+            resolver: Arc::clone(&self.first.resolver),
             script_settings: Arc::clone(&self.first.script_settings),
             ..of_a_cluster(route(server, &self.settings))
         }

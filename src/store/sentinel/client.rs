@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | closed | the pause is over | opening, on a short-lived thread |
 //! | opening | both connections are open, and one is subscribed | open |
-//! | opening | a failure | closed; each further pause is twice as long |
+//! | opening | a failure | closed; each further pause is twice as long, until both answers have come once |
 //! | open | a check begins | asked |
 //! | asked | both answers have come | open |
 //! | asked | another check begins | asked; it is asked again after the answers |
@@ -120,7 +120,6 @@ impl Sentinel {
             }
             Connection::Opening(opened) => match opened.try_recv() {
                 Ok(Ok(sockets)) => {
-                    self.pause = FIRST_PAUSE;
                     self.failure = None;
                     self.connection = Connection::Open(Box::new(sockets));
                 }
@@ -147,11 +146,14 @@ impl Sentinel {
             Some(asked) if asked.at.elapsed() < step => return,
             Some(_) => Err(TransportError::Io(ErrorKind::TimedOut.into())),
             None => {
-                let question = |what: &str| redis::cmd("SENTINEL").arg(what).arg(master).to_owned();
-                let first = sockets
-                    .asks
-                    .send(&question("GET-MASTER-ADDR-BY-NAME"), step);
-                first.and_then(|()| sockets.asks.send(&question("MASTER"), step))
+                let mut packed = Vec::new();
+                for what in ["GET-MASTER-ADDR-BY-NAME", "MASTER"] {
+                    let mut question = redis::cmd("SENTINEL");
+                    question.arg(what).arg(master);
+                    question.write_packed_command(&mut packed);
+                }
+                let sent = sockets.asks.write(&packed, step);
+                sent.map_err(TransportError::Io)
             }
         };
         sockets.asked_in = check;
@@ -183,6 +185,7 @@ impl Sentinel {
                         let is_current = current == Some(asked.check);
                         let address = asked.address.take().unwrap_or(Value::Nil);
                         sockets.asked = None;
+                        self.pause = FIRST_PAUSE;
                         let opinion = opinion(&self.route, address, facts);
                         self.failure = opinion.as_ref().err().cloned();
                         if is_current {
@@ -210,10 +213,8 @@ impl Sentinel {
             return false;
         };
         let mut has_switched = false;
-        let mut read = sockets
-            .listens
-            .read(step)
-            .map_err(|fault| self.route.broken(fault));
+        let mut read =
+            read_all(&mut sockets.listens, step).map_err(|fault| self.route.broken(fault));
         while read.is_ok() {
             match sockets.listens.take() {
                 Ok(Some(value)) => match PushMessage::of(&self.route.server, value) {

@@ -17,7 +17,8 @@
 //! replica may answer it from old data. So the link asks for the server's `ROLE` then ([`super::link`]).
 //!
 //! Sentinel copies writes to replicas without waiting for them. So a failover may lose a lock. The holder learns of it
-//! at its next renewal, and the fence is larger after the failover than before, because it follows the servers' time.
+//! at its next renewal. The fence is larger after the failover than before, because it follows the servers' time, unless the
+//! clock of the new master is behind.
 
 mod client;
 mod opinion;
@@ -39,6 +40,9 @@ use crate::sync::{Arc, AtomicBool, AtomicU64, Condvar, Mutex, Ordering, thread};
 use opinion::Opinion;
 use watcher::Watcher;
 pub(crate) use watcher::check_role;
+
+/// The longest wait of the listener for a master.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// The master that was found last.
 pub(crate) struct Discovery {
@@ -216,6 +220,8 @@ impl Discovery {
             Some(master) => master.route,
             None => Route {
                 cuts: Arc::clone(&self.unknown.cuts),
+                // A lookup that was too slow for one check serves the next.
+                resolver: Arc::clone(&self.unknown.resolver),
                 ..route(
                     self.set
                         .server_at(&opinion.host, opinion.port, &self.settings),
@@ -278,7 +284,8 @@ impl Discovery {
         channels: &[&str],
         hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
     ) -> Result<(), Failure> {
-        let master = self.master(self.settings.connect_timeout);
+        // The caller pauses and tries again, or learns that it must end.
+        let master = self.master(self.settings.connect_timeout.min(LONGEST_WAIT));
         let master = master.inspect_err(|failure| {
             hear(PubSubEvent::Node(self.unknown.report(Some(failure))));
         })?;
@@ -287,8 +294,10 @@ impl Discovery {
             is_wanted = hear(event);
             is_wanted && self.is_last(master.number)
         });
-        if listened.is_err() {
-            self.suspect(master.number);
+        if let Err(failure) = &listened {
+            if failure.is_transient() {
+                self.suspect(master.number);
+            }
         } else if is_wanted {
             return Err(unavailable("the master has changed"));
         }

@@ -41,11 +41,18 @@ impl Opinion {
             return None;
         };
         Some(Self {
-            host: text(host).filter(|host| !host.is_empty())?,
+            host: text(host).filter(|host| is_host(host))?,
             port: text(port)?.parse().ok().filter(|port| *port > 0)?,
             epoch: value("config-epoch")?.parse().ok()?,
         })
     }
+}
+
+/// Returns whether a text can be a host. It goes into messages.
+fn is_host(text: &str) -> bool {
+    const LONGEST: usize = 253;
+    let is_fit = |c: char| !c.is_control() && !c.is_whitespace();
+    !text.is_empty() && text.len() <= LONGEST && text.chars().all(is_fit)
 }
 
 /// The result of the answers of the sentinels to one check.
@@ -64,9 +71,10 @@ pub(super) enum Verdict {
 /// | the answers | the choice |
 /// | --- | --- |
 /// | a majority names the same address with the same epoch, not lower than that of the last master | that server |
-/// | a majority names one with a lower epoch | none |
-/// | fewer than a majority answer, and none of them names an epoch above that of the last master | the last master |
-/// | others | none |
+/// | a majority names the address of the last master with a lower epoch, because the epochs have begun anew | that server |
+/// | a majority names another one with a lower epoch | none |
+/// | no majority agrees, and no sentinel names an epoch above that of the last master | the last master |
+/// | others: a failover may be under way | none |
 pub(super) fn choose(
     opinions: &[Option<Opinion>],
     last: Option<&Opinion>,
@@ -74,15 +82,17 @@ pub(super) fn choose(
 ) -> Verdict {
     let last_epoch = last.map_or(0, |last| last.epoch);
     match agreed(opinions) {
-        Some(opinion) if opinion.epoch < last_epoch => return Verdict::Outdated(opinion.epoch),
+        Some(opinion)
+            if opinion.epoch < last_epoch && !last.is_some_and(|last| last.is_at(opinion)) =>
+        {
+            return Verdict::Outdated(opinion.epoch);
+        }
         Some(opinion) => return Verdict::Master(opinion.clone()),
         None => {}
     }
-    let answered = opinions.iter().flatten().count();
-    let is_few = answered <= opinions.len() / 2;
     let mut answers = opinions.iter().flatten();
     let knows_later = answers.any(|opinion| opinion.epoch > last_epoch);
-    match last.filter(|_| is_over && is_few && !knows_later) {
+    match last.filter(|_| is_over && !knows_later) {
         Some(last) => Verdict::Master(last.clone()),
         None => Verdict::Open,
     }
@@ -142,6 +152,7 @@ mod tests {
             &["h", "65536"],
             &["h", "x"],
             &["h", "1", "2"],
+            &["h\nh", "1"],
         ] {
             assert_eq!(of(wrong), None, "{wrong:?}");
         }
@@ -178,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_master_stays_only_if_few_sentinels_answer_and_none_knows_a_later_one() {
+    fn the_last_master_stays_unless_a_sentinel_knows_a_later_one() {
         let (older, last, later) = (opinion(1, 5), opinion(2, 6), opinion(3, 7));
         let some = |one: &Opinion| Some(one.clone());
         let master = |one: &Opinion| Verdict::Master(one.clone());
@@ -197,8 +208,15 @@ mod tests {
             (vec![None, None, None], true, master(&last)),
             (vec![some(&older), None, None], true, master(&last)),
             (vec![some(&later), None, None], true, Verdict::Open),
-            // A majority answers and does not agree: a failover may be under way.
-            (vec![some(&last), some(&older), None], true, Verdict::Open),
+            // The epochs have begun anew.
+            (vec![some(&opinion(2, 0)); 3], true, master(&opinion(2, 0))),
+            // An older epoch, and another address of the same epoch, are no sign of a failover.
+            (vec![some(&last), some(&older), None], true, master(&last)),
+            (
+                vec![some(&last), some(&opinion(9, 6)), None],
+                true,
+                master(&last),
+            ),
             (vec![some(&last), some(&later), None], true, Verdict::Open),
         ] {
             let verdict = choose(&opinions, Some(&last), is_over);

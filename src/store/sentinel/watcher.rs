@@ -13,13 +13,13 @@
 //! * a moment after a check that has found no master, as long as the master is suspected or unknown;
 //! * [`CHECK_EVERY`] otherwise. After a manual failover the old master takes writes for about ten seconds.
 //!
-//! If fewer than a majority of the sentinels answer, the last master stays the master as long as its `ROLE` is
+//! If no majority of the sentinels agrees, the last master stays the master as long as its `ROLE` is
 //! `master`, and no sentinel names a later one. So an outage of the sentinels stops no lock. If this process is cut off
 //! from the majority, the majority may elect another master. That is the risk of any client of Sentinel.
 //! `min-replicas-to-write` limits it: a master that is cut off takes no writes.
 //!
-//! The sentinels' epochs never fall, but `SENTINEL REMOVE` and a new `SENTINEL MONITOR` begin them anew. After that
-//! this thread believes no sentinel, and the program must make a new manager.
+//! The sentinels' epochs never fall, but `SENTINEL REMOVE` and a new `SENTINEL MONITOR` begin them anew. Then this thread
+//! believes a lower epoch only for the address of the last master.
 //!
 //! Nothing here blocks for long: sentinels are connected, and the server is asked for its role, on short-lived threads.
 //! The answers of the sentinels are read as they come, until a majority agrees. A sentinel that hangs delays a check
@@ -48,8 +48,9 @@ use crate::sync::{Arc, thread};
 
 /// How often the master is checked without a reason.
 const CHECK_EVERY: Duration = Duration::from_secs(2);
-/// The pause after a check that has found no master.
+/// The pause after a check that has found no master. Each further pause is twice as long, up to the longest.
 const RETRY: Duration = Duration::from_millis(50);
+const LONGEST_RETRY: Duration = Duration::from_millis(400);
 /// The longest time for one step.
 const STEP: Duration = Duration::from_secs(1);
 
@@ -62,8 +63,14 @@ pub(super) struct Watcher {
     check: Option<Check>,
     /// When the next check begins, if there is no reason before.
     due: Instant,
+    /// When the last check began.
+    begun: Option<Instant>,
     /// The last published master: its number, and where it is.
     last: Option<(u64, Opinion)>,
+    /// Whether a sentinel has sent `+switch-master` since the last check began.
+    has_switched: bool,
+    /// How many checks in a row have found no master.
+    failed: u32,
     /// A connection to the server that was asked for its role last, and was a master.
     asked: Option<(Opinion, Socket)>,
 }
@@ -95,7 +102,10 @@ impl Watcher {
             checks: 0,
             check: None,
             due: Instant::now(),
+            begun: None,
             last: None,
+            has_switched: false,
+            failed: 0,
             asked: None,
         }
     }
@@ -116,8 +126,10 @@ impl Watcher {
 
     fn go_on(&mut self) {
         // 1. Begin a check, if one is due.
-        if self.check.is_none() && Instant::now() >= self.due {
+        if self.check.is_none() && Instant::now() >= self.due() {
             self.checks += 1;
+            self.has_switched = false;
+            self.begun = Some(Instant::now());
             self.check = Some(Check {
                 number: self.checks,
                 suspicions: self.discovery.begin_check(),
@@ -144,6 +156,15 @@ impl Watcher {
         }
     }
 
+    /// Returns when the next check begins.
+    fn due(&self) -> Instant {
+        match self.begun {
+            // A sentinel that sends the message all the time causes no more checks than this.
+            Some(begun) if self.has_switched => self.due.min(begun + RETRY),
+            _ => self.due,
+        }
+    }
+
     /// Returns the time limit of a step.
     fn step(&self) -> Duration {
         self.discovery.settings.io_timeout.min(STEP)
@@ -154,7 +175,7 @@ impl Watcher {
     fn wait(&mut self) {
         let now = Instant::now();
         let mut until = match &self.check {
-            None => self.due,
+            None => self.due(),
             // The thread that asks for the role wakes this one.
             Some(check) if check.role.is_some() => now + STEP,
             Some(check) => check.until,
@@ -176,12 +197,9 @@ impl Watcher {
             self.sentinels[number].read_answers(current, step);
         }
         for number in readable.messages {
-            if self.sentinels[number].read_messages(&self.discovery.set.master, step) {
-                // The answers of the check may be older than the message.
-                self.check = None;
-                self.due = Instant::now();
-                self.suspect_last();
-            }
+            // The answers of the check may be older than the message, so another one follows.
+            self.has_switched |=
+                self.sentinels[number].read_messages(&self.discovery.set.master, step);
         }
     }
 
@@ -216,8 +234,13 @@ impl Watcher {
         let result = match &check.role {
             None => match self.choose(&check) {
                 Some(Ok(opinion)) => {
-                    check.role = Some(self.ask_role(opinion));
-                    return Some(check);
+                    check.role = self.ask_role(opinion);
+                    if check.role.is_some() {
+                        return Some(check);
+                    }
+                    // Without a thread the check has no result.
+                    self.due = Instant::now() + RETRY;
+                    return None;
                 }
                 Some(Err(failure)) => Err(failure),
                 None => return Some(check),
@@ -241,11 +264,13 @@ impl Watcher {
                 }
                 self.asked = Some((opinion.clone(), socket));
                 self.last = Some((number, opinion));
+                self.failed = 0;
                 self.due = Instant::now() + CHECK_EVERY;
             }
             Err(failure) => {
                 self.discovery.not_found(failure);
-                self.due = Instant::now() + RETRY;
+                self.due = Instant::now() + (RETRY * (1 << self.failed)).min(LONGEST_RETRY);
+                self.failed = (self.failed + 1).min(10);
             }
         }
         if self.discovery.is_suspected_anew() {
@@ -267,7 +292,7 @@ impl Watcher {
         match choose(&opinions, last, is_over) {
             Verdict::Master(opinion) => Some(Ok(opinion)),
             Verdict::Outdated(epoch) => Some(Err(unavailable(format!(
-                "the sentinels name a master of config epoch {epoch}, before that of the last master"
+                "the sentinels name another master of config epoch {epoch}, before that of the last master"
             )))),
             Verdict::Open if is_over => {
                 let answered = opinions.iter().flatten().count();
@@ -277,20 +302,14 @@ impl Watcher {
         }
     }
 
-    fn suspect_last(&self) {
-        if let Some((number, _)) = &self.last {
-            self.discovery.suspect(*number);
-        }
-    }
-
     /// Does step 3: asks the server of an opinion for its role, on a short-lived thread, because the server may hang.
-    fn ask_role(&mut self, opinion: Opinion) -> Receiver<Result<Found, Failure>> {
+    /// Returns `None` if the thread cannot be started.
+    fn ask_role(&mut self, opinion: Opinion) -> Option<Receiver<Result<Found, Failure>>> {
         let route = self.discovery.route_to(&opinion);
         let open = self.asked.take().filter(|(last, _)| last.is_at(&opinion));
         let open = open.map(|(_, socket)| socket);
         let discovery = Arc::clone(&self.discovery);
         let (sender, role) = bounded(1);
-        let cannot_start = sender.clone();
         let started = thread::Builder::new().spawn(move || {
             let master = role_of(&route, open).map(|socket| Found {
                 opinion,
@@ -301,12 +320,7 @@ impl Watcher {
             sender.send(master).ok();
             discovery.wake();
         });
-        if let Err(error) = started {
-            let words = format!("no thread could be started to ask for the role: {error}");
-            cannot_start.send(Err(unavailable(words))).ok();
-            self.discovery.wake();
-        }
-        role
+        started.is_ok().then_some(role)
     }
 
     /// Returns the failure of a check in which no majority agreed.
@@ -371,7 +385,7 @@ struct Readable {
     messages: Vec<usize>,
 }
 
-/// Checks that an answer to `ROLE` is that of a master.
+/// Checks that an answer to `ROLE` is that of a master. A replica may have lost its data.
 pub(crate) fn check_role(route: &Route, answer: Value) -> Result<(), Failure> {
     let role = match answer {
         Value::ServerError(error) => return Err(refusal(&route.server, error)),
@@ -380,9 +394,12 @@ pub(crate) fn check_role(route: &Route, answer: Value) -> Result<(), Failure> {
     };
     match role {
         Some(Value::BulkString(role)) if role == b"master" => Ok(()),
-        _ => Err(unavailable(format!(
-            "{} is not a master",
-            route.server.address
-        ))),
+        _ => {
+            route.cuts.note();
+            Err(unavailable(format!(
+                "{} is not a master",
+                route.server.address
+            )))
+        }
     }
 }
