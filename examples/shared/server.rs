@@ -172,8 +172,8 @@ impl<'a> Poller<'a> {
     }
 }
 
-/// Returns a free port below the range of outgoing connections. A node of a Cluster also needs the port that is larger
-/// by 10,000, which is below that range too.
+/// Returns a free port below the range of outgoing connections. A node of a Cluster needs a second port, which is larger
+/// by 10,000 and below that range too.
 fn unused_port() -> u16 {
     loop {
         let port = 10_000 + (RandomState::new().hash_one(0u8) % 11_000) as u16;
