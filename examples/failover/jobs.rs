@@ -30,12 +30,11 @@ impl Jobs {
             let mutex = locks.mutex(format!("failover:job:{record}")).lease(lease);
             let guard = mutex.lock()?;
             let (file, is_over) = (Arc::clone(file), Arc::clone(&is_over));
-            Ok(thread::spawn(move || {
-                work(&mutex, guard, &file, record, &is_over)
-            }))
+            let work = move || work(&mutex, guard, &file, record, &is_over);
+            Ok(thread::spawn(work))
         };
-        let threads = (1..=COUNT).zip(machines.iter().cycle()).map(start);
-        let threads = threads.collect::<Result<_>>()?;
+        let jobs = (1..=COUNT).zip(machines.iter().cycle());
+        let threads = jobs.map(start).collect::<Result<_>>()?;
         Ok(Self { is_over, threads })
     }
 
@@ -70,7 +69,9 @@ fn work(
             (guard, lost) = (new, lost + 1);
         }
     }
-    guard.release()?;
+    if let Err(Error::Lost(loss)) = guard.release() {
+        println!("{loss} (fencing token {})", loss.fence);
+    }
     if file.read(record, u64::MAX)? != Some(written) {
         return Err("a write was lost".into());
     }

@@ -57,6 +57,9 @@ fn main() -> Result<()> {
     println!("  {of_leasehold:.2?} until leasehold had a lock on the new master");
 
     let lost = jobs.stop()?;
+    if lost == 0 {
+        return Err("no guard was lost, so the file had nothing to refuse".into());
+    }
     let turns = turns.stop()?;
     println!("the file took all {turns} turns, and refused the late writes of {lost} lost guards");
     Ok(())
