@@ -101,7 +101,7 @@ impl LockManager {
     /// | connections | up to [`pool_size`](Builder::pool_size) for each master. Replicas are asked for no lock. |
     /// | a master fails | the locks on the other masters go on. A call for a name on it fails with [`Error::Unavailable`], or waits, as in any outage. |
     /// | a failover | may lose a lock that the new master has not received yet. Its holder learns of the loss at the next renewal, and the next [fence](crate::Lease::fence) is larger unless the clock of the new master is behind. [`replicas`](Builder::replicas) makes a grant wait for replicas. |
-    /// | a slot moves to another master | the locks in it stay held, renewals and releases go on, and new locks in it wait for the end of the move |
+    /// | a slot moves to another master | the locks in it stay held, and are renewed. Mutexes are released. A release of another kind may fail with [`Error::Unavailable`], and is repeated until the move has ended. New locks in it wait for that end. |
     /// | a [`MultiLock`](crate::MultiLock) | acquires the names of one slot after the other. Names with the same `{tag}` share a slot. |
     /// | [`list`](Self::list) | lists one master after another. It may leave out a lock whose slot moves meanwhile. |
     ///

@@ -48,13 +48,18 @@ use crate::sync::Arc;
 /// On a [quorum](crate::LockManager::quorum) a set is handed no name, and keeps none while it waits. So there its wait
 /// has no bound if other processes hold two of its names most of the time.
 ///
+/// On a [cluster](crate::LockManager::cluster) one script acquires the names of one slot, and slots are acquired one after
+/// the other, in the order of their numbers. So a set that waits keeps the names of earlier slots, and a process that dies
+/// meanwhile delays the others by a lease. A try sends one request for each slot. Names with the same `{tag}` share a slot,
+/// and behave as on a single server.
+///
 /// While a set keeps a name, no process uses that name. The set keeps it for as long as the other name is held. That
 /// has no limit: the key of another client may never expire. A wait with a limit
 /// ([`try_lock_for`](MultiLock::try_lock_for)) gives the name back when the wait ends. If the waiting process dies,
 /// that name is free after at most 1 s, or twice [`io_timeout`](crate::Builder::io_timeout) if that is longer.
 ///
 /// A thread may hold a name of a set by another guard, and wait for a second name of that set. Then it must take the
-/// names in the order of their bytes. In another order, the thread and the set can wait for each other until one of
+/// names in the order of their bytes, or on a cluster in that of their slots. In another order, the thread and the set can wait for each other until one of
 /// them gives up.
 ///
 /// # Example

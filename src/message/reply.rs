@@ -136,6 +136,9 @@ pub(crate) struct Cursor {
     pub(crate) run: u64,
     /// How many nodes before it have failed.
     pub(crate) failed: u32,
+    /// A fingerprint of a cluster's masters, in their order, when the scan began; 0 before. If they are others at the end,
+    /// the scan begins again.
+    pub(crate) masters: u64,
     /// The node's own cursor.
     pub(crate) at: u64,
 }
@@ -145,6 +148,7 @@ impl Cursor {
         node: 0,
         run: 0,
         failed: 0,
+        masters: 0,
         at: 0,
     };
 }

@@ -96,6 +96,7 @@ impl Shared {
             }
             thread::sleep(pause.min(left));
             pause = (pause * 2).min(LONGEST_PAUSE);
+            redirections = 0;
         }
     }
 

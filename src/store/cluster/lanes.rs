@@ -7,7 +7,7 @@
 //! | --- | --- | --- |
 //! | closed | an exchange needs it, and its pause is over | opening, on a short-lived thread |
 //! | opening | it is open: logged in, and the script of renewals is loaded | open; the commands of a waiting exchange are written |
-//! | opening | a failure | closed; each further pause is twice as long |
+//! | opening | a failure | closed, and the master is suspected; each further pause is twice as long |
 //! | open | an exchange writes commands | asked |
 //! | asked | all answers have come | open |
 //! | asked | the exchange ends first | late |
@@ -21,7 +21,8 @@
 //! none counts for a lease.
 //!
 //! An exchange ends when all answers have come, or at its limit. It waits for a lane for at most a *grace*: twice what the
-//! lane took lately, and at least [`SHORTEST_GRACE`]. So a master that hangs delays the others once, by its grace.
+//! lane took lately, and at least [`SHORTEST_GRACE`]. It does not wait for a lane that opens after a failure. So a master
+//! that hangs delays the others once, by its grace.
 
 mod running;
 #[cfg(test)]
@@ -97,6 +98,8 @@ struct Lane {
     parts: Vec<usize>,
     /// Whether the lane was opened before this exchange.
     is_reused: bool,
+    /// Why the lane was closed last, until it is open.
+    failure: Option<Failure>,
 }
 
 enum LaneState {
@@ -175,6 +178,7 @@ impl Lanes {
             took: Duration::ZERO,
             parts: Vec::new(),
             is_reused: false,
+            failure: None,
         };
         let lane = self
             .by_address
@@ -239,9 +243,13 @@ impl Lanes {
                 }
             }
             let waiting = self.by_address.values().filter(|lane| lane.is_waited_for());
-            let grace = waiting.map(|lane| SHORTEST_GRACE.max(lane.took * 2)).max();
-            let Some(grace) = grace else { break };
-            let (now, until) = (Instant::now(), begun + grace.min(how.limit));
+            // A link that takes longer than the limit has two round trips.
+            let grace = waiting.map(|lane| (lane.took * 2).max(SHORTEST_GRACE.min(how.limit)));
+            let Some(grace) = grace.max() else { break };
+            let (now, until) = (
+                Instant::now(),
+                begun + grace.min(shared.settings.io_timeout),
+            );
             if now >= until {
                 break;
             }
@@ -273,11 +281,9 @@ impl Lanes {
     /// Waits until a lane has something to read or was opened, for at most `limit`.
     fn wait(&mut self, limit: Duration) {
         let mut polled = vec![PollFd::new(&self.woken, PollFlags::IN)];
-        for lane in self.by_address.values() {
+        for lane in self.by_address.values().filter(|lane| lane.is_waited_for()) {
             if let LaneState::Open(open) = &lane.state {
-                if !open.missing.is_empty() {
-                    polled.push(PollFd::new(&open.socket, PollFlags::IN));
-                }
+                polled.push(PollFd::new(&open.socket, PollFlags::IN));
             }
         }
         // An error means that a signal came, or that the system has no memory: look again.
@@ -330,6 +336,7 @@ impl Lane {
         match opened {
             Ok((socket, took)) => {
                 self.pause = FIRST_PAUSE;
+                self.failure = None;
                 self.took = self.took.max(took);
                 self.state = LaneState::Open(Box::new(Open {
                     socket,
@@ -337,7 +344,10 @@ impl Lane {
                     sent: Instant::now(),
                 }));
             }
-            Err(_) => self.close(),
+            Err(failure) => {
+                self.close();
+                self.failure = Some(failure);
+            }
         }
         true
     }
@@ -362,7 +372,8 @@ impl Lane {
         !self.parts.is_empty()
             && match &self.state {
                 LaneState::Closed(_) => false,
-                LaneState::Opening(_) => true,
+                // A master that has failed may hang.
+                LaneState::Opening(_) => self.failure.is_none(),
                 LaneState::Open(open) => !open.missing.is_empty(),
             }
     }
@@ -388,11 +399,12 @@ impl Lane {
         let (is_whole, io_timeout) = (open.missing.is_empty(), self.master.route.io_timeout);
         if is_whole {
             // It may have come at any time until now.
-            self.took = waited.min(io_timeout);
+            self.took = self.took.max(waited.min(SHORTEST_GRACE * 2));
             self.master.note_answer();
         }
         if dropped.is_err() || (!is_whole && waited >= io_timeout) {
             self.close();
+            self.failure = Some(unavailable("the node has not answered an earlier request"));
             shared.suspect(&self.master);
         }
     }

@@ -88,9 +88,12 @@ impl View {
         };
         for line in String::from_utf8_lossy(nodes).lines() {
             let mut words = line.split(' ');
-            let id = words.next()?.to_owned();
-            // The address, the flags, the master, a ping and a pong come before it.
-            view.epochs.insert(id, words.nth(5)?.parse().ok()?);
+            let (id, flags) = (words.next()?.to_owned(), words.nth(1)?);
+            // The master, a ping and a pong come before it.
+            let epoch = words.nth(3)?.parse().ok()?;
+            // A replica has the epoch of its master there, and no slots of its own.
+            let is_replica = flags.split(',').any(|flag| flag == "slave");
+            view.epochs.insert(id, if is_replica { 0 } else { epoch });
         }
         let Value::Array(ranges) = slots else {
             return None;

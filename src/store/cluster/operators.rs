@@ -7,11 +7,13 @@
 //! | scan | all masters, one after another, in the order of their first slots |
 //!
 //! A cursor of a scan names the place of the master in that order, and its process. If another process is there, because
-//! of a failover or a restart, its scan starts again. The caller drops the locks that come again.
+//! of a failover or a restart, its scan starts again. If there are other masters at the end than at the beginning, or in
+//! another order, all are scanned again. The caller drops the locks that come again.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::{Shared, unavailable};
+use super::{Master, Shared, unavailable};
 use crate::error::Failure;
 use crate::message::{Cursor, Reply, Request, Seen};
 use crate::name::LockKey;
@@ -80,14 +82,27 @@ impl Shared {
     ) -> Result<Answer, Failure> {
         let map = self.map(self.settings.connect_timeout.min(limits.whole))?;
         let masters = map.masters();
-        let next_master = Some(Cursor {
-            node: from.node + 1,
+        let now = fingerprint(&masters);
+        let before = if from == Cursor::START {
+            now
+        } else {
+            from.masters
+        };
+        let of_node = |node: u32, masters: u64| Cursor {
+            node,
+            masters,
             ..Cursor::START
-        })
-        .filter(|next| (next.node as usize) < masters.len());
+        };
+        let next_master = if from.node as usize + 1 < masters.len() {
+            Some(of_node(from.node + 1, before))
+        } else if now == before {
+            None
+        } else {
+            Some(of_node(0, now))
+        };
         let Some(master) = masters.get(from.node as usize) else {
             // The cluster has fewer masters than before.
-            return Ok(page(Vec::new(), None));
+            return Ok(page(Vec::new(), next_master));
         };
         let waits = (limits, limits.checkout.min(limits.whole));
         let (reply, run) = self.on_link(master, request, waits, |link| {
@@ -99,15 +114,25 @@ impl Shared {
         };
         if from.at != 0 && from.run != run {
             // The cursor was that of another process.
-            let again = Cursor {
-                node: from.node,
-                ..Cursor::START
-            };
+            let again = of_node(from.node, before);
             return Ok(page(Vec::new(), Some(again)));
         }
-        let next = next.map(|next| Cursor { run, ..next });
+        let next = next.map(|next| Cursor {
+            run,
+            masters: before,
+            ..next
+        });
         Ok(page(keys, next.or(next_master)))
     }
+}
+
+/// Returns a number that other masters, or the same in another order, do not have. It is never 0.
+fn fingerprint(masters: &[Arc<Master>]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for master in masters {
+        (&master.address.host, master.address.port).hash(&mut hasher);
+    }
+    hasher.finish() | 1
 }
 
 fn page(keys: Vec<Vec<u8>>, next: Option<Cursor>) -> Answer {

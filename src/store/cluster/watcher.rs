@@ -215,7 +215,7 @@ impl Watcher {
 /// Asks a node for its view.
 fn view_of(address: &Address, route: &Route) -> Result<View, Failure> {
     let limit = route.io_timeout.min(STEP);
-    let mut socket = log_in(route, &Budget::new(STEP))?;
+    let mut socket = log_in(route, &Budget::new(STEP.max(route.connect_timeout)))?;
     let commands = ["SLOTS", "NODES"].map(|what| redis::cmd("CLUSTER").arg(what).to_owned());
     let mut answers = Vec::new();
     let heard = |_, answer| match answer {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Instant;
 
 use leasehold::{Error, LockGuard, LockManager};
 
@@ -143,6 +144,9 @@ fn a_lock_waits_for_the_end_of_the_move_of_its_slot() {
     let error = locks.try_lock(name(0)).expect_err("the slot moves");
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
     let waiting = Kind::Mutex.of(&locks, &name(0)).locking();
+    // The test needs time to pass: the move takes longer than a request may.
+    let begun = Instant::now();
+    wait_until("its first request is over", || begun.elapsed() > secs(3));
     assert!(waiting.waits());
     migration.end();
     waiting.locked();

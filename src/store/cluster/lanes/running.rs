@@ -29,8 +29,12 @@ impl Running<'_> {
     /// Writes the parts of a lane, if it is open and misses no answer. If it cannot take them, they have failed. Returns
     /// whether the lane must be opened again.
     pub(super) fn begin(&mut self, lane: &mut Lane) -> bool {
+        if lane.parts.is_empty() {
+            return false;
+        }
         let words = match &mut lane.state {
-            LaneState::Opening(_) => return false,
+            LaneState::Opening(_) if lane.failure.is_none() => return false,
+            LaneState::Opening(_) => "the connection is being opened after a failure",
             LaneState::Open(open) if open.missing.is_empty() => {
                 if let Some(fault) = unexpected(open) {
                     return self.broken(lane, fault);
@@ -41,7 +45,16 @@ impl Running<'_> {
             LaneState::Closed(_) => "the connection to the node could not be opened",
         };
         let address = &lane.master.route.server.address;
-        let failure = unavailable(format!("{address}: {words}"));
+        let failure = match &lane.failure {
+            Some(failure) => Failure {
+                outcome: Outcome::NotExecuted,
+                ..failure.clone()
+            },
+            None => unavailable(format!("{address}: {words}")),
+        };
+        if lane.failure.is_some() {
+            self.shared.suspect(&lane.master);
+        }
         self.fail(lane, &failure);
         false
     }
@@ -198,6 +211,7 @@ impl Running<'_> {
         };
         self.shared.suspect(&lane.master);
         lane.close();
+        lane.failure = Some(again.clone());
         self.fail(lane, &again);
         false
     }

@@ -164,3 +164,24 @@ fn a_lane_whose_connection_was_closed_is_opened_again() {
         .expect("it is open");
     is_answered(&mut lanes, "second");
 }
+
+/// A process that only holds leases must learn that a master is gone.
+#[test]
+fn a_master_that_refuses_connections_is_suspected_and_not_waited_for() {
+    let settings = Settings::default();
+    let nodes = ClusterNodes::new(&["redis://127.0.0.1:1/".to_owned()], &settings);
+    let cluster = Cluster::new(nodes.expect("a URL"), &settings);
+    let shared = &cluster.shared;
+    let refusing = Address {
+        host: "127.0.0.1".into(),
+        port: 1,
+    };
+    let master = [shared.new_master(&refusing)];
+    let mut lanes = Lanes::new().expect("a pair of sockets");
+    assert_eq!(ask(&mut lanes, shared, &master, "first"), [false]);
+    assert!(master[0].is_suspected.load(Ordering::SeqCst));
+    // The lane opens again in the background, and the exchange does not wait for that.
+    assert_eq!(ask(&mut lanes, shared, &master, "second"), [false]);
+    let lane = lanes.by_address.values().next().expect("it was used");
+    assert!(lane.failure.is_some() && !lane.is_waited_for());
+}
