@@ -403,3 +403,31 @@ pub(crate) fn check_role(route: &Route, answer: Value) -> Result<(), Failure> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{SentinelSet, Settings};
+
+    /// A sentinel may send the message all the time.
+    #[test]
+    fn a_message_ends_no_check_and_causes_few_more() {
+        let settings = Settings::default();
+        let urls = ["redis://127.0.0.1:1/".to_owned()];
+        let set = SentinelSet::new(&urls, "mine", &settings).expect("a URL");
+        let (_waker, woken) = UnixStream::pair().expect("a pair");
+        woken.set_nonblocking(true).expect("a socket");
+        let mut watcher = Watcher::new(Arc::new(Discovery::new(set, &settings)), woken);
+        watcher.go_on();
+        let begun = watcher.begun.expect("the first check is due at once");
+        watcher.due = begun + CHECK_EVERY;
+        assert_eq!(watcher.due(), begun + CHECK_EVERY);
+        watcher.has_switched = true;
+        assert_eq!(watcher.due(), begun + RETRY, "not at once");
+        let checks = watcher.checks;
+        if watcher.check.is_some() {
+            watcher.go_on();
+            assert_eq!(watcher.checks, checks, "a check that runs goes on");
+        }
+    }
+}
