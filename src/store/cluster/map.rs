@@ -91,7 +91,7 @@ impl View {
             let (id, flags) = (words.next()?.to_owned(), words.nth(1)?);
             // The master, a ping and a pong come before it.
             let epoch = words.nth(3)?.parse().ok()?;
-            // A replica has the epoch of its master there, and no slots of its own.
+            // A replica has no slots, and the epoch of its master there.
             let is_replica = flags.split(',').any(|flag| flag == "slave");
             view.epochs.insert(id, if is_replica { 0 } else { epoch });
         }
