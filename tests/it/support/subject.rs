@@ -88,15 +88,18 @@ impl Kind {
         (self == Self::Permit).then_some(Self::Permits)
     }
 
-    /// Returns the keys of a lock of this name. The first is its name. They have one slot, so one request has them all.
+    /// Returns the keys of a lock of this name. The first is its name. They have one slot, so one request has them all,
+    /// unless the name has braces or comes after them.
     pub(crate) fn keys(self, name: &str) -> Vec<String> {
+        let has_tag = !name.contains(['{', '}']) && name < "{";
         match self {
-            Self::Multi => [
+            Self::Multi if has_tag => [
                 name.to_owned(),
                 format!("{{{name}}}:2"),
                 format!("{{{name}}}:3"),
             ]
             .into(),
+            Self::Multi => ["", ":2", ":3"].map(|end| format!("{name}{end}")).into(),
             _ => vec![name.to_owned()],
         }
     }
