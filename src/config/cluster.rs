@@ -2,7 +2,7 @@
 
 use redis::{ConnectionAddr, RedisConnectionInfo};
 
-use super::server::Server;
+use super::server::{Server, named_address};
 use super::settings::Settings;
 use crate::error::{Error, Result};
 
@@ -56,17 +56,7 @@ impl ClusterNodes {
 
     /// Returns the server at an address that a node has named. Its login is that of the nodes that the user names.
     pub(crate) fn server_at(&self, host: &str, port: u16) -> Server {
-        let host = host.to_owned();
-        let address = if is_tls(&self.seeds[0]) {
-            ConnectionAddr::TcpTls {
-                host,
-                port,
-                insecure: false,
-                tls_params: None,
-            }
-        } else {
-            ConnectionAddr::Tcp(host, port)
-        };
+        let address = named_address(host, port, is_tls(&self.seeds[0]));
         Server {
             address: address.to_string().into(),
             info: self.seeds[0].info.clone().set_addr(address),

@@ -2,7 +2,7 @@
 
 use redis::{ConnectionAddr, RedisConnectionInfo};
 
-use super::server::Server;
+use super::server::{Server, named_address};
 use super::settings::{Secret, Settings};
 use crate::error::{Error, Result};
 
@@ -83,17 +83,7 @@ impl SentinelSet {
 
     /// Returns the server at an address that the sentinels have named.
     pub(crate) fn server_at(&self, host: &str, port: u16, settings: &Settings) -> Server {
-        let host = host.to_owned();
-        let address = if self.is_tls {
-            ConnectionAddr::TcpTls {
-                host,
-                port,
-                insecure: false,
-                tls_params: None,
-            }
-        } else {
-            ConnectionAddr::Tcp(host, port)
-        };
+        let address = named_address(host, port, self.is_tls);
         let mut login = RedisConnectionInfo::default().set_db(settings.database.unwrap_or(0));
         if let Some((user, Secret(password))) = &settings.node_credentials {
             login = login.set_password(password);

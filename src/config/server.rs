@@ -14,6 +14,21 @@ pub(crate) struct Server {
     pub(crate) address: Arc<str>,
 }
 
+/// Returns an address that another server has named, with TLS or without.
+pub(super) fn named_address(host: &str, port: u16, is_tls: bool) -> ConnectionAddr {
+    let host = host.to_owned();
+    if is_tls {
+        ConnectionAddr::TcpTls {
+            host,
+            port,
+            insecure: false,
+            tls_params: None,
+        }
+    } else {
+        ConnectionAddr::Tcp(host, port)
+    }
+}
+
 impl Server {
     /// Reads a `redis://`, `rediss://` (feature `tls`), `valkey://` or `unix://` URL. A database, user or password in
     /// the settings overrides the one in the URL.

@@ -24,7 +24,8 @@
 //! | `leasehold-pool-0` | opens places of the pool, and closes idle connections | uses the engine | from `build` until the pool is dropped |
 //! | `leasehold-nodes-0` | on a quorum, probes nodes that are down, and releases what a node has missed | uses the engine | from `build` until the store of the quorum is dropped |
 //! | `leasehold-dns` | looks up the name of a server's host, for all callers that connect to it | uses the engine | until the system answers, which may be after the engine is dropped |
-//! | `leasehold-sentinel` | asks the sentinels for the master, and the master for its role | uses the engine | from the first request until the store is dropped |
+//! | `leasehold-sentinel` | asks the sentinels for the master | uses the engine | from the first request until the store is dropped |
+//! | without a name | behind sentinels, connects to one sentinel, or asks one server for its role | uses the engine | until it has connected or the answer has come, or the time is over |
 //! | `leasehold-cluster` | asks the nodes of a cluster for their slots | uses the engine | from the first request until the store is dropped |
 //! | without a name | on a cluster, asks one node for its slots, or connects to one master for renewals | uses the engine | until it has connected or the answer has come, or the time is over |
 //! | without a name | on a quorum, connects to one of several nodes and sends it the request of a call that waits for it | uses the engine | until it has connected, or the time is over |

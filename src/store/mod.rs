@@ -21,6 +21,7 @@
 //! | `server_info` | the first question to a server: is it one master, and may it evict locks? |
 //! | `socket`, `tls` | bytes, with a time limit for each request and its answer |
 //! | `resolve` | the addresses of a host, within a time limit |
+//! | `waker` | waking a thread that waits for several sockets |
 //! | `frame` | where an answer ends |
 
 pub(crate) mod cluster;
@@ -41,6 +42,7 @@ mod server_info;
 mod socket;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
+mod waker;
 
 use std::time::Duration;
 

@@ -10,23 +10,9 @@ use leasehold::{Admission, Error, LockGuard, LockManager};
 
 use crate::connect::documented_rights;
 use crate::support::{
-    Cluster, Kind, Server, build, hasty, is_ok, names_of_masters, secs, unused_url, wait_until,
+    Cluster, Kind, Server, build, hasty, is_ok, locked_at_last, names_of_masters, secs, unused_url,
+    wait_until,
 };
-
-/// Locks, and repeats a call that gets no answer. Returns the fence.
-#[track_caller]
-fn locked_at_last(locks: &LockManager, name: &str) -> u64 {
-    let mut fence = 0;
-    wait_until("it is locked", || match locks.try_lock_for(name, secs(1)) {
-        Ok(Some(guard)) => {
-            fence = guard.fence();
-            true
-        }
-        Ok(None) | Err(Error::Unavailable { .. }) => false,
-        Err(error) => panic!("{error:?}"),
-    });
-    fence
-}
 
 /// Returns the end of a lease, unless it is renewed before. A renewal moves it by much more than a second.
 fn end_of(guard: &LockGuard) -> Instant {

@@ -1,33 +1,16 @@
 //! Locks on the master of a Sentinel set.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 
 use leasehold::{Error, Event, LockManager, LostCause};
 
 use crate::connect::documented_rights;
 use crate::support::{
-    Child, File, Kind, MASTER, PATIENCE, Passwords, Sentinels, Server, SetOptions, SplitSentinels,
-    Task, build, fence_of, locking, lost, name, secs, shared, task, unused_url, wait_until,
+    Child, FencedWriters, Kind, MASTER, PATIENCE, Passwords, Sentinels, Server, SetOptions,
+    SplitSentinels, build, fence_of, locked_at_last, locking, lost, secs, unused_url, wait_until,
     with_password,
 };
-
-/// Locks, and repeats a call that gets no answer. Returns the fence.
-#[track_caller]
-fn locked_at_last(locks: &LockManager, name: &str) -> u64 {
-    let mut fence = 0;
-    wait_until("it is locked", || match locks.try_lock_for(name, secs(1)) {
-        Ok(Some(guard)) => {
-            fence = guard.fence();
-            true
-        }
-        Ok(None) | Err(Error::Unavailable { .. }) => false,
-        Err(error) => panic!("{error:?}"),
-    });
-    fence
-}
 
 #[test]
 fn every_kind_of_lock_goes_from_one_process_to_the_next() {
@@ -185,52 +168,13 @@ fn a_lock_that_the_new_master_lacks_is_lost_and_fenced() {
 fn a_file_with_a_fence_takes_no_stale_write(fail: fn(&Server)) {
     let set = Sentinels::start();
     let managers = [set.manager(), set.manager()];
-    let key = name("failover-file");
-    File::new(shared(), &key).write("", Some(0));
-    let (stop, turns) = (
-        Arc::new(AtomicBool::new(false)),
-        Arc::new(AtomicU32::new(0)),
-    );
-    let writers: Vec<_> = managers
-        .iter()
-        .cycle()
-        .take(4)
-        .map(|locks| {
-            let mutex = locks.mutex("n").lease(secs(3));
-            let (stop, turns, key) = (Arc::clone(&stop), Arc::clone(&turns), key.clone());
-            task(move || {
-                let file = File::new(shared(), &key);
-                while !stop.load(Ordering::Relaxed) {
-                    match mutex.try_lock_for(secs(1)) {
-                        Ok(Some(guard)) => {
-                            if !file.write("x", Some(guard.fence())) {
-                                wait_until("the writer learns of its loss", || {
-                                    guard.check().is_err()
-                                });
-                            }
-                            turns.fetch_add(1, Ordering::Relaxed);
-                        }
-                        Ok(None) | Err(Error::Unavailable { .. }) => {}
-                        Err(error) => panic!("{error:?}"),
-                    }
-                }
-            })
-        })
-        .collect();
-    let go_on = |times: u32| {
-        let before = turns.load(Ordering::Relaxed);
-        wait_until("they go on", || {
-            turns.load(Ordering::Relaxed) >= before + times
-        });
-    };
-    go_on(20);
+    let writers = FencedWriters::start(&managers, "n");
+    writers.wait_for_more(20);
     let old = set.master();
     fail(old);
     set.wait_for_another_than(old);
-    go_on(20);
-    stop.store(true, Ordering::Relaxed);
-    writers.into_iter().for_each(Task::end);
-    File::new(shared(), &key).leave();
+    writers.wait_for_more(20);
+    writers.end();
 }
 
 #[test]

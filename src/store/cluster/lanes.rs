@@ -29,7 +29,7 @@ mod running;
 mod tests;
 
 use std::collections::{HashMap, VecDeque};
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,7 @@ use redis::Value;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::map::Address;
-use super::{Master, Shared, unavailable, wake, wakers};
+use super::{Master, Shared, unavailable};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::Request;
 use crate::script::{self, ScriptRef};
@@ -46,6 +46,7 @@ use crate::store::login::connect;
 use crate::store::refusal::refusal;
 use crate::store::route::{Budget, Route};
 use crate::store::socket::{Socket, TransportError};
+use crate::store::waker::{take_wakes, wake, wakers};
 use crate::sync::{Arc, Ordering, thread};
 
 use running::Running;
@@ -288,8 +289,7 @@ impl Lanes {
         }
         // An error means that a signal came, or that the system has no memory: look again.
         poll(&mut polled, Timespec::try_from(limit).ok().as_ref()).ok();
-        let mut piece = [0; 64];
-        while (&self.woken).read(&mut piece).is_ok_and(|read| read > 0) {}
+        take_wakes(&self.woken);
     }
 }
 

@@ -53,7 +53,6 @@ mod map;
 mod operators;
 mod watcher;
 
-use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -68,6 +67,7 @@ use crate::store::link::Link;
 use crate::store::pool::Pool;
 use crate::store::pubsub;
 use crate::store::route::{Route, route};
+use crate::store::waker::{wake, wakers};
 use crate::store::{Answer, DedicatedConnection, Limits, NodeReport, PubSubEvent, Store};
 use crate::sync::{Arc, AtomicBool, AtomicU32, Condvar, Mutex, Ordering, thread};
 
@@ -468,20 +468,6 @@ impl Shared {
         let map = state.map.as_ref();
         map.is_none_or(|map| map.nodes().contains(address))
     }
-}
-
-/// Returns two connected ends: a write to the first wakes a thread that waits at the second.
-fn wakers() -> std::io::Result<(UnixStream, UnixStream)> {
-    let (waker, woken) = UnixStream::pair()?;
-    for end in [&waker, &woken] {
-        end.set_nonblocking(true)?;
-    }
-    Ok((waker, woken))
-}
-
-fn wake(mut waker: &UnixStream) {
-    // If it is full, the thread will wake anyway.
-    waker.write_all(&[0]).ok();
 }
 
 fn unavailable(words: impl Into<String>) -> Failure {

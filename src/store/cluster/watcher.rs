@@ -16,7 +16,6 @@
 //! those that the user has named.
 
 use std::collections::VecDeque;
-use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -32,6 +31,7 @@ use crate::panics::survived;
 use crate::store::login::log_in;
 use crate::store::refusal::refusal;
 use crate::store::route::{Budget, Route};
+use crate::store::waker::take_wakes;
 use crate::sync::{Arc, Ordering, thread};
 
 /// How often the map is read without a reason.
@@ -207,8 +207,7 @@ impl Watcher {
         let mut polled = [PollFd::new(&self.woken, PollFlags::IN)];
         // An error means that a signal came, or that the system has no memory: look again.
         poll(&mut polled, Timespec::try_from(left).ok().as_ref()).ok();
-        let mut piece = [0; 64];
-        while (&self.woken).read(&mut piece).is_ok_and(|read| read > 0) {}
+        take_wakes(&self.woken);
     }
 }
 

@@ -24,7 +24,6 @@ mod client;
 mod opinion;
 mod watcher;
 
-use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -35,6 +34,7 @@ use crate::error::{Failure, FailureKind, Outcome};
 use crate::store::PubSubEvent;
 use crate::store::pubsub;
 use crate::store::route::{Route, route};
+use crate::store::waker::{wake, wakers};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Condvar, Mutex, Ordering, thread};
 
 use opinion::Opinion;
@@ -171,10 +171,7 @@ impl Discovery {
             let words = format!("the thread that asks the sentinels cannot be started: {error}");
             unavailable(words)
         };
-        let (waker, woken) = UnixStream::pair().map_err(failed)?;
-        for end in [&waker, &woken] {
-            end.set_nonblocking(true).map_err(failed)?;
-        }
+        let (waker, woken) = wakers().map_err(failed)?;
         let watcher = Watcher::new(Arc::clone(self), woken);
         thread::Builder::new()
             .name("leasehold-sentinel".into())
@@ -194,9 +191,8 @@ impl Discovery {
     }
 
     fn wake(&self) {
-        if let Some(mut waker) = self.waker.get() {
-            // If it is full, the thread will wake anyway.
-            waker.write_all(&[0]).ok();
+        if let Some(waker) = self.waker.get() {
+            wake(waker);
         }
     }
 

@@ -25,7 +25,6 @@
 //! The answers of the sentinels are read as they come, until a majority agrees. A sentinel that hangs delays a check
 //! only if the others do not agree, and by at most [`STEP`].
 
-use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -44,6 +43,7 @@ use crate::store::sentinel::client::Sentinel;
 use crate::store::sentinel::opinion::{Opinion, Verdict, choose};
 use crate::store::sentinel::{Discovery, unavailable};
 use crate::store::socket::Socket;
+use crate::store::waker::take_wakes;
 use crate::sync::{Arc, thread};
 
 /// How often the master is checked without a reason.
@@ -184,9 +184,8 @@ impl Watcher {
             until = until.min(due);
         }
         let readable = self.readable(until.saturating_duration_since(now));
-        let mut piece = [0; 64];
         if readable.is_woken {
-            while self.woken.read(&mut piece).is_ok_and(|read| read > 0) {}
+            take_wakes(&self.woken);
             if self.discovery.is_suspected_anew() {
                 self.due = Instant::now();
             }

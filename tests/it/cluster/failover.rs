@@ -1,14 +1,11 @@
 //! Masters of a cluster that fail.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-
 use leasehold::{Error, LeaseState, LockGuard, LostCause};
 
-use super::{end_of, locked_at_last};
+use super::end_of;
 use crate::support::{
-    Cluster, File, Kind, PATIENCE, Server, Task, lost, name, names_of_masters, secs, shared,
-    slot_of, task, wait_until,
+    Cluster, FencedWriters, Kind, PATIENCE, Server, locked_at_last, lost, names_of_masters, secs,
+    slot_of, wait_until,
 };
 
 const LEASES: usize = 1000;
@@ -111,52 +108,13 @@ fn a_lock_that_the_new_master_lacks_is_lost_and_fenced() {
 fn a_file_with_a_fence_takes_no_stale_write(fail: fn(&Server)) {
     let cluster = Cluster::start();
     let managers = [cluster.manager(), cluster.manager()];
-    let key = name("cluster-file");
-    File::new(shared(), &key).write("", Some(0));
-    let (stop, turns) = (
-        Arc::new(AtomicBool::new(false)),
-        Arc::new(AtomicU32::new(0)),
-    );
-    let writers: Vec<_> = managers
-        .iter()
-        .cycle()
-        .take(4)
-        .map(|locks| {
-            let mutex = locks.mutex("n").lease(secs(3));
-            let (stop, turns, key) = (Arc::clone(&stop), Arc::clone(&turns), key.clone());
-            task(move || {
-                let file = File::new(shared(), &key);
-                while !stop.load(Ordering::Relaxed) {
-                    match mutex.try_lock_for(secs(1)) {
-                        Ok(Some(guard)) => {
-                            if !file.write("x", Some(guard.fence())) {
-                                wait_until("the writer learns of its loss", || {
-                                    guard.check().is_err()
-                                });
-                            }
-                            turns.fetch_add(1, Ordering::Relaxed);
-                        }
-                        Ok(None) | Err(Error::Unavailable { .. }) => {}
-                        Err(error) => panic!("{error:?}"),
-                    }
-                }
-            })
-        })
-        .collect();
-    let go_on = |times: u32| {
-        let before = turns.load(Ordering::Relaxed);
-        wait_until("they go on", || {
-            turns.load(Ordering::Relaxed) >= before + times
-        });
-    };
-    go_on(20);
+    let writers = FencedWriters::start(&managers, "n");
+    writers.wait_for_more(20);
     let (master, replica) = cluster.owner("n");
     fail(master);
     cluster.wait_for_failover(master, replica, slot_of("n"));
-    go_on(20);
-    stop.store(true, Ordering::Relaxed);
-    writers.into_iter().for_each(Task::end);
-    File::new(shared(), &key).leave();
+    writers.wait_for_more(20);
+    writers.end();
 }
 
 #[test]

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::locked_at_last;
-use crate::support::{Cluster, PATIENCE, lost, names_of_masters, secs, slot_of};
+use crate::support::{Cluster, PATIENCE, locked_at_last, lost, names_of_masters, secs, slot_of};
 
 #[test]
 fn a_lock_of_any_slot_is_inspected_and_released_by_force() {

@@ -30,7 +30,7 @@ pub(crate) use child::{Child, add, add_under, added};
 pub(crate) use child_guards::count;
 pub(crate) use clock::Clock;
 pub(crate) use cluster::{Cluster, is_ok, names_of_masters, slot_of};
-pub(crate) use file::File;
+pub(crate) use file::{FencedWriters, File};
 pub(crate) use hostile::{
     Answer, Hostile, IO, Words, at_last, impatient, in_time, is_script, to_scripts,
 };
@@ -172,6 +172,21 @@ pub(crate) fn manager(url: &str) -> LockManager {
 #[track_caller]
 pub(crate) fn build(builder: Builder) -> LockManager {
     builder.build().expect("the server is there")
+}
+
+/// Locks, and repeats a call that gets no answer. Returns the fence.
+#[track_caller]
+pub(crate) fn locked_at_last(locks: &LockManager, name: &str) -> u64 {
+    let mut fence = 0;
+    wait_until("it is locked", || match locks.try_lock_for(name, secs(1)) {
+        Ok(Some(guard)) => {
+            fence = guard.fence();
+            true
+        }
+        Ok(None) | Err(Error::Unavailable { .. }) => false,
+        Err(error) => panic!("{error:?}"),
+    });
+    fence
 }
 
 /// Calls `wait`, which must end without the lock because another owner holds it.

@@ -1,6 +1,6 @@
 //! Lanes to servers that hang, and that close connections.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 use super::super::Cluster;
