@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use leasehold::{Builder, LockManager};
 use redis::Value;
 
-use super::server::unused_port;
 use super::{Nodes, Raw, Server, build, secs, wait_until};
 
 const MASTERS: usize = 3;
@@ -46,12 +45,9 @@ impl Cluster {
     #[track_caller]
     fn of(nodes: usize, node_timeout_ms: u32) -> Self {
         let start = || {
-            let bus = unused_port().to_string();
-            Server::with(&[
+            let options = [
                 "--cluster-enabled",
                 "yes",
-                "--cluster-port",
-                &bus,
                 "--cluster-node-timeout",
                 &node_timeout_ms.to_string(),
                 "--cluster-replica-validity-factor",
@@ -62,7 +58,8 @@ impl Cluster {
                 "0",
                 "--repl-ping-replica-period",
                 "1",
-            ])
+            ];
+            Server::with_port("--cluster-port", &options).0
         };
         let cluster = Self {
             nodes: Nodes::start_each(nodes, start),

@@ -102,22 +102,27 @@ impl Server {
     #[allow(dead_code, reason = "only the tests of TLS need it")]
     #[track_caller]
     pub(crate) fn with_tls(certificate: &str, key: &str, options: &[&str]) -> (Self, u16) {
+        let of_tls = [
+            "--tls-cert-file",
+            certificate,
+            "--tls-key-file",
+            key,
+            "--tls-auth-clients",
+            "no",
+        ];
+        Self::with_port("--tls-port", &[options, &of_tls].concat())
+    }
+
+    /// Starts a server with further options, and with a second free port that this option sets. Returns that port, too.
+    #[track_caller]
+    pub(super) fn with_port(option: &str, options: &[&str]) -> (Self, u16) {
         on_free_ports(|port| {
-            let tls_port = unused_port();
-            let of_tls = [
-                "--tls-port",
-                &tls_port.to_string(),
-                "--tls-cert-file",
-                certificate,
-                "--tls-key-file",
-                key,
-                "--tls-auth-clients",
-                "no",
-            ];
-            let options = [options, &of_tls].concat();
-            let options: Vec<_> = options.into_iter().map(str::to_owned).collect();
+            let second = unused_port();
+            let options = options.iter().copied().map(str::to_owned);
+            let second_port = [option.to_owned(), second.to_string()];
+            let options: Vec<_> = options.chain(second_port).collect();
             let server = Self::on(port, &options, &mut None, None)?;
-            Some((server, tls_port))
+            Some((server, second))
         })
     }
 
