@@ -71,6 +71,36 @@ impl Pairs {
     }
 }
 
+/// The same mutex on the masters of a Cluster, with a connection to each.
+pub struct ClusterPairs {
+    masters: Vec<Pairs>,
+    /// The master that owns each name.
+    owners: Vec<usize>,
+}
+
+impl ClusterPairs {
+    pub fn new(urls: &[String], names: &[String]) -> Result<Self> {
+        let masters = urls.iter().map(|url| Pairs::new(url, names));
+        let mut masters = masters.collect::<Result<Vec<_>>>()?;
+        // The others refuse the name.
+        let mut owner = |name| {
+            let owner = masters
+                .iter_mut()
+                .position(|master| master.pair(name).is_ok());
+            owner.ok_or_else(|| format!("no master takes {:?}", names[name]))
+        };
+        Ok(Self {
+            owners: (0..names.len()).map(&mut owner).collect::<Result<_, _>>()?,
+            masters,
+        })
+    }
+
+    /// Acquires and releases the lock of one name.
+    pub fn pair(&mut self, name: usize) -> Result<()> {
+        self.masters[self.owners[name]].pair(name)
+    }
+}
+
 /// Returns the packed commands that acquire and release the lock of a name.
 fn pair(name: &str, owner: &str, release: &redis::Cmd) -> [Vec<u8>; 2] {
     let mut set = redis::cmd("SET");
