@@ -1,5 +1,7 @@
 //! Servers that refuse connections or commands, or that may lose locks. One kind of lock stands for all.
 
+use std::error::Error as _;
+
 use leasehold::{Error, LeaseState, LockManager, LostCause};
 use log::Level;
 
@@ -46,6 +48,24 @@ fn inside(server: &Server) -> LockManager {
     let guard = locks.mutex("inside").renew(false).lock();
     drop(guard.expect("it is free"));
     locks
+}
+
+/// A script that fails at its first write returns the words of the server.
+#[test]
+fn an_error_names_why_a_server_takes_no_writes() {
+    let server = Server::start();
+    let locks = manager(&server.url());
+    let () = server.raw().ask(&["REPLICAOF", "127.0.0.1", "1"]);
+    let tries = [
+        locks.try_lock("n").map(|_| ()),
+        locks.multi(["n", "m"]).try_lock().map(|_| ()),
+    ];
+    for outcome in tries {
+        let error = outcome.expect_err("it is a replica");
+        assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+        let cause = error.source().expect("the words of the server");
+        assert!(cause.to_string().contains("READONLY"), "{cause}");
+    }
 }
 
 #[test]

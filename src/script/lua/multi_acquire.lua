@@ -82,8 +82,9 @@ if not first_held then
     if is_held_by(values[i], owner) then
       -- This may be a late copy of a request. A later request, or a renewal, may have made the lease longer.
       at_least(lock, ARGV[2])
-    elseif not give(lock, owner, ARGV[2]) then
-      return redis.error_reply('OOM no memory for the lock')
+    else
+      local refused = give(lock, owner, ARGV[2])
+      if refused then return refused end
     end
   end
   return fences

@@ -29,7 +29,8 @@ if not value then
   local head, pickup = next_waiter(owner, life / 2)
   head = head or owner
   local ttl = head == owner and lease or pickup
-  if not give(lock, head, ttl) then return redis.error_reply('OOM no memory for the lock') end
+  local refused = give(lock, head, ttl)
+  if refused then return refused end
   value = value_of(lock, redis.call)
   if head == owner then
     local fence = next_fences(KEYS[2], ARGV[3], ARGV[4])

@@ -27,7 +27,7 @@ if held == ARGV[10] or held == ARGV[10] .. MARK then
   end
   -- It joins before the hand-over, so that `give` marks the value. If joining fails, the next poll joins.
   if ARGV[6] ~= '-' then pcall(join, ARGV[1], ARGV[7], '1/1', ARGV[6]) end
-  if not give(KEYS[1], head, pickup) then redis.call('DEL', KEYS[1]) end
+  if give(KEYS[1], head, pickup) then redis.call('DEL', KEYS[1]) end
   return {0, tonumber(pickup), head}
 end
 -- The old owner does not hold the mutex any more: go on in mutex_acquire.lua, which follows.

@@ -111,18 +111,20 @@ local function wake_head()
   end
 end
 
--- Makes `owner` the holder of a mutex for `ttl` ms, and marks the value if others wait. Returns false on failure.
+-- Makes `owner` the holder of a mutex for `ttl` ms, and marks the value if others wait. Returns an error if the server
+-- refuses the write.
 local function give(lock, owner, ttl)
   local value = owner
   if redis.call('ZCARD', queue) > 0 then value = owner .. MARK end
-  return not redis.pcall('SET', lock, value, 'PX', ttl).err
+  local set = redis.pcall('SET', lock, value, 'PX', ttl)
+  return set.err and set
 end
 
 -- Hands a mutex to the first live waiter, for its pickup window. Frees the mutex if there is none. Returns the new
 -- holder.
 local function hand_over(lock)
   local head, pickup = next_waiter(nil, life)
-  if head and give(lock, head, pickup) then return head end
+  if head and not give(lock, head, pickup) then return head end
   redis.call('DEL', lock)
 end
 
