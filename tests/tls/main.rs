@@ -1,5 +1,6 @@
 //! Connections by TLS. The server's certificate is for `localhost` alone, and from an authority that no system
-//! trusts. Both certificates are valid for a hundred years. The authority's key was deleted.
+//! trusts. It is also valid for clients, because nodes of a cluster connect to each other. Both certificates are valid for
+//! a hundred years. The authority's key was deleted.
 
 #![allow(
     clippy::incompatible_msrv,
@@ -22,7 +23,8 @@ use std::time::{Duration, Instant};
 use leasehold::{Error, LeaseState, LockManager, LostCause};
 
 use support::{
-    Fault, MASTER, PATIENCE, Proxy, Role, SLACK, Server, build, locking, manager, name, secs,
+    Fault, MASTER, PATIENCE, Proxy, Role, SLACK, Server, build, is_ok, locking, manager, name,
+    secs, slot_of, wait_until,
 };
 
 /// The variable with the authorities that a process trusts, in place of the system's.
@@ -204,6 +206,60 @@ fn a_master_behind_a_sentinel_is_reached_by_tls() {
         let refused = refused.build().expect_err("it has another name");
         assert!(chain(&refused).contains("certificate"), "{refused:?}");
         fs::remove_file(&settings).ok();
+    });
+}
+
+/// The nodes name each other by the name in their certificates.
+#[test]
+fn the_masters_of_a_cluster_are_reached_by_tls() {
+    trusting("the_masters_of_a_cluster_are_reached_by_tls", || {
+        let authority = file("authority.pem");
+        let options = [
+            "--cluster-enabled",
+            "yes",
+            "--tls-cluster",
+            "yes",
+            "--tls-ca-cert-file",
+            &authority,
+            "--cluster-announce-hostname",
+            "localhost",
+            "--cluster-preferred-endpoint-type",
+            "hostname",
+        ];
+        let nodes = [server_with(&options), server_with(&options)];
+        for (node, (slots, epoch)) in nodes
+            .iter()
+            .zip([(["0", "8191"], "1"), (["8192", "16383"], "2")])
+        {
+            let raw = node.0.raw();
+            let () = raw.ask(&["CLUSTER", "SET-CONFIG-EPOCH", epoch]);
+            let () = raw.ask(&["CLUSTER", "ADDSLOTSRANGE", slots[0], slots[1]]);
+        }
+        let port = nodes[1].1.to_string();
+        let () = nodes[0]
+            .0
+            .raw()
+            .ask(&["CLUSTER", "MEET", "127.0.0.1", &port]);
+        wait_until("both nodes know each other by name", || {
+            nodes.iter().all(|(node, _)| {
+                let known: String = node.raw().ask(&["CLUSTER", "NODES"]);
+                is_ok(node) && known.matches(",localhost").count() == nodes.len()
+            })
+        });
+
+        let url = format!("rediss://localhost:{}/", nodes[0].1);
+        let locks = build(LockManager::cluster([url]).connect_timeout(PATIENCE));
+        let names = ["a", "b", "c", "d", "e", "f"];
+        for (number, (node, _)) in nodes.iter().enumerate() {
+            let is_here = |name: &&&str| usize::from(slot_of(name)) / 8192 == number;
+            let name = names.iter().find(is_here).expect("one of the names");
+            let mutex = locks.mutex(*name).lease(secs(6));
+            let guard = mutex.lock().expect("it is free");
+            let waiter = locking(&mutex);
+            node.raw().wait_until_renewed(name, 1);
+            guard.release().expect("it is held");
+            drop(waiter.end().expect("it becomes free"));
+        }
     });
 }
 

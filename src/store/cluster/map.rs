@@ -24,6 +24,9 @@ use super::Master;
 use crate::name::SLOTS;
 use crate::sync::Arc;
 
+/// The host of a node whose address another node does not know.
+pub(super) const UNKNOWN_HOST: &str = "?";
+
 /// Where a node listens, in the words of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Address {
@@ -147,8 +150,8 @@ impl View {
     }
 }
 
-/// Reads the address and the id of one node. An empty host, or none, is that of the node that was asked. A host of `?` is
-/// not known.
+/// Reads the address and the id of one node. An empty host, or none, is that of the node that was asked. Of a node
+/// at [`UNKNOWN_HOST`] it returns nothing.
 fn node_of(asked: &Address, node: &Value) -> Option<(Address, String)> {
     let Value::Array(parts) = node else {
         return None;
@@ -163,7 +166,7 @@ fn node_of(asked: &Address, node: &Value) -> Option<(Address, String)> {
     };
     let port = u16::try_from(*port).ok().filter(|port| *port > 0)?;
     let id = String::from_utf8(id.clone()).ok()?;
-    (host != "?").then_some((Address { host, port }, id))
+    (host != UNKNOWN_HOST).then_some((Address { host, port }, id))
 }
 
 impl SlotMap {

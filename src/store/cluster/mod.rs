@@ -394,7 +394,12 @@ impl Shared {
     }
 
     /// Returns the master to which `from` redirects a request. With `has_moved` it is the owner of the slot from now on.
+    /// Returns `from` if it does not know the address, which the view of another node may have.
     fn redirected(&self, from: &Arc<Master>, to: &Redirect, has_moved: bool) -> Arc<Master> {
+        if to.host == map::UNKNOWN_HOST {
+            self.note_outdated();
+            return Arc::clone(from);
+        }
         let address = Address {
             host: if to.host.is_empty() {
                 from.address.host.clone()
@@ -472,4 +477,36 @@ impl Shared {
 
 fn unavailable(words: impl Into<String>) -> Failure {
     Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_redirection_without_an_address_has_the_map_read_anew() {
+        let settings = Settings::default();
+        let urls = ["redis://127.0.0.1:1/".to_owned()];
+        let nodes = ClusterNodes::new(&urls, &settings).expect("a URL");
+        let cluster = Cluster::new(nodes, &settings);
+        let address = |host: &str, port| Address {
+            host: host.into(),
+            port,
+        };
+        let from = cluster.shared.new_master(&address("10.0.0.1", 2));
+        let redirected = |host: &str, has_moved| {
+            let to = Redirect {
+                slot: 5,
+                host: host.into(),
+                port: 3,
+            };
+            cluster.shared.redirected(&from, &to, has_moved)
+        };
+        assert_eq!(redirected("", false).address, address("10.0.0.1", 3));
+        assert!(!cluster.shared.is_outdated.load(Ordering::Acquire));
+        for has_moved in [false, true] {
+            assert!(Arc::ptr_eq(&redirected("?", has_moved), &from));
+            assert!(cluster.shared.is_outdated.swap(false, Ordering::AcqRel));
+        }
+    }
 }
