@@ -439,7 +439,8 @@ impl Builder {
 
     /// Checks the settings, connects, and returns the manager. Blocks for at most `connect_timeout` while it connects,
     /// and for at most `io_timeout` at each request: the login, the question below, and a PING. Before that, blocks for
-    /// at most 10 s until the thread of the connection pool runs, which takes long only on a busy machine.
+    /// at most 10 s until the thread of the connection pool runs, which takes long only on a busy machine. Behind sentinels
+    /// and on a cluster it first blocks for at most another `connect_timeout`, until a master is known.
     ///
     /// The first connection, made here or later, asks the server about itself: by `INFO`, or if that is not allowed by
     /// `CONFIG GET`. If the server may evict locks when its memory is full, the log has one warning. A server that

@@ -70,7 +70,7 @@ impl Limits<'_> {
     }
 }
 
-/// How often a thread that waits for a pooled connection looks whether its call is over.
+/// How often a thread that waits for a pooled connection, or for a master, looks whether its call is over.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The shortest time limit of a request, however late it is sent. With less time no request would succeed, and the

@@ -64,6 +64,11 @@ impl Store for Node {
         let wait = limits.checkout.min(limits.whole);
         let is_over = || limits.is_over();
         let has_priority = limits.has_priority || request.is_of_a_holder();
+        if let Some(discovery) = &self.discovery {
+            // A call that waits for a master needs no connection yet.
+            discovery.wait(limits.whole.min(self.route.connect_timeout), &is_over)?;
+        }
+        let wait = wait.saturating_sub(started.elapsed());
         let mut link = self.pool.take(wait, has_priority, &is_over)?;
         let left = limits.whole.saturating_sub(started.elapsed());
         link.call(request, &mut Budget::new(left.max(LEAST)))

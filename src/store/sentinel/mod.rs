@@ -31,10 +31,10 @@ use once_cell::sync::OnceCell;
 
 use crate::config::{SentinelSet, Settings};
 use crate::error::{Failure, FailureKind, Outcome};
-use crate::store::PubSubEvent;
 use crate::store::pubsub;
 use crate::store::route::{Route, route};
 use crate::store::waker::{wake, wakers};
+use crate::store::{LOOK_EVERY, PubSubEvent};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Condvar, Mutex, Ordering, thread};
 
 use opinion::Opinion;
@@ -118,12 +118,37 @@ impl Discovery {
         number > 0 && self.known.load(Ordering::Acquire) == number
     }
 
+    /// Blocks until the master is known, but for at most `limit`. Every [`LOOK_EVERY`] it calls `is_over`, and stops
+    /// waiting if the call is over.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason why no master is known.
+    pub(crate) fn wait(
+        self: &Arc<Self>,
+        limit: Duration,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<(), Failure> {
+        if self.known.load(Ordering::Acquire) > 0 {
+            return Ok(());
+        }
+        self.master_unless(limit, is_over).map(|_| ())
+    }
+
     /// Returns the master. Blocks until it is known, but for at most `limit`.
     ///
     /// # Errors
     ///
     /// Returns the reason why no master is known.
     pub(crate) fn master(self: &Arc<Self>, limit: Duration) -> Result<Master, Failure> {
+        self.master_unless(limit, &|| false)
+    }
+
+    fn master_unless(
+        self: &Arc<Self>,
+        limit: Duration,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<Master, Failure> {
         let deadline = Instant::now() + limit;
         let mut state = self.state.lock();
         if self.waker.get().is_none() {
@@ -142,11 +167,11 @@ impl Discovery {
                 return Err(failure.clone());
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if left.is_zero() || is_over() {
                 let none = || unavailable("no sentinel has answered in time");
                 return Err(state.failure.clone().unwrap_or_else(none));
             }
-            state = self.checked.wait_for(state, left);
+            state = self.checked.wait_for(state, left.min(LOOK_EVERY));
         }
     }
 
@@ -372,6 +397,18 @@ mod tests {
             .address
             .clone();
         assert!(port.ends_with(":1"), "{port}");
+    }
+
+    #[test]
+    fn a_call_that_is_over_waits_for_no_master() {
+        let discovery = discovery();
+        let hour = Duration::from_secs(3600);
+        let failure = discovery.wait(hour, &|| true).expect_err("none is known");
+        assert_eq!(failure.kind, FailureKind::Unavailable);
+        check(&discovery, &opinion(1, 5));
+        discovery
+            .wait(Duration::ZERO, &|| true)
+            .expect("it is known");
     }
 
     #[test]

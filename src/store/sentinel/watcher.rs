@@ -21,6 +21,9 @@
 //! The sentinels' epochs never fall, but `SENTINEL REMOVE` and a new `SENTINEL MONITOR` begin them anew. Then this thread
 //! believes a lower epoch only for the address of the last master.
 //!
+//! A server that hangs delays step 3. If a sentinel sends `+switch-master` meanwhile, the check is given up after
+//! [`STEP`], and another begins.
+//!
 //! Nothing here blocks for long: sentinels are connected, and the server is asked for its role, on short-lived threads.
 //! The answers of the sentinels are read as they come, until a majority agrees. A sentinel that hangs delays a check
 //! only if the others do not agree, and by at most [`STEP`].
@@ -80,7 +83,7 @@ struct Check {
     number: u64,
     /// How often the master had been suspected when it began.
     suspicions: u64,
-    /// When the sentinels must have answered.
+    /// When the sentinels must have answered. In step 3, when the check may be given up.
     until: Instant,
     /// The thread that asks the server for its role.
     role: Option<Receiver<Result<Found, Failure>>>,
@@ -177,7 +180,7 @@ impl Watcher {
         let mut until = match &self.check {
             None => self.due(),
             // The thread that asks for the role wakes this one.
-            Some(check) if check.role.is_some() => now + STEP,
+            Some(check) if check.role.is_some() && !self.has_switched => now + STEP,
             Some(check) => check.until,
         };
         for due in self.sentinels.iter().filter_map(Sentinel::opens_at) {
@@ -234,6 +237,7 @@ impl Watcher {
             None => match self.choose(&check) {
                 Some(Ok(opinion)) => {
                     check.role = self.ask_role(opinion);
+                    check.until = Instant::now() + STEP;
                     if check.role.is_some() {
                         return Some(check);
                     }
@@ -246,6 +250,10 @@ impl Watcher {
             },
             Some(role) => match role.try_recv() {
                 Ok(result) => result,
+                // The master has changed, and this server hangs: it is probably the last one.
+                Err(TryRecvError::Empty) if self.has_switched && Instant::now() >= check.until => {
+                    return None;
+                }
                 Err(TryRecvError::Empty) => return Some(check),
                 Err(TryRecvError::Disconnected) => Err(unavailable("asking for the role panicked")),
             },
@@ -407,16 +415,22 @@ pub(crate) fn check_role(route: &Route, answer: Value) -> Result<(), Failure> {
 mod tests {
     use super::*;
     use crate::config::{SentinelSet, Settings};
+    use crate::store::waker::wakers;
+
+    /// Returns a watcher whose only sentinel cannot be reached, and what wakes it.
+    fn watcher() -> (Watcher, UnixStream) {
+        let settings = Settings::default();
+        let urls = ["redis://127.0.0.1:1/".to_owned()];
+        let set = SentinelSet::new(&urls, "mine", &settings).expect("a URL");
+        let (waker, woken) = wakers().expect("a pair");
+        let discovery = Arc::new(Discovery::new(set, &settings));
+        (Watcher::new(discovery, woken), waker)
+    }
 
     /// A sentinel may send the message all the time.
     #[test]
     fn a_message_ends_no_check_and_causes_few_more() {
-        let settings = Settings::default();
-        let urls = ["redis://127.0.0.1:1/".to_owned()];
-        let set = SentinelSet::new(&urls, "mine", &settings).expect("a URL");
-        let (_waker, woken) = UnixStream::pair().expect("a pair");
-        woken.set_nonblocking(true).expect("a socket");
-        let mut watcher = Watcher::new(Arc::new(Discovery::new(set, &settings)), woken);
+        let (mut watcher, _waker) = watcher();
         watcher.go_on();
         let begun = watcher.begun.expect("the first check is due at once");
         watcher.due = begun + CHECK_EVERY;
@@ -428,5 +442,27 @@ mod tests {
             watcher.go_on();
             assert_eq!(watcher.checks, checks, "a check that runs goes on");
         }
+    }
+
+    /// It has left its place to another, so its answer is not needed.
+    #[test]
+    fn a_server_that_hangs_holds_up_no_check_after_a_message() {
+        let goes_on = |has_switched, until| {
+            let (mut watcher, _waker) = watcher();
+            // The thread that asks does not answer.
+            let (_sender, role) = bounded(1);
+            watcher.has_switched = has_switched;
+            let check = Check {
+                number: 1,
+                suspicions: 0,
+                until,
+                role: Some(role),
+            };
+            watcher.conclude(check).is_some()
+        };
+        let now = Instant::now();
+        assert!(goes_on(true, now + STEP * 60), "it has time to answer");
+        assert!(!goes_on(true, now));
+        assert!(goes_on(false, now), "nothing says that there is another");
     }
 }
