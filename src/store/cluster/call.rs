@@ -10,10 +10,11 @@ use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{LockKind, PlainRelease, Renewal, Reply, Request, Verb};
 use crate::name::Target;
 use crate::owner::MARK;
+use crate::store::errors::was_closed_or_refused;
 use crate::store::link::Link;
 use crate::store::route::Budget;
 use crate::store::{Answer, LEAST, Limits};
-use crate::sync::{Arc, thread};
+use crate::sync::Arc;
 
 /// The first pause before a request is sent again. Each further pause is twice as long, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
@@ -59,32 +60,34 @@ impl Shared {
         // Whether an earlier copy of the request may be executed.
         let mut is_uncertain = false;
         loop {
-            let failure = match self.ask_once(slot, moving_to.take(), request, (limits, begun)) {
-                Ok(answer) => {
-                    return Ok(Answer {
-                        resent: answer.resent || is_uncertain,
-                        ..answer
-                    });
-                }
-                Err((failure, master)) => {
-                    is_uncertain |= failure.outcome != Outcome::NotExecuted;
-                    match (failure.kind, failure.redirect(), master) {
-                        (FailureKind::Moved, Some(to), Some(master)) => {
-                            self.redirected(&master, to, true);
-                            redirections += 1;
-                        }
-                        (FailureKind::Ask, Some(to), Some(master)) => {
-                            moving_to = Some(self.redirected(&master, to, false));
-                            redirections += 1;
-                        }
-                        (FailureKind::TryAgain | FailureKind::ClusterDown, ..) => {
-                            redirections = REDIRECTED_AT_ONCE + 1;
-                        }
-                        _ => return Err(uncertain(failure, is_uncertain)),
+            let (failure, master) =
+                match self.ask_once(slot, moving_to.take(), request, (limits, begun)) {
+                    Ok(answer) => {
+                        return Ok(Answer {
+                            resent: answer.resent || is_uncertain,
+                            ..answer
+                        });
                     }
-                    failure
+                    Err(failed) => failed,
+                };
+            is_uncertain |= failure.outcome != Outcome::NotExecuted;
+            match (failure.kind, failure.redirect(), &master) {
+                (FailureKind::Moved, Some(to), Some(master)) => {
+                    self.redirected(master, to, true);
+                    redirections += 1;
                 }
-            };
+                (FailureKind::Ask, Some(to), Some(master)) => {
+                    moving_to = Some(self.redirected(master, to, false));
+                    redirections += 1;
+                }
+                (FailureKind::TryAgain | FailureKind::ClusterDown, ..) => {
+                    redirections = REDIRECTED_AT_ONCE + 1;
+                }
+                (_, _, Some(_)) if is_an_acquire(request) && was_closed_or_refused(&failure) => {
+                    redirections = REDIRECTED_AT_ONCE + 1;
+                }
+                _ => return Err(uncertain(failure, is_uncertain)),
+            }
             if redirections <= REDIRECTED_AT_ONCE {
                 continue;
             }
@@ -94,7 +97,7 @@ impl Shared {
             if left.is_zero() || limits.is_over() {
                 return Err(uncertain(no_more(failure), is_uncertain));
             }
-            thread::sleep(pause.min(left));
+            self.wait_for_another(slot, master.as_ref(), pause.min(left));
             pause = (pause * 2).min(LONGEST_PAUSE);
             redirections = 0;
         }
@@ -128,6 +131,22 @@ impl Shared {
         });
         let answer = answer.and_then(|answer| master.check_in_use().map(|()| answer));
         answer.map_err(|failure| (failure, Some(master)))
+    }
+
+    /// Blocks for a pause, or until the map gives the slot to another master than this.
+    fn wait_for_another(&self, slot: u16, master: Option<&Arc<Master>>, pause: Duration) {
+        let until = Instant::now() + pause;
+        let mut state = self.state.lock();
+        loop {
+            let map = state.map.as_ref();
+            let owner = map.and_then(|map| map.owner(slot));
+            let is_another = |owner| master.is_some_and(|master| !Arc::ptr_eq(owner, master));
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || owner.is_some_and(is_another) {
+                return;
+            }
+            state = self.checked.wait_for(state, left);
+        }
     }
 
     /// Returns the owner of a slot. Waits for the map for at most `limit`.
@@ -229,6 +248,17 @@ impl Shared {
             resent: is_resent,
         })
     }
+}
+
+/// Returns whether a request may wait for a new master. Others do not: their callers hold a lock, or let it go.
+fn is_an_acquire(request: &Request<'_>) -> bool {
+    matches!(
+        request,
+        Request::Lock {
+            verb: Verb::Acquire { .. } | Verb::TakeOver { .. },
+            ..
+        }
+    )
 }
 
 /// Returns whether a request about several names of one slot must be sent name by name, because the slot is moving.

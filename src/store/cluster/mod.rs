@@ -14,8 +14,9 @@
 //! | sent | `ASK` | sent to the named node after `ASKING`, once |
 //! | sent | `TRYAGAIN`: the slot is moving, and no node has all keys | pausing |
 //! | sent | `CLUSTERDOWN` | the map is read anew; pausing |
+//! | sent | an acquire, and the connection was closed or refused: a replica may take over | the map is read anew; pausing |
 //! | sent | another error answer, or a failure of the connection | failed; after a transient one the map is read anew |
-//! | pausing | the pause is over | begun; each further pause is longer |
+//! | pausing | the pause is over, or the slot has another owner | begun; each further pause is longer |
 //! | pausing | the time of the request is over | failed |
 //!
 //! A redirection means that the node has not executed the request. A connection that breaks after the request was written

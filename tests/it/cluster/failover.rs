@@ -4,8 +4,8 @@ use leasehold::{Error, LeaseState, LockGuard, LostCause};
 
 use super::end_of;
 use crate::support::{
-    Cluster, FencedWriters, Kind, PATIENCE, Server, locked_at_last, lost, names_of_masters, secs,
-    slot_of, wait_until,
+    Cluster, FencedWriters, Kind, PATIENCE, Server, build, locked_at_last, lost, names_of_masters,
+    secs, slot_of, wait_until,
 };
 
 const LEASES: usize = 1000;
@@ -101,6 +101,18 @@ fn a_lock_that_the_new_master_lacks_is_lost_and_fenced() {
         "{loss:?}"
     );
     assert_eq!(lost(guard.release()), loss);
+}
+
+/// A request for a lock waits within its own time limit until the replica has taken over.
+#[test]
+fn a_try_outlasts_a_failover() {
+    let cluster = Cluster::start();
+    let locks = build(cluster.builder().io_timeout(PATIENCE));
+    drop(locks.lock("n").expect("it is free"));
+    let (master, _) = cluster.owner("n");
+    master.kill();
+    let other = locks.mutex("{n}:2").lease(secs(600)).try_lock();
+    assert!(other.expect("the replica takes over").is_some());
 }
 
 /// Threads write to a file under the lock while the master fails. If the file refuses a write, its holder has lost the
