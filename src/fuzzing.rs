@@ -263,6 +263,7 @@ impl DedicatedConnection for Grants {
             checkout: limit,
             whole: limit,
             has_priority: false,
+            is_of_a_wait: false,
             is_over: None,
         };
         Store::call(self, request, limits)

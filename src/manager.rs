@@ -25,7 +25,8 @@ use crate::sync::Arc;
 /// and so has the subscription for messages. So any number of waiting threads does not delay them.
 ///
 /// The manager starts a thread that opens and closes connections, and up to four more, each when it is first needed.
-/// Behind sentinels and on a cluster there is one more, and threads that live for a moment.
+/// Behind sentinels and on a cluster there is one more, and threads that live for a moment. On a cluster, each master has
+/// a thread for its connections.
 /// The threads for renewal and for deadlines end a while after the last lease. The threads for messages and for events
 /// end with the last clone and guard.
 ///

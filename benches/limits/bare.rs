@@ -82,12 +82,15 @@ impl ClusterPairs {
     pub fn new(urls: &[String], names: &[String]) -> Result<Self> {
         let masters = urls.iter().map(|url| Pairs::new(url, names));
         let mut masters = masters.collect::<Result<Vec<_>>>()?;
-        // The others refuse the name.
+        // A master that does not own the name refuses it.
         let mut owner = |name| {
-            let owner = masters
-                .iter_mut()
-                .position(|master| master.pair(name).is_ok());
-            owner.ok_or_else(|| format!("no master takes {:?}", names[name]))
+            for (number, master) in masters.iter_mut().enumerate() {
+                match master.pair(name) {
+                    Err(error) if error.to_string().contains("MOVED") => {}
+                    done => return done.map(|()| number),
+                }
+            }
+            Err(format!("no master takes {:?}", names[name]).into())
         };
         Ok(Self {
             owners: (0..names.len()).map(&mut owner).collect::<Result<_, _>>()?,

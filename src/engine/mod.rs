@@ -21,7 +21,7 @@
 //! | `leasehold-renewal` | renews every lease, and repeats releases, on a dedicated connection to each server | calls the listener | from the first lease or release task until it has had neither for a while |
 //! | `leasehold-watch` | ends each lease at its deadline, and sends the loss to the channels of `on_lost` | does I/O | from the first lease until it has had none for a while |
 //! | `leasehold-wakeup-0` | receives messages of Redis and wakes delegates, on a dedicated connection to each server | calls scripts | from the first wait until the engine is dropped |
-//! | `leasehold-pool-0` | opens places of the pool, and closes idle connections | uses the engine | from `build` until the pool is dropped |
+//! | `leasehold-pool-0` | opens places of the pool, and closes idle connections; on a cluster, one for each master | uses the engine | from `build`, or the first request to that master, until the pool is dropped |
 //! | `leasehold-nodes-0` | on a quorum, probes nodes that are down, and releases what a node has missed | uses the engine | from `build` until the store of the quorum is dropped |
 //! | `leasehold-dns` | looks up the name of a server's host, for all callers that connect to it | uses the engine | until the system answers, which may be after the engine is dropped |
 //! | `leasehold-sentinel` | asks the sentinels for the master | uses the engine | from the first request until the store is dropped |
@@ -259,12 +259,14 @@ impl Engine {
                 checkout: self.settings.io_timeout,
                 whole: LONG,
                 has_priority: false,
+                is_of_a_wait: false,
                 is_over: None,
             },
             Some(Time::NEVER) => Limits {
                 checkout: self.settings.outage_limit.min(LONG),
                 whole: LONG,
                 has_priority: false,
+                is_of_a_wait: true,
                 is_over: None,
             },
             Some(until) => {
@@ -273,6 +275,7 @@ impl Engine {
                     checkout: left,
                     whole: left,
                     has_priority: false,
+                    is_of_a_wait: true,
                     is_over: None,
                 }
             }

@@ -31,7 +31,7 @@ impl Cuts {
 
     /// Notes an error of a connection.
     pub(super) fn note_error(&self, error: &io::Error) {
-        if is_closed_or_refused(error) {
+        if CLOSED.contains(&error.kind()) || error.kind() == io::ErrorKind::ConnectionRefused {
             self.note();
         }
     }
@@ -48,11 +48,6 @@ impl Cuts {
         let now = SystemClock.now().as_nanos();
         self.0.fetch_max(now, Ordering::AcqRel);
     }
-}
-
-/// Returns whether the other side has closed or refused a connection.
-pub(super) fn is_closed_or_refused(error: &io::Error) -> bool {
-    CLOSED.contains(&error.kind()) || error.kind() == io::ErrorKind::ConnectionRefused
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use std::io;
 
 use crate::config::Server;
 use crate::error::{Failure, FailureKind, Outcome, on_a_line};
-use crate::store::cuts::{CLOSED, is_closed_or_refused};
+use crate::store::cuts::CLOSED;
 use crate::store::route::Route;
 use crate::store::socket::TransportError;
 use crate::sync::Arc;
@@ -82,11 +82,9 @@ pub(super) fn is_late(error: &io::Error) -> bool {
     )
 }
 
-/// Returns whether a request failed because the other side has closed or refused the connection.
-pub(super) fn was_closed_or_refused(failure: &Failure) -> bool {
-    let error = failure.cause.source();
-    let error = error.and_then(|error| error.downcast_ref());
-    error.is_some_and(is_closed_or_refused)
+/// Returns whether a request failed because the connection broke, or could not be opened, while time was left.
+pub(super) fn was_cut(failure: &Failure) -> bool {
+    !failure.timed_out && matches!(failure.cause.source(), Some(error) if error.is::<io::Error>())
 }
 
 /// An error of a connection, and the address at the other end.

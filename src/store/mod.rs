@@ -60,7 +60,9 @@ pub(crate) struct Limits<'a> {
     pub(crate) whole: Duration,
     /// Whether it goes before requests of threads that only ask for a lock. A holder's requests always do.
     pub(crate) has_priority: bool,
-    /// Returns whether the caller has ended the call. The wait for a connection calls it every [`LOOK_EVERY`].
+    /// Whether the caller waits for the lock, and so through a failure of the server.
+    pub(crate) is_of_a_wait: bool,
+    /// Returns whether the caller has ended the call. A thread that waits for a connection or a master looks often.
     pub(crate) is_over: Option<&'a dyn Fn() -> bool>,
 }
 

@@ -61,14 +61,14 @@ impl Drop for Node {
 impl Store for Node {
     fn call(&self, request: &Request<'_>, limits: Limits<'_>) -> Result<Answer, Failure> {
         let started = Instant::now();
-        let wait = limits.checkout.min(limits.whole);
         let is_over = || limits.is_over();
         let has_priority = limits.has_priority || request.is_of_a_holder();
         if let Some(discovery) = &self.discovery {
             // A call that waits for a master needs no connection yet.
             discovery.wait(limits.whole.min(self.route.connect_timeout), &is_over)?;
         }
-        let wait = wait.saturating_sub(started.elapsed());
+        let left = limits.whole.saturating_sub(started.elapsed());
+        let wait = limits.checkout.min(left);
         let mut link = self.pool.take(wait, has_priority, &is_over)?;
         let left = limits.whole.saturating_sub(started.elapsed());
         link.call(request, &mut Budget::new(left.max(LEAST)))

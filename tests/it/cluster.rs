@@ -87,6 +87,37 @@ fn a_multi_lock_over_slots_excludes_each_of_its_names() {
     drop(set.try_lock().expect("asked").expect("all are free"));
 }
 
+/// A node that has left the cluster, or is of another one, would grant what the masters have granted.
+#[test]
+fn a_node_that_knows_none_of_the_masters_is_not_believed() {
+    let nodes = Cluster::without_failover();
+    let (stranger, _) = Server::with_port("--cluster-port", &["--cluster-enabled", "yes"]);
+    let raw = stranger.raw();
+    let () = raw.ask(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    wait_until("it serves all slots", || is_ok(&stranger));
+    let urls = nodes.urls().into_iter().chain([stranger.url()]);
+    let locks = build(
+        LockManager::cluster(urls)
+            .connect_timeout(secs(10))
+            .io_timeout(secs(5)),
+    );
+    let names = names_of_masters();
+    let holder = build(LockManager::cluster(nodes.urls()).connect_timeout(secs(10)));
+    let guard = holder.mutex(&names[0]).lease(secs(600)).lock();
+    let guard = guard.expect("it is free");
+    // While a master is suspected, another node is asked for its slots several times a second.
+    nodes.servers()[2].kill();
+    let asked = || raw.stats().get("cluster|slots").copied().unwrap_or(0);
+    let before = asked();
+    wait_until("the stranger is asked", || {
+        locks.try_lock(&names[2]).expect_err("its master is gone");
+        let tried = locks.try_lock(&names[0]).expect("its master is there");
+        assert!(tried.is_none(), "it is held");
+        asked() >= before + 3
+    });
+    guard.release().expect("it is held");
+}
+
 #[test]
 fn without_full_coverage_the_slots_of_other_masters_are_served() {
     let cluster = Cluster::start();

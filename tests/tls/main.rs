@@ -192,7 +192,11 @@ fn a_master_behind_a_sentinel_is_reached_by_tls() {
         ];
         let (_sentinel, sentinel_port) = server_with(&options);
         let url = format!("rediss://localhost:{sentinel_port}/");
-        let locks = build(LockManager::sentinel([url], MASTER).connect_timeout(PATIENCE));
+        let locks = build(
+            LockManager::sentinel([url], MASTER)
+                .connect_timeout(PATIENCE)
+                .io_timeout(secs(20)),
+        );
         let guard = locks.mutex("n").lease(secs(6)).lock();
         let guard = guard.expect("it is free");
         let (raw, plain) = (server.raw(), manager(&server.url()));
@@ -248,7 +252,11 @@ fn the_masters_of_a_cluster_are_reached_by_tls() {
         });
 
         let url = format!("rediss://localhost:{}/", nodes[0].1);
-        let locks = build(LockManager::cluster([url]).connect_timeout(PATIENCE));
+        let locks = build(
+            LockManager::cluster([url])
+                .connect_timeout(PATIENCE)
+                .io_timeout(secs(20)),
+        );
         let names = ["a", "b", "c", "d", "e", "f"];
         for (number, (node, _)) in nodes.iter().enumerate() {
             let is_here = |name: &&&str| usize::from(slot_of(name)) / 8192 == number;

@@ -10,11 +10,11 @@ use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{LockKind, PlainRelease, Renewal, Reply, Request, Verb};
 use crate::name::Target;
 use crate::owner::MARK;
-use crate::store::errors::was_closed_or_refused;
+use crate::store::errors::was_cut;
 use crate::store::link::Link;
 use crate::store::route::Budget;
 use crate::store::{Answer, LEAST, Limits};
-use crate::sync::Arc;
+use crate::sync::{Arc, thread};
 
 /// The first pause before a request is sent again. Each further pause is twice as long, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
@@ -60,6 +60,7 @@ impl Shared {
         // Whether an earlier copy of the request may be executed.
         let mut is_uncertain = false;
         loop {
+            let is_asking = moving_to.is_some();
             let (failure, master) =
                 match self.ask_once(slot, moving_to.take(), request, (limits, begun)) {
                     Ok(answer) => {
@@ -71,6 +72,8 @@ impl Shared {
                     Err(failed) => failed,
                 };
             is_uncertain |= failure.outcome != Outcome::NotExecuted;
+            // The owner that cannot be reached, and whose place another may take.
+            let mut gone = None;
             match (failure.kind, failure.redirect(), &master) {
                 (FailureKind::Moved, Some(to), Some(master)) => {
                     self.redirected(master, to, true);
@@ -83,8 +86,11 @@ impl Shared {
                 (FailureKind::TryAgain | FailureKind::ClusterDown, ..) => {
                     redirections = REDIRECTED_AT_ONCE + 1;
                 }
-                (_, _, Some(_)) if is_an_acquire(request) && was_closed_or_refused(&failure) => {
+                (_, _, Some(master))
+                    if waits_for_a_master(request, limits) && was_cut(&failure) =>
+                {
                     redirections = REDIRECTED_AT_ONCE + 1;
+                    gone = Some(master).filter(|_| !is_asking);
                 }
                 _ => return Err(uncertain(failure, is_uncertain)),
             }
@@ -97,7 +103,10 @@ impl Shared {
             if left.is_zero() || limits.is_over() {
                 return Err(uncertain(no_more(failure), is_uncertain));
             }
-            self.wait_for_another(slot, master.as_ref(), pause.min(left));
+            match gone {
+                Some(gone) => self.wait_for_another(slot, gone, pause.min(left)),
+                None => thread::sleep(pause.min(left)),
+            }
             pause = (pause * 2).min(LONGEST_PAUSE);
             redirections = 0;
         }
@@ -133,16 +142,14 @@ impl Shared {
         answer.map_err(|failure| (failure, Some(master)))
     }
 
-    /// Blocks for a pause, or until the map gives the slot to another master than this.
-    fn wait_for_another(&self, slot: u16, master: Option<&Arc<Master>>, pause: Duration) {
+    /// Blocks for a pause, or until the slot has another owner than this.
+    fn wait_for_another(&self, slot: u16, gone: &Arc<Master>, pause: Duration) {
         let until = Instant::now() + pause;
         let mut state = self.state.lock();
         loop {
-            let map = state.map.as_ref();
-            let owner = map.and_then(|map| map.owner(slot));
-            let is_another = |owner| master.is_some_and(|master| !Arc::ptr_eq(owner, master));
+            let owner = state.map.as_ref().and_then(|map| map.owner(slot));
             let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() || owner.is_some_and(is_another) {
+            if left.is_zero() || owner.is_some_and(|owner| !Arc::ptr_eq(owner, gone)) {
                 return;
             }
             state = self.checked.wait_for(state, left);
@@ -250,15 +257,11 @@ impl Shared {
     }
 }
 
-/// Returns whether a request may wait for a new master. Others do not: their callers hold a lock, or let it go.
-fn is_an_acquire(request: &Request<'_>) -> bool {
-    matches!(
-        request,
-        Request::Lock {
-            verb: Verb::Acquire { .. } | Verb::TakeOver { .. },
-            ..
-        }
-    )
+/// Returns whether a request is that of a thread that waits for a lock. Only such a request waits for a new master. The
+/// callers of all others get the failure at once.
+fn waits_for_a_master(request: &Request<'_>, limits: Limits<'_>) -> bool {
+    let asks = |verb: &Verb| matches!(verb, Verb::Acquire { .. } | Verb::TakeOver { .. });
+    limits.is_of_a_wait && matches!(request, Request::Lock { verb, .. } if asks(verb))
 }
 
 /// Returns whether a request about several names of one slot must be sent name by name, because the slot is moving.

@@ -9,7 +9,7 @@
 //! | the same master as before | keeps it |
 //! | another, whose epoch is at least that of the owner | takes the new one |
 //! | another, whose epoch is smaller | keeps the owner |
-//! | another, and it does not know the owner at all: the cluster was built anew | takes the new one |
+//! | another, and it does not know the owner at all: the cluster was built anew ([`super::watcher`] has made sure) | takes the new one |
 //! | nobody | keeps the owner, which rejects requests for that slot itself |
 //!
 //! A redirection is not a view: the owner itself says that it has the slot no more. So it moves that slot at once, and the
@@ -223,6 +223,18 @@ impl SlotMap {
             next.owners[slot] = u16::try_from(place).unwrap_or(NOBODY);
         }
         next
+    }
+
+    /// Returns whether a view knows the owner of each slot that it gives to another master. A node of another cluster,
+    /// or one that has left this one, does not.
+    pub(super) fn is_known_to(&self, view: &View) -> bool {
+        view.ranges.iter().all(|(first, last, claimant)| {
+            let claimant = &view.masters[*claimant].id;
+            let mut owners = (*first..=*last).filter_map(|slot| self.known(usize::from(slot)));
+            // A master that only a redirection has named has no id yet.
+            let is_known = |id: &str| id.is_empty() || id == claimant || view.epoch(id).is_some();
+            owners.all(|owner| is_known(&owner.id))
+        })
     }
 
     /// Returns the map after a redirection of this slot.
@@ -444,7 +456,11 @@ mod tests {
     fn a_cluster_that_was_built_anew_is_believed() {
         let old = view(&[("a", 1, 50, (0, 16_383))], &[]);
         let new = view(&[("x", 1, 0, (0, 99)), ("y", 2, 0, (100, 16_383))], &[]);
-        let map = after(Some(&after(None, &old)), &new);
+        let last = after(None, &old);
+        assert!(last.is_known_to(&old) && !last.is_known_to(&new));
+        let moved = view(&[("a", 1, 50, (0, 0)), ("y", 2, 51, (1, 16_383))], &[]);
+        assert!(last.is_known_to(&moved));
+        let map = after(Some(&last), &new);
         assert_eq!([0, 100].map(|slot| port_of(&map, slot)), [Some(1), Some(2)]);
     }
 

@@ -14,9 +14,9 @@
 //! | sent | `ASK` | sent to the named node after `ASKING`, once |
 //! | sent | `TRYAGAIN`: the slot is moving, and no node has all keys | pausing |
 //! | sent | `CLUSTERDOWN` | the map is read anew; pausing |
-//! | sent | an acquire, and the connection was closed or refused: a replica may take over | the map is read anew; pausing |
+//! | sent | a waiting thread's request, and the connection broke or could not be opened | the map is read anew; pausing, for a replica to take over |
 //! | sent | another error answer, or a failure of the connection | failed; after a transient one the map is read anew |
-//! | pausing | the pause is over, or the slot has another owner | begun; each further pause is longer |
+//! | pausing | the pause is over, or an owner that cannot be reached has lost the slot | begun; each further pause is longer |
 //! | pausing | the time of the request is over | failed |
 //!
 //! A redirection means that the node has not executed the request. A connection that breaks after the request was written
@@ -395,7 +395,7 @@ impl Shared {
     }
 
     /// Returns the master to which `from` redirects a request. With `has_moved` it is the owner of the slot from now on.
-    /// Returns `from` if it does not know the address, which the view of another node may have.
+    /// If `from` does not know the address, has the map read anew, and returns `from`: the request will pause.
     fn redirected(&self, from: &Arc<Master>, to: &Redirect, has_moved: bool) -> Arc<Master> {
         if to.host == map::UNKNOWN_HOST {
             self.note_outdated();

@@ -3,7 +3,11 @@
 //! | step of a check | the thread |
 //! | --- | --- |
 //! | 1 | asks a node for its view, another one in each check. If it fails, or has not answered for [`PATIENCE`], asks the next one too |
-//! | 2 | takes in the first view that comes, by the rules of the map ([`super::map`]) |
+//! | 2 | takes in the first view that comes, by the rules of the map ([`super::map`]), unless it is that of a stranger |
+//!
+//! A *stranger* knows nothing of the masters that the map has: a node that has left the cluster, or of another cluster. It
+//! is believed only if the cluster may have been built anew: if more than half of all nodes are strangers to the map, or
+//! if no other node has answered for [`FORGOTTEN_AFTER`]. Otherwise it would grant locks that the masters have granted.
 //!
 //! A check begins
 //!
@@ -23,7 +27,7 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use redis::{ConnectionAddr, Value};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::map::{Address, View};
+use super::map::{Address, SlotMap, View};
 use super::{Shared, unavailable};
 use crate::error::{Chain, Failure};
 use crate::logging;
@@ -45,6 +49,9 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// The longest time for one node.
 const STEP: Duration = Duration::from_secs(1);
 
+/// How long the masters of the map must be unknown to every node that answers, before a few strangers are believed.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
+
 /// The answer of a node.
 type Answered = (u64, Result<View, Failure>);
 
@@ -57,6 +64,8 @@ pub(super) struct Watcher {
     checks: u64,
     /// How many nodes were asked, so that each check begins with another one.
     asked: usize,
+    /// When a node that was no stranger answered last.
+    known_at: Instant,
 }
 
 impl Watcher {
@@ -69,6 +78,7 @@ impl Watcher {
             answered,
             checks: 0,
             asked: 0,
+            known_at: Instant::now(),
         }
     }
 
@@ -120,13 +130,16 @@ impl Watcher {
     fn check(&mut self) -> Result<View, Failure> {
         self.checks += 1;
         self.shared.is_outdated.store(false, Ordering::Release);
-        let mut unasked = self.nodes();
+        let map = self.shared.state.lock().map.clone();
+        let mut unasked = self.nodes(map.as_deref());
+        let nodes = unasked.len();
         let mut asked = 0;
-        let mut failures: Vec<Failure> = Vec::new();
+        let (mut failures, mut strangers) = (Vec::new(), Vec::new());
         let mut next_at = Instant::now();
         while !self.shared.is_over() {
             let now = Instant::now();
-            if now >= next_at || failures.len() == asked {
+            let answered = failures.len() + strangers.len();
+            if now >= next_at || answered == asked {
                 match unasked.pop_front() {
                     Some((address, route)) => {
                         self.ask(address, route);
@@ -134,7 +147,7 @@ impl Watcher {
                         self.asked += 1;
                         next_at = now + PATIENCE;
                     }
-                    None if failures.len() == asked || now >= next_at => break,
+                    None if answered == asked || now >= next_at => break,
                     None => {}
                 }
                 if unasked.is_empty() {
@@ -147,18 +160,35 @@ impl Watcher {
                 match answer {
                     // An answer to an earlier check may be old.
                     _ if check != self.checks => {}
-                    Ok(view) => return Ok(view),
+                    Ok(view) if map.as_ref().is_none_or(|map| map.is_known_to(&view)) => {
+                        self.known_at = Instant::now();
+                        return Ok(view);
+                    }
+                    Ok(view) => strangers.push(view),
                     Err(failure) => failures.push(failure),
                 }
             }
         }
-        Err(of_all(&failures))
+        let is_built_anew =
+            strangers.len() > nodes / 2 || self.known_at.elapsed() >= FORGOTTEN_AFTER;
+        match strangers.pop() {
+            Some(view) if is_built_anew => {
+                logging::warning!(
+                    "the nodes know none of the last masters: the cluster was built anew"
+                );
+                self.known_at = Instant::now();
+                Ok(view)
+            }
+            Some(_) => Err(unavailable(
+                "the only nodes that have answered do not know the masters of the cluster",
+            )),
+            None => Err(of_all(&failures)),
+        }
     }
 
     /// Returns the nodes that can be asked, another one first in each check.
-    fn nodes(&self) -> VecDeque<(Address, Route)> {
+    fn nodes(&self, map: Option<&SlotMap>) -> VecDeque<(Address, Route)> {
         let shared = &self.shared;
-        let map = shared.state.lock().map.clone();
         let known = map.iter().flat_map(|map| map.nodes());
         let known = known.map(|address| (address.clone(), shared.route_to_address(address)));
         let seeds = shared.nodes.seeds.iter().filter_map(|seed| {

@@ -21,7 +21,7 @@
 //! The sentinels' epochs never fall, but `SENTINEL REMOVE` and a new `SENTINEL MONITOR` begin them anew. Then this thread
 //! believes a lower epoch only for the address of the last master.
 //!
-//! A server that hangs delays step 3. If a sentinel sends `+switch-master` meanwhile, the check is given up after
+//! A last master that hangs delays step 3. If a sentinel sends `+switch-master` meanwhile, the check is given up after
 //! [`STEP`], and another begins.
 //!
 //! Nothing here blocks for long: sentinels are connected, and the server is asked for its role, on short-lived threads.
@@ -87,6 +87,8 @@ struct Check {
     until: Instant,
     /// The thread that asks the server for its role.
     role: Option<Receiver<Result<Found, Failure>>>,
+    /// Whether that server is the last master.
+    asks_last: bool,
 }
 
 /// A server that is a master.
@@ -138,6 +140,7 @@ impl Watcher {
                 suspicions: self.discovery.begin_check(),
                 until: Instant::now() + self.step(),
                 role: None,
+                asks_last: false,
             });
             for sentinel in &mut self.sentinels {
                 sentinel.opinion = None;
@@ -180,7 +183,10 @@ impl Watcher {
         let mut until = match &self.check {
             None => self.due(),
             // The thread that asks for the role wakes this one.
-            Some(check) if check.role.is_some() && !self.has_switched => now + STEP,
+            Some(check) if check.role.is_some() => match check.until {
+                until if self.has_switched && check.asks_last && until > now => until,
+                _ => now + STEP,
+            },
             Some(check) => check.until,
         };
         for due in self.sentinels.iter().filter_map(Sentinel::opens_at) {
@@ -236,6 +242,8 @@ impl Watcher {
         let result = match &check.role {
             None => match self.choose(&check) {
                 Some(Ok(opinion)) => {
+                    let last = self.last.as_ref();
+                    check.asks_last = last.is_some_and(|(_, last)| last.is_at(&opinion));
                     check.role = self.ask_role(opinion);
                     check.until = Instant::now() + STEP;
                     if check.role.is_some() {
@@ -250,10 +258,7 @@ impl Watcher {
             },
             Some(role) => match role.try_recv() {
                 Ok(result) => result,
-                // The master has changed, and this server hangs: it is probably the last one.
-                Err(TryRecvError::Empty) if self.has_switched && Instant::now() >= check.until => {
-                    return None;
-                }
+                Err(TryRecvError::Empty) if self.gives_up(&check) => return None,
                 Err(TryRecvError::Empty) => return Some(check),
                 Err(TryRecvError::Disconnected) => Err(unavailable("asking for the role panicked")),
             },
@@ -284,6 +289,11 @@ impl Watcher {
             self.due = Instant::now();
         }
         None
+    }
+
+    /// Returns whether a check asks a server that hangs, and that has probably lost its place.
+    fn gives_up(&self, check: &Check) -> bool {
+        self.has_switched && check.asks_last && Instant::now() >= check.until
     }
 
     /// Does step 2. Returns `None` if the sentinels may still agree.
@@ -413,6 +423,8 @@ pub(crate) fn check_role(route: &Route, answer: Value) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
+    use crossbeam_channel::Sender;
+
     use super::*;
     use crate::config::{SentinelSet, Settings};
     use crate::store::waker::wakers;
@@ -438,31 +450,47 @@ mod tests {
         watcher.has_switched = true;
         assert_eq!(watcher.due(), begun + RETRY, "not at once");
         let checks = watcher.checks;
-        if watcher.check.is_some() {
-            watcher.go_on();
-            assert_eq!(watcher.checks, checks, "a check that runs goes on");
-        }
+        watcher.check = Some(Check {
+            until: Instant::now() + STEP * 60,
+            ..asking(false).0
+        });
+        watcher.go_on();
+        assert_eq!(watcher.checks, checks, "a check that runs goes on");
+    }
+
+    /// Returns a check whose server does not answer, and what keeps that question open.
+    fn asking(asks_last: bool) -> (Check, Sender<Result<Found, Failure>>) {
+        let (sender, role) = bounded(1);
+        let check = Check {
+            number: 1,
+            suspicions: 0,
+            until: Instant::now(),
+            role: Some(role),
+            asks_last,
+        };
+        (check, sender)
     }
 
     /// It has left its place to another, so its answer is not needed.
     #[test]
-    fn a_server_that_hangs_holds_up_no_check_after_a_message() {
-        let goes_on = |has_switched, until| {
+    fn a_last_master_that_hangs_holds_up_no_check_after_a_message() {
+        let goes_on = |has_switched, asks_last, left| {
             let (mut watcher, _waker) = watcher();
-            // The thread that asks does not answer.
-            let (_sender, role) = bounded(1);
+            let (mut check, _open) = asking(asks_last);
             watcher.has_switched = has_switched;
-            let check = Check {
-                number: 1,
-                suspicions: 0,
-                until,
-                role: Some(role),
-            };
+            check.until += left;
             watcher.conclude(check).is_some()
         };
-        let now = Instant::now();
-        assert!(goes_on(true, now + STEP * 60), "it has time to answer");
-        assert!(!goes_on(true, now));
-        assert!(goes_on(false, now), "nothing says that there is another");
+        let hour = STEP * 3600;
+        assert!(goes_on(true, true, hour), "it has time to answer");
+        assert!(!goes_on(true, true, Duration::ZERO));
+        assert!(
+            goes_on(true, false, Duration::ZERO),
+            "it may be the new master"
+        );
+        assert!(
+            goes_on(false, true, Duration::ZERO),
+            "nothing says that there is another"
+        );
     }
 }

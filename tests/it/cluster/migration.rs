@@ -7,7 +7,7 @@ use std::time::Instant;
 use leasehold::{Error, LockGuard, LockManager};
 
 use super::end_of;
-use crate::support::{Cluster, Kind, Task, secs, slot_of, task, wait_until};
+use crate::support::{Cluster, Kind, Raw, Task, secs, slot_of, task, wait_until};
 
 /// Names of one slot.
 fn name(number: usize) -> String {
@@ -132,6 +132,18 @@ fn a_lock_with_a_waiter_is_released_while_its_slot_moves() {
     }
 }
 
+/// Returns how often a server has redirected a request, or has asked to repeat it.
+fn redirections_and_retries(raw: &Raw) -> u64 {
+    let report: String = raw.ask(&["INFO", "errorstats"]);
+    let count = |line: &str| line.trim_end().split_once(":count=")?.1.parse::<u64>().ok();
+    let is_such = |line: &&str| {
+        ["_ASK:", "_MOVED:", "_TRYAGAIN:"]
+            .iter()
+            .any(|kind| line.contains(kind))
+    };
+    report.lines().filter(is_such).filter_map(count).sum()
+}
+
 #[test]
 fn a_lock_waits_for_the_end_of_the_move_of_its_slot() {
     let cluster = Cluster::start();
@@ -148,6 +160,11 @@ fn a_lock_waits_for_the_end_of_the_move_of_its_slot() {
     let begun = Instant::now();
     wait_until("its first request is over", || begun.elapsed() > secs(3));
     assert!(waiting.waits());
+    // Each request pauses before it is sent again.
+    for server in cluster.servers() {
+        let sent = redirections_and_retries(&server.raw());
+        assert!(sent < 300, "{sent} requests in some seconds");
+    }
     migration.end();
     waiting.locked();
     waiting.release();

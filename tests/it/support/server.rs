@@ -115,7 +115,7 @@ impl Server {
 
     /// Starts a server with further options, and with a second free port that this option sets. Returns that port, too.
     #[track_caller]
-    pub(super) fn with_port(option: &str, options: &[&str]) -> (Self, u16) {
+    pub(crate) fn with_port(option: &str, options: &[&str]) -> (Self, u16) {
         on_free_ports(|port| {
             let second = unused_port();
             let options = options.iter().copied().map(str::to_owned);
