@@ -181,7 +181,11 @@ fn a_grant_waits_for_replicas() {
         .replicas(1)
         .build()
         .expect("all are there");
-    let guard = locks.mutex(name).lease(secs(6)).lock().expect("it is free");
+    let guard = locks
+        .mutex(name)
+        .lease(secs(15))
+        .lock()
+        .expect("it is free");
     let end = end_of(&guard);
     wait_until("it is renewed", || end_of(&guard) > end + secs(1));
     guard.release().expect("it is held");

@@ -382,7 +382,10 @@ fn the_documented_access_list_is_enough_for_a_sentinel_set() {
 #[test]
 fn the_answers_of_a_demoted_master_are_not_believed() {
     let set = Sentinels::without_failover();
-    let (locks, other) = (set.manager(), set.manager());
+    // Each request waits for a master until its limits are over.
+    let hasty = || build(set.builder().connect_timeout(secs(2)).io_timeout(secs(2)));
+    let (locks, other) = (hasty(), hasty());
+    locked_at_last(&locks, "n");
     let mutex = locks.mutex("n").lease(secs(600));
     let guard = mutex.lock().expect("it is free");
     let (server, stranger) = (set.master(), Server::start());
@@ -402,8 +405,13 @@ fn the_answers_of_a_demoted_master_are_not_believed() {
     // When it is a master again, its answers count.
     let () = raw.ask(&["REPLICAOF", "NO", "ONE"]);
     assert!(locked_at_last(&other, "n") > guard.fence());
-    let loss = lost(guard.extend(secs(1200)));
-    assert_eq!(loss.cause, LostCause::Removed);
+    wait_until("the holder asks the master again", || {
+        match guard.extend(secs(1200)) {
+            Err(Error::Lost(loss)) => loss.cause == LostCause::Removed,
+            Err(error) if is_unavailable(&error) => false,
+            other => panic!("{other:?}"),
+        }
+    });
 }
 
 /// The connections of the renewal thread and of the listener move to the new master, and the events name both servers.

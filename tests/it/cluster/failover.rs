@@ -27,7 +27,7 @@ fn the_leases_of_other_masters_are_renewed(fail: fn(&Server)) {
     let (master, replica) = cluster.owner(failed_name);
     let guards: Vec<_> = (0..LEASES)
         .map(|number| {
-            let mutex = locks.mutex(format!("lease-{number}")).lease(secs(20));
+            let mutex = locks.mutex(format!("lease-{number}")).lease(secs(30));
             mutex.lock().expect("it is free")
         })
         .collect();

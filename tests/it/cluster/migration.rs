@@ -72,7 +72,7 @@ fn a_slot_moves_under_load_forwards_and_back_and_no_holder_loses_its_lock() {
         .collect();
     let guards: Vec<_> = (0..20)
         .map(|number| {
-            let mutex = holder.mutex(name(number)).lease(secs(6));
+            let mutex = holder.mutex(name(number)).lease(secs(15));
             mutex.lock().expect("it is free")
         })
         .collect();

@@ -82,13 +82,9 @@ impl Cluster {
                     .raw()
                     .ask(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
             }
-            if number > 0 {
-                let (port, bus) = (server.port().to_string(), bus_of(server));
-                let meet = ["CLUSTER", "MEET", "127.0.0.1", &port, &bus];
-                let () = servers[0].raw().ask(&meet);
-            }
         }
         wait_until("the nodes know each other", || {
+            self.introduce();
             servers.iter().all(|server| {
                 let nodes = nodes_of(server);
                 let is_known = |line: &String| line.contains(" connected");
@@ -101,6 +97,22 @@ impl Cluster {
             let () = replica.raw().ask(&["CLUSTER", "REPLICATE", &master]);
         }
         self.wait_until_well();
+    }
+
+    /// Has the first node meet each node that it does not know. It gives up a node that does not answer within the time
+    /// after which nodes count as dead, so on a busy machine one meeting may not be enough.
+    #[track_caller]
+    fn introduce(&self) {
+        let servers = self.nodes.servers();
+        let known = nodes_of(&servers[0]);
+        for server in &servers[1..] {
+            let address = format!(" 127.0.0.1:{}@", server.port());
+            if !known.iter().any(|line| line.contains(&address)) {
+                let (port, bus) = (server.port().to_string(), bus_of(server));
+                let meet = ["CLUSTER", "MEET", "127.0.0.1", &port, &bus];
+                let () = servers[0].raw().ask(&meet);
+            }
+        }
     }
 
     /// Blocks until all nodes serve all slots, and each master has a replica in sync.
@@ -130,7 +142,7 @@ impl Cluster {
     /// Returns settings for a busy machine.
     pub(crate) fn builder(&self) -> Builder {
         let builder = LockManager::cluster(self.urls());
-        builder.connect_timeout(secs(10)).io_timeout(secs(5))
+        builder.connect_timeout(secs(20)).io_timeout(secs(15))
     }
 
     #[track_caller]

@@ -7,6 +7,7 @@ use std::thread::{self, ScopedJoinHandle};
 use leasehold::{Builder, LockManager};
 use redis::Value;
 
+use super::server::dir_of_servers;
 use super::{BEHIND, Namespace, Network, Raw, Server, build, name, secs, wait_until};
 
 /// The name of the master.
@@ -121,7 +122,7 @@ impl Sentinels {
     /// Returns settings for a busy machine.
     pub(crate) fn builder(&self) -> Builder {
         let builder = LockManager::sentinel(self.urls(), MASTER);
-        builder.connect_timeout(secs(10)).io_timeout(secs(5))
+        builder.connect_timeout(secs(20)).io_timeout(secs(15))
     }
 
     #[track_caller]
@@ -192,7 +193,7 @@ impl Sentinel {
         (master, port): (&str, &str),
         options: SetOptions<'_>,
     ) -> Self {
-        let file = std::env::temp_dir().join(name("sentinel").replace(':', "-"));
+        let file = dir_of_servers().join(name("sentinel").replace(':', "-"));
         let of_passwords = options.passwords.map_or_else(String::new, |passwords| {
             let (of_sentinels, of_servers) = (passwords.of_sentinels, passwords.of_servers);
             format!(

@@ -1,6 +1,7 @@
 //! Real Redis servers, each on its own port.
 
 use std::collections::BTreeSet;
+use std::env;
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{BufRead, BufReader, Write};
@@ -18,10 +19,13 @@ use super::{Clock, Namespace, Raw, log, threads, wait_until};
 /// A shell script that starts a server, and kills it when the standard input of the script ends. So a test process that
 /// is killed leaves no server behind, not even a stopped one.
 ///
+/// The first argument is the directory in which the server gets its own.
+///
 /// After the line `again` the script kills the server and prints `gone`. After the next line it starts the server again
 /// over the same data.
 const SUPERVISOR: &str = r#"
-dir=$(mktemp -d "${TMPDIR:-/tmp}/leasehold-it.XXXXXX") || exit
+dir=$(mktemp -d "$1/leasehold-it.XXXXXX") || exit
+shift
 while
   : >"$dir/log"
   "$@" --dir "$dir" --logfile "$dir/log" </dev/null >/dev/null 2>&1 &
@@ -34,6 +38,16 @@ while
 do :; done
 rm -rf "$dir"
 "#;
+
+/// Returns a directory for the files of servers. It is in memory if the system has such a one: a sentinel and a node of
+/// a cluster wait for the disk in the middle of a failover, and a busy disk would make them late.
+pub(super) fn dir_of_servers() -> PathBuf {
+    let in_memory = PathBuf::from("/dev/shm");
+    if in_memory.is_dir() {
+        return in_memory;
+    }
+    env::temp_dir()
+}
 
 /// How many ports are tried. Another process may take a port between its choice and its use.
 const PORTS: u32 = 20;
@@ -256,7 +270,9 @@ impl Running {
     ) -> Option<Self> {
         let mut supervisor = Command::new("sh");
         supervisor
-            .args(["-c", SUPERVISOR, "supervisor", "env"])
+            .args(["-c", SUPERVISOR, "supervisor"])
+            .arg(dir_of_servers())
+            .arg("env")
             .args(clock.map(Clock::variables).unwrap_or_default());
         if let Some(half) = half {
             supervisor.args(half.command());
