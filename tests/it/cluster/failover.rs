@@ -5,7 +5,7 @@ use leasehold::{Error, LeaseState, LockGuard, LostCause};
 use super::end_of;
 use crate::support::{
     Cluster, FencedWriters, Kind, PATIENCE, Server, build, locked_at_last, lost, names_of_masters,
-    secs, slot_of, wait_until,
+    secs, slot_of, wait_for_servers, wait_until,
 };
 
 const LEASES: usize = 1000;
@@ -37,7 +37,7 @@ fn the_leases_of_other_masters_are_renewed(fail: fn(&Server)) {
     assert!(of_failed.len() > LEASES / 10 && of_others.len() > LEASES / 3);
     fail(master);
     let other_names = &names_of_masters()[1..];
-    wait_until("the replica is promoted", || {
+    wait_for_servers("the replica is promoted", || {
         for name in other_names {
             // The master that has failed delays no request to another.
             locked_at_last(&locks, name);

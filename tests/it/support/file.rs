@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use leasehold::{Error, LockManager};
 
-use super::{Raw, Task, ms, name, secs, shared, task, wait_until};
+use super::{Raw, Task, ms, name, secs, shared, task, wait_for_servers, wait_until};
 
 /// Keeps the largest fence so far, and refuses a write with a smaller one.
 const WRITE: &str = r"
@@ -103,7 +103,7 @@ impl FencedWriters {
     #[track_caller]
     pub(crate) fn wait_for_more(&self, turns: u32) {
         let before = self.turns.load(Ordering::Relaxed);
-        wait_until("they go on", || {
+        wait_for_servers("they go on", || {
             self.turns.load(Ordering::Relaxed) >= before + turns
         });
     }
