@@ -150,11 +150,10 @@ impl Cluster {
         build(self.builder())
     }
 
-    fn at_port(&self, port: u16) -> &Server {
+    /// Returns `None` for port 0: a node shows it for another one at whose address there is a stranger now.
+    fn at_port(&self, port: u16) -> Option<&Server> {
         let mut servers = self.servers().iter();
-        servers
-            .find(|server| server.port() == port)
-            .expect("a node")
+        servers.find(|server| server.port() == port)
     }
 
     /// Returns the owner of a slot and its replica, as this node sees them. A node that is busy with a failover may see
@@ -167,8 +166,8 @@ impl Cluster {
         let ranges = ranges_of(server);
         let has = |range: &&Range| (range.0..=range.1).contains(&usize::from(slot));
         let ports = &ranges.iter().find(has)?.2;
-        let replica = ports.get(1).map(|port| self.at_port(*port));
-        Some((self.at_port(ports[0]), replica))
+        let replica = ports.get(1).and_then(|port| self.at_port(*port));
+        Some((self.at_port(ports[0])?, replica))
     }
 
     /// Returns whether a node sees this server as the owner of a slot.
