@@ -70,7 +70,7 @@ impl LockManager {
     /// | no master is known | a call fails with [`Error::Unavailable`]; a wait goes on, as in any outage |
     ///
     /// If the sentinels are set up anew with another master, their epochs begin at 0. A manager that knows a later epoch
-    /// does not follow them, because a majority may also be out of date: its calls fail until its process is restarted.
+    /// does not follow them, because a majority may also be out of date: its calls fail until the epochs have reached that one, or until the program makes a new manager.
     ///
     /// If no majority of these sentinels agrees, and none of them names a later master, the last master is used as long as
     /// it calls itself a master. If this process is cut off from a majority that elects another master, there are two
@@ -102,8 +102,8 @@ impl LockManager {
     /// | the login of all nodes | comes from the URLs, or from [`username`](Builder::username) and [`password`](Builder::password) |
     /// | TLS | is used for all nodes if the URLs are `rediss://` |
     /// | connections | up to [`pool_size`](Builder::pool_size) for each master. Replicas are asked for no lock. |
-    /// | a master fails | the locks on the other masters go on. A try for a name on it fails with [`Error::Unavailable`]. A wait first waits for a replica to take over: for at most [`io_timeout`](Builder::io_timeout), and at most a quarter of the lease. Then it fails or goes on, as in any outage. |
-    /// | a node leaves the cluster | its URL must go too. A node that knows none of the masters is believed only if most nodes say the same, or if no node that knows them has answered for a minute. |
+    /// | a master fails | the locks on the other masters go on. A try for a name on it fails with [`Error::Unavailable`]. If the master cannot be connected to, a wait first waits for a replica to take over: for at most [`io_timeout`](Builder::io_timeout), and at most a quarter of the lease. Then the wait fails or goes on, as in any outage. |
+    /// | a node leaves the cluster | remove its URL, too. If it names other masters, and does not know the last ones, its slots are used only if most nodes agree with it, or if no other node has answered for a minute. |
     /// | a failover | may lose a lock that the new master has not received yet. Its holder learns of the loss at the next renewal, and the next [fence](crate::Lease::fence) is larger unless the clock of the new master is behind. [`replicas`](Builder::replicas) makes a grant wait for replicas. |
     /// | a slot moves to another master | the locks in it stay held, and are renewed. Mutexes are released. A release of another kind may fail with [`Error::Unavailable`], and is repeated until the move has ended. New locks in it wait for that end. |
     /// | a [`MultiLock`](crate::MultiLock) | acquires the names of one slot after the other. Names with the same `{tag}` share a slot. |

@@ -9,7 +9,7 @@
 //! | the same master as before | keeps it |
 //! | another, whose epoch is at least that of the owner | takes the new one |
 //! | another, whose epoch is smaller | keeps the owner |
-//! | another, and it does not know the owner at all: the cluster was built anew ([`super::watcher`] has made sure) | takes the new one |
+//! | another, and it does not know the owner at all: the view is foreign, but counts ([`super::vote`]) | takes the new one |
 //! | nobody | keeps the owner, which rejects requests for that slot itself |
 //!
 //! A redirection is not a view: the owner itself says that it has the slot no more. So it moves that slot at once, and the
@@ -148,6 +148,28 @@ impl View {
     fn epoch(&self, id: &str) -> Option<u64> {
         self.epochs.get(id).copied()
     }
+
+    /// Returns whether `other` is foreign to this view: it gives a slot to another master, and does not know the owner
+    /// that this view has.
+    pub(super) fn is_foreign(&self, other: &Self) -> bool {
+        let mut owners = vec![None; usize::from(SLOTS)];
+        for (first, last, owner) in &self.ranges {
+            let range = usize::from(*first)..=usize::from(*last);
+            owners[range].fill(Some(&*self.masters[*owner].id));
+        }
+        other.differs_from(|slot| owners[slot])
+    }
+
+    /// Returns whether this view gives a slot to another master, and does not know the master that owns it by `owner`.
+    fn differs_from<'o>(&self, owner: impl Fn(usize) -> Option<&'o str>) -> bool {
+        self.ranges.iter().any(|(first, last, claimant)| {
+            let claimant = &self.masters[*claimant].id;
+            let mut owners = (*first..=*last).filter_map(|slot| owner(usize::from(slot)));
+            // A master that only a redirection has named has no id yet.
+            let is_known = |id: &str| id.is_empty() || id == claimant || self.epoch(id).is_some();
+            owners.any(|id| !is_known(id))
+        })
+    }
 }
 
 /// Reads the address and the id of one node. An empty host, or none, is that of the node that was asked. Of a node
@@ -225,16 +247,10 @@ impl SlotMap {
         next
     }
 
-    /// Returns whether a view knows the owner of each slot that it gives to another master. A node of another cluster,
-    /// or one that has left this one, does not.
-    pub(super) fn is_known_to(&self, view: &View) -> bool {
-        view.ranges.iter().all(|(first, last, claimant)| {
-            let claimant = &view.masters[*claimant].id;
-            let mut owners = (*first..=*last).filter_map(|slot| self.known(usize::from(slot)));
-            // A master that only a redirection has named has no id yet.
-            let is_known = |id: &str| id.is_empty() || id == claimant || view.epoch(id).is_some();
-            owners.all(|owner| is_known(&owner.id))
-        })
+    /// Returns whether a view is foreign to this map: it gives a slot to another master, and does not know the owner that
+    /// the map has.
+    pub(super) fn is_foreign(&self, view: &View) -> bool {
+        view.differs_from(|slot| Some(&*self.known(slot)?.id))
     }
 
     /// Returns the map after a redirection of this slot.
@@ -351,7 +367,7 @@ impl SlotMap {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::config::{Server, Settings};
     use crate::store::route::route;
@@ -391,7 +407,10 @@ mod tests {
     }
 
     /// Returns a view in which each of these ids has a range, and a port and an epoch.
-    fn view(masters: &[(&str, u16, u64, (u16, u16))], others: &[(&str, u64)]) -> View {
+    pub(in super::super) fn view(
+        masters: &[(&str, u16, u64, (u16, u16))],
+        others: &[(&str, u64)],
+    ) -> View {
         let slots = masters.iter().map(|(id, port, _, (first, last))| {
             range(
                 (*first).into(),
@@ -411,7 +430,7 @@ mod tests {
         map.owner(slot).map(|master| master.address.port)
     }
 
-    fn after(last: Option<&SlotMap>, view: &View) -> SlotMap {
+    pub(in super::super) fn after(last: Option<&SlotMap>, view: &View) -> SlotMap {
         SlotMap::after(last, view, &mut make)
     }
 
@@ -457,9 +476,9 @@ mod tests {
         let old = view(&[("a", 1, 50, (0, 16_383))], &[]);
         let new = view(&[("x", 1, 0, (0, 99)), ("y", 2, 0, (100, 16_383))], &[]);
         let last = after(None, &old);
-        assert!(last.is_known_to(&old) && !last.is_known_to(&new));
+        assert!(!last.is_foreign(&old) && last.is_foreign(&new));
         let moved = view(&[("a", 1, 50, (0, 0)), ("y", 2, 51, (1, 16_383))], &[]);
-        assert!(last.is_known_to(&moved));
+        assert!(!last.is_foreign(&moved));
         let map = after(Some(&last), &new);
         assert_eq!([0, 100].map(|slot| port_of(&map, slot)), [Some(1), Some(2)]);
     }

@@ -9,14 +9,14 @@
 //! | begun | the map has an owner for the slot | sent to the owner |
 //! | begun | the map has none | pausing |
 //! | sent | a reply | done |
-//! | sent | `MOVED`, the first | the map has the new owner, and is read anew; begun |
+//! | sent | `MOVED`, at most twice in a row | the map has the new owner, and is read anew; begun |
 //! | sent | `MOVED` again | the same; pausing |
 //! | sent | `ASK` | sent to the named node after `ASKING`, once |
 //! | sent | `TRYAGAIN`: the slot is moving, and no node has all keys | pausing |
 //! | sent | `CLUSTERDOWN` | the map is read anew; pausing |
-//! | sent | a waiting thread's request, and the connection broke or could not be opened | the map is read anew; pausing, for a replica to take over |
+//! | sent | a request for a lock, of a thread that waits, and the connection broke or could not be opened | the map is read anew; pausing, for a replica to take over |
 //! | sent | another error answer, or a failure of the connection | failed; after a transient one the map is read anew |
-//! | pausing | the pause is over, or an owner that cannot be reached has lost the slot | begun; each further pause is longer |
+//! | pausing | the pause is over, or the slot has a new owner after the last one could not be reached | begun; each further pause is longer |
 //! | pausing | the time of the request is over | failed |
 //!
 //! A redirection means that the node has not executed the request. A connection that breaks after the request was written
@@ -42,6 +42,7 @@
 //! | --- | --- |
 //! | `map` | the slot map, and how it takes in the view of a node |
 //! | `watcher` | the thread that asks the nodes for their views |
+//! | `vote` | which view counts if the nodes disagree about the cluster |
 //! | `call` | a request on the caller's thread |
 //! | `operators` | requests that concern several slots |
 //! | `lanes` | the connections of the renewal thread, one for each master |
@@ -52,6 +53,7 @@ mod call;
 mod lanes;
 mod map;
 mod operators;
+mod vote;
 mod watcher;
 
 use std::os::unix::net::UnixStream;

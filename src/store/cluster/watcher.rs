@@ -3,11 +3,8 @@
 //! | step of a check | the thread |
 //! | --- | --- |
 //! | 1 | asks a node for its view, another one in each check. If it fails, or has not answered for [`PATIENCE`], asks the next one too |
-//! | 2 | takes in the first view that comes, by the rules of the map ([`super::map`]), unless it is that of a stranger |
-//!
-//! A *stranger* knows nothing of the masters that the map has: a node that has left the cluster, or of another cluster. It
-//! is believed only if the cluster may have been built anew: if more than half of all nodes are strangers to the map, or
-//! if no other node has answered for [`FORGOTTEN_AFTER`]. Otherwise it would grant locks that the masters have granted.
+//! | 2 | takes in the first view that comes, by the rules of the map ([`super::map`]) |
+//! | 3 | if that view is foreign, or there is no map yet: asks all other nodes at once, waits for their answers, but only for [`STEP`] or [`PATIENCE`], and lets them vote ([`super::vote`]) |
 //!
 //! A check begins
 //!
@@ -28,6 +25,7 @@ use redis::{ConnectionAddr, Value};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::map::{Address, SlotMap, View};
+use super::vote::{Choice, FOREIGN_COUNT_AFTER, choose};
 use super::{Shared, unavailable};
 use crate::error::{Chain, Failure};
 use crate::logging;
@@ -49,9 +47,6 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// The longest time for one node.
 const STEP: Duration = Duration::from_secs(1);
 
-/// How long the masters of the map must be unknown to every node that answers, before a few strangers are believed.
-const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
-
 /// The answer of a node.
 type Answered = (u64, Result<View, Failure>);
 
@@ -64,8 +59,8 @@ pub(super) struct Watcher {
     checks: u64,
     /// How many nodes were asked, so that each check begins with another one.
     asked: usize,
-    /// When a node that was no stranger answered last.
-    known_at: Instant,
+    /// Since when no other views than foreign ones have come. `None` if the last views were not foreign.
+    foreign_since: Option<Instant>,
 }
 
 impl Watcher {
@@ -78,7 +73,7 @@ impl Watcher {
             answered,
             checks: 0,
             asked: 0,
-            known_at: Instant::now(),
+            foreign_since: None,
         }
     }
 
@@ -126,7 +121,7 @@ impl Watcher {
             .any(|master| master.is_suspected.load(Ordering::Relaxed))
     }
 
-    /// Asks the nodes until one has answered.
+    /// Asks the nodes until one has answered, or the answers of several must be compared.
     fn check(&mut self) -> Result<View, Failure> {
         self.checks += 1;
         self.shared.is_outdated.store(false, Ordering::Release);
@@ -134,20 +129,28 @@ impl Watcher {
         let mut unasked = self.nodes(map.as_deref());
         let nodes = unasked.len();
         let mut asked = 0;
-        let (mut failures, mut strangers) = (Vec::new(), Vec::new());
+        let (mut failures, mut views) = (Vec::new(), Vec::<View>::new());
         let mut next_at = Instant::now();
+        // When the vote ends, after the first view that does not count by itself.
+        let mut vote_until = None;
         while !self.shared.is_over() {
             let now = Instant::now();
-            let answered = failures.len() + strangers.len();
-            if now >= next_at || answered == asked {
+            let answered = failures.len() + views.len();
+            if answered == nodes || vote_until.is_some_and(|until| now >= until) {
+                break;
+            }
+            if now >= next_at || answered == asked || vote_until.is_some() {
                 match unasked.pop_front() {
                     Some((address, route)) => {
                         self.ask(address, route);
                         asked += 1;
                         self.asked += 1;
                         next_at = now + PATIENCE;
+                        if vote_until.is_some() {
+                            continue;
+                        }
                     }
-                    None if answered == asked || now >= next_at => break,
+                    None if now >= next_at => break,
                     None => {}
                 }
                 if unasked.is_empty() {
@@ -155,34 +158,65 @@ impl Watcher {
                     next_at = now + 2 * STEP;
                 }
             }
-            self.wait(next_at);
+            self.wait(vote_until.unwrap_or(next_at));
             while let Ok((check, answer)) = self.answers.try_recv() {
                 match answer {
                     // An answer to an earlier check may be old.
                     _ if check != self.checks => {}
-                    Ok(view) if map.as_ref().is_none_or(|map| map.is_known_to(&view)) => {
-                        self.known_at = Instant::now();
-                        return Ok(view);
+                    Ok(view) => {
+                        let counts = map.as_ref().is_some_and(|map| !map.is_foreign(&view));
+                        if counts && views.is_empty() {
+                            self.foreign_since = None;
+                            return Ok(view);
+                        }
+                        views.push(view);
+                        let limit = if map.is_some() { STEP } else { PATIENCE };
+                        vote_until.get_or_insert_with(|| Instant::now() + limit);
                     }
-                    Ok(view) => strangers.push(view),
                     Err(failure) => failures.push(failure),
                 }
             }
         }
-        let is_built_anew =
-            strangers.len() > nodes / 2 || self.known_at.elapsed() >= FORGOTTEN_AFTER;
-        match strangers.pop() {
-            Some(view) if is_built_anew => {
+        if views.is_empty() {
+            self.foreign_since = None;
+            return Err(of_all(&failures));
+        }
+        self.vote(map.as_deref(), views, nodes)
+    }
+
+    /// Returns the view that counts among those of a check.
+    fn vote(
+        &mut self,
+        map: Option<&SlotMap>,
+        mut views: Vec<View>,
+        nodes: usize,
+    ) -> Result<View, Failure> {
+        let since = self.foreign_since;
+        let foreign_for = since.map_or(Duration::ZERO, |since| since.elapsed());
+        let choice = choose(map, &views, nodes, foreign_for);
+        self.foreign_since = match choice {
+            Choice::NoneYet => since.or_else(|| Some(Instant::now())),
+            Choice::View(_) | Choice::Foreign(_) => None,
+        };
+        match choice {
+            Choice::View(place) => Ok(views.swap_remove(place)),
+            Choice::Foreign(place) => {
                 logging::warning!(
-                    "the nodes know none of the last masters: the cluster was built anew"
+                    "the nodes of the cluster do not know its last masters any more: its slots are \
+                     those of the new ones"
                 );
-                self.known_at = Instant::now();
-                Ok(view)
+                Ok(views.swap_remove(place))
             }
-            Some(_) => Err(unavailable(
-                "the only nodes that have answered do not know the masters of the cluster",
-            )),
-            None => Err(of_all(&failures)),
+            Choice::NoneYet => {
+                let words = "only nodes have answered that do not know the masters of the cluster";
+                if since.is_none() {
+                    logging::warning!(
+                        "{words}: their slots are used if no others answer for {} s",
+                        FOREIGN_COUNT_AFTER.as_secs()
+                    );
+                }
+                Err(unavailable(words))
+            }
         }
     }
 

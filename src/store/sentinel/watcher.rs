@@ -450,12 +450,14 @@ mod tests {
         watcher.has_switched = true;
         assert_eq!(watcher.due(), begun + RETRY, "not at once");
         let checks = watcher.checks;
+        let (check, _open) = asking(false);
         watcher.check = Some(Check {
             until: Instant::now() + STEP * 60,
-            ..asking(false).0
+            ..check
         });
         watcher.go_on();
         assert_eq!(watcher.checks, checks, "a check that runs goes on");
+        assert!(watcher.check.is_some(), "it is not over");
     }
 
     /// Returns a check whose server does not answer, and what keeps that question open.

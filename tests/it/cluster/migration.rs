@@ -161,10 +161,13 @@ fn a_lock_waits_for_the_end_of_the_move_of_its_slot() {
     wait_until("its first request is over", || begun.elapsed() > secs(3));
     assert!(waiting.waits());
     // Each request pauses before it is sent again.
+    let mut all = 0;
     for server in cluster.servers() {
         let sent = redirections_and_retries(&server.raw());
         assert!(sent < 300, "{sent} requests in some seconds");
+        all += sent;
     }
+    assert!(all > 0, "the server counts them");
     migration.end();
     waiting.locked();
     waiting.release();

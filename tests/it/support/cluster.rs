@@ -150,7 +150,7 @@ impl Cluster {
         build(self.builder())
     }
 
-    /// Returns `None` for port 0: a node shows it for another one at whose address there is a stranger now.
+    /// Returns `None` for port 0. A node reports it for a node whose address belongs to another server now.
     fn at_port(&self, port: u16) -> Option<&Server> {
         let mut servers = self.servers().iter();
         servers.find(|server| server.port() == port)

@@ -39,11 +39,11 @@ do :; done
 rm -rf "$dir"
 "#;
 
-/// Returns a directory for the files of servers. It is in memory if the system has such a one: a sentinel and a node of
-/// a cluster wait for the disk in the middle of a failover, and a busy disk would make them late.
+/// Returns a directory for the files of servers: that of `TMPDIR`, or else one in memory if the system has such a one. A
+/// sentinel and a node of a cluster wait for the disk in the middle of a failover, and a busy disk would make them late.
 pub(super) fn dir_of_servers() -> PathBuf {
     let in_memory = PathBuf::from("/dev/shm");
-    if in_memory.is_dir() {
+    if env::var_os("TMPDIR").is_none() && in_memory.is_dir() {
         return in_memory;
     }
     env::temp_dir()
