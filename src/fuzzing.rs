@@ -54,7 +54,7 @@ pub fn answers(mut bytes: &[u8]) -> Vec<Value> {
         let end = Frame::default().end(bytes, 8 << 20).ok()??;
         let (answer, rest) = bytes.split_at(end);
         bytes = rest;
-        redis::parse_redis_value(answer).ok()
+        frame::parse(answer).ok()
     })
     .collect()
 }

@@ -292,22 +292,21 @@ impl Link {
         budget: &mut Budget,
     ) -> Result<Answer, Failure> {
         let reused = self.open.is_some();
-        let route = self.route.clone();
         let (value, resent) = match self.once(request, budget) {
             Err(RequestError::Closed(error)) if reused => {
-                route.cuts.note_error(&error);
+                self.route.cuts.note_error(&error);
                 let unknown = |failure| Failure {
                     outcome: Outcome::Unknown,
                     ..failure
                 };
-                self.find(budget.left(route.connect_timeout))
+                self.find(budget.left(self.route.connect_timeout))
                     .map_err(unknown)?;
                 let value = self.once(request, budget);
                 let value = value.map_err(|trouble| unknown(trouble.into_failure(&self.route)))?;
                 (value, true)
             }
             first => (
-                first.map_err(|trouble| trouble.into_failure(&route))?,
+                first.map_err(|trouble| trouble.into_failure(&self.route))?,
                 false,
             ),
         };

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, ConnectionAddr, Value};
 use socket2::{Domain, SockAddr, Type};
 
-use crate::store::frame::Frame;
+use crate::store::frame::{self, Frame};
 use crate::store::resolve::Resolver;
 #[cfg(feature = "tls")]
 use crate::store::tls;
@@ -35,9 +35,7 @@ const TOLERANCE: Duration = Duration::from_millis(1);
 /// A connected socket.
 pub(super) struct Socket {
     stream: Stream,
-    /// The bytes that have come and were not taken yet, and how far `frame` has measured them.
-    received: Vec<u8>,
-    frame: Frame,
+    received: Received,
     /// Room for the bytes of a request.
     packed: Vec<u8>,
 }
@@ -101,8 +99,7 @@ impl Socket {
         };
         Ok(Self {
             stream,
-            received: Vec::new(),
-            frame: Frame::default(),
+            received: Received::default(),
             packed: Vec::new(),
         })
     }
@@ -131,18 +128,7 @@ impl Socket {
 
     /// Returns the next answer, if all of it was read.
     pub(super) fn take(&mut self) -> Result<Option<Value>, TransportError> {
-        let end = self.frame.end(&self.received, LONGEST_ANSWER);
-        let Some(end) = end.map_err(TransportError::Malformed)? else {
-            return Ok(None);
-        };
-        self.frame = Frame::default();
-        let value = redis::parse_redis_value(&self.received[..end]);
-        self.received.drain(..end);
-        self.received.shrink_to(PIECE);
-        match value {
-            Ok(value) => Ok(Some(value)),
-            Err(error) => Err(TransportError::Malformed(error.to_string())),
-        }
+        self.received.take().map_err(TransportError::Malformed)
     }
 
     /// Reads a piece of an answer, and waits for it for at most `limit`.
@@ -230,14 +216,57 @@ impl Socket {
     }
 
     fn read_piece(&mut self) -> Result<(), TransportError> {
-        let mut piece = [0; PIECE];
-        match self.stream.read(&mut piece).map_err(TransportError::Io)? {
+        let read = self.stream.read(self.received.room());
+        match read.map_err(TransportError::Io)? {
             0 => Err(TransportError::Io(io::ErrorKind::UnexpectedEof.into())),
             read => {
-                self.received.extend_from_slice(&piece[..read]);
+                self.received.length += read;
                 Ok(())
             }
         }
+    }
+}
+
+/// The bytes that have come and were not taken yet.
+#[derive(Default)]
+struct Received {
+    /// The bytes, and room for more. The room is not cleared between two answers, because that took time.
+    bytes: Vec<u8>,
+    /// How many bytes have come.
+    length: usize,
+    /// How far the bytes have been measured.
+    frame: Frame,
+}
+
+impl Received {
+    fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Returns room for the next piece.
+    fn room(&mut self) -> &mut [u8] {
+        if self.bytes.len() < self.length + PIECE {
+            self.bytes.resize(self.length + PIECE, 0);
+        }
+        &mut self.bytes[self.length..]
+    }
+
+    /// Takes out the next answer, if all of it has come.
+    fn take(&mut self) -> Result<Option<Value>, String> {
+        let received = &self.bytes[..self.length];
+        let Some(end) = self.frame.end(received, LONGEST_ANSWER)? else {
+            return Ok(None);
+        };
+        let value = frame::parse(&received[..end])?;
+        self.frame = Frame::default();
+        self.bytes.copy_within(end..self.length, 0);
+        self.length -= end;
+        // The room for a long answer is not kept.
+        if self.bytes.len() > 2 * PIECE && self.length <= PIECE {
+            self.bytes.truncate(2 * PIECE);
+            self.bytes.shrink_to_fit();
+        }
+        Ok(Some(value))
     }
 }
 
