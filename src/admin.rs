@@ -73,7 +73,7 @@ pub struct Holder {
     pub label: Option<String>,
     /// The largest fence that the server remembers for the lock. A reader has exactly that fence. The holder of a
     /// mutex, or a writer, may have a smaller one: its process can reserve fences in advance, to hand the lock from
-    /// thread to thread.
+    /// thread to thread. It has none with [`fencing(false)`](crate::Builder::fencing), which Redis does not know.
     ///
     /// `None` for a permit, for a client of another library, and after [`fence_memory`](crate::Builder::fence_memory)
     /// without a grant.

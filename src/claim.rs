@@ -23,9 +23,9 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
 /// [`LockManager::adopt`](crate::LockManager::adopt). A program sends the claim to another thread, or as text to another
 /// process.
 ///
-/// The text is `<fence>/<owner>/<name>`, with owner and name percent-encoded. It is one line of printable ASCII without
-/// spaces or quotes, so it fits into an argument, an environment variable or JSON as it is. Redis has the same data.
-/// But a process that has the text, and access to Redis, can take the lock.
+/// The text is `<fence>/<owner>/<name>`, with owner and name percent-encoded. The fence of a guard without one is 0. It is
+/// one line of printable ASCII without spaces or quotes, so it fits into an argument, an environment variable or JSON as
+/// it is. Redis has the same data. But a process that has the text, and access to Redis, can take the lock.
 ///
 /// # Example
 ///
@@ -60,7 +60,8 @@ impl Claim {
         &self.owner
     }
 
-    /// Returns the fence of the guard that was detached. The guard that adopts the claim has a larger one.
+    /// Returns the fence of the guard that was detached, which is 0 if it had none. The guard that adopts the claim has a
+    /// larger one, or none.
     #[must_use]
     pub fn fence(&self) -> u64 {
         self.fence
@@ -91,10 +92,10 @@ impl FromStr for Claim {
         else {
             return Err(invalid("not of the form fence/owner/name"));
         };
-        let fence = fence.parse().unwrap_or(0);
-        if !(1..=LARGEST_FENCE).contains(&fence) {
+        let fence = fence.parse().ok();
+        let Some(fence) = fence.filter(|fence| *fence <= LARGEST_FENCE) else {
             return Err(invalid("it does not begin with a fence"));
-        }
+        };
         let decoded = |part| percent_decode_str(part).decode_utf8().ok();
         let owner = decoded(owner).filter(|owner| owner::label(owner).is_some());
         let Some(owner) = owner.map(Cow::into_owned) else {
@@ -132,9 +133,8 @@ mod tests {
         for (text, reason) in [
             (String::new(), "form"),
             (format!("1/{OWNER}"), "form"),
-            (format!("0/{OWNER}/n"), "fence"),
-            (format!("-1/{OWNER}/n"), "fence"),
             (format!("/{OWNER}/n"), "fence"),
+            (format!("-1/{OWNER}/n"), "fence"),
             (format!("9007199254740992/{OWNER}/n"), "fence"),
             (format!("18446744073709551616/{OWNER}/n"), "fence"),
             (format!("01/{OWNER}/n"), "writes"),

@@ -101,6 +101,7 @@ pub fn reply(value: &Value) {
         lease: Duration::from_secs(1),
         from: Arc::clone(&owner),
         last: 1,
+        fencing: true,
     };
     for request in [
         Request::Ping,

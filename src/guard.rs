@@ -94,6 +94,7 @@ impl Lease {
     /// | [`LockGuard`], [`WriteGuard`], [`ReentrantGuard`], a lease of a [`MultiGuard`] | larger than the fence of every earlier exclusive guard of the name |
     /// | [`ReadGuard`] | the fence of the last writer, which all readers until the next writer share |
     /// | [`Permit`] | different from the fence of every other permit. It orders nothing, because several permits are held at a time |
+    /// | any, with [`fencing(false)`](crate::Builder::fencing) | 0 |
     ///
     /// Send the fence with each write to the resource that the lock protects. Let the resource reject a fence that is
     /// smaller than the largest it has seen. Then a holder that was paused past its lease does no harm (Martin

@@ -65,7 +65,7 @@
 //!    ends before the key does.
 //! 2. **Fencing.** Each exclusive guard of a name has a larger [`fence`] than every earlier one. A read guard has the fence of
 //!    the last writer. Each permit of a semaphore has its own fence, but these are in no order, because several permits are
-//!    held at once. Fences follow the server's clock in microseconds. So they also rise after the server has lost all its
+//!    held at once. Guards of [`fencing(false)`](Builder::fencing) have none. Fences follow the server's clock in microseconds. So they also rise after the server has lost all its
 //!    data, and after its clock was set back by less than [`fence_memory`](Builder::fence_memory). There are four
 //!    exceptions:
 //!    * The server loses its data *and* its clock is set back. A failover is the same case, if the replica missed the

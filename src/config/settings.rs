@@ -28,16 +28,19 @@ pub(crate) struct Terms {
     /// In 32 bits, because every lease in the process has this field. A day has 86,400,000 milliseconds.
     lease_ms: u32,
     pub(crate) renew: bool,
+    /// Whether the guards have fences.
+    pub(crate) fencing: bool,
 }
 
 impl Terms {
-    /// Rounds the lease up to whole milliseconds, which Redis counts in.
+    /// Returns the terms of guards with fences. Rounds the lease up to whole milliseconds, which Redis counts in.
     pub(crate) const fn new(lease: Duration, renew: bool) -> Self {
         let ms = lease.as_nanos().div_ceil(1_000_000);
         debug_assert!(ms <= MAX_LEASE.as_millis(), "it was checked");
         Self {
             lease_ms: ms as u32,
             renew,
+            fencing: true,
         }
     }
 
@@ -53,6 +56,7 @@ pub(crate) struct Options {
     pub(crate) renew: bool,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) min_hold: Duration,
+    pub(crate) fencing: bool,
 }
 
 impl Options {
@@ -77,7 +81,10 @@ impl Options {
     }
 
     pub(crate) fn terms(&self) -> Terms {
-        Terms::new(self.lease, self.renew)
+        Terms {
+            fencing: self.fencing,
+            ..Terms::new(self.lease, self.renew)
+        }
     }
 }
 
@@ -132,6 +139,7 @@ impl Default for Settings {
                 renew: true,
                 max_hold: None,
                 min_hold: Duration::ZERO,
+                fencing: true,
             },
             quantum: Duration::from_millis(50),
             poller_gap: Duration::ZERO,

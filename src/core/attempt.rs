@@ -238,7 +238,9 @@ impl Attempt {
             owner: Arc::clone(&self.owner),
             units: self.units,
             lease: context.terms.lease(),
-            fences: if expects_waiters {
+            fences: if !context.terms.fencing {
+                0
+            } else if expects_waiters {
                 context.fence_block
             } else {
                 1

@@ -16,7 +16,7 @@ use crate::message::{GiveBack, LockKind};
 pub(crate) struct Fences {
     next: u64,
     left: u32,
-    /// Whether all guards have the first fence.
+    /// Whether all guards have the first fence, or have none, which is the fence 0.
     is_common: bool,
 }
 
@@ -31,8 +31,16 @@ impl Fences {
         }
     }
 
-    /// Returns the fences of a lease of this kind after a grant of `count` fences. All readers have one fence.
+    /// Returns the fences of a lease of this kind after a grant of `count` fences. All readers have one fence. If `count`
+    /// is 0, the guards have no fence.
     pub(crate) fn granted(kind: LockKind, first: u64, count: u64) -> Self {
+        if count == 0 {
+            return Self {
+                next: 0,
+                left: 1,
+                is_common: true,
+            };
+        }
         Self {
             is_common: kind == LockKind::Read,
             ..Self::new(first, count)
@@ -83,6 +91,14 @@ pub(crate) fn block(kind: LockKind, quantum: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn guards_without_fences_have_the_fence_0_and_give_nothing_back() {
+        let mut fences = Fences::granted(LockKind::Mutex, 0, 0);
+        assert_eq!([fences.take(), fences.take()], [Some(0), Some(0)]);
+        assert_eq!((fences.last(), fences.give_back()), (0, None));
+        assert!(!fences.is_empty());
+    }
 
     #[test]
     fn a_block_is_given_out_in_order_and_once() {

@@ -186,6 +186,7 @@ impl Engine {
             lease,
             from: claim.owner().into(),
             last: claim.fence(),
+            fencing: self.settings.options.fencing,
         };
         let (key, sent) = (entry.target.first(), self.now());
         let request = Request::Adopt { key, adopt: &adopt };
@@ -197,7 +198,7 @@ impl Engine {
                 return Ok(Ok(Grant {
                     owner: adopt.owner,
                     fence,
-                    fences: 1,
+                    fences: u64::from(adopt.fencing),
                     rest: Vec::new(),
                     sent,
                     deadline: valid_until(sent, lease),

@@ -76,7 +76,7 @@ impl Engine {
                 owner: Arc::clone(&reader),
                 units: 1,
                 lease,
-                fences: 1,
+                fences: u64::from(writer.terms.fencing),
                 shareable_owner: None,
                 channel: None,
             },
@@ -95,7 +95,7 @@ impl Engine {
                     let grant = Grant {
                         owner: reader,
                         fence,
-                        fences: 1,
+                        fences: u64::from(writer.terms.fencing),
                         rest: Vec::new(),
                         sent,
                         deadline: valid_until(sent, lease),

@@ -188,6 +188,7 @@ impl Handle {
             .field("lease", &self.options.lease)
             .field("renew", &self.options.renew)
             .field("max_hold", &self.options.max_hold)
+            .field("fencing", &self.options.fencing)
             .field("min_hold", &self.options.min_hold);
         debug
     }
@@ -315,6 +316,22 @@ macro_rules! options {
             #[must_use]
             pub fn renew(mut self, on: bool) -> Self {
                 self.handle.options.renew = on;
+                self
+            }
+
+            /// Sets whether guards have fences: see [`Builder::fencing`](crate::Builder::fencing). Defaults to the
+            /// manager's.
+            ///
+            /// # Example
+            ///
+            /// ```no_run
+            #[doc = concat!("# fn example(lock: leasehold::", stringify!($handle), ") {")]
+            /// let lock = lock.fencing(false);
+            /// # drop(lock); }
+            /// ```
+            #[must_use]
+            pub fn fencing(mut self, on: bool) -> Self {
+                self.handle.options.fencing = on;
                 self
             }
 

@@ -83,7 +83,7 @@ pub(crate) struct Ask {
     /// The number of units of the lock.
     pub(crate) units: u32,
     pub(crate) lease: Duration,
-    /// The number of fences to reserve.
+    /// The number of fences to reserve. With 0 the lock has no fence, and the reply has 0 in its place.
     pub(crate) fences: u64,
     /// An owner of this process. If nobody waits for the lock, the caller may share the lease of that owner instead.
     pub(crate) shareable_owner: Option<Arc<str>>,
@@ -136,8 +136,10 @@ pub(crate) struct Adopt {
     pub(crate) lease: Duration,
     /// The owner that was detached.
     pub(crate) from: Arc<str>,
-    /// The fence of the last guard of that owner.
+    /// The fence of the last guard of that owner; 0 if it had none.
     pub(crate) last: u64,
+    /// Whether the new lease has a fence.
+    pub(crate) fencing: bool,
 }
 
 impl Request<'_> {

@@ -68,6 +68,26 @@ pub(crate) fn encode(
     }
 }
 
+/// The answer of a script that has taken a lock without a fence.
+pub(crate) const TAKEN_WITHOUT_A_FENCE: Value = Value::Int(0);
+
+/// Returns the command that takes a free lock without a script, if the request allows it: it asks for a mutex without a
+/// fence, and may go before the queue. The command's answer is `OK` if it has the lock. Otherwise the command of
+/// [`encode`] must follow. It also settles whether this owner holds the lock already, by a command that was sent twice.
+pub(crate) fn encode_plain(
+    request: &Request<'_>,
+    script_settings: &ScriptSettings,
+) -> Option<redis::Cmd> {
+    match request {
+        Request::Lock {
+            kind: LockKind::Mutex,
+            target,
+            verb: Verb::Acquire { ask, at_once: true },
+        } if ask.fences == 0 => mutex::plain(target.first(), ask, script_settings),
+        _ => None,
+    }
+}
+
 /// Reads the answer to a request.
 ///
 /// # Errors
@@ -77,8 +97,8 @@ pub(crate) fn decode(request: &Request<'_>, value: Value) -> Result<Reply, Failu
     let reply = match (request, value) {
         (Request::Ping, Value::SimpleString(_) | Value::BulkString(_)) => Some(Reply::Pong),
         (Request::Lock { verb, target, .. }, value) => match verb {
-            Verb::Acquire { .. } | Verb::TakeOver { .. } => {
-                reply::grant(target.keys().len(), &value)
+            Verb::Acquire { ask, .. } | Verb::TakeOver { ask, .. } => {
+                reply::grant(target.keys().len(), ask.fences > 0, &value)
             }
             Verb::Release { .. }
             | Verb::HandOver { .. }
@@ -88,7 +108,7 @@ pub(crate) fn decode(request: &Request<'_>, value: Value) -> Result<Reply, Failu
         (Request::Renew(batch), value) => renewal::reply(batch.len(), &value),
         (Request::Release(batch), value) => mutex::replies(batch.len(), &value),
         (Request::RateLimit { request, .. }, value) => rate_limiter::reply(request, &value),
-        (Request::Adopt { .. }, value) => reply::grant(1, &value),
+        (Request::Adopt { adopt, .. }, value) => reply::grant(1, adopt.fencing, &value),
         (Request::Inspect { keys, named }, value) => {
             operators::inspected(keys.len(), *named, value)
         }

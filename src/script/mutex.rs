@@ -8,7 +8,7 @@ use super::text::{
     MUTEX_ACQUIRE, MUTEX_ADOPT, MUTEX_HAND_OVER, MUTEX_RELEASE, MUTEX_RELEASE_MANY,
     MUTEX_TAKE_OVER, ScriptRef, ask, give_back, keep,
 };
-use crate::message::{Adopt, GiveBack, NotReleased, PlainRelease, Reply, Verb};
+use crate::message::{Adopt, Ask, GiveBack, NotReleased, PlainRelease, Reply, Verb};
 use crate::name::{Companion, LockKey};
 
 pub(super) fn command(
@@ -68,6 +68,21 @@ pub(super) fn command(
     }
 }
 
+/// Returns the command that takes a free mutex without a fence. Returns `None` if the mutex may be in a gap, which only
+/// the script can see.
+pub(super) fn plain(
+    key: &LockKey,
+    ask: &Ask,
+    script_settings: &ScriptSettings,
+) -> Option<redis::Cmd> {
+    script_settings.poller_gap.is_zero().then(|| {
+        let mut command = redis::cmd("SET");
+        command.arg(key.key()).arg(&*ask.owner);
+        command.arg("NX").arg("PX").arg(ms(ask.lease));
+        command
+    })
+}
+
 pub(super) fn release_many(batch: &[PlainRelease<'_>], by: ScriptRef) -> redis::Cmd {
     let mut command = MUTEX_RELEASE_MANY.command(by, batch.len());
     for release in batch {
@@ -108,6 +123,7 @@ pub(super) fn adopt(
         .arg(ms(adopt.lease))
         .arg(ms(script_settings.fence_memory))
         .arg(&*adopt.from)
-        .arg(adopt.last);
+        .arg(adopt.last)
+        .arg(u8::from(adopt.fencing));
     command
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use redis::Value;
 use smallvec::SmallVec;
 
-use super::reply;
+use super::reply::{self, fence};
 use super::script_settings::{self, ScriptSettings, ms};
 use super::text::{
     OF_A_QUORUM, QUORUM_ACQUIRE, QUORUM_ADOPT, QUORUM_FORCE_RELEASE, QUORUM_MULTI_ACQUIRE,
@@ -17,7 +17,7 @@ use super::text::{
 };
 use crate::core::quorum::{Reserved, ReservedByName, Vote};
 use crate::message::{Adopt, Ask, Gone, LockKind, Reply};
-use crate::name::{BROKEN, Companion, LARGEST_FENCE, LockKey, Target};
+use crate::name::{BROKEN, Companion, LockKey, Target};
 
 /// A lock, as the requests to a node name it.
 #[derive(Clone, Copy)]
@@ -147,7 +147,8 @@ pub(crate) fn adopt(
         .arg(ms(adopt.lease))
         .arg(ms(script_settings.fence_memory))
         .arg(clock)
-        .arg(&*adopt.from);
+        .arg(&*adopt.from)
+        .arg(u8::from(adopt.fencing));
     command
 }
 
@@ -165,8 +166,8 @@ fn of_waiters(command: &mut redis::Cmd) {
     script_settings::of_waiters(command, true);
 }
 
-/// Reads a node's answer to a request for a lock.
-pub(crate) fn vote(lock: Lock<'_>, value: &Value) -> Option<Vote> {
+/// Reads a node's answer to a request for a lock, which has a fence with `fencing`.
+pub(crate) fn vote(lock: Lock<'_>, fencing: bool, value: &Value) -> Option<Vote> {
     let Value::Array(parts) = value else {
         return None;
     };
@@ -182,8 +183,8 @@ pub(crate) fn vote(lock: Lock<'_>, value: &Value) -> Option<Vote> {
     let (contended, fences) = parts.split_last()?;
     let reserved = |first: &Value, last: &Value| {
         let reserved = Reserved {
-            first: fence(first)?,
-            last: fence(last)?,
+            first: fence(fencing, first)?,
+            last: fence(fencing, last)?,
         };
         (reserved.first <= reserved.last).then_some(reserved)
     };
@@ -213,8 +214,8 @@ pub(crate) fn raised(value: &Value) -> Option<Result<Vec<u64>, Gone>> {
         Value::Int(0) => Some(Err(Gone::Removed)),
         Value::Int(-1) => Some(Err(Gone::Taken)),
         Value::Array(records) => {
-            let records: Option<_> = records.iter().map(fence).collect();
-            records.map(Ok)
+            let records = records.iter().map(|record| fence(true, record));
+            records.collect::<Option<_>>().map(Ok)
         }
         _ => None,
     }
@@ -226,24 +227,15 @@ pub(crate) fn released(value: &Value) -> Option<Reply> {
 }
 
 /// Reads a node's answer to an adoption: the vote, unless the detached owner does not hold the mutex.
-pub(crate) fn adopted(lock: Lock<'_>, value: &Value) -> Option<Result<Vote, Gone>> {
+pub(crate) fn adopted(lock: Lock<'_>, fencing: bool, value: &Value) -> Option<Result<Vote, Gone>> {
     match value {
         Value::Int(-1) => Some(Err(Gone::Removed)),
         Value::Int(-2) => Some(Err(Gone::Taken)),
-        value => match vote(lock, value) {
+        value => match vote(lock, fencing, value) {
             Some(vote @ Vote::Granted { .. }) => Some(Ok(vote)),
             _ => None,
         },
     }
-}
-
-/// Returns a fence that a script counts exactly.
-fn fence(value: &Value) -> Option<u64> {
-    let Value::Int(number) = value else {
-        return None;
-    };
-    let number = u64::try_from(*number).ok();
-    number.filter(|number| (1..=LARGEST_FENCE).contains(number))
 }
 
 #[cfg(test)]
@@ -273,14 +265,14 @@ mod tests {
         let answer = numbers(&[5, 9, 1]);
         for kind in [LockKind::Mutex, LockKind::Read, LockKind::Write] {
             assert_eq!(
-                vote(lock(kind, &one), &answer),
+                vote(lock(kind, &one), true, &answer),
                 granted(&[reserved(5, 9)], true)
             );
         }
         let both = [reserved(5, 5), reserved(7, 7)];
         let answer = numbers(&[5, 7, 0]);
         assert_eq!(
-            vote(lock(LockKind::Multi, &two), &answer),
+            vote(lock(LockKind::Multi, &two), true, &answer),
             granted(&both, false)
         );
     }
@@ -303,8 +295,8 @@ mod tests {
             (LockKind::Multi, &two, numbers(&[5, 6, 7, 0])),
         ] {
             let lock = Lock { kind, target };
-            assert_eq!(vote(lock, &answer), None, "{answer:?}");
-            assert_eq!(adopted(lock, &answer), None, "{answer:?}");
+            assert_eq!(vote(lock, true, &answer), None, "{answer:?}");
+            assert_eq!(adopted(lock, true, &answer), None, "{answer:?}");
         }
         for answer in [Value::Nil, Value::Int(-5), Value::Int(7), numbers(&[0])] {
             assert_eq!(raised(&answer), None, "{answer:?}");

@@ -7,15 +7,20 @@ use redis::Value;
 use crate::message::{Gone, Reply};
 use crate::name::LARGEST_FENCE;
 
-/// Reads the answer to a request for a lock of this number of names. Each name has a fence.
-pub(super) fn grant(names: usize, value: &Value) -> Option<Reply> {
-    let fence_of = |value: &Value| match value {
-        Value::Int(fence) => u64::try_from(*fence)
-            .ok()
-            // A script does not count a larger fence exactly, so the next grant could have the same.
-            .filter(|fence| (1..=LARGEST_FENCE).contains(fence)),
-        _ => None,
+/// Returns the fence of a grant. With `fencing`, it must be a number that a script counts exactly. Otherwise the next grant
+/// could have the same. Without, it must be 0.
+pub(super) fn fence(fencing: bool, value: &Value) -> Option<u64> {
+    let Value::Int(fence) = value else {
+        return None;
     };
+    let allowed = if fencing { 1..=LARGEST_FENCE } else { 0..=0 };
+    let fence = u64::try_from(*fence).ok();
+    fence.filter(|fence| allowed.contains(fence))
+}
+
+/// Reads the answer to a request for a lock of this number of names, each of which has a fence with `fencing`.
+pub(super) fn grant(names: usize, fencing: bool, value: &Value) -> Option<Reply> {
+    let fence_of = |value: &Value| fence(fencing, value);
     let granted = |first: &Value, rest: &[Value], contended: i64| {
         if rest.len() + 1 != names {
             return None;

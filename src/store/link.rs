@@ -2,6 +2,7 @@
 //!
 //! 1. Without an open connection, the link connects and logs in (`login`).
 //! 2. It sends the request, naming the script by its digest. If the server does not have the script, it sends the text.
+//!    A mutex without a fence is first asked for by a plain command, and by the script only if that did not get it.
 //! 3. If a connection of an earlier request turns out to be closed, it does steps 1 and 2 once more. Every request may
 //!    be repeated. The answer then says that it was sent twice.
 //! 4. If replicas must confirm a grant or renewal, it asks for that (`confirm`).
@@ -340,7 +341,6 @@ impl Link {
             None => self.connect(budget).map_err(RequestError::Answered)?,
         };
         let (script_settings, io_timeout) = (&self.route.script_settings, self.route.io_timeout);
-        let command = script::encode(request, ScriptRef::Digest, script_settings);
         let ask = |open: &mut Socket, command: redis::Cmd, limit: Duration| {
             if self.is_asking {
                 ask_for_moving_slot(open, command, limit)
@@ -348,8 +348,20 @@ impl Link {
                 open.request(&command, limit)
             }
         };
-        let mut value =
-            ask(&mut open, command, budget.left(io_timeout)).map_err(|fault| self.failed(fault))?;
+        let mut value = Value::Nil;
+        if let Some(command) = script::encode_plain(request, script_settings) {
+            let answer = ask(&mut open, command, budget.left(io_timeout));
+            value = match answer.map_err(|fault| self.failed(fault))? {
+                Value::Okay => script::TAKEN_WITHOUT_A_FENCE,
+                value @ (Value::Nil | Value::ServerError(_)) => value,
+                _ => return Err(RequestError::Answered(Failure::another_question())),
+            };
+        }
+        if value == Value::Nil {
+            let command = script::encode(request, ScriptRef::Digest, script_settings);
+            value = ask(&mut open, command, budget.left(io_timeout))
+                .map_err(|fault| self.failed(fault))?;
+        }
         if matches!(&value, Value::ServerError(error) if error.code() == "NOSCRIPT") {
             let command = script::encode(request, ScriptRef::Text, script_settings);
             value = ask(&mut open, command, budget.left(io_timeout))

@@ -18,6 +18,7 @@ mod error_table;
 mod error_texts;
 mod events;
 mod examples;
+mod fencing;
 mod foreign;
 mod fork;
 mod hostile;

@@ -38,6 +38,14 @@ const ROWS: &[Row] = &[
         measure: |bench| uncontended::pairs(bench, false, |builder| builder),
     },
     Row {
+        work: "uncontended_unfenced",
+        limit: "SET NX PX and a compare-and-delete by EVALSHA, on one connection",
+        unit: "pairs/s",
+        must: AtLeast(0.93),
+        rounds: MANY,
+        measure: |bench| uncontended::pairs(bench, false, |builder| builder.fencing(false)),
+    },
+    Row {
         work: "uncontended_background",
         limit: "the bare pair, a new name each time",
         unit: "pairs/s",

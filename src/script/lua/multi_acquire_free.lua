@@ -2,7 +2,7 @@
 -- multi_acquire.lua follow.
 --
 -- KEYS  for each, in the order of their names: lock, fence, queue, waiters
--- ARGV  1 to 9 as in mutex_acquire_free.lua (3 is '1'; 5 is ignored)  10 the owner that ends, or ''
+-- ARGV  1 to 9 as in mutex_acquire_free.lua (3 is '1' or '0'; 5 is ignored)  10 the owner that ends, or ''
 -- Reply {fence of the first, …, 0}     granted
 --       {0, ms, holder}                held: the first held name has this holder; ask again within this time
 -- Idempotent because the owner is unique to the attempt: a repeat finds it as the holder, and grants again.
@@ -14,7 +14,7 @@
 local function fences_of_all()
   local fences = {}
   for i = 1, #KEYS, 4 do
-    local fence = next_fences(KEYS[i + 1], '1', ARGV[4])
+    local fence = next_fences(KEYS[i + 1], ARGV[3], ARGV[4])
     if type(fence) == 'table' then return fence end
     table.insert(fences, fence)
   end

@@ -2,7 +2,8 @@
 -- before; value.lua, queue.lua, gap.lua and mutex_acquire.lua come after it.
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
--- ARGV  1 owner  2 lease ms  3 number of fences  4 fence memory ms
+-- ARGV  1 owner  2 lease ms  3 number of fences; '0' if the lock gets none, and its fence is then 0
+--       4 fence memory ms
 --       5 'take' (take a free lock at once) or 'poll' (let the queue go first)
 --       6 channel: '-' if the caller does not queue, '' if it queues without a channel  7 pickup window ms
 --       8 life of a waiter ms  9 '1' if PUBLISH counts all subscribers

@@ -2,7 +2,8 @@
 -- and value.lua come before.
 --
 -- KEYS  1 lock  2 fence
--- ARGV  1 owner  2 lease ms  3 fence memory ms  4 the owner that was detached  5 its last fence
+-- ARGV  1 owner  2 lease ms  3 fence memory ms  4 the owner that was detached  5 its last fence, 0 if it had none
+--       6 '1', or '0' if the new lease gets no fence
 -- Reply fence                          granted
 --       {fence, 1}                     granted, and others wait
 --       -1 the key is gone  -2 another owner holds it, or the lock never gave that fence
@@ -20,6 +21,9 @@ local mark = is_marked(value) and MARK or ''
 local is_adopted = value == owner .. mark
 if not is_adopted then
   if value ~= ARGV[4] .. mark then return -2 end
+end
+-- An owner without a fence has reserved none, so the record stays as it is.
+if not is_adopted and ARGV[5] ~= '0' then
   -- By call, so that a key of another type ends the script before it writes anything.
   local record = redis.call('GET', KEYS[2])
   local time = redis.call('TIME')
@@ -32,7 +36,7 @@ if not is_adopted then
     or redis.pcall('SET', KEYS[2], ARGV[5], 'PX', ARGV[3])
   if kept.err then return kept end
 end
-local fence = next_fences(KEYS[2], '1', ARGV[3])
+local fence = next_fences(KEYS[2], ARGV[6], ARGV[3])
 if type(fence) == 'table' then return fence end
 if not is_adopted then
   redis.call('SET', lock, owner .. mark, 'PX', lease)

@@ -3,6 +3,7 @@
 --
 -- KEYS  1 lock  2 fence
 -- ARGV  1 owner  2 lease ms  3 fence memory ms  4 the client's clock, µs since 1970  5 the owner that ends
+--       6 '1', or '0' if the new lease gets no fence
 -- Reply {first fence, last fence (the same), 1 if others wait, else 0}  this node gives the mutex to the owner
 --       -1 the key is gone  -2 another owner holds it
 -- Idempotent because the new owner replaces the old one: a repeat finds the new owner, and grants again with a higher
@@ -15,7 +16,7 @@ local value = value_of(lock, redis.call)
 if not value then return -1 end
 local mark = is_marked(value) and MARK or ''
 if value ~= owner .. mark and value ~= ARGV[5] .. mark then return -2 end
-local first, last = reserve(KEYS[2], '1', ARGV[3], ARGV[4])
+local first, last = reserve(KEYS[2], ARGV[6], ARGV[3], ARGV[4])
 if type(first) == 'table' then return first end
 -- The time to live only rises. So an adopter that gets too few nodes does not shorten the lease that it gives back.
 redis.call('SET', lock, owner .. mark, 'PX', string.format('%.0f', math.max(lease, redis.call('PTTL', lock))))

@@ -19,8 +19,9 @@ end
 
 -- Reserves the next `count` fences, or fewer if they would end later than LEEWAY from now. `clock` is the client's
 -- time, µs. Returns the first and the last of the fences. Returns an error as a table, and never raises one, as in
--- fence.lua.
+-- fence.lua. If `count` is '0', the lock has no fence: the record stays as it is, and both numbers are 0.
 local function reserve(key, count, memory, clock)
+  if count == '0' then return 0, 0 end
   local time = redis.pcall('TIME')
   if time.err then return time end
   local now, proposed = time[1] * 1000000 + time[2], tonumber(clock)

@@ -86,7 +86,7 @@ end
 -- that no failure leaves a lock that was not granted.
 local reply, contended = {}, 0
 for i = 1, #KEYS, 4 do
-  local fence = reserve(KEYS[i + 1], '1', ARGV[4], ARGV[5])
+  local fence = reserve(KEYS[i + 1], ARGV[3], ARGV[4], ARGV[5])
   if type(fence) == 'table' then return fence end
   table.insert(reply, fence)
   leave_queue(i)

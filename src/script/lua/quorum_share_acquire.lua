@@ -2,7 +2,7 @@
 -- share.lua, quorum_turn.lua and quorum_fence.lua come before.
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
--- ARGV  1 to 9 as in quorum_acquire_free.lua (3 is ignored for a reader)  10 units: 1 for a reader, ALL for a writer
+-- ARGV  1 to 9 as in quorum_acquire_free.lua (3 is '1' or '0' for a reader)  10 units: 1 for a reader, ALL for a writer
 --       11 '1' if a writer has just become this reader, else '0'
 -- Reply {first fence, last fence, 1 if others wait, else 0}  this node grants: a reader has the record of the last
 --                                                            fence as first and last
@@ -90,7 +90,7 @@ end
 -- The reads and the record come first, and the lock comes last, as in quorum_acquire.lua.
 local has_record = redis.call('HGET', waiters, owner)
 local first, last
-if units == '1' then
+if units == '1' and ARGV[3] ~= '0' then
   first, last = fences_of_reader(KEYS[2], ARGV[4], ARGV[5])
 else
   first, last = reserve(KEYS[2], ARGV[3], ARGV[4], ARGV[5])

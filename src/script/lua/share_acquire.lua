@@ -46,7 +46,7 @@ local shared = ARGV[15]
 if shared ~= '' and redis.call('ZSCORE', lock, units .. ' ' .. shared) then
   advance(nil)
   local fence = last_fence(redis.pcall('GET', KEYS[2]))
-  if redis.call('ZCARD', queue) == 0 and fence > 0 then
+  if redis.call('ZCARD', queue) == 0 and (fence > 0 or ARGV[3] == '0') then
     hold(shared, units, lease)
     close()
     return {fence, 2}
@@ -68,7 +68,7 @@ if not waits and redis.call('ZCARD', queue) == 0 and fits(units) then hold(owner
 
 if redis.call('ZSCORE', lock, units .. ' ' .. owner) then
   local fence
-  if is_reader then
+  if is_reader and ARGV[3] ~= '0' then
     -- Readers have the last writer's fence. If Redis has forgotten it, they get a new one, between that writer's and
     -- the next writer's.
     fence = redis.pcall('GET', KEYS[2])

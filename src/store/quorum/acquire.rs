@@ -171,6 +171,7 @@ impl<'a> Ballot<'a> {
                 (true, Some(_)) => Heard::Nothing { sent_after: 1 },
             })
             .collect();
+        let has_fences = self.ask.fences > 0;
         let (votes, failures) = (&mut self.votes, &mut self.failures);
         let mut answered = vec![false; connections.len()];
         gather(connections, shared.within(until), &mut |number, answer| {
@@ -184,7 +185,7 @@ impl<'a> Ballot<'a> {
                 }
                 Ok(value) => {
                     answered[number] = true;
-                    match node_request::vote(lock, &value) {
+                    match node_request::vote(lock, has_fences, &value) {
                         Some(vote) => votes[number] = Some(vote),
                         None => failures[number] = Some(shared.unexpected(number, value)),
                     }
@@ -246,6 +247,9 @@ impl<'a> Ballot<'a> {
         let Some(chosen) = choose(&granted, self.shared.needed) else {
             return Err(granted.len());
         };
+        if self.ask.fences == 0 {
+            return Ok((chosen, 0));
+        }
         // A lock of several names has one fence for each, so only the first name has a block.
         let fence = chosen.fences[0];
         let mut end = fence + self.ask.fences - 1;
@@ -306,7 +310,7 @@ impl<'a> Ballot<'a> {
             is_contended |= contended;
             votes[number] = NodeVote {
                 until: Some(until),
-                reserved: fences.first().copied(),
+                reserved: self.reserved(fences),
             };
         }
         for number in 0..connections.len() {
@@ -359,9 +363,14 @@ impl<'a> Ballot<'a> {
         }
     }
 
+    /// Returns the fences of the first name that a node has reserved. Returns `None` if the lock has no fence.
+    fn reserved(&self, fences: &ReservedByName) -> Option<Reserved> {
+        fences.first().copied().filter(|_| self.ask.fences > 0)
+    }
+
     fn withdraw_from(&self, connections: &mut [NodeConnection], number: usize) {
         let reserved = match &self.votes[number] {
-            Some(Vote::Granted { fences, .. }) => fences.first().copied(),
+            Some(Vote::Granted { fences, .. }) => self.reserved(fences),
             _ => None,
         };
         let owner = &self.ask.owner;

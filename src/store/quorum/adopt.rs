@@ -38,7 +38,7 @@ impl Shared {
             owner: Arc::clone(owner),
             units: 1,
             lease: adopt.lease,
-            fences: 1,
+            fences: u64::from(adopt.fencing),
             shareable_owner: None,
             channel: None,
         };
@@ -51,7 +51,7 @@ impl Shared {
         let (mut adopted, mut gone, mut why) = (0, 0, Gone::Removed);
         gather(connections, self.within(until), &mut |number, answer| {
             ballot.is_open[number] &= answer.is_err();
-            match answer.map(|value| (node_request::adopted(lock, &value), value)) {
+            match answer.map(|value| (node_request::adopted(lock, adopt.fencing, &value), value)) {
                 Ok((Some(Ok(vote)), _)) => {
                     ballot.votes[number] = Some(vote);
                     adopted += 1;

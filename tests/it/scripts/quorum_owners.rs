@@ -59,7 +59,7 @@ fn queue(redis: &mut Redis, who: usize, units: &str) {
 /// Changes the owner of the mutex from `from` to `to`.
 fn adopt(redis: &mut Redis, from: usize, to: usize, lease: &str, clock: u64) -> RedisResult<Value> {
     let (memory, clock) = (MEMORY.to_string(), clock.to_string());
-    let args = [&*owner(to), lease, &memory, &clock, &owner(from)];
+    let args = [&*owner(to), lease, &memory, &clock, &owner(from), "1"];
     redis.try_eval(QUORUM_ADOPT, &[NAME], &args)
 }
 
