@@ -53,8 +53,8 @@ impl Builder {
     /// another library can take the mutex: it polls, and does not know of the queue.
     ///
     /// The setting applies to [`Mutex`](crate::Mutex) and [`ReentrantMutex`](crate::ReentrantMutex). The other kinds
-    /// ignore it, because no other library has locks in their format. A [`MultiLock`](crate::MultiLock) leaves no gap
-    /// either when it releases its names.
+    /// ignore it, because no other library has locks in their format. A [`MultiLock`](crate::MultiLock) of
+    /// several names leaves no gap either when it releases them.
     ///
     /// Without a gap, a polling client gets no turn while threads of this crate want the name all the time. Set a gap
     /// in all processes that share the name while services move over. If the gap is shorter than the pause between two

@@ -30,6 +30,8 @@ use crate::sync::Arc;
 /// One script acquires them all. So sets that overlap cannot deadlock, in whatever order their names are given. While
 /// one name is held, the free names stay free for others.
 ///
+/// A set of one name is like a [`Mutex`](crate::Mutex) of that name: threads of this process hand it over in memory.
+///
 /// A set that waits stands in the queue of the first name that is held, by the byte order of the names. When its turn
 /// comes there, it acquires all names if they are free. If another name is held, the order decides:
 ///
@@ -246,7 +248,14 @@ impl MultiLock {
         self.handle.target()?;
         loop {
             let groups = self.groups.iter();
-            let held = groups.map(|group| self.handle.acquire(group, LockKind::Multi, 1, until));
+            let held = groups.map(|group| {
+                // A single name is an ordinary mutex, which the threads of this process hand over in memory.
+                let kind = match group.keys() {
+                    [_] => LockKind::Mutex,
+                    _ => LockKind::Multi,
+                };
+                self.handle.acquire(group, kind, 1, until)
+            });
             let held = held.collect::<Result<Vec<_>, _>>()?;
             // The last group was granted just now, and is returned like any other lock.
             let earlier = &held[..held.len().saturating_sub(1)];

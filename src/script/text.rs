@@ -50,13 +50,19 @@ pub(super) static MUTEX_ADOPT: Script =
 pub(super) static SHARE_ACQUIRE: Script = script!(
     "record.lua",
     "fence.lua",
+    "share_acquire_free.lua",
     "value.lua",
     "queue.lua",
     "share.lua",
     "share_acquire.lua"
 );
-pub(super) static SHARE_RELEASE: Script =
-    script!("value.lua", "queue.lua", "share.lua", "share_release.lua");
+pub(super) static SHARE_RELEASE: Script = script!(
+    "share_release_plain.lua",
+    "value.lua",
+    "queue.lua",
+    "share.lua",
+    "share_release.lua"
+);
 pub(super) static MULTI_ACQUIRE: Script = script!(
     "record.lua",
     "fence.lua",

@@ -342,6 +342,8 @@ fn missing(path: &str, text: &str) -> Vec<&'static str> {
         "mutex_acquire.lua" => &["KEYS, ARGV and reply as in mutex_acquire_free.lua"],
         "multi_acquire.lua" => &["KEYS, ARGV and reply as in multi_acquire_free.lua"],
         "multi_release.lua" => &["KEYS, ARGV and reply as in multi_release_plain.lua"],
+        "share_acquire.lua" => &["KEYS, ARGV and reply as in share_acquire_free.lua"],
+        "share_release.lua" => &["KEYS, ARGV and reply as in share_release_plain.lua"],
         "quorum_acquire.lua" => &["KEYS, ARGV and reply as in quorum_acquire_free.lua"],
         "quorum_release.lua" => &["KEYS, ARGV and reply as in quorum_release_plain.lua"],
         _ => &["KEYS", "ARGV", "Reply", "dempotent because"],

@@ -11,6 +11,8 @@ mod threads;
 mod topologies;
 mod uncontended;
 
+use leasehold::LockManager;
+
 use crate::Result;
 use crate::cores::Cores;
 use crate::fleet::{self, Job};
@@ -54,6 +56,48 @@ const ROWS: &[Row] = &[
         measure: |bench| {
             uncontended::pairs(bench, true, |builder| builder.background_release(true))
         },
+    },
+    Row {
+        work: "read_uncontended",
+        limit: "SET NX PX and a compare-and-delete by EVALSHA, on one connection",
+        unit: "pairs/s",
+        must: AtLeast(0.7),
+        rounds: MANY,
+        measure: |bench| uncontended::kind(bench, |locks, name| locks.rwlock(name).reader()),
+    },
+    Row {
+        work: "write_uncontended",
+        limit: "SET NX PX and a compare-and-delete by EVALSHA, on one connection",
+        unit: "pairs/s",
+        must: AtLeast(0.7),
+        rounds: MANY,
+        measure: |bench| uncontended::kind(bench, |locks, name| locks.rwlock(name).writer()),
+    },
+    Row {
+        work: "semaphore_uncontended",
+        limit: "SET NX PX and a compare-and-delete by EVALSHA, on one connection",
+        unit: "pairs/s",
+        must: AtLeast(0.7),
+        rounds: MANY,
+        measure: |bench| {
+            uncontended::kind(bench, |locks, name| locks.semaphore(name, 4).permits(1))
+        },
+    },
+    Row {
+        work: "multi_1",
+        limit: "a mutex of leasehold",
+        unit: "pairs/s",
+        must: AtLeast(0.95),
+        rounds: MANY,
+        measure: |bench| uncontended::kind_beside_mutex(bench, |locks, name| locks.multi([name])),
+    },
+    Row {
+        work: "reentrant_outer",
+        limit: "a mutex of leasehold",
+        unit: "pairs/s",
+        must: AtLeast(0.95),
+        rounds: MANY,
+        measure: |bench| uncontended::kind_beside_mutex(bench, LockManager::reentrant_mutex),
     },
     Row {
         work: "parallel_8",

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Builder, LockManager};
+use leasehold::{Builder, Guard, Lock, LockManager};
 
 use crate::Result;
 use crate::bare::Pairs;
@@ -49,6 +49,57 @@ pub fn pairs(bench: &Bench, renames: bool, settings: fn(Builder) -> Builder) -> 
     };
     let rounds = bench.interleave(ours, limit)?;
     Ok(Measured::new(rounds).counted(&tally))
+}
+
+/// Measures one thread that locks and releases one name of any kind, beside bare pairs.
+pub fn kind<L: Lock>(bench: &Bench, lock: fn(&LockManager, String) -> L) -> Result<Measured> {
+    beside(bench, lock, |round, pairs| {
+        let mut bare = Pairs::new(bench.url(), &[bench.bare_name(round)])?;
+        bare.pair(0)?;
+        let start = Instant::now();
+        for _ in 0..pairs {
+            bare.pair(0)?;
+        }
+        Ok(per_second(pairs as u64, start.elapsed()))
+    })
+}
+
+/// Measures the same beside a mutex of this crate.
+pub fn kind_beside_mutex<L: Lock>(
+    bench: &Bench,
+    lock: fn(&LockManager, String) -> L,
+) -> Result<Measured> {
+    beside(bench, lock, |round, pairs| {
+        let locks = LockManager::connect(bench.url())?;
+        locked(&locks.mutex(bench.bare_name(round)), pairs)
+    })
+}
+
+/// Measures one thread that locks and releases one name, beside `limit`. That gets the round and the number of pairs,
+/// and returns the pairs in a second.
+fn beside<L: Lock>(
+    bench: &Bench,
+    lock: fn(&LockManager, String) -> L,
+    limit: impl Fn(u32, usize) -> Result<f64>,
+) -> Result<Measured> {
+    let pairs = bench.count(4_000);
+    let mut tally = bench.server.tally()?;
+    let ours = |round| {
+        let lock = lock(&LockManager::connect(bench.url())?, bench.name(round));
+        tally.count(|| Ok((pairs as u64, locked(&lock, pairs)?)))
+    };
+    let rounds = bench.interleave(ours, |round| limit(round, pairs))?;
+    Ok(Measured::new(rounds).counted(&tally))
+}
+
+/// Locks and releases this number of times. Returns how often that is in a second.
+fn locked<L: Lock>(lock: &L, pairs: usize) -> Result<f64> {
+    drop(lock.lock()?);
+    let start = Instant::now();
+    for _ in 0..pairs {
+        lock.lock()?.release()?;
+    }
+    Ok(per_second(pairs as u64, start.elapsed()))
 }
 
 /// Measures several threads, each with its own name.

@@ -1,20 +1,6 @@
 -- Acquires units of a lock: picks up units that were handed over, takes free ones if it is this owner's turn, or joins
--- the queue. record.lua, fence.lua, value.lua, queue.lua and share.lua come before.
---
--- KEYS  1 lock  2 fence  3 queue  4 waiters
--- ARGV  1 owner  2 lease ms  3 number of fences  4 fence memory ms  5 'read', 'write' or 'permits'
---       6 channel: '-' if the caller does not queue, '' if it queues without a channel  7 pickup window ms
---       8 life of a waiter ms  9 '1' if PUBLISH counts all subscribers  10 units  11 units of the lock
---       12 the writer that ends, at the end of its quantum or to become this reader; '' if there is none
---       13 last fence used  14 last of its block (both '' if there are none to give back)
---       15 a lease of this process that the caller may share; '' if there is none
--- Reply first fence                    granted
---       {first fence, 1}               granted, and others wait
---       {fence, 2}                     no process waits: share that lease
---       {0, ttl ms, holder}            held
---       {-2, units}                    others divide the lock into this number of units
---       -1                             the writer that was to become a reader does not hold the lock any more
--- Idempotent because the owner is unique to the attempt: a repeat finds it as a holder, and grants again.
+-- the queue.
+-- KEYS, ARGV and reply as in share_acquire_free.lua.
 lock, queue, waiters, life, counts_subscribers = KEYS[1], KEYS[3], KEYS[4], ARGV[8], ARGV[9]
 local owner, lease, units, from = ARGV[1], ARGV[2], ARGV[10], ARGV[12]
 local is_reader, waits = ARGV[5] == 'read', ARGV[6] ~= '-'
@@ -67,16 +53,7 @@ advance(owner, lease)
 if not waits and redis.call('ZCARD', queue) == 0 and fits(units) then hold(owner, units, lease) end
 
 if redis.call('ZSCORE', lock, units .. ' ' .. owner) then
-  local fence
-  if is_reader and ARGV[3] ~= '0' then
-    -- Readers have the last writer's fence. If Redis has forgotten it, they get a new one, between that writer's and
-    -- the next writer's.
-    fence = redis.pcall('GET', KEYS[2])
-    if type(fence) ~= 'table' then fence = last_fence(fence) end
-    if fence == 0 then fence = next_fences(KEYS[2], '1', ARGV[4]) end
-  else
-    fence = next_fences(KEYS[2], ARGV[3], ARGV[4])
-  end
+  local fence = fence_of(ARGV[5])
   if type(fence) == 'table' and not is_holder then drop(units .. ' ' .. owner) end
   close()
   if type(fence) == 'table' then return fence end

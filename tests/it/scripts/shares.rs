@@ -11,12 +11,19 @@ use super::{CLAIM, Check, LEASE, LIFE, Redis, owner, run};
 /// The units that a writer takes.
 const ALL: u64 = 4_294_967_295;
 
-const SHARE_RELEASE: &str = script!("value.lua", "queue.lua", "share.lua", "share_release.lua");
+const SHARE_RELEASE: &str = script!(
+    "share_release_plain.lua",
+    "value.lua",
+    "queue.lua",
+    "share.lua",
+    "share_release.lua"
+);
 const FORCE_RELEASE: &str = script!("value.lua", "queue.lua", "share.lua", "force_release.lua");
 const INSPECT: &str = script!("value.lua", "inspect.lua");
 const SHARE_ACQUIRE: &str = script!(
     "record.lua",
     "fence.lua",
+    "share_acquire_free.lua",
     "value.lua",
     "value.lua",
     "queue.lua",
