@@ -71,6 +71,62 @@ impl Pairs {
     }
 }
 
+/// The scripts with which leasehold acquires and releases a mutex, sent by a bare connection.
+pub struct OurScripts {
+    connection: Connection,
+    acquire: Vec<u8>,
+    release: Vec<u8>,
+}
+
+macro_rules! script {
+    ($($part:literal),+) => {
+        concat!($(include_str!(concat!("../../src/script/lua/", $part))),+)
+    };
+}
+
+impl OurScripts {
+    pub fn new(url: &str, name: &str) -> Result<Self> {
+        let mut connection = connect(url)?;
+        let owner = format!("lh1:{}:bare:1", Uuid::new_v4());
+        let acquire = script!(
+            "record.lua",
+            "fence.lua",
+            "mutex_acquire_free.lua",
+            "value.lua",
+            "queue.lua",
+            "gap.lua",
+            "mutex_acquire.lua"
+        );
+        let mut acquire = load(&mut connection, acquire, 4)?;
+        acquire.arg(name);
+        for companion in ["fence", "queue", "waiters"] {
+            acquire.arg(format!("{{{name}}}:lh:{companion}"));
+        }
+        acquire.arg(&owner).arg(LEASE_MS).arg(1).arg(600_000);
+        acquire.arg("take").arg("").arg(1_000).arg(3_000).arg(1);
+        let release = script!("value.lua", "mutex_release.lua");
+        let mut release = load(&mut connection, release, 1)?;
+        release.arg(name).arg(&owner);
+        Ok(Self {
+            connection,
+            acquire: acquire.get_packed_command(),
+            release: release.get_packed_command(),
+        })
+    }
+
+    /// Acquires and releases the lock.
+    pub fn pair(&mut self) -> Result<()> {
+        ask(
+            &mut self.connection,
+            &self.acquire,
+            |value| matches!(value, Value::Int(fence) if *fence > 1),
+        )?;
+        ask(&mut self.connection, &self.release, |value| {
+            *value == Value::Int(1)
+        })
+    }
+}
+
 /// The same mutex on the masters of a Cluster, with a connection to each.
 pub struct ClusterPairs {
     masters: Vec<Pairs>,

@@ -9,12 +9,13 @@ use crate::server::{Server, Tally};
 const COMMANDS_PER_GUARD: &str = "commands_per_guard";
 
 /// A piece of work, and its mark.
+#[derive(Clone, Copy)]
 pub struct Row {
     pub work: &'static str,
     /// A description of the limit.
     pub limit: &'static str,
     pub unit: &'static str,
-    /// The mark for the ratio of ours to the limit.
+    /// The mark for the ratio of ours to the limit, with a core for each side.
     pub must: Must,
     pub rounds: u32,
     pub measure: fn(&Bench) -> Result<Measured>,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use leasehold::{Builder, Guard, Lock, LockManager};
 
 use crate::Result;
-use crate::bare::Pairs;
+use crate::bare::{OurScripts, Pairs};
 use crate::row::{Bench, Measured};
 use crate::team::{Team, per_second, turns};
 
@@ -51,17 +51,45 @@ pub fn pairs(bench: &Bench, renames: bool, settings: fn(Builder) -> Builder) -> 
     Ok(Measured::new(rounds).counted(&tally))
 }
 
+/// Measures leasehold's two scripts, sent by a bare connection. The bare pair is the limit.
+pub fn fence_cost(bench: &Bench) -> Result<Measured> {
+    let pairs = bench.count(4_000);
+    let ours = |round| our_scripts(bench, round, pairs);
+    let rounds = bench.interleave(ours, |round| bare_pairs(bench, round, pairs))?;
+    Ok(Measured::new(rounds))
+}
+
+/// Measures leasehold beside its two scripts, sent by a bare connection.
+pub fn client_cost(bench: &Bench) -> Result<Measured> {
+    let mutex = |locks: &LockManager, name| locks.mutex(name);
+    beside(bench, mutex, |round, pairs| {
+        our_scripts(bench, round, pairs)
+    })
+}
+
+fn our_scripts(bench: &Bench, round: u32, pairs: usize) -> Result<f64> {
+    let mut scripts = OurScripts::new(bench.url(), &format!("scripts:{}", bench.name(round)))?;
+    rate(pairs, || scripts.pair())
+}
+
+fn bare_pairs(bench: &Bench, round: u32, pairs: usize) -> Result<f64> {
+    let mut bare = Pairs::new(bench.url(), &[bench.bare_name(round)])?;
+    rate(pairs, || bare.pair(0))
+}
+
+/// Does the work once, and then this number of times. Returns how often that is in a second.
+fn rate(times: usize, mut work: impl FnMut() -> Result<()>) -> Result<f64> {
+    work()?;
+    let start = Instant::now();
+    for _ in 0..times {
+        work()?;
+    }
+    Ok(per_second(times as u64, start.elapsed()))
+}
+
 /// Measures one thread that locks and releases one name of any kind, beside bare pairs.
 pub fn kind<L: Lock>(bench: &Bench, lock: fn(&LockManager, String) -> L) -> Result<Measured> {
-    beside(bench, lock, |round, pairs| {
-        let mut bare = Pairs::new(bench.url(), &[bench.bare_name(round)])?;
-        bare.pair(0)?;
-        let start = Instant::now();
-        for _ in 0..pairs {
-            bare.pair(0)?;
-        }
-        Ok(per_second(pairs as u64, start.elapsed()))
-    })
+    beside(bench, lock, |round, pairs| bare_pairs(bench, round, pairs))
 }
 
 /// Measures the same beside a mutex of this crate.
@@ -92,14 +120,8 @@ fn beside<L: Lock>(
     Ok(Measured::new(rounds).counted(&tally))
 }
 
-/// Locks and releases this number of times. Returns how often that is in a second.
 fn locked<L: Lock>(lock: &L, pairs: usize) -> Result<f64> {
-    drop(lock.lock()?);
-    let start = Instant::now();
-    for _ in 0..pairs {
-        lock.lock()?.release()?;
-    }
-    Ok(per_second(pairs as u64, start.elapsed()))
+    rate(pairs, || Ok(lock.lock()?.release()?))
 }
 
 /// Measures several threads, each with its own name.
