@@ -168,6 +168,7 @@ fn attempts(bench: &mut Criterion) {
         terms: TERMS,
         until: Some(Time::NEVER),
         subscription: SubscriptionState::NotYet,
+        quantum: QUANTUM,
         fence_block: block(LockKind::Mutex, QUANTUM),
         shareable_owner: None,
         total_units: 1,

@@ -18,6 +18,7 @@ use topology::Servers;
 
 mod guards;
 mod topology;
+mod turns;
 
 /// The settings of a [`LockManager`].
 #[must_use = "a builder does nothing until it is built"]
@@ -33,55 +34,6 @@ impl Builder {
             servers,
             settings: Settings::default(),
         }
-    }
-
-    /// Sets how long this process may hand a lock from thread to thread in memory while another process waits for it.
-    /// From 1 ms to 1 h. Defaults to 50 ms.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// # use {leasehold::LockManager, std::time::Duration};
-    /// let builder = LockManager::single("redis://127.0.0.1/").quantum(Duration::from_millis(20));
-    /// ```
-    pub fn quantum(mut self, quantum: Duration) -> Self {
-        self.settings.quantum = quantum;
-        self
-    }
-
-    /// Sets how long a contended mutex is left free once in a [`quantum`](Builder::quantum). In this gap a client of
-    /// another library can take the mutex: it polls, and does not know of the queue.
-    ///
-    /// The setting applies to [`Mutex`](crate::Mutex) and [`ReentrantMutex`](crate::ReentrantMutex). The other kinds
-    /// ignore it, because no other library has locks in their format. A [`MultiLock`](crate::MultiLock) of
-    /// several names leaves no gap either when it releases them.
-    ///
-    /// Without a gap, a polling client gets no turn while threads of this crate want the name all the time. Set a gap
-    /// in all processes that share the name while services move over. If the gap is shorter than the pause between two
-    /// polls, the client needs several gaps.
-    ///
-    /// During a gap the lock reads as held by its last owner, also to a `try_lock` and to a
-    /// [`MultiLock`](crate::MultiLock). The queue, fences and exclusion are the same as without a gap.
-    ///
-    /// # Cost
-    ///
-    /// Once a quantum, this crate's threads lose the length of the gap. A turn of another client costs more: its
-    /// release notifies nobody, so the waiting processes find the free lock by a poll after 50 to 100 ms. An acquire of
-    /// a free lock takes a few commands more on the server. In a measurement, two processes of two threads used the
-    /// default quantum and a gap of 20 ms. A client that polled every 10 ms got about 35 turns a second instead of
-    /// none, and this crate's threads got about half of their guards.
-    ///
-    /// At most the quantum, and at most 500 ms. Defaults to zero, which leaves no gap.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// # use {leasehold::LockManager, std::time::Duration};
-    /// let builder = LockManager::single("redis://127.0.0.1/").poller_gap(Duration::from_millis(20));
-    /// ```
-    pub fn poller_gap(mut self, gap: Duration) -> Self {
-        self.settings.poller_gap = gap;
-        self
     }
 
     /// Sets the time limit for making a connection. The system's lookup of a host name is part of it. If the lookup takes

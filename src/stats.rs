@@ -4,6 +4,8 @@
 //! that many threads write to the same words. So a guard is recorded only twice: its wait when it begins, and its hold
 //! when it ends. The numbers of guards are computed from these records.
 
+use std::time::Duration;
+
 use crate::error::LostCause;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -16,6 +18,7 @@ mod distribution;
 ///
 /// The counters are read one after the other while threads go on. So one counter may include a guard that another does
 /// not include yet. No counter falls, except [`held`](Stats::held) and [`waiting`](Stats::waiting).
+/// [`quantum`](Stats::quantum) is no counter.
 ///
 /// [`Event`](crate::Event) defines a guard and a lease.
 ///
@@ -81,6 +84,9 @@ pub struct Stats {
     /// [`Builder::build`](crate::Builder::build). The commands that a new connection sends first do
     /// not count.
     pub requests: u64,
+    /// The quantum in use: how long this process may hand a lock from thread to thread in memory while another process
+    /// waits for it. [`Builder::quantum`](crate::Builder::quantum) explains how it follows the hand-overs.
+    pub quantum: Duration,
     /// Events that were dropped because the listener was too slow, or because its thread could not be started.
     pub events_dropped: u64,
     /// The times from a call to the grant of its guard: one for each guard.
@@ -185,7 +191,7 @@ impl Counters {
 
     /// Returns a reading of all counters. It reads ends before beginnings, so it never has an end without its
     /// beginning.
-    pub(crate) fn load(&self, events_dropped: u64) -> Stats {
+    pub(crate) fn load(&self, events_dropped: u64, quantum: Duration) -> Stats {
         let waits_over = self.waits_over.get();
         let (released, lost) = (self.holds_released.load(), self.holds_lost.load());
         let (asked, passed_on) = (self.waits_asked.load(), self.waits_passed_on.load());
@@ -212,6 +218,7 @@ impl Counters {
             held_long: self.held_long.get(),
             endings_repeated: self.endings_repeated.get(),
             requests: self.requests.get(),
+            quantum,
             events_dropped,
             waits,
             holds,

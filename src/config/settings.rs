@@ -12,6 +12,8 @@ use crate::owner::{MARK, MAX_LABEL, is_label};
 const MIN_LEASE: Duration = Duration::from_millis(10);
 /// The longest lease. A crashed holder delays the others for its whole lease.
 pub(crate) const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
+/// The longest quantum of a program that sets none. It follows the measured hand-overs then ([`crate::core::quantum`]).
+pub(crate) const LONGEST_QUANTUM: Duration = Duration::from_millis(50);
 /// The longest time that a mutex is left free for clients that poll. `gap.lua` has the same number.
 const LONGEST_GAP: Duration = Duration::from_millis(500);
 /// The largest number of replicas. Nobody has as many, so a larger number is a mistake.
@@ -104,7 +106,8 @@ pub(crate) struct Settings {
     pub(crate) prefix: String,
     pub(crate) label: String,
     pub(crate) options: Options,
-    pub(crate) quantum: Duration,
+    /// `None` if the program set none.
+    pub(crate) quantum: Option<Duration>,
     pub(crate) poller_gap: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) io_timeout: Duration,
@@ -141,7 +144,7 @@ impl Default for Settings {
                 min_hold: Duration::ZERO,
                 fencing: true,
             },
-            quantum: Duration::from_millis(50),
+            quantum: None,
             poller_gap: Duration::ZERO,
             connect_timeout: Duration::from_secs(2),
             io_timeout: Duration::from_secs(1),
@@ -215,6 +218,13 @@ impl Settings {
         self.restart_delay.unwrap_or(self.options.lease)
     }
 
+    /// Returns the quantum, if it does not follow the measured hand-overs. With a `poller_gap` it does not, because the
+    /// gap is a part of each quantum.
+    pub(crate) fn fixed_quantum(&self) -> Option<Duration> {
+        let beside_gap = (!self.poller_gap.is_zero()).then_some(LONGEST_QUANTUM);
+        self.quantum.or(beside_gap)
+    }
+
     /// Checks the bounds of all settings.
     ///
     /// # Errors
@@ -230,11 +240,12 @@ impl Settings {
         };
         let (ms, hour) = (Duration::from_millis(1), Duration::from_secs(60 * 60));
         let (short, said) = (ms..=hour, "between 1 ms and 1 h");
-        check("quantum", self.quantum, short.clone(), said)?;
+        let quantum = self.quantum.unwrap_or(LONGEST_QUANTUM);
+        check("quantum", quantum, short.clone(), said)?;
         check(
             "poller_gap",
             self.poller_gap,
-            Duration::ZERO..=LONGEST_GAP.min(self.quantum),
+            Duration::ZERO..=LONGEST_GAP.min(quantum),
             "between 0 and 500 ms, and no longer than the quantum",
         )?;
         check("connect_timeout", self.connect_timeout, short.clone(), said)?;
@@ -303,6 +314,25 @@ mod tests {
     }
 
     #[test]
+    fn a_gap_fixes_the_quantum_of_a_program_that_sets_none() {
+        let (gap, ms) = (Duration::from_millis(20), Duration::from_millis);
+        for (poller_gap, quantum, fixed) in [
+            (Duration::ZERO, None, None),
+            (Duration::ZERO, Some(ms(7)), Some(ms(7))),
+            (gap, None, Some(ms(50))),
+            (gap, Some(ms(20)), Some(ms(20))),
+        ] {
+            let settings = Settings {
+                quantum,
+                poller_gap,
+                ..Settings::default()
+            };
+            settings.check().expect("in bounds");
+            assert_eq!(settings.fixed_quantum(), fixed);
+        }
+    }
+
+    #[test]
     fn what_is_out_of_bounds_is_named() {
         let settings = |change: fn(&mut Settings)| {
             let mut settings = Settings::default();
@@ -324,8 +354,11 @@ mod tests {
                 settings(|s| s.options.min_hold = MAX_LEASE + Duration::from_nanos(1)),
                 "min_hold",
             ),
-            (settings(|s| s.quantum = Duration::ZERO), "quantum"),
-            (settings(|s| s.poller_gap = s.quantum * 2), "poller_gap"),
+            (settings(|s| s.quantum = Some(Duration::ZERO)), "quantum"),
+            (
+                settings(|s| s.poller_gap = LONGEST_QUANTUM * 2),
+                "poller_gap",
+            ),
             (settings(|s| s.io_timeout = Duration::ZERO), "io_timeout"),
             (
                 settings(|s| s.connect_timeout = Duration::MAX),

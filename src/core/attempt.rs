@@ -251,6 +251,7 @@ impl Attempt {
         };
         let request = Sent {
             fences: ask.fences,
+            quantum: context.quantum,
             offered: ask.shareable_owner.is_some(),
             channel: ask.channel.clone(),
         };
@@ -386,6 +387,7 @@ impl Attempt {
             owner: Arc::clone(&self.owner),
             fence,
             fences,
+            quantum: noted.request.quantum,
             rest,
             sent,
             deadline,

@@ -10,7 +10,7 @@
 //! * [`queue`]: the threads of this process that want one name, and how they share a lease; [`ticket_queue`]: those of
 //!   them that wait;
 //! * [`quorum`]: the decisions of a lock over several independent servers;
-//! * [`fence`]: blocks of fencing tokens;
+//! * [`fence`]: blocks of fencing tokens; [`quantum`]: how long threads of a process hand a lock on in memory;
 //! * [`lease`]: how long a lease is valid, and how it ends;
 //! * [`timer_queue`]: the times at which things are due.
 
@@ -22,6 +22,7 @@ mod model;
 mod outage;
 pub(crate) mod pickup;
 mod poll;
+pub(crate) mod quantum;
 pub(crate) mod queue;
 pub(crate) mod quorum;
 pub(crate) mod release_task;

@@ -237,6 +237,7 @@ impl World {
                     terms: Terms::new(LEASE, false),
                     until: Some(Time::NEVER),
                     subscription: self.processes[who].subscription.clone(),
+                    quantum: Duration::from_micros(5),
                     fence_block: 5,
                     shareable_owner: None,
                     total_units: 1,

@@ -199,6 +199,7 @@ impl Engine {
                     owner: adopt.owner,
                     fence,
                     fences: u64::from(adopt.fencing),
+                    quantum: self.quantum(sent),
                     rest: Vec::new(),
                     sent,
                     deadline: valid_until(sent, lease),

@@ -45,15 +45,18 @@ impl Engine {
         lease_to_share: Option<&ProcessLease>,
     ) -> StepContext<'c> {
         let now = self.now();
+        let subscription = self.wakeup.subscription(now);
+        let quantum = self.quantum.get(&subscription);
         StepContext {
             now,
             arrived,
             terms: call.options.terms(),
             until: call.until,
-            subscription: self.wakeup.subscription(now),
+            subscription,
+            quantum,
             // A lease with a `min_hold` is not handed to the next thread, so it needs one fence.
             fence_block: if call.options.min_hold.is_zero() {
-                fence::block(entry.kind, self.settings.quantum)
+                fence::block(entry.kind, quantum)
             } else {
                 1
             },
@@ -78,8 +81,9 @@ pub(super) struct Delegate<'a, 'm> {
     metrics: &'a mut WaitMetrics<'m>,
     /// The registration under which a message wakes this thread, once there is one.
     waker: Option<Waker>,
-    /// Whether a message has come. Redis may have handed the lock over to this owner, so that the pickup window runs.
-    has_message: bool,
+    /// When a message woke this thread, until the next request. Redis may have handed the lock over to this owner, so
+    /// that the pickup window runs.
+    message_at: Option<Time>,
 }
 
 impl<'a, 'm> Delegate<'a, 'm> {
@@ -97,7 +101,7 @@ impl<'a, 'm> Delegate<'a, 'm> {
             attempt,
             metrics,
             waker: None,
-            has_message: false,
+            message_at: None,
         }
     }
 
@@ -190,16 +194,24 @@ impl<'a, 'm> Delegate<'a, 'm> {
                 .wakeup
                 .register(&mut self.waker, self.attempt.owner());
         }
-        let sent = engine.now();
+        let (sent, message_at) = (engine.now(), self.message_at.take());
         let is_over = || call.is_over(engine);
         let limits = Limits {
             // The pickup window may run, so this request must not wait behind others for a connection.
-            has_priority: mem::take(&mut self.has_message),
+            has_priority: message_at.is_some(),
             is_over: Some(&is_over),
             ..engine.limits(call.until)
         };
         match engine.send(&entry.request(verb), limits) {
             Ok(answer) => {
+                if let (Some(message_at), Reply::Granted { .. }, false) =
+                    (message_at, &answer.reply, answer.resent)
+                {
+                    let now = engine.now();
+                    engine
+                        .quantum
+                        .note_hand_over(now.since(message_at), now.since(sent));
+                }
                 if let Reply::Held { holder, .. }
                 | Reply::Outvoted {
                     holder: Some(holder),
@@ -261,7 +273,10 @@ impl<'a, 'm> Delegate<'a, 'm> {
         // `close` sets its flag before it wakes all registered threads. So either this thread sees the flag, or `close`
         // wakes it.
         if !call.is_over(engine) {
-            self.has_message |= waker.wait(until.since(engine.now()));
+            let has_message = waker.wait(until.since(engine.now()));
+            if has_message {
+                self.message_at.get_or_insert_with(|| engine.now());
+            }
         }
     }
 

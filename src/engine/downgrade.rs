@@ -96,6 +96,7 @@ impl Engine {
                         owner: reader,
                         fence,
                         fences: u64::from(writer.terms.fencing),
+                        quantum: self.quantum(now),
                         rest: Vec::new(),
                         sent,
                         deadline: valid_until(sent, lease),

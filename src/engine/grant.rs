@@ -60,9 +60,10 @@ impl Engine {
         count: impl FnOnce(&Turn, Time),
     ) -> Result<(Turn, Time), Failure> {
         let fences = Fences::granted(entry.kind, grant.fence, grant.fences);
+        let quantum = grant.quantum;
         let process_lease = self.register_lease(entry, terms, units, grant)?;
         let now = self.now();
-        let quantum_end = now + self.settings.quantum;
+        let quantum_end = now + quantum;
         let seats = Seats::new(Arc::clone(&process_lease), units, fences, quantum_end);
         let begun = {
             let mut state = entry.lock();
@@ -153,7 +154,7 @@ impl Engine {
         if process_lease.health(now) == Health::Lost {
             return None;
         }
-        let quantum_end = now + self.settings.quantum;
+        let quantum_end = now + self.quantum(now);
         let begun = entry
             .lock()
             .queue

@@ -13,6 +13,7 @@
 //! | the rate limiter, requests of operators | [`rate_limiter`], [`admin`] |
 //! | the threads of the table below | [`renewal`], [`watch`], [`wakeup`], [`events`] |
 //! | counters and events | [`metrics`] |
+//! | the quantum in use, and the hand-overs that it follows | [`quantum`] |
 //!
 //! # Threads
 //!
@@ -64,6 +65,7 @@ mod hold_limit;
 mod metrics;
 mod names;
 pub(crate) mod process_lease;
+mod quantum;
 mod rate_limiter;
 mod release;
 pub(crate) mod renewal;
@@ -91,6 +93,7 @@ use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, Weak};
 use claim::Tried;
 use events::Events;
 use process_lease::{Names, Signal};
+use quantum::Quantum;
 use renewal::RenewalThread;
 use wakeup::Wakeup;
 use watch::Watch;
@@ -108,6 +111,7 @@ pub(crate) struct Engine {
     tried: Tried,
     events: Arc<Events>,
     stats: Counters,
+    quantum: Quantum,
     closed: AtomicBool,
     /// The number of delegates: threads that ask Redis, or sleep before they ask again.
     delegates: AtomicU64,
@@ -128,6 +132,7 @@ impl Engine {
         // The events thread must be the only owner of the listener, and drop it.
         let listener = settings.listener.take();
         let events = Arc::new(Events::new(listener));
+        let quantum = Quantum::new(settings.fixed_quantum());
         Arc::new_cyclic(|weak_self| Self {
             settings,
             store,
@@ -140,6 +145,7 @@ impl Engine {
             tried: Tried::default(),
             events,
             stats: Counters::new(),
+            quantum,
             closed: AtomicBool::new(false),
             delegates: AtomicU64::new(0),
             fork_guard: ForkGuard::here(),
@@ -228,9 +234,10 @@ impl Engine {
         self.renewal.flush(self, until)
     }
 
-    /// Returns the counters. Reads only atomic values, so a forked child may call it too.
+    /// Returns the counters and the quantum. Reads only atomic values, so a forked child may call it too.
     pub(crate) fn stats(&self) -> Stats {
-        self.stats.load(self.events.dropped())
+        self.stats
+            .load(self.events.dropped(), self.quantum(self.now()))
     }
 
     /// Sends a request on a pooled connection, and returns the reply. Turns a panic into a failure: if a delegate

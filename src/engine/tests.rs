@@ -9,6 +9,7 @@ mod listener;
 mod multi;
 mod panics;
 mod priority;
+mod quantum;
 mod release_tasks;
 mod suspend;
 
@@ -32,6 +33,8 @@ use crate::sync::{Arc, AtomicU64, Mutex, Ordering, thread};
 const SHORT: Duration = Duration::from_millis(300);
 /// A long lease, which does not end during a test.
 const LONG: Duration = Duration::from_mins(10);
+/// A fixed quantum, so that no measurement changes what a test sees.
+const QUANTUM: Duration = Duration::from_millis(50);
 /// A time limit far longer than any step of these tests takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -68,6 +71,7 @@ impl Fake {
 fn engine(store: impl Store + 'static, lease: Duration, clock: Arc<dyn Clock>) -> Arc<Engine> {
     let mut settings = Settings::default();
     settings.options.lease = lease;
+    settings.quantum = Some(QUANTUM);
     let rng = Arc::new(SystemRng::new());
     Engine::new(settings, Arc::new(store), clock, rng)
 }

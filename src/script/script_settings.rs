@@ -12,6 +12,7 @@ pub(crate) struct ScriptSettings {
     longest_window: Duration,
     /// How long a contended mutex is left free once in `quantum`, for clients that poll.
     pub(super) poller_gap: Duration,
+    /// Zero without a gap, because then no script looks at it.
     quantum: Duration,
     /// Whether a PUBLISH counts all subscribers. In a cluster it counts those of one node.
     counts_subscribers: bool,
@@ -39,10 +40,11 @@ impl ScriptSettings {
         }
     }
 
-    pub(crate) fn with_gap(self, poller_gap: Duration, quantum: Duration) -> Self {
+    /// Sets the gap, and the quantum that goes with it. A gap needs a fixed quantum.
+    pub(crate) fn with_gap(self, poller_gap: Duration, quantum: Option<Duration>) -> Self {
         Self {
             poller_gap,
-            quantum,
+            quantum: quantum.unwrap_or_default(),
             ..self
         }
     }

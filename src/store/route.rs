@@ -47,7 +47,7 @@ pub(super) fn route(server: Server, settings: &Settings) -> Route {
         server: Arc::new(server),
         script_settings: Arc::new(
             ScriptSettings::new(settings.fence_memory, settings.io_timeout)
-                .with_gap(settings.poller_gap, settings.quantum),
+                .with_gap(settings.poller_gap, settings.fixed_quantum()),
         ),
         connect_timeout: settings.connect_timeout,
         io_timeout: settings.io_timeout,

@@ -33,6 +33,7 @@ mod operators;
 mod poller_gap;
 mod polling;
 mod process_ends;
+mod quantum;
 mod quorum;
 mod rate_limiter;
 mod record;

@@ -49,6 +49,8 @@ pub(super) struct Uncertain {
 pub(super) struct Sent {
     /// How many fences a grant reserves.
     pub(super) fences: u64,
+    /// The quantum of the lease, for which the fences are reserved.
+    pub(super) quantum: Duration,
     /// Whether a lease was offered to be shared instead.
     pub(super) offered: bool,
     /// The channel under which the queue will know the owner; `None` if the owner must not queue.

@@ -19,7 +19,9 @@ pub(crate) struct StepContext<'a> {
     /// When the driving thread gives up; `None` if it only tries.
     pub(crate) until: Option<Time>,
     pub(crate) subscription: SubscriptionState,
-    /// How many fences a grant reserves if the lease will go to other threads.
+    /// For how long the threads of this process may have a lease that is asked for now, while others wait.
+    pub(crate) quantum: Duration,
+    /// How many fences a grant reserves if the lease will go to other threads, for that quantum.
     pub(crate) fence_block: u64,
     /// A lease of this process that more threads may share, if no other process waits.
     pub(crate) shareable_owner: Option<Arc<str>>,
@@ -79,6 +81,8 @@ pub(crate) struct Grant {
     pub(crate) owner: Arc<str>,
     pub(crate) fence: u64,
     pub(crate) fences: u64,
+    /// The quantum for which the fences were reserved.
+    pub(crate) quantum: Duration,
     /// The fences of the further names of a set.
     pub(crate) rest: Vec<u64>,
     /// A reading of the clock from before the request.

@@ -18,6 +18,7 @@ struct Scene {
     until: Option<Time>,
     subscription: SubscriptionState,
     lease: Duration,
+    quantum: Duration,
     delegates: u32,
     waits_through_outages: bool,
     attempt: Attempt,
@@ -33,6 +34,7 @@ impl Scene {
             until,
             subscription: SubscriptionState::Ready("c".into()),
             lease: LEASE,
+            quantum: Duration::from_micros(100),
             delegates: 1,
             waits_through_outages: false,
         }
@@ -51,6 +53,7 @@ impl Scene {
                 terms: Terms::new(self.lease, true),
                 until: self.until,
                 subscription: self.subscription.clone(),
+                quantum: self.quantum,
                 fence_block: 100,
                 shareable_owner: None,
                 total_units: 1,
@@ -413,6 +416,19 @@ fn an_attempt_that_was_granted_leaves_nothing_behind() {
         assert!(!scene.attempt.is_new());
         assert_eq!(scene.attempt.abandon(), [], "resent: {resent}");
     }
+}
+
+/// The fences of a lease are reserved for a quantum, so the lease has that quantum.
+#[test]
+fn a_grant_has_the_quantum_of_its_request() {
+    let mut scene = Scene::waiting();
+    let asked = scene.quantum;
+    scene.send(Input::Go);
+    scene.quantum = asked * 10;
+    let Step::Granted(grant) = scene.replied(GRANTED) else {
+        panic!("it was not granted");
+    };
+    assert_eq!(grant.quantum, asked);
 }
 
 #[test]
