@@ -4,6 +4,7 @@ mod failover;
 mod handover;
 mod held;
 mod kinds;
+mod lone;
 mod polled;
 mod processes;
 mod quorum;
@@ -140,6 +141,14 @@ const ROWS: &[Row] = &[
         measure: processes::mutex,
     },
     Row {
+        work: "lone_thread",
+        limit: "15 ms for the median wait of one thread, beside two processes of 10 busy threads",
+        unit: "ms",
+        must: AtMost(1.0),
+        rounds: SOME,
+        measure: lone::measure,
+    },
+    Row {
         work: "handover_p50",
         limit: "a token in a list, BLPOP and RPUSH",
         unit: "µs",
@@ -181,7 +190,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         work: "rwlock_mixed",
-        limit: "6 quanta for the longest wait of a writer",
+        limit: "300 ms for the longest wait of a writer",
         unit: "ms",
         must: AtMost(1.0),
         rounds: SOME,
@@ -369,6 +378,7 @@ fn measure_row(row: &Row, cores: &Cores, options: &Options) -> Result<()> {
 pub fn serve(job: &Job) -> Result<()> {
     let answer = match job.work.as_str() {
         "processes_4x8" => processes::serve_mutex(job)?,
+        "lone_thread" => lone::serve(job)?,
         "rwlock_mixed" => processes::serve_rwlock(job)?,
         "handover_p50" | "handover_p99" => handover::serve(job)?,
         "held_100k" => held::serve(job)?,
