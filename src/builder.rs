@@ -221,7 +221,9 @@ impl Builder {
         self
     }
 
-    /// Sets the largest number of connections in the pool. The pool makes a connection when a call needs it. From 1 to
+    /// Sets the largest number of connections in the pool. The pool makes a connection when a call needs it. Threads that
+    /// call at the same moment share connections: up to 32 calls are on one at a time. A call of [`list`](LockManager::list) or
+    /// [`inspect`](LockManager::inspect), or one that waits for [`replicas`](Self::replicas), has one for itself. From 1 to
     /// 1,024. Defaults to 10.
     ///
     /// # Example

@@ -63,8 +63,17 @@ impl Pairs {
 
     /// Acquires and releases the lock of one name.
     pub fn pair(&mut self, name: usize) -> Result<()> {
-        let [set, release] = &self.commands[name];
-        ask(&mut self.connection, set, |value| *value == Value::Okay)?;
+        self.take(name)?;
+        self.release(name)
+    }
+
+    pub fn take(&mut self, name: usize) -> Result<()> {
+        let [set, _] = &self.commands[name];
+        ask(&mut self.connection, set, |value| *value == Value::Okay)
+    }
+
+    pub fn release(&mut self, name: usize) -> Result<()> {
+        let [_, release] = &self.commands[name];
         ask(&mut self.connection, release, |value| {
             *value == Value::Int(1)
         })

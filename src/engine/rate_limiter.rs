@@ -31,8 +31,8 @@ impl Engine {
         };
         let answer = match self.send(&Request::RateLimit { key, request }, limits) {
             Ok(answer) => answer,
-            // The thread stopped waiting for a connection, because the call must end. Redis got no request.
-            Err(failure) if is_over() && failure.was_not_sent() => {
+            // The thread stopped waiting, because the call must end. An admission that Redis has booked stays booked.
+            Err(failure) if is_over() && failure.timed_out => {
                 self.check_open()?;
                 return Err(Error::Cancelled);
             }

@@ -1,6 +1,8 @@
-//! A connection for requests. It opens when it is first used, and closes after an error of input or output.
+//! A request's way over a connection. The connection opens when it is first used, and closes after an error of input or
+//! output.
 //!
-//! 1. Without an open connection, the link connects and logs in (`login`).
+//! 1. Without an open connection, the link connects and logs in (`login`). A link of the pool first enters a connection
+//!    that other threads use too, or takes a place for one (`shared`).
 //! 2. It sends the request, naming the script by its digest. If the server does not have the script, it sends the text.
 //!    A mutex without a fence is first asked for by a plain command, and by the script only if that did not get it.
 //! 3. If a connection of an earlier request turns out to be closed, it does steps 1 and 2 once more. Every request may
@@ -8,13 +10,14 @@
 //! 4. If replicas must confirm a grant or renewal, it asks for that (`confirm`).
 //!
 //! After an error of input or output, nothing more is sent on a connection: the next request could get a late answer to
-//! the request before it, or follow half of that request.
+//! the request before it, or follow half of that request. On a shared connection each answer has its place, also that to
+//! a caller whose time is over. So there the other callers go on after a timeout.
 //!
 //! Two sorts of links keep time differently:
 //!
 //! | link | connecting | a request |
 //! | --- | --- | --- |
-//! | the pool's | is part of the time limit, because a thread waits for the reply | has the rest of that limit |
+//! | a caller's, by the pool | is part of the time limit, because a thread waits for the reply | has the rest of that limit |
 //! | the renewal thread's | has `connect_timeout`, and `io_timeout` for the login, because no lease can be renewed before | has its limit, or two round trips if those take longer |
 //!
 //! No request takes longer than `io_timeout`. The round trip is measured on the last requests. A request that reached
@@ -33,7 +36,7 @@ use crate::message::{Cursor, Renewed, Reply, Request, Verb};
 use crate::script::{self, ScriptRef};
 use crate::store::errors::RequestError;
 use crate::store::login::connect;
-use crate::store::pool::Pooled;
+use crate::store::places::Wait;
 use crate::store::refusal::{refusal, says};
 use crate::store::route::{Budget, Route};
 use crate::store::sentinel::{Discovery, check_role};
@@ -43,17 +46,20 @@ use crate::sync::Arc;
 
 mod confirm;
 mod identify;
+mod pooled;
+
+use pooled::{Open, Pool};
 
 /// A connection, or the means to open one.
-pub(crate) struct Link {
+pub(crate) struct Link<'a> {
     /// Finds the master behind sentinels. `None` if the address is fixed.
     discovery: Option<Arc<Discovery>>,
     /// The number of the master to which `route` leads.
     master: u64,
-    route: Route,
-    open: Option<Socket>,
-    /// The time of the last request.
-    used: Instant,
+    route: Arc<Route>,
+    open: Option<Open<'a>>,
+    /// The pool, for the link of a caller.
+    pool: Option<Pool<'a>>,
     /// Whether ASKING goes before the request: a node of a cluster then serves a slot that is moving to it.
     is_asking: bool,
     /// The measured round trip. `None` for a link of the pool, because each of its callers has a time limit.
@@ -62,33 +68,25 @@ pub(crate) struct Link {
     reports: Vec<NodeReport>,
 }
 
-impl Link {
-    pub(crate) fn new(route: Route, discovery: Option<Arc<Discovery>>) -> Self {
+impl<'a> Link<'a> {
+    fn new((master, route): (u64, Arc<Route>), discovery: Option<Arc<Discovery>>) -> Self {
         Self {
             discovery,
-            master: 0,
+            master,
             route,
             open: None,
-            used: Instant::now(),
+            pool: None,
             is_asking: false,
             round_trip: None,
             reports: Vec::new(),
         }
     }
 
-    /// Returns the function that makes the links of a pool.
-    pub(super) fn maker(
-        route: Route,
-        discovery: Option<Arc<Discovery>>,
-    ) -> impl Fn() -> Option<Self> + Send + Sync + 'static {
-        move || Some(Self::new(route.clone(), discovery.clone()))
-    }
-
     /// Makes a link for a single thread, which sends all requests on it.
     pub(crate) fn dedicated(route: Route, discovery: Option<Arc<Discovery>>) -> Self {
         Self {
             round_trip: Some(Duration::ZERO),
-            ..Self::new(route, discovery)
+            ..Self::new((0, Arc::new(route)), discovery)
         }
     }
 
@@ -103,7 +101,10 @@ impl Link {
         let master = discovery.master(limit)?;
         if master.number != self.master {
             self.open = None;
-            (self.master, self.route) = (master.number, master.route);
+            (self.master, self.route) = (master.number, Arc::new(master.route));
+            if let Some(pool) = &self.pool {
+                pool.note_master(self.master, &self.route);
+            }
         }
         Ok(())
     }
@@ -158,7 +159,7 @@ impl Link {
         let asked = open.requests(&commands, self.route.io_timeout, heard);
         asked.map_err(|fault| self.failed(fault).into_failure(&self.route))??;
         self.round_trip = self.round_trip.max(Some(begun.elapsed()));
-        self.open = Some(open);
+        self.open = Some(Open::Own(open));
         Ok(())
     }
 
@@ -201,7 +202,6 @@ impl Link {
         request: &Request<'_>,
         budget: &mut Budget,
     ) -> Result<Answer, Failure> {
-        self.used = budget.started;
         if self.discovery.is_none() {
             return self.call_server(request, budget);
         }
@@ -261,13 +261,14 @@ impl Link {
             let limit = budget.left(self.route.io_timeout);
             let open = self.open.take();
             let mut open = open.ok_or_else(Failure::another_question)?;
-            let role = open.request(&redis::cmd("ROLE"), limit);
+            let role = open.request(redis::cmd("ROLE"), false, limit);
             let checked = match role {
                 Ok(role) => check_role(&self.route, role),
                 Err(fault) => Err(self.route.broken(fault)),
             };
             if let Err(failure) = checked {
                 self.suspect();
+                open.retire();
                 return Err(failure);
             }
             self.open = Some(open);
@@ -313,7 +314,9 @@ impl Link {
         };
         let reply = script::decode(request, value).inspect_err(|_| {
             // This may be the answer to another request, so nothing on this connection can be trusted any more.
-            self.open = None;
+            if let Some(open) = self.open.take() {
+                open.distrust();
+            }
         })?;
         if self.route.replicas > 0 && reply.is_gain() {
             // The server has executed the request. If it was sent twice, the server may execute it once more, later.
@@ -331,27 +334,15 @@ impl Link {
 
     /// Sends the request and reads the answer, connecting first if needed.
     fn once(&mut self, request: &Request<'_>, budget: &mut Budget) -> Result<Value, RequestError> {
-        let mut open = match self.open.take() {
-            Some(open) => open,
-            None if self.round_trip.is_some() => {
-                let open = self.connect(&Budget::unlimited());
-                budget.started = Instant::now();
-                open.map_err(RequestError::Answered)?
-            }
-            None => self.connect(budget).map_err(RequestError::Answered)?,
-        };
+        let mut open = self.opened(budget).map_err(RequestError::Answered)?;
         let (script_settings, io_timeout) = (&self.route.script_settings, self.route.io_timeout);
-        let ask = |open: &mut Socket, command: redis::Cmd, limit: Duration| {
-            if self.is_asking {
-                ask_for_moving_slot(open, command, limit)
-            } else {
-                open.request(&command, limit)
-            }
+        let mut ask = |command: redis::Cmd, limit: Duration| {
+            let answer = open.request(command, self.is_asking, limit);
+            answer.map_err(|fault| self.failed(fault))
         };
         let mut value = Value::Nil;
         if let Some(command) = script::encode_plain(request, script_settings) {
-            let answer = ask(&mut open, command, budget.left(io_timeout));
-            value = match answer.map_err(|fault| self.failed(fault))? {
+            value = match ask(command, budget.left(io_timeout))? {
                 Value::Okay => script::TAKEN_WITHOUT_A_FENCE,
                 value @ (Value::Nil | Value::ServerError(_)) => value,
                 _ => return Err(RequestError::Answered(Failure::another_question())),
@@ -359,13 +350,11 @@ impl Link {
         }
         if value == Value::Nil {
             let command = script::encode(request, ScriptRef::Digest, script_settings);
-            value = ask(&mut open, command, budget.left(io_timeout))
-                .map_err(|fault| self.failed(fault))?;
+            value = ask(command, budget.left(io_timeout))?;
         }
         if matches!(&value, Value::ServerError(error) if error.code() == "NOSCRIPT") {
             let command = script::encode(request, ScriptRef::Text, script_settings);
-            value = ask(&mut open, command, budget.left(io_timeout))
-                .map_err(|fault| self.failed(fault))?;
+            value = ask(command, budget.left(io_timeout))?;
         }
         if let Value::ServerError(error) = value {
             let moved = says(&error, &["READONLY"]);
@@ -376,13 +365,36 @@ impl Link {
             let failure = refusal(&self.route.server, error);
             // A server that has become a replica stays one, but its name may lead to the new master by now. And a user
             // whose request is denied may have more rights on a new connection.
-            if !moved && failure.kind != FailureKind::Denied {
+            if moved || failure.kind == FailureKind::Denied {
+                open.retire();
+            } else {
                 self.open = Some(open);
             }
             return Err(RequestError::Answered(failure));
         }
         self.open = Some(open);
         Ok(value)
+    }
+
+    /// Returns the open connection. Opens one if there is none.
+    fn opened(&mut self, budget: &mut Budget) -> Result<Open<'a>, Failure> {
+        if let Some(open) = self.open.take() {
+            return Ok(open);
+        }
+        if self.round_trip.is_some() {
+            let open = self.connect(&Budget::unlimited());
+            budget.started = Instant::now();
+            return open.map(Open::Own);
+        }
+        if self.pool.as_ref().is_some_and(|pool| !pool.has_place()) {
+            // The connection that it had entered has ended.
+            self.enter(&Wait::new(budget.left(Duration::MAX), &|| false))?;
+            if let Some(open) = self.open.take() {
+                return Ok(open);
+            }
+        }
+        let socket = self.connect(budget)?;
+        Ok(self.share(socket))
     }
 
     /// Notes how long a request took. `is_cut` means that it reached its limit without an answer.
@@ -396,30 +408,6 @@ impl Link {
             // One fast answer does not make a fast link, so the average falls slowly.
             (*round_trip * 3 + took) / 4
         };
-    }
-
-    /// Returns the time of the last request, which tells one link from another in tests.
-    #[cfg(test)]
-    pub(super) fn used(&self) -> Instant {
-        self.used
-    }
-}
-
-/// Sends a command after ASKING, in one write.
-fn ask_for_moving_slot(
-    open: &mut Socket,
-    command: redis::Cmd,
-    limit: Duration,
-) -> Result<Value, TransportError> {
-    let mut value = Value::Nil;
-    let heard = |_, answer| -> Result<(), std::convert::Infallible> {
-        value = answer;
-        Ok(())
-    };
-    match open.requests(&[redis::cmd("ASKING"), command], limit, heard)? {
-        // The answer to ASKING is of no interest: without its effect, the command is redirected.
-        Ok(()) => Ok(value),
-        Err(never) => match never {},
     }
 }
 
@@ -441,14 +429,6 @@ fn may_come_from_a_replica(request: &Request<'_>, reply: &Reply) -> bool {
         Reply::Renewed(all) => all.iter().any(is_gone),
         Reply::Each(all) => all.iter().flatten().any(|reply| *reply != Reply::Released),
         _ => true,
-    }
-}
-
-impl Pooled for Link {
-    fn close_if_idle(&mut self, idle: Duration) {
-        if self.used.elapsed() >= idle {
-            self.open = None;
-        }
     }
 }
 

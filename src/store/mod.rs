@@ -7,8 +7,10 @@
 //! | module | its subject |
 //! | --- | --- |
 //! | `node` | one server, and the store of one |
-//! | `pool` | the connections that all threads share |
-//! | `link` | one connection for requests |
+//! | `shared` | the connections to one server, which threads share that call at the same moment |
+//! | `places` | the r2d2 pool of places for connections |
+//! | `pool` | the connections to the nodes of a quorum, which a thread has for itself |
+//! | `link` | a request's way over a connection |
 //! | `pubsub` | one connection that listens |
 //! | `login` | connecting and logging in, for both |
 //! | `route` | the way to a server: its address and time limits |
@@ -31,6 +33,7 @@ pub(crate) mod frame;
 mod link;
 mod login;
 pub(crate) mod node;
+mod places;
 mod pool;
 pub(crate) mod pubsub;
 pub(crate) mod quorum;
@@ -39,6 +42,7 @@ mod resolve;
 mod route;
 mod sentinel;
 mod server_info;
+mod shared;
 mod socket;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
@@ -62,8 +66,9 @@ pub(crate) struct Limits<'a> {
     pub(crate) has_priority: bool,
     /// Whether the caller waits for the lock, and so through a failure of the server.
     pub(crate) is_of_a_wait: bool,
-    /// Returns whether the caller has ended the call. A thread that waits for a connection or a master looks often.
-    pub(crate) is_over: Option<&'a dyn Fn() -> bool>,
+    /// Returns whether the caller has ended the call. A thread that waits for a connection or a master looks often. So does
+    /// one that lets another thread read its answer.
+    pub(crate) is_over: Option<&'a (dyn Fn() -> bool + Sync)>,
 }
 
 impl Limits<'_> {

@@ -7,16 +7,16 @@ use crate::config::{SentinelSet, Server, Settings};
 use crate::error::Failure;
 use crate::message::Request;
 use crate::store::link::Link;
-use crate::store::pool::Pool;
 use crate::store::pubsub;
 use crate::store::route::{Budget, Route, route};
 use crate::store::sentinel::Discovery;
+use crate::store::shared::Connections;
 use crate::store::{Answer, DedicatedConnection, LEAST, Limits, NodeReport, PubSubEvent, Store};
 use crate::sync::Arc;
 
 /// A node, and the store of one.
 pub(crate) struct Node {
-    pool: Pool<Link>,
+    pool: Arc<Connections>,
     /// The way to the server. If sentinels find it, only the parts that all masters share.
     route: Route,
     discovery: Option<Arc<Discovery>>,
@@ -41,9 +41,9 @@ impl Node {
         discovery: Option<Arc<Discovery>>,
         settings: &Settings,
     ) -> Self {
-        let links = Link::maker(route.clone(), discovery.clone());
+        let way = (0, Arc::new(route.clone()));
         Self {
-            pool: Pool::new(links, settings.pool_size),
+            pool: Connections::new(way, settings.pool_size),
             route,
             discovery,
         }
@@ -61,17 +61,19 @@ impl Drop for Node {
 impl Store for Node {
     fn call(&self, request: &Request<'_>, limits: Limits<'_>) -> Result<Answer, Failure> {
         let started = Instant::now();
-        let is_over = || limits.is_over();
-        let has_priority = limits.has_priority || request.is_of_a_holder();
         if let Some(discovery) = &self.discovery {
             // A call that waits for a master needs no connection yet.
-            discovery.wait(limits.whole.min(self.route.connect_timeout), &is_over)?;
+            discovery.wait(limits.whole.min(self.route.connect_timeout), &|| {
+                limits.is_over()
+            })?;
         }
         let left = limits.whole.saturating_sub(started.elapsed());
         let wait = limits.checkout.min(left);
-        let mut link = self.pool.take(wait, has_priority, &is_over)?;
-        let left = limits.whole.saturating_sub(started.elapsed());
-        link.call(request, &mut Budget::new(left.max(LEAST)))
+        let pool = (&self.pool, self.discovery.as_ref());
+        Link::of_pool(pool, request, (limits, wait), |link| {
+            let left = limits.whole.saturating_sub(started.elapsed());
+            link.call(request, &mut Budget::new(left.max(LEAST)))
+        })
     }
 
     fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {
@@ -94,7 +96,7 @@ impl Store for Node {
     }
 }
 
-impl DedicatedConnection for Link {
+impl DedicatedConnection for Link<'_> {
     fn open(&mut self) -> Result<(), Failure> {
         self.open_for_renewals()
     }

@@ -1,9 +1,4 @@
-//! The r2d2 pool of connections to one server, or to every node of a quorum.
-//!
-//! The pool holds *places* for connections. The thread that uses a place connects it, so a refused connection is a
-//! typed error at once. r2d2 would connect on other threads, and report a failure only after the whole time limit, as a
-//! string. A thread that notices a broken connection replaces it. So the pool does not test links on checkout: a PING
-//! would cost half of the throughput, and prove nothing about the request after it.
+//! The pool of connections to the nodes of a quorum: a thread has a connection to each node for itself.
 //!
 //! A thread that asks for a lock goes through a gate first. So a thousand threads that wait for locks cannot keep a
 //! holder from its release.
@@ -16,71 +11,17 @@
 //! The gate lets through at most as many threads as there are places, and none while a request with priority waits. The
 //! requests of holders have priority. So does the request of a thread that was notified of a hand-over: if it does not
 //! ask soon, it loses its turn.
-//!
-//! r2d2's thread has a second task: it closes connections that no thread has used for a while. The task holds the pool
-//! weakly, and ends with it.
 
-use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
-
-use crate::error::{Failure, FailureKind, Outcome};
-use crate::panics::survived;
-use crate::store::LOOK_EVERY;
-use crate::sync::{Arc, Condvar, Mutex};
-
-/// How long an unused connection is kept. A held lock needs none.
-const IDLE: Duration = Duration::from_secs(15);
-/// How often the pool looks for unused connections.
-const CLOSE_EVERY: Duration = Duration::from_secs(3);
-
-/// How long to wait for r2d2's thread to start.
-const THREAD_STARTS_WITHIN: Duration = Duration::from_secs(10);
-
-/// The content of a place of the pool: a link, or a connection to each node of a quorum.
-pub(crate) trait Pooled: Send + 'static {
-    /// Closes the connections that have not been used for `idle`. They open again when they are used.
-    fn close_if_idle(&mut self, idle: Duration);
-}
-
-/// The factory of places, as r2d2 wants it.
-struct Factory<L>(Box<dyn Fn() -> Option<L> + Send + Sync>);
-
-/// The store was dropped, so nobody waits for a place any more.
-#[derive(Debug)]
-struct Dropped;
-
-impl<L: Pooled> r2d2::ManageConnection for Factory<L> {
-    type Connection = L;
-    type Error = Dropped;
-
-    fn connect(&self) -> Result<L, Dropped> {
-        (self.0)().ok_or(Dropped)
-    }
-
-    fn is_valid(&self, _: &mut L) -> Result<(), Dropped> {
-        Ok(())
-    }
-
-    /// Returns false: a link that broke has closed its connection, and opens another when it is used.
-    fn has_broken(&self, _: &mut L) -> bool {
-        false
-    }
-}
-
-impl fmt::Display for Dropped {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the manager was dropped")
-    }
-}
-
-impl std::error::Error for Dropped {}
+use crate::error::Failure;
+use crate::store::places::{Places, Pooled, TakenPlace, Wait};
+use crate::sync::{Condvar, Mutex};
 
 /// A pool of links, with a gate before it.
 pub(crate) struct Pool<L: Pooled> {
-    places: Arc<r2d2::Pool<Factory<L>>>,
+    places: Places<L>,
     gate: Gate,
 }
 
@@ -107,58 +48,16 @@ struct Checkout<'a>(&'a Gate);
 /// A request with priority that waits for a place. Until its drop no thread goes through the gate.
 struct Priority<'a>(&'a Gate);
 
-/// The limits of a thread's wait for a link.
-struct Wait<'a> {
-    until: Instant,
-    is_over: &'a dyn Fn() -> bool,
-}
-
 /// A link, and the permission of the thread that uses it.
 struct Taken<'a, L: Pooled> {
     // The link is dropped first, so that its place is free when the next thread goes through the gate.
-    link: r2d2::PooledConnection<Factory<L>>,
+    link: TakenPlace<L>,
     _checkout: Option<Checkout<'a>>,
 }
 
 impl<L: Pooled> Pool<L> {
     /// Makes a pool of `size` places. `make` makes what a place has, and returns `None` if the store was dropped.
     pub(crate) fn new(make: impl Fn() -> Option<L> + Send + Sync + 'static, size: u32) -> Self {
-        Self::closing_after(make, size, IDLE, CLOSE_EVERY)
-    }
-
-    /// Makes a pool that looks for unused connections every `look_every`, and closes those not used for `idle`.
-    fn closing_after(
-        make: impl Fn() -> Option<L> + Send + Sync + 'static,
-        size: u32,
-        idle: Duration,
-        look_every: Duration,
-    ) -> Self {
-        // r2d2's default is three threads, most of which would have no work.
-        let threads = ScheduledThreadPool::builder()
-            .num_threads(1)
-            .on_drop_behavior(OnPoolDropBehavior::DiscardPendingScheduled)
-            .thread_name_pattern("leasehold-pool-{}")
-            .build();
-        let threads = Arc::new(threads);
-        let places = r2d2::Pool::builder()
-            .max_size(size)
-            .test_on_check_out(false)
-            // Places do not expire. The task below closes the connections in them.
-            .idle_timeout(None)
-            .max_lifetime(None)
-            .thread_pool(Arc::clone(&threads))
-            .build_unchecked(Factory(Box::new(make)));
-        // r2d2's thread makes the places. Wait for the first one: on a busy machine the thread may start later than the
-        // time limit of the first request, which would then fail although the server is there.
-        drop(places.get_timeout(THREAD_STARTS_WITHIN));
-        let places = Arc::new(places);
-        let weak = Arc::downgrade(&places);
-        threads.execute_with_fixed_delay(look_every, look_every, move || {
-            if let Some(places) = weak.upgrade() {
-                // The pool of threads does not call a task again after a panic.
-                survived(|| close_idle(&places, idle));
-            }
-        });
         let gate = Gate {
             state: Mutex::new(State {
                 free: size,
@@ -167,7 +66,10 @@ impl<L: Pooled> Pool<L> {
             }),
             changed: Condvar::new(),
         };
-        Self { places, gate }
+        Self {
+            places: Places::new(make, size),
+            gate,
+        }
     }
 
     /// Waits for a free link. With priority it waits before all others. Every [`LOOK_EVERY`] it calls `is_over`, and
@@ -182,11 +84,7 @@ impl<L: Pooled> Pool<L> {
         has_priority: bool,
         is_over: &dyn Fn() -> bool,
     ) -> Result<impl DerefMut<Target = L>, Failure> {
-        let begun = Instant::now();
-        let wait = Wait {
-            until: begun + wait,
-            is_over,
-        };
+        let wait = Wait::new(wait, is_over);
         let taken = if has_priority {
             self.with_priority(&wait)
         } else {
@@ -194,14 +92,7 @@ impl<L: Pooled> Pool<L> {
         };
         // One more look, so that no request of a call that is over delays others.
         let taken = taken.filter(|_| !is_over());
-        taken.ok_or_else(|| {
-            let waited = begun.elapsed();
-            let words = format!("no pooled connection became free within {waited:.0?}");
-            Failure {
-                timed_out: true,
-                ..Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, words)
-            }
-        })
+        taken.ok_or_else(|| wait.failure())
     }
 
     fn in_turn(&self, wait: &Wait<'_>) -> Option<Taken<'_, L>> {
@@ -213,7 +104,7 @@ impl<L: Pooled> Pool<L> {
     }
 
     fn with_priority(&self, wait: &Wait<'_>) -> Option<Taken<'_, L>> {
-        let link = self.places.try_get().or_else(|| {
+        let link = self.places.try_take().or_else(|| {
             let _priority = self.gate.close();
             self.place(wait)
         })?;
@@ -224,36 +115,15 @@ impl<L: Pooled> Pool<L> {
     }
 
     /// Waits for a free place.
-    fn place(&self, wait: &Wait<'_>) -> Option<r2d2::PooledConnection<Factory<L>>> {
+    fn place(&self, wait: &Wait<'_>) -> Option<TakenPlace<L>> {
         // r2d2 hands out a free place even if no time is left.
         let mut slice = wait.slice().unwrap_or_default();
         loop {
-            if let Ok(link) = self.places.get_timeout(slice) {
+            if let Some(link) = self.places.take(slice) {
                 return Some(link);
             }
             slice = wait.slice()?;
         }
-    }
-}
-
-impl Wait<'_> {
-    /// Returns how long to wait before the next look; `None` if the time or the call is over.
-    fn slice(&self) -> Option<Duration> {
-        let left = self.until.saturating_duration_since(Instant::now());
-        (!left.is_zero() && !(self.is_over)()).then(|| left.min(LOOK_EVERY))
-    }
-}
-
-/// Closes the connections of the free links that have not been used for `idle`. They connect again on their next use.
-fn close_idle<L: Pooled>(places: &r2d2::Pool<Factory<L>>, idle: Duration) {
-    // All links are taken out before one goes back. Otherwise the same link would come again and again.
-    let mut free = Vec::new();
-    while let Some(link) = places.try_get() {
-        free.push(link);
-    }
-    // The link that was used last goes back last, because the pool gives out first the link that came back last.
-    while let Some(mut link) = free.pop() {
-        link.close_if_idle(idle);
     }
 }
 
@@ -325,15 +195,9 @@ impl<L: Pooled> DerefMut for Taken<'_, L> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, Write};
-    use std::net::TcpListener;
+    use std::time::Instant;
 
     use super::*;
-    use crate::config::{Server, Settings};
-    use crate::message::Request;
-    use crate::store::link::Link;
-    use crate::store::route::Budget;
-    use crate::store::route::route;
     use crate::sync::{AtomicBool, AtomicU32, Ordering, thread};
 
     const SOON: Duration = Duration::from_secs(20);
@@ -342,9 +206,14 @@ mod tests {
         false
     }
 
-    fn pool(size: u32) -> Pool<Link> {
-        let server = Server::parse("redis://127.0.0.1:1/", None).expect("a URL");
-        Pool::new(Link::maker(route(server, &Settings::default()), None), size)
+    struct Nothing;
+
+    impl Pooled for Nothing {
+        fn close_if_idle(&mut self, _: Duration) {}
+    }
+
+    fn pool(size: u32) -> Pool<Nothing> {
+        Pool::new(|| Some(Nothing), size)
     }
 
     /// Many threads only ask, and one has priority: it gets the next place.
@@ -425,65 +294,5 @@ mod tests {
         // A call that is over does not get a free place either.
         assert!(pool.take(SOON, false, &is_over).is_err());
         assert!(pool.take(SOON, false, &never).is_ok());
-    }
-
-    /// The link that came back last has the connection that is most surely open.
-    #[test]
-    fn closing_idle_connections_keeps_the_order_of_checkouts() {
-        let pool = pool(3);
-        let all: Vec<_> = (0..3)
-            .map(|_| pool.take(SOON, false, &never).expect("it is free"))
-            .collect();
-        let mut order: Vec<_> = all.iter().map(|link| link.used()).collect();
-        order.reverse();
-        for link in all {
-            drop(link);
-        }
-        close_idle(&pool.places, Duration::ZERO);
-        let again: Vec<_> = (0..3)
-            .map(|_| pool.take(SOON, false, &never).expect("it is free"))
-            .collect();
-        let again: Vec<_> = again.iter().map(|link| link.used()).collect();
-        assert_eq!(again, order);
-    }
-
-    /// The renewal thread has no part in it: it may never have run, or has ended.
-    #[test]
-    fn connections_that_nobody_uses_are_closed() {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = listener.local_addr().expect("it is bound").port();
-        let url = format!("redis://127.0.0.1:{port}/");
-        let parsed = Server::parse(&url, None).expect("a URL");
-        let route = route(parsed, &Settings::default());
-        let soon = Duration::from_millis(20);
-        let pool = Pool::closing_after(Link::maker(route, None), 3, soon, soon);
-        thread::scope(|scope| {
-            let served = scope.spawn(|| {
-                let (mut stream, _) = listener.accept().expect("somebody connects");
-                stream.set_read_timeout(Some(SOON)).expect("a connection");
-                let mut piece = [0; 4096];
-                // Serves until the connection is closed.
-                while stream.read(&mut piece).expect("not in time") > 0 {
-                    stream.write_all(b"+PONG\r\n").expect("a connection");
-                }
-            });
-            let mut link = pool.take(SOON, false, &never).expect("it is free");
-            link.call(&Request::Ping, &mut Budget::new(SOON))
-                .expect("it is answered");
-            drop(link);
-            served.join().expect("it was closed");
-        });
-    }
-
-    #[test]
-    fn the_thread_ends_with_the_pool() {
-        let pool = pool(3);
-        let places = Arc::downgrade(&pool.places);
-        drop(pool);
-        let begun = Instant::now();
-        while places.upgrade().is_some() {
-            assert!(begun.elapsed() < SOON, "something keeps it");
-            thread::yield_now();
-        }
     }
 }

@@ -5,13 +5,13 @@
 //! the answer to an UNSUBSCRIBE. Here one limit is for a request and its whole answer. An answer also has a greatest
 //! length. So no peer, server or not, makes this process run out of memory.
 //!
-//! A request is sent only if no earlier answer is missing, and it has one answer. Anything else on the connection is an
-//! error.
+//! A socket has two halves, one that writes and one that reads. So one thread may write while another one reads
+//! ([`super::shared`]). A thread that has the socket for itself sends a request only if no earlier answer is missing, and
+//! the request has one answer. Anything else on the connection is an error.
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -21,23 +21,51 @@ use socket2::{Domain, SockAddr, Type};
 use crate::store::frame::{self, Frame};
 use crate::store::resolve::Resolver;
 #[cfg(feature = "tls")]
-use crate::store::tls;
+use crate::store::tls::{self, Tls};
 use crate::sync::Arc;
+
+mod os;
+
+use os::{Os, TOLERANCE, TimeLimit, is_timeout};
 
 /// The longest answer, in bytes. A page of 200 locks has about 50,000. An answer takes up to 20 times as much memory
 /// after it is read, if it consists of the smallest values.
 const LONGEST_ANSWER: usize = 8 << 20;
 /// The number of bytes that are read at a time.
 const PIECE: usize = 8 << 10;
-/// How much longer than the rest of the time the operating system's limit may be. It is also the shortest limit.
-const TOLERANCE: Duration = Duration::from_millis(1);
-
 /// A connected socket.
 pub(super) struct Socket {
-    stream: Stream,
-    received: Received,
+    pub(super) reading: Reading,
+    pub(super) writing: Writing,
+}
+
+/// The half of a socket that reads.
+pub(super) struct Reading {
+    stream: Arc<Stream>,
+    limit: TimeLimit,
+    /// The bytes that have come and were not taken yet, and how far `frame` has measured them.
+    received: Vec<u8>,
+    frame: Frame,
+    /// Room for the answers of several requests.
+    ready: Vec<Value>,
+}
+
+/// The half of a socket that writes.
+pub(super) struct Writing {
+    stream: Arc<Stream>,
+    limit: TimeLimit,
     /// Room for the bytes of a request.
     packed: Vec<u8>,
+    /// The bytes to write, with TLS the encrypted ones, and how many of them are written.
+    unsent: Vec<u8>,
+    sent: usize,
+}
+
+/// What the two halves share.
+pub(super) struct Stream {
+    os: Os,
+    #[cfg(feature = "tls")]
+    tls: Option<Tls>,
 }
 
 /// The failure of a request. Nothing more can be sent on the socket after it.
@@ -55,53 +83,81 @@ impl TransportError {
     }
 }
 
-enum Stream {
-    Plain(Limited),
-    #[cfg(feature = "tls")]
-    Tls(Box<rustls::StreamOwned<rustls::ClientConnection, Limited>>),
-}
-
-/// The socket of the operating system, and the time limit of the request under way.
-struct Limited {
-    os: Os,
-    deadline: Instant,
-    /// The time limit that is set on the operating system's socket.
-    os_limit: Option<Duration>,
-}
-
-enum Os {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
 impl Socket {
-    /// Connects within `limit`, which includes the lookup of a host's name.
+    /// Connects within `limit`, which includes the lookup of a host's name, and the handshake of TLS.
     pub(super) fn connect(
         address: &ConnectionAddr,
         resolver: &Arc<Resolver>,
         limit: Duration,
     ) -> io::Result<Self> {
-        let plain = |os| Stream::Plain(Limited::new(os));
-        let dial_host = |host: &str, port: u16| {
-            let deadline = Instant::now() + limit;
-            dial(&resolver.resolve(host, port, deadline)?, deadline)
-        };
-        let stream = match address {
-            ConnectionAddr::Tcp(host, port) => plain(dial_host(host, *port)?),
-            ConnectionAddr::Unix(path) => plain(dial_unix(path, limit)?),
+        let deadline = Instant::now() + limit;
+        let dial_host =
+            |host: &str, port: u16| dial(&resolver.resolve(host, port, deadline)?, deadline);
+        match address {
+            ConnectionAddr::Tcp(host, port) => {
+                Ok(Self::new(Stream::plain(dial_host(host, *port)?)))
+            }
+            ConnectionAddr::Unix(path) => Ok(Self::new(Stream::plain(dial_unix(path, limit)?))),
             #[cfg(feature = "tls")]
             ConnectionAddr::TcpTls { host, port, .. } => {
-                let client = tls::client(host)?;
-                let os = Limited::new(dial_host(host, *port)?);
-                Stream::Tls(Box::new(rustls::StreamOwned::new(client, os)))
+                let tls = Some(tls::client(host)?);
+                let os = dial_host(host, *port)?;
+                let mut socket = Self::new(Stream { os, tls });
+                socket.set_deadline(deadline);
+                socket.shake_hands()?;
+                Ok(socket)
             }
-            _ => return Err(io::ErrorKind::Unsupported.into()),
-        };
-        Ok(Self {
-            stream,
-            received: Received::default(),
-            packed: Vec::new(),
-        })
+            _ => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    fn new(stream: Stream) -> Self {
+        let stream = Arc::new(stream);
+        Self {
+            reading: Reading {
+                stream: Arc::clone(&stream),
+                limit: TimeLimit::new(),
+                received: Vec::new(),
+                frame: Frame::default(),
+                ready: Vec::new(),
+            },
+            writing: Writing {
+                stream,
+                limit: TimeLimit::new(),
+                packed: Vec::new(),
+                unsent: Vec::new(),
+                sent: 0,
+            },
+        }
+    }
+
+    /// Begins the time limit of a request: all input and output from now on ends within `limit`.
+    fn start_limit(&mut self, limit: Duration) {
+        // The settings allow at most an hour.
+        self.set_deadline(Instant::now() + limit);
+    }
+
+    fn set_deadline(&mut self, deadline: Instant) {
+        self.reading.limit.deadline = deadline;
+        self.writing.limit.deadline = deadline;
+    }
+
+    /// Makes the handshake of TLS.
+    #[cfg(feature = "tls")]
+    fn shake_hands(&mut self) -> io::Result<()> {
+        while let Some(tls) = &self.reading.stream.tls {
+            tls.take_output(&mut self.writing.unsent);
+            self.writing.flush()?;
+            if !tls.is_shaking_hands() {
+                break;
+            }
+            match self.reading.read_piece() {
+                Ok(()) => {}
+                Err(TransportError::Io(error)) => return Err(error),
+                Err(TransportError::Malformed(what)) => return Err(io::Error::other(what)),
+            }
+        }
+        Ok(())
     }
 
     /// Sends a command and reads its answer, both within `limit`.
@@ -111,8 +167,8 @@ impl Socket {
         limit: Duration,
     ) -> Result<Value, TransportError> {
         self.send(command, limit)?;
-        let answer = self.answer()?;
-        if self.received.is_empty() {
+        let answer = self.reading.answer()?;
+        if self.reading.received.is_empty() {
             Ok(answer)
         } else {
             Err(TransportError::Malformed("more than one answer".to_owned()))
@@ -121,33 +177,22 @@ impl Socket {
 
     /// Writes packed commands within `limit`. Their answers come from [`take`](Self::take).
     pub(super) fn write(&mut self, packed: &[u8], limit: Duration) -> io::Result<()> {
-        self.stream.limited().start_limit(limit);
-        self.stream.write_all(packed)?;
-        self.stream.flush()
+        self.start_limit(limit);
+        self.writing.packed.clear();
+        self.writing.packed.extend_from_slice(packed);
+        self.writing.write_packed()
     }
 
     /// Returns the next answer, if all of it was read.
     pub(super) fn take(&mut self) -> Result<Option<Value>, TransportError> {
-        self.received.take().map_err(TransportError::Malformed)
+        self.reading.take()
     }
 
-    /// Reads a piece of an answer, and waits for it for at most `limit`.
+    /// Reads a piece of an answer, and waits for it for at most `limit`. With TLS the piece may be too short to read any
+    /// of the answer.
     pub(super) fn read(&mut self, limit: Duration) -> Result<(), TransportError> {
-        self.stream.limited().start_limit(limit);
-        self.read_piece()
-    }
-
-    /// Returns whether there are bytes that [`poll`](rustix::event::poll) does not show, because they were read from the
-    /// system already.
-    pub(super) fn has_hidden_bytes(&mut self) -> bool {
-        match &mut self.stream {
-            Stream::Plain(_) => false,
-            #[cfg(feature = "tls")]
-            Stream::Tls(stream) => {
-                let state = stream.conn.process_new_packets();
-                state.is_ok_and(|state| state.plaintext_bytes_to_read() > 0)
-            }
-        }
+        self.start_limit(limit);
+        self.reading.read_piece()
     }
 
     /// Sends several commands in one write, and reads their answers, all within `limit`. Calls `take_answer` with each
@@ -161,21 +206,19 @@ impl Socket {
         if commands.is_empty() {
             return Ok(Ok(()));
         }
-        self.stream.limited().start_limit(limit);
-        self.packed.clear();
+        self.start_limit(limit);
+        self.writing.packed.clear();
         for command in commands {
-            command.write_packed_command(&mut self.packed);
+            command.write_packed_command(&mut self.writing.packed);
         }
-        let sent = self.stream.write_all(&self.packed);
-        sent.and_then(|()| self.stream.flush())
-            .map_err(TransportError::Io)?;
+        self.writing.write_packed().map_err(TransportError::Io)?;
         for number in 0..commands.len() {
-            let answer = self.answer()?;
+            let answer = self.reading.answer()?;
             if let Err(ended) = take_answer(number, answer) {
                 return Ok(Err(ended));
             }
         }
-        if self.received.is_empty() {
+        if self.reading.received.is_empty() {
             Ok(Ok(()))
         } else {
             Err(TransportError::Malformed(
@@ -186,23 +229,36 @@ impl Socket {
 
     /// Sends a command. Its answer comes from [`next`](Self::next), among the messages.
     pub(super) fn send(&mut self, command: &Cmd, limit: Duration) -> Result<(), TransportError> {
-        self.stream.limited().start_limit(limit);
-        self.packed.clear();
-        command.write_packed_command(&mut self.packed);
-        let sent = self.stream.write_all(&self.packed);
-        sent.and_then(|()| self.stream.flush())
-            .map_err(TransportError::Io)
+        self.start_limit(limit);
+        self.writing.packed.clear();
+        command.write_packed_command(&mut self.writing.packed);
+        self.writing.write_packed().map_err(TransportError::Io)
     }
 
     /// Returns the next message of the server. Returns `None` if the message is not complete within `limit`. The part
     /// that has come by then is kept.
     pub(super) fn next(&mut self, limit: Duration) -> Result<Option<Value>, TransportError> {
-        self.stream.limited().start_limit(limit);
-        match self.answer() {
+        self.start_limit(limit);
+        match self.reading.answer() {
             Ok(value) => Ok(Some(value)),
             Err(TransportError::Io(error)) if error.kind() == io::ErrorKind::TimedOut => Ok(None),
             Err(fault) => Err(fault),
         }
+    }
+}
+
+impl Reading {
+    /// Returns the next answer, if all of it was read.
+    fn take(&mut self) -> Result<Option<Value>, TransportError> {
+        let end = self.frame.end(&self.received, LONGEST_ANSWER);
+        let Some(end) = end.map_err(TransportError::Malformed)? else {
+            return Ok(None);
+        };
+        self.frame = Frame::default();
+        let value = frame::parse(&self.received[..end]);
+        self.received.drain(..end);
+        self.received.shrink_to(PIECE);
+        value.map(Some).map_err(TransportError::Malformed)
     }
 
     /// Reads one answer within the limit of the request under way.
@@ -215,204 +271,124 @@ impl Socket {
         }
     }
 
+    /// Blocks until an answer has come, or until `deadline`. All answers that have come are [ready](Self::ready) then.
+    /// Returns whether a part of a further one has come too.
+    pub(super) fn answers(&mut self, deadline: Instant) -> Result<bool, TransportError> {
+        self.limit.deadline = deadline;
+        let first = self.answer()?;
+        self.ready.push(first);
+        while let Some(value) = self.take()? {
+            self.ready.push(value);
+        }
+        Ok(!self.received.is_empty())
+    }
+
+    /// Returns the answers that have come.
+    pub(super) fn ready(&mut self) -> &mut Vec<Value> {
+        &mut self.ready
+    }
+
     fn read_piece(&mut self) -> Result<(), TransportError> {
-        let read = self.stream.read(self.received.room());
+        let mut piece = [0; PIECE];
+        let read = self.limit.read(&self.stream.os, &mut piece);
         match read.map_err(TransportError::Io)? {
             0 => Err(TransportError::Io(io::ErrorKind::UnexpectedEof.into())),
             read => {
-                self.received.length += read;
-                Ok(())
+                let read = self.stream.decrypt(&piece[..read], &mut self.received);
+                read.map_err(TransportError::Io)
             }
         }
     }
 }
 
-/// The bytes that have come and were not taken yet.
-#[derive(Default)]
-struct Received {
-    /// The bytes, and room for more. The room is not cleared between two answers, because that took time.
-    bytes: Vec<u8>,
-    /// How many bytes have come.
-    length: usize,
-    /// How far the bytes have been measured.
-    frame: Frame,
-}
-
-impl Received {
-    fn is_empty(&self) -> bool {
-        self.length == 0
+impl Writing {
+    /// Returns the room for the bytes of requests. [`Self::write_by`] writes them.
+    pub(super) fn packed(&mut self) -> &mut Vec<u8> {
+        &mut self.packed
     }
 
-    /// Returns room for the next piece.
-    fn room(&mut self) -> &mut [u8] {
-        if self.bytes.len() < self.length + PIECE {
-            self.bytes.resize(self.length + PIECE, 0);
-        }
-        &mut self.bytes[self.length..]
+    /// Writes the packed bytes, and what an earlier write has left. After a failure because the time is over, the rest
+    /// can be written later.
+    pub(super) fn write_by(&mut self, deadline: Instant) -> io::Result<()> {
+        self.limit.deadline = deadline;
+        self.write_packed()
     }
 
-    /// Takes out the next answer, if all of it has come.
-    fn take(&mut self) -> Result<Option<Value>, String> {
-        let received = &self.bytes[..self.length];
-        let Some(end) = self.frame.end(received, LONGEST_ANSWER)? else {
-            return Ok(None);
-        };
-        let value = frame::parse(&received[..end])?;
-        self.frame = Frame::default();
-        self.bytes.copy_within(end..self.length, 0);
-        self.length -= end;
-        // The room for a long answer is not kept.
-        if self.bytes.len() > 2 * PIECE && self.length <= PIECE {
-            self.bytes.truncate(2 * PIECE);
-            self.bytes.shrink_to_fit();
+    /// Returns whether an earlier write has left bytes.
+    pub(super) fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    fn write_packed(&mut self) -> io::Result<()> {
+        self.stream.encrypt(&mut self.packed, &mut self.unsent)?;
+        self.packed.clear();
+        self.flush()
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        while self.sent < self.unsent.len() {
+            match self
+                .limit
+                .write(&self.stream.os, &self.unsent[self.sent..])?
+            {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                written => self.sent += written,
+            }
         }
-        Ok(Some(value))
+        self.unsent.clear();
+        self.sent = 0;
+        Ok(())
+    }
+
+    /// Returns what the two halves share.
+    pub(super) fn stream(&self) -> &Arc<Stream> {
+        &self.stream
     }
 }
 
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match &self.stream {
-            Stream::Plain(limited) => limited.os.as_fd(),
-            #[cfg(feature = "tls")]
-            Stream::Tls(stream) => stream.sock.os.as_fd(),
-        }
+        self.reading.stream.os.as_fd()
     }
-}
-
-/// Returns whether the time limit was over. Operating systems report that by different errors.
-fn is_timeout(error: &io::Error) -> bool {
-    let kinds = [io::ErrorKind::TimedOut, io::ErrorKind::WouldBlock];
-    kinds.contains(&error.kind())
 }
 
 impl Stream {
-    fn limited(&mut self) -> &mut Limited {
-        match self {
-            Self::Plain(limited) => limited,
-            #[cfg(feature = "tls")]
-            Self::Tls(stream) => &mut stream.sock,
-        }
-    }
-}
-
-impl Read for Stream {
-    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Plain(limited) => limited.read(to),
-            #[cfg(feature = "tls")]
-            Self::Tls(stream) => stream.read(to),
-        }
-    }
-}
-
-impl Write for Stream {
-    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Plain(limited) => limited.write(from),
-            #[cfg(feature = "tls")]
-            Self::Tls(stream) => stream.write(from),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        match self {
-            Self::Plain(limited) => limited.flush(),
-            #[cfg(feature = "tls")]
-            Self::Tls(stream) => stream.flush(),
-        }
-    }
-}
-
-impl Limited {
-    fn new(os: Os) -> Self {
+    fn plain(os: Os) -> Self {
         Self {
             os,
-            deadline: Instant::now(),
-            os_limit: None,
+            #[cfg(feature = "tls")]
+            tls: None,
         }
     }
 
-    /// Begins the time limit of a request: all input and output from now on ends within `limit`.
-    fn start_limit(&mut self, limit: Duration) {
-        // The settings allow at most an hour.
-        self.deadline = Instant::now() + limit;
+    /// Ends the connection, so that a thread that is blocked in a read or a write returns.
+    pub(super) fn shut_down(&self) {
+        // A failure means that it has ended already.
+        self.os.shut_down().ok();
     }
 
-    /// Sets the rest of the time on the operating system's socket, before each wait. Most requests and answers are one
-    /// piece each, and have the same limit. The time set before is then right to the millisecond, and is not set again.
-    fn apply_limit(&mut self) -> io::Result<()> {
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
+    /// Moves the bytes of requests to those that are to be sent.
+    fn encrypt(&self, packed: &mut Vec<u8>, unsent: &mut Vec<u8>) -> io::Result<()> {
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            return tls.encrypt(packed, unsent);
         }
-        let is_right = |set: Duration| set >= left && set <= left + TOLERANCE;
-        if !self.os_limit.is_some_and(is_right) {
-            self.os.set_limit(left)?;
-            self.os_limit = Some(left);
+        if unsent.is_empty() {
+            std::mem::swap(packed, unsent);
+        } else {
+            unsent.append(packed);
         }
         Ok(())
     }
 
-    /// Does some work within the time limit. Repeats it if a signal interrupts it.
-    fn repeat_interrupted<T>(
-        &mut self,
-        mut work: impl FnMut(&mut Os) -> io::Result<T>,
-    ) -> io::Result<T> {
-        loop {
-            self.apply_limit()?;
-            match work(&mut self.os) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if is_timeout(&error) => return Err(io::ErrorKind::TimedOut.into()),
-                done => return done,
-            }
+    /// Adds the bytes of answers in a piece that was read.
+    fn decrypt(&self, piece: &[u8], received: &mut Vec<u8>) -> io::Result<()> {
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            return tls.decrypt(piece, received);
         }
-    }
-}
-
-impl Read for Limited {
-    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        self.repeat_interrupted(|os| match os {
-            Os::Tcp(stream) => stream.read(to),
-            Os::Unix(stream) => stream.read(to),
-        })
-    }
-}
-
-impl Write for Limited {
-    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
-        self.repeat_interrupted(|os| match os {
-            Os::Tcp(stream) => stream.write(from),
-            Os::Unix(stream) => stream.write(from),
-        })
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
+        received.extend_from_slice(piece);
         Ok(())
-    }
-}
-
-impl AsFd for Os {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Tcp(stream) => stream.as_fd(),
-            Self::Unix(stream) => stream.as_fd(),
-        }
-    }
-}
-
-impl Os {
-    fn set_limit(&self, limit: Duration) -> io::Result<()> {
-        match self {
-            Self::Tcp(stream) => {
-                stream.set_read_timeout(Some(limit))?;
-                stream.set_write_timeout(Some(limit))
-            }
-            Self::Unix(stream) => {
-                stream.set_read_timeout(Some(limit))?;
-                stream.set_write_timeout(Some(limit))
-            }
-        }
     }
 }
 

@@ -1,13 +1,19 @@
 //! TLS, by rustls. It trusts the certificates that the system trusts.
+//!
+//! One thread may write on a connection while another one reads, and both need the state of rustls. So it has a mutex,
+//! and no input or output happens under it: the callers have the bytes in memory.
 
-use std::io;
+use std::io::{self, Read, Write};
 
 use once_cell::sync::OnceCell;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
-use crate::sync::Arc;
+use crate::sync::{Arc, Mutex};
+
+/// The state of a TLS connection.
+pub(super) struct Tls(Mutex<ClientConnection>);
 
 /// Installs ring as the process's provider of cryptography, unless the program has installed a provider.
 pub(crate) fn provide_crypto() {
@@ -18,7 +24,7 @@ pub(crate) fn provide_crypto() {
 }
 
 /// Returns the client's side of a connection to this host.
-pub(super) fn client(host: &str) -> io::Result<ClientConnection> {
+pub(super) fn client(host: &str) -> io::Result<Tls> {
     // One for the process: to read the system's certificates takes milliseconds, and it keeps sessions to resume.
     static CONFIG: OnceCell<Arc<ClientConfig>> = OnceCell::new();
     let config = CONFIG.get_or_try_init(|| {
@@ -36,5 +42,50 @@ pub(super) fn client(host: &str) -> io::Result<ClientConnection> {
         Ok(builder.with_no_client_auth().into())
     })?;
     let host = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-    ClientConnection::new(Arc::clone(config), host).map_err(io::Error::other)
+    let mut client = ClientConnection::new(Arc::clone(config), host).map_err(io::Error::other)?;
+    // The output is taken at once.
+    client.set_buffer_limit(None);
+    Ok(Tls(Mutex::new(client)))
+}
+
+impl Tls {
+    pub(super) fn is_shaking_hands(&self) -> bool {
+        self.0.lock().is_handshaking()
+    }
+
+    /// Adds the bytes that are to be sent to `output`.
+    pub(super) fn take_output(&self, output: &mut Vec<u8>) {
+        let mut client = self.0.lock();
+        while client.wants_write() {
+            // A write to memory does not fail.
+            client.write_tls(output).ok();
+        }
+    }
+
+    /// Encrypts some bytes, and adds them to `output`.
+    pub(super) fn encrypt(&self, bytes: &[u8], output: &mut Vec<u8>) -> io::Result<()> {
+        let mut client = self.0.lock();
+        client.writer().write_all(bytes)?;
+        while client.wants_write() {
+            client.write_tls(output)?;
+        }
+        Ok(())
+    }
+
+    /// Decrypts the next bytes that were read, and adds what they say to `plain`.
+    pub(super) fn decrypt(&self, mut read: &[u8], plain: &mut Vec<u8>) -> io::Result<()> {
+        let mut client = self.0.lock();
+        while !read.is_empty() {
+            client.read_tls(&mut read)?;
+            let state = client.process_new_packets();
+            let state = state.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            let (begin, more) = (plain.len(), state.plaintext_bytes_to_read());
+            plain.resize(begin + more, 0);
+            client.reader().read_exact(&mut plain[begin..])?;
+            if state.peer_has_closed() {
+                break;
+            }
+        }
+        Ok(())
+    }
 }

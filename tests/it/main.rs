@@ -47,6 +47,7 @@ mod secrets;
 mod semaphore;
 mod sentinel;
 mod server_faults;
+mod shared_connections;
 mod stale_writes;
 mod stats;
 mod support;

@@ -1,17 +1,17 @@
 //! A lock that no other thread wants.
 
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use leasehold::{Builder, Guard, Lock, LockManager};
 
 use crate::Result;
 use crate::bare::{OurScripts, Pairs};
-use crate::row::{Bench, Measured};
-use crate::team::{Team, per_second, turns};
+use crate::row::{Bench, Measured, quantile};
+use crate::team::{Team, per_second};
 
 /// The time limit for a manager to send its queued releases. It needs far less.
 const FLUSH: Duration = Duration::from_secs(30);
-const THREADS: usize = 8;
 
 /// Measures one thread that locks and releases one name, or a new name each time. The time includes requests that the
 /// manager sends later.
@@ -124,30 +124,80 @@ fn locked<L: Lock>(lock: &L, pairs: usize) -> Result<f64> {
     rate(pairs, || Ok(lock.lock()?.release()?))
 }
 
-/// Measures several threads, each with its own name.
-pub fn parallel(bench: &Bench) -> Result<Measured> {
+/// Measures several threads, each with its own name. The times of the calls are measured too.
+pub fn parallel(bench: &Bench, threads: usize) -> Result<Measured> {
     let time = bench.time(Duration::from_millis(400));
     let mut tally = bench.server.tally()?;
+    let (mut our_calls, mut bare_calls) = (Vec::new(), Vec::new());
     let ours = |round| {
         let locks = LockManager::connect(bench.url())?;
         let name = bench.name(round);
-        let team = Team::ready(THREADS, move |thread| {
+        let team = Team::ready(threads, move |thread| {
             let mutex = locks.mutex(format!("{name}:{thread}"));
             // The pool opens the connection before the clock starts.
             mutex.lock()?.release()?;
-            Ok(move |start| turns(start, time, || Ok(mutex.lock()?.release()?)))
+            Ok(move |start| {
+                calls(
+                    start,
+                    time,
+                    || Ok(mutex.lock()?),
+                    |guard| Ok(guard.release()?),
+                )
+            })
         })?;
-        tally.count(|| team.run())
+        tally.count(|| run(team, &mut our_calls))
     };
     let limit = |round| {
         let (url, name) = (bench.url().to_owned(), bench.bare_name(round));
-        let team = Team::ready(THREADS, move |thread| {
-            let mut bare = Pairs::new(&url, &[format!("{name}:{thread}")])?;
-            bare.pair(0)?;
-            Ok(move |start| turns(start, time, || bare.pair(0)))
+        let team = Team::ready(threads, move |thread| {
+            let bare = Pairs::new(&url, &[format!("{name}:{thread}")])?;
+            let bare = RefCell::new(bare);
+            bare.borrow_mut().pair(0)?;
+            Ok(move |start| {
+                let take = || bare.borrow_mut().take(0);
+                calls(start, time, take, |()| bare.borrow_mut().release(0))
+            })
         })?;
-        Ok(team.run()?.1)
+        Ok(run(team, &mut bare_calls)?.1)
     };
     let rounds = bench.interleave(ours, limit)?;
-    Ok(Measured::new(rounds).counted(&tally))
+    let [ours, bare] = [our_calls, bare_calls].map(|calls| quantile(calls, 0.99));
+    Ok(Measured::new(rounds)
+        .counted(&tally)
+        .beside("call_p99_us", ours)
+        .beside("bare_call_p99_us", bare)
+        .beside("call_p99_ratio", ours / bare))
+}
+
+/// Takes and releases a lock until `time` has passed. Returns the time of each call, in microseconds.
+fn calls<G>(
+    start: Instant,
+    time: Duration,
+    mut take: impl FnMut() -> Result<G>,
+    mut release: impl FnMut(G) -> Result<()>,
+) -> Result<Vec<f64>> {
+    let mut calls = Vec::new();
+    let mut last = start.elapsed();
+    while last < time {
+        let guard = take()?;
+        let taken = start.elapsed();
+        release(guard)?;
+        let released = start.elapsed();
+        calls.extend([taken - last, released - taken].map(|call| call.as_secs_f64() * 1e6));
+        last = released;
+    }
+    Ok(calls)
+}
+
+/// Lets the threads go. Adds the times of their calls to `all`. Returns the number of their pairs, and the pairs of a
+/// second.
+fn run(team: Team<Vec<f64>>, all: &mut Vec<f64>) -> Result<(u64, f64)> {
+    let start = Instant::now();
+    team.open();
+    let done = team.join()?;
+    let time = start.elapsed();
+    let before = all.len();
+    all.extend(done.into_iter().flatten());
+    let pairs = (all.len() - before) as u64 / 2;
+    Ok((pairs, per_second(pairs, time)))
 }

@@ -178,11 +178,7 @@ impl Shared {
         (limits, wait): (Limits<'_>, Duration),
         work: impl FnOnce(&mut Link) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let is_over = || limits.is_over();
-        let has_priority = limits.has_priority || request.is_of_a_holder();
-        let mut link = master.pool().take(wait, has_priority, &is_over)?;
-        let done = work(&mut link);
-        drop(link);
+        let done = Link::of_pool((master.pool(), None), request, (limits, wait), work);
         match &done {
             Ok(_) => master.note_answer(),
             Err(failure) if failure.kind == FailureKind::TryAgain => master.note_answer(),

@@ -411,13 +411,13 @@ impl Lane {
 }
 
 impl Open {
-    /// Reads what has come, also the part of a TLS record that no poll shows. Does not block for long.
+    /// Reads what has come. Does not block for long.
     fn read(&mut self) -> Result<(), TransportError> {
         loop {
             let mut polled = [PollFd::new(&self.socket, PollFlags::IN)];
             let now = Timespec::default();
             let is_ready = poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0);
-            if !is_ready && !self.socket.has_hidden_bytes() {
+            if !is_ready {
                 return Ok(());
             }
             match self.socket.read(REST) {

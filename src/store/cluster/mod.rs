@@ -66,10 +66,9 @@ use crate::config::{ClusterNodes, Server, Settings};
 use crate::error::{Failure, FailureKind, Outcome, Redirect};
 use crate::logging;
 use crate::message::Request;
-use crate::store::link::Link;
-use crate::store::pool::Pool;
 use crate::store::pubsub;
 use crate::store::route::{Route, route};
+use crate::store::shared::Connections;
 use crate::store::waker::{wake, wakers};
 use crate::store::{Answer, DedicatedConnection, Limits, NodeReport, PubSubEvent, Store};
 use crate::sync::{Arc, AtomicBool, AtomicU32, Condvar, Mutex, Ordering, thread};
@@ -116,7 +115,7 @@ struct Master {
     address: Address,
     route: Route,
     /// Empty before the first request.
-    pool: OnceCell<Pool<Link>>,
+    pool: OnceCell<Arc<Connections>>,
     pool_size: u32,
     /// Whether a later map does not have this master.
     is_retired: AtomicBool,
@@ -125,9 +124,10 @@ struct Master {
 }
 
 impl Master {
-    fn pool(&self) -> &Pool<Link> {
+    fn pool(&self) -> &Arc<Connections> {
+        let way = || (0, Arc::new(self.route.clone()));
         self.pool
-            .get_or_init(|| Pool::new(Link::maker(self.route.clone(), None), self.pool_size))
+            .get_or_init(|| Connections::new(way(), self.pool_size))
     }
 
     fn note_answer(&self) {

@@ -14,7 +14,7 @@ use crate::store::socket::TransportError;
 /// How late the server may answer a WAIT after its time is over: the server's timer runs every 100 ms.
 const LATE_ANSWER: Duration = Duration::from_millis(110);
 
-impl Link {
+impl Link<'_> {
     /// Waits until enough replicas have the last write on this connection. Every script that grants or renews writes,
     /// even if it is repeated. A write that they have not confirmed in time counts as not replicated.
     pub(super) fn confirm(&mut self, budget: &Budget) -> Result<(), Failure> {
@@ -36,7 +36,7 @@ impl Link {
         };
         let mut wait = redis::cmd("WAIT");
         wait.arg(wanted).arg(patience.as_millis() as u64);
-        let confirmed = match open.request(&wait, limit).map_err(RequestError::of) {
+        let confirmed = match open.request(wait, false, limit).map_err(RequestError::of) {
             Ok(Value::Int(count)) => u32::try_from(count).unwrap_or(0),
             Ok(Value::ServerError(error)) => {
                 return Err(Failure {

@@ -5,7 +5,7 @@
 
 use redis::Value;
 
-use super::Link;
+use super::{Link, Open};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{Reply, Request};
 use crate::script::{self, ScriptRef};
@@ -13,7 +13,7 @@ use crate::store::refusal::refusal;
 use crate::store::route::Budget;
 use crate::store::sentinel::check_role;
 
-impl Link {
+impl Link<'_> {
     /// Sends a request, and returns the reply of a master, and the number of its process: the first 16 digits of its
     /// `run_id`.
     pub(crate) fn call_identified(
@@ -21,7 +21,6 @@ impl Link {
         request: &Request<'_>,
         budget: &Budget,
     ) -> Result<(Reply, u64), Failure> {
-        self.used = budget.started;
         let (route, reused) = (self.route.clone(), self.open.is_some());
         let commands = [
             redis::cmd("INFO").arg("server").to_owned(),
@@ -29,8 +28,9 @@ impl Link {
             script::encode(request, ScriptRef::Text, &route.script_settings),
         ];
         let mut open = match self.open.take() {
-            Some(open) => open,
-            None => self.connect(budget)?,
+            Some(Open::Own(open)) => open,
+            // SCAN shares no connection.
+            Some(Open::Shared(..)) | None => self.connect(budget)?,
         };
         let mut answers = Vec::new();
         let heard = |_, answer| match answer {
@@ -57,7 +57,7 @@ impl Link {
             Failure::plain(FailureKind::Protocol, Outcome::NotExecuted, words)
         })?;
         let reply = script::decode(request, value)?;
-        self.open = Some(open);
+        self.open = Some(Open::Own(open));
         Ok((reply, run))
     }
 }

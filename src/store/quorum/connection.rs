@@ -257,15 +257,8 @@ impl NodeConnection {
         }
     }
 
-    pub(super) fn has_hidden_bytes(&mut self) -> bool {
-        self.socket.as_mut().is_some_and(Socket::has_hidden_bytes)
-    }
-
     /// Waits for at most `limit` until there is something to read. Returns whether there is.
     pub(super) fn is_readable(&mut self, limit: Duration) -> bool {
-        if self.has_hidden_bytes() {
-            return true;
-        }
         let Some(socket) = &self.socket else {
             return false;
         };

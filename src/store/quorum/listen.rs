@@ -107,10 +107,7 @@ pub(super) fn listen(
         let waiting = hints.values().filter(|hint| !hint.is_passed_on);
         let hint_due = waiting.map(|hint| hint.first + GATHERED_FOR).min();
         let until = hint_due.map_or(subscribe_at, |due| due.min(subscribe_at));
-        for number in wait(
-            &mut listeners,
-            until.saturating_duration_since(Instant::now()),
-        ) {
+        for number in wait(&listeners, until.saturating_duration_since(Instant::now())) {
             let route = &shared.nodes[number].route;
             let read = |listener: &mut Listener| -> Result<(), Failure> {
                 match listener.socket.read(REST_OF_RECORD) {
@@ -231,18 +228,7 @@ fn ping_silent(
 }
 
 /// Waits until a node has sent something, for at most `limit`. Returns those nodes.
-fn wait(listeners: &mut [Option<Listener>], limit: Duration) -> Vec<usize> {
-    let hidden: Vec<_> = listeners
-        .iter_mut()
-        .enumerate()
-        .filter_map(|(number, listener)| {
-            let listener = listener.as_mut()?;
-            listener.socket.has_hidden_bytes().then_some(number)
-        })
-        .collect();
-    if !hidden.is_empty() {
-        return hidden;
-    }
+fn wait(listeners: &[Option<Listener>], limit: Duration) -> Vec<usize> {
     let mut numbers = Vec::new();
     let mut polled = Vec::new();
     for (number, listener) in listeners.iter().enumerate() {

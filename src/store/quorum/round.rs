@@ -140,17 +140,7 @@ fn last_needed(connections: &[NodeConnection], nodes: usize) -> Option<usize> {
 }
 
 /// Waits until a connection that is wanted has something to read, for at most `left`. Returns those that have.
-fn wait(connections: &mut [NodeConnection], left: Duration) -> Vec<usize> {
-    let hidden: Vec<_> = connections
-        .iter_mut()
-        .enumerate()
-        .filter_map(|(number, connection)| {
-            (connection.is_wanted() && connection.has_hidden_bytes()).then_some(number)
-        })
-        .collect();
-    if !hidden.is_empty() {
-        return hidden;
-    }
+fn wait(connections: &[NodeConnection], left: Duration) -> Vec<usize> {
     let wanted: Vec<_> = connections
         .iter()
         .enumerate()

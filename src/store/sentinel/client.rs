@@ -173,7 +173,7 @@ impl Sentinel {
         let Connection::Open(sockets) = &mut self.connection else {
             return;
         };
-        let mut read = read_all(&mut sockets.asks, step);
+        let mut read = sockets.asks.read(step);
         while read.is_ok() {
             match sockets.asks.take() {
                 Ok(None) => return,
@@ -213,8 +213,10 @@ impl Sentinel {
             return false;
         };
         let mut has_switched = false;
-        let mut read =
-            read_all(&mut sockets.listens, step).map_err(|fault| self.route.broken(fault));
+        let mut read = sockets
+            .listens
+            .read(step)
+            .map_err(|fault| self.route.broken(fault));
         while read.is_ok() {
             match sockets.listens.take() {
                 Ok(Some(value)) => match PushMessage::of(&self.route.server, value) {
@@ -268,15 +270,6 @@ fn opinion(route: &Route, address: Value, facts: Value) -> Result<Opinion, Failu
         kind: kind.unwrap_or(failure.kind),
         ..failure
     })
-}
-
-/// Reads what has come, also the part of a TLS record that no poll shows.
-fn read_all(socket: &mut Socket, step: Duration) -> Result<(), TransportError> {
-    socket.read(step)?;
-    while socket.has_hidden_bytes() {
-        socket.read(step)?;
-    }
-    Ok(())
 }
 
 /// Opens both connections to a sentinel. Each step has its own time limit.

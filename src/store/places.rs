@@ -1,0 +1,226 @@
+//! The r2d2 pool of *places* for connections to one server, or to every node of a quorum.
+//!
+//! The thread that uses a place connects it, so a refused connection is a typed error at once. r2d2 would connect on
+//! other threads, and report a failure only after the whole time limit, as a string. A thread that notices a broken
+//! connection replaces it. So the pool does not test connections on checkout: a PING would cost half of the throughput,
+//! and prove nothing about the request after it.
+//!
+//! r2d2's thread has a second task: it closes connections that no thread has used for a while. The task holds the pool
+//! weakly, and ends with it.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
+
+use crate::error::{Failure, FailureKind, Outcome};
+use crate::panics::survived;
+use crate::store::LOOK_EVERY;
+use crate::sync::Arc;
+
+/// How long an unused connection is kept. A held lock needs none.
+const IDLE: Duration = Duration::from_secs(15);
+/// How often the pool looks for unused connections.
+const CLOSE_EVERY: Duration = Duration::from_secs(3);
+
+/// How long to wait for r2d2's thread to start.
+const THREAD_STARTS_WITHIN: Duration = Duration::from_secs(10);
+
+/// The content of a place of the pool: a link, or a connection to each node of a quorum.
+pub(crate) trait Pooled: Send + 'static {
+    /// Closes the connections that have not been used for `idle`. They open again when they are used.
+    fn close_if_idle(&mut self, idle: Duration);
+}
+
+/// The factory of places, as r2d2 wants it.
+pub(super) struct Factory<L>(Box<dyn Fn() -> Option<L> + Send + Sync>);
+
+/// The store was dropped, so nobody waits for a place any more.
+#[derive(Debug)]
+pub(super) struct Dropped;
+
+impl<L: Pooled> r2d2::ManageConnection for Factory<L> {
+    type Connection = L;
+    type Error = Dropped;
+
+    fn connect(&self) -> Result<L, Dropped> {
+        (self.0)().ok_or(Dropped)
+    }
+
+    fn is_valid(&self, _: &mut L) -> Result<(), Dropped> {
+        Ok(())
+    }
+
+    /// Returns false: a link that broke has closed its connection, and opens another when it is used.
+    fn has_broken(&self, _: &mut L) -> bool {
+        false
+    }
+}
+
+impl fmt::Display for Dropped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the manager was dropped")
+    }
+}
+
+impl std::error::Error for Dropped {}
+
+/// A place that a thread has taken. Its drop gives the place back.
+pub(super) type TakenPlace<L> = r2d2::PooledConnection<Factory<L>>;
+
+/// The places of a pool.
+pub(super) struct Places<L: Pooled>(Arc<r2d2::Pool<Factory<L>>>);
+
+impl<L: Pooled> Places<L> {
+    /// Makes `size` places. `make` makes what a place has, and returns `None` if the store was dropped.
+    pub(super) fn new(make: impl Fn() -> Option<L> + Send + Sync + 'static, size: u32) -> Self {
+        Self::closing_after(make, size, IDLE, CLOSE_EVERY)
+    }
+
+    /// Makes places whose unused connections are looked for every `look_every`, and closed if not used for `idle`.
+    pub(super) fn closing_after(
+        make: impl Fn() -> Option<L> + Send + Sync + 'static,
+        size: u32,
+        idle: Duration,
+        look_every: Duration,
+    ) -> Self {
+        // r2d2's default is three threads, most of which would have no work.
+        let threads = ScheduledThreadPool::builder()
+            .num_threads(1)
+            .on_drop_behavior(OnPoolDropBehavior::DiscardPendingScheduled)
+            .thread_name_pattern("leasehold-pool-{}")
+            .build();
+        let threads = Arc::new(threads);
+        let places = r2d2::Pool::builder()
+            .max_size(size)
+            .test_on_check_out(false)
+            // Places do not expire. The task below closes the connections in them.
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .thread_pool(Arc::clone(&threads))
+            .build_unchecked(Factory(Box::new(make)));
+        // r2d2's thread makes the places. Wait for the first one: on a busy machine the thread may start later than the
+        // time limit of the first request, which would then fail although the server is there.
+        drop(places.get_timeout(THREAD_STARTS_WITHIN));
+        let places = Arc::new(places);
+        let weak = Arc::downgrade(&places);
+        threads.execute_with_fixed_delay(look_every, look_every, move || {
+            if let Some(places) = weak.upgrade() {
+                // The pool of threads does not call a task again after a panic.
+                survived(|| close_idle(&places, idle));
+            }
+        });
+        Self(places)
+    }
+
+    /// Returns a free place, the one that came back last.
+    pub(super) fn try_take(&self) -> Option<TakenPlace<L>> {
+        self.0.try_get()
+    }
+
+    /// Returns a free place. Waits for one for at most `limit`.
+    pub(super) fn take(&self, limit: Duration) -> Option<TakenPlace<L>> {
+        self.0.get_timeout(limit).ok()
+    }
+}
+
+/// The limits of a thread's wait for a connection.
+pub(crate) struct Wait<'a> {
+    pub(super) begun: Instant,
+    limit: Duration,
+    /// Returns whether the call is over. It is called every [`LOOK_EVERY`].
+    pub(super) is_over: &'a dyn Fn() -> bool,
+}
+
+impl<'a> Wait<'a> {
+    pub(crate) fn new(limit: Duration, is_over: &'a dyn Fn() -> bool) -> Self {
+        Self {
+            begun: Instant::now(),
+            limit,
+            is_over,
+        }
+    }
+
+    pub(super) fn left(&self) -> Duration {
+        self.limit.saturating_sub(self.begun.elapsed())
+    }
+
+    /// Returns how long to wait before the next look; `None` if the time or the call is over.
+    pub(super) fn slice(&self) -> Option<Duration> {
+        let left = self.left();
+        (!left.is_zero() && !(self.is_over)()).then(|| left.min(LOOK_EVERY))
+    }
+
+    /// Returns the failure of a call that got no connection.
+    pub(super) fn failure(&self) -> Failure {
+        let waited = self.begun.elapsed();
+        let words = format!("no pooled connection became free within {waited:.0?}");
+        Failure {
+            timed_out: true,
+            ..Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, words)
+        }
+    }
+}
+
+/// Closes the connections of the free links that have not been used for `idle`. They connect again on their next use.
+fn close_idle<L: Pooled>(places: &r2d2::Pool<Factory<L>>, idle: Duration) {
+    // All links are taken out before one goes back. Otherwise the same link would come again and again.
+    let mut free = Vec::new();
+    while let Some(link) = places.try_get() {
+        free.push(link);
+    }
+    // The link that was used last goes back last, because the pool gives out first the link that came back last.
+    while let Some(mut link) = free.pop() {
+        link.close_if_idle(idle);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::thread;
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    /// A place that has a number and counts how often it was asked to close its connections.
+    struct Numbered(u32);
+
+    impl Pooled for Numbered {
+        fn close_if_idle(&mut self, _: Duration) {}
+    }
+
+    fn places() -> Places<Numbered> {
+        let next = crate::sync::AtomicU32::new(0);
+        let make = move || Some(Numbered(next.fetch_add(1, crate::sync::Ordering::Relaxed)));
+        Places::new(make, 3)
+    }
+
+    /// The place that came back last has the connection that is most surely open.
+    #[test]
+    fn closing_idle_connections_keeps_the_order_of_checkouts() {
+        let places = places();
+        let take = || places.take(SOON).expect("it is free");
+        let all: Vec<_> = (0..3).map(|_| take()).collect();
+        let mut order: Vec<_> = all.iter().map(|place| place.0).collect();
+        order.reverse();
+        for place in all {
+            drop(place);
+        }
+        close_idle(&places.0, Duration::ZERO);
+        let again: Vec<_> = (0..3).map(|_| take()).collect();
+        let again: Vec<_> = again.iter().map(|place| place.0).collect();
+        assert_eq!(again, order);
+    }
+
+    #[test]
+    fn the_thread_ends_with_the_places() {
+        let places = places();
+        let weak = Arc::downgrade(&places.0);
+        drop(places);
+        let begun = Instant::now();
+        while weak.upgrade().is_some() {
+            assert!(begun.elapsed() < SOON, "something keeps it");
+            thread::yield_now();
+        }
+    }
+}

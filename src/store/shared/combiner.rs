@@ -1,0 +1,685 @@
+//! The requests of several callers on one connection: which caller writes, which one reads, and whose each answer is.
+//!
+//! This module does no input and output, and knows no time. Its functions run under the mutex of [`super`].
+//!
+//! A request:
+//!
+//! | state | event | next state |
+//! | --- | --- | --- |
+//! | waiting: its bytes are in the outbox | a writer takes them | in flight |
+//! | waiting | its caller leaves | none: its bytes are withdrawn |
+//! | in flight | its answer has come | ended |
+//! | in flight | its caller leaves | placeholder |
+//! | placeholder | its answer has come | none: the answer is dropped |
+//! | waiting, in flight | the connection fails | ended, with the failure |
+//! | ended | its caller takes the result | none |
+//!
+//! The callers do the work themselves. There are two roles:
+//!
+//! | role | work | is taken by | ends, or passes on |
+//! | --- | --- | --- | --- |
+//! | writer | writes what waits | the first caller that adds a request | if nothing waits any more; when its caller leaves, to the caller of the first request that waits |
+//! | reader | reads, and hands each answer to its caller | a caller whose request is in flight, once it has nothing to write | when its caller leaves, to the last caller in flight |
+//!
+//! So these hold between two calls of these functions, until the connection fails:
+//!
+//! 1. If a request waits, a caller is the writer.
+//! 2. If a caller has a request in flight, a caller is the reader or the writer. The writer becomes the reader once
+//!    nothing waits, unless there is a reader.
+//! 3. Each role belongs to a caller that is still there, and that caller was woken for it.
+//!
+//! The reader passes its role to the *last* caller in flight, because that one can read the answers of all others. Each of
+//! them is then woken once.
+//!
+//! A writer takes no two requests for one key at a time. The second one goes out with its next write.
+
+use std::collections::VecDeque;
+
+/// The requests on a connection. `C` wakes a caller, `A` is an answer, and `E` is the failure of the connection.
+pub(super) struct Combiner<C, A, E> {
+    /// The requests that have a caller, by their tickets.
+    requests: Vec<Option<Request<C, A, E>>>,
+    /// The bytes of the requests that wait, in their order.
+    outbox: Vec<u8>,
+    waiting: VecDeque<Waiting>,
+    /// The requests that a writer has taken and that have no answer yet, in the order of their bytes.
+    in_flight: VecDeque<InFlight>,
+    /// How many of them, the last ones, the writer is writing now.
+    being_written: usize,
+    /// Whether a writer has left without writing all that it took.
+    has_unsent: bool,
+    writer: Option<Ticket>,
+    reader: Option<Ticket>,
+    /// The number of placeholders.
+    overdue: usize,
+    failure: Option<E>,
+}
+
+/// The number of a request. It is free for another one once its caller has the result, or has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ticket(usize);
+
+/// What the combiner must know about a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    /// A fingerprint of the lock's key.
+    pub(super) key: u64,
+    /// Whether it goes before requests without priority that still wait.
+    pub(super) has_priority: bool,
+}
+
+struct Request<C, A, E> {
+    caller: C,
+    state: State<A, E>,
+}
+
+enum State<A, E> {
+    Waiting,
+    InFlight,
+    Ended(Result<A, E>),
+}
+
+struct Waiting {
+    ticket: Ticket,
+    terms: Terms,
+    /// How many answers it has. The last one is its result.
+    answers: usize,
+    /// How many bytes it has.
+    length: usize,
+}
+
+struct InFlight {
+    /// `None` for a placeholder.
+    owner: Option<Ticket>,
+    /// How many answers are missing.
+    missing: usize,
+}
+
+/// The next step of a caller.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Step<A, E> {
+    /// It is the writer: it [takes](Combiner::take) what waits, and writes it.
+    Write,
+    /// It is the reader.
+    Read,
+    /// Other callers do the work, and wake this one.
+    Wait,
+    /// Its request has ended. The ticket is no longer valid.
+    Done(Result<A, E>),
+}
+
+impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
+    pub(super) fn new() -> Self {
+        Self {
+            requests: Vec::new(),
+            outbox: Vec::new(),
+            waiting: VecDeque::new(),
+            in_flight: VecDeque::new(),
+            being_written: 0,
+            has_unsent: false,
+            writer: None,
+            reader: None,
+            overdue: 0,
+            failure: None,
+        }
+    }
+
+    /// Adds a request. `pack` writes its bytes, behind those that are there. The server sends this many answers to it.
+    ///
+    /// # Errors
+    ///
+    /// Returns the failure of the connection.
+    pub(super) fn add(
+        &mut self,
+        caller: C,
+        terms: Terms,
+        answers: usize,
+        pack: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<Ticket, E> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        let request = Request {
+            caller,
+            state: State::Waiting,
+        };
+        let free = self.requests.iter().position(Option::is_none);
+        let ticket = Ticket(free.unwrap_or(self.requests.len()));
+        if free.is_none() {
+            self.requests.push(None);
+        }
+        self.requests[ticket.0] = Some(request);
+        let end = self.outbox.len();
+        pack(&mut self.outbox);
+        let waiting = Waiting {
+            ticket,
+            terms,
+            answers,
+            length: self.outbox.len() - end,
+        };
+        let has_no_priority = |other: &Waiting| !other.terms.has_priority;
+        match self.waiting.iter().position(has_no_priority) {
+            Some(at) if terms.has_priority => {
+                let before = self.waiting.iter().take(at).map(|other| other.length);
+                let begin: usize = before.sum();
+                self.outbox[begin..].rotate_right(waiting.length);
+                self.waiting.insert(at, waiting);
+            }
+            _ => self.waiting.push_back(waiting),
+        }
+        if self.writer.is_none() {
+            self.writer = Some(ticket);
+        }
+        Ok(ticket)
+    }
+
+    /// Returns the next step of a caller. Adds the callers to wake.
+    pub(super) fn next(&mut self, ticket: Ticket, wake: &mut Vec<C>) -> Step<A, E> {
+        let Some(request) = &self.requests[ticket.0] else {
+            return Step::Wait;
+        };
+        let is_in_flight = match request.state {
+            State::Waiting => false,
+            State::InFlight => true,
+            State::Ended(_) => {
+                let request = self.requests[ticket.0].take();
+                self.pass_roles_of(ticket, wake);
+                return match request.map(|request| request.state) {
+                    Some(State::Ended(result)) => Step::Done(result),
+                    _ => Step::Wait,
+                };
+            }
+        };
+        if self.writer == Some(ticket) {
+            if self.has_unsent || !self.waiting.is_empty() {
+                return Step::Write;
+            }
+            self.writer = None;
+        }
+        if is_in_flight && self.reader.is_none() {
+            self.reader = Some(ticket);
+        }
+        if self.reader == Some(ticket) {
+            Step::Read
+        } else {
+            Step::Wait
+        }
+    }
+
+    /// Moves the bytes that wait into `packed`, which must be empty. The writer calls this, and then [`Self::written`].
+    pub(super) fn take(&mut self, packed: &mut Vec<u8>) {
+        let keys = |end: usize| self.waiting.iter().take(end).map(|other| other.terms.key);
+        let is_second =
+            |(at, other): &(usize, &Waiting)| keys(*at).any(|key| key == other.terms.key);
+        let second = self.waiting.iter().enumerate().find(is_second);
+        let count = second.map_or(self.waiting.len(), |(at, _)| at);
+        if count == self.waiting.len() {
+            std::mem::swap(packed, &mut self.outbox);
+        } else {
+            let lengths = self.waiting.iter().take(count).map(|taken| taken.length);
+            let end: usize = lengths.sum();
+            packed.extend(self.outbox.drain(..end));
+        }
+        for taken in self.waiting.drain(..count) {
+            if let Some(request) = &mut self.requests[taken.ticket.0] {
+                request.state = State::InFlight;
+            }
+            self.in_flight.push_back(InFlight {
+                owner: Some(taken.ticket),
+                missing: taken.answers,
+            });
+        }
+        self.being_written = count;
+    }
+
+    /// Notes the end of a write. Without `is_whole` the writer's time was over before all bytes were written.
+    pub(super) fn written(&mut self, is_whole: bool) {
+        self.being_written = 0;
+        self.has_unsent = !is_whole;
+    }
+
+    /// Hands answers to their callers. `has_more` means that bytes of a further answer have come too. Returns false, and
+    /// hands out nothing, if these are more answers than are missing. Adds the callers to wake.
+    #[must_use]
+    pub(super) fn received(
+        &mut self,
+        reader: Ticket,
+        answers: &mut Vec<A>,
+        has_more: bool,
+        wake: &mut Vec<C>,
+    ) -> bool {
+        if self.failure.is_some() {
+            return true;
+        }
+        let missing: usize = self.in_flight.iter().map(|request| request.missing).sum();
+        if answers.len() + usize::from(has_more) > missing {
+            return false;
+        }
+        for answer in answers.drain(..) {
+            let Some(first) = self.in_flight.front_mut() else {
+                break;
+            };
+            first.missing -= 1;
+            if first.missing > 0 {
+                continue;
+            }
+            let owner = first.owner;
+            self.in_flight.pop_front();
+            let Some(owner) = owner else {
+                self.overdue -= 1;
+                continue;
+            };
+            if let Some(request) = &mut self.requests[owner.0] {
+                request.state = State::Ended(Ok(answer));
+                // These two are awake.
+                if owner != reader && Some(owner) != self.writer {
+                    wake.push(request.caller.clone());
+                }
+            }
+        }
+        true
+    }
+
+    /// Ends the request of a caller that leaves without its result. Adds the callers to wake.
+    pub(super) fn leave(&mut self, ticket: Ticket, wake: &mut Vec<C>) {
+        match self.requests[ticket.0].take().map(|request| request.state) {
+            Some(State::Waiting) => self.withdraw(ticket),
+            Some(State::InFlight) => {
+                let is_its = |request: &&mut InFlight| request.owner == Some(ticket);
+                if let Some(request) = self.in_flight.iter_mut().find(is_its) {
+                    request.owner = None;
+                    self.overdue += 1;
+                }
+            }
+            Some(State::Ended(_)) | None => {}
+        }
+        self.pass_roles_of(ticket, wake);
+    }
+
+    /// Removes the bytes of a request that no writer has taken.
+    fn withdraw(&mut self, ticket: Ticket) {
+        let mut before = 0;
+        let at = self.waiting.iter().position(|waiting| {
+            let is_it = waiting.ticket == ticket;
+            before += if is_it { 0 } else { waiting.length };
+            is_it
+        });
+        if let Some(waiting) = at.and_then(|at| self.waiting.remove(at)) {
+            self.outbox.drain(before..before + waiting.length);
+        }
+    }
+
+    /// Ends all requests with the failure of the connection. Adds all their callers to wake. The first failure counts.
+    pub(super) fn fail(&mut self, failure: E, wake: &mut Vec<C>) {
+        if self.failure.is_some() {
+            return;
+        }
+        for request in self.requests.iter_mut().flatten() {
+            if !matches!(request.state, State::Ended(_)) {
+                request.state = State::Ended(Err(failure.clone()));
+                wake.push(request.caller.clone());
+            }
+        }
+        self.outbox.clear();
+        self.waiting.clear();
+        self.in_flight.clear();
+        (self.being_written, self.has_unsent, self.overdue) = (0, false, 0);
+        (self.writer, self.reader) = (None, None);
+        self.failure = Some(failure);
+    }
+
+    /// Passes the roles of a caller that leaves to other callers, which it adds to wake.
+    fn pass_roles_of(&mut self, ticket: Ticket, wake: &mut Vec<C>) {
+        if self.writer == Some(ticket) {
+            (self.writer, self.being_written) = (None, 0);
+        }
+        if self.reader == Some(ticket) {
+            self.reader = None;
+        }
+        if self.writer.is_none() {
+            let reader = self.reader;
+            let owners = || self.in_flight.iter().filter_map(|request| request.owner);
+            self.writer = match self.waiting.front() {
+                Some(first) => Some(first.ticket),
+                // The reader may be blocked in a read.
+                None if self.has_unsent => owners().find(|owner| Some(*owner) != reader),
+                None => None,
+            };
+            self.wake(self.writer, wake);
+        }
+        if self.reader.is_none() {
+            // Those whose requests are being written have the writer.
+            let written = self.in_flight.len().saturating_sub(self.being_written);
+            let owners = self.in_flight.iter().take(written).rev();
+            let mut owners = owners.filter_map(|request| request.owner);
+            self.reader = owners.find(|owner| Some(*owner) != self.writer);
+            self.wake(self.reader, wake);
+        }
+    }
+
+    fn wake(&self, ticket: Option<Ticket>, wake: &mut Vec<C>) {
+        let request = ticket.and_then(|ticket| self.requests[ticket.0].as_ref());
+        wake.extend(request.map(|request| request.caller.clone()));
+    }
+
+    /// Returns how many requests wait or are in flight, with the placeholders.
+    pub(super) fn load(&self) -> usize {
+        self.waiting.len() + self.in_flight.len()
+    }
+
+    /// Returns whether the answer to a request is overdue whose caller has left.
+    pub(super) fn is_overdue(&self) -> bool {
+        self.overdue > 0
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.failure.is_some()
+    }
+
+    /// Returns whether the connection can serve others: no answer is missing, and nothing is unsent.
+    pub(super) fn is_clean(&self) -> bool {
+        self.failure.is_none() && self.load() == 0 && !self.has_unsent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const CALLERS: usize = 6;
+    /// The bytes of a request: its number, its key, and how many answers it has.
+    const LENGTH: usize = 4;
+    /// The answer to ASKING.
+    const FIRST: u16 = u16::MAX;
+
+    /// A caller, as its thread sees itself.
+    #[derive(Debug)]
+    enum Caller {
+        Idle,
+        /// It runs next when the model says so.
+        Awake(u16, Ticket),
+        /// It runs only after it is woken.
+        Parked(u16, Ticket),
+        Writing(u16, Ticket, Vec<u8>),
+        Reading(u16, Ticket),
+    }
+
+    /// The callers of a connection, and the server.
+    struct Model {
+        combiner: Combiner<usize, u16, &'static str>,
+        callers: Vec<Caller>,
+        /// What a writer whose time was over has left.
+        unsent: Vec<u8>,
+        /// The bytes that the server has got, and the answers that it has sent.
+        inbox: Vec<u8>,
+        answers: VecDeque<u16>,
+        next: u16,
+        has_failed: bool,
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Event {
+        Call {
+            key: u8,
+            has_priority: bool,
+            is_asking: bool,
+        },
+        /// A caller goes on. If it writes, it has time for this part of its bytes.
+        GoOn {
+            percent: usize,
+        },
+        Leave,
+        Answer,
+        Fail,
+    }
+
+    impl Model {
+        fn new() -> Self {
+            Self {
+                combiner: Combiner::new(),
+                callers: (0..CALLERS).map(|_| Caller::Idle).collect(),
+                unsent: Vec::new(),
+                inbox: Vec::new(),
+                answers: VecDeque::new(),
+                next: 0,
+                has_failed: false,
+            }
+        }
+
+        fn happen(&mut self, number: usize, event: Event) {
+            match event {
+                Event::Call {
+                    key,
+                    has_priority,
+                    is_asking,
+                } => {
+                    self.call(number, key, has_priority, is_asking);
+                }
+                Event::GoOn { percent } => self.go_on(number, percent),
+                Event::Leave => self.leave(number),
+                Event::Answer => self.answer(),
+                Event::Fail => {
+                    let mut wake = Vec::new();
+                    self.combiner.fail("closed", &mut wake);
+                    self.has_failed = true;
+                    // The end of the connection ends each read and write.
+                    for caller in &mut self.callers {
+                        if let Caller::Writing(id, ticket, _) | Caller::Reading(id, ticket) = caller
+                        {
+                            *caller = Caller::Awake(*id, *ticket);
+                        }
+                    }
+                    self.wake(wake);
+                }
+            }
+            self.check();
+        }
+
+        fn call(&mut self, number: usize, key: u8, has_priority: bool, is_asking: bool) {
+            if !matches!(self.callers[number], Caller::Idle) {
+                return;
+            }
+            let (id, answers) = (self.next, 1 + usize::from(is_asking));
+            let terms = Terms {
+                key: key.into(),
+                has_priority,
+            };
+            let added = self.combiner.add(number, terms, answers, |outbox| {
+                outbox.extend(id.to_be_bytes());
+                outbox.extend([key, answers as u8]);
+            });
+            match added {
+                Ok(ticket) => self.callers[number] = Caller::Awake(id, ticket),
+                Err(_) => assert!(self.has_failed),
+            }
+            self.next += 1;
+        }
+
+        fn go_on(&mut self, number: usize, percent: usize) {
+            match std::mem::replace(&mut self.callers[number], Caller::Idle) {
+                Caller::Idle => {}
+                Caller::Parked(id, ticket) => self.callers[number] = Caller::Parked(id, ticket),
+                Caller::Awake(id, ticket) => self.step(number, id, ticket),
+                Caller::Writing(id, ticket, bytes) => {
+                    self.unsent.extend(bytes);
+                    let written = self.unsent.len() * percent / 100;
+                    self.inbox.extend(self.unsent.drain(..written));
+                    self.combiner.written(self.unsent.is_empty());
+                    if self.unsent.is_empty() {
+                        self.step(number, id, ticket);
+                    } else {
+                        // Its time is over.
+                        self.callers[number] = Caller::Awake(id, ticket);
+                        self.leave(number);
+                    }
+                }
+                Caller::Reading(id, ticket) if self.answers.is_empty() => {
+                    self.callers[number] = Caller::Reading(id, ticket);
+                }
+                Caller::Reading(id, ticket) => {
+                    let count = (self.answers.len() * percent).div_ceil(100).max(1);
+                    let mut answers: Vec<_> = self.answers.drain(..count).collect();
+                    let mut wake = Vec::new();
+                    let fits = self
+                        .combiner
+                        .received(ticket, &mut answers, false, &mut wake);
+                    assert!(fits, "more answers than requests");
+                    self.wake(wake);
+                    self.step(number, id, ticket);
+                }
+            }
+        }
+
+        fn step(&mut self, number: usize, id: u16, ticket: Ticket) {
+            let mut wake = Vec::new();
+            let step = self.combiner.next(ticket, &mut wake);
+            self.wake(wake);
+            self.callers[number] = match step {
+                Step::Write => {
+                    let mut bytes = Vec::new();
+                    self.combiner.take(&mut bytes);
+                    let mut keys: Vec<_> = bytes.chunks(LENGTH).map(|request| request[2]).collect();
+                    let count = keys.len();
+                    keys.sort_unstable();
+                    keys.dedup();
+                    assert_eq!(keys.len(), count, "two requests for a key in one write");
+                    Caller::Writing(id, ticket, bytes)
+                }
+                Step::Read => Caller::Reading(id, ticket),
+                Step::Wait => Caller::Parked(id, ticket),
+                Step::Done(Ok(answer)) => {
+                    assert_eq!(answer, id, "the answer to another request");
+                    Caller::Idle
+                }
+                Step::Done(Err(_)) => {
+                    assert!(self.has_failed);
+                    Caller::Idle
+                }
+            };
+        }
+
+        fn leave(&mut self, number: usize) {
+            // A thread in the middle of a write leaves when the write is over.
+            if let Caller::Awake(_, ticket)
+            | Caller::Parked(_, ticket)
+            | Caller::Reading(_, ticket) = self.callers[number]
+            {
+                let mut wake = Vec::new();
+                self.combiner.leave(ticket, &mut wake);
+                self.callers[number] = Caller::Idle;
+                self.wake(wake);
+            }
+        }
+
+        /// The server executes its next request.
+        fn answer(&mut self) {
+            if self.inbox.len() >= LENGTH {
+                let request: Vec<_> = self.inbox.drain(..LENGTH).collect();
+                if request[3] == 2 {
+                    self.answers.push_back(FIRST);
+                }
+                self.answers
+                    .push_back(u16::from_be_bytes([request[0], request[1]]));
+            }
+        }
+
+        fn wake(&mut self, wake: Vec<usize>) {
+            for number in wake {
+                if let Caller::Parked(id, ticket) = self.callers[number] {
+                    self.callers[number] = Caller::Awake(id, ticket);
+                }
+            }
+        }
+
+        /// Checks what holds between two events: see the top of this module.
+        fn check(&self) {
+            if self.has_failed {
+                let waits = |caller: &Caller| matches!(caller, Caller::Parked(..));
+                assert!(!self.callers.iter().any(waits), "nobody woke it");
+                return;
+            }
+            let holder = |role: Option<Ticket>| {
+                let ticket = role?;
+                let its = |caller: &&Caller| match caller {
+                    Caller::Idle => false,
+                    Caller::Awake(_, its) | Caller::Parked(_, its) | Caller::Reading(_, its) => {
+                        *its == ticket
+                    }
+                    Caller::Writing(_, its, _) => *its == ticket,
+                };
+                let holder = self.callers.iter().find(its);
+                assert!(holder.is_some(), "a role of a caller that has left");
+                assert!(
+                    !matches!(holder, Some(Caller::Parked(..))),
+                    "a role of a caller that sleeps"
+                );
+                holder
+            };
+            let (writer, reader) = (holder(self.combiner.writer), holder(self.combiner.reader));
+            if !self.combiner.waiting.is_empty() {
+                assert!(writer.is_some(), "nobody writes");
+            }
+            let mut owners = self.combiner.in_flight.iter();
+            if owners.any(|request| request.owner.is_some()) {
+                assert!(writer.is_some() || reader.is_some(), "nobody reads");
+            }
+        }
+
+        /// Lets everything go on until nothing happens any more.
+        fn finish(&mut self) {
+            for _ in 0..200 {
+                for number in 0..CALLERS {
+                    self.happen(number, Event::GoOn { percent: 100 });
+                    self.happen(number, Event::Answer);
+                }
+            }
+            // Only the reader is left, and what it waits for was not sent whole. Its time ends.
+            for number in 0..CALLERS {
+                if self.combiner.has_unsent && matches!(self.callers[number], Caller::Reading(..)) {
+                    self.leave(number);
+                }
+            }
+        }
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        let call = (0..4u8, any::<bool>(), any::<bool>());
+        let call = call.prop_map(|(key, has_priority, is_asking)| Event::Call {
+            key,
+            has_priority,
+            is_asking,
+        });
+        prop_oneof![
+            6 => call,
+            12 => prop_oneof![9 => Just(100), 1 => 0..100usize].prop_map(|percent| Event::GoOn { percent }),
+            2 => Just(Event::Leave),
+            6 => Just(Event::Answer),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+        /// Each caller gets the answer to its own request, whoever writes, reads and leaves.
+        #[test]
+        fn each_caller_that_stays_gets_its_answer(
+            events in prop::collection::vec((0..CALLERS, event()), 1..120),
+            failure in prop::option::weighted(0.2, 0..120usize),
+        ) {
+            let mut model = Model::new();
+            for (at, (number, event)) in events.into_iter().enumerate() {
+                if failure == Some(at) {
+                    model.happen(0, Event::Fail);
+                }
+                model.happen(number, event);
+            }
+            model.finish();
+            let is_idle = |caller: &Caller| matches!(caller, Caller::Idle);
+            prop_assert!(model.callers.iter().all(is_idle), "{:?}", model.callers);
+        }
+    }
+}

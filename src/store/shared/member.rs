@@ -1,0 +1,274 @@
+//! A thread on a shared connection, and its requests.
+
+use std::io;
+use std::mem;
+use std::time::{Duration, Instant};
+
+use redis::{Cmd, Value};
+
+use super::combiner::{Step, Terms, Ticket};
+use super::{CallTerms, Connections, Shared};
+use crate::store::LOOK_EVERY;
+use crate::store::socket::{Reading, Stream, TransportError, Writing};
+use crate::sync::{Arc, Thread, thread};
+
+/// A thread's right to send requests on a shared connection. Its drop leaves the connection.
+pub(crate) struct Member {
+    connections: Arc<Connections>,
+    number: usize,
+    terms: CallTerms,
+}
+
+impl Member {
+    /// Returns the right of a thread that was counted as a member.
+    pub(super) fn new(connections: Arc<Connections>, number: usize, terms: CallTerms) -> Self {
+        Self {
+            connections,
+            number,
+            terms,
+        }
+    }
+
+    /// Sends a command, after ASKING if `is_asking`, and returns its answer, all within `limit`. While another thread reads,
+    /// it calls `is_over` every [`LOOK_EVERY`], and leaves if the call is over.
+    pub(crate) fn request(
+        &mut self,
+        command: &Cmd,
+        is_asking: bool,
+        limit: Duration,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<Value, TransportError> {
+        let begun = Instant::now();
+        let deadline = begun + limit;
+        let mut turn = Turn::begin(self, command, is_asking, begun)?;
+        loop {
+            let step = turn.step();
+            turn.wake_others();
+            match step {
+                Step::Done(result) => return result.map_err(|fault| copy(&fault)),
+                Step::Write => turn.write(deadline),
+                Step::Read => turn.read(deadline),
+                Step::Wait if !turn.is_late => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    turn.is_late = left.is_zero() || is_over();
+                    if !turn.is_late {
+                        thread::park_timeout(left.min(LOOK_EVERY));
+                    }
+                }
+                Step::Wait => return Err(TransportError::Io(io::ErrorKind::TimedOut.into())),
+            }
+        }
+    }
+
+    /// Lets no further thread enter the connection.
+    pub(crate) fn retire(self) {
+        self.connections.state.lock().member(self.number).is_retired = true;
+    }
+
+    /// Ends the connection, because an answer was no reply to its request. The other threads get an unknown outcome.
+    pub(crate) fn distrust(self) {
+        let words = "the answer to another request on this connection was no reply to it";
+        let fault = Arc::new(TransportError::Malformed(words.to_owned()));
+        let mut wake = Vec::new();
+        let mut state = self.connections.state.lock();
+        let shared = state.member(self.number);
+        shared.combiner.fail(fault, &mut wake);
+        let stream = Arc::clone(&shared.stream);
+        drop(state);
+        stream.shut_down();
+        for thread in wake {
+            thread.unpark();
+        }
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let mut state = self.connections.state.lock();
+        let shared = state.member(self.number);
+        shared.members -= 1;
+        let ended = if shared.members == 0 {
+            state.in_use -= 1;
+            state.shared[self.number].take()
+        } else {
+            None
+        };
+        self.connections.notify(&state);
+        drop(state);
+        if let Some(ended) = ended {
+            ended.end();
+        }
+    }
+}
+
+/// A request of a thread on a shared connection. Its drop leaves the request, also by a panic.
+pub(super) struct Turn<'a> {
+    member: &'a Member,
+    /// `None` once the request has ended.
+    ticket: Option<Ticket>,
+    half: Half,
+    /// Whether the time of the request is over.
+    is_late: bool,
+    wake: Vec<Thread>,
+    /// The connection, if this thread has found its end.
+    ended: Option<Arc<Stream>>,
+}
+
+/// The half of the socket that this thread has, and what became of its work.
+enum Half {
+    None,
+    Reading(Reading, Result<bool, TransportError>),
+    Writing(Writing, io::Result<()>),
+}
+
+impl<'a> Turn<'a> {
+    /// Adds the request.
+    pub(super) fn begin(
+        member: &'a Member,
+        command: &Cmd,
+        is_asking: bool,
+        now: Instant,
+    ) -> Result<Self, TransportError> {
+        let terms = Terms {
+            key: member.terms.key.unwrap_or_default(),
+            has_priority: member.terms.has_priority,
+        };
+        let mut state = member.connections.state.lock();
+        let shared = state.member(member.number);
+        if shared.combiner.load() == 0 {
+            shared.answered = now;
+        }
+        let pack = |outbox: &mut Vec<u8>| {
+            if is_asking {
+                redis::cmd("ASKING").write_packed_command(outbox);
+            }
+            command.write_packed_command(outbox);
+        };
+        let answers = 1 + usize::from(is_asking);
+        let ticket = shared.combiner.add(thread::current(), terms, answers, pack);
+        let ticket = ticket.map_err(|fault| copy(&fault))?;
+        Ok(Self {
+            member,
+            ticket: Some(ticket),
+            half: Half::None,
+            is_late: false,
+            wake: Vec::new(),
+            ended: None,
+        })
+    }
+
+    /// Reports the work that was done, and returns what comes next.
+    pub(super) fn step(&mut self) -> Step<Value, Arc<TransportError>> {
+        let Some(ticket) = self.ticket else {
+            return Step::Wait;
+        };
+        let connections = &self.member.connections;
+        let mut state = connections.state.lock();
+        let shared = state.member(self.member.number);
+        if let Some(fault) = self.give_back(shared) {
+            shared.combiner.fail(Arc::new(fault), &mut self.wake);
+            self.ended = Some(Arc::clone(&shared.stream));
+        }
+        let step = shared.combiner.next(ticket, &mut self.wake);
+        match &step {
+            Step::Done(_) => self.ticket = None,
+            _ if self.is_late => {
+                shared.combiner.leave(ticket, &mut self.wake);
+                self.ticket = None;
+                return Step::Wait;
+            }
+            Step::Write => {
+                if let Some(mut writing) = shared.writing.take() {
+                    shared.combiner.take(writing.packed());
+                    self.half = Half::Writing(writing, Ok(()));
+                }
+            }
+            Step::Read => {
+                if let Some(reading) = shared.reading.take() {
+                    self.half = Half::Reading(reading, Ok(false));
+                }
+            }
+            Step::Wait => {}
+        }
+        step
+    }
+
+    /// Gives the half of the socket back. Returns the fault of the connection, if the work has met one.
+    fn give_back(&mut self, shared: &mut Shared) -> Option<TransportError> {
+        match mem::replace(&mut self.half, Half::None) {
+            Half::None => None,
+            Half::Writing(writing, result) => {
+                shared.combiner.written(!writing.has_unsent());
+                shared.writing = Some(writing);
+                let fault = TransportError::Io(result.err()?);
+                self.is_late = fault.is_timeout();
+                Some(fault).filter(|_| !self.is_late)
+            }
+            Half::Reading(mut reading, result) => {
+                let fault = match (result, self.ticket) {
+                    (Ok(has_more), Some(ticket)) => {
+                        let answers = reading.ready();
+                        shared.answered = Instant::now();
+                        let fits =
+                            shared
+                                .combiner
+                                .received(ticket, answers, has_more, &mut self.wake);
+                        let words = || "more answers than requests".to_owned();
+                        (!fits).then(|| TransportError::Malformed(words()))
+                    }
+                    (result, _) => result.err(),
+                };
+                shared.reading = Some(reading);
+                let fault = fault?;
+                self.is_late = fault.is_timeout();
+                Some(fault).filter(|_| !self.is_late)
+            }
+        }
+    }
+
+    pub(super) fn write(&mut self, deadline: Instant) {
+        if let Half::Writing(writing, result) = &mut self.half {
+            *result = writing.write_by(deadline);
+        }
+    }
+
+    fn read(&mut self, deadline: Instant) {
+        if let Half::Reading(reading, result) = &mut self.half {
+            *result = reading.answers(deadline);
+        }
+    }
+
+    fn wake_others(&mut self) {
+        if let Some(stream) = self.ended.take() {
+            // A thread that reads or writes returns.
+            stream.shut_down();
+        }
+        for thread in self.wake.drain(..) {
+            thread.unpark();
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            let mut state = self.member.connections.state.lock();
+            let shared = state.member(self.member.number);
+            self.give_back(shared);
+            shared.combiner.leave(ticket, &mut self.wake);
+            drop(state);
+            self.wake_others();
+        }
+    }
+}
+
+/// Returns the same fault for another thread.
+fn copy(fault: &TransportError) -> TransportError {
+    match fault {
+        TransportError::Io(error) => TransportError::Io(match error.raw_os_error() {
+            Some(code) => io::Error::from_raw_os_error(code),
+            None => io::Error::new(error.kind(), error.to_string()),
+        }),
+        TransportError::Malformed(what) => TransportError::Malformed(what.clone()),
+    }
+}

@@ -1,0 +1,541 @@
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::member::Turn;
+use super::*;
+use crate::config::{Server, Settings};
+use crate::error::{FailureKind, Outcome};
+use crate::message::{RateRequest, Reply};
+use crate::store::frame::Frame;
+use crate::store::link::Link;
+use crate::store::route::{Budget, route};
+use crate::store::socket::Socket;
+use crate::store::{Answer, Limits};
+use crate::sync::{AtomicBool, AtomicU32, Ordering, thread};
+
+const SOON: Duration = Duration::from_secs(20);
+/// A short limit of a call.
+const SHORT: Duration = Duration::from_millis(300);
+const ORDINARY: CallTerms = CallTerms {
+    key: Some(1),
+    has_priority: false,
+};
+const ALONE: CallTerms = CallTerms {
+    key: None,
+    has_priority: false,
+};
+
+/// A server of a test. A request is a rate limiter's, and has a number. Its answer repeats the number.
+struct Peer {
+    listener: TcpListener,
+    connections: Arc<Connections>,
+}
+
+/// A connection of the server.
+struct Line {
+    stream: TcpStream,
+    received: Vec<u8>,
+}
+
+impl Peer {
+    fn new(size: u32) -> Self {
+        Self::with_places(size, Places::new(|| Some(Place::new()), size))
+    }
+
+    fn with_places(size: u32, places: Places<Place>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("it is bound").port();
+        let url = format!("redis://127.0.0.1:{port}/");
+        let server = Server::parse(&url, None).expect("a URL");
+        let settings = Settings {
+            io_timeout: SOON,
+            ..Settings::default()
+        };
+        let route = route(server, &settings);
+        // No test is about the question of the first connection.
+        route.asked_about_itself.store(true, Ordering::Relaxed);
+        Self {
+            listener,
+            connections: Connections::with_places((0, Arc::new(route)), size, places),
+        }
+    }
+
+    fn accept(&self) -> Line {
+        let (stream, _) = self.listener.accept().expect("somebody connects");
+        stream.set_read_timeout(Some(SOON)).expect("a connection");
+        Line {
+            stream,
+            received: Vec::new(),
+        }
+    }
+
+    /// Sends the request of this number.
+    fn call(&self, number: u64, limit: Duration) -> Result<Answer, Failure> {
+        let key = LockKey::new("", &format!("n{number}")).expect("a name");
+        let rate = RateRequest {
+            permits: 1,
+            per: Duration::from_secs(1),
+            patience: Duration::from_micros(number),
+        };
+        let request = Request::RateLimit {
+            key: &key,
+            request: rate,
+        };
+        let limits = Limits {
+            checkout: limit,
+            whole: limit,
+            has_priority: false,
+            is_of_a_wait: false,
+            is_over: None,
+        };
+        let pool = (&self.connections, None);
+        Link::of_pool(pool, &request, (limits, limit), |link| {
+            link.call(&request, &mut Budget::new(limit))
+        })
+    }
+
+    fn enter(&self, terms: CallTerms, wait: Duration) -> Result<Entered, Failure> {
+        self.connections
+            .enter(terms, 0, &Wait::new(wait, &|| false))
+    }
+
+    /// Enters a connection to share. Opens it if there is none.
+    fn share(&self) -> Member {
+        match self.enter(ORDINARY, SOON).expect("there is room") {
+            Entered::Member(member) => member,
+            Entered::Seat(mut seat) => {
+                let (_, route) = self.connections.master();
+                let address = route.server.info.addr();
+                let socket = Socket::connect(address, &route.resolver, SOON);
+                let member = seat.share(socket.expect("it listens"), 0, ORDINARY);
+                member.ok().expect("it may be shared")
+            }
+        }
+    }
+
+    fn waiting(&self) -> usize {
+        self.connections.state.lock().waiting.iter().sum()
+    }
+
+    /// Checks that no place is in use.
+    fn assert_free(&self) {
+        let state = self.connections.state.lock();
+        assert_eq!(state.in_use, 0);
+        assert!(state.shared.iter().all(Option::is_none));
+    }
+}
+
+impl Line {
+    /// Returns the number of the next request, or `None` at the end of the connection.
+    fn request(&mut self) -> Option<u64> {
+        let mut frame = Frame::default();
+        loop {
+            let end = frame.end(&self.received, usize::MAX).expect("a request");
+            if let Some(end) = end {
+                let request: Vec<_> = self.received.drain(..end).collect();
+                let request = redis::parse_redis_value(&request).expect("a request");
+                let Value::Array(parts) = request else {
+                    panic!("{request:?}");
+                };
+                let Some(Value::BulkString(number)) = parts.last() else {
+                    panic!("{parts:?}");
+                };
+                let number = String::from_utf8_lossy(number);
+                return Some(number.parse().expect("a number"));
+            }
+            let mut piece = [0; 4096];
+            match self.stream.read(&mut piece).expect("not in time") {
+                0 => return None,
+                read => self.received.extend_from_slice(&piece[..read]),
+            }
+        }
+    }
+
+    fn requests(&mut self, count: usize) -> Vec<u64> {
+        let request = |_| self.request().expect("it was closed");
+        (0..count).map(request).collect()
+    }
+
+    fn answer(&mut self, numbers: &[u64]) {
+        let answer = |number| format!("*2\r\n:0\r\n:{number}\r\n");
+        let answers: Vec<_> = numbers.iter().map(answer).collect();
+        self.send(&answers.concat());
+    }
+
+    fn send(&mut self, text: &str) {
+        self.stream.write_all(text.as_bytes()).expect("it is open");
+    }
+
+    /// Answers each request until the end of the connection.
+    fn serve(&mut self) {
+        while let Some(number) = self.request() {
+            self.answer(&[number]);
+        }
+    }
+}
+
+fn is_answer(answer: &Answer, number: u64) -> bool {
+    answer.reply == Reply::NotAdmitted(Duration::from_micros(number))
+}
+
+fn assert_timed_out(failed: Result<Answer, Failure>) {
+    let failure = failed.expect_err("nobody answers");
+    assert_eq!(failure.kind, FailureKind::Unavailable);
+    assert_eq!(failure.outcome, Outcome::Unknown);
+    assert!(failure.timed_out, "{failure:?}");
+}
+
+#[test]
+fn a_caller_whose_time_is_over_leaves_alone_and_its_late_answer_is_for_nobody() {
+    const CALLERS: u64 = 10;
+    /// The others must have asked by then, also on a busy machine.
+    const LIMIT: Duration = Duration::from_secs(2);
+    let peer = Peer::new(1);
+    let (has_asked, has_left) = (AtomicBool::new(false), AtomicBool::new(false));
+    let wait_for = |flag: &AtomicBool| {
+        while !flag.load(Ordering::SeqCst) {
+            thread::yield_now();
+        }
+    };
+    thread::scope(|scope| {
+        let (peer, has_asked, has_left) = (&peer, &has_asked, &has_left);
+        scope.spawn(move || {
+            let mut line = peer.accept();
+            let mut numbers = line.requests(1);
+            has_asked.store(true, Ordering::SeqCst);
+            numbers.extend(line.requests(CALLERS as usize - 1));
+            wait_for(has_left);
+            // In pieces, so that other callers read while answers are missing.
+            for number in numbers {
+                line.answer(&[number]);
+            }
+            line.serve();
+        });
+        let leaves = scope.spawn(move || {
+            assert_timed_out(peer.call(0, LIMIT));
+            has_left.store(true, Ordering::SeqCst);
+        });
+        wait_for(has_asked);
+        let others: Vec<_> = (1..CALLERS)
+            .map(|number| scope.spawn(move || (number, peer.call(number, SOON))))
+            .collect();
+        leaves.join().expect("no panic");
+        for other in others {
+            let (number, answer) = other.join().expect("no panic");
+            let answer = answer.expect("it goes on");
+            assert!(is_answer(&answer, number) && !answer.resent, "{answer:?}");
+        }
+        // The connection lives on.
+        let answer = peer.call(99, SOON).expect("it is answered");
+        assert!(is_answer(&answer, 99));
+        peer.assert_free();
+        drop(
+            peer.connections
+                .places
+                .take(SOON)
+                .expect("it is free")
+                .take_socket(),
+        );
+    });
+}
+
+#[test]
+fn a_connection_that_stops_answering_fails_each_of_its_callers_once() {
+    const CALLERS: u64 = 20;
+    let peer = Peer::new(1);
+    thread::scope(|scope| {
+        let peer = &peer;
+        let calls: Vec<_> = (0..CALLERS)
+            .map(|number| scope.spawn(move || peer.call(number, SHORT * 4)))
+            .collect();
+        let mut silent = peer.accept();
+        let mut numbers = silent.requests(CALLERS as usize);
+        for call in calls {
+            assert_timed_out(call.join().expect("no panic"));
+        }
+        peer.assert_free();
+        // None of them was sent twice.
+        numbers.sort_unstable();
+        assert!(numbers.into_iter().eq(0..CALLERS));
+        assert_eq!(silent.request(), None);
+        scope.spawn(|| peer.accept().serve());
+        let answer = peer.call(7, SOON).expect("on another connection");
+        assert!(is_answer(&answer, 7) && !answer.resent);
+        drop(
+            peer.connections
+                .places
+                .take(SOON)
+                .expect("it is free")
+                .take_socket(),
+        );
+    });
+}
+
+/// Only the caller that opened the connection cannot know that it was open before.
+#[test]
+fn callers_of_a_connection_that_ends_send_again_and_say_so() {
+    const CALLERS: u64 = 20;
+    let peer = Peer::new(1);
+    thread::scope(|scope| {
+        let peer = &peer;
+        let calls: Vec<_> = (0..CALLERS)
+            .map(|number| scope.spawn(move || (number, peer.call(number, SOON))))
+            .collect();
+        let mut first = peer.accept();
+        let numbers = first.requests(CALLERS as usize);
+        first.answer(&numbers[..1]);
+        drop(first);
+        scope.spawn(|| peer.accept().serve());
+        let mut failures = 0;
+        for call in calls {
+            let (number, answer) = call.join().expect("no panic");
+            match answer {
+                Ok(answer) => {
+                    assert!(is_answer(&answer, number));
+                    assert_eq!(answer.resent, number != numbers[0]);
+                }
+                Err(failure) => {
+                    assert_eq!(failure.outcome, Outcome::Unknown);
+                    failures += 1;
+                }
+            }
+        }
+        assert!(failures <= 1, "{failures} callers opened it");
+        peer.assert_free();
+        drop(
+            peer.connections
+                .places
+                .take(SOON)
+                .expect("it is free")
+                .take_socket(),
+        );
+    });
+}
+
+#[test]
+fn an_answer_that_is_no_reply_fails_each_caller_of_the_connection_once() {
+    const CALLERS: u64 = 20;
+    let peer = Peer::new(1);
+    thread::scope(|scope| {
+        let peer = &peer;
+        let calls: Vec<_> = (0..CALLERS)
+            .map(|number| scope.spawn(move || peer.call(number, SOON)))
+            .collect();
+        let mut line = peer.accept();
+        line.requests(CALLERS as usize);
+        line.send("+OK\r\n");
+        for call in calls {
+            let failure = call.join().expect("no panic").expect_err("no reply");
+            assert_eq!(failure.kind, FailureKind::Protocol);
+            assert_eq!(failure.outcome, Outcome::Unknown);
+        }
+        assert_eq!(line.request(), None, "nothing more is sent");
+        peer.assert_free();
+    });
+}
+
+#[test]
+fn an_answer_to_no_request_is_not_kept_for_the_next_one() {
+    let peer = Peer::new(1);
+    thread::scope(|scope| {
+        let peer = &peer;
+        let call = scope.spawn(|| peer.call(1, SOON));
+        let mut line = peer.accept();
+        line.requests(1);
+        line.answer(&[1, 2]);
+        let failure = call.join().expect("no panic").expect_err("two answers");
+        assert_eq!(failure.kind, FailureKind::Protocol);
+        scope.spawn(|| peer.accept().serve());
+        let answer = peer.call(2, SOON).expect("on another connection");
+        assert!(is_answer(&answer, 2));
+        drop(
+            peer.connections
+                .places
+                .take(SOON)
+                .expect("it is free")
+                .take_socket(),
+        );
+    });
+}
+
+/// The thread that reads panics. Another one reads on, with the bytes that have come.
+#[test]
+fn a_caller_that_panics_passes_its_role_on() {
+    let peer = Peer::new(1);
+    let members = [peer.share(), peer.share()];
+    let mut line = peer.accept();
+    let mut command = redis::cmd("n");
+    let first = command.arg(1).clone();
+    let second = redis::cmd("n").arg(2).clone();
+    let [panics, mut other] = members;
+    thread::scope(|scope| {
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            let mut turn = Turn::begin(&panics, &first, false, Instant::now()).expect("it is open");
+            assert!(matches!(turn.step(), combiner::Step::Write));
+            turn.write(Instant::now() + SOON);
+            assert!(matches!(turn.step(), combiner::Step::Read));
+            panic!("a panic of the test");
+        }));
+        assert!(panicked.is_err());
+        let other = scope.spawn(move || other.request(&second, false, SOON, &|| false));
+        let numbers = line.requests(2);
+        line.answer(&numbers);
+        let answer = other.join().expect("no panic").expect("it goes on");
+        assert_eq!(answer, Value::Array(vec![Value::Int(0), Value::Int(2)]));
+    });
+    drop(panics);
+    peer.assert_free();
+}
+
+/// The renewal thread has no part in it: it may never have run, or has ended.
+#[test]
+fn connections_that_nobody_uses_are_closed() {
+    let soon = Duration::from_millis(20);
+    let places = Places::closing_after(|| Some(Place::new()), 3, soon, soon);
+    let peer = Peer::with_places(3, places);
+    thread::scope(|scope| {
+        // It serves until the connection is closed.
+        let served = scope.spawn(|| peer.accept().serve());
+        peer.call(1, SOON).expect("it is answered");
+        served.join().expect("it was closed");
+    });
+}
+
+#[test]
+fn two_threads_have_a_connection_each_and_more_share_one() {
+    let peer = Peer::new(3);
+    let mut members: Vec<_> = (0..3).map(|_| peer.share()).collect();
+    let connections = || peer.connections.state.lock().in_use;
+    assert_eq!(connections(), 2);
+    // The third shares the one that it has found fullest, and so do the threads that come back.
+    for _ in 0..2 {
+        members.remove(0);
+        members.push(peer.share());
+    }
+    assert_eq!(connections(), 1);
+    drop(members);
+    peer.assert_free();
+}
+
+#[test]
+fn a_full_connection_has_room_for_requests_with_priority_only() {
+    let peer = Peer::new(1);
+    let members: Vec<_> = (1..MOST_IN_FLIGHT).map(|_| peer.share()).collect();
+    let ping = redis::cmd("PING");
+    let begin = |member| Turn::begin(member, &ping, false, Instant::now());
+    let turns: Vec<_> = members.iter().map(begin).collect();
+    let last = peer.share();
+    let last_turn = Turn::begin(&last, &ping, false, Instant::now());
+    assert!(peer.enter(ORDINARY, SHORT).is_err());
+    let release = CallTerms {
+        has_priority: true,
+        ..ORDINARY
+    };
+    let entered = peer.enter(release, Duration::ZERO);
+    assert!(matches!(entered, Ok(Entered::Member(_))));
+    let waiting = Arc::clone(&peer.connections);
+    let waits = thread::spawn(move || {
+        let wait = Wait::new(SOON, &|| false);
+        waiting.enter(ORDINARY, 0, &wait).is_ok()
+    });
+    while peer.waiting() == 0 {
+        thread::yield_now();
+    }
+    // Its request was not sent, so it leaves room for another.
+    drop(last_turn);
+    drop(last);
+    assert!(waits.join().expect("no panic"));
+    drop((turns, entered));
+    drop(members);
+    peer.assert_free();
+}
+
+/// Many threads only ask, and one has priority: it gets the next place.
+#[test]
+fn a_request_with_priority_gets_the_next_place() {
+    const ASKING: u32 = 200;
+    for size in [1, 3] {
+        let peer = Peer::new(size);
+        let served = AtomicU32::new(0);
+        let take = |has_priority| {
+            let terms = CallTerms {
+                has_priority,
+                ..ALONE
+            };
+            peer.enter(terms, SOON).expect("it comes free")
+        };
+        let mut held: Vec<_> = (0..size).map(|_| take(false)).collect();
+        thread::scope(|scope| {
+            for _ in 0..ASKING {
+                scope.spawn(|| {
+                    let seat = take(false);
+                    served.fetch_add(1, Ordering::SeqCst);
+                    drop(seat);
+                });
+            }
+            let with_priority = scope.spawn(|| {
+                let seat = take(true);
+                let before = served.load(Ordering::SeqCst);
+                drop(seat);
+                before
+            });
+            while peer.waiting() <= ASKING as usize {
+                thread::yield_now();
+            }
+            drop(held.pop());
+            assert_eq!(with_priority.join().expect("no panic"), 0);
+            drop(held);
+        });
+        assert_eq!(served.load(Ordering::SeqCst), ASKING);
+        peer.assert_free();
+    }
+}
+
+#[test]
+fn a_thread_that_wants_a_connection_for_itself_gets_a_shared_one_when_it_is_empty() {
+    let peer = Peer::new(1);
+    let member = peer.share();
+    thread::scope(|scope| {
+        let alone = scope.spawn(|| peer.enter(ALONE, SOON));
+        while peer.waiting() == 0 {
+            thread::yield_now();
+        }
+        // Otherwise the connection might never be empty.
+        assert!(peer.enter(ORDINARY, SHORT).is_err());
+        drop(member);
+        let seat = alone.join().expect("no panic").expect("it comes free");
+        assert!(matches!(seat, Entered::Seat(_)));
+    });
+    peer.assert_free();
+}
+
+#[test]
+fn a_wait_ends_at_its_time_limit_or_when_its_call_is_over() {
+    let peer = Peer::new(1);
+    let held = peer.enter(ALONE, SOON).expect("it is free");
+    for terms in [ORDINARY, ALONE] {
+        let begun = Instant::now();
+        assert!(peer.enter(terms, SHORT).is_err());
+        assert!(begun.elapsed() >= SHORT);
+    }
+    let over = AtomicBool::new(false);
+    let is_over = || over.load(Ordering::SeqCst);
+    let enter = |terms| {
+        let wait = Wait::new(SOON * 10, &is_over);
+        peer.connections.enter(terms, 0, &wait).is_err()
+    };
+    thread::scope(|scope| {
+        let waits = [ORDINARY, ALONE].map(|terms| scope.spawn(move || enter(terms)));
+        over.store(true, Ordering::SeqCst);
+        let begun = Instant::now();
+        for wait in waits {
+            assert!(wait.join().expect("no panic"), "it has a connection");
+        }
+        assert!(begun.elapsed() < SOON);
+    });
+    drop(held);
+    // A call that is over does not get a free place either.
+    assert!(enter(ALONE));
+    peer.assert_free();
+}
