@@ -178,11 +178,11 @@ fn close_idle<L: Pooled>(places: &r2d2::Pool<Factory<L>>, idle: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::thread;
+    use crate::sync::{AtomicU32, Ordering, thread};
 
     const SOON: Duration = Duration::from_secs(20);
 
-    /// A place that has a number and counts how often it was asked to close its connections.
+    /// A place that has a number.
     struct Numbered(u32);
 
     impl Pooled for Numbered {
@@ -190,8 +190,8 @@ mod tests {
     }
 
     fn places() -> Places<Numbered> {
-        let next = crate::sync::AtomicU32::new(0);
-        let make = move || Some(Numbered(next.fetch_add(1, crate::sync::Ordering::Relaxed)));
+        let next = AtomicU32::new(0);
+        let make = move || Some(Numbered(next.fetch_add(1, Ordering::Relaxed)));
         Places::new(make, 3)
     }
 

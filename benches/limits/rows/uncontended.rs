@@ -177,13 +177,14 @@ fn calls<G>(
     mut release: impl FnMut(G) -> Result<()>,
 ) -> Result<Vec<f64>> {
     let mut calls = Vec::new();
-    let mut last = start.elapsed();
-    while last < time {
+    let mut last = Instant::now();
+    while last.duration_since(start) < time {
         let guard = take()?;
-        let taken = start.elapsed();
+        let taken = Instant::now();
         release(guard)?;
-        let released = start.elapsed();
-        calls.extend([taken - last, released - taken].map(|call| call.as_secs_f64() * 1e6));
+        let released = Instant::now();
+        let both = [taken.duration_since(last), released.duration_since(taken)];
+        calls.extend(both.map(|call| call.as_secs_f64() * 1e6));
         last = released;
     }
     Ok(calls)
