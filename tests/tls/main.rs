@@ -18,6 +18,7 @@ mod support;
 use std::env;
 use std::fs;
 use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use leasehold::{Error, LeaseState, LockManager, LostCause};
@@ -103,6 +104,31 @@ fn locks_are_taken_waited_for_and_renewed() {
         assert!(plain.try_lock("n").expect("Redis replies").is_none());
         second.release().expect("it was held until now");
         assert!(!raw.exists("n"));
+    });
+}
+
+#[test]
+fn threads_share_a_connection() {
+    trusting("threads_share_a_connection", || {
+        let (server, port) = server();
+        let raw = server.raw();
+        let url = format!("rediss://localhost:{port}/");
+        let locks = build(LockManager::single(&url).pool_size(1));
+        let lock_and_release = |name: &str| {
+            for _ in 0..50 {
+                let guard = locks.mutex(name).lease(LONG).lock();
+                let guard = guard.expect("it is free");
+                let holder = raw.get(name);
+                assert_eq!(holder.as_deref(), Some(guard.owner()), "not its grant");
+                guard.release().expect("it was held until now");
+            }
+        };
+        thread::scope(|scope| {
+            for number in 0..16 {
+                let lock_and_release = &lock_and_release;
+                scope.spawn(move || lock_and_release(&format!("n{number}")));
+            }
+        });
     });
 }
 
