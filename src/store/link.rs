@@ -345,7 +345,10 @@ impl<'a> Link<'a> {
             value = match ask(command, budget.left(io_timeout))? {
                 Value::Okay => script::TAKEN_WITHOUT_A_FENCE,
                 value @ (Value::Nil | Value::ServerError(_)) => value,
-                _ => return Err(RequestError::Answered(Failure::another_question())),
+                _ => {
+                    open.distrust();
+                    return Err(RequestError::Answered(Failure::another_question()));
+                }
             };
         }
         if value == Value::Nil {
