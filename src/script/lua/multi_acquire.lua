@@ -33,9 +33,9 @@ local function is_held_by(value, who)
   return value and (value == who or value == who .. MARK)
 end
 
--- Raises the time to live of a key to `ttl` ms, and never shortens it.
+-- Raises the time to live of a key to `ttl` ms, and never shortens it. It always writes, as in mutex_acquire.lua.
 local function at_least(lock, ttl)
-  if redis.call('PTTL', lock) < tonumber(ttl) then redis.call('PEXPIRE', lock, ttl) end
+  redis.call('PEXPIRE', lock, string.format('%.0f', math.max(redis.call('PTTL', lock), ttl)))
 end
 
 -- By call, so that a key of another type ends the script before it writes anything.

@@ -8,8 +8,9 @@ local value = value_of(lock, redis.call)
 if value == owner or value == owner .. MARK then
   local fence = next_fences(KEYS[2], ARGV[3], ARGV[4])
   if type(fence) == 'table' then return fence end
-  -- PEXPIRE and not SET, because SET would remove the mark.
-  if redis.call('PTTL', lock) < tonumber(lease) then redis.call('PEXPIRE', lock, lease) end
+  -- PEXPIRE and not SET, because SET would remove the mark. It always writes, so that a WAIT that follows waits for this
+  -- write: without a fence there may be no other.
+  redis.call('PEXPIRE', lock, string.format('%.0f', math.max(redis.call('PTTL', lock), lease)))
   leave(owner)
   if value == owner then return fence end
   return {fence, 1}

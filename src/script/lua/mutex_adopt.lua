@@ -40,8 +40,9 @@ local fence = next_fences(KEYS[2], ARGV[6], ARGV[3])
 if type(fence) == 'table' then return fence end
 if not is_adopted then
   redis.call('SET', lock, owner .. mark, 'PX', lease)
-elseif redis.call('PTTL', lock) < tonumber(lease) then
-  redis.call('PEXPIRE', lock, lease)
+else
+  -- It always writes, as in mutex_acquire.lua.
+  redis.call('PEXPIRE', lock, string.format('%.0f', math.max(redis.call('PTTL', lock), lease)))
 end
 if mark == '' then return fence end
 return {fence, 1}

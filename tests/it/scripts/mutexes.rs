@@ -547,3 +547,55 @@ fn a_multi_lock_leaves_a_poller_gap_without_a_waiter_alone() {
     );
     assert!(!redis.ask::<bool>(&["EXISTS", "a"]));
 }
+
+/// A repeat finds its owner as the holder. Without a fence it writes nothing else, and a WAIT that follows must wait for a
+/// write.
+#[test]
+fn a_repeat_without_fences_writes_and_never_shortens_a_lease() {
+    const ADOPT: &str = script!("record.lua", "fence.lua", "value.lua", "mutex_adopt.lua");
+    let life = LIFE.to_string();
+    let acquire: [&str; 10] = [
+        &owner(0),
+        LEASE,
+        "0",
+        "600000",
+        "take",
+        "-",
+        CLAIM,
+        &life,
+        "1",
+        "",
+    ];
+    let adopt = [&*owner(0), LEASE, "600000", "lh1:from", "0", "0"];
+    once(|redis| {
+        // The lease was extended since, so it is longer than the one that is asked for.
+        let long = (2 * LEASE.parse::<u64>().expect("a number")).to_string();
+        for (script, names, args) in [
+            (MUTEX_ACQUIRE, &["a"][..], &acquire[..9]),
+            (MULTI_ACQUIRE, &["a", "b"], &acquire),
+            (ADOPT, &["a"], &adopt),
+        ] {
+            for &name in names {
+                let () = redis.ask(&["SET", name, &owner(0), "PX", &long]);
+            }
+            let written = |redis: &mut Redis| -> u64 {
+                let report: String = redis.ask(&["INFO", "persistence"]);
+                let mut lines = report.lines();
+                let changes =
+                    lines.find_map(|line| line.strip_prefix("rdb_changes_since_last_save:"));
+                changes
+                    .and_then(|changes| changes.parse().ok())
+                    .expect("a number")
+            };
+            let before = written(redis);
+            redis.try_eval(script, names, args).expect("it is held");
+            assert!(written(redis) > before);
+            for &name in names {
+                let left: u64 = redis.ask(&["PTTL", name]);
+                assert!(left > LEASE.parse().expect("a number"), "{left}");
+                assert_eq!(redis.record(name), None);
+                let () = redis.ask(&["DEL", name]);
+            }
+        }
+    });
+}
