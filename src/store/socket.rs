@@ -61,7 +61,7 @@ pub(super) struct Writing {
     sent: usize,
 }
 
-/// What the two halves share.
+/// The part of a socket that its two halves share.
 pub(super) struct Stream {
     os: Os,
     #[cfg(feature = "tls")]
@@ -367,7 +367,7 @@ impl Stream {
         self.os.shut_down().ok();
     }
 
-    /// Moves the bytes of requests to those that are to be sent.
+    /// Moves the bytes of requests to the unsent ones. With TLS, encrypts them.
     fn encrypt(&self, packed: &mut Vec<u8>, unsent: &mut Vec<u8>) -> io::Result<()> {
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {

@@ -53,7 +53,7 @@ impl Tls {
         self.0.lock().is_handshaking()
     }
 
-    /// Adds the bytes that are to be sent to `output`.
+    /// Adds the unsent encrypted bytes to `output`.
     pub(super) fn take_output(&self, output: &mut Vec<u8>) {
         let mut client = self.0.lock();
         while client.wants_write() {

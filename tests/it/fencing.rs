@@ -76,7 +76,8 @@ fn a_free_mutex_is_taken_without_a_script() {
         Answer::Pass
     });
     let sent = || told.try_iter().collect::<Vec<_>>();
-    let locks = without_fences(&hostile.url());
+    // No lease is renewed during the test: a renewal is a script, too.
+    let locks = build(patient(&hostile.url()).fencing(false).lease(secs(600)));
     let guard = locks.lock("n").expect("it is free");
     assert_eq!((guard.fence(), sent()), (0, vec!["SET".to_owned()]));
     assert!(!server.raw().exists(&fence_of("n")), "nobody needs it");
@@ -213,7 +214,9 @@ fn a_command_that_fails_leaves_no_lock_behind() {
 fn a_command_that_was_sent_twice_gets_the_lock() {
     let server = Server::start();
     let hostile = Hostile::before(&server);
-    let locks = build(patient(&hostile.url()).fencing(false));
+    // With one connection, the lock is asked for on one that was used before. Only then is a request sent again.
+    let locks = patient(&hostile.url()).fencing(false).pool_size(1);
+    let locks = build(locks);
     drop(locks.lock("first").expect("it is free"));
     let (raw, is_first) = (server.raw(), AtomicBool::new(true));
     hostile.answers(move |words| {

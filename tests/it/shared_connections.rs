@@ -1,6 +1,6 @@
 //! Faults of the connections that threads share, each while fifty calls are under way.
 //!
-//! Each thread locks and releases a name of its own, again and again. So each grant must be the thread's own: the key
+//! Each thread locks and releases another name, again and again. So each grant must be the thread's own: the key
 //! in Redis has the owner of its guard. An answer that reached another thread would show.
 
 use std::sync::Arc;

@@ -1,9 +1,8 @@
 //! Which view counts, of those that the nodes have answered in one check.
 //!
-//! A view is *foreign* to the map, or to another view, if it gives a slot to another master, and does not know the owner
-//! that the map or the other view has for that slot. The view of a node of another cluster is foreign, and so are all
-//! views if the cluster was built anew. A foreign view must not change the map: locks would be granted that the masters
-//! have granted already.
+//! A view is *foreign* to the map, or to another view, if the two give a slot to different masters, and the view does not
+//! know the other's master. The view of a node of another cluster is foreign, and so are all views if the cluster was
+//! built anew. A foreign view must not change the map: locks would be granted that the masters have granted already.
 //!
 //! | the views of a check | the one that counts |
 //! | --- | --- |

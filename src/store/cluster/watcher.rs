@@ -131,7 +131,7 @@ impl Watcher {
         let mut asked = 0;
         let (mut failures, mut views) = (Vec::new(), Vec::<View>::new());
         let mut next_at = Instant::now();
-        // When the vote ends, after the first view that does not count by itself.
+        // The end of the vote. There is one after the first view that is foreign, or comes without a map.
         let mut vote_until = None;
         while !self.shared.is_over() {
             let now = Instant::now();

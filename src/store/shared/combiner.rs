@@ -1,4 +1,5 @@
-//! The requests of several callers on one connection: which caller writes, which one reads, and whose each answer is.
+//! The requests of several callers on one connection. It decides who writes and who reads, and gives each answer to its
+//! caller.
 //!
 //! This module does no input and output, and knows no time. Its functions run under the mutex of [`super`].
 //!
@@ -59,7 +60,7 @@ pub(super) struct Combiner<C, A, E> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket(usize);
 
-/// What the combiner must know about a request.
+/// The properties of a request that the combiner needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
     /// A fingerprint of the lock's key.
@@ -412,7 +413,7 @@ mod tests {
     struct Model {
         combiner: Combiner<usize, u16, &'static str>,
         callers: Vec<Caller>,
-        /// What a writer whose time was over has left.
+        /// The bytes that a writer has left because its time was over.
         unsent: Vec<u8>,
         /// The bytes that the server has got, and the answers that it has sent.
         inbox: Vec<u8>,

@@ -114,7 +114,7 @@ pub(super) struct Turn<'a> {
     ended: Option<Arc<Stream>>,
 }
 
-/// The half of the socket that this thread has, and what became of its work.
+/// The half of the socket that this thread has, and the result of its work.
 enum Half {
     None,
     Reading(Reading, Result<bool, TransportError>),

@@ -109,7 +109,7 @@ struct Shared {
     answered: Instant,
 }
 
-/// The class of a thread: whether it has priority, and whether it wants a connection of its own.
+/// The class of a thread: whether it has priority, and whether it wants a connection alone.
 type Class = (bool, bool);
 
 /// The classes, in the order in which their threads enter.
@@ -118,7 +118,7 @@ const CLASSES: [Class; 4] = [(true, true), (true, false), (false, true), (false,
 /// The properties of a call.
 #[derive(Clone, Copy)]
 pub(crate) struct CallTerms {
-    /// A fingerprint of the key. `None` if the call must have a connection of its own.
+    /// A fingerprint of the key. `None` if no other thread may use the connection.
     key: Option<u64>,
     has_priority: bool,
 }
