@@ -25,6 +25,7 @@
 mod bare;
 mod cores;
 mod fleet;
+mod link;
 mod nodes;
 mod options;
 mod others;

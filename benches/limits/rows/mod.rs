@@ -122,7 +122,7 @@ const ROWS: &[Row] = &[
         unit: "pairs/s",
         must: AtLeast(1.0),
         rounds: MANY,
-        measure: |bench| uncontended::parallel(bench, 8),
+        measure: |bench| uncontended::parallel(bench, 8, |builder| builder),
     },
     Row {
         work: "parallel_64",
@@ -130,7 +130,15 @@ const ROWS: &[Row] = &[
         unit: "pairs/s",
         must: AtLeast(1.1),
         rounds: MANY,
-        measure: |bench| uncontended::parallel(bench, 64),
+        measure: |bench| uncontended::parallel(bench, 64, |builder| builder),
+    },
+    Row {
+        work: "parallel_64_unfenced",
+        limit: "64 bare connections, each with its own name",
+        unit: "pairs/s",
+        must: AtLeast(1.1),
+        rounds: MANY,
+        measure: |bench| uncontended::parallel(bench, 64, |builder| builder.fencing(false)),
     },
     Row {
         work: "threads_1000",
@@ -149,6 +157,14 @@ const ROWS: &[Row] = &[
         measure: processes::mutex,
     },
     Row {
+        work: "workers_4x1",
+        limit: "a token in a list, BLPOP and RPUSH, a connection for each process",
+        unit: "guards/s",
+        must: AtLeast(0.4),
+        rounds: SOME,
+        measure: processes::workers,
+    },
+    Row {
         work: "lone_thread",
         limit: "15 ms for the median wait of one thread, beside two processes of 10 busy threads",
         unit: "ms",
@@ -160,17 +176,25 @@ const ROWS: &[Row] = &[
         work: "handover_p50",
         limit: "a token in a list, BLPOP and RPUSH",
         unit: "µs",
-        must: AtMost(1.0),
+        must: AtMost(1.5),
         rounds: SOME,
-        measure: |bench| handover::measure(bench, 0.5),
+        measure: |bench| handover::near(bench, 0.5),
     },
     Row {
         work: "handover_p99",
         limit: "a token in a list, BLPOP and RPUSH",
         unit: "µs",
-        must: AtMost(1.0),
+        must: AtMost(1.75),
         rounds: SOME,
-        measure: |bench| handover::measure(bench, 0.99),
+        measure: |bench| handover::near(bench, 0.99),
+    },
+    Row {
+        work: "handover_far",
+        limit: "a PING over the same link, of 10 ms each way",
+        unit: "ms",
+        must: AtMost(1.2),
+        rounds: SOME,
+        measure: handover::far,
     },
     Row {
         work: "held_100k",
@@ -346,6 +370,8 @@ const ELSEWHERE: &[(&str, Placement, Must)] = &[
     ("client_cost", Placement::Together, AtLeast(0.88)),
     ("uncontended_unfenced", Placement::Together, AtLeast(0.88)),
     ("uncontended_background", Placement::Together, AtLeast(1.1)),
+    ("parallel_64", Placement::Free, AtLeast(1.2)),
+    ("parallel_64_unfenced", Placement::Free, AtLeast(1.8)),
 ];
 
 /// Returns the mark of a row in a placement.
@@ -385,10 +411,10 @@ fn measure_row(row: &Row, cores: &Cores, options: &Options) -> Result<()> {
 /// Serves a child process.
 pub fn serve(job: &Job) -> Result<()> {
     let answer = match job.work.as_str() {
-        "processes_4x8" => processes::serve_mutex(job)?,
+        "processes_4x8" | "workers_4x1" => processes::serve_mutex(job)?,
         "lone_thread" => lone::serve(job)?,
         "rwlock_mixed" => processes::serve_rwlock(job)?,
-        "handover_p50" | "handover_p99" => handover::serve(job)?,
+        "handover_p50" | "handover_p99" | "handover_far" => handover::serve(job)?,
         "held_100k" => held::serve(job)?,
         "quorum_5_4x8" => processes::serve_quorum(job)?,
         "quorum_5_held_10k" => held::serve_quorum(job)?,

@@ -55,29 +55,54 @@ impl Runs {
     }
 }
 
+/// Measures processes of many threads.
 pub fn mutex(bench: &Bench) -> Result<Measured> {
+    let (measured, wait) = beside_token(bench, THREADS, 0.1, [0.8, 1.2])?;
+    Ok(measured.bounded("longest_wait_ms", wait, Must::AtMost(LONGEST_WAIT_MS)))
+}
+
+/// Measures processes of one thread. So each guard goes to another process.
+pub fn workers(bench: &Bench) -> Result<Measured> {
+    let (measured, wait) = beside_token(bench, 1, 16.0, [0.9, 1.1])?;
+    Ok(measured.beside("longest_wait_ms", wait))
+}
+
+/// Measures processes of this number of threads, beside a token in a list. `commands` bounds the commands for each
+/// guard, and `shares` the shares of the processes, over the mean. Returns the longest wait in ms too.
+fn beside_token(
+    bench: &Bench,
+    threads: usize,
+    commands: f64,
+    [least, most]: [f64; 2],
+) -> Result<(Measured, f64)> {
     let (mut ours, mut bare) = (Runs::default(), Runs::default());
     let mut tally = bench.server.tally()?;
     let mut observer = bench.server.observer()?;
     let rounds = bench.interleave(
-        |round| tally.count(|| run(bench, Side::Ours, round, &mut ours)),
+        |round| tally.count(|| run(bench, Side::Ours, threads, round, &mut ours)),
         |round| {
             observer.ask::<u32>(&bare::put(&bench.bare_name(round), 1))?;
-            Ok(run(bench, Side::Limit, round, &mut bare)?.1)
+            Ok(run(bench, Side::Limit, threads, round, &mut bare)?.1)
         },
     )?;
-    let (least, most) = (ours.median(|run| run.least), ours.median(|run| run.most));
-    let wait = ours.median(|run| run.longest_wait_ms);
-    Ok(Measured::new(rounds)
-        .counted_to(&tally, 0.1)
-        .bounded("least_process", least, Must::AtLeast(0.8))
-        .bounded("most_process", most, Must::AtMost(1.2))
-        .bounded("longest_wait_ms", wait, Must::AtMost(LONGEST_WAIT_MS))
+    let measured = Measured::new(rounds)
+        .counted_to(&tally, commands)
+        .bounded(
+            "least_process",
+            ours.median(|run| run.least),
+            Must::AtLeast(least),
+        )
+        .bounded(
+            "most_process",
+            ours.median(|run| run.most),
+            Must::AtMost(most),
+        )
         .beside("longest_wait_ms_of_all_rounds", ours.longest_wait_ms())
         .beside(
             "limit_longest_wait_ms",
             bare.median(|run| run.longest_wait_ms),
-        ))
+        );
+    Ok((measured, ours.median(|run| run.longest_wait_ms)))
 }
 
 /// Measures the longest wait of a writer. A figure beside it shows a lock that is polled.
@@ -85,8 +110,8 @@ pub fn rwlock(bench: &Bench) -> Result<Measured> {
     let (mut ours, mut polled) = (Runs::default(), Runs::default());
     let mut tally = bench.server.tally()?;
     bench.interleave(
-        |round| tally.count(|| run(bench, Side::Ours, round, &mut ours)),
-        |round| Ok(run(bench, Side::Limit, round, &mut polled)?.1),
+        |round| tally.count(|| run(bench, Side::Ours, THREADS, round, &mut ours)),
+        |round| Ok(run(bench, Side::Limit, THREADS, round, &mut polled)?.1),
     )?;
     let rounds = ours.0.iter().skip(1).map(|run| Round {
         ours: run.longest_wait_ms,
@@ -156,7 +181,7 @@ fn count_in_file(
     let path = bench.server.dir().join(format!("number-{round}"));
     fs::write(&path, 0_u64.to_le_bytes())?;
     let name = path.to_str().ok_or("a directory that is not in UTF-8")?;
-    let job = job(bench, Side::Ours, urls, name.to_owned());
+    let job = job(bench, Side::Ours, THREADS, urls, name.to_owned());
     let (guards, rate) = run_job(bench, &job, runs)?;
     let counted = u64::from_le_bytes(fs::read(&path)?.as_slice().try_into()?);
     lost.set(lost.get() + guards.saturating_sub(counted));
@@ -164,21 +189,27 @@ fn count_in_file(
 }
 
 /// Runs one side of one round. Returns the number of guards, and the number in a second.
-fn run(bench: &Bench, side: Side, round: u32, runs: &mut Runs) -> Result<(u64, f64)> {
+fn run(
+    bench: &Bench,
+    side: Side,
+    threads: usize,
+    round: u32,
+    runs: &mut Runs,
+) -> Result<(u64, f64)> {
     let name = match side {
         Side::Ours => bench.name(round),
         Side::Limit => bench.bare_name(round),
     };
-    run_job(bench, &job(bench, side, bench.url(), name), runs)
+    run_job(bench, &job(bench, side, threads, bench.url(), name), runs)
 }
 
-fn job(bench: &Bench, side: Side, url: &str, name: String) -> Job {
+fn job(bench: &Bench, side: Side, threads: usize, url: &str, name: String) -> Job {
     Job {
         work: bench.work.to_owned(),
         side,
         url: url.to_owned(),
         name,
-        count: THREADS as u64,
+        count: threads as u64,
         ms: bench.time(TIME).as_millis() as u64,
     }
 }

@@ -125,12 +125,16 @@ fn locked<L: Lock>(lock: &L, pairs: usize) -> Result<f64> {
 }
 
 /// Measures several threads, each with its own name. The times of the calls are measured too.
-pub fn parallel(bench: &Bench, threads: usize) -> Result<Measured> {
+pub fn parallel(
+    bench: &Bench,
+    threads: usize,
+    settings: fn(Builder) -> Builder,
+) -> Result<Measured> {
     let time = bench.time(Duration::from_millis(400));
     let mut tally = bench.server.tally()?;
     let (mut our_calls, mut bare_calls) = (Vec::new(), Vec::new());
     let ours = |round| {
-        let locks = LockManager::connect(bench.url())?;
+        let locks = settings(LockManager::single(bench.url())).build()?;
         let name = bench.name(round);
         let team = Team::ready(threads, move |thread| {
             let mutex = locks.mutex(format!("{name}:{thread}"));
