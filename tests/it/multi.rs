@@ -12,8 +12,8 @@ use leasehold::{
 };
 
 use crate::support::{
-    Child, PATIENCE, Raw, Task, fence_of, gave_up, locking, lost, manager, ms, name, secs, shared,
-    task, task_asleep, unused_url, wait_until,
+    Child, PATIENCE, Raw, Server, Task, build, fence_of, gave_up, locking, lost, manager, ms, name,
+    patient, secs, shared, task, task_asleep, unused_url, wait_until,
 };
 
 /// Longer than any test runs, so that no lease ends or is renewed during a test.
@@ -74,6 +74,44 @@ fn smoke() {
         .release()
         .expect("it is held");
     nothing_is_left(raw, &names);
+}
+
+#[test]
+fn free_names_take_few_commands() {
+    let server = Server::start();
+    let raw = server.raw();
+    let locks = build(patient(&server.url()).lease(LONG));
+    let set = locks.multi(["a", "b", "c"]);
+    let counted = || {
+        let stats = raw.stats();
+        ["evalsha", "exists", "time", "set", "getrange", "del"]
+            .map(|command| stats.get(command).copied().unwrap_or(0))
+    };
+    // The first call loads the scripts.
+    drop(set.lock().expect("they are free"));
+    let before = counted();
+    drop(set.lock().expect("they are free"));
+    let after = counted();
+    let taken: Vec<_> = after.iter().zip(before).map(|(a, b)| a - b).collect();
+    assert_eq!(taken, [2, 1, 1, 6, 3, 1]);
+}
+
+/// Lua passes at most 8,000 arguments to a command, and the short scripts pass all keys to one.
+#[test]
+fn a_set_may_have_thousands_of_names() {
+    let server = Server::start();
+    let raw = server.raw();
+    let locks = build(patient(&server.url()).lease(LONG));
+    for count in [2_000, 2_001, 10_000] {
+        let set = locks.multi((0..count).map(|number| number.to_string()));
+        let guard = set.lock().expect("they are free");
+        assert_eq!(guard.leases().len(), count);
+        assert_eq!(raw.get("7").as_deref(), Some(guard.leases()[0].owner()));
+        guard.release().expect("it is held");
+        let left: usize = raw.ask(&["DBSIZE"]);
+        let fences = raw.keys("{*}:lh:fence").len();
+        assert_eq!((left, fences), (fences, count));
+    }
 }
 
 #[test]

@@ -5,13 +5,14 @@
 -- back, because the last fence is kept.
 -- The record of the last fence expires `memory` ms after that fence or after the server's time, whichever is later.
 
--- If `count` is '0', the lock has no fence: the record stays as it is, and the fence is 0.
+-- If `count` is '0', the lock has no fence: the record stays as it is, and the fence is 0. `time` is what TIME has replied
+-- to this script, if the script has asked already.
 --
 -- Returns the first of the fences. Returns an error as a table, and never raises one, so that the caller can undo its
 -- earlier writes.
-local function next_fences(key, count, memory)
+local function next_fences(key, count, memory, time)
   if count == '0' then return 0 end
-  local time = redis.pcall('TIME')
+  time = time or redis.pcall('TIME')
   if time.err then return time end
   -- As text, because Lua would print a number of this size rounded.
   local now = time[1] .. string.sub('00000' .. time[2], -6)

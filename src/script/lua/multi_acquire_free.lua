@@ -12,9 +12,9 @@
 
 -- Returns the fences of all names for the reply, or an error.
 local function fences_of_all()
-  local fences = {}
+  local time, fences = ARGV[3] ~= '0' and redis.pcall('TIME'), {}
   for i = 1, #KEYS, 4 do
-    local fence = next_fences(KEYS[i + 1], ARGV[3], ARGV[4])
+    local fence = next_fences(KEYS[i + 1], ARGV[3], ARGV[4], time)
     if type(fence) == 'table' then return fence end
     table.insert(fences, fence)
   end
@@ -22,11 +22,20 @@ local function fences_of_all()
   return fences
 end
 
-local are_free = true
-for i = 1, #KEYS, 4 do
-  are_free = are_free and redis.call('EXISTS', KEYS[i], KEYS[i + 2], KEYS[i + 3]) == 0
+-- Returns whether no lock, queue or waiter is there. One command asks for all of them. Lua passes at most 8,000 arguments
+-- to a command, so a set of more than 2,000 names always takes the long way.
+local function are_free()
+  if #KEYS > 8000 then return false end
+  local keys = {}
+  for i = 1, #KEYS, 4 do
+    table.insert(keys, KEYS[i])
+    table.insert(keys, KEYS[i + 2])
+    table.insert(keys, KEYS[i + 3])
+  end
+  return redis.call('EXISTS', unpack(keys)) == 0
 end
-if are_free then
+
+if are_free() then
   local fences = fences_of_all()
   if fences.err then return fences end
   for i = 1, #KEYS, 4 do redis.call('SET', KEYS[i], ARGV[1], 'PX', ARGV[2]) end

@@ -21,21 +21,21 @@
 -- defining them takes longer than all that it does. share.lua describes the sorted set that it writes.
 
 -- Returns the first fence. Readers have the last writer's fence. If Redis has forgotten that, they get a new one, between
--- that writer's and the next writer's. Returns an error as a table.
-local function fence_of(how)
+-- that writer's and the next writer's. Returns an error as a table. `time` is as for next_fences.
+local function fence_of(how, time)
   if how == 'read' and ARGV[3] ~= '0' then
     local record = redis.pcall('GET', KEYS[2])
     if type(record) == 'table' then return record end
     local last = last_fence(record)
-    return last > 0 and last or next_fences(KEYS[2], '1', ARGV[4])
+    return last > 0 and last or next_fences(KEYS[2], '1', ARGV[4], time)
   end
-  return next_fences(KEYS[2], ARGV[3], ARGV[4])
+  return next_fences(KEYS[2], ARGV[3], ARGV[4], time)
 end
 
 if ARGV[12] == '' and redis.call('EXISTS', KEYS[1], KEYS[3], KEYS[4]) == 0 then
-  local fence = fence_of(ARGV[5])
-  if type(fence) == 'table' then return fence end
   local time = redis.call('TIME')
+  local fence = fence_of(ARGV[5], time)
+  if type(fence) == 'table' then return fence end
   local ends = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[2])
   redis.call('ZADD', KEYS[1], ends, ARGV[10] .. ' ' .. ARGV[1], '-' .. ARGV[11], '=of', '-' .. ARGV[10], '=used')
   redis.call('PEXPIREAT', KEYS[1], ends)
