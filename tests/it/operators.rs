@@ -60,7 +60,9 @@ fn every_kind_is_shown_as_it_stands() {
         for (key, lease) in kind.keys(&name).iter().zip(guard.leases()) {
             let info = seen(&onlooker, key);
             let (shown, mode) = match kind {
-                Kind::Mutex | Kind::Reentrant | Kind::Multi => (Shown::Mutex, Mode::Exclusive),
+                Kind::Mutex | Kind::Reentrant | Kind::Multi | Kind::Unfenced => {
+                    (Shown::Mutex, Mode::Exclusive)
+                }
                 Kind::Reader => (Shown::RwLock, Mode::Read),
                 Kind::Writer => (Shown::RwLock, Mode::Exclusive),
                 Kind::OnlyPermit => (Shown::Semaphore { permits: 1 }, Mode::Permits(1)),

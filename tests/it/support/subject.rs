@@ -28,9 +28,12 @@ pub(crate) enum Kind {
     AllPermits,
     /// A multi-lock of three names.
     Multi,
+    /// A mutex without fences.
+    Unfenced,
 }
 
 impl Kind {
+    /// All kinds but [`Kind::Unfenced`], which is a mutex with another option.
     pub(crate) const ALL: [Self; 9] = [
         Self::Mutex,
         Self::Reentrant,
@@ -43,7 +46,7 @@ impl Kind {
         Self::Multi,
     ];
 
-    pub(crate) const NAMES: [(Self, &str); 9] = [
+    pub(crate) const NAMES: [(Self, &str); 10] = [
         (Self::Mutex, "mutex"),
         (Self::Reentrant, "reentrant"),
         (Self::Reader, "reader"),
@@ -53,6 +56,7 @@ impl Kind {
         (Self::Permits, "permits"),
         (Self::AllPermits, "all_permits"),
         (Self::Multi, "multi"),
+        (Self::Unfenced, "unfenced"),
     ];
 
     pub(crate) fn named(name: &str) -> Self {
@@ -68,7 +72,7 @@ impl Kind {
     /// Returns the first of the kinds that may use one name at the same time.
     pub(crate) fn family(self) -> Self {
         match self {
-            Self::Mutex | Self::Reentrant | Self::Multi => Self::Mutex,
+            Self::Mutex | Self::Reentrant | Self::Multi | Self::Unfenced => Self::Mutex,
             Self::Reader | Self::Writer => Self::Reader,
             Self::OnlyPermit | Self::Permit | Self::Permits | Self::AllPermits => Self::Permit,
         }
@@ -86,6 +90,20 @@ impl Kind {
     /// Returns a kind that leaves room for just one guard of this kind, if several guards of this kind have room.
     pub(crate) fn crowd(self) -> Option<Self> {
         (self == Self::Permit).then_some(Self::Permits)
+    }
+
+    /// Returns whether guards have fences.
+    pub(crate) fn has_fences(self) -> bool {
+        self != Self::Unfenced
+    }
+
+    /// Returns whether two guards that held the lock one after the other may have these fences.
+    pub(crate) fn rises(self, earlier: u64, later: u64) -> bool {
+        if self.has_fences() {
+            earlier < later
+        } else {
+            (earlier, later) == (0, 0)
+        }
     }
 
     /// Returns the keys of a lock of this name. The first is its name. They have one slot, so one request has them all,
@@ -224,6 +242,7 @@ impl Subject {
         let one = |lease: &Lease| f(slice::from_ref(lease));
         match self.kind {
             Kind::Mutex => with_options!(self, locks.mutex(name)).with(wait, one),
+            Kind::Unfenced => with_options!(self, locks.mutex(name).fencing(false)).with(wait, one),
             Kind::Reentrant => with_options!(self, locks.reentrant_mutex(name)).with(wait, one),
             Kind::Reader => with_options!(self, locks.rwlock(name)).with_read(wait, one),
             Kind::Writer => with_options!(self, locks.rwlock(name)).with_write(wait, one),
@@ -246,6 +265,7 @@ impl Subject {
         let one = |lease: &Lease| f(slice::from_ref(lease));
         match self.kind {
             Kind::Mutex => with_options!(self, locks.mutex(name)).run(wait, one),
+            Kind::Unfenced => with_options!(self, locks.mutex(name).fencing(false)).run(wait, one),
             Kind::Reentrant => with_options!(self, locks.reentrant_mutex(name)).run(wait, one),
             Kind::Reader => with_options!(self, locks.rwlock(name)).run_read(wait, one),
             Kind::Writer => with_options!(self, locks.rwlock(name)).run_write(wait, one),
@@ -264,6 +284,7 @@ impl Subject {
         let (locks, name) = (&self.locks, &self.name);
         match self.kind {
             Kind::Mutex => code.call(&with_options!(self, locks.mutex(name))),
+            Kind::Unfenced => code.call(&with_options!(self, locks.mutex(name).fencing(false))),
             Kind::Reentrant => code.call(&with_options!(self, locks.reentrant_mutex(name))),
             Kind::Reader => code.call(&with_options!(self, locks.rwlock(name)).reader()),
             Kind::Writer => code.call(&with_options!(self, locks.rwlock(name)).writer()),
@@ -320,6 +341,16 @@ impl Subject {
                 wait,
                 Guard::Mutex,
                 locks.mutex(name),
+                lock,
+                try_lock,
+                try_lock_for,
+                try_lock_until
+            ),
+            Kind::Unfenced => acquire!(
+                self,
+                wait,
+                Guard::Mutex,
+                locks.mutex(name).fencing(false),
                 lock,
                 try_lock,
                 try_lock_for,
