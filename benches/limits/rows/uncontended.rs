@@ -7,9 +7,11 @@ use leasehold::{Builder, Guard, Lock, LockManager};
 
 use crate::Result;
 use crate::bare::{OurScripts, Pairs};
-use crate::row::{Bench, Measured, quantile};
+use crate::row::{Bench, Measured, Must, quantile};
 use crate::team::{Team, per_second};
 
+/// With this number of threads or more, a call must take no longer than with a connection for each thread.
+const MANY: usize = 64;
 /// The time limit for a manager to send its queued releases. It needs far less.
 const FLUSH: Duration = Duration::from_secs(30);
 
@@ -124,7 +126,7 @@ fn locked<L: Lock>(lock: &L, pairs: usize) -> Result<f64> {
     rate(pairs, || Ok(lock.lock()?.release()?))
 }
 
-/// Measures several threads, each with its own name. The times of the calls are measured too.
+/// Measures several threads, each with its own name, and the 99th percentile of the times of their calls.
 pub fn parallel(
     bench: &Bench,
     threads: usize,
@@ -166,11 +168,16 @@ pub fn parallel(
     };
     let rounds = bench.interleave(ours, limit)?;
     let [ours, bare] = [our_calls, bare_calls].map(|calls| quantile(calls, 0.99));
-    Ok(Measured::new(rounds)
+    let measured = Measured::new(rounds)
         .counted(&tally)
         .beside("call_p99_us", ours)
-        .beside("bare_call_p99_us", bare)
-        .beside("call_p99_ratio", ours / bare))
+        .beside("bare_call_p99_us", bare);
+    let (name, ratio) = ("call_p99_ratio", ours / bare);
+    Ok(if threads >= MANY {
+        measured.bounded(name, ratio, Must::AtMost(1.0))
+    } else {
+        measured.beside(name, ratio)
+    })
 }
 
 /// Takes and releases a lock until `time` has passed. Returns the time of each call, in microseconds.
