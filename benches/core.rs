@@ -168,6 +168,8 @@ fn attempts(bench: &mut Criterion) {
         terms: TERMS,
         until: Some(Time::NEVER),
         subscription: SubscriptionState::NotYet,
+        pickup_window: Duration::from_secs(2),
+        grants_by_message: true,
         quantum: QUANTUM,
         fence_block: block(LockKind::Mutex, QUANTUM),
         shareable_owner: None,
@@ -269,6 +271,7 @@ fn calls(bench: &mut Criterion) {
         fences: 1,
         shareable_owner: None,
         channel: None,
+        nonce: None,
     };
     let verbs = [
         ("acquire", Verb::Acquire { ask, at_once: true }),

@@ -73,6 +73,7 @@ pub fn reply(value: &Value) {
         fences: 50_000,
         shareable_owner: None,
         channel: None,
+        nonce: None,
     };
     let acquire = Verb::Acquire { ask, at_once: true };
     let release = Verb::Release {

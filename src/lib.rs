@@ -136,7 +136,7 @@
 //!
 //! ```text
 //! ACL SETUSER app on >PASSWORD resetkeys ~* resetchannels &leasehold:*
-//! ACL SETUSER app +ping +info +select +subscribe +eval +evalsha +get +getrange +exists +set +del +append +pttl +pexpire +time +hset +hget +hdel +zadd +zrem +zcard +zscore +zrange +publish
+//! ACL SETUSER app +ping +info +select +subscribe +eval +evalsha +get +getrange +exists +set +del +append +pttl +pexpire +time +hset +hget +hdel +zadd +zrem +zpopmin +zcard +zscore +zrange +publish
 //! ACL SETUSER app +hlen +zrangebyscore +pexpireat +pubsub|numsub
 //! ACL SETUSER app +lindex +llen +lpop +lset +rpush +pexpire
 //! ACL SETUSER app +wait
@@ -157,6 +157,10 @@
 //! | 7 | each node of a [quorum](LockManager::quorum), which also needs `INFO` |
 //! | 8 | each server behind [sentinels](LockManager::sentinel), replicas too |
 //! | 9 | each node of a [cluster](LockManager::cluster); `ROLE` and `INFO` are for [`list`](LockManager::list) |
+//!
+//! A process that waits for a mutex believes a message that has its nonce, and takes the mutex for granted. The nonce stands
+//! beside the lock, in the key that ends in `waiters`. So a user that may read that key and publish on the channels can
+//! forge a grant.
 //!
 //! This line is for each sentinel:
 //!

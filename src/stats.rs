@@ -63,6 +63,9 @@ pub struct Stats {
     /// Releases with which Redis gave the lock to the next in its queue, or left it free for others for a
     /// [`poller_gap`](crate::Builder::poller_gap).
     pub handed_over: u64,
+    /// Guards that Redis granted by a message, of those in [`acquired`](Stats::acquired): another process handed the lock
+    /// over, and this process had to send no further request.
+    pub granted_by_message: u64,
     /// Renewals that Redis confirmed, each of one lease. Extensions count too.
     pub renewed: u64,
     /// Renewals by the renewal thread that Redis did not confirm, each of one lease.
@@ -134,6 +137,7 @@ pub(crate) struct Counters {
     pub(crate) timed_out: Count,
     pub(crate) failed: Count,
     pub(crate) handed_over: Count,
+    pub(crate) granted_by_message: Count,
     pub(crate) renewed: Count,
     pub(crate) renewals_failed: Count,
     pub(crate) held_long: Count,
@@ -163,6 +167,7 @@ impl Counters {
             timed_out: Count::default(),
             failed: Count::default(),
             handed_over: Count::default(),
+            granted_by_message: Count::default(),
             renewed: Count::default(),
             renewals_failed: Count::default(),
             held_long: Count::default(),
@@ -209,6 +214,7 @@ impl Counters {
             timed_out: self.timed_out.get(),
             failed: self.failed.get(),
             handed_over: self.handed_over.get(),
+            granted_by_message: self.granted_by_message.get(),
             renewed: self.renewed.get(),
             renewals_failed: self.renewals_failed.get(),
             lost_expired: self.lost_expired.get(),

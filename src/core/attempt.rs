@@ -26,6 +26,8 @@
 //! | `AskSent` | failed after a part was executed | `Ask` | the same |
 //! | `AskSent` | granted, but too few replicas confirmed it | `Ask`, new owner | abandon the owner, back off |
 //! | `TakeOverSent` | failed, outcome unknown or partly executed | `Ask`, new owner | abandon both owners, back off |
+//! | `Ask` | granted by message, as [`by_message`] allows it | `Granted` | done |
+//! | any but `Granted` | granted by message otherwise | | as woken |
 //! | any but `Granted` | go, woken, but the thread's time is over | the same | done: the next thread may continue the attempt |
 //!
 //! Backing off means to sleep, unless the failure ends the attempt (the table in `patience`). An answer to another
@@ -35,12 +37,15 @@
 //! *uncertain* until a lease has passed since the request was sent: Redis may still execute the request. A thread that
 //! ends such an owner repeats the ending until then ([`super::release_task`]).
 
+mod by_message;
 mod leaving;
 mod patience;
 mod state;
 mod step;
 
 use std::time::Duration;
+
+use uuid::Uuid;
 
 use crate::clock::Time;
 use crate::core::lease::valid_until;
@@ -52,7 +57,7 @@ use crate::random::Rng;
 use crate::sync::Arc;
 
 use patience::{Patience, SHORTEST_PAUSE, Wait, sleep};
-use state::{InRedis, Sent, State, Uncertain};
+use state::{InRedis, Offer, Sent, State, Uncertain};
 
 pub(crate) use crate::core::poll::SubscriptionState;
 pub(crate) use step::{Grant, Input, OrphanedOwner, Step, StepContext};
@@ -69,6 +74,10 @@ pub(crate) struct Attempt {
     units: u32,
     state: State,
     patience: Patience,
+    /// The random part of the owner's nonces, and how many requests have had one.
+    nonces: Option<(Uuid, u32)>,
+    /// The last grant by message that was allowed and may come, and when the request was sent that allowed it.
+    offer: Option<(Offer, Time)>,
     /// The owner before this one, if too few replicas confirmed its grant. Its key stays until it is withdrawn.
     former_owner: Option<Arc<str>>,
     /// Former owners whose release has not begun.
@@ -106,6 +115,8 @@ impl Attempt {
             units,
             state,
             patience: Patience::new(wait),
+            nonces: None,
+            offer: None,
             former_owner: None,
             orphaned_owners: Vec::new(),
         }
@@ -170,10 +181,11 @@ impl Attempt {
         // Each branch takes the state apart, and returns the one that follows.
         let state = std::mem::replace(&mut self.state, State::Granted);
         let (state, step) = match input {
-            Input::Go | Input::Woken => match self.patience.end(context) {
-                Some(over) => (state, over),
-                None => self.send(state, context),
+            Input::GrantedByMessage(message) => match self.accept(&state, message, context) {
+                Some(grant) => (State::Granted, Step::Granted(grant)),
+                None => self.go_on(state, context),
             },
+            Input::Go | Input::Woken => self.go_on(state, context),
             Input::Replied {
                 sent,
                 reply,
@@ -190,6 +202,14 @@ impl Attempt {
         };
         self.state = state;
         step
+    }
+
+    /// Sends the next request, unless the thread's time is over.
+    fn go_on(&mut self, state: State, context: &StepContext<'_>) -> (State, Step) {
+        match self.patience.end(context) {
+            Some(over) => (state, over),
+            None => self.send(state, context),
+        }
     }
 
     /// Sends the next request. A request that is under way already was not written: its thread gave up first.
@@ -231,9 +251,12 @@ impl Attempt {
     }
 
     /// Returns the terms of the next request, and the part of them that its answer is read by.
-    fn request(&self, queued: bool, context: &StepContext<'_>) -> (Ask, Sent) {
+    fn request(&mut self, queued: bool, context: &StepContext<'_>) -> (Ask, Sent) {
         // A contended lock is likely to be contended again. A lock that was free most likely has no other waiter.
         let expects_waiters = context.crowded || self.patience.is_contended();
+        let channel = channel(context);
+        let shareable_owner = context.shareable_owner.clone().filter(|_| !queued);
+        let offer = self.offer(channel.as_deref(), context);
         let ask = Ask {
             owner: Arc::clone(&self.owner),
             units: self.units,
@@ -246,14 +269,16 @@ impl Attempt {
                 1
             },
             // An owner in the queue waits its turn.
-            shareable_owner: context.shareable_owner.clone().filter(|_| !queued),
-            channel: channel(context),
+            shareable_owner,
+            channel,
+            nonce: offer.map(|offer| offer.nonce),
         };
         let request = Sent {
             fences: ask.fences,
             quantum: context.quantum,
             offered: ask.shareable_owner.is_some(),
             channel: ask.channel.clone(),
+            offer,
         };
         (ask, request)
     }
@@ -343,6 +368,7 @@ impl Attempt {
         context: &StepContext<'_>,
     ) -> NotedReply {
         let (request, mut in_redis, from) = state.into_request();
+        self.offer = request.offer.map(|offer| (offer, sent));
         // 1. Redis may execute a request twice if it was sent twice.
         if resent {
             let lease = context.terms.lease();
@@ -391,6 +417,8 @@ impl Attempt {
             rest,
             sent,
             deadline,
+            pickup_window: None,
+            is_by_message: false,
             // A lock that this process waited for is likely to have other waiters. A take-over would have found them.
             contended: contended || (self.patience.is_contended() && !noted.has_taken_over),
             uncertain_until: in_redis
@@ -426,7 +454,7 @@ impl Attempt {
         let poll = if request.channel == channel(context) {
             poll::pause(
                 &context.subscription,
-                context.terms.lease(),
+                context.pickup_window,
                 holder,
                 context.delegates,
                 context.rng,

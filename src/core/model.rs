@@ -1,5 +1,6 @@
 //! A reference model that tests the core. One server follows the rules of the scripts, processes run the real
-//! [`Attempt`] and [`ReleaseTask`], and a network loses and delays requests.
+//! [`Attempt`] and [`ReleaseTask`], and a network loses and delays requests. It also loses, delays and repeats messages.
+//! A process may stop between a message and its use.
 //!
 //! At all times, at most one process may hold the lock by its own clock, and fences must rise. Each random history ends
 //! with a time without faults. Then each process must be served once more, and nothing may be left in Redis.
@@ -17,11 +18,11 @@ use crate::core::attempt::{
 };
 use crate::core::release_task::{Next, ReleaseTask};
 use crate::error::{Failure, FailureKind, Outcome};
-use crate::message::{Reply, Verb};
+use crate::message::{GrantMessage, Reply, Verb};
 use crate::random::Rng;
 use crate::sync::{Arc, AtomicU64, Ordering};
 
-use server::{LIFE, Server};
+use server::{LIFE, PICKUP_WINDOW, Server};
 
 const LEASE: Duration = Duration::from_secs(2);
 const ALMOST_A_LEASE: Duration = Duration::from_millis(1_999);
@@ -54,8 +55,21 @@ enum Event {
     HandOn(usize, Fate),
     /// The subscription of a process begins or ends.
     Subscribe(usize, bool),
+    /// From now on, messages have this fate.
+    Messages(MessageFate),
     /// This number of milliseconds passes.
     Pass(u64),
+}
+
+/// The fate of a message.
+#[derive(Clone, Copy, Debug)]
+enum MessageFate {
+    Delivered,
+    Lost,
+    /// It comes later.
+    Late(u64),
+    /// It comes at once, and again later.
+    Repeated(u64),
 }
 
 fn fate() -> impl Strategy<Value = Fate> {
@@ -77,6 +91,16 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (0..PROCESSES, fate()).prop_map(|(p, f)| Event::HandOn(p, f)),
         2 => (0..PROCESSES, any::<bool>()).prop_map(|(p, s)| Event::Subscribe(p, s)),
         3 => (0u64..1500).prop_map(Event::Pass),
+        1 => message_fate().prop_map(Event::Messages),
+    ]
+}
+
+fn message_fate() -> impl Strategy<Value = MessageFate> {
+    prop_oneof![
+        2 => Just(MessageFate::Delivered),
+        1 => Just(MessageFate::Lost),
+        2 => (0u64..1500).prop_map(MessageFate::Late),
+        1 => (0u64..1500).prop_map(MessageFate::Repeated),
     ]
 }
 
@@ -90,6 +114,8 @@ enum State {
 struct Process {
     state: State,
     subscription: SubscriptionState,
+    /// The last message for an owner of this process that it has not used.
+    message: Option<(Arc<str>, Option<GrantMessage>)>,
     release_tasks: Vec<(Time, ReleaseTask)>,
     served: usize,
 }
@@ -111,6 +137,9 @@ struct World {
     now: Time,
     server: Server,
     late: Vec<(Time, Verb)>,
+    message_fate: MessageFate,
+    /// The messages that are under way, and when they arrive.
+    messages: Vec<(Time, Arc<str>, Option<GrantMessage>)>,
     processes: Vec<Process>,
     rng: Counting,
     last_fence: u64,
@@ -121,6 +150,7 @@ impl World {
         let process = || Process {
             state: State::Idle,
             subscription: SubscriptionState::NotYet,
+            message: None,
             release_tasks: Vec::new(),
             served: 0,
         };
@@ -128,6 +158,8 @@ impl World {
             now: Time::from_nanos(1_000_000_000_000),
             server: Server::default(),
             late: Vec::new(),
+            message_fate: MessageFate::Delivered,
+            messages: Vec::new(),
             processes: (0..PROCESSES).map(|_| process()).collect(),
             rng: Counting(AtomicU64::new(1)),
             last_fence: 0,
@@ -204,15 +236,48 @@ impl World {
         self.server.deaf = deaf.collect();
     }
 
-    /// Wakes the processes that the server has published to.
+    /// Sends the messages that the server has published, and delivers those that have arrived.
     fn deliver(&mut self) {
-        let published = std::mem::take(&mut self.server.published);
-        for process in &mut self.processes {
-            if let State::Sleeping(attempt, until) = &mut process.state
-                && published.contains(attempt.owner())
-            {
-                *until = self.now;
+        let later = |ms| self.now + Duration::from_millis(ms);
+        for (owner, grant) in std::mem::take(&mut self.server.published) {
+            let arrivals = match self.message_fate {
+                MessageFate::Delivered => vec![self.now],
+                MessageFate::Lost => vec![],
+                MessageFate::Late(ms) => vec![later(ms)],
+                MessageFate::Repeated(ms) => vec![self.now, later(ms)],
+            };
+            let messages = arrivals
+                .into_iter()
+                .map(|at| (at, Arc::clone(&owner), grant));
+            self.messages.extend(messages);
+        }
+        let (arrived, under_way) = std::mem::take(&mut self.messages)
+            .into_iter()
+            .partition::<Vec<_>, _>(|(at, ..)| *at <= self.now);
+        self.messages = under_way;
+        for (_, owner, grant) in arrived {
+            for process in &mut self.processes {
+                let (State::Asking(attempt, _) | State::Sleeping(attempt, _)) = &process.state
+                else {
+                    continue;
+                };
+                if *attempt.owner() == owner {
+                    process.message = Some((Arc::clone(&owner), grant));
+                }
+                if let State::Sleeping(attempt, until) = &mut process.state
+                    && *attempt.owner() == owner
+                {
+                    *until = self.now;
+                }
             }
+        }
+    }
+
+    /// Returns the input after a sleep: the message for this owner, if one has come.
+    fn woken(&mut self, who: usize, owner: &Arc<str>) -> Input {
+        match self.processes[who].message.take() {
+            Some((named, Some(grant))) if named == *owner => Input::GrantedByMessage(grant),
+            _ => Input::Woken,
         }
     }
 
@@ -222,7 +287,10 @@ impl World {
             match std::mem::replace(&mut self.processes[who].state, State::Idle) {
                 State::Idle => (Attempt::new(&self.rng, "p", 1), Input::Go),
                 State::Asking(attempt, input) => (attempt, input),
-                State::Sleeping(attempt, until) if until <= self.now => (attempt, Input::Woken),
+                State::Sleeping(attempt, until) if until <= self.now => {
+                    let input = self.woken(who, attempt.owner());
+                    (attempt, input)
+                }
                 other => {
                     self.processes[who].state = other;
                     return;
@@ -237,6 +305,8 @@ impl World {
                     terms: Terms::new(LEASE, false),
                     until: Some(Time::NEVER),
                     subscription: self.processes[who].subscription.clone(),
+                    pickup_window: PICKUP_WINDOW,
+                    grants_by_message: true,
                     quantum: Duration::from_micros(5),
                     fence_block: 5,
                     shareable_owner: None,
@@ -270,6 +340,10 @@ impl World {
                 }
                 Step::Sleep(until) => {
                     assert!(until > self.now, "a sleep of no length");
+                    // A message may have come during the request. It ends the sleep at once.
+                    let message = self.processes[who].message.as_ref();
+                    let has_message = message.is_some_and(|(owner, _)| owner == attempt.owner());
+                    let until = if has_message { self.now } else { until };
                     self.processes[who].state = State::Sleeping(attempt, until);
                     return;
                 }
@@ -354,6 +428,8 @@ impl World {
     fn hand_on(&mut self, who: usize, fate: Fate) {
         match std::mem::replace(&mut self.processes[who].state, State::Idle) {
             State::Sleeping(attempt, _) => {
+                // The next thread has another registration, and asks at once.
+                self.processes[who].message = None;
                 self.processes[who].state = State::Asking(attempt, Input::Go);
                 self.run(who, fate);
             }
@@ -376,6 +452,7 @@ impl World {
             Event::GiveUp(who) => self.give_up(who),
             Event::HandOn(who, fate) => self.hand_on(who, fate),
             Event::Subscribe(who, is_there) => self.subscribe(who, is_there),
+            Event::Messages(fate) => self.message_fate = fate,
             Event::Pass(ms) => self.pass(Duration::from_millis(ms)),
         }
         self.note_the_deaf();
@@ -423,7 +500,7 @@ proptest! {
         prop_assert!(world.processes.iter().all(|process| process.release_tasks.is_empty()), "release tasks without an end");
         world.server.expire(world.now);
         // The keys of the queue expire after the last waiter's life.
-        world.server.queue.retain(|(_, seen, _)| world.now.since(*seen) <= LIFE);
+        world.server.queue.retain(|waiter| world.now.since(waiter.seen) <= LIFE);
         prop_assert_eq!(world.server.lock, None);
         prop_assert!(world.server.queue.is_empty());
     }

@@ -23,11 +23,6 @@ pub(crate) fn longest_window(io_timeout: Duration) -> Duration {
     ORDINARY.max(io_timeout * 2)
 }
 
-/// Returns the shortest window that a waiter with this lease has, for any `io_timeout`.
-pub(crate) fn shortest_window(lease: Duration) -> Duration {
-    window(lease, ORDINARY)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -43,7 +38,6 @@ mod tests {
         ] {
             let window = window(lease, longest_window(io_timeout));
             assert_eq!(window, expected, "{lease:?}, {io_timeout:?}");
-            assert!(shortest_window(lease) <= window);
         }
     }
 }

@@ -2,17 +2,17 @@
 //!
 //! | holder | subscription | pause |
 //! | --- | --- | --- |
-//! | this crate's | confirmed | 950 ms, which is the cost of a lost message |
+//! | this crate's | confirmed | 950 ms, which is the cost of a lost message; at most half of the pickup window |
 //! | this crate's | none | 250 ms: only a poll shows that the lock was handed over to this process |
 //! | this crate's | the first try is under way | 50 ms |
 //! | another client, which sends no message | any | 50 to 100 ms; longer if this process has many delegates |
 //!
-//! A process must ask for a lock within its pickup window after the hand-over. So it polls within that window. If no
-//! message can come, it polls well within the window: a short lease has a window of 250 ms.
+//! A process must ask for a lock within its pickup window after the hand-over. So it polls within that window. A grant by
+//! message lasts for the pickup window from the last poll, so the process polls twice in it. If no message can come, it
+//! polls well within the window: a short lease has a window of 250 ms.
 
 use std::time::Duration;
 
-use crate::core::pickup::shortest_window;
 use crate::owner::OWNER_PREFIX;
 use crate::random::{Rng, jittered, jittered_by_half};
 use crate::sync::Arc;
@@ -52,17 +52,17 @@ impl SubscriptionState {
     }
 }
 
-/// Returns how long to sleep after the reply that `holder` holds the lock. `delegates` is their number in this process.
+/// Returns how long to sleep after the reply that `holder` holds the lock. `window` is the pickup window, and `delegates`
+/// their number in this process.
 pub(super) fn pause(
     subscription: &SubscriptionState,
-    lease: Duration,
+    window: Duration,
     holder: &str,
     delegates: u32,
     rng: &dyn Rng,
 ) -> Duration {
-    let window = shortest_window(lease);
     let pause = match subscription {
-        SubscriptionState::Ready(_) => SUBSCRIBED.min(window * 19 / 20),
+        SubscriptionState::Ready(_) => SUBSCRIBED.min(window / 2),
         SubscriptionState::NotYet => SUBSCRIBING,
         SubscriptionState::NoSubscription => NO_SUBSCRIPTION.min(window / 3),
     };

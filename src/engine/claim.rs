@@ -201,6 +201,8 @@ impl Engine {
                     fences: u64::from(adopt.fencing),
                     quantum: self.quantum(sent),
                     rest: Vec::new(),
+                    pickup_window: None,
+                    is_by_message: false,
                     sent,
                     deadline: valid_until(sent, lease),
                     contended,

@@ -7,6 +7,10 @@
 //! 3. The attempt decides: send a request, sleep, or end.
 //! 4. The delegate does that, and gives the attempt the result as the next [`Input`]. Then it repeats from step 2.
 //!
+//! The result of a sleep may be a message that grants the lock. The delegate gives it to the attempt only if the renewal
+//! thread is ready to raise the lease from the pickup window to its full length. Otherwise the delegate asks Redis, which
+//! raises it at once.
+//!
 //! | how the loop ends | the delegate | the threads behind it |
 //! | --- | --- | --- |
 //! | granted | gets a guard ([`super::grant`]) | get guards if the lease has room for them, else wait |
@@ -22,16 +26,16 @@ use std::time::Duration;
 use crate::cancel::Cancel;
 use crate::clock::Time;
 use crate::core::attempt::{Attempt, Input, Step, StepContext};
-use crate::core::fence;
+use crate::core::{fence, pickup};
 use crate::engine::Engine;
 use crate::engine::call::{AcquireCall, NotAcquired};
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::metrics::WaitMetrics;
 use crate::engine::names::LastReply;
 use crate::engine::process_lease::{Entry, ProcessLease, Signal, Turn};
-use crate::engine::wakeup::Waker;
+use crate::engine::wakeup::{Message, Waker};
 use crate::error::{Error, Failure, FailureKind, Result};
-use crate::message::{Reply, Verb};
+use crate::message::{LockKind, Reply, Verb};
 use crate::store::Limits;
 use crate::sync::Arc;
 
@@ -53,6 +57,11 @@ impl Engine {
             terms: call.options.terms(),
             until: call.until,
             subscription,
+            pickup_window: pickup::window(
+                call.options.terms().lease(),
+                pickup::longest_window(self.settings.io_timeout),
+            ),
+            grants_by_message: self.grants_by_message(call, entry),
             quantum,
             // A lease with a `min_hold` is not handed to the next thread, so it needs one fence.
             fence_block: if call.options.min_hold.is_zero() {
@@ -70,6 +79,21 @@ impl Engine {
             rng: &*self.rng,
         }
     }
+
+    /// Returns whether a hand-over may grant the lock by message. These leases are granted by reply only:
+    ///
+    /// | lease | because |
+    /// | --- | --- |
+    /// | of another kind than a mutex | other scripts hand it over |
+    /// | on a quorum | one node cannot grant it |
+    /// | that counts replicas | the hand-over waits for no replica |
+    /// | without renewal | nothing would raise it to its full length |
+    fn grants_by_message(&self, call: &AcquireCall<'_>, entry: &Entry) -> bool {
+        entry.kind == LockKind::Mutex
+            && call.options.renew
+            && self.settings.replicas == 0
+            && !self.store.is_quorum()
+    }
 }
 
 /// A thread that is the delegate of a name, while it asks.
@@ -84,6 +108,8 @@ pub(super) struct Delegate<'a, 'm> {
     /// When a message woke this thread, until the next request. Redis may have handed the lock over to this owner, so
     /// that the pickup window runs.
     message_at: Option<Time>,
+    /// How long the last request took.
+    round_trip: Duration,
 }
 
 impl<'a, 'm> Delegate<'a, 'm> {
@@ -102,6 +128,7 @@ impl<'a, 'm> Delegate<'a, 'm> {
             metrics,
             waker: None,
             message_at: None,
+            round_trip: Duration::ZERO,
         }
     }
 
@@ -146,16 +173,19 @@ impl<'a, 'm> Delegate<'a, 'm> {
                     offered = lease_to_share;
                     self.send(&verb)
                 }
-                Step::Sleep(until) => {
-                    self.sleep(until);
-                    Input::Woken
-                }
+                Step::Sleep(until) => self.sleep(until),
                 Step::Shared => match self.share(offered.take()) {
                     Some(guard) => return Ok(guard),
                     // The lease has ended meanwhile. Ask again, with a new attempt.
                     None => Input::Go,
                 },
                 Step::Granted(grant) => {
+                    if let (true, Some(message_at)) = (grant.is_by_message, self.message_at.take())
+                    {
+                        let pickup = engine.now().since(message_at);
+                        engine.quantum.note_hand_over(pickup, self.round_trip);
+                        engine.stats.granted_by_message.add(1);
+                    }
                     // From here on, a message for this owner has no effect.
                     drop(self.waker);
                     return engine.granted(self.call, self.entry, grant, self.metrics);
@@ -202,15 +232,15 @@ impl<'a, 'm> Delegate<'a, 'm> {
             is_over: Some(&is_over),
             ..engine.limits(call.until)
         };
-        match engine.send(&entry.request(verb), limits) {
+        let answer = engine.send(&entry.request(verb), limits);
+        self.round_trip = engine.now().since(sent);
+        match answer {
             Ok(answer) => {
                 if let (Some(message_at), Reply::Granted { .. }, false) =
                     (message_at, &answer.reply, answer.resent)
                 {
-                    let now = engine.now();
-                    engine
-                        .quantum
-                        .note_hand_over(now.since(message_at), now.since(sent));
+                    let pickup = engine.now().since(message_at);
+                    engine.quantum.note_hand_over(pickup, self.round_trip);
                 }
                 if let Reply::Held { holder, .. }
                 | Reply::Outvoted {
@@ -261,8 +291,8 @@ impl<'a, 'm> Delegate<'a, 'm> {
                 .is_some_and(|until| engine.now() >= until && until < sent + limit)
     }
 
-    /// Sleeps until a message comes, `until` has passed, or the call must end.
-    fn sleep(&mut self, until: Time) {
+    /// Sleeps until a message comes, `until` has passed, or the call must end. Returns the result of the sleep.
+    fn sleep(&mut self, until: Time) -> Input {
         let (engine, call) = (self.engine, self.call);
         // From here on, a cancel unparks this thread.
         let _registered = call.cancel.map(Cancel::register);
@@ -272,11 +302,18 @@ impl<'a, 'm> Delegate<'a, 'm> {
             .register(&mut self.waker, self.attempt.owner());
         // `close` sets its flag before it wakes all registered threads. So either this thread sees the flag, or `close`
         // wakes it.
-        if !call.is_over(engine) {
-            let has_message = waker.wait(until.since(engine.now()));
-            if has_message {
-                self.message_at.get_or_insert_with(|| engine.now());
+        if call.is_over(engine) {
+            return Input::Woken;
+        }
+        let Some(message) = waker.wait(until.since(engine.now())) else {
+            return Input::Woken;
+        };
+        self.message_at.get_or_insert_with(|| engine.now());
+        match message {
+            Message::Grant(grant) if engine.renewal.is_ready(engine.now()) => {
+                Input::GrantedByMessage(grant)
             }
+            Message::Grant(_) | Message::Ask => Input::Woken,
         }
     }
 

@@ -129,8 +129,9 @@ impl GuardInner {
         {
             return Err(self.lost(LostCause::MaxHold));
         }
-        match self.process_lease.validity.status(self.engine.now()) {
-            LeaseStatus::Live(left) => Ok((left, self.process_lease.is_late(left))),
+        let now = self.engine.now();
+        match self.process_lease.validity.status(now) {
+            LeaseStatus::Live(left) => Ok((left, self.process_lease.is_late(now, left))),
             LeaseStatus::Lost(cause) => Err(self.lost(cause)),
             // A lease ends with its last turn. If this guard still exists, its turn ended by a loss.
             LeaseStatus::Ended => Err(self.lost(LostCause::Expired)),

@@ -39,6 +39,10 @@ pub(crate) struct ProcessLease {
     pub(crate) terms: Terms,
     /// The deadline of the lease, or how it ended.
     pub(crate) validity: AtomicLease,
+    /// The first deadline of a lease that was granted by message, in nanoseconds; 0 for other leases. Until a renewal, the
+    /// lease has this deadline, and lasts for the pickup window only.
+    pickup_deadline_ns: u64,
+    pickup_window_ms: u32,
     /// Whether Redis has answered that other processes wait for the lock.
     contended: AtomicBool,
     /// The time in the renewal thread's timer queue, in nanoseconds. Guarded by that queue's mutex.
@@ -131,6 +135,11 @@ impl ProcessLease {
             units,
             terms,
             validity: AtomicLease::new(grant.deadline),
+            pickup_deadline_ns: grant.pickup_window.map_or(0, |_| grant.deadline.as_nanos()),
+            // A window is at most twice as long as a time limit of a request, and shorter than the lease.
+            pickup_window_ms: grant
+                .pickup_window
+                .map_or(0, |window| window.as_millis() as u32),
             contended: AtomicBool::new(grant.contended),
             renewal_due_ns: AtomicU64::new(0),
             watch_due_ns: AtomicU64::new(0),
@@ -214,7 +223,7 @@ impl ProcessLease {
     pub(crate) fn health(&self, now: Time) -> Health {
         match self.validity.status(now) {
             LeaseStatus::Live(left)
-                if self.terms.renew && !self.is_late(left) && !self.is_extended(now) =>
+                if self.terms.renew && !self.is_late(now, left) && !self.is_extended(now) =>
             {
                 Health::Good
             }
@@ -236,13 +245,39 @@ impl ProcessLease {
             let confirmed = self.cold(|cold| cold.confirmed);
             return confirmed.is_some_and(|sent| sent > cut);
         }
-        let sent = |deadline| sent_for(deadline, self.terms.lease());
+        let sent = |deadline| sent_for(deadline, self.confirmed_for(deadline));
         self.validity.deadline().is_some_and(|at| sent(at) > cut)
     }
 
-    /// Returns whether the renewal is overdue if this time is left of the lease.
-    pub(crate) fn is_late(&self, left: Duration) -> bool {
-        self.terms.renew && left < at_risk_below(self.terms.lease())
+    /// Returns the length of the lease that Redis has confirmed, if it has this deadline.
+    fn confirmed_for(&self, deadline: Time) -> Duration {
+        if deadline.as_nanos() == self.pickup_deadline_ns {
+            Duration::from_millis(self.pickup_window_ms.into())
+        } else {
+            self.terms.lease()
+        }
+    }
+
+    /// Returns the length of the lease that Redis has confirmed last. A lease that has ended had its full length.
+    pub(super) fn confirmed_length(&self) -> Duration {
+        let deadline = self.validity.deadline();
+        deadline.map_or(self.terms.lease(), |deadline| self.confirmed_for(deadline))
+    }
+
+    /// Returns whether Redis keeps the lock only for the pickup window, so that a renewal must follow at once.
+    pub(super) fn is_in_pickup_window(&self) -> bool {
+        let deadline = self.validity.deadline();
+        deadline.is_some_and(|deadline| deadline.as_nanos() == self.pickup_deadline_ns)
+    }
+
+    /// Returns when a lease with this deadline is at risk, because its renewal is overdue.
+    pub(super) fn at_risk_from(&self, deadline: Time) -> Time {
+        deadline - at_risk_below(self.confirmed_for(deadline))
+    }
+
+    /// Returns whether the renewal is overdue if this time is left of the lease at `now`.
+    pub(crate) fn is_late(&self, now: Time, left: Duration) -> bool {
+        self.terms.renew && now > self.at_risk_from(now + left)
     }
 
     /// Returns the lease that a renewal asks for. A lease without renewal gets a renewal only to check that the lock is

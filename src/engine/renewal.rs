@@ -12,6 +12,10 @@
 //! No error or panic makes the thread forget a lease or a release task. Before it sends a request, it notes the leases
 //! as in flight, and leaves the release tasks in their timer queue at a later time.
 //!
+//! A lease that was granted by message lasts for the pickup window only. It is due a millisecond after its grant, and so
+//! before the renewals of other leases. Most contended leases have ended by then, and need no renewal. If renewals fail or
+//! hang at present, no lease is granted by message ([`RenewalThread::is_ready`]).
+//!
 //! A thread registers a lease before it makes the lease's first guard. It deregisters the lease before it sends the
 //! release.
 //!
@@ -52,6 +56,11 @@ pub(super) const BATCH: usize = 200;
 const AT_A_TIME: usize = 50;
 /// The value of `renewal_due_ns` for a lease that is in flight.
 const IN_FLIGHT: u64 = 0;
+/// How long after its grant by message a lease is raised to its full length. Redis need not raise a lease that ends
+/// before.
+const RAISED_AFTER: Duration = Duration::from_millis(1);
+/// How long a renewal without a reply takes until the thread counts as hanging.
+const HANGS_AFTER: Duration = Duration::from_millis(20);
 /// The shortest sleep after a failure. It is short because other leases may be due, and it limits the load if the
 /// server is down.
 const AFTER_FAILURE: Duration = Duration::from_millis(10);
@@ -110,7 +119,11 @@ impl RenewalThread {
         if !process_lease.terms.renew {
             return Ok(());
         }
-        let due = renewal_due(sent, process_lease.terms.lease(), engine.rng.bits());
+        let due = if process_lease.is_in_pickup_window() {
+            engine.now() + RAISED_AFTER
+        } else {
+            renewal_due(sent, process_lease.terms.lease(), engine.rng.bits())
+        };
         let mut state = self.state.lock();
         self.ensure_running(&mut state, engine)?;
         state.put(process_lease, due);
@@ -118,6 +131,13 @@ impl RenewalThread {
         let wakes_at = if state.has_opened { due } else { engine.now() };
         self.wake_for(&mut state, wakes_at);
         Ok(())
+    }
+
+    /// Returns whether a lease that is due now would be renewed at once, as far as this process knows.
+    pub(crate) fn is_ready(&self, now: Time) -> bool {
+        let state = self.state.lock();
+        let hangs = |(since, _): &(Time, _)| now > *since + HANGS_AFTER;
+        !state.failing && !state.in_flight.as_ref().is_some_and(hangs)
     }
 
     /// Has a lease renewed at once, even a lease without renewal, to check whether Redis still holds the lock for it.
@@ -254,7 +274,7 @@ impl RenewalThread {
         // The limit leaves time for a retry, even for the shortest lease.
         let shortest = batch
             .iter()
-            .map(|process_lease| process_lease.terms.lease())
+            .map(|process_lease| process_lease.confirmed_length())
             .min();
         let limit = renewal_limit(shortest.unwrap_or_default());
         let sent = engine.now();
@@ -282,7 +302,7 @@ impl RenewalThread {
                     let own;
                     (own, replies) = replies.split_at(process_lease.keys().len());
                     let is_confirmed = self.confirmed(engine, process_lease, sent, own)?;
-                    let lease = process_lease.terms.lease();
+                    let lease = process_lease.confirmed_length();
                     let due = if is_confirmed {
                         renewal_due(sent, lease, jitter)
                     } else {
@@ -335,7 +355,7 @@ impl RenewalThread {
         for process_lease in batch {
             state.put_back(
                 process_lease,
-                now + retry_after(process_lease.terms.lease()),
+                now + retry_after(process_lease.confirmed_length()),
             );
         }
     }
@@ -418,7 +438,7 @@ impl State {
             let Some((due, process_lease)) = self.leases.first() else {
                 break;
             };
-            if due > now + gathered_within(process_lease.terms.lease()) {
+            if due > now + gathered_within(process_lease.confirmed_length()) {
                 break;
             }
             let Some(process_lease) = self.leases.pop_due(due) else {
@@ -450,7 +470,7 @@ impl State {
         for process_lease in &*batch {
             self.put_back(
                 process_lease,
-                since + retry_after(process_lease.terms.lease()),
+                since + retry_after(process_lease.confirmed_length()),
             );
         }
     }

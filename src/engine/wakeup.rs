@@ -1,7 +1,8 @@
 //! The wakeup thread: one subscription to messages for all delegates of a process.
 //!
 //! A script that hands a lock over, or wants a waiter to ask again, publishes that owner on the channel of its process.
-//! The wakeup thread of that process looks the owner up in a register, and wakes its delegate.
+//! The wakeup thread of that process looks the owner up in a register, and wakes its delegate. If the message grants the
+//! lock ([`GrantMessage`]), the delegate gets the grant too.
 //!
 //! All processes also subscribe to one common channel. On it, `force_release` publishes the owner that it removed
 //! ([`super::admin`]).
@@ -45,6 +46,7 @@ use crate::engine::events::{Notice, Unreached};
 use crate::error::{Chain, Failure, FailureKind, Outcome};
 use crate::event::Connection;
 use crate::logging;
+use crate::message::GrantMessage;
 use crate::name::{BROKEN, CHANNEL_PREFIX};
 use crate::panics::survived;
 use crate::store::PubSubEvent;
@@ -99,8 +101,17 @@ struct Sleeper {
     thread: Thread,
     /// Whether the thread was woken since its last sleep.
     woken: AtomicBool,
-    /// Whether a message for its owner has come since its last sleep.
-    has_message: AtomicBool,
+    /// The last message for its owner since its last sleep.
+    message: Mutex<Option<Message>>,
+}
+
+/// A message for an owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    /// The owner must ask Redis for the lock.
+    Ask,
+    /// Redis has given the lock to the owner.
+    Grant(GrantMessage),
 }
 
 /// A delegate's registration. Dropping it ends the registration.
@@ -194,7 +205,7 @@ impl Wakeup {
             let sleeper = Arc::new(Sleeper {
                 thread: thread::current(),
                 woken: AtomicBool::new(false),
-                has_message: AtomicBool::new(false),
+                message: Mutex::default(),
             });
             self.register
                 .lock()
@@ -224,23 +235,22 @@ impl Wakeup {
     }
 
     /// Wakes the thread that is registered under `owner`, if there is one.
-    fn wake(&self, owner: &[u8]) {
-        let Ok(owner) = std::str::from_utf8(owner) else {
-            return;
-        };
+    fn wake(&self, owner: &str, message: Message) {
         let sleeper = self.register.lock().sleepers.get(owner).cloned();
         if let Some(sleeper) = sleeper {
-            sleeper.has_message.store(true, Ordering::Release);
+            *sleeper.message.lock() = Some(message);
             sleeper.wake();
         }
     }
 
-    /// Handles a message. The delegate or the renewal thread asks Redis, because any client could have sent the
-    /// message.
-    pub(super) fn message(&self, channel: &str, owner: &[u8], engine: &Weak<Engine>) {
+    /// Handles a message. Any client could have sent it. So the delegate or the renewal thread asks Redis, unless the
+    /// message has the delegate's nonce.
+    pub(super) fn message(&self, channel: &str, payload: &[u8], engine: &Weak<Engine>) {
         if channel != BROKEN {
-            self.wake(owner);
-        } else if let (Some(engine), Ok(owner)) = (engine.upgrade(), std::str::from_utf8(owner)) {
+            if let Some((owner, grant)) = GrantMessage::of(payload) {
+                self.wake(owner, grant.map_or(Message::Ask, Message::Grant));
+            }
+        } else if let (Some(engine), Ok(owner)) = (engine.upgrade(), std::str::from_utf8(payload)) {
             engine.ask_about(owner);
         }
     }
@@ -368,14 +378,14 @@ impl Sleeper {
 }
 
 impl Waker {
-    /// Sleeps until the thread is woken, for at most `limit` and at most a second. Returns true if a message for the
-    /// owner came.
-    pub(crate) fn wait(&self, limit: Duration) -> bool {
+    /// Sleeps until the thread is woken, for at most `limit` and at most a second. Returns the last message for the owner,
+    /// if one came.
+    pub(super) fn wait(&self, limit: Duration) -> Option<Message> {
         if !self.sleeper.woken.load(Ordering::Acquire) && !limit.is_zero() {
             thread::park_timeout(limit.min(LONGEST_SLEEP));
         }
         self.sleeper.woken.store(false, Ordering::Release);
-        self.sleeper.has_message.swap(false, Ordering::Acquire)
+        self.sleeper.message.lock().take()
     }
 }
 
@@ -428,7 +438,7 @@ mod tests {
             [&one, &other].map(|waker: &Option<Waker>| {
                 let waker = waker.as_ref().expect("it is registered");
                 let was_woken = waker.sleeper.woken.swap(false, Ordering::SeqCst);
-                (was_woken, waker.wait(Duration::ZERO))
+                (was_woken, waker.wait(Duration::ZERO).is_some())
             })
         };
         let seen = Mutex::new(Vec::new());

@@ -25,7 +25,7 @@
 
 use crate::clock::Time;
 use crate::core::lease::LeaseStatus;
-use crate::core::timer_queue::{Numbered, Place, TimerQueue, WorkerTimer, at_risk_below};
+use crate::core::timer_queue::{Numbered, Place, TimerQueue, WorkerTimer};
 use crate::engine::Engine;
 use crate::engine::events::{LeaseInfo, Notice};
 use crate::engine::hold_limit::HoldLimit;
@@ -284,7 +284,7 @@ impl Watch {
 /// renewal.
 fn risk_of(engine: &Engine, process_lease: &ProcessLease, deadline: Time) -> Option<Time> {
     let is_wanted = process_lease.terms.renew && engine.events.is_wanted();
-    is_wanted.then(|| deadline - at_risk_below(process_lease.terms.lease()))
+    is_wanted.then(|| process_lease.at_risk_from(deadline))
 }
 
 /// Returns when a lease is due, or `None` if it has ended.

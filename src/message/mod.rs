@@ -11,14 +11,17 @@
 //!
 //! | module | its content |
 //! | --- | --- |
+//! | `grant` | grants by message |
 //! | `kind` | the kinds of lock, and how the threads of a process share each |
 //! | `request` | the requests |
 //! | `reply` | the replies |
 
+mod grant;
 mod kind;
 mod reply;
 mod request;
 
+pub(crate) use grant::{GrantMessage, Nonce};
 pub(crate) use kind::{ALL, LockKind, Sharing};
 pub(crate) use reply::{Cursor, Gone, NotReleased, Renewed, Reply, Seen, SeenHolder};
 pub(crate) use request::{Adopt, Ask, GiveBack, PlainRelease, RateRequest, Renewal, Request, Verb};

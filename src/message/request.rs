@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::grant::Nonce;
 use super::kind::LockKind;
 use super::reply::Cursor;
 use crate::name::{LockKey, Target};
@@ -90,6 +91,8 @@ pub(crate) struct Ask {
     /// The channel on which a hand-over is published. `None` means that the caller does not queue for a held lock; an
     /// empty text means that it queues without a channel.
     pub(crate) channel: Option<Arc<str>>,
+    /// With it, a hand-over may grant the lock by message. Only a request with a channel has one.
+    pub(crate) nonce: Option<Nonce>,
 }
 
 /// The unused part of a block of fences, for the server to take back.

@@ -147,6 +147,7 @@ mod tests {
                 fences: 1,
                 shareable_owner: None,
                 channel: None,
+                nonce: None,
             },
             at_once: true,
         }

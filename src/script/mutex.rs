@@ -26,6 +26,7 @@ pub(super) fn command(
         command.arg(u8::from(queued));
         // A withdrawal ends no lease, so it begins no gap.
         script_settings.gap(&mut command, !queued);
+        command.arg(ms(script_settings.fence_memory));
         command
     };
     match verb {

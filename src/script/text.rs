@@ -43,8 +43,14 @@ pub(super) static MUTEX_TAKE_OVER: Script = script!(
 );
 pub(super) static MUTEX_RELEASE: Script = script!("value.lua", "mutex_release.lua");
 pub(super) static MUTEX_RELEASE_MANY: Script = script!("value.lua", "mutex_release_many.lua");
-pub(super) static MUTEX_HAND_OVER: Script =
-    script!("value.lua", "queue.lua", "gap.lua", "mutex_hand_over.lua");
+pub(super) static MUTEX_HAND_OVER: Script = script!(
+    "record.lua",
+    "fence.lua",
+    "value.lua",
+    "queue.lua",
+    "gap.lua",
+    "mutex_hand_over.lua"
+);
 pub(super) static MUTEX_ADOPT: Script =
     script!("record.lua", "fence.lua", "value.lua", "mutex_adopt.lua");
 pub(super) static SHARE_ACQUIRE: Script = script!(
@@ -284,9 +290,14 @@ pub(super) fn ask(
         .arg(ms(ask.lease))
         .arg(ask.fences)
         .arg(ms(script_settings.fence_memory))
-        .arg(how)
-        .arg(ask.channel.as_deref().unwrap_or("-"))
-        .arg(ms(script_settings.pickup_window(ask.lease)));
+        .arg(how);
+    let channel = ask.channel.as_deref().unwrap_or("-");
+    match ask.nonce {
+        // A grant by message has one fence, or none.
+        Some(nonce) => command.arg(format!("{channel} {} {nonce}", ask.fences.min(1))),
+        None => command.arg(channel),
+    };
+    command.arg(ms(script_settings.pickup_window(ask.lease)));
     script_settings.of_waiters(command);
 }
 

@@ -450,6 +450,7 @@ mod tests {
                 fences: 1,
                 shareable_owner: None,
                 channel: channel.map(Into::into),
+                nonce: None,
             },
             at_once: true,
         }

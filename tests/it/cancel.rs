@@ -188,7 +188,9 @@ fn a_call_inside_of_a_request_ends_with_it() {
     let redis = server.raw();
     let guard = manager(&server.url()).lock("n").expect("it is free");
     let stop = Cancel::new();
-    let waiting = locking_asleep(&locks.mutex("n").cancel_with(&stop));
+    // No message grants a lease without renewal, so the hand-over is followed by a request.
+    let handle = locks.mutex("n").renew(false).cancel_with(&stop);
+    let waiting = locking_asleep(&handle);
     redis.wait_until_queued("n", 1);
     proxy.strike(Role::Pool, Fault::LoseAnswers);
     guard.release().expect("it was held");

@@ -24,6 +24,7 @@ mod fork;
 mod hostile;
 mod links;
 mod logging;
+mod message_grants;
 mod multi;
 mod mutex;
 mod mutex_faults;

@@ -314,7 +314,7 @@ fn a_name_is_handed_over_at_once_if_an_earlier_name_is_held() {
     behind.pause();
     first.release().expect("it is held");
     wait_until("it goes to the one behind", || {
-        raw.get(&names[1]).is_some_and(|value| value == place)
+        raw.owner(&names[1]).is_some_and(|owner| owner == place)
     });
     raw.wait_until_queued(&names[0], 1);
     behind.resume();

@@ -104,7 +104,7 @@ fn killed_waiters_delay_nobody() {
     assert_eq!(redis.listeners(&channels[CRASHED]), 1);
     guard.release().expect("it was held until now");
     // The script of the release skipped all of them. Each of them would have cost a pickup window.
-    assert_eq!(redis.get(&name).as_ref(), Some(&queue[CRASHED]));
+    assert_eq!(redis.owner(&name).as_ref(), Some(&queue[CRASHED]));
     live.locked();
 }
 

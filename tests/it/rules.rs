@@ -163,8 +163,8 @@ fn a_newcomer_overtakes_the_queue_of_a_vanished_lock_only_once() {
     });
     assert_eq!(raw.queue(&name), place);
     guard.release().expect("it is held");
-    let value = raw.get(&name);
-    assert_eq!(value.as_deref(), Some(&*place[0]), "handed to the waiter");
+    let owner = raw.owner(&name);
+    assert_eq!(owner.as_deref(), Some(&*place[0]), "handed to the waiter");
     assert_eq!(waiter.join().expect("no panic").owner(), place[0]);
     drop(crashed);
 }
@@ -212,8 +212,8 @@ fn one_release_skips_all_stale_and_unreachable_waiters() {
     assert_eq!(raw.queue(&name).len(), 3);
     guard.release().expect("it is held");
     // The script of the release handed the lock over.
-    let value = raw.get(&name);
-    assert_eq!(value.as_deref(), Some(&*place[0]));
+    let owner = raw.owner(&name);
+    assert_eq!(owner.as_deref(), Some(&*place[0]));
     waiter
         .join()
         .expect("no panic")

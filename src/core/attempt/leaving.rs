@@ -31,7 +31,8 @@ impl Attempt {
             return state.before_request();
         };
         // 2. The owner may come to hold the lock.
-        let (_, mut in_redis, from) = state.into_request();
+        let (request, mut in_redis, from) = state.into_request();
+        self.offer = request.offer.map(|offer| (offer, sent));
         in_redis.note(Uncertain::new(sent, until, lease));
         let is_unconfirmed = is_of_replicas(failure);
         if is_unconfirmed {
@@ -58,6 +59,7 @@ impl Attempt {
     pub(super) fn rename(&mut self, in_redis: &InRedis, context: &StepContext<'_>) -> State {
         self.leave_behind(in_redis);
         self.owner = owner::generate(context.rng, context.label);
+        (self.nonces, self.offer) = (None, None);
         State::new()
     }
 

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use super::step::OrphanedOwner;
 use crate::clock::Time;
+use crate::config::Terms;
+use crate::message::Nonce;
 use crate::sync::Arc;
 
 #[derive(Debug)]
@@ -55,6 +57,18 @@ pub(super) struct Sent {
     pub(super) offered: bool,
     /// The channel under which the queue will know the owner; `None` if the owner must not queue.
     pub(super) channel: Option<Arc<str>>,
+    /// The grant by message that it allows.
+    pub(super) offer: Option<Offer>,
+}
+
+/// The terms on which a request lets a hand-over grant the lock by message.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Offer {
+    pub(super) nonce: Nonce,
+    pub(super) terms: Terms,
+    /// The quantum of the lease.
+    pub(super) quantum: Duration,
+    pub(super) pickup_window: Duration,
 }
 
 impl State {

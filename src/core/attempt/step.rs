@@ -6,7 +6,7 @@ use crate::clock::Time;
 use crate::config::Terms;
 use crate::core::poll::SubscriptionState;
 use crate::error::Failure;
-use crate::message::{GiveBack, Reply, Verb};
+use crate::message::{GiveBack, GrantMessage, Reply, Verb};
 use crate::random::Rng;
 use crate::sync::Arc;
 
@@ -19,6 +19,10 @@ pub(crate) struct StepContext<'a> {
     /// When the driving thread gives up; `None` if it only tries.
     pub(crate) until: Option<Time>,
     pub(crate) subscription: SubscriptionState,
+    /// How long Redis keeps the lock for this process after a hand-over.
+    pub(crate) pickup_window: Duration,
+    /// Whether a hand-over may grant the lock by message.
+    pub(crate) grants_by_message: bool,
     /// For how long the threads of this process may have a lease that is asked for now, while others wait.
     pub(crate) quantum: Duration,
     /// How many fences a grant reserves if the lease will go to other threads, for that quantum.
@@ -57,6 +61,8 @@ pub(crate) enum Input {
     },
     /// A sleep is over, by a message or by time.
     Woken,
+    /// A sleep is over, by a message that grants the lock.
+    GrantedByMessage(GrantMessage),
 }
 
 /// The next thing to do for the thread that drives the attempt. All but the first two end its call.
@@ -88,6 +94,11 @@ pub(crate) struct Grant {
     /// A reading of the clock from before the request.
     pub(crate) sent: Time,
     pub(crate) deadline: Time,
+    /// The pickup window, if Redis keeps the lock only for that time because it was granted by message. A renewal must
+    /// follow at once.
+    pub(crate) pickup_window: Option<Duration>,
+    /// Whether a message granted the lock, and not a reply.
+    pub(crate) is_by_message: bool,
     /// Whether other processes wait for the lock, or are likely to.
     pub(crate) contended: bool,
     /// Until when Redis may still execute a request of unknown outcome.

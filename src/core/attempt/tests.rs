@@ -3,11 +3,17 @@
 use super::*;
 use crate::config::Terms;
 use crate::core::outage::{LONGEST_PAUSE, UNCONFIRMED_PAUSE};
+use crate::core::pickup;
 use crate::message::GiveBack;
 use crate::random::SystemRng;
 
-const LEASE: Duration = Duration::from_secs(30);
+mod messages;
 mod quorum;
+
+const LEASE: Duration = Duration::from_secs(30);
+
+/// The longest pickup window of a manager with the default time limits.
+const LONGEST_WINDOW: Duration = Duration::from_secs(2);
 
 const START: Time = Time::from_nanos(1 << 50);
 
@@ -21,6 +27,8 @@ struct Scene {
     quantum: Duration,
     delegates: u32,
     waits_through_outages: bool,
+    grants_by_message: bool,
+    crowded: bool,
     attempt: Attempt,
 }
 
@@ -37,6 +45,8 @@ impl Scene {
             quantum: Duration::from_micros(100),
             delegates: 1,
             waits_through_outages: false,
+            grants_by_message: false,
+            crowded: false,
         }
     }
 
@@ -53,11 +63,13 @@ impl Scene {
                 terms: Terms::new(self.lease, true),
                 until: self.until,
                 subscription: self.subscription.clone(),
+                pickup_window: pickup::window(self.lease, LONGEST_WINDOW),
+                grants_by_message: self.grants_by_message,
                 quantum: self.quantum,
                 fence_block: 100,
                 shareable_owner: None,
                 total_units: 1,
-                crowded: false,
+                crowded: self.crowded,
                 delegates: self.delegates,
                 outage_limit: Duration::from_mins(1),
                 waits_through_outages: self.waits_through_outages,

@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::clock::Time;
-use crate::message::{Ask, Gone, Reply, Verb};
+use crate::message::{Ask, Gone, GrantMessage, Nonce, Reply, Verb};
 use crate::sync::Arc;
 
 /// The pickup window.
-const PICKUP_WINDOW: Duration = Duration::from_secs(1);
+pub(super) const PICKUP_WINDOW: Duration = Duration::from_secs(1);
 /// How long the queue's keys live after the last waiter joined it.
 pub(super) const LIFE: Duration = Duration::from_secs(3);
 
@@ -18,12 +18,20 @@ pub(super) struct Server {
     /// The owner, whether its value is marked, and when the key expires.
     pub(super) lock: Option<(Arc<str>, bool, Time)>,
     last_fence: u64,
-    /// The owners, when each was last seen, and whether it named a channel.
-    pub(super) queue: VecDeque<(Arc<str>, Time, bool)>,
-    /// The owners to which a message was published.
-    pub(super) published: Vec<Arc<str>>,
+    pub(super) queue: VecDeque<Waiter>,
+    /// The messages that were published: the owner, and a grant.
+    pub(super) published: Vec<(Arc<str>, Option<GrantMessage>)>,
     /// The owners whose process has no subscription now.
     pub(super) deaf: Vec<Arc<str>>,
+}
+
+/// An owner in the queue.
+#[derive(Clone, Debug)]
+pub(super) struct Waiter {
+    owner: Arc<str>,
+    pub(super) seen: Time,
+    has_channel: bool,
+    nonce: Option<Nonce>,
 }
 
 impl Server {
@@ -40,18 +48,33 @@ impl Server {
     }
 
     fn leave(&mut self, owner: &Arc<str>) {
-        self.queue.retain(|(queued, ..)| queued != owner);
+        self.queue.retain(|waiter| waiter.owner != *owner);
     }
 
-    fn next_waiter(&mut self, me: &Arc<str>, max_silence: Duration, now: Time) -> Option<Arc<str>> {
-        while let Some((head, seen, named)) = self.queue.pop_front() {
+    /// Makes the next live waiter the holder, and publishes a message to it. Stops at `me`. The message is a grant if the
+    /// script `may_grant`.
+    fn give_to_next(
+        &mut self,
+        me: &Arc<str>,
+        max_silence: Duration,
+        may_grant: bool,
+        now: Time,
+    ) -> Option<Arc<str>> {
+        while let Some(waiter) = self.queue.pop_front() {
+            let head = waiter.owner;
             if head == *me {
                 return Some(head);
             }
-            let has_subscriber = !named || !self.deaf.contains(&head);
-            if now.since(seen) <= max_silence && has_subscriber {
-                if named {
-                    self.published.push(Arc::clone(&head));
+            let has_subscriber = !waiter.has_channel || !self.deaf.contains(&head);
+            if now.since(waiter.seen) <= max_silence && has_subscriber {
+                let nonce = waiter.nonce.filter(|_| may_grant);
+                let grant = nonce.map(|nonce| GrantMessage {
+                    nonce,
+                    fence: self.fences(now, 1),
+                });
+                self.give(&head, now + PICKUP_WINDOW);
+                if waiter.has_channel {
+                    self.published.push((Arc::clone(&head), grant));
                 }
                 return Some(head);
             }
@@ -67,9 +90,8 @@ impl Server {
         match &self.lock {
             Some((holder, _, _)) if holder == owner => {
                 let nobody = Arc::from("");
-                match self.next_waiter(&nobody, LIFE, now) {
-                    Some(head) => self.give(&head, now + PICKUP_WINDOW),
-                    None => self.lock = None,
+                if self.give_to_next(&nobody, LIFE, true, now).is_none() {
+                    self.lock = None;
                 }
                 Reply::Released
             }
@@ -90,7 +112,7 @@ impl Server {
             };
         }
         if self.lock.is_none() {
-            let head = self.next_waiter(&ask.owner, LIFE / 2, now);
+            let head = self.give_to_next(&ask.owner, LIFE / 2, false, now);
             let head = head.unwrap_or_else(|| Arc::clone(&ask.owner));
             if head == ask.owner {
                 self.give(&head, now + ask.lease);
@@ -103,7 +125,6 @@ impl Server {
                     contended,
                 };
             }
-            self.give(&head, now + PICKUP_WINDOW);
         }
         let Some((holder, marked, end)) = &mut self.lock else {
             unreachable!("it was given away just now");
@@ -126,17 +147,22 @@ impl Server {
         };
         if let Some(channel) = &ask.channel {
             *marked = true;
-            let named = !channel.is_empty();
-            match self
-                .queue
-                .iter_mut()
-                .find(|(owner, ..)| *owner == ask.owner)
-            {
-                Some(waiter) => (waiter.1, waiter.2) = (now, named),
-                None => self.queue.push_back((Arc::clone(&ask.owner), now, named)),
-            }
+            self.join(ask, channel, now);
         }
         reply
+    }
+
+    fn join(&mut self, ask: &Ask, channel: &str, now: Time) {
+        let waiter = Waiter {
+            owner: Arc::clone(&ask.owner),
+            seen: now,
+            has_channel: !channel.is_empty(),
+            nonce: ask.nonce,
+        };
+        match self.queue.iter_mut().find(|other| other.owner == ask.owner) {
+            Some(earlier) => *earlier = waiter,
+            None => self.queue.push_back(waiter),
+        }
     }
 
     pub(super) fn execute(&mut self, verb: &Verb, now: Time) -> Reply {
@@ -148,18 +174,14 @@ impl Server {
                 if !ours {
                     return self.ask(ask, false, now);
                 }
-                match self.next_waiter(&ask.owner, LIFE, now) {
-                    Some(head) if head != ask.owner => {
-                        if let Some(channel) = &ask.channel {
-                            let named = !channel.is_empty();
-                            self.queue.push_back((Arc::clone(&ask.owner), now, named));
-                        }
-                        self.give(&head, now + PICKUP_WINDOW);
-                        Reply::Held {
-                            ttl: Some(PICKUP_WINDOW),
-                            holder: head,
-                        }
-                    }
+                if let (Some(channel), false) = (&ask.channel, self.queue.is_empty()) {
+                    self.join(ask, channel, now);
+                }
+                match self.give_to_next(&ask.owner, LIFE, true, now) {
+                    Some(head) if head != ask.owner => Reply::Held {
+                        ttl: Some(PICKUP_WINDOW),
+                        holder: head,
+                    },
                     _ => {
                         let fence = self.fences(now, ask.fences);
                         self.lock = Some((Arc::clone(&ask.owner), false, now + ask.lease));

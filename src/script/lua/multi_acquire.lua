@@ -62,8 +62,8 @@ for i = 1, #KEYS, 4 do
   if not values[i] and not gaps[i] and queued[i] then
     local lock = at(i)
     -- Only waiters that have polled lately count as alive, as in mutex_acquire.lua.
-    local head, pickup = next_waiter(owner, life / 2)
-    if head then give(lock, head, pickup or window) end
+    local head = give_to_next(lock, owner, life / 2)
+    if head == owner then give(lock, owner, window) end
     values[i] = value_of(lock, redis.call)
   end
   if is_held_by(values[i], owner) then

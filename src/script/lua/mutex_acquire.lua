@@ -27,10 +27,9 @@ if not value then
   -- A script that finds the lock free gives it to the first live waiter, which may be its caller. If a lease has
   -- expired, its process may hang, and other waiters may hang too. So only waiters that have polled within half a life
   -- count as alive, and all that hang cost one pickup window together. A waiter that was only slow joins again.
-  local head, pickup = next_waiter(owner, life / 2)
+  local head, refused = give_to_next(lock, owner, life / 2)
   head = head or owner
-  local ttl = head == owner and lease or pickup
-  local refused = give(lock, head, ttl)
+  if head == owner then refused = give(lock, owner, lease) end
   if refused then return refused end
   value = value_of(lock, redis.call)
   if head == owner then

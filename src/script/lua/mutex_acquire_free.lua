@@ -5,7 +5,8 @@
 -- ARGV  1 owner  2 lease ms  3 number of fences; '0' if the lock gets none, and its fence is then 0
 --       4 fence memory ms
 --       5 'take' (take a free lock at once) or 'poll' (let the queue go first)
---       6 channel: '-' if the caller does not queue, '' if it queues without a channel  7 pickup window ms
+--       6 channel: '-' if the caller does not queue, '' if it queues without a channel. If the caller takes a grant by
+--       message, ' <number of fences, 0 or 1> <nonce>' follows the channel.  7 pickup window ms
 --       8 life of a waiter ms  9 '1' if PUBLISH counts all subscribers
 -- Reply first fence                    granted
 --       {first fence, 1}               granted, and others wait

@@ -17,7 +17,13 @@ if held == ARGV[10] or held == ARGV[10] .. MARK then
     if ARGV[6] ~= '-' then join(ARGV[1], ARGV[7], '1/1', ARGV[6]) else wake_head() end
     return {0, tonumber(ARGV[13]), ARGV[10]}
   end
-  local head, pickup = next_waiter(ARGV[1], life)
+  local head, refused
+  if redis.call('ZCARD', queue) > 0 then
+    -- It joins before the hand-over, so that the value is marked. If joining fails, the next poll joins.
+    if ARGV[6] ~= '-' then pcall(join, ARGV[1], ARGV[7], '1/1', ARGV[6]) end
+    local function reserve(fences) return next_fences(KEYS[2], fences, ARGV[4], server_time()) end
+    head, refused = give_to_next(KEYS[1], ARGV[1], life, reserve)
+  end
   if not head or head == ARGV[1] then
     local fence = next_fences(KEYS[2], ARGV[3], ARGV[4])
     if type(fence) == 'table' then return fence end
@@ -25,9 +31,6 @@ if held == ARGV[10] or held == ARGV[10] .. MARK then
     redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
     return fence
   end
-  -- It joins before the hand-over, so that `give` marks the value. If joining fails, the next poll joins.
-  if ARGV[6] ~= '-' then pcall(join, ARGV[1], ARGV[7], '1/1', ARGV[6]) end
-  if give(KEYS[1], head, pickup) then redis.call('DEL', KEYS[1]) end
-  return {0, tonumber(pickup), head}
+  return {0, redis.call('PTTL', KEYS[1]), head}
 end
 -- The old owner does not hold the mutex any more: go on in mutex_acquire.lua, which follows.

@@ -1,38 +1,62 @@
 -- Shared: the queue of the processes that wait for a lock. value.lua comes before.
 --
 -- `queue` is a sorted set of owners, ordered by ticket.
--- `waiters` is a hash from owner to '<ms when last seen> <pickup window ms> <units>/<units of the lock> <channel>'.
+-- `waiters` is a hash from owner to a record:
+-- '<ms when last seen> <pickup window ms> <units>/<units of the lock> <channel>'.
 -- After a hand-over, the lock waits for the pickup window until the owner takes that number of units.
--- The channel '' belongs to a process without a subscription, which polls often instead. A field that begins with '='
--- belongs to no owner.
+-- The channel '' belongs to a process without a subscription, which polls often instead. If the waiter takes a grant by
+-- message, ' <number of fences, 0 or 1> <nonce>' follows the channel. A field that begins with '=' belongs to no owner.
 
 -- `life` is how many ms a waiter counts as alive after it was last seen. `counts_subscribers` is '1' if a PUBLISH that
 -- reached no subscriber proves that the process is gone.
 local queue, waiters, life, counts_subscribers
 
+-- The server's time, read once a script.
+local clock
+local function server_time()
+  clock = clock or redis.call('TIME')
+  return clock
+end
+
 local function now_ms()
-  local time = redis.call('TIME')
+  local time = server_time()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- The first ticket of owners at the front of the queue; their tickets end below zero. Other tickets count up from 1.
+-- The first ticket of owners at the front of the queue; their tickets end below zero. The ticket of another owner is the
+-- server's time in microseconds when the owner joined.
 local FRONT = -1000000000
+
+-- Keeps the keys of the queue for a while after the last waiter was seen. The number of waiters must not be zero. Both
+-- keys get their time to live together, and nothing shortens it. So one of them shows it for both.
+local function keep_queue()
+  if redis.call('PTTL', queue) < tonumber(life) then
+    redis.call('PEXPIRE', queue, 2 * life)
+    redis.call('PEXPIRE', waiters, 2 * life)
+  end
+end
 
 -- Puts `owner` at the end of the queue. With `in_front` it comes before all others, but behind earlier ones at the
 -- front. An owner in the queue keeps its place, unless it now comes to the front. Its record is written anew.
 local function join(owner, pickup, units, channel, in_front)
-  -- ZSCORE comes first, so that a queue of another type ends the script before it writes anything.
-  local ticket = redis.call('ZSCORE', queue, owner)
+  local ticket = in_front and redis.call('ZSCORE', queue, owner)
   redis.call('HSET', waiters, owner, string.format('%.0f %s %s %s', now_ms(), pickup, units, channel))
-  redis.call('PEXPIRE', waiters, life)
-  if in_front and not (ticket and tonumber(ticket) < 0) then
+  local added
+  if not in_front then
+    local time = server_time()
+    -- LT keeps the earlier ticket. After the server's clock was set back, the next poll of a waiter lowers its ticket, so
+    -- that newer waiters do not come before it.
+    added = redis.pcall('ZADD', queue, 'LT', time[1] .. string.sub('00000' .. time[2], -6), owner)
+  elseif not (ticket and tonumber(ticket) < 0) then
     local last = redis.call('ZRANGE', queue, '(0', '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')[2]
-    redis.call('ZADD', queue, (last or FRONT) + 1, owner)
-  elseif not ticket then
-    local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or 0
-    redis.call('ZADD', queue, math.max(last, 0) + 1, owner)
+    added = redis.pcall('ZADD', queue, (last or FRONT) + 1, owner)
   end
-  redis.call('PEXPIRE', queue, life)
+  if type(added) == 'table' then
+    -- No waiter has a record without a ticket. The same call again ends the script with its error.
+    redis.call('HDEL', waiters, owner)
+    redis.call('ZADD', queue, 'NX', 0, owner)
+  end
+  keep_queue()
 end
 
 local function leave(owner)
@@ -41,16 +65,18 @@ local function leave(owner)
 end
 
 -- Returns the record of a waiter: when it was last seen, its pickup window, its units, the units of the lock, its
--- channel. Returns nil if there is no record.
+-- channel, and the number of fences and the nonce of a grant by message, or two empty texts. Returns nil if there is no
+-- record.
 local function waiter(owner)
-  return string.match(redis.call('HGET', waiters, owner) or '', '^(%d+) (%d+) (%d+)/(%d+) (.*)$')
+  local record = redis.call('HGET', waiters, owner) or ''
+  return string.match(record, '^(%d+) (%d+) (%d+)/(%d+) (%S*) ?(%d*) ?(%S*)$')
 end
 
--- Wakes a waiter by a message on its channel. Returns false if its process is known to be gone.
-local function wake(owner, channel)
+-- Wakes a waiter by a message on its channel: its owner, or a grant. Returns false if its process is known to be gone.
+local function wake(message, channel)
   if channel == '' then return true end
   -- If an access list forbids the PUBLISH, the waiter counts as alive: it polls.
-  local reached = redis.pcall('PUBLISH', channel, owner)
+  local reached = redis.pcall('PUBLISH', channel, message)
   return type(reached) == 'table' or reached > 0 or counts_subscribers ~= '1'
 end
 
@@ -58,43 +84,43 @@ end
 -- that were not at the front.
 local FRONT_HAD = '=front'
 
--- Returns the owner that is next, and whether it goes before waiters that are not at the front. Owners at the front and
--- the others take turns. Otherwise two sets that come to the front again and again would starve the others.
-local function next_in_turn()
-  local first = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')
+-- Takes the owner that is next out of the queue. Returns the owner, and whether it goes before waiters that are not at the
+-- front. Owners at the front and the others take turns. Otherwise two sets that come to the front again and again would
+-- starve the others.
+local function pop_next()
+  local first = redis.call('ZPOPMIN', queue)
   if not first[1] or tonumber(first[2]) > 0 then return first[1], false end
   local other = redis.call('ZRANGE', queue, '(0', '+inf', 'BYSCORE', 'LIMIT', 0, 1)[1]
-  if other and redis.call('HGET', waiters, FRONT_HAD) then return other, false end
-  return first[1], other ~= nil
+  if not other or not redis.call('HGET', waiters, FRONT_HAD) then return first[1], other ~= nil end
+  redis.call('ZADD', queue, first[2], first[1])
+  redis.call('ZREM', queue, other)
+  return other, false
 end
 
--- Notes for the next turn whether this one went before waiters that are not at the front. By pcall: the owner has left
--- the queue, and a rejected write must not keep the lock from it.
-local function note_turn(is_past_others)
-  if is_past_others then
-    redis.pcall('HSET', waiters, FRONT_HAD, '1')
-    redis.pcall('PEXPIRE', waiters, life)
-  else
-    redis.pcall('HDEL', waiters, FRONT_HAD)
-  end
-end
-
--- Takes the next live waiter out of the queue and wakes it. Stops at `self`, which needs no waking. Returns the waiter
--- and its pickup window ms. On the way it drops waiters that were last seen more than `max_silence` ms ago, or whose
--- channel has no subscriber.
-local function next_waiter(self, max_silence)
+-- Takes the next live waiter out of the queue, and notifies it by `notify`. Stops at `self`, which needs no message.
+-- Returns the waiter and its pickup window ms. On the way it drops waiters that were last seen more than `max_silence` ms
+-- ago, or whose channel has no subscriber.
+-- `notify` gets the waiter, its pickup window, its channel, and its fences and nonce. It returns false if the waiter's
+-- process is known to be gone.
+local function next_waiter(self, max_silence, notify)
   local now = now_ms()
   while true do
-    local head, is_past_others = next_in_turn()
+    local head, is_past_others = pop_next()
     if not head then return nil end
-    local seen, pickup, _, _, channel = waiter(head)
-    leave(head)
+    local seen, pickup, _, _, channel, fences, nonce = waiter(head)
     local is_self = head == self
-    if is_self or seen and math.abs(now - seen) <= tonumber(max_silence) and wake(head, channel) then
-      note_turn(is_past_others)
-      if is_self then return head end
-      return head, pickup
+    local is_alive = is_self or seen and math.abs(now - seen) <= tonumber(max_silence)
+    local fields = {head}
+    if is_alive and not is_past_others then fields[2] = FRONT_HAD end
+    local deleted = redis.call('HDEL', waiters, unpack(fields))
+    local is_notified = is_self or is_alive and notify(head, pickup, channel, fences, nonce)
+    -- By pcall: the owner has left the queue, and a rejected write must not keep the lock from it.
+    if is_notified and is_past_others or not is_notified and deleted == 2 then
+      redis.pcall('HSET', waiters, FRONT_HAD, '1')
+      redis.pcall('PEXPIRE', waiters, 2 * life)
     end
+    if is_self then return head end
+    if is_notified then return head, pickup end
   end
 end
 
@@ -120,11 +146,37 @@ local function give(lock, owner, ttl)
   return set.err and set
 end
 
+-- Makes the next live waiter the holder of a mutex for its pickup window, and notifies it. Stops at `self`, which does
+-- not become the holder yet. Returns the waiter, and an error if the server refused to make it the holder.
+-- The message comes last, so that it never tells of a grant that failed. If it reaches nobody, the next waiter becomes the
+-- holder in place of this one.
+-- `reserve` reserves fences. With it, a waiter with a nonce gets a grant by message: its owner, the nonce and the fence.
+-- Otherwise the message is the owner, which then asks for the mutex.
+local function give_to_next(lock, self, max_silence, reserve)
+  local refused, was_given
+  local function give_and_notify(head, pickup, channel, fences, nonce)
+    local message = head
+    if reserve and nonce ~= '' then
+      local fence = reserve(fences)
+      if type(fence) == 'number' then message = string.format('%s %s %.0f', head, nonce, fence) end
+    end
+    -- The value is marked in any case: a mutex that was handed over will most likely have waiters again. Without any, the
+    -- release only looks into an empty queue.
+    local set = redis.pcall('SET', lock, head .. MARK, 'PX', pickup)
+    refused, was_given = set.err and set, true
+    return refused or wake(message, channel)
+  end
+  local head = next_waiter(self, max_silence, give_and_notify)
+  -- The messages may all have reached nobody.
+  if was_given and (refused or not head or head == self) then redis.call('DEL', lock) end
+  return head, refused
+end
+
 -- Hands a mutex to the first live waiter, for its pickup window. Frees the mutex if there is none. Returns the new
--- holder.
-local function hand_over(lock)
-  local head, pickup = next_waiter(nil, life)
-  if head and not give(lock, head, pickup) then return head end
+-- holder. `reserve` as for `give_to_next`.
+local function hand_over(lock, reserve)
+  local head, refused = give_to_next(lock, nil, life, reserve)
+  if head and not refused then return head end
   redis.call('DEL', lock)
 end
 

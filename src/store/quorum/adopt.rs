@@ -41,6 +41,7 @@ impl Shared {
             fences: u64::from(adopt.fencing),
             shareable_owner: None,
             channel: None,
+            nonce: None,
         };
         let new = ask(&adopt.owner);
         let mut ballot = Ballot::new(self, lock, &new);

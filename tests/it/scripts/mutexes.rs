@@ -7,7 +7,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 use redis::Value;
 
-use super::{CLAIM, Check, LEASE, LIFE, Redis, connect, connect_to_listen, once, owner, run};
+use super::{
+    CLAIM, Check, LEASE, LIFE, Listener, Redis, channel, connect, connect_to_listen, hint, once,
+    once_heard, owner, run,
+};
 use crate::support::{Server, companions_of};
 
 const MUTEX_TAKE_OVER: &str = script!(
@@ -19,7 +22,14 @@ const MUTEX_TAKE_OVER: &str = script!(
     "mutex_take_over.lua",
     "mutex_acquire.lua"
 );
-const MUTEX_HAND_OVER: &str = script!("value.lua", "queue.lua", "gap.lua", "mutex_hand_over.lua");
+const MUTEX_HAND_OVER: &str = script!(
+    "record.lua",
+    "fence.lua",
+    "value.lua",
+    "queue.lua",
+    "gap.lua",
+    "mutex_hand_over.lua"
+);
 const MUTEX_ACQUIRE: &str = script!(
     "record.lua",
     "fence.lua",
@@ -597,5 +607,92 @@ fn a_repeat_without_fences_writes_and_never_shortens_a_lease() {
                 let () = redis.ask(&["DEL", name]);
             }
         }
+    });
+}
+
+/// Releases a mutex as owner 0, with the terms of an owner that may reserve fences.
+fn hand_over(redis: &mut Redis, counts_subscribers: &str) -> Value {
+    let (owner, life) = (owner(0), LIFE.to_string());
+    let args = [
+        &*owner,
+        "",
+        "",
+        &life,
+        counts_subscribers,
+        "0",
+        "0",
+        "50",
+        "600000",
+    ];
+    redis.eval(MUTEX_HAND_OVER, &["a"], &args)
+}
+
+/// Has owners ask for the mutex in this order. The first takes it, and the others queue with these channels.
+fn queue_up(redis: &mut Redis, channels: &[&str]) {
+    let life = LIFE.to_string();
+    for (who, channel) in channels.iter().enumerate() {
+        let owner = owner(who);
+        let args = [
+            &*owner, LEASE, "1", "600000", "take", channel, CLAIM, &life, "0",
+        ];
+        redis.eval(MUTEX_ACQUIRE, &["a"], &args);
+    }
+}
+
+#[test]
+fn a_hand_over_publishes_the_fence_and_the_nonce_of_the_last_request() {
+    once_heard(|redis, listener| {
+        for (fences, has_fence) in [("1", true), ("0", false)] {
+            let waiter = format!("{} {fences} nonce", channel(1));
+            queue_up(redis, &["-", &format!("{} 1 old", channel(1))]);
+            queue_up(redis, &["-", &waiter]);
+            let before = redis.record("a").expect("owner 0 has a fence");
+            assert_eq!(hand_over(redis, "1"), Value::Int(3));
+            let after = redis.record("a").expect("a record");
+            assert_eq!(after > before, has_fence);
+            let fence = if has_fence { after } else { 0 };
+            let message = format!("{} nonce {fence}", owner(1));
+            assert_eq!(listener.messages(redis), [(channel(1), message)]);
+            assert_eq!(holder(redis, "a"), (Some(1), true));
+            let ttl: u64 = redis.ask(&["PTTL", "a"]);
+            assert!(ttl <= CLAIM.parse().expect("a number"), "{ttl}");
+            let () = redis.ask(&["DEL", "a"]);
+        }
+    });
+}
+
+#[test]
+fn a_grant_that_reaches_nobody_goes_to_the_next_waiter() {
+    let server = Server::start();
+    let (mut redis, mut listener) = (
+        Redis(connect(&server)),
+        Listener::to_one(&server, &channel(2)),
+    );
+    let redis = &mut redis;
+    let (gone, live) = ("nobody 1 one", format!("{} 1 two", channel(2)));
+    queue_up(redis, &["-", gone, &live]);
+    assert_eq!(hand_over(redis, "1"), Value::Int(3));
+    let fence = redis.record("a").expect("a record");
+    let message = format!("{} two {fence}", owner(2));
+    let messages = listener.messages(redis);
+    assert_eq!(messages, [(channel(2), message)]);
+    assert_eq!(holder(redis, "a"), (Some(2), true));
+    // Without a live waiter the mutex is free.
+    let () = redis.ask(&["DEL", "a"]);
+    queue_up(redis, &["-", gone]);
+    assert_eq!(hand_over(redis, "1"), Value::Int(1));
+    assert!(!redis.exists("a"));
+}
+
+/// The record of the last fence cannot be written. So the message is the owner alone, which then asks.
+#[test]
+fn a_grant_without_a_fence_is_a_wake_up() {
+    once_heard(|redis, listener| {
+        queue_up(redis, &["-", &format!("{} 1 nonce", channel(1))]);
+        let [fence, _, _] = companions_of("a");
+        redis.spoil(&fence);
+        assert_eq!(hand_over(redis, "1"), Value::Int(3));
+        assert_eq!(listener.messages(redis), [hint(1)]);
+        assert_eq!(holder(redis, "a"), (Some(1), true));
     });
 }

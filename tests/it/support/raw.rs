@@ -134,6 +134,13 @@ impl Raw {
         self.ask(&["GET", key])
     }
 
+    /// Returns the owner that holds a mutex. Its value may have the mark that others wait.
+    #[track_caller]
+    pub(crate) fn owner(&self, key: &str) -> Option<String> {
+        let value = self.get(key)?;
+        Some(value.trim_end_matches('!').to_owned())
+    }
+
     /// Returns whether a majority of the nodes has the key.
     #[track_caller]
     pub(crate) fn exists(&self, key: &str) -> bool {
@@ -228,8 +235,8 @@ impl Raw {
     #[track_caller]
     pub(crate) fn channel(&self, key: &str, owner: &str) -> String {
         let entry: String = self.ask(&["HGET", &waiters_of(key), owner]);
-        let (_, channel) = entry.rsplit_once(' ').expect("the channel comes last");
-        channel.into()
+        let channel = entry.split(' ').nth(3);
+        channel.expect("it follows the units").into()
     }
 
     /// Returns the number of subscribers of a channel.

@@ -1,0 +1,182 @@
+//! Grants by message.
+
+use super::*;
+use crate::core::lease::valid_until;
+use crate::message::GrantMessage;
+
+const FENCE: u64 = 9;
+
+fn scene() -> Scene {
+    Scene {
+        grants_by_message: true,
+        ..Scene::waiting()
+    }
+}
+
+impl Scene {
+    /// Sends the next request. Returns the grant that a hand-over after it would publish.
+    fn ask_for_grant(&mut self) -> GrantMessage {
+        let (Verb::Acquire { ask, .. } | Verb::TakeOver { ask, .. }) = self.send(Input::Woken)
+        else {
+            panic!("it asks");
+        };
+        let nonce = ask.nonce.expect("it queues");
+        GrantMessage {
+            nonce,
+            fence: FENCE,
+        }
+    }
+
+    /// Sends the next request, which queues.
+    fn queue(&mut self) -> GrantMessage {
+        let grant = self.ask_for_grant();
+        sleep_of(self.replied(held(None)), self.now);
+        grant
+    }
+
+    /// Takes a message in. Returns the grant if the attempt uses it, and otherwise nothing: it asks.
+    fn message(&mut self, grant: GrantMessage) -> Option<Grant> {
+        match self.step(Input::GrantedByMessage(grant)) {
+            Step::Granted(grant) => Some(grant),
+            Step::Send(_) => None,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_message_grants_the_lock_for_the_pickup_window_from_before_the_request() {
+    let mut scene = scene();
+    let message = scene.queue();
+    scene.now = scene.now + Duration::from_millis(500);
+    let owner = Arc::clone(scene.attempt.owner());
+    let grant = scene.message(message).expect("it is used");
+    assert_eq!((grant.fence, grant.fences, grant.owner), (FENCE, 1, owner));
+    assert_eq!(grant.sent, START);
+    assert_eq!(grant.deadline, valid_until(START, LONGEST_WINDOW));
+    assert_eq!(grant.pickup_window, Some(LONGEST_WINDOW));
+    assert!(grant.contended);
+    assert!(
+        scene.attempt.abandon().is_empty(),
+        "the guard has the owner"
+    );
+}
+
+#[test]
+fn a_lease_that_is_shorter_than_the_window_needs_no_renewal_at_once() {
+    let mut scene = scene();
+    scene.lease = Duration::from_secs(1);
+    let message = scene.queue();
+    let grant = scene.message(message).expect("it is used");
+    assert_eq!(grant.deadline, valid_until(START, scene.lease));
+    assert_eq!(grant.pickup_window, None);
+}
+
+#[test]
+fn a_message_with_less_than_a_quarter_of_the_window_left_is_not_used() {
+    let usable = valid_until(START, LONGEST_WINDOW) - LONGEST_WINDOW / 4;
+    for (now, is_used) in [(usable, true), (usable + Duration::from_nanos(1), false)] {
+        let mut scene = scene();
+        let message = scene.queue();
+        scene.now = now;
+        assert_eq!(scene.message(message).is_some(), is_used);
+    }
+}
+
+#[test]
+fn an_answer_ends_what_earlier_requests_allowed() {
+    let mut scene = scene();
+    let (first, second) = (scene.queue(), scene.queue());
+    assert_ne!(first.nonce, second.nonce);
+    assert!(scene.message(first).is_none());
+}
+
+/// The third request has the last nonce that may be in Redis. But whether it was executed is unknown.
+#[test]
+fn a_grant_that_follows_an_unknown_outcome_stays_uncertain() {
+    let mut scene = scene();
+    scene.queue();
+    let unknown = scene.ask_for_grant();
+    sleep_of(
+        scene.failed(FailureKind::Unavailable, Outcome::Unknown),
+        scene.now,
+    );
+    let grant = scene.message(unknown).expect("it is used");
+    assert_eq!(grant.uncertain_until, Some(START + LEASE));
+}
+
+#[test]
+fn a_request_that_was_not_sent_ends_nothing() {
+    let mut scene = scene();
+    let first = scene.queue();
+    scene.now = scene.now + Duration::from_millis(100);
+    let unsent = scene.ask_for_grant();
+    sleep_of(
+        scene.failed(FailureKind::Unavailable, Outcome::NotExecuted),
+        scene.now,
+    );
+    assert_ne!(first.nonce, unsent.nonce);
+    let grant = scene.message(first).expect("it is used");
+    assert_eq!(grant.sent, START);
+}
+
+#[test]
+fn a_message_for_other_terms_is_not_used() {
+    let mut scene = scene();
+    let message = scene.queue();
+    scene.lease *= 2;
+    assert!(scene.message(message).is_none(), "another thread drives it");
+}
+
+#[test]
+fn a_message_without_the_fence_that_was_asked_for_is_not_used() {
+    let mut scene = scene();
+    let message = scene.queue();
+    assert!(
+        scene
+            .message(GrantMessage {
+                fence: 0,
+                ..message
+            })
+            .is_none()
+    );
+}
+
+#[test]
+fn only_a_request_with_a_channel_allows_a_grant_by_message() {
+    for (until, subscription) in [
+        (None, SubscriptionState::Ready("c".into())),
+        (Some(Time::NEVER), SubscriptionState::NoSubscription),
+        (Some(Time::NEVER), SubscriptionState::NotYet),
+    ] {
+        let mut scene = scene();
+        (scene.until, scene.subscription) = (until, subscription);
+        let Verb::Acquire { ask, .. } = scene.send(Input::Go) else {
+            panic!("it asks");
+        };
+        assert_eq!(ask.nonce, None);
+    }
+}
+
+#[test]
+fn a_new_owner_has_a_new_secret() {
+    let mut scene = scene();
+    taking_over(&mut scene);
+    let first = scene.ask_for_grant();
+    scene.failed(FailureKind::Unavailable, Outcome::Unknown);
+    let second = scene.queue();
+    assert_ne!(first.nonce.secret, second.nonce.secret);
+    assert!(scene.message(first).is_none());
+}
+
+#[test]
+fn a_message_is_not_used_if_other_threads_wait_by_now() {
+    let mut scene = scene();
+    let message = scene.queue();
+    scene.crowded = true;
+    assert!(scene.message(message).is_none());
+    let Verb::Acquire { ask, .. } = scene.send(Input::Go) else {
+        panic!("it asks");
+    };
+    assert_eq!((ask.nonce, ask.fences), (None, 100));
+}

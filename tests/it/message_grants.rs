@@ -1,0 +1,189 @@
+//! Grants by message: a hand-over makes a waiter the holder, and tells it the fence.
+
+use std::time::Duration;
+
+use leasehold::{LeaseState, LockGuard, LockManager, LostCause};
+
+use crate::support::{
+    Child, Fault, PATIENCE, Proxy, Raw, Role, Server, asleep, build, companions_of, fence_of,
+    locking_asleep, manager, name, patient, secs, shared, wait_until,
+};
+
+/// The pickup window of [`patient`] managers.
+const WINDOW: Duration = secs(10);
+
+/// Has a lock go from one manager to another until a message has granted it. On a busy machine, the waiter may poll just
+/// before the hand-over, so that a reply grants the lock. Returns the guard, and the fence of the guard before it.
+#[track_caller]
+fn granted_by_message(
+    raw: &Raw,
+    from: &LockManager,
+    to: &LockManager,
+    name: &str,
+) -> (LockGuard, u64) {
+    let by_message = || to.stats().granted_by_message;
+    for _ in 0..20 {
+        let holder = from.lock(name).expect("it is free");
+        let before = by_message();
+        let waiting = locking_asleep(&to.mutex(name));
+        raw.wait_until_queued(name, 1);
+        let fence = holder.fence();
+        holder.release().expect("it is held");
+        let guard = waiting.end().expect("it is handed over");
+        if by_message() > before {
+            return (guard, fence);
+        }
+    }
+    panic!("no message has granted the lock")
+}
+
+#[test]
+fn a_message_grants_the_lock_with_the_next_fence() {
+    let raw = shared();
+    let (one, other) = (manager(raw.url()), manager(raw.url()));
+    let name = name("grant");
+    let (guard, fence) = granted_by_message(raw, &one, &other, &name);
+    assert_eq!(guard.state(), LeaseState::Held);
+    assert!(guard.fence() > fence);
+    assert_eq!(raw.get(&fence_of(&name)), Some(guard.fence().to_string()));
+    assert_eq!(raw.owner(&name).as_deref(), Some(guard.owner()));
+    let fence = guard.fence();
+    guard.release().expect("it is held");
+    assert!(one.lock(&name).expect("it is free").fence() > fence);
+}
+
+#[test]
+fn a_lease_that_a_message_granted_is_raised_to_its_full_length() {
+    let raw = shared();
+    let lease = secs(600);
+    let locks = || build(patient(raw.url()).lease(lease));
+    let name = name("raised");
+    let (guard, _) = granted_by_message(raw, &locks(), &locks(), &name);
+    wait_until("it is raised in Redis", || {
+        raw.ttl(&name).is_some_and(|ttl| ttl > lease / 2)
+    });
+    wait_until("the guard knows", || guard.remaining() > lease / 2);
+    assert_eq!(guard.state(), LeaseState::Held);
+}
+
+#[test]
+fn a_message_grants_a_lock_without_a_fence() {
+    let raw = shared();
+    let locks = || build(patient(raw.url()).fencing(false));
+    let name = name("unfenced");
+    let (guard, _) = granted_by_message(raw, &locks(), &locks(), &name);
+    assert_eq!(guard.fence(), 0);
+    assert!(!raw.exists(&fence_of(&name)));
+}
+
+#[test]
+fn a_process_with_more_threads_gets_its_fences_by_a_reply() {
+    let raw = shared();
+    let (one, other) = (manager(raw.url()), manager(raw.url()));
+    let name = name("crowd");
+    let holder = one.lock(&name).expect("it is free");
+    std::thread::scope(|scope| {
+        let threads = [(); 2].map(|()| asleep(scope, || other.lock(&name).map(drop)));
+        raw.wait_until_queued(&name, 1);
+        // The record of the waiter is written anew by the first poll after the second thread has come.
+        let [_, _, waiters] = companions_of(&name);
+        wait_until("no grant by message is allowed", || {
+            let records: Vec<String> = raw.ask(&["HVALS", &waiters]);
+            records.iter().all(|record| record.split(' ').count() == 4)
+        });
+        holder.release().expect("it is held");
+        for thread in threads {
+            thread.join().expect("no panic").expect("it gets its turn");
+        }
+    });
+    assert_eq!(other.stats().granted_by_message, 0);
+}
+
+#[test]
+fn a_message_without_the_nonce_grants_nothing() {
+    let raw = shared();
+    let (one, other) = (manager(raw.url()), manager(raw.url()));
+    let name = name("forged");
+    let holder = one.lock(&name).expect("it is free");
+    let waiting = locking_asleep(&other.mutex(&name));
+    raw.wait_until_queued(&name, 1);
+    let owner = raw.queue(&name).remove(0);
+    let channel = raw.channel(&name, &owner);
+    let nonce = format!("{}-1", "0123456789abcdef".repeat(2));
+    let asked = other.stats().requests;
+    let forged = format!("{owner} {nonce} {}", holder.fence() + 1);
+    let () = raw.ask(&["PUBLISH", &channel, &forged]);
+    wait_until("the waiter asks", || other.stats().requests > asked);
+    raw.wait_until_polled(&name, &owner);
+    assert_eq!(other.stats().granted(), 0);
+    holder.release().expect("it is the only holder");
+    drop(waiting.end().expect("it is handed over"));
+}
+
+#[test]
+fn nobody_sees_a_nonce() {
+    let raw = shared();
+    let (one, other) = (manager(raw.url()), manager(raw.url()));
+    let name = name("secret");
+    let holder = one.lock(&name).expect("it is free");
+    let waiting = locking_asleep(&other.mutex(&name));
+    raw.wait_until_queued(&name, 1);
+    let owner = raw.queue(&name).remove(0);
+    let [_, _, waiters] = companions_of(&name);
+    let record: String = raw.ask(&["HGET", &waiters, &owner]);
+    let nonce = record.rsplit(' ').next().expect("the record has words");
+    let secret = nonce.split('-').next().expect("the random part");
+    assert_eq!(secret.len(), 32, "{record}");
+    let shown = format!("{:?} {other:?}", one.inspect(&name));
+    assert!(!shown.contains(secret), "{shown}");
+    holder.release().expect("it is held");
+    let guard = waiting.end().expect("it is handed over");
+    let shown = format!("{guard:?} {:?}", one.inspect(&name));
+    assert!(!shown.contains(secret), "{shown}");
+}
+
+/// The lock goes to a process that is stopped, and then to another. The message to the first one comes too late.
+#[test]
+fn a_process_that_was_stopped_does_not_use_an_old_grant() {
+    let raw = shared();
+    let name = name("stopped");
+    let mut stopped = Child::start(raw.url(), "");
+    let holder = manager(raw.url()).lock(&name).expect("it is free");
+    stopped.say(format_args!("lock {name}"));
+    raw.wait_until_queued(&name, 1);
+    let owner = raw.queue(&name).remove(0);
+    stopped.pause();
+    holder.release().expect("it is held");
+    assert_eq!(raw.owner(&name), Some(owner), "it is handed over");
+    let next = manager(raw.url()).try_lock_for(&name, PATIENCE);
+    let next = next.expect("Redis replies").expect("the window ends");
+    stopped.resume();
+    // It queues again, and so has not used the grant.
+    raw.wait_until_queued(&name, 1);
+    let fence = next.fence();
+    next.release().expect("it is the only holder");
+    assert!(stopped.locked() > fence);
+}
+
+/// The renewal thread cannot raise the lease. So the lease ends with the pickup window, before Redis gives the lock away.
+#[test]
+fn a_lease_that_is_not_raised_ends_with_the_pickup_window() {
+    let server = Server::start();
+    let (raw, proxy) = (server.raw(), Proxy::to(&server));
+    let other = build(patient(&proxy.url()));
+    let name = "n";
+    // The renewal thread connects with the first lease.
+    drop(other.lock(name).expect("it is free"));
+    let holder = manager(raw.url()).lock(name).expect("it is free");
+    let waiting = locking_asleep(&other.mutex(name));
+    raw.wait_until_queued(name, 1);
+    proxy.strike(Role::Renewal, Fault::LoseRequests);
+    proxy.strike(Role::Pool, Fault::LoseRequests);
+    holder.release().expect("it is held");
+    let guard = waiting.end().expect("the message grants it");
+    assert_eq!(other.stats().granted_by_message, 1);
+    assert!(guard.remaining() < WINDOW);
+    let lost = guard.on_lost().recv_timeout(PATIENCE).expect("it is lost");
+    assert_eq!(lost.cause, LostCause::Expired);
+    assert!(raw.exists(name), "the guard has ended before the key");
+}
