@@ -80,7 +80,8 @@ fn smoke() {
 fn free_names_take_few_commands() {
     let server = Server::start();
     let raw = server.raw();
-    let locks = build(patient(&server.url()).lease(LONG));
+    // A renewal thread would send a script, too.
+    let locks = build(patient(&server.url()).lease(LONG).renew(false));
     let set = locks.multi(["a", "b", "c"]);
     let counted = || {
         let stats = raw.stats();
