@@ -12,7 +12,7 @@
 //! No error or panic makes the thread forget a lease or a release task. Before it sends a request, it notes the leases
 //! as in flight, and leaves the release tasks in their timer queue at a later time.
 //!
-//! A lease that was granted by message lasts for the pickup window only. It is due a millisecond after its grant, and so
+//! A lease that was granted by message lasts for the pickup window only. It is due ten milliseconds after its grant, and so
 //! before the renewals of other leases. Most contended leases have ended by then, and need no renewal. If renewals fail or
 //! hang at present, no lease is granted by message ([`RenewalThread::is_ready`]).
 //!
@@ -58,7 +58,7 @@ const AT_A_TIME: usize = 50;
 const IN_FLIGHT: u64 = 0;
 /// How long after its grant by message a lease is raised to its full length. Redis need not raise a lease that ends
 /// before.
-const RAISED_AFTER: Duration = Duration::from_millis(1);
+const RAISED_AFTER: Duration = Duration::from_millis(10);
 /// How long a renewal without a reply takes until the thread counts as hanging.
 const HANGS_AFTER: Duration = Duration::from_millis(20);
 /// The shortest sleep after a failure. It is short because other leases may be due, and it limits the load if the
