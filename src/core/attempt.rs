@@ -212,6 +212,13 @@ impl Attempt {
         }
     }
 
+    /// Takes in that the thread has ended its call, and left the request that was sent at `sent`. Another thread may
+    /// continue the attempt. So this decides nothing, and counts as no failure of the server.
+    pub(crate) fn left(&mut self, sent: Time, failure: &Failure, context: &StepContext<'_>) {
+        let state = std::mem::replace(&mut self.state, State::Granted);
+        self.state = self.failed(state, sent, failure, context);
+    }
+
     /// Sends the next request. A request that is under way already was not written: its thread gave up first.
     fn send(&mut self, state: State, context: &StepContext<'_>) -> (State, Step) {
         let state = match state {

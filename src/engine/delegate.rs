@@ -259,8 +259,13 @@ impl<'a, 'm> Delegate<'a, 'm> {
                     resent: answer.resent,
                 }
             }
-            // The thread stopped waiting for a connection, because the call must end. Redis got no request.
-            Err(failure) if is_over() && failure.was_not_sent() => Input::Woken,
+            // The call must end, so the thread stopped waiting, or the failure is of no interest to it. The threads behind
+            // it ask Redis themselves. The attempt notes whether Redis may still execute the request.
+            Err(failure) if is_over() && failure.is_transient() => {
+                let context = engine.step_context(call, entry, self.metrics.arrived, None);
+                self.attempt.left(sent, &failure, &context);
+                Input::Woken
+            }
             Err(failure) => {
                 let cut_short = self.is_cut_short(sent, &failure);
                 if !cut_short {

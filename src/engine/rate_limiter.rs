@@ -32,7 +32,7 @@ impl Engine {
         let answer = match self.send(&Request::RateLimit { key, request }, limits) {
             Ok(answer) => answer,
             // The thread stopped waiting, because the call must end. An admission that Redis has booked stays booked.
-            Err(failure) if is_over() && failure.timed_out => {
+            Err(failure) if is_over() && failure.is_transient() => {
                 self.check_open()?;
                 return Err(Error::Cancelled);
             }

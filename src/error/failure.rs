@@ -35,6 +35,8 @@ pub(crate) enum Outcome {
 pub(crate) enum FailureKind {
     /// Transient.
     Unavailable,
+    /// Transient. The caller has ended the call, and did not wait for the reply. It is no sign of a fault.
+    CallerLeft,
     Denied,
     WrongType,
     PermitsDiffer {
@@ -179,18 +181,12 @@ impl Failure {
         }
     }
 
-    /// Returns whether the time was over before the request was sent, while the thread waited for a connection.
-    pub(crate) fn was_not_sent(&self) -> bool {
-        self.timed_out
-            && self.outcome == Outcome::NotExecuted
-            && self.kind == FailureKind::Unavailable
-    }
-
     /// Returns whether the failure is transient.
     pub(crate) fn is_transient(&self) -> bool {
         matches!(
             self.kind,
             FailureKind::Unavailable
+                | FailureKind::CallerLeft
                 | FailureKind::NotReplicated { .. }
                 | FailureKind::NoQuorum { .. }
                 | FailureKind::TryAgain
@@ -202,7 +198,9 @@ impl Failure {
     /// Returns whether the failure concerns the server or the connection, and not only this request.
     pub(crate) fn is_of_the_connection(&self) -> bool {
         let is_of_the_slot = self.kind == FailureKind::SlotMoves;
-        self.outcome == Outcome::Unknown || (self.is_transient() && !is_of_the_slot)
+        let is_of_the_caller = self.kind == FailureKind::CallerLeft;
+        !is_of_the_caller
+            && (self.outcome == Outcome::Unknown || (self.is_transient() && !is_of_the_slot))
     }
 
     /// Makes the error that the caller gets.
@@ -210,6 +208,7 @@ impl Failure {
         let (name, cause) = (name.map(Arc::from), self.cause);
         match self.kind {
             FailureKind::Unavailable
+            | FailureKind::CallerLeft
             | FailureKind::TryAgain
             | FailureKind::SlotMoves
             | FailureKind::ClusterDown => Error::Unavailable { name, cause },

@@ -5,6 +5,7 @@
 //! | the server answers with an error: see `refusal` | was not executed, or in part; the server will do no more of it | for some codes |
 //! | the other side closes the connection | unknown; sent once more if the connection was opened for an earlier call | yes |
 //! | any other error of input or output, such as a timeout | unknown | no |
+//! | the caller has ended the call, and does not wait for the answer | unknown | no |
 //! | an answer cannot be read | unknown | no |
 
 use std::fmt;
@@ -66,6 +67,10 @@ fn broken(server: &Server, fault: TransportError) -> Failure {
                 error,
             }),
         },
+        TransportError::CallerLeft => {
+            let words = "the caller ended the call before the reply came";
+            Failure::plain(FailureKind::CallerLeft, Outcome::Unknown, words)
+        }
         // No Redis server sends such an answer, so a retry would not help.
         TransportError::Malformed(what) => {
             let words = format!("{address}: {}", on_a_line(&server.without_password(&what)));

@@ -125,9 +125,11 @@ impl<'a> Link<'a> {
         open
     }
 
-    /// Returns the meaning of a fault of the connection, and suspects the master.
+    /// Returns the meaning of a fault of the connection, and suspects the master. A caller that has left shows no fault.
     fn failed(&self, fault: TransportError) -> RequestError {
-        self.suspect();
+        if !matches!(fault, TransportError::CallerLeft) {
+            self.suspect();
+        }
         RequestError::of(fault)
     }
 
@@ -262,11 +264,8 @@ impl<'a> Link<'a> {
             let open = self.open.take();
             let mut open = open.ok_or_else(Failure::another_question)?;
             let role = open.request(redis::cmd("ROLE"), false, limit);
-            let checked = match role {
-                Ok(role) => check_role(&self.route, role),
-                Err(fault) => Err(self.route.broken(fault)),
-            };
-            if let Err(failure) = checked {
+            let role = role.map_err(|fault| self.failed(fault).into_failure(&self.route))?;
+            if let Err(failure) = check_role(&self.route, role) {
                 self.suspect();
                 open.retire();
                 return Err(failure);

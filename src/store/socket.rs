@@ -68,12 +68,14 @@ pub(super) struct Stream {
     tls: Option<Tls>,
 }
 
-/// The failure of a request. Nothing more can be sent on the socket after it.
+/// The failure of a request. Nothing more can be sent on the socket after it, except after `CallerLeft`.
 #[derive(Debug)]
 pub(super) enum TransportError {
     Io(io::Error),
     /// The bytes are no answer, for this reason.
     Malformed(String),
+    /// The caller has left before the answer came, because its call was over. The connection is sound.
+    CallerLeft,
 }
 
 impl TransportError {
@@ -155,6 +157,8 @@ impl Socket {
                 Ok(()) => {}
                 Err(TransportError::Io(error)) => return Err(error),
                 Err(TransportError::Malformed(what)) => return Err(io::Error::other(what)),
+                // No other caller uses the socket yet.
+                Err(_) => return Err(io::ErrorKind::InvalidData.into()),
             }
         }
         Ok(())

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use leasehold::{Error, LockManager};
+use leasehold::{Cancel, Error, LockGuard, LockManager, Result};
 
 use crate::support::{
-    Fault, PATIENCE, Proxy, Raw, Role, SLACK, Server, Task, build, locking, ms, secs, task,
-    wait_until,
+    Fault, PATIENCE, Proxy, Raw, Role, SLACK, Server, Task, build, locking, locking_asleep, ms,
+    secs, task, task_asleep, wait_until,
 };
 
 const CALLERS: usize = 50;
@@ -161,4 +161,73 @@ fn a_caller_with_a_short_limit_leaves_while_others_go_on() {
     first.release().expect("it is held");
     // The renewal thread withdraws the late grant.
     wait_until("it is withdrawn", || !redis.exists("short"));
+}
+
+/// A server that is stopped, and three calls on one connection: one reads, the next one lets it read its answer too, and
+/// the last one waits behind that for the same name.
+struct Stopped {
+    server: Server,
+    locks: LockManager,
+    stop: Cancel,
+    reads: Task<Result<LockGuard>>,
+    asks: Task<Result<()>>,
+    waits_behind: Task<Result<()>>,
+}
+
+fn stopped() -> Stopped {
+    let server = Server::start();
+    let locks = build(
+        LockManager::single(&server.url())
+            .connect_timeout(PATIENCE)
+            .io_timeout(PATIENCE)
+            .lease(LEASE)
+            .pool_size(1),
+    );
+    drop(locks.lock("first").expect("it is free"));
+    server.pause();
+    let asked = locks.stats().requests;
+    let reads = locking_asleep(&locks.mutex("reads"));
+    wait_until("it asks", || locks.stats().requests > asked);
+    let stop = Cancel::new();
+    let mutex = locks.mutex("n").cancel_with(&stop);
+    let asks = task_asleep(move || mutex.lock().map(drop));
+    wait_until("the next one asks", || locks.stats().requests > asked + 1);
+    let mutex = locks.mutex("n");
+    let waits_behind = task_asleep(move || mutex.lock().map(drop));
+    Stopped {
+        server,
+        locks,
+        stop,
+        reads,
+        asks,
+        waits_behind,
+    }
+}
+
+#[test]
+fn a_cancelled_call_fails_no_other_call() {
+    let stopped = stopped();
+    stopped.stop.cancel();
+    // The server does not answer, so the call must end without its answer.
+    let cancelled = stopped.asks.end();
+    assert!(matches!(cancelled, Err(Error::Cancelled)), "{cancelled:?}");
+    stopped.server.resume();
+    stopped.waits_behind.end().expect("it asks by itself");
+    drop(stopped.reads.end().expect("it is free"));
+    // The renewal thread withdraws the late grant.
+    let redis = stopped.server.raw();
+    wait_until("nothing is left", || !redis.exists("n"));
+    assert!(stopped.locks.close(PATIENCE), "something is left to send");
+}
+
+#[test]
+fn close_ends_a_call_whose_answer_another_call_reads() {
+    let stopped = stopped();
+    let _ = stopped.locks.close(Duration::ZERO);
+    let closed = stopped.asks.end();
+    assert!(matches!(closed, Err(Error::Closed)), "{closed:?}");
+    let closed = stopped.waits_behind.end();
+    assert!(matches!(closed, Err(Error::Closed)), "{closed:?}");
+    stopped.server.resume();
+    drop(stopped.reads.end());
 }

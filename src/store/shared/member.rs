@@ -30,7 +30,7 @@ impl Member {
     }
 
     /// Sends a command, after ASKING if `is_asking`, and returns its answer, all within `limit`. While another thread reads,
-    /// it calls `is_over` every [`LOOK_EVERY`], and leaves if the call is over.
+    /// it calls `is_over` every [`LOOK_EVERY`], and leaves if the call is over. The failure is `CallerLeft` then.
     pub(crate) fn request(
         &mut self,
         command: &Cmd,
@@ -41,6 +41,7 @@ impl Member {
         let begun = Instant::now();
         let deadline = begun + limit;
         let mut turn = Turn::begin(self, command, is_asking, begun)?;
+        let mut has_ended_call = false;
         loop {
             let step = turn.step();
             turn.wake_others();
@@ -50,11 +51,13 @@ impl Member {
                 Step::Read => turn.read(deadline),
                 Step::Wait if !turn.is_late => {
                     let left = deadline.saturating_duration_since(Instant::now());
-                    turn.is_late = left.is_zero() || is_over();
+                    has_ended_call = !left.is_zero() && is_over();
+                    turn.is_late = left.is_zero() || has_ended_call;
                     if !turn.is_late {
                         thread::park_timeout(left.min(LOOK_EVERY));
                     }
                 }
+                Step::Wait if has_ended_call => return Err(TransportError::CallerLeft),
                 Step::Wait => return Err(TransportError::Io(io::ErrorKind::TimedOut.into())),
             }
         }
@@ -270,5 +273,6 @@ fn copy(fault: &TransportError) -> TransportError {
             None => io::Error::new(error.kind(), error.to_string()),
         }),
         TransportError::Malformed(what) => TransportError::Malformed(what.clone()),
+        TransportError::CallerLeft => TransportError::CallerLeft,
     }
 }
