@@ -40,15 +40,15 @@ impl Member {
     ) -> Result<Value, TransportError> {
         let begun = Instant::now();
         let deadline = begun + limit;
-        let mut turn = Turn::begin(self, command, is_asking, begun)?;
+        let mut turn = Turn::begin(self, command, is_asking, (begun, deadline))?;
         let mut has_ended_call = false;
         loop {
             let step = turn.step();
             turn.wake_others();
             match step {
                 Step::Done(result) => return result.map_err(|fault| copy(&fault)),
-                Step::Write => turn.write(deadline),
-                Step::Read => turn.read(deadline),
+                Step::Write => turn.write(),
+                Step::Read => turn.read(),
                 Step::Wait if !turn.is_late => {
                     let left = deadline.saturating_duration_since(Instant::now());
                     has_ended_call = !left.is_zero() && is_over();
@@ -109,6 +109,7 @@ pub(super) struct Turn<'a> {
     member: &'a Member,
     /// `None` once the request has ended.
     ticket: Option<Ticket>,
+    pub(super) deadline: Instant,
     half: Half,
     /// Whether the time of the request is over.
     is_late: bool,
@@ -125,12 +126,12 @@ enum Half {
 }
 
 impl<'a> Turn<'a> {
-    /// Adds the request.
+    /// Adds the request. Its time ends at `deadline`.
     pub(super) fn begin(
         member: &'a Member,
         command: &Cmd,
         is_asking: bool,
-        now: Instant,
+        (now, deadline): (Instant, Instant),
     ) -> Result<Self, TransportError> {
         let terms = Terms {
             key: member.terms.key.unwrap_or_default(),
@@ -153,6 +154,7 @@ impl<'a> Turn<'a> {
         Ok(Self {
             member,
             ticket: Some(ticket),
+            deadline,
             half: Half::None,
             is_late: false,
             wake: Vec::new(),
@@ -173,6 +175,8 @@ impl<'a> Turn<'a> {
             self.ended = Some(Arc::clone(&shared.stream));
         }
         let step = shared.combiner.next(ticket, &mut self.wake);
+        // A thread without time would take the bytes of others, and leave them unwritten.
+        self.is_late |= matches!(step, Step::Write) && Instant::now() >= self.deadline;
         match &step {
             Step::Done(_) => self.ticket = None,
             _ if self.is_late => {
@@ -229,15 +233,15 @@ impl<'a> Turn<'a> {
         }
     }
 
-    pub(super) fn write(&mut self, deadline: Instant) {
+    pub(super) fn write(&mut self) {
         if let Half::Writing(writing, result) = &mut self.half {
-            *result = writing.write_by(deadline);
+            *result = writing.write_by(self.deadline);
         }
     }
 
-    fn read(&mut self, deadline: Instant) {
+    pub(super) fn read(&mut self) {
         if let Half::Reading(reading, result) = &mut self.half {
-            *result = reading.answers(deadline);
+            *result = reading.answers(self.deadline);
         }
     }
 

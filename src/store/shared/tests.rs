@@ -175,6 +175,12 @@ impl Line {
     }
 }
 
+/// Returns the time, and the end of a long limit.
+fn soon() -> (Instant, Instant) {
+    let now = Instant::now();
+    (now, now + SOON)
+}
+
 fn is_answer(answer: &Answer, number: u64) -> bool {
     answer.reply == Reply::NotAdmitted(Duration::from_micros(number))
 }
@@ -371,9 +377,9 @@ fn a_caller_that_panics_passes_its_role_on() {
     let [panics, mut other] = members;
     thread::scope(|scope| {
         let panicked = catch_unwind(AssertUnwindSafe(|| {
-            let mut turn = Turn::begin(&panics, &first, false, Instant::now()).expect("it is open");
+            let mut turn = Turn::begin(&panics, &first, false, soon()).expect("it is open");
             assert!(matches!(turn.step(), combiner::Step::Write));
-            turn.write(Instant::now() + SOON);
+            turn.write();
             assert!(matches!(turn.step(), combiner::Step::Read));
             panic!("a panic of the test");
         }));
@@ -386,6 +392,47 @@ fn a_caller_that_panics_passes_its_role_on() {
     });
     drop(panics);
     peer.assert_free();
+}
+
+/// The time of the writer ends before it takes the bytes that wait, or before it has written any of those that it took.
+#[test]
+fn a_writer_without_time_leaves_its_role_to_another_caller() {
+    for has_taken in [false, true] {
+        let peer = Peer::new(1);
+        let first = peer.share();
+        let of_another_key = CallTerms {
+            key: Some(2),
+            ..ORDINARY
+        };
+        let Ok(Entered::Member(second)) = peer.enter(of_another_key, SOON) else {
+            panic!("it may be shared");
+        };
+        let members = [first, second];
+        let mut line = peer.accept();
+        let commands = [1, 2].map(|number| redis::cmd("n").arg(number).clone());
+        let mut writer = Turn::begin(&members[0], &commands[0], false, soon()).expect("it is open");
+        let mut other = Turn::begin(&members[1], &commands[1], false, soon()).expect("it is open");
+        if has_taken {
+            assert!(matches!(writer.step(), combiner::Step::Write));
+            // A caller that reads would not write what the writer leaves.
+            assert!(matches!(other.step(), combiner::Step::Wait));
+        }
+        writer.deadline = Instant::now();
+        writer.write();
+        assert!(matches!(writer.step(), combiner::Step::Wait));
+        drop(writer);
+        assert!(matches!(other.step(), combiner::Step::Write));
+        other.write();
+        let numbers = if has_taken { vec![1, 2] } else { vec![2] };
+        assert_eq!(line.requests(numbers.len()), numbers);
+        line.answer(&numbers);
+        while !matches!(other.step(), combiner::Step::Done(Ok(_))) {
+            other.read();
+        }
+        drop(other);
+        drop(members);
+        peer.assert_free();
+    }
 }
 
 /// The renewal thread has no part in it: it may never have run, or has ended.
@@ -423,10 +470,10 @@ fn a_full_connection_has_room_for_requests_with_priority_only() {
     let peer = Peer::new(1);
     let members: Vec<_> = (1..MOST_IN_FLIGHT).map(|_| peer.share()).collect();
     let ping = redis::cmd("PING");
-    let begin = |member| Turn::begin(member, &ping, false, Instant::now());
+    let begin = |member| Turn::begin(member, &ping, false, soon());
     let turns: Vec<_> = members.iter().map(begin).collect();
     let last = peer.share();
-    let last_turn = Turn::begin(&last, &ping, false, Instant::now());
+    let last_turn = Turn::begin(&last, &ping, false, soon());
     assert!(peer.enter(ORDINARY, SHORT).is_err());
     let release = CallTerms {
         has_priority: true,
