@@ -6,7 +6,9 @@
 //! | the other side closes the connection | unknown; sent once more if the connection was opened for an earlier call | yes |
 //! | any other error of input or output, such as a timeout | unknown | no |
 //! | the caller has ended the call, and does not wait for the answer | unknown | no |
-//! | an answer cannot be read | unknown | no |
+//! | an answer cannot be read, or is no reply to its request | unknown | no |
+//! | the same, of another request on a shared connection | unknown | no |
+//! | a shared connection fails before the request is written | was not executed; sent on another connection | no |
 
 use std::fmt;
 use std::io;
@@ -24,6 +26,8 @@ pub(super) enum RequestError {
     Answered(Failure),
     /// The other side closed the connection.
     Closed(io::Error),
+    /// The connection failed before the request was written.
+    NotSent,
     /// Any other fault of the connection. It is unknown whether the server executed the request.
     Broken(TransportError),
 }
@@ -32,6 +36,7 @@ impl RequestError {
     pub(super) fn of(fault: TransportError) -> Self {
         match fault {
             TransportError::Io(error) if CLOSED.contains(&error.kind()) => Self::Closed(error),
+            TransportError::NotSent => Self::NotSent,
             fault => Self::Broken(fault),
         }
     }
@@ -40,6 +45,7 @@ impl RequestError {
         match self {
             Self::Answered(failure) => failure,
             Self::Closed(error) => route.broken(TransportError::Io(error)),
+            Self::NotSent => route.broken(TransportError::NotSent),
             Self::Broken(fault) => route.broken(fault),
         }
     }
@@ -70,6 +76,15 @@ fn broken(server: &Server, fault: TransportError) -> Failure {
         TransportError::CallerLeft => {
             let words = "the caller ended the call before the reply came";
             Failure::plain(FailureKind::CallerLeft, Outcome::Unknown, words)
+        }
+        TransportError::Distrusted => {
+            let words = "the answer to another request on the connection was no reply to it";
+            let words = format!("{address}: {words}");
+            Failure::plain(FailureKind::Unavailable, Outcome::Unknown, words)
+        }
+        TransportError::NotSent => {
+            let words = format!("{address}: the connection ended before the request was sent");
+            Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, words)
         }
         // No Redis server sends such an answer, so a retry would not help.
         TransportError::Malformed(what) => {

@@ -5,8 +5,9 @@
 //!    that other threads use too, or takes a place for one (`shared`).
 //! 2. It sends the request, naming the script by its digest. If the server does not have the script, it sends the text.
 //!    A mutex without a fence is first asked for by a plain command, and by the script only if that did not get it.
-//! 3. If a connection of an earlier request turns out to be closed, it does steps 1 and 2 once more. Every request may
-//!    be repeated. The answer then says that it was sent twice.
+//! 3. If a connection of an earlier request turns out to be closed, it does steps 1 and 2 once more, on a connection
+//!    that was opened after that (`shared`). Every request may be repeated. The answer then says that it was sent twice.
+//!    If another caller has ended a shared connection before the request was written, it does step 1 once more.
 //! 4. If replicas must confirm a grant or renewal, it asks for that (`confirm`).
 //!
 //! After an error of input or output, nothing more is sent on a connection: the next request could get a late answer to
@@ -36,7 +37,6 @@ use crate::message::{Cursor, Renewed, Reply, Request, Verb};
 use crate::script::{self, ScriptRef};
 use crate::store::errors::RequestError;
 use crate::store::login::connect;
-use crate::store::places::Wait;
 use crate::store::refusal::{refusal, says};
 use crate::store::route::{Budget, Route};
 use crate::store::sentinel::{Discovery, check_role};
@@ -127,8 +127,12 @@ impl<'a> Link<'a> {
 
     /// Returns the meaning of a fault of the connection, and suspects the master. A caller that has left shows no fault.
     fn failed(&self, fault: TransportError) -> RequestError {
-        if !matches!(fault, TransportError::CallerLeft) {
-            self.suspect();
+        if let TransportError::CallerLeft | TransportError::NotSent = fault {
+            return RequestError::of(fault);
+        }
+        self.suspect();
+        if let (true, Some(pool)) = (fault.is_closed(), &self.pool) {
+            pool.note_cut();
         }
         RequestError::of(fault)
     }
@@ -292,24 +296,31 @@ impl<'a> Link<'a> {
         request: &Request<'_>,
         budget: &mut Budget,
     ) -> Result<Answer, Failure> {
-        let reused = self.open.is_some();
-        let (value, resent) = match self.once(request, budget) {
-            Err(RequestError::Closed(error)) if reused => {
-                self.route.cuts.note_error(&error);
-                let unknown = |failure| Failure {
-                    outcome: Outcome::Unknown,
-                    ..failure
-                };
-                self.find(budget.left(self.route.connect_timeout))
-                    .map_err(unknown)?;
-                let value = self.once(request, budget);
-                let value = value.map_err(|trouble| unknown(trouble.into_failure(&self.route)))?;
-                (value, true)
+        let (mut resent, mut was_moved) = (false, false);
+        let failed = |failure: Failure, resent: bool| Failure {
+            outcome: if resent {
+                Outcome::Unknown
+            } else {
+                failure.outcome
+            },
+            ..failure
+        };
+        let value = loop {
+            let entered = self.enter_again(budget);
+            entered.map_err(|failure| failed(failure, resent))?;
+            let reused = self.open.is_some();
+            match self.once(request, budget) {
+                Ok(value) => break value,
+                // Another caller has ended the connection before anything of this request was written.
+                Err(RequestError::NotSent) if !was_moved => was_moved = true,
+                Err(RequestError::Closed(error)) if reused && !resent => {
+                    self.route.cuts.note_error(&error);
+                    resent = true;
+                    let found = self.find(budget.left(self.route.connect_timeout));
+                    found.map_err(|failure| failed(failure, resent))?;
+                }
+                Err(trouble) => return Err(failed(trouble.into_failure(&self.route), resent)),
             }
-            first => (
-                first.map_err(|trouble| trouble.into_failure(&self.route))?,
-                false,
-            ),
         };
         let reply = script::decode(request, value).inspect_err(|_| {
             // This may be the answer to another request, so nothing on this connection can be trusted any more.
@@ -387,13 +398,6 @@ impl<'a> Link<'a> {
             let open = self.connect(&Budget::unlimited());
             budget.started = Instant::now();
             return open.map(Open::Own);
-        }
-        if self.pool.as_ref().is_some_and(|pool| !pool.has_place()) {
-            // The connection that it had entered has ended.
-            self.enter(&Wait::new(budget.left(Duration::MAX), &|| false))?;
-            if let Some(open) = self.open.take() {
-                return Ok(open);
-            }
         }
         let socket = self.connect(budget)?;
         Ok(self.share(socket))

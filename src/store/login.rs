@@ -51,7 +51,7 @@ pub(super) fn connect(route: &Route, budget: &Budget) -> Result<Socket, Failure>
         )),
         Ok(Some(mode)) => Err(Failure::unsupported(mode)),
         Err(RequestError::Answered(failure)) => Err(failure),
-        Err(RequestError::Closed(_) | RequestError::Broken(_)) => log_in_to_a_server(route, budget),
+        Err(_) => log_in_to_a_server(route, budget),
     };
     if connected.is_err() {
         route.asked_about_itself.store(false, Ordering::Relaxed);

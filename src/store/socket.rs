@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, ConnectionAddr, Value};
 use socket2::{Domain, SockAddr, Type};
 
+use crate::store::cuts::CLOSED;
 use crate::store::frame::{self, Frame};
 use crate::store::resolve::Resolver;
 #[cfg(feature = "tls")]
@@ -64,11 +65,14 @@ pub(super) struct Writing {
 /// The part of a socket that its two halves share.
 pub(super) struct Stream {
     os: Os,
+    /// A reading of the clock from before it was connected.
+    opened: Instant,
     #[cfg(feature = "tls")]
     tls: Option<Tls>,
 }
 
-/// The failure of a request. Nothing more can be sent on the socket after it, except after `CallerLeft`.
+/// The failure of a request. Nothing more can be sent on the socket after it, except after `CallerLeft`. The last three
+/// are those of callers that share a socket.
 #[derive(Debug)]
 pub(super) enum TransportError {
     Io(io::Error),
@@ -76,12 +80,21 @@ pub(super) enum TransportError {
     Malformed(String),
     /// The caller has left before the answer came, because its call was over. The connection is sound.
     CallerLeft,
+    /// The answer to another request was no reply to it. So the answer to this one may be that to another request too.
+    Distrusted,
+    /// The socket had failed before any byte of the request was written.
+    NotSent,
 }
 
 impl TransportError {
     /// Returns whether only the time was over.
     pub(super) fn is_timeout(&self) -> bool {
         matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::TimedOut)
+    }
+
+    /// Returns whether the other side has closed the connection.
+    pub(super) fn is_closed(&self) -> bool {
+        matches!(self, Self::Io(error) if CLOSED.contains(&error.kind()))
     }
 }
 
@@ -92,19 +105,22 @@ impl Socket {
         resolver: &Arc<Resolver>,
         limit: Duration,
     ) -> io::Result<Self> {
-        let deadline = Instant::now() + limit;
+        let opened = Instant::now();
+        let deadline = opened + limit;
         let dial_host =
             |host: &str, port: u16| dial(&resolver.resolve(host, port, deadline)?, deadline);
         match address {
             ConnectionAddr::Tcp(host, port) => {
-                Ok(Self::new(Stream::plain(dial_host(host, *port)?)))
+                Ok(Self::new(Stream::plain(dial_host(host, *port)?, opened)))
             }
-            ConnectionAddr::Unix(path) => Ok(Self::new(Stream::plain(dial_unix(path, limit)?))),
+            ConnectionAddr::Unix(path) => {
+                Ok(Self::new(Stream::plain(dial_unix(path, limit)?, opened)))
+            }
             #[cfg(feature = "tls")]
             ConnectionAddr::TcpTls { host, port, .. } => {
                 let tls = Some(tls::client(host)?);
                 let os = dial_host(host, *port)?;
-                let mut socket = Self::new(Stream { os, tls });
+                let mut socket = Self::new(Stream { os, opened, tls });
                 socket.set_deadline(deadline);
                 socket.shake_hands()?;
                 Ok(socket)
@@ -239,6 +255,11 @@ impl Socket {
         self.writing.write_packed().map_err(TransportError::Io)
     }
 
+    /// Returns what its two halves share.
+    pub(super) fn stream(&self) -> &Stream {
+        self.writing.stream()
+    }
+
     /// Returns the next message of the server. Returns `None` if the message is not complete within `limit`. The part
     /// that has come by then is kept.
     pub(super) fn next(&mut self, limit: Duration) -> Result<Option<Value>, TransportError> {
@@ -357,12 +378,18 @@ impl AsFd for Socket {
 }
 
 impl Stream {
-    fn plain(os: Os) -> Self {
+    fn plain(os: Os, opened: Instant) -> Self {
         Self {
             os,
+            opened,
             #[cfg(feature = "tls")]
             tls: None,
         }
+    }
+
+    /// Returns a reading of the clock from before it was connected.
+    pub(super) fn opened(&self) -> Instant {
+        self.opened
     }
 
     /// Ends the connection, so that a thread that is blocked in a read or a write returns.

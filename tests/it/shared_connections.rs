@@ -3,8 +3,8 @@
 //! Each thread locks and releases another name, again and again. So each grant must be the thread's own: the key
 //! in Redis has the owner of its guard. An answer that reached another thread would show.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -230,4 +230,60 @@ fn close_ends_a_call_whose_answer_another_call_reads() {
     assert!(matches!(closed, Err(Error::Closed)), "{closed:?}");
     stopped.server.resume();
     drop(stopped.reads.end());
+}
+
+/// Many connections are open when the server closes all of them.
+fn calls_outlive(close: impl Fn(&Server)) {
+    const CONNECTIONS: u32 = 8;
+    let server = Server::start();
+    let locks = build(
+        LockManager::single(&server.url())
+            .connect_timeout(PATIENCE)
+            .io_timeout(PATIENCE)
+            .lease(LEASE)
+            .pool_size(CONNECTIONS),
+    );
+    for round in 0..5 {
+        // An inspection has a connection for itself.
+        server.pause();
+        let inspections: Vec<_> = (0..CONNECTIONS)
+            .map(|_| {
+                let locks = locks.clone();
+                task_asleep(move || locks.inspect("n").map(drop))
+            })
+            .collect();
+        server.resume();
+        for inspection in inspections {
+            inspection.end().expect("Redis replies");
+        }
+        close(&server);
+        let together = Arc::new(Barrier::new(CALLERS));
+        let calls: Vec<_> = (0..CALLERS)
+            .map(|number| {
+                let (locks, together) = (locks.clone(), Arc::clone(&together));
+                task(move || {
+                    together.wait();
+                    let guard = locks.try_lock(format!("n{round}-{number}"))?;
+                    guard.expect("nobody has it").release()
+                })
+            })
+            .collect();
+        for call in calls {
+            call.end().expect("it is sent again");
+        }
+    }
+}
+
+#[test]
+fn no_call_fails_after_a_restart() {
+    calls_outlive(Server::restart);
+}
+
+#[test]
+fn no_call_fails_after_the_server_has_closed_all_connections() {
+    calls_outlive(|server| {
+        let () = server
+            .raw()
+            .ask(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    });
 }

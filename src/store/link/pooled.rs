@@ -9,7 +9,7 @@ use crate::error::Failure;
 use crate::message::Request;
 use crate::store::Limits;
 use crate::store::places::Wait;
-use crate::store::route::Route;
+use crate::store::route::{Budget, Route};
 use crate::store::sentinel::Discovery;
 use crate::store::shared::{CallTerms, Connections, Entered, Member, Seat};
 use crate::store::socket::{Socket, TransportError};
@@ -65,9 +65,11 @@ impl Open<'_> {
 }
 
 impl Pool<'_> {
-    /// Returns whether the caller has a place for a connection.
-    pub(super) fn has_place(&self) -> bool {
-        self.seat.is_some()
+    /// Notes that the other side has closed the connection. If other threads share it, one of them has noted that.
+    pub(super) fn note_cut(&self) {
+        if let Some(seat) = &self.seat {
+            seat.note_cut();
+        }
     }
 
     /// Notes the way to a later master.
@@ -112,6 +114,19 @@ impl<'a> Link<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Enters a connection again, if the one that it had entered has ended. The wait counts from when the request was
+    /// first sent.
+    pub(super) fn enter_again(&mut self, budget: &Budget) -> Result<(), Failure> {
+        let has_ended = self.open.is_none();
+        let pool = self.pool.as_ref();
+        let Some(pool) = pool.filter(|pool| has_ended && pool.seat.is_none()) else {
+            return Ok(());
+        };
+        let limits = pool.limits;
+        let left = limits.checkout.saturating_sub(budget.started.elapsed());
+        self.enter(&Wait::new(budget.left(left), &|| limits.is_over()))
     }
 
     /// Lets other callers share an open connection, if the pool and the call allow it.

@@ -12,7 +12,7 @@
 //! | in flight | its answer has come | ended |
 //! | in flight | its caller leaves | placeholder |
 //! | placeholder | its answer has come | none: the answer is dropped |
-//! | waiting, in flight | the connection fails | ended, with the failure |
+//! | waiting, in flight | the connection fails | ended, with the [failure](Failures) of its state |
 //! | ended | its caller takes the result | none |
 //!
 //! The callers do the work themselves. There are two roles:
@@ -55,6 +55,7 @@ pub(super) struct Combiner<C, A, E> {
     reader: Option<Ticket>,
     /// The number of placeholders.
     overdue: usize,
+    /// The failure for callers that come after it.
     failure: Option<E>,
 }
 
@@ -96,6 +97,16 @@ struct InFlight {
     owner: Option<Ticket>,
     /// How many answers are missing.
     missing: usize,
+}
+
+/// The failure of the connection, as each sort of caller gets it.
+pub(super) struct Failures<E> {
+    /// The failure for the caller of the first request in flight, to which the next answer belongs.
+    pub(super) first: E,
+    /// The failure for the callers of the others in flight.
+    pub(super) others: E,
+    /// The failure for callers of which nothing was written: their requests wait, or come later.
+    pub(super) unsent: E,
 }
 
 /// The next step of a caller.
@@ -327,22 +338,30 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
     }
 
     /// Ends all requests with the failure of the connection. Adds all their callers to wake. The first failure counts.
-    pub(super) fn fail(&mut self, failure: E, wake: &mut Vec<C>) {
+    pub(super) fn fail(&mut self, failures: Failures<E>, wake: &mut Vec<C>) {
         if self.failure.is_some() {
             return;
         }
-        for request in self.requests.iter_mut().flatten() {
-            if !matches!(request.state, State::Ended(_)) {
-                request.state = State::Ended(Err(failure.clone()));
-                wake.push(request.caller.clone());
-            }
+        let first = self.in_flight.front().and_then(|request| request.owner);
+        for (number, request) in self.requests.iter_mut().enumerate() {
+            let Some(request) = request else {
+                continue;
+            };
+            let failure = match request.state {
+                State::Ended(_) => continue,
+                State::Waiting => &failures.unsent,
+                State::InFlight if first == Some(Ticket(number)) => &failures.first,
+                State::InFlight => &failures.others,
+            };
+            request.state = State::Ended(Err(failure.clone()));
+            wake.push(request.caller.clone());
         }
         self.outbox.clear();
         self.waiting.clear();
         self.in_flight.clear();
         (self.being_written, self.has_unsent, self.overdue) = (0, false, 0);
         (self.writer, self.reader) = (None, None);
-        self.failure = Some(failure);
+        self.failure = Some(failures.unsent);
     }
 
     /// Passes the roles of a caller that leaves to other callers, which it adds to wake.
@@ -480,7 +499,12 @@ mod tests {
                 Event::Answer => self.answer(),
                 Event::Fail => {
                     let mut wake = Vec::new();
-                    self.combiner.fail("closed", &mut wake);
+                    let failures = Failures {
+                        first: "first",
+                        others: "others",
+                        unsent: "unsent",
+                    };
+                    self.combiner.fail(failures, &mut wake);
                     self.has_failed = true;
                     // The end of the connection ends each read and write.
                     for caller in &mut self.callers {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value};
 
-use super::combiner::{Step, Terms, Ticket};
+use super::combiner::{Failures, Step, Terms, Ticket};
 use super::{CallTerms, Connections, Shared};
 use crate::store::LOOK_EVERY;
 use crate::store::socket::{Reading, Stream, TransportError, Writing};
@@ -70,12 +70,11 @@ impl Member {
 
     /// Ends the connection, because an answer was no reply to its request. The other threads get an unknown outcome.
     pub(crate) fn distrust(self) {
-        let words = "the answer to another request on this connection was no reply to it";
-        let fault = Arc::new(TransportError::Malformed(words.to_owned()));
         let mut wake = Vec::new();
         let mut state = self.connections.state.lock();
         let shared = state.member(self.number);
-        shared.combiner.fail(fault, &mut wake);
+        let failures = failures(TransportError::Distrusted);
+        shared.combiner.fail(failures, &mut wake);
         let stream = Arc::clone(&shared.stream);
         drop(state);
         stream.shut_down();
@@ -171,9 +170,14 @@ impl<'a> Turn<'a> {
         let mut state = connections.state.lock();
         let shared = state.member(self.member.number);
         if let Some(fault) = self.give_back(shared) {
-            shared.combiner.fail(Arc::new(fault), &mut self.wake);
             self.ended = Some(Arc::clone(&shared.stream));
+            let is_closed = fault.is_closed();
+            shared.combiner.fail(failures(fault), &mut self.wake);
+            if is_closed {
+                state.note_cut();
+            }
         }
+        let shared = state.member(self.member.number);
         let step = shared.combiner.next(ticket, &mut self.wake);
         // A thread without time would take the bytes of others, and leave them unwritten.
         self.is_late |= matches!(step, Step::Write) && Instant::now() >= self.deadline;
@@ -269,6 +273,22 @@ impl Drop for Turn<'_> {
     }
 }
 
+/// Returns the failure that a fault of a connection is for each of its callers. Only one of them has got the answer that
+/// cannot be read. The others may succeed on another connection.
+fn failures(fault: TransportError) -> Failures<Arc<TransportError>> {
+    let first = Arc::new(fault);
+    let others = match &*first {
+        TransportError::Malformed(_) => Arc::new(TransportError::Distrusted),
+        _ => Arc::clone(&first),
+    };
+    let unsent = Arc::new(TransportError::NotSent);
+    Failures {
+        first,
+        others,
+        unsent,
+    }
+}
+
 /// Returns the same fault for another thread.
 fn copy(fault: &TransportError) -> TransportError {
     match fault {
@@ -278,5 +298,7 @@ fn copy(fault: &TransportError) -> TransportError {
         }),
         TransportError::Malformed(what) => TransportError::Malformed(what.clone()),
         TransportError::CallerLeft => TransportError::CallerLeft,
+        TransportError::Distrusted => TransportError::Distrusted,
+        TransportError::NotSent => TransportError::NotSent,
     }
 }

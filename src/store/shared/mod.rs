@@ -15,6 +15,11 @@
 //! from its release. While a thread waits for a connection of its own, no other enters the first one, so that its place
 //! becomes free.
 //!
+//! If the other side closes a connection, it may have closed others too: the server was started again, or something on the
+//! way ends connections that were not used for a while. So no thread enters a connection that was opened before one was
+//! last found closed (the *cut*), and none is kept. A caller whose request failed by that sends it again on a connection
+//! that was opened after the cut.
+//!
 //! On a connection, [`combiner`] decides who writes and who reads. A thread that is alone writes and reads at once, as if
 //! the connection was its own. A thread that is to write does so at once, with all that the others have added, and not
 //! after a `sched_yield` in which more of them may add theirs. That was measured with 64 threads: it took 10 µs of CPU
@@ -25,9 +30,10 @@
 //!
 //! | event | the caller | the other callers | the connection |
 //! | --- | --- | --- | --- |
-//! | a caller's time is over | leaves, with an unknown outcome | go on | takes no new caller until the overdue answer has come. It closes if the last caller leaves before. |
-//! | input or output fails, or an answer cannot be read | gets the failure | each gets it too, once | closes |
-//! | an answer is no reply to its request | `Protocol` | an unknown outcome, once: their answers may be those of other requests | closes |
+//! | a caller's time or call is over | leaves, with an unknown outcome | go on | takes no new caller until the overdue answer has come. It closes if the last caller leaves before. |
+//! | input or output fails | gets the failure | each gets it too, once | closes |
+//! | an answer cannot be read, or is no reply to its request | `Protocol` | a transient failure of unknown outcome, once: their answers may be those of other requests | closes |
+//! | the connection fails before a request is written | | | its caller goes to another connection |
 //! | a server says that it is a replica, or denies the request | gets the failure | go on | takes no new caller |
 //! | a caller panics | leaves | go on | as if its time was over |
 //!
@@ -88,6 +94,8 @@ struct State {
     waiting: [usize; CLASSES.len()],
     /// The master to which the last call went, and its way.
     master: (u64, Arc<Route>),
+    /// When a connection was last found closed by the other side. All that were opened before may be closed too.
+    cut: Option<Instant>,
 }
 
 /// A connection that threads share.
@@ -168,7 +176,10 @@ pub(crate) enum Entered {
 /// The choice of a connection.
 enum Choice {
     Shared(usize),
-    Place,
+    /// A place. A connection in it that was opened before the last cut must not be used.
+    Place {
+        cut: Option<Instant>,
+    },
 }
 
 impl Connections {
@@ -186,6 +197,7 @@ impl Connections {
                 in_use: 0,
                 waiting: [0; CLASSES.len()],
                 master,
+                cut: None,
             }),
             changed: [const { Condvar::new() }; CLASSES.len()],
         })
@@ -222,8 +234,8 @@ impl Connections {
                 let member = Member::new(Arc::clone(self), number, terms);
                 Ok(Entered::Member(member))
             }
-            Choice::Place => {
-                let mut seat = Seat::new(Arc::clone(self));
+            Choice::Place { cut } => {
+                let mut seat = Seat::new(Arc::clone(self), cut);
                 // The thread that gives the place back, or looks for unused connections, may still have it.
                 let place = self.places.try_take();
                 let place = place.or_else(|| self.places.take(wait.left()));
@@ -250,7 +262,7 @@ impl Connections {
             // One more look, so that no request of a call that is over delays others.
             _ if (wait.is_over)() => choice = None,
             Some(Choice::Shared(number)) => state.member(number).members += 1,
-            Some(Choice::Place) => state.in_use += 1,
+            Some(Choice::Place { .. }) => state.in_use += 1,
             None => {}
         }
         // Only this thread was notified. If there is more room, another may enter.
@@ -285,8 +297,9 @@ impl State {
             return None;
         }
         let has_place = self.in_use < size;
+        let place = Choice::Place { cut: self.cut };
         if is_alone {
-            return has_place.then_some(Choice::Place);
+            return has_place.then_some(place);
         }
         let most = MOST_IN_FLIGHT << u32::from(has_priority);
         let shared = || self.shared.iter().enumerate();
@@ -301,16 +314,21 @@ impl State {
         };
         let best = shared()
             .filter(|(number, shared)| Some(*number) != kept && shared.master == master)
-            .filter(|(_, shared)| shared.is_open() && shared.combiner.load() < most)
+            .filter(|(_, shared)| shared.is_open(self.cut) && shared.combiner.load() < most)
             .max_by_key(|(_, shared)| (!is_slow(shared), shared.members));
         let callers: usize = shared().map(|(_, shared)| shared.members).sum();
         match best {
             Some((number, best)) if callers >= FEW && !is_slow(best) => {
                 Some(Choice::Shared(number))
             }
-            _ if has_place => Some(Choice::Place),
+            _ if has_place => Some(place),
             best => best.map(|(number, _)| Choice::Shared(number)),
         }
+    }
+
+    /// Notes that a connection was found closed by the other side.
+    fn note_cut(&mut self) {
+        self.cut = Some(Instant::now());
     }
 
     /// Returns a connection that a thread has entered.
@@ -321,8 +339,10 @@ impl State {
 }
 
 impl Shared {
-    fn is_open(&self) -> bool {
-        !self.is_retired && !self.combiner.has_failed() && !self.combiner.is_overdue()
+    /// Returns whether a thread may enter.
+    fn is_open(&self, cut: Option<Instant>) -> bool {
+        let is_sound = !self.combiner.has_failed() && is_newer(&self.stream, cut);
+        is_sound && !self.is_retired && !self.combiner.is_overdue()
     }
 
     /// Ends the use of the connection. It goes back to its place, unless it cannot serve others.
@@ -343,6 +363,11 @@ impl Shared {
             place.keep(Socket { reading, writing }, master);
         }
     }
+}
+
+/// Returns whether a connection was opened after the last cut.
+fn is_newer(stream: &Stream, cut: Option<Instant>) -> bool {
+    cut.is_none_or(|cut| stream.opened() > cut)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::combiner::Combiner;
 use super::member::Member;
-use super::{CallTerms, Connections, Shared};
+use super::{CallTerms, Connections, Shared, is_newer};
 use crate::store::places::{Pooled, TakenPlace};
 use crate::store::socket::Socket;
 use crate::sync::Arc;
@@ -53,15 +53,18 @@ pub(crate) struct Seat {
     place: Option<TakenPlace<Place>>,
     /// Whether the place belongs to a connection that threads share now.
     is_given: bool,
+    /// When a connection was last found closed, as the thread has seen it when it entered.
+    cut: Option<Instant>,
 }
 
 impl Seat {
     /// Returns a seat that was counted, and has no place yet.
-    pub(super) fn new(connections: Arc<Connections>) -> Self {
+    pub(super) fn new(connections: Arc<Connections>, cut: Option<Instant>) -> Self {
         Self {
             connections,
             place: None,
             is_given: false,
+            cut,
         }
     }
 
@@ -69,11 +72,16 @@ impl Seat {
         self.place = Some(place);
     }
 
-    /// Returns the open socket of the place, if it leads to this master. Closes one that leads to another.
+    /// Returns the open socket of the place, if it leads to this master and was opened after the cut. Closes any other.
     pub(crate) fn take_socket(&mut self, master: u64) -> Option<Socket> {
         let place = self.place.as_mut()?;
         let socket = place.socket.take();
-        socket.filter(|_| place.master == master)
+        socket.filter(|socket| place.master == master && is_newer(socket.stream(), self.cut))
+    }
+
+    /// Notes that the connection of this place was found closed by the other side.
+    pub(crate) fn note_cut(&self) {
+        self.connections.state.lock().note_cut();
     }
 
     /// Gives an open socket back to the place.

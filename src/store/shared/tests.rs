@@ -72,6 +72,16 @@ impl Peer {
 
     /// Sends the request of this number.
     fn call(&self, number: u64, limit: Duration) -> Result<Answer, Failure> {
+        self.call_within(number, limits(limit), || {})
+    }
+
+    /// Does the same within these limits. Calls `entered` when it has a connection, before it sends anything.
+    fn call_within(
+        &self,
+        number: u64,
+        limits: Limits<'_>,
+        entered: impl FnOnce(),
+    ) -> Result<Answer, Failure> {
         let key = LockKey::new("", &format!("n{number}")).expect("a name");
         let rate = RateRequest {
             permits: 1,
@@ -82,16 +92,10 @@ impl Peer {
             key: &key,
             request: rate,
         };
-        let limits = Limits {
-            checkout: limit,
-            whole: limit,
-            has_priority: false,
-            is_of_a_wait: false,
-            is_over: None,
-        };
         let pool = (&self.connections, None);
-        Link::of_pool(pool, &request, (limits, limit), |link| {
-            link.call(&request, &mut Budget::new(limit))
+        Link::of_pool(pool, &request, (limits, limits.checkout), |link| {
+            entered();
+            link.call(&request, &mut Budget::new(limits.whole))
         })
     }
 
@@ -172,6 +176,17 @@ impl Line {
         while let Some(number) = self.request() {
             self.answer(&[number]);
         }
+    }
+}
+
+/// Returns the limits of a call without priority.
+fn limits(limit: Duration) -> Limits<'static> {
+    Limits {
+        checkout: limit,
+        whole: limit,
+        has_priority: false,
+        is_of_a_wait: false,
+        is_over: None,
     }
 }
 
@@ -331,14 +346,104 @@ fn an_answer_that_is_no_reply_fails_each_caller_of_the_connection_once() {
         let mut line = peer.accept();
         line.requests(CALLERS as usize);
         line.send("+OK\r\n");
+        let mut kinds = Vec::new();
         for call in calls {
             let failure = call.join().expect("no panic").expect_err("no reply");
-            assert_eq!(failure.kind, FailureKind::Protocol);
             assert_eq!(failure.outcome, Outcome::Unknown);
+            kinds.push(failure.kind);
         }
+        // The others may succeed on another connection.
+        let is_transient = |kind: &FailureKind| *kind == FailureKind::Unavailable;
+        let (others, strange): (Vec<_>, Vec<_>) = kinds.into_iter().partition(is_transient);
+        assert_eq!(strange, [FailureKind::Protocol]);
+        assert_eq!(others.len() as u64, CALLERS - 1);
         assert_eq!(line.request(), None, "nothing more is sent");
         peer.assert_free();
     });
+}
+
+#[test]
+fn a_call_that_has_sent_nothing_goes_to_another_connection() {
+    let peer = Peer::new(1);
+    let other = peer.share();
+    let mut line = peer.accept();
+    thread::scope(|scope| {
+        let peer = &peer;
+        // Its caller has entered the connection when another one ends it.
+        let call = scope.spawn(move || peer.call_within(1, limits(SOON), || other.distrust()));
+        assert_eq!(line.request(), None, "nothing is sent on it");
+        scope.spawn(|| peer.accept().serve());
+        let answer = call.join().expect("no panic").expect("it is answered");
+        assert!(is_answer(&answer, 1));
+        assert!(!answer.resent, "it was sent once");
+        drop(
+            peer.connections
+                .places
+                .take(SOON)
+                .expect("it is free")
+                .take_socket(),
+        );
+    });
+    peer.assert_free();
+}
+
+/// The connection has ended, and another thread keeps its place.
+#[test]
+fn a_call_that_sends_again_waits_no_longer_for_a_connection_than_before() {
+    for is_ended in [false, true] {
+        let peer = Peer::new(1);
+        let held = peer.share();
+        let mut line = peer.accept();
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let (peer, is_over) = (&peer, &is_over);
+            let call = scope.spawn(move || {
+                let limits = Limits {
+                    checkout: if is_ended { SOON * 3 } else { SHORT },
+                    is_over: Some(&|| is_over.load(Ordering::SeqCst)),
+                    ..limits(SOON * 3)
+                };
+                peer.call_within(1, limits, || {})
+            });
+            line.requests(1);
+            let begun = Instant::now();
+            drop(line);
+            if is_ended {
+                while peer.waiting() == 0 {
+                    thread::yield_now();
+                }
+                is_over.store(true, Ordering::SeqCst);
+            }
+            assert_timed_out(call.join().expect("no panic"));
+            assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+        });
+        drop(held);
+        peer.assert_free();
+    }
+}
+
+/// The other side has closed both, and one call finds out.
+#[test]
+fn connections_that_were_open_before_one_was_found_closed_are_not_used() {
+    let peer = Peer::new(3);
+    let members = [peer.share(), peer.share()];
+    drop([peer.accept(), peer.accept()]);
+    thread::scope(|scope| {
+        let peer = &peer;
+        scope.spawn(|| peer.accept().serve());
+        // It enters one of the two, and sends again on neither.
+        let answer = peer.call(1, SOON).expect("it is sent again");
+        assert!(is_answer(&answer, 1) && answer.resent, "{answer:?}");
+        drop(members);
+        let seats: Vec<_> = (0..3).map(|_| peer.enter(ALONE, SOON)).collect();
+        let socket_of = |entered| match entered {
+            Ok(Entered::Seat(mut seat)) => seat.take_socket(0),
+            _ => panic!("it has a place for itself"),
+        };
+        let open = seats.into_iter().filter_map(socket_of).count();
+        assert_eq!(open, 1, "only the connection of the last request");
+    });
+    peer.assert_free();
 }
 
 #[test]
