@@ -37,11 +37,11 @@ impl Builder {
 
     /// Sets whether guards have [fences](crate::Lease::fence). Without them, [`fence`](crate::Lease::fence) returns 0, and
     /// a free mutex is taken by a plain `SET NX PX`, which costs the server less than a script. Choose that only if nothing
-    /// behind the lock checks fences: a holder that was paused past its lease then writes without being found out.
+    /// behind the lock checks fences: then nothing rejects the late write of a holder that was paused past its lease.
     /// Defaults to `true`.
     ///
     /// Processes with and without fences exclude each other, and may use the same names. A guard with a fence has a larger
-    /// one than every earlier guard with a fence, if the server still remembers that: [`fence_memory`](Builder::fence_memory)
+    /// one than every earlier guard with a fence, if the server still has the last fence: [`fence_memory`](Builder::fence_memory)
     /// counts from the last guard with a fence. A thread never gets the lease of another thread of its process in memory if
     /// only one of them wants a fence: it asks the server.
     ///

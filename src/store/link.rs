@@ -10,9 +10,9 @@
 //!    If another caller has ended a shared connection before the request was written, it does step 1 once more.
 //! 4. If replicas must confirm a grant or renewal, it asks for that (`confirm`).
 //!
-//! After an error of input or output, nothing more is sent on a connection: the next request could get a late answer to
-//! the request before it, or follow half of that request. On a shared connection each answer has its place, also that to
-//! a caller whose time is over. So there the other callers go on after a timeout.
+//! After an error of input or output, nothing more is sent on a connection that one caller has alone: the next request
+//! could get a late answer to the request before it, or follow half of that request. On a shared connection each answer
+//! has its place, also that to a caller whose time is over. So there the other callers go on after a timeout.
 //!
 //! Two sorts of links keep time differently:
 //!

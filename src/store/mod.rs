@@ -77,7 +77,8 @@ impl Limits<'_> {
     }
 }
 
-/// How often a thread that waits for a pooled connection, or for a master, looks whether its call is over.
+/// How often a thread looks whether its call is over, while it waits for a pooled connection, for a master, or for an
+/// answer that another thread reads.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The shortest time limit of a request, however late it is sent. With less time no request would succeed, and the

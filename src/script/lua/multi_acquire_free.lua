@@ -8,7 +8,7 @@
 -- Idempotent because the owner is unique to the attempt: a repeat finds it as the holder, and grants again.
 --
 -- Most often all names are free, and nobody waits. This part stands before the functions of the other files, because
--- defining them takes longer than all that it does.
+-- Redis defines a script's functions at each run, which takes longer than this part.
 
 -- Returns the fences of all names for the reply, or an error.
 local function fences_of_all()

@@ -8,7 +8,7 @@
 -- Idempotent because it acts only on the names that this owner holds, and ends that.
 --
 -- Most often the owner holds all names, and no value has a mark, so nobody waits. This part stands before the functions
--- of the other files, because defining them takes longer than all that it does.
+-- of the other files, because Redis defines a script's functions at each run, which takes longer than this part.
 local is_plain, locks = true, {}
 for i = 1, #KEYS, 4 do
   is_plain = is_plain and redis.pcall('GETRANGE', KEYS[i], 0, 255) == ARGV[1]

@@ -15,7 +15,7 @@
 -- few of the nodes. So a caller that finds the mutex free gets it, even if others wait, unless it is another's turn.
 --
 -- Most often the mutex is free, and nobody waits: then one call shows that. This part stands before the functions of the
--- other files, because defining them takes longer than all that it does.
+-- other files, because Redis defines a script's functions at each run, which takes longer than this part.
 if redis.call('EXISTS', KEYS[1], KEYS[3], KEYS[4]) == 0 then
   local first, last = reserve(KEYS[2], ARGV[3], ARGV[4], ARGV[5])
   if type(first) == 'table' then return first end

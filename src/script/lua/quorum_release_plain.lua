@@ -10,7 +10,8 @@
 -- from the queue, and wakes a waiter: to be woken twice does no harm.
 --
 -- Most often nobody waits, so the value has no mark, and there are no fences to give back. This part stands before the
--- functions of the other files, because defining them takes longer than all that it does.
+-- functions of the other files, because Redis defines a script's functions at each run, which takes longer than this
+-- part.
 if ARGV[2] == '' and ARGV[7] == '0' and redis.pcall('GETRANGE', KEYS[1], 0, 255) == ARGV[1] then
   redis.call('DEL', KEYS[1])
   return 1

@@ -18,7 +18,8 @@
 -- Idempotent because the owner is unique to the attempt: a repeat finds it as a holder, and grants again.
 --
 -- Most often nobody holds the lock or waits for it. This part stands before the functions of the other files, because
--- defining them takes longer than all that it does. share.lua describes the sorted set that it writes.
+-- Redis defines a script's functions at each run, which takes longer than this part. share.lua
+-- describes the sorted set that it writes.
 
 -- Returns the first fence. Readers have the last writer's fence. If Redis has forgotten that, they get a new one, between
 -- that writer's and the next writer's. Returns an error as a table. `time` is as for next_fences.

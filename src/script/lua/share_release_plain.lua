@@ -9,8 +9,8 @@
 -- Idempotent because it ends this owner's lease and no other.
 --
 -- Most often this lease is the only one, and nobody waits. This part stands before the functions of the other files,
--- because defining them takes longer than all that it does. The sorted set then has three members: the lease, and two
--- that count units (share.lua).
+-- because Redis defines a script's functions at each run, which takes longer than this part. The sorted set then has three
+-- members: the lease, and two that count units (share.lua).
 if ARGV[2] == '' and redis.call('EXISTS', KEYS[3], KEYS[4]) == 0 and redis.call('ZCARD', KEYS[1]) == 3 then
   local ends = redis.call('ZSCORE', KEYS[1], ARGV[7] .. ' ' .. ARGV[1])
   local time = redis.call('TIME')

@@ -37,6 +37,8 @@ pub(super) struct Address {
 /// The view of one node.
 #[derive(Debug, Default)]
 pub(super) struct View {
+    /// The id of the node whose view it is. Empty if the node does not say it.
+    node: String,
     /// The first and the last slot of each range, and the place of its owner in `masters`.
     ranges: Vec<(u16, u16, usize)>,
     masters: Vec<Claimant>,
@@ -96,6 +98,9 @@ impl View {
             let epoch = words.nth(3)?.parse().ok()?;
             // A replica has no slots, and the epoch of its master there.
             let is_replica = flags.split(',').any(|flag| flag == "slave");
+            if flags.split(',').any(|flag| flag == "myself") {
+                view.node.clone_from(&id);
+            }
             view.epochs.insert(id, if is_replica { 0 } else { epoch });
         }
         let Value::Array(ranges) = slots else {
@@ -143,6 +148,11 @@ impl View {
             });
             self.masters.len() - 1
         })
+    }
+
+    /// Returns whether both views are of one node, which has two addresses: a name and an IP address.
+    pub(super) fn is_of_the_node_of(&self, other: &Self) -> bool {
+        !self.node.is_empty() && self.node == other.node
     }
 
     fn epoch(&self, id: &str) -> Option<u64> {
@@ -432,6 +442,23 @@ pub(super) mod tests {
 
     pub(in super::super) fn after(last: Option<&SlotMap>, view: &View) -> SlotMap {
         SlotMap::after(last, view, &mut make)
+    }
+
+    /// A user may name a node that the cluster knows by its IP address.
+    #[test]
+    fn a_node_with_two_addresses_has_one_view() {
+        let slots = Value::Array(vec![range(0, 99, &[("h", 1, "a"), ("h", 2, "b")])]);
+        let view_of = |node: &str| {
+            let line = |id: &str| {
+                let myself = if id == node { "myself," } else { "" };
+                format!("{id} 1.2.3.4:1@2,name {myself}master - 0 1700000000 1 connected\n")
+            };
+            let nodes = bulk(&["a", "b"].map(line).concat());
+            View::read(&address(1), &slots, &nodes).expect("a view")
+        };
+        assert!(view_of("a").is_of_the_node_of(&view_of("a")));
+        assert!(!view_of("a").is_of_the_node_of(&view_of("b")));
+        assert!(!view_of("?").is_of_the_node_of(&view_of("?")));
     }
 
     #[test]

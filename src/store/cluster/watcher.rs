@@ -127,7 +127,7 @@ impl Watcher {
         self.shared.is_outdated.store(false, Ordering::Release);
         let map = self.shared.state.lock().map.clone();
         let mut unasked = self.nodes(map.as_deref());
-        let nodes = unasked.len();
+        let mut nodes = unasked.len();
         let mut asked = 0;
         let (mut failures, mut views) = (Vec::new(), Vec::<View>::new());
         let mut next_at = Instant::now();
@@ -163,6 +163,10 @@ impl Watcher {
                 match answer {
                     // An answer to an earlier check may be old.
                     _ if check != self.checks => {}
+                    // A node that is known by two addresses has one vote.
+                    Ok(view) if views.iter().any(|other| other.is_of_the_node_of(&view)) => {
+                        (nodes, asked) = (nodes - 1, asked - 1);
+                    }
                     Ok(view) => {
                         let counts = map.as_ref().is_some_and(|map| !map.is_foreign(&view));
                         if counts && views.is_empty() {

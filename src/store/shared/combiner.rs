@@ -53,8 +53,8 @@ pub(super) struct Combiner<C, A, E> {
     has_unsent: bool,
     writer: Option<Ticket>,
     reader: Option<Ticket>,
-    /// The number of placeholders.
-    overdue: usize,
+    /// The number of placeholders, whose answers are overdue.
+    placeholders: usize,
     /// The failure for callers that come after it.
     failure: Option<E>,
 }
@@ -133,7 +133,7 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
             has_unsent: false,
             writer: None,
             reader: None,
-            overdue: 0,
+            placeholders: 0,
             failure: None,
         }
     }
@@ -294,7 +294,7 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
             let owner = first.owner;
             self.in_flight.pop_front();
             let Some(owner) = owner else {
-                self.overdue -= 1;
+                self.placeholders -= 1;
                 continue;
             };
             if let Some(request) = &mut self.requests[owner.0] {
@@ -316,7 +316,7 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
                 let is_its = |request: &&mut InFlight| request.owner == Some(ticket);
                 if let Some(request) = self.in_flight.iter_mut().find(is_its) {
                     request.owner = None;
-                    self.overdue += 1;
+                    self.placeholders += 1;
                 }
             }
             Some(State::Ended(_)) | None => {}
@@ -359,7 +359,7 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
         self.outbox.clear();
         self.waiting.clear();
         self.in_flight.clear();
-        (self.being_written, self.has_unsent, self.overdue) = (0, false, 0);
+        (self.being_written, self.has_unsent, self.placeholders) = (0, false, 0);
         (self.writer, self.reader) = (None, None);
         self.failure = Some(failures.unsent);
     }
@@ -404,7 +404,7 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
 
     /// Returns whether the answer to a request is overdue whose caller has left.
     pub(super) fn is_overdue(&self) -> bool {
-        self.overdue > 0
+        self.placeholders > 0
     }
 
     pub(super) fn has_failed(&self) -> bool {

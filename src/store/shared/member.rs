@@ -169,13 +169,19 @@ impl<'a> Turn<'a> {
         let connections = &self.member.connections;
         let mut state = connections.state.lock();
         let shared = state.member(self.member.number);
-        if let Some(fault) = self.give_back(shared) {
+        let was_overdue = shared.combiner.is_overdue();
+        let fault = self.give_back(shared);
+        let is_open_again = was_overdue && !shared.combiner.is_overdue();
+        let is_closed = fault.as_ref().is_some_and(TransportError::is_closed);
+        if let Some(fault) = fault {
             self.ended = Some(Arc::clone(&shared.stream));
-            let is_closed = fault.is_closed();
             shared.combiner.fail(failures(fault), &mut self.wake);
-            if is_closed {
-                state.note_cut();
-            }
+        }
+        if is_closed {
+            state.note_cut();
+        }
+        if is_open_again {
+            connections.notify(&state);
         }
         let shared = state.member(self.member.number);
         let step = shared.combiner.next(ticket, &mut self.wake);

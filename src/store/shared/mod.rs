@@ -7,8 +7,9 @@
 //! | short, of one key | the fullest connection that has room, once [`FEW`] threads are in calls. If there is none, or it answers slowly, a connection of its own while the pool has a place |
 //! | any other | a connection that no other thread enters |
 //!
-//! A connection has room for [`MOST_IN_FLIGHT`] requests. So 3 to 32 threads share one connection, 64 threads two. Each
-//! further one costs each side a system call for each write and each read that is not shared.
+//! A connection has room for [`MOST_IN_FLIGHT`] threads, each with one request at a time. So 3 to 32 threads share one
+//! connection, 64 threads two. Each further connection costs each side a system call for each write and each read that is
+//! not shared.
 //!
 //! A thread waits only if the pool has no place and no connection has room. Requests with priority wait before all
 //! others, and have room on a connection for twice as many. So a thousand threads that ask for locks do not keep a holder
@@ -23,8 +24,8 @@
 //! On a connection, [`combiner`] decides who writes and who reads. A thread that is alone writes and reads at once, as if
 //! the connection was its own. A thread that is to write does so at once, with all that the others have added, and not
 //! after a `sched_yield` in which more of them may add theirs. That was measured with 64 threads: it took 10 µs of CPU
-//! time for a pair in place of 13, on either side. But client and server then waited for each other in turn, and 52,000
-//! pairs a second became of 71,000.
+//! time for a pair in place of 13, on either side. But client and server then waited for each other in turn, and the
+//! rate fell from 71,000 to 52,000 pairs a second.
 //!
 //! # Failures
 //!
@@ -70,7 +71,7 @@ pub(crate) use seat::Seat;
 /// With fewer threads in calls than this, each has a connection. Two threads on one would have to pass the reader's role
 /// at each answer, which costs more than a write for each.
 const FEW: usize = 2;
-/// How many requests without priority may be in flight on a connection.
+/// How many threads without priority may be on a connection. Each has at most one request in flight.
 const MOST_IN_FLIGHT: usize = 32;
 /// After this time without an answer, other threads prefer other connections.
 const SLOW: Duration = Duration::from_millis(50);
@@ -314,7 +315,7 @@ impl State {
         };
         let best = shared()
             .filter(|(number, shared)| Some(*number) != kept && shared.master == master)
-            .filter(|(_, shared)| shared.is_open(self.cut) && shared.combiner.load() < most)
+            .filter(|(_, shared)| shared.is_open(self.cut) && shared.members < most)
             .max_by_key(|(_, shared)| (!is_slow(shared), shared.members));
         let callers: usize = shared().map(|(_, shared)| shared.members).sum();
         match best {
@@ -345,23 +346,26 @@ impl Shared {
         is_sound && !self.is_retired && !self.combiner.is_overdue()
     }
 
-    /// Ends the use of the connection. It goes back to its place, unless it cannot serve others.
+    /// Ends the use of the connection. It goes back to its place, unless it cannot serve others. Then it closes before the
+    /// place is free, so that the server never sees more connections than the pool has places.
     fn end(self) {
         let Self {
             combiner,
-            reading: Some(reading),
-            writing: Some(writing),
+            reading,
+            writing,
+            stream,
             mut place,
+            is_retired,
             master,
-            is_retired: false,
             ..
-        } = self
-        else {
-            return;
-        };
-        if combiner.is_clean() {
+        } = self;
+        drop(stream);
+        if let (Some(reading), Some(writing), true, false) =
+            (reading, writing, combiner.is_clean(), is_retired)
+        {
             place.keep(Socket { reading, writing }, master);
         }
+        drop(place);
     }
 }
 
