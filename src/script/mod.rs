@@ -228,6 +228,8 @@ mod tests {
 
     #[test]
     fn hostile_replies_are_refused_not_believed() {
+        /// A time in microseconds, in 1970.
+        const TIME: i64 = 1_000_000_000_000;
         let (target, verb) = (target("n"), acquire());
         let request = Request::Lock {
             kind: LockKind::Mutex,
@@ -239,14 +241,17 @@ mod tests {
             Value::Okay,
             Value::Int(0),
             Value::Int(-5),
+            // The answer to a release.
+            Value::Int(1),
+            Value::Int(TIME - 1),
             Value::Array(vec![]),
-            Value::Array(vec![Value::Int(5), Value::Int(3)]),
+            Value::Array(vec![Value::Int(TIME + 5), Value::Int(3)]),
             Value::Array(vec![Value::Int(0), Value::Int(1), Value::Int(1)]),
             // Larger than the numbers that a script counts exactly.
             Value::Int(1 << 53),
             Value::Int(i64::MAX),
             // The fences of two names.
-            Value::Array([5, 6, 0].map(Value::Int).into()),
+            Value::Array([TIME + 5, TIME + 6, 0].map(Value::Int).into()),
         ] {
             let failure = decode(&request, value.clone()).expect_err("no grant");
             assert_eq!(failure.kind, FailureKind::Protocol, "{value:?}");
@@ -270,8 +275,8 @@ mod tests {
             verb: &verb,
         };
         for (fences, is_one_each) in [(&[5][..], false), (&[5, 6], true), (&[5, 6, 7], false)] {
-            let parts = fences.iter().chain(&[0]).copied().map(Value::Int);
-            let reply = decode(&request, Value::Array(parts.collect()));
+            let parts = fences.iter().map(|fence| TIME + fence).chain([0]);
+            let reply = decode(&request, Value::Array(parts.map(Value::Int).collect()));
             assert_eq!(reply.is_ok(), is_one_each, "{fences:?}");
         }
         assert!(decode(&Request::Renew(&[]), Value::Array(vec![Value::Int(1)])).is_err());

@@ -242,6 +242,9 @@ pub(crate) fn adopted(lock: Lock<'_>, fencing: bool, value: &Value) -> Option<Re
 mod tests {
     use super::*;
 
+    /// A time in microseconds, in 1970.
+    const T: i64 = 1_000_000_000_000;
+
     fn numbers(numbers: &[i64]) -> Value {
         Value::Array(numbers.iter().copied().map(Value::Int).collect())
     }
@@ -253,7 +256,10 @@ mod tests {
 
     #[test]
     fn a_grant_has_the_fences_of_each_name() {
-        let reserved = |first, last| Reserved { first, last };
+        let reserved = |first: u64, last: u64| Reserved {
+            first: T as u64 + first,
+            last: T as u64 + last,
+        };
         let granted = |fences: &[Reserved], contended| {
             Some(Vote::Granted {
                 fences: SmallVec::from_slice(fences),
@@ -262,7 +268,7 @@ mod tests {
         };
         let (one, two) = (target(1), target(2));
         let lock = |kind, target| Lock { kind, target };
-        let answer = numbers(&[5, 9, 1]);
+        let answer = numbers(&[T + 5, T + 9, 1]);
         for kind in [LockKind::Mutex, LockKind::Read, LockKind::Write] {
             assert_eq!(
                 vote(lock(kind, &one), true, &answer),
@@ -270,7 +276,7 @@ mod tests {
             );
         }
         let both = [reserved(5, 5), reserved(7, 7)];
-        let answer = numbers(&[5, 7, 0]);
+        let answer = numbers(&[T + 5, T + 7, 0]);
         assert_eq!(
             vote(lock(LockKind::Multi, &two), true, &answer),
             granted(&both, false)
@@ -282,17 +288,23 @@ mod tests {
         let (one, two) = (target(1), target(2));
         for (kind, target, answer) in [
             (LockKind::Mutex, &one, Value::Nil),
-            (LockKind::Mutex, &one, Value::Int(5)),
+            (LockKind::Mutex, &one, Value::Int(T + 5)),
             (LockKind::Mutex, &one, numbers(&[])),
             (LockKind::Mutex, &one, numbers(&[0])),
-            (LockKind::Mutex, &one, numbers(&[5, 9])),
-            (LockKind::Mutex, &one, numbers(&[9, 5, 0])),
-            (LockKind::Mutex, &one, numbers(&[0, 5, 0])),
-            (LockKind::Mutex, &one, numbers(&[5, 9, 2])),
-            (LockKind::Mutex, &one, numbers(&[5, 9, 5, 9, 0])),
-            (LockKind::Mutex, &one, numbers(&[5, 1 << 53, 0])),
-            (LockKind::Multi, &two, numbers(&[5, 0])),
-            (LockKind::Multi, &two, numbers(&[5, 6, 7, 0])),
+            (LockKind::Mutex, &one, numbers(&[T + 5, T + 9])),
+            (LockKind::Mutex, &one, numbers(&[T + 9, T + 5, 0])),
+            (LockKind::Mutex, &one, numbers(&[0, T + 5, 0])),
+            (LockKind::Mutex, &one, numbers(&[T + 5, T + 9, 2])),
+            (
+                LockKind::Mutex,
+                &one,
+                numbers(&[T + 5, T + 9, T + 5, T + 9, 0]),
+            ),
+            (LockKind::Mutex, &one, numbers(&[T + 5, 1 << 53, 0])),
+            // Smaller than the time of any server.
+            (LockKind::Mutex, &one, numbers(&[5, 9, 0])),
+            (LockKind::Multi, &two, numbers(&[T + 5, 0])),
+            (LockKind::Multi, &two, numbers(&[T + 5, T + 6, T + 7, 0])),
         ] {
             let lock = Lock { kind, target };
             assert_eq!(vote(lock, true, &answer), None, "{answer:?}");

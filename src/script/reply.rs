@@ -7,13 +7,21 @@ use redis::Value;
 use crate::message::{Gone, Reply};
 use crate::name::LARGEST_FENCE;
 
-/// Returns the fence of a grant. With `fencing`, it must be a number that a script counts exactly. Otherwise the next grant
-/// could have the same. Without, it must be 0.
+/// The smallest fence: a time of 1970, in microseconds. A fence is at least the server's time, so the `1` that answers a
+/// release is none.
+const SMALLEST_FENCE: u64 = 1_000_000_000_000;
+
+/// Returns the fence of a grant. With `fencing`, it must be a time of the server, and a number that a script counts exactly.
+/// Otherwise the next grant could have the same. Without, it must be 0.
 pub(super) fn fence(fencing: bool, value: &Value) -> Option<u64> {
     let Value::Int(fence) = value else {
         return None;
     };
-    let allowed = if fencing { 1..=LARGEST_FENCE } else { 0..=0 };
+    let allowed = if fencing {
+        SMALLEST_FENCE..=LARGEST_FENCE
+    } else {
+        0..=0
+    };
     let fence = u64::try_from(*fence).ok();
     fence.filter(|fence| allowed.contains(fence))
 }
