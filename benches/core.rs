@@ -170,6 +170,7 @@ fn attempts(bench: &mut Criterion) {
         subscription: SubscriptionState::NotYet,
         pickup_window: Duration::from_secs(2),
         grants_by_message: true,
+        round_trip: Duration::ZERO,
         quantum: QUANTUM,
         fence_block: block(LockKind::Mutex, QUANTUM),
         shareable_owner: None,

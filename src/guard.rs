@@ -115,9 +115,10 @@ impl Lease {
 
     /// Returns how long the guard may rely on the lock without another renewal: zero if the lock is lost.
     ///
-    /// If another process handed a mutex over to this guard, that may be less than the [`lease`](crate::Mutex::lease) in
-    /// the first milliseconds: the guard has the lock for a second or two, and the renewal thread then raises that to
-    /// the whole lease.
+    /// If another process handed a mutex over to this guard, that may be less than half of the
+    /// [`lease`](crate::Mutex::lease) in the first milliseconds. Redis first keeps the lock for twice the
+    /// [`io_timeout`](crate::Builder::io_timeout), and at least for a second. The renewal thread then raises that to the
+    /// whole lease.
     ///
     /// # Example
     ///

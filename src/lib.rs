@@ -136,8 +136,8 @@
 //!
 //! ```text
 //! ACL SETUSER app on >PASSWORD resetkeys ~* resetchannels &leasehold:*
-//! ACL SETUSER app +ping +info +select +subscribe +eval +evalsha +get +getrange +exists +set +del +append +pttl +pexpire +time +hset +hget +hdel +zadd +zrem +zpopmin +zcard +zscore +zrange +publish
-//! ACL SETUSER app +hlen +zrangebyscore +pexpireat +pubsub|numsub
+//! ACL SETUSER app +ping +info +select +subscribe +eval +evalsha +get +getrange +exists +set +del +append +pttl +pexpire +time +hset +hget +hdel +zadd +zrem +zpopmin +zcard +zscore +zrange +publish +pubsub|numsub
+//! ACL SETUSER app +hlen +zrangebyscore +pexpireat
 //! ACL SETUSER app +lindex +llen +lpop +lset +rpush +pexpire
 //! ACL SETUSER app +wait
 //! ACL SETUSER app +scan +type +strlen +zrangebyscore
@@ -158,7 +158,7 @@
 //! | 8 | each server behind [sentinels](LockManager::sentinel), replicas too |
 //! | 9 | each node of a [cluster](LockManager::cluster); `ROLE` and `INFO` are for [`list`](LockManager::list) |
 //!
-//! A process that waits for a mutex believes a message that has its nonce, and takes the mutex for granted. The nonce stands
+//! A process that waits for a mutex believes a message that has its nonce: it then holds the mutex. Redis keeps the nonce
 //! beside the lock, in the key that ends in `waiters`. So a user that may read that key and publish on the channels can
 //! forge a grant.
 //!

@@ -307,6 +307,7 @@ impl World {
                     subscription: self.processes[who].subscription.clone(),
                     pickup_window: PICKUP_WINDOW,
                     grants_by_message: true,
+                    round_trip: Duration::ZERO,
                     quantum: Duration::from_micros(5),
                     fence_block: 5,
                     shareable_owner: None,

@@ -163,7 +163,7 @@ impl<T: Numbered> TimerQueue<T> {
 }
 
 /// The longest sleep, so that a thread notices a resume from suspend.
-const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+pub(crate) const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// How long a thread without work stays. Locks come and go much faster than threads are made.
 const IDLE: Duration = Duration::from_secs(5);
 

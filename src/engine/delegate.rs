@@ -62,6 +62,7 @@ impl Engine {
                 pickup::longest_window(self.settings.io_timeout),
             ),
             grants_by_message: self.grants_by_message(call, entry),
+            round_trip: Duration::ZERO,
             quantum,
             // A lease with a `min_hold` is not handed to the next thread, so it needs one fence.
             fence_block: if call.options.min_hold.is_zero() {
@@ -161,7 +162,11 @@ impl<'a, 'm> Delegate<'a, 'm> {
             let lease_to_share = engine.lease_to_share(self.call, self.entry);
             let (call, entry) = (self.call, self.entry);
             let arrived = self.metrics.arrived;
-            let context = engine.step_context(call, entry, arrived, lease_to_share.as_deref());
+            let lease_to_offer = lease_to_share.as_deref();
+            let context = StepContext {
+                round_trip: self.round_trip,
+                ..engine.step_context(call, entry, arrived, lease_to_offer)
+            };
             let step = self.attempt.step(input, &context);
             for orphaned_owner in self.attempt.orphaned_owners() {
                 engine.clean_up(self.entry, orphaned_owner, self.lease());
@@ -302,6 +307,9 @@ impl<'a, 'm> Delegate<'a, 'm> {
         // From here on, a cancel unparks this thread.
         let _registered = call.cancel.map(Cancel::register);
         engine.wakeup.start(engine);
+        if engine.grants_by_message(call, self.entry) {
+            engine.renewal.prepare(engine);
+        }
         let waker = engine
             .wakeup
             .register(&mut self.waker, self.attempt.owner());

@@ -12,9 +12,7 @@
 //! No error or panic makes the thread forget a lease or a release task. Before it sends a request, it notes the leases
 //! as in flight, and leaves the release tasks in their timer queue at a later time.
 //!
-//! A lease that was granted by message lasts for the pickup window only. It is due ten milliseconds after its grant, and so
-//! before the renewals of other leases. Most contended leases have ended by then, and need no renewal. If renewals fail or
-//! hang at present, no lease is granted by message ([`RenewalThread::is_ready`]).
+//! A lease that was granted by message must be raised soon: see [`message_grants`].
 //!
 //! A thread registers a lease before it makes the lease's first guard. It deregisters the lease before it sends the
 //! release.
@@ -22,6 +20,7 @@
 //! The renewal thread starts with the first lease or release task, and ends when there has been neither for a while. A
 //! release task in the timer queue keeps the engine alive, and so the thread too.
 
+mod message_grants;
 mod release_tasks;
 
 use std::collections::HashMap;
@@ -47,6 +46,7 @@ use crate::stats::Recorder;
 use crate::store::DedicatedConnection;
 use crate::sync::{Arc, Condvar, Mutex, Ordering, Weak, thread};
 
+use message_grants::{Opening, RAISED_AFTER};
 use release_tasks::Job;
 
 /// The number of keys in one request. The last lease of a batch may exceed it, if that lease has several keys. The
@@ -56,11 +56,6 @@ pub(super) const BATCH: usize = 200;
 const AT_A_TIME: usize = 50;
 /// The value of `renewal_due_ns` for a lease that is in flight.
 const IN_FLIGHT: u64 = 0;
-/// How long after its grant by message a lease is raised to its full length. Redis need not raise a lease that ends
-/// before.
-const RAISED_AFTER: Duration = Duration::from_millis(10);
-/// How long a renewal without a reply takes until the thread counts as hanging.
-const HANGS_AFTER: Duration = Duration::from_millis(20);
 /// The shortest sleep after a failure. It is short because other leases may be due, and it limits the load if the
 /// server is down.
 const AFTER_FAILURE: Duration = Duration::from_millis(10);
@@ -86,8 +81,9 @@ struct State {
     next_job: u64,
     /// The number of release tasks to which Redis has not replied yet.
     unexecuted: usize,
-    /// Whether the thread has tried to connect for renewals.
-    has_opened: bool,
+    /// When the round under way began, in which the thread connects and sends requests.
+    busy_since: Option<Time>,
+    opening: Opening,
     /// Whether a release task was given up without a reply, and Redis has not replied to any request since.
     is_given_up: bool,
     /// The places of background releases by key, until their first request has a reply or has failed.
@@ -128,16 +124,13 @@ impl RenewalThread {
         self.ensure_running(&mut state, engine)?;
         state.put(process_lease, due);
         // Have the thread connect at once. On a slow link there may be no time for that when the renewal is due.
-        let wakes_at = if state.has_opened { due } else { engine.now() };
+        let wakes_at = if state.opening == Opening::Begun {
+            due
+        } else {
+            engine.now()
+        };
         self.wake_for(&mut state, wakes_at);
         Ok(())
-    }
-
-    /// Returns whether a lease that is due now would be renewed at once, as far as this process knows.
-    pub(crate) fn is_ready(&self, now: Time) -> bool {
-        let state = self.state.lock();
-        let hangs = |(since, _): &(Time, _)| now > *since + HANGS_AFTER;
-        !state.failing && !state.in_flight.as_ref().is_some_and(hangs)
     }
 
     /// Has a lease renewed at once, even a lease without renewal, to check whether Redis still holds the lock for it.
@@ -185,7 +178,7 @@ impl RenewalThread {
             .name("leasehold-renewal".into())
             .spawn(move || renewal.run(&engine))?;
         state.timer.started();
-        state.has_opened = false;
+        state.opening = Opening::NotWanted;
         Ok(())
     }
 
@@ -196,6 +189,7 @@ impl RenewalThread {
             let Some(engine) = engine.upgrade() else {
                 return;
             };
+            self.state.lock().busy_since = Some(engine.now());
             let round = survived(|| {
                 // 1. Connect, if there is a lease and the thread has not connected yet.
                 let dedicated_connection =
@@ -219,6 +213,7 @@ impl RenewalThread {
             let now = engine.now();
             drop(engine);
             let mut state = self.state.lock();
+            state.busy_since = None;
             let next = state.next_due();
             let Some(sleep) = state.timer.rest(now, next) else {
                 return;
@@ -392,11 +387,17 @@ impl RenewalThread {
 }
 
 impl State {
-    /// Returns true once, after the first lease was registered.
+    /// Returns true once, after the first lease was registered, or may soon be.
     fn must_open(&mut self) -> bool {
-        let is_first = !self.has_opened && self.leases.next().is_some();
-        self.has_opened |= is_first;
-        is_first
+        let must_open = match self.opening {
+            Opening::NotWanted => self.leases.next().is_some(),
+            Opening::Wanted => true,
+            Opening::Begun => false,
+        };
+        if must_open {
+            self.opening = Opening::Begun;
+        }
+        must_open
     }
 
     fn next_due(&self) -> Option<Time> {
@@ -438,7 +439,12 @@ impl State {
             let Some((due, process_lease)) = self.leases.first() else {
                 break;
             };
-            if due > now + gathered_within(process_lease.confirmed_length()) {
+            let gathered_within = if process_lease.is_in_pickup_window() {
+                Duration::ZERO
+            } else {
+                gathered_within(process_lease.confirmed_length())
+            };
+            if due > now + gathered_within {
                 break;
             }
             let Some(process_lease) = self.leases.pop_due(due) else {

@@ -120,7 +120,7 @@ fn an_exit_while_waiting_costs_no_pickup_window() {
     let second = redis.queue(&name).remove(1);
     guard.release().expect("it was held until now");
     // The script of the release handed the lock over. A pickup window would have been 10 s.
-    assert_eq!(redis.get(&name), Some(second));
+    assert_eq!(redis.owner(&name), Some(second));
     stays.locked();
     stays.release();
 }

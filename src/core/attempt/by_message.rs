@@ -10,7 +10,7 @@
 //!
 //! | case | because |
 //! | --- | --- |
-//! | less than a quarter of the pickup window is left | the lease could end before its first renewal |
+//! | so little of the pickup window is left that the lease would be at risk, or that three round trips of the link take longer | the lease could end before its first renewal |
 //! | another thread drives the attempt now, with other terms | the record of the waiter has the terms before |
 //! | other threads of this process wait | a grant by message has one fence, and a reply brings enough for them |
 //!
@@ -20,6 +20,7 @@
 use crate::core::attempt::state::{Offer, State};
 use crate::core::attempt::{Attempt, Grant, StepContext};
 use crate::core::lease::valid_until;
+use crate::core::timer_queue::at_risk_below;
 use crate::message::{GrantMessage, Nonce};
 use crate::sync::Arc;
 
@@ -42,11 +43,11 @@ impl Attempt {
             && offer.terms == context.terms
             && (message.fence > 0) == context.terms.fencing
             && !context.crowded
-            && context.now + kept_for / 4 <= deadline;
+            && context.now + at_risk_below(kept_for).max(context.round_trip * 3) <= deadline;
         is_usable.then(|| Grant {
             owner: Arc::clone(&self.owner),
             fence: message.fence,
-            fences: 1,
+            fences: u64::from(context.terms.fencing),
             quantum: offer.quantum,
             rest: Vec::new(),
             sent,

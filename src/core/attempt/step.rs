@@ -23,6 +23,8 @@ pub(crate) struct StepContext<'a> {
     pub(crate) pickup_window: Duration,
     /// Whether a hand-over may grant the lock by message.
     pub(crate) grants_by_message: bool,
+    /// How long the last request took.
+    pub(crate) round_trip: Duration,
     /// For how long the threads of this process may have a lease that is asked for now, while others wait.
     pub(crate) quantum: Duration,
     /// How many fences a grant reserves if the lease will go to other threads, for that quantum.

@@ -18,6 +18,10 @@ const LONGEST_WINDOW: Duration = Duration::from_secs(2);
 const START: Time = Time::from_nanos(1 << 50);
 
 /// An attempt, and the facts about the present that its thread sees.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a fact that tests set by itself"
+)]
 struct Scene {
     rng: SystemRng,
     now: Time,
@@ -27,7 +31,9 @@ struct Scene {
     quantum: Duration,
     delegates: u32,
     waits_through_outages: bool,
+    fencing: bool,
     grants_by_message: bool,
+    round_trip: Duration,
     crowded: bool,
     attempt: Attempt,
 }
@@ -45,7 +51,9 @@ impl Scene {
             quantum: Duration::from_micros(100),
             delegates: 1,
             waits_through_outages: false,
+            fencing: true,
             grants_by_message: false,
+            round_trip: Duration::ZERO,
             crowded: false,
         }
     }
@@ -55,16 +63,19 @@ impl Scene {
     }
 
     fn step(&mut self, input: Input) -> Step {
+        let mut terms = Terms::new(self.lease, true);
+        terms.fencing = self.fencing;
         self.attempt.step(
             input,
             &StepContext {
                 now: self.now,
                 arrived: START,
-                terms: Terms::new(self.lease, true),
+                terms,
                 until: self.until,
                 subscription: self.subscription.clone(),
                 pickup_window: pickup::window(self.lease, LONGEST_WINDOW),
                 grants_by_message: self.grants_by_message,
+                round_trip: self.round_trip,
                 quantum: self.quantum,
                 fence_block: 100,
                 shareable_owner: None,

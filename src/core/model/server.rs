@@ -66,6 +66,10 @@ impl Server {
                 return Some(head);
             }
             let has_subscriber = !waiter.has_channel || !self.deaf.contains(&head);
+            if !has_subscriber {
+                // It may listen at a replica: the message counts nobody, and arrives.
+                self.published.push((Arc::clone(&head), None));
+            }
             if now.since(waiter.seen) <= max_silence && has_subscriber {
                 let nonce = waiter.nonce.filter(|_| may_grant);
                 let grant = nonce.map(|nonce| GrantMessage {

@@ -17,20 +17,19 @@ if held == ARGV[10] or held == ARGV[10] .. MARK then
     if ARGV[6] ~= '-' then join(ARGV[1], ARGV[7], '1/1', ARGV[6]) else wake_head() end
     return {0, tonumber(ARGV[13]), ARGV[10]}
   end
-  local head, refused
-  if redis.call('ZCARD', queue) > 0 then
-    -- It joins before the hand-over, so that the value is marked. If joining fails, the next poll joins.
-    if ARGV[6] ~= '-' then pcall(join, ARGV[1], ARGV[7], '1/1', ARGV[6]) end
-    local function reserve(fences) return next_fences(KEYS[2], fences, ARGV[4], server_time()) end
-    head, refused = give_to_next(KEYS[1], ARGV[1], life, reserve)
-  end
+  local function reserve(fences) return next_fences(KEYS[2], fences, ARGV[4], server_time()) end
+  local head, refused, pickup = give_to_next(KEYS[1], ARGV[1], life, reserve)
   if not head or head == ARGV[1] then
     local fence = next_fences(KEYS[2], ARGV[3], ARGV[4])
     if type(fence) == 'table' then return fence end
     -- SET, because a new lease begins: an extension of the old lease must not outlast it.
-    redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-    return fence
+    refused = give(KEYS[1], ARGV[1], ARGV[2])
+    if refused then return refused end
+    if value_of(KEYS[1], redis.call) == ARGV[1] then return fence end
+    return {fence, 1}
   end
-  return {0, redis.call('PTTL', KEYS[1]), head}
+  -- The value is marked, so the release will find this process in the queue. If joining fails, the next poll joins.
+  if ARGV[6] ~= '-' and not refused then pcall(join, ARGV[1], ARGV[7], '1/1', ARGV[6]) end
+  return {0, tonumber(pickup), head}
 end
 -- The old owner does not hold the mutex any more: go on in mutex_acquire.lua, which follows.

@@ -27,13 +27,9 @@ end
 -- server's time in microseconds when the owner joined.
 local FRONT = -1000000000
 
--- Keeps the keys of the queue for a while after the last waiter was seen. The number of waiters must not be zero. Both
--- keys get their time to live together, and nothing shortens it. So one of them shows it for both.
-local function keep_queue()
-  if redis.call('PTTL', queue) < tonumber(life) then
-    redis.call('PEXPIRE', queue, 2 * life)
-    redis.call('PEXPIRE', waiters, 2 * life)
-  end
+-- Keeps a key of the queue, which exists, for a while after the last waiter was seen. Most often it lives long enough.
+local function keep_key(key)
+  if redis.call('PTTL', key) < tonumber(life) then redis.call('PEXPIRE', key, 2 * life) end
 end
 
 -- Puts `owner` at the end of the queue. With `in_front` it comes before all others, but behind earlier ones at the
@@ -56,7 +52,8 @@ local function join(owner, pickup, units, channel, in_front)
     redis.call('HDEL', waiters, owner)
     redis.call('ZADD', queue, 'NX', 0, owner)
   end
-  keep_queue()
+  keep_key(queue)
+  keep_key(waiters)
 end
 
 local function leave(owner)
@@ -64,12 +61,15 @@ local function leave(owner)
   redis.call('HDEL', waiters, owner)
 end
 
--- Returns the record of a waiter: when it was last seen, its pickup window, its units, the units of the lock, its
+-- Returns the parts of a waiter's record: when it was last seen, its pickup window, its units, the units of the lock, its
 -- channel, and the number of fences and the nonce of a grant by message, or two empty texts. Returns nil if there is no
 -- record.
+local function parts_of(record)
+  return string.match(record or '', '^(%d+) (%d+) (%d+)/(%d+) (%S*) ?(%d*) ?(%S*)$')
+end
+
 local function waiter(owner)
-  local record = redis.call('HGET', waiters, owner) or ''
-  return string.match(record, '^(%d+) (%d+) (%d+)/(%d+) (%S*) ?(%d*) ?(%S*)$')
+  return parts_of(redis.call('HGET', waiters, owner))
 end
 
 -- Wakes a waiter by a message on its channel: its owner, or a grant. Returns false if its process is known to be gone.
@@ -84,17 +84,35 @@ end
 -- that were not at the front.
 local FRONT_HAD = '=front'
 
--- Takes the owner that is next out of the queue. Returns the owner, and whether it goes before waiters that are not at the
--- front. Owners at the front and the others take turns. Otherwise two sets that come to the front again and again would
+-- Returns whether a message on a channel may reach a subscriber. If an access list forbids the question, it may.
+local function may_have_subscriber(channel)
+  if channel == '' or counts_subscribers ~= '1' then return true end
+  local count = redis.pcall('PUBSUB', 'NUMSUB', channel)
+  return count.err ~= nil or count[2] > 0
+end
+
+-- Takes the owner that is next out of the queue. Returns the owner, its ticket, and whether it goes before waiters that are
+-- not at the front. Owners at the front and the others take turns. Otherwise two sets that come to the front again and again would
 -- starve the others.
 local function pop_next()
   local first = redis.call('ZPOPMIN', queue)
-  if not first[1] or tonumber(first[2]) > 0 then return first[1], false end
-  local other = redis.call('ZRANGE', queue, '(0', '+inf', 'BYSCORE', 'LIMIT', 0, 1)[1]
-  if not other or not redis.call('HGET', waiters, FRONT_HAD) then return first[1], other ~= nil end
+  if not first[1] or tonumber(first[2]) > 0 then return first[1], first[2], false end
+  local other = redis.call('ZRANGE', queue, '(0', '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+  if not other[1] or not redis.call('HGET', waiters, FRONT_HAD) then return first[1], first[2], other[1] ~= nil end
   redis.call('ZADD', queue, first[2], first[1])
-  redis.call('ZREM', queue, other)
-  return other, false
+  redis.call('ZREM', queue, other[1])
+  return other[1], other[2], false
+end
+
+-- Calls a command about the record of an owner that was popped. If the server rejects it, the owner gets its place back,
+-- and the script ends.
+local function of_popped(owner, ticket, ...)
+  local reply = redis.pcall(...)
+  if type(reply) == 'table' and reply.err then
+    redis.call('ZADD', queue, ticket, owner)
+    return redis.call(...)
+  end
+  return reply
 end
 
 -- Takes the next live waiter out of the queue, and notifies it by `notify`. Stops at `self`, which needs no message.
@@ -105,14 +123,15 @@ end
 local function next_waiter(self, max_silence, notify)
   local now = now_ms()
   while true do
-    local head, is_past_others = pop_next()
+    local head, ticket, is_past_others = pop_next()
     if not head then return nil end
-    local seen, pickup, _, _, channel, fences, nonce = waiter(head)
+    local record = of_popped(head, ticket, 'HGET', waiters, head)
+    local seen, pickup, _, _, channel, fences, nonce = parts_of(record)
     local is_self = head == self
     local is_alive = is_self or seen and math.abs(now - seen) <= tonumber(max_silence)
     local fields = {head}
     if is_alive and not is_past_others then fields[2] = FRONT_HAD end
-    local deleted = redis.call('HDEL', waiters, unpack(fields))
+    local deleted = of_popped(head, ticket, 'HDEL', waiters, unpack(fields))
     local is_notified = is_self or is_alive and notify(head, pickup, channel, fences, nonce)
     -- By pcall: the owner has left the queue, and a rejected write must not keep the lock from it.
     if is_notified and is_past_others or not is_notified and deleted == 2 then
@@ -147,29 +166,31 @@ local function give(lock, owner, ttl)
 end
 
 -- Makes the next live waiter the holder of a mutex for its pickup window, and notifies it. Stops at `self`, which does
--- not become the holder yet. Returns the waiter, and an error if the server refused to make it the holder.
--- The message comes last, so that it never tells of a grant that failed. If it reaches nobody, the next waiter becomes the
--- holder in place of this one.
+-- not become the holder yet. Returns the waiter, an error if the server refused to make it the holder, and its pickup
+-- window ms.
+-- The message comes last, so that it never tells of a grant that failed. If a message without a grant reaches nobody, the
+-- next waiter becomes the holder in place of this one. A grant is final: a waiter that listens at a replica may receive it
+-- although PUBLISH counts nobody. So the script looks for subscribers before it grants by message.
 -- `reserve` reserves fences. With it, a waiter with a nonce gets a grant by message: its owner, the nonce and the fence.
 -- Otherwise the message is the owner, which then asks for the mutex.
 local function give_to_next(lock, self, max_silence, reserve)
   local refused, was_given
   local function give_and_notify(head, pickup, channel, fences, nonce)
-    local message = head
-    if reserve and nonce ~= '' then
+    local message, is_granted = head, false
+    if reserve and nonce ~= '' and may_have_subscriber(channel) then
       local fence = reserve(fences)
-      if type(fence) == 'number' then message = string.format('%s %s %.0f', head, nonce, fence) end
+      if type(fence) == 'number' then message, is_granted = string.format('%s %s %.0f', head, nonce, fence), true end
     end
     -- The value is marked in any case: a mutex that was handed over will most likely have waiters again. Without any, the
     -- release only looks into an empty queue.
     local set = redis.pcall('SET', lock, head .. MARK, 'PX', pickup)
     refused, was_given = set.err and set, true
-    return refused or wake(message, channel)
+    return refused or wake(message, channel) or is_granted
   end
-  local head = next_waiter(self, max_silence, give_and_notify)
+  local head, pickup = next_waiter(self, max_silence, give_and_notify)
   -- The messages may all have reached nobody.
   if was_given and (refused or not head or head == self) then redis.call('DEL', lock) end
-  return head, refused
+  return head, refused, pickup
 end
 
 -- Hands a mutex to the first live waiter, for its pickup window. Frees the mutex if there is none. Returns the new

@@ -59,13 +59,6 @@ local function hold(owner, units, ttl)
   end
 end
 
--- Returns false if a channel is known to have no subscriber.
-local function may_have_subscriber(channel)
-  if channel == '' or counts_subscribers ~= '1' then return true end
-  local count = redis.pcall('PUBSUB', 'NUMSUB', channel)
-  return count.err ~= nil or count[2] > 0
-end
-
 -- Gives free units to waiters, for their pickup windows, and wakes them. After a writer, all readers that wait come
 -- first; otherwise it is first come, first served. `self` gets `lease` ms, and needs no waking.
 -- Drops dead waiters on the way, as `next_waiter` does.

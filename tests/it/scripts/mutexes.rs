@@ -668,6 +668,13 @@ fn a_grant_that_reaches_nobody_goes_to_the_next_waiter() {
         Redis(connect(&server)),
         Listener::to_one(&server, &channel(2)),
     );
+    // A subscriber of the other waiter, because NUMSUB counts no patterns.
+    let mut subscriber = connect_to_listen(&server);
+    let subscribe = redis::cmd("SUBSCRIBE").arg(channel(2)).get_packed_command();
+    subscriber
+        .send_packed_command(&subscribe)
+        .expect("Redis is there");
+    subscriber.recv_response().expect("subscribed");
     let redis = &mut redis;
     let (gone, live) = ("nobody 1 one", format!("{} 1 two", channel(2)));
     queue_up(redis, &["-", gone, &live]);

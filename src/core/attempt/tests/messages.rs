@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::core::lease::valid_until;
+use crate::core::timer_queue::at_risk_below;
 use crate::message::GrantMessage;
 
 const FENCE: u64 = 9;
@@ -73,14 +74,34 @@ fn a_lease_that_is_shorter_than_the_window_needs_no_renewal_at_once() {
 }
 
 #[test]
-fn a_message_with_less_than_a_quarter_of_the_window_left_is_not_used() {
-    let usable = valid_until(START, LONGEST_WINDOW) - LONGEST_WINDOW / 4;
-    for (now, is_used) in [(usable, true), (usable + Duration::from_nanos(1), false)] {
-        let mut scene = scene();
-        let message = scene.queue();
-        scene.now = now;
-        assert_eq!(scene.message(message).is_some(), is_used);
+fn a_message_is_not_used_if_the_lease_would_be_at_risk() {
+    let deadline = valid_until(START, LONGEST_WINDOW);
+    let far = Duration::from_millis(500);
+    for (round_trip, left) in [
+        (Duration::ZERO, at_risk_below(LONGEST_WINDOW)),
+        (far, far * 3),
+    ] {
+        let usable = deadline - left;
+        for (now, is_used) in [(usable, true), (usable + Duration::from_nanos(1), false)] {
+            let mut scene = scene();
+            scene.round_trip = round_trip;
+            let message = scene.queue();
+            scene.now = now;
+            assert_eq!(scene.message(message).is_some(), is_used);
+        }
     }
+}
+
+#[test]
+fn a_lease_without_fences_goes_from_thread_to_thread() {
+    let mut scene = scene();
+    scene.fencing = false;
+    let message = scene.queue();
+    let message = GrantMessage {
+        fence: 0,
+        ..message
+    };
+    assert_eq!(scene.message(message).expect("it is used").fences, 0);
 }
 
 #[test]
