@@ -16,7 +16,7 @@ use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::panics::survived;
 use crate::store::LOOK_EVERY;
-use crate::sync::Arc;
+use crate::sync::{Arc, Weak};
 
 /// How long an unused connection is kept. A held lock needs none.
 const IDLE: Duration = Duration::from_secs(15);
@@ -69,7 +69,13 @@ impl std::error::Error for Dropped {}
 pub(super) type TakenPlace<L> = r2d2::PooledConnection<Factory<L>>;
 
 /// The places of a pool.
-pub(super) struct Places<L: Pooled>(Arc<r2d2::Pool<Factory<L>>>);
+pub(super) struct Places<L: Pooled> {
+    pool: Arc<r2d2::Pool<Factory<L>>>,
+    /// The thread of the pool.
+    threads: Arc<ScheduledThreadPool>,
+    idle: Duration,
+    look_every: Duration,
+}
 
 impl<L: Pooled> Places<L> {
     /// Makes `size` places. `make` makes what a place has, and returns `None` if the store was dropped.
@@ -102,25 +108,40 @@ impl<L: Pooled> Places<L> {
         // r2d2's thread makes the places. Wait for the first one: on a busy machine the thread may start later than the
         // time limit of the first request, which would then fail although the server is there.
         drop(places.get_timeout(THREAD_STARTS_WITHIN));
-        let places = Arc::new(places);
-        let weak = Arc::downgrade(&places);
-        threads.execute_with_fixed_delay(look_every, look_every, move || {
-            if let Some(places) = weak.upgrade() {
-                // The pool of threads does not call a task again after a panic.
-                survived(|| close_idle(&places, idle));
-            }
-        });
-        Self(places)
+        let pool = Arc::new(places);
+        let places = Self {
+            pool: Arc::clone(&pool),
+            threads,
+            idle,
+            look_every,
+        };
+        places.look_after(Arc::downgrade(&pool), close_idle);
+        places
+    }
+
+    /// Has the pool's thread look for unused connections in `owner` too, as it does in the free places.
+    pub(super) fn look_after<T>(&self, owner: Weak<T>, close_idle: fn(&T, Duration))
+    where
+        T: Send + Sync + 'static,
+    {
+        let (every, idle) = (self.look_every, self.idle);
+        self.threads
+            .execute_with_fixed_delay(every, every, move || {
+                if let Some(owner) = owner.upgrade() {
+                    // The pool of threads does not call a task again after a panic.
+                    survived(|| close_idle(&owner, idle));
+                }
+            });
     }
 
     /// Returns a free place, the one that came back last.
     pub(super) fn try_take(&self) -> Option<TakenPlace<L>> {
-        self.0.try_get()
+        self.pool.try_get()
     }
 
     /// Returns a free place. Waits for one for at most `limit`.
     pub(super) fn take(&self, limit: Duration) -> Option<TakenPlace<L>> {
-        self.0.get_timeout(limit).ok()
+        self.pool.get_timeout(limit).ok()
     }
 }
 
@@ -206,7 +227,7 @@ mod tests {
         for place in all {
             drop(place);
         }
-        close_idle(&places.0, Duration::ZERO);
+        close_idle(&places.pool, Duration::ZERO);
         let again: Vec<_> = (0..3).map(|_| take()).collect();
         let again: Vec<_> = again.iter().map(|place| place.0).collect();
         assert_eq!(again, order);
@@ -215,7 +236,7 @@ mod tests {
     #[test]
     fn the_thread_ends_with_the_places() {
         let places = places();
-        let weak = Arc::downgrade(&places.0);
+        let weak = Arc::downgrade(&places.pool);
         drop(places);
         let begun = Instant::now();
         while weak.upgrade().is_some() {

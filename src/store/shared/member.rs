@@ -95,11 +95,17 @@ impl Drop for Member {
         } else {
             None
         };
+        let broken = match ended {
+            Some(ended) if ended.is_usable() => {
+                state.unused.push(ended);
+                None
+            }
+            broken => broken,
+        };
         self.connections.notify(&state);
         drop(state);
-        if let Some(ended) = ended {
-            ended.end();
-        }
+        // It closes, and its place becomes free.
+        drop(broken);
     }
 }
 

@@ -11,6 +11,9 @@
 //! connection, 64 threads two. Each further connection costs each side a system call for each write and each read that is
 //! not shared.
 //!
+//! A connection that its last thread has left keeps its place, and counts as free: the next thread takes it as it is, or
+//! takes its place. So a thread that calls alone asks the r2d2 pool for no place.
+//!
 //! A thread waits only if the pool has no place and no connection has room. Requests with priority wait before all
 //! others, and have room on a connection for twice as many. So a thousand threads that ask for locks do not keep a holder
 //! from its release. While a thread waits for a connection of its own, no other enters the first one, so that its place
@@ -51,6 +54,7 @@ mod seat;
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
+use std::mem;
 use std::time::{Duration, Instant};
 
 use redis::Value;
@@ -85,10 +89,16 @@ pub(crate) struct Connections {
     changed: [Condvar; CLASSES.len()],
 }
 
-/// The connections that are in use, guarded by the mutex.
+/// The connections that threads may share, guarded by the mutex.
+#[allow(
+    clippy::vec_box,
+    reason = "they move between the lists at each call of a thread alone"
+)]
 struct State {
     /// The connections that may be shared, by their numbers.
-    shared: Vec<Option<Shared>>,
+    shared: Vec<Option<Box<Shared>>>,
+    /// The connections that their last threads have left, with their places. The last one was left last.
+    unused: Vec<Box<Shared>>,
     /// How many places are taken.
     in_use: usize,
     /// How many threads of each class wait.
@@ -183,6 +193,17 @@ enum Choice {
     },
 }
 
+/// The choice, once the thread was counted.
+enum Chosen {
+    Shared(usize),
+    /// A place, and the unused connection in it, if it has one. A connection that was opened before the last cut must not
+    /// be used.
+    Place {
+        cut: Option<Instant>,
+        unused: Option<Box<Shared>>,
+    },
+}
+
 impl Connections {
     /// Makes the connections to one server. `way` has the number of the master to which it leads.
     pub(crate) fn new(way: (u64, Arc<Route>), size: u32) -> Arc<Self> {
@@ -190,18 +211,33 @@ impl Connections {
     }
 
     fn with_places(master: (u64, Arc<Route>), size: u32, places: Places<Place>) -> Arc<Self> {
-        Arc::new(Self {
+        let connections = Arc::new(Self {
             places,
             size: size as usize,
             state: Mutex::new(State {
                 shared: Vec::new(),
+                unused: Vec::new(),
                 in_use: 0,
                 waiting: [0; CLASSES.len()],
                 master,
                 cut: None,
             }),
             changed: [const { Condvar::new() }; CLASSES.len()],
-        })
+        });
+        let weak = Arc::downgrade(&connections);
+        connections.places.look_after(weak, Self::close_idle);
+        connections
+    }
+
+    /// Closes the connections that no thread has used for `idle`, and gives their places back.
+    fn close_idle(&self, idle: Duration) {
+        let mut state = self.state.lock();
+        let unused = mem::take(&mut state.unused).into_iter();
+        let (idle, kept): (Vec<_>, _) =
+            unused.partition(|unused| unused.answered.elapsed() >= idle);
+        state.unused = kept;
+        drop(state);
+        drop(idle);
     }
 
     /// Returns the master to which the last call went, and its way.
@@ -231,14 +267,17 @@ impl Connections {
     ) -> Result<Entered, Failure> {
         let choice = self.choose(terms, master, wait);
         match choice.ok_or_else(|| wait.failure())? {
-            Choice::Shared(number) => {
+            Chosen::Shared(number) => {
                 let member = Member::new(Arc::clone(self), number, terms);
                 Ok(Entered::Member(member))
             }
-            Choice::Place { cut } => {
+            Chosen::Place { cut, unused } => {
                 let mut seat = Seat::new(Arc::clone(self), cut);
-                // The thread that gives the place back, or looks for unused connections, may still have it.
-                let place = self.places.try_take();
+                let place = match unused {
+                    Some(unused) => Some(unused.into_place()),
+                    // The thread that gives the place back, or looks for unused connections, may still have it.
+                    None => self.places.try_take(),
+                };
                 let place = place.or_else(|| self.places.take(wait.left()));
                 seat.fill(place.ok_or_else(|| wait.failure())?);
                 Ok(Entered::Seat(seat))
@@ -246,7 +285,7 @@ impl Connections {
         }
     }
 
-    fn choose(&self, terms: CallTerms, master: u64, wait: &Wait<'_>) -> Option<Choice> {
+    fn choose(&self, terms: CallTerms, master: u64, wait: &Wait<'_>) -> Option<Chosen> {
         let class = terms.class();
         let mut state = self.state.lock();
         let mut choice = state.choose(class, master, self.size, wait.begun);
@@ -259,16 +298,33 @@ impl Connections {
                 choice = state.choose(class, master, self.size, Instant::now());
             }
         }
-        match choice {
+        let chosen = match choice {
             // One more look, so that no request of a call that is over delays others.
-            _ if (wait.is_over)() => choice = None,
-            Some(Choice::Shared(number)) => state.member(number).members += 1,
-            Some(Choice::Place { .. }) => state.in_use += 1,
-            None => {}
-        }
+            _ if (wait.is_over)() => None,
+            Some(Choice::Shared(number)) => {
+                state.member(number).members += 1;
+                Some(Chosen::Shared(number))
+            }
+            Some(Choice::Place { cut }) => {
+                state.in_use += 1;
+                let unused = state.unused.pop();
+                // The usual case of a thread that calls alone: the connection is as it left it.
+                match unused {
+                    Some(unused)
+                        if terms.key.is_some()
+                            && unused.master == master
+                            && is_newer(&unused.stream, cut) =>
+                    {
+                        Some(Chosen::Shared(state.add(unused)))
+                    }
+                    unused => Some(Chosen::Place { cut, unused }),
+                }
+            }
+            None => None,
+        };
         // Only this thread was notified. If there is more room, another may enter.
         self.notify(&state);
-        choice
+        chosen
     }
 
     /// Wakes a thread that waits, if it may enter a connection.
@@ -304,7 +360,7 @@ impl State {
         }
         let most = MOST_IN_FLIGHT << u32::from(has_priority);
         let shared = || self.shared.iter().enumerate();
-        let shared = || shared().filter_map(|(number, shared)| Some((number, shared.as_ref()?)));
+        let shared = || shared().filter_map(|(number, shared)| Some((number, shared.as_deref()?)));
         let count = shared().count();
         // This one is for a thread that waits for a place.
         let kept = (!has_place && waits(|(_, is_alone)| *is_alone)).then(|| shared().next());
@@ -332,6 +388,18 @@ impl State {
         self.cut = Some(Instant::now());
     }
 
+    /// Adds a connection that has one member. Returns its number.
+    fn add(&mut self, mut shared: Box<Shared>) -> usize {
+        shared.members = 1;
+        let free = self.shared.iter().position(Option::is_none);
+        let number = free.unwrap_or(self.shared.len());
+        if free.is_none() {
+            self.shared.push(None);
+        }
+        self.shared[number] = Some(shared);
+        number
+    }
+
     /// Returns a connection that a thread has entered.
     fn member(&mut self, number: usize) -> &mut Shared {
         // It stays until its last thread leaves.
@@ -346,26 +414,18 @@ impl Shared {
         is_sound && !self.is_retired && !self.combiner.is_overdue()
     }
 
-    /// Ends the use of the connection. It goes back to its place, unless it cannot serve others. Then it closes before the
-    /// place is free, so that the server never sees more connections than the pool has places.
-    fn end(self) {
-        let Self {
-            combiner,
-            reading,
-            writing,
-            stream,
-            mut place,
-            is_retired,
-            master,
-            ..
-        } = self;
-        drop(stream);
-        if let (Some(reading), Some(writing), true, false) =
-            (reading, writing, combiner.is_clean(), is_retired)
-        {
-            place.keep(Socket { reading, writing }, master);
+    /// Returns whether other threads can use the connection after its last thread has left.
+    fn is_usable(&self) -> bool {
+        !self.is_retired && self.combiner.is_clean()
+    }
+
+    /// Returns the place, with the unused connection.
+    fn into_place(self) -> TakenPlace<Place> {
+        let mut place = self.place;
+        if let (Some(reading), Some(writing)) = (self.reading, self.writing) {
+            place.keep(Socket { reading, writing }, self.master);
         }
-        drop(place);
+        place
     }
 }
 

@@ -31,13 +31,6 @@ impl Place {
     }
 }
 
-#[cfg(test)]
-impl Place {
-    pub(super) fn take_socket(&mut self) -> Option<Socket> {
-        self.socket.take()
-    }
-}
-
 impl Pooled for Place {
     fn close_if_idle(&mut self, idle: Duration) {
         if self.used.elapsed() >= idle {
@@ -105,7 +98,7 @@ impl Seat {
         self.is_given = true;
         let connections = Arc::clone(&self.connections);
         let Socket { reading, writing } = socket;
-        let shared = Shared {
+        let shared = Box::new(Shared {
             combiner: Combiner::new(),
             stream: Arc::clone(writing.stream()),
             reading: Some(reading),
@@ -115,14 +108,9 @@ impl Seat {
             is_retired: false,
             master,
             answered: Instant::now(),
-        };
+        });
         let mut state = connections.state.lock();
-        let free = state.shared.iter().position(Option::is_none);
-        let number = free.unwrap_or(state.shared.len());
-        if free.is_none() {
-            state.shared.push(None);
-        }
-        state.shared[number] = Some(shared);
+        let number = state.add(shared);
         connections.notify(&state);
         drop(state);
         Ok(Member::new(connections, number, terms))

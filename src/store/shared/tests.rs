@@ -251,13 +251,7 @@ fn a_caller_whose_time_is_over_leaves_alone_and_its_late_answer_is_for_nobody() 
         let answer = peer.call(99, SOON).expect("it is answered");
         assert!(is_answer(&answer, 99));
         peer.assert_free();
-        drop(
-            peer.connections
-                .places
-                .take(SOON)
-                .expect("it is free")
-                .take_socket(),
-        );
+        peer.connections.close_idle(Duration::ZERO);
     });
 }
 
@@ -283,13 +277,7 @@ fn a_connection_that_stops_answering_fails_each_of_its_callers_once() {
         scope.spawn(|| peer.accept().serve());
         let answer = peer.call(7, SOON).expect("on another connection");
         assert!(is_answer(&answer, 7) && !answer.resent);
-        drop(
-            peer.connections
-                .places
-                .take(SOON)
-                .expect("it is free")
-                .take_socket(),
-        );
+        peer.connections.close_idle(Duration::ZERO);
     });
 }
 
@@ -324,13 +312,7 @@ fn callers_of_a_connection_that_ends_send_again_and_say_so() {
         }
         assert!(failures <= 1, "{failures} callers opened it");
         peer.assert_free();
-        drop(
-            peer.connections
-                .places
-                .take(SOON)
-                .expect("it is free")
-                .take_socket(),
-        );
+        peer.connections.close_idle(Duration::ZERO);
     });
 }
 
@@ -376,13 +358,7 @@ fn a_call_that_has_sent_nothing_goes_to_another_connection() {
         let answer = call.join().expect("no panic").expect("it is answered");
         assert!(is_answer(&answer, 1));
         assert!(!answer.resent, "it was sent once");
-        drop(
-            peer.connections
-                .places
-                .take(SOON)
-                .expect("it is free")
-                .take_socket(),
-        );
+        peer.connections.close_idle(Duration::ZERO);
     });
     peer.assert_free();
 }
@@ -460,13 +436,7 @@ fn an_answer_to_no_request_is_not_kept_for_the_next_one() {
         scope.spawn(|| peer.accept().serve());
         let answer = peer.call(2, SOON).expect("on another connection");
         assert!(is_answer(&answer, 2));
-        drop(
-            peer.connections
-                .places
-                .take(SOON)
-                .expect("it is free")
-                .take_socket(),
-        );
+        peer.connections.close_idle(Duration::ZERO);
     });
 }
 
@@ -652,7 +622,10 @@ fn a_thread_that_wants_a_connection_for_itself_gets_a_shared_one_when_it_is_empt
         assert!(peer.enter(ORDINARY, SHORT).is_err());
         drop(member);
         let seat = alone.join().expect("no panic").expect("it comes free");
-        assert!(matches!(seat, Entered::Seat(_)));
+        let Entered::Seat(mut seat) = seat else {
+            panic!("others may enter it");
+        };
+        assert!(seat.take_socket(0).is_some(), "it was closed");
     });
     peer.assert_free();
 }
