@@ -228,18 +228,22 @@ impl<'a> Turn<'a> {
                 Some(fault).filter(|_| !self.is_late)
             }
             Half::Reading(mut reading, result) => {
-                let fault = match (result, self.ticket) {
-                    (Ok(has_more), Some(ticket)) => {
-                        let answers = reading.ready();
-                        shared.answered = Instant::now();
-                        let fits =
-                            shared
-                                .combiner
-                                .received(ticket, answers, has_more, &mut self.wake);
-                        let words = || "more answers than requests".to_owned();
-                        (!fits).then(|| TransportError::Malformed(words()))
-                    }
-                    (result, _) => result.err(),
+                let (has_more, fault) = match result {
+                    Ok(has_more) => (has_more, None),
+                    Err(fault) => (false, Some(fault)),
+                };
+                // Answers may have come before one that cannot be read.
+                let answers = reading.ready();
+                if !answers.is_empty() {
+                    shared.answered = Instant::now();
+                }
+                let mut hand_out =
+                    |ticket| (shared.combiner).received(ticket, answers, has_more, &mut self.wake);
+                let fault = if self.ticket.is_none_or(&mut hand_out) {
+                    fault
+                } else {
+                    let words = "more answers than requests".to_owned();
+                    Some(TransportError::Malformed(words))
                 };
                 shared.reading = Some(reading);
                 let fault = fault?;

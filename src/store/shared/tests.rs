@@ -344,6 +344,30 @@ fn an_answer_that_is_no_reply_fails_each_caller_of_the_connection_once() {
     });
 }
 
+/// Both come at once.
+#[test]
+fn an_answer_before_one_that_cannot_be_read_reaches_its_caller() {
+    let peer = Peer::new(1);
+    thread::scope(|scope| {
+        let peer = &peer;
+        let calls = [0, 1].map(|number| scope.spawn(move || peer.call(number, SOON)));
+        let mut line = peer.accept();
+        let numbers = line.requests(2);
+        line.send(&format!("*2\r\n:0\r\n:{}\r\nnothing\r\n", numbers[0]));
+        for (number, call) in (0..).zip(calls) {
+            let answer = call.join().expect("no panic");
+            if number == numbers[0] {
+                assert!(is_answer(&answer.expect("it was answered"), number));
+            } else {
+                let failure = answer.expect_err("no answer");
+                assert_eq!(failure.kind, FailureKind::Protocol);
+            }
+        }
+        assert_eq!(line.request(), None, "nothing more is sent");
+    });
+    peer.assert_free();
+}
+
 #[test]
 fn a_call_that_has_sent_nothing_goes_to_another_connection() {
     let peer = Peer::new(1);
