@@ -124,10 +124,9 @@ impl RenewalThread {
         self.ensure_running(&mut state, engine)?;
         state.put(process_lease, due);
         // Have the thread connect at once. On a slow link there may be no time for that when the renewal is due.
-        let wakes_at = if state.opening == Opening::Begun {
-            due
-        } else {
-            engine.now()
+        let wakes_at = match state.opening {
+            Opening::Begun | Opening::Failed => due,
+            Opening::NotWanted | Opening::Wanted => engine.now(),
         };
         self.wake_for(&mut state, wakes_at);
         Ok(())
@@ -196,7 +195,9 @@ impl RenewalThread {
                     dedicated_connection.get_or_insert_with(|| engine.store.dedicated_connection());
                 if self.state.lock().must_open() {
                     // If this fails, the first renewal connects again, and logs a failure.
-                    dedicated_connection.open().ok();
+                    if dedicated_connection.open().is_err() {
+                        self.state.lock().opening = Opening::Failed;
+                    }
                 }
                 // 2 to 5. Renewals go first: a lease cannot wait, a release can.
                 let renewed = self.renew_due(&engine, &mut **dedicated_connection);
@@ -214,7 +215,12 @@ impl RenewalThread {
             drop(engine);
             let mut state = self.state.lock();
             state.busy_since = None;
-            let next = state.next_due();
+            // A thread that wants the connection since the last step 1 could not wake this one, which did not sleep.
+            let next = if state.should_open() {
+                Some(now)
+            } else {
+                state.next_due()
+            };
             let Some(sleep) = state.timer.rest(now, next) else {
                 return;
             };
@@ -389,15 +395,19 @@ impl RenewalThread {
 impl State {
     /// Returns true once, after the first lease was registered, or may soon be.
     fn must_open(&mut self) -> bool {
-        let must_open = match self.opening {
-            Opening::NotWanted => self.leases.next().is_some(),
-            Opening::Wanted => true,
-            Opening::Begun => false,
-        };
+        let must_open = self.should_open();
         if must_open {
             self.opening = Opening::Begun;
         }
         must_open
+    }
+
+    fn should_open(&self) -> bool {
+        match self.opening {
+            Opening::NotWanted => self.leases.next().is_some(),
+            Opening::Wanted => true,
+            Opening::Begun | Opening::Failed => false,
+        }
     }
 
     fn next_due(&self) -> Option<Time> {

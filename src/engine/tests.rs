@@ -6,6 +6,7 @@ mod claims;
 mod closing;
 mod leases;
 mod listener;
+mod message_grants;
 mod multi;
 mod panics;
 mod priority;
@@ -27,7 +28,7 @@ use crate::lock::{Handle, mutex};
 use crate::message::{Renewed, Reply, Request, Verb};
 use crate::random::SystemRng;
 use crate::store::{Answer, DedicatedConnection, Limits, PubSubEvent, Store};
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering, thread};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, thread};
 
 /// A short lease: it ends during the test, or the test moves the clock.
 const SHORT: Duration = Duration::from_millis(300);

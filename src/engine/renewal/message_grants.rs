@@ -27,8 +27,10 @@ pub(super) enum Opening {
     NotWanted,
     /// A delegate waits, and a message may grant it a lease.
     Wanted,
-    /// The thread has begun to connect.
+    /// The thread has begun to connect, and has not failed.
     Begun,
+    /// The thread could not connect. It tries again for the next renewal, or when a delegate next waits.
+    Failed,
 }
 
 impl RenewalThread {
