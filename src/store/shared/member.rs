@@ -178,7 +178,9 @@ impl<'a> Turn<'a> {
         let was_overdue = shared.combiner.is_overdue();
         let fault = self.give_back(shared);
         let is_open_again = was_overdue && !shared.combiner.is_overdue();
-        let is_closed = fault.as_ref().is_some_and(TransportError::is_closed);
+        // After a failure, this process has shut the connection down.
+        let is_closed =
+            !shared.combiner.has_failed() && fault.as_ref().is_some_and(TransportError::is_closed);
         if let Some(fault) = fault {
             self.ended = Some(Arc::clone(&shared.stream));
             shared.combiner.fail(failures(fault), &mut self.wake);

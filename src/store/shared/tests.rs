@@ -446,6 +446,31 @@ fn connections_that_were_open_before_one_was_found_closed_are_not_used() {
     peer.assert_free();
 }
 
+/// The reader then finds the end of the connection too.
+#[test]
+fn a_connection_that_a_caller_ends_is_not_taken_for_one_that_the_server_closed() {
+    let peer = Peer::new(1);
+    let other = peer.share();
+    let mut line = peer.accept();
+    thread::scope(|scope| {
+        let call = scope.spawn(|| peer.call(1, SOON));
+        line.requests(1);
+        let is_read = || {
+            let state = peer.connections.state.lock();
+            let mut shared = state.shared.iter().flatten();
+            shared.all(|shared| shared.reading.is_none())
+        };
+        while !is_read() {
+            thread::yield_now();
+        }
+        other.distrust();
+        let failure = call.join().expect("no panic").expect_err("no answer");
+        assert_eq!(failure.outcome, Outcome::Unknown);
+    });
+    assert_eq!(peer.connections.state.lock().cut, None);
+    peer.assert_free();
+}
+
 #[test]
 fn an_answer_to_no_request_is_not_kept_for_the_next_one() {
     let peer = Peer::new(1);
