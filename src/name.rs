@@ -117,11 +117,26 @@ impl LockKey {
     }
 
     pub(crate) fn companion(&self, which: Companion) -> String {
+        let mut companion = String::new();
+        self.write_companion(which, &mut companion);
+        companion
+    }
+
+    /// Replaces the text by a companion's key.
+    pub(crate) fn write_companion(&self, which: Companion, to: &mut String) {
+        /// No suffix is longer, with two braces.
+        const ROOM: usize = 16;
+        to.clear();
+        to.reserve(self.key.len() + ROOM);
         let (plain, tagged) = SUFFIXES[which as usize];
-        if hash_tag(&self.key).is_some() {
-            [&self.key, tagged].concat()
+        let is_tagged = hash_tag(&self.key).is_some();
+        let (begin, end, suffix) = if is_tagged {
+            ("", "", tagged)
         } else {
-            ["{", &self.key, "}", plain].concat()
+            ("{", "}", plain)
+        };
+        for part in [begin, &self.key, end, suffix] {
+            to.push_str(part);
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use once_cell::race::OnceBox;
 use uuid::Uuid;
+use uuid::fmt::Hyphenated;
 
 use crate::random::Rng;
 use crate::sync::Arc;
@@ -39,7 +40,27 @@ pub(crate) fn label(owner: &str) -> Option<&str> {
 
 /// Returns a new owner, for one attempt to acquire a lock and for the lease that Redis grants to it.
 pub(crate) fn generate(rng: &dyn Rng, label: &str) -> Arc<str> {
-    text_of(rng.uuid(), label).into()
+    with_text(rng.uuid(), label, |text| text.into())
+}
+
+/// Calls `make` with the text of an owner.
+fn with_text<T>(unique: Uuid, label: &str, make: impl FnOnce(&str) -> T) -> T {
+    const UNIQUE_END: usize = OWNER_PREFIX.len() + Hyphenated::LENGTH;
+    const LONGEST: usize = UNIQUE_END + 1 + MAX_LABEL;
+    let mut buffer = [b':'; LONGEST];
+    buffer[..OWNER_PREFIX.len()].copy_from_slice(OWNER_PREFIX.as_bytes());
+    unique
+        .hyphenated()
+        .encode_lower(&mut buffer[OWNER_PREFIX.len()..UNIQUE_END]);
+    let end = UNIQUE_END + 1 + label.len();
+    if let Some(place) = buffer.get_mut(UNIQUE_END + 1..end) {
+        place.copy_from_slice(label.as_bytes());
+        if let Ok(text) = std::str::from_utf8(&buffer[..end]) {
+            return make(text);
+        }
+    }
+    // The label is longer than one of this crate.
+    make(&text_of(unique, label))
 }
 
 fn text_of(unique: Uuid, label: &str) -> String {
@@ -69,7 +90,7 @@ impl Owner {
             unique: unique.unwrap_or_default(),
             text: OnceBox::new(),
         };
-        if text_of(kept.unique, label) != owner {
+        if !with_text(kept.unique, label, |text| text == owner) {
             // Another program has made the owner, or a manager with another label.
             kept.text.set(Box::new(owner.into())).ok();
         }
@@ -81,6 +102,14 @@ impl Owner {
         match self.text.get() {
             Some(text) => text.clone(),
             None => text_of(self.unique, label),
+        }
+    }
+
+    /// Returns the same text as [`Self::text`], to be shared.
+    pub(crate) fn to_arc(&self, label: &str) -> Arc<str> {
+        match self.text.get() {
+            Some(text) => text.as_str().into(),
+            None => with_text(self.unique, label, |text| text.into()),
         }
     }
 
@@ -117,7 +146,9 @@ mod tests {
         ] {
             let kept = Owner::new(text, label);
             assert_eq!(kept.text(label), text);
+            assert_eq!(&*kept.to_arc(label), text);
             assert_eq!(kept.shown(label), text);
+            assert_eq!(&*kept.to_arc(label), text);
             assert_eq!(kept.text(label), text);
         }
     }

@@ -34,7 +34,7 @@ impl GuardInner {
             }
             return Err(Error::Lost(self.lost(cause)));
         }
-        let Some(Unreleased { give_back }) = unreleased else {
+        let Some(Unreleased { give_back, .. }) = unreleased else {
             // The lease was lost before its guard ended.
             return Err(Error::Lost(self.lost(LostCause::Expired)));
         };

@@ -77,7 +77,8 @@ impl Engine {
         };
         count(&begun.turn, now);
         let turn = hand_out(begun, now);
-        if let LeaseStatus::Lost(cause) = process_lease.validity.status(self.now()) {
+        // If its deadline passes from here on, the watch thread finds it in the queue.
+        if let LeaseStatus::Lost(cause) = process_lease.validity.status(now) {
             self.lost(&process_lease, cause);
         }
         Ok((turn, now))

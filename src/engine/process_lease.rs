@@ -391,7 +391,7 @@ impl ProcessLease {
 impl Engine {
     /// Returns the owner of a lease as it is written in Redis.
     pub(super) fn owner_of(&self, process_lease: &ProcessLease) -> Arc<str> {
-        process_lease.owner.text(&self.settings.label).into()
+        process_lease.owner.to_arc(&self.settings.label)
     }
 
     /// Returns a renewal for `lease` for each key of a process lease.

@@ -52,6 +52,8 @@ pub(super) enum Mode {
 pub(super) struct Unreleased {
     /// The unused fences of the lease.
     pub(super) give_back: Option<GiveBack>,
+    /// When the lease ended here.
+    pub(super) ended_at: Time,
 }
 
 impl GuardInner {
@@ -69,10 +71,10 @@ impl GuardInner {
         let released = match unreleased {
             None => Ok(None),
             Some(unreleased) if self.engine.settings.background_release => {
-                self.engine.release_later(&self.process_lease, unreleased);
+                self.engine.release_later(&self.process_lease, &unreleased);
                 Ok(None)
             }
-            Some(unreleased) => self.engine.release_now(&self.process_lease, unreleased),
+            Some(unreleased) => self.engine.release_now(&self.process_lease, &unreleased),
         };
         if let LeaseStatus::Lost(cause) = status {
             return Err(Error::Lost(self.lost(cause)));
@@ -182,7 +184,10 @@ impl Engine {
                 if mode == Mode::Detach || process_lease.min_hold_until(now).is_some() {
                     // The next thread must not take the lock over. It asks Redis as another process would.
                     next.send(Signal::Delegate(None));
-                    Some(Unreleased { give_back })
+                    Some(Unreleased {
+                        give_back,
+                        ended_at: now,
+                    })
                 } else {
                     let from = OrphanedOwner {
                         give_back,
@@ -195,7 +200,10 @@ impl Engine {
             }
             Finish::Release(give_back) => {
                 self.deregister(process_lease);
-                Some(Unreleased { give_back })
+                Some(Unreleased {
+                    give_back,
+                    ended_at: now,
+                })
             }
             Finish::Lost(next) => {
                 self.make_next_the_delegate(&process_lease.entry, next);
@@ -230,9 +238,10 @@ impl Engine {
     fn release_now(
         &self,
         process_lease: &ProcessLease,
-        Unreleased { give_back }: Unreleased,
+        unreleased: &Unreleased,
     ) -> Result<Option<Gone>, Failure> {
-        let release_task = self.release_task(process_lease, give_back, self.now());
+        let release_task =
+            self.release_task(process_lease, unreleased.give_back, unreleased.ended_at);
         let result = self.send_release(&process_lease.entry, release_task, self.limits(None));
         self.let_next_thread_ask(&process_lease.entry);
         result
@@ -240,11 +249,11 @@ impl Engine {
 
     /// Gives steps 4 and 5 to the renewal thread, and does step 6. A thread that asks for the name later takes the
     /// release back, or waits for its first reply ([`super::unsent_releases`]).
-    fn release_later(&self, process_lease: &ProcessLease, Unreleased { give_back }: Unreleased) {
-        let entry = &process_lease.entry;
-        let release_task = self.release_task(process_lease, give_back, self.now());
+    fn release_later(&self, process_lease: &ProcessLease, unreleased: &Unreleased) {
+        let (entry, now) = (&process_lease.entry, unreleased.ended_at);
+        let release_task = self.release_task(process_lease, unreleased.give_back, now);
         // Reserve a place before step 6, so that the next thread finds it.
-        let place = self.renewal.reserve(self.now(), entry, &release_task);
+        let place = self.renewal.reserve(now, entry, &release_task);
         self.let_next_thread_ask(entry);
         self.renewal
             .add_background_release(self, entry, release_task, place);
@@ -254,7 +263,7 @@ impl Engine {
     /// sends the release.
     pub(super) fn end_at_max_hold(self: &Arc<Self>, process_lease: &Arc<ProcessLease>, now: Time) {
         if let (_, Some(unreleased)) = self.end_turn(process_lease, now, Mode::Release) {
-            self.release_later(process_lease, unreleased);
+            self.release_later(process_lease, &unreleased);
         }
     }
 
@@ -268,7 +277,9 @@ impl Engine {
         limits: Limits<'_>,
     ) -> Result<Option<Gone>, Failure> {
         loop {
-            release_task.refresh_min_hold(self.now());
+            if release_task.keeps_lock() {
+                release_task.refresh_min_hold(self.now());
+            }
             let next = match self.send(&entry.request(release_task.verb()), limits) {
                 Ok(answer) => release_task.replied(self.now(), &answer.reply, answer.resent),
                 Err(failure) => {

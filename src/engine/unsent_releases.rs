@@ -32,10 +32,14 @@ impl Engine {
         attempt: &mut Attempt,
     ) {
         let keys = entry.target.keys();
+        let places = self.renewal.background_releases(keys);
+        if places.is_empty() {
+            return;
+        }
         let limit = self.now() + self.settings.io_timeout;
         let until = call.until.map_or(limit, |until| until.min(limit));
         let is_over = || call.is_over(self);
-        for place in self.renewal.background_releases(keys) {
+        for place in places {
             let Some((released, release_task)) = self.renewal.take_back(place) else {
                 self.renewal
                     .wait_until_sent(self, keys, place, until, &is_over);

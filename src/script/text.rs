@@ -203,10 +203,12 @@ impl Script {
     /// Returns a command with the keys of these locks: for each its own key and its companions.
     pub(super) fn with_companions(&self, by: ScriptRef, locks: &[LockKey]) -> redis::Cmd {
         let mut command = self.command(by, 4 * locks.len());
+        let mut companion = String::new();
         for key in locks {
             command.arg(key.key());
             for which in [Companion::Fence, Companion::Queue, Companion::Waiters] {
-                command.arg(key.companion(which));
+                key.write_companion(which, &mut companion);
+                command.arg(&companion);
             }
         }
         command

@@ -38,7 +38,7 @@ use crate::script::{self, ScriptRef};
 use crate::store::errors::RequestError;
 use crate::store::login::connect;
 use crate::store::refusal::{refusal, says};
-use crate::store::route::{Budget, Route};
+use crate::store::route::{Budget, Route, TimeSpan};
 use crate::store::sentinel::{Discovery, check_role};
 use crate::store::socket::{Socket, TransportError};
 use crate::store::{Answer, NodeReport};
@@ -264,10 +264,10 @@ impl<'a> Link<'a> {
         budget: &Budget,
     ) -> Result<(), Failure> {
         if may_come_from_a_replica(request, reply) {
-            let limit = budget.left(self.route.io_timeout);
+            let time = budget.step(self.route.io_timeout);
             let open = self.open.take();
             let mut open = open.ok_or_else(Failure::another_question)?;
-            let role = open.request(redis::cmd("ROLE"), false, limit);
+            let role = open.request(redis::cmd("ROLE"), false, time);
             let role = role.map_err(|fault| self.failed(fault).into_failure(&self.route))?;
             if let Err(failure) = check_role(&self.route, role) {
                 self.suspect();
@@ -346,13 +346,13 @@ impl<'a> Link<'a> {
     fn once(&mut self, request: &Request<'_>, budget: &mut Budget) -> Result<Value, RequestError> {
         let mut open = self.opened(budget).map_err(RequestError::Answered)?;
         let (script_settings, io_timeout) = (&self.route.script_settings, self.route.io_timeout);
-        let mut ask = |command: redis::Cmd, limit: Duration| {
-            let answer = open.request(command, self.is_asking, limit);
+        let mut ask = |command: redis::Cmd, time: TimeSpan| {
+            let answer = open.request(command, self.is_asking, time);
             answer.map_err(|fault| self.failed(fault))
         };
         let mut value = Value::Nil;
         if let Some(command) = script::encode_plain(request, script_settings) {
-            value = match ask(command, budget.left(io_timeout))? {
+            value = match ask(command, budget.step(io_timeout))? {
                 Value::Okay => script::TAKEN_WITHOUT_A_FENCE,
                 value @ (Value::Nil | Value::ServerError(_)) => value,
                 _ => {
@@ -363,11 +363,11 @@ impl<'a> Link<'a> {
         }
         if value == Value::Nil {
             let command = script::encode(request, ScriptRef::Digest, script_settings);
-            value = ask(command, budget.left(io_timeout))?;
+            value = ask(command, budget.step(io_timeout))?;
         }
         if matches!(&value, Value::ServerError(error) if error.code() == "NOSCRIPT") {
             let command = script::encode(request, ScriptRef::Text, script_settings);
-            value = ask(command, budget.left(io_timeout))?;
+            value = ask(command, budget.step(io_timeout))?;
         }
         if let Value::ServerError(error) = value {
             let moved = says(&error, &["READONLY"]);

@@ -7,6 +7,7 @@ use crate::config::{SentinelSet, Server, Settings};
 use crate::error::Failure;
 use crate::message::Request;
 use crate::store::link::Link;
+use crate::store::places::Wait;
 use crate::store::pubsub;
 use crate::store::route::{Budget, Route, route};
 use crate::store::sentinel::Discovery;
@@ -61,18 +62,21 @@ impl Drop for Node {
 impl Store for Node {
     fn call(&self, request: &Request<'_>, limits: Limits<'_>) -> Result<Answer, Failure> {
         let started = Instant::now();
+        let mut now = started;
         if let Some(discovery) = &self.discovery {
             // A call that waits for a master needs no connection yet.
             discovery.wait(limits.whole.min(self.route.connect_timeout), &|| {
                 limits.is_over()
             })?;
+            now = Instant::now();
         }
-        let left = limits.whole.saturating_sub(started.elapsed());
-        let wait = limits.checkout.min(left);
+        let left = |now: Instant| limits.whole.saturating_sub(now - started);
+        let is_over = || limits.is_over();
+        let wait = Wait::since(now, limits.checkout.min(left(now)), &is_over);
         let pool = (&self.pool, self.discovery.as_ref());
-        Link::of_pool(pool, request, (limits, wait), |link| {
-            let left = limits.whole.saturating_sub(started.elapsed());
-            link.call(request, &mut Budget::new(left.max(LEAST)))
+        Link::of_pool(pool, request, (limits, &wait), |link| {
+            let now = wait.now();
+            link.call(request, &mut Budget::since(now, left(now).max(LEAST)))
         })
     }
 

@@ -59,6 +59,13 @@ pub(super) fn route(server: Server, settings: &Settings) -> Route {
     }
 }
 
+/// The time of one step of a call.
+#[derive(Clone, Copy)]
+pub(super) struct TimeSpan {
+    pub(super) begun: Instant,
+    pub(super) limit: Duration,
+}
+
 /// The time that a call still has.
 pub(super) struct Budget {
     pub(super) started: Instant,
@@ -67,8 +74,13 @@ pub(super) struct Budget {
 
 impl Budget {
     pub(super) fn new(whole: Duration) -> Self {
+        Self::since(Instant::now(), whole)
+    }
+
+    /// Returns a budget that begins now.
+    pub(super) fn since(now: Instant, whole: Duration) -> Self {
         Self {
-            started: Instant::now(),
+            started: now,
             whole,
         }
     }
@@ -80,7 +92,17 @@ impl Budget {
 
     /// Returns the time for a step that may take at most `limit`. It is never zero, because zero would mean no limit.
     pub(super) fn left(&self, limit: Duration) -> Duration {
-        let left = self.whole.saturating_sub(self.started.elapsed());
-        limit.min(left).max(Duration::from_millis(1))
+        self.step(limit).limit
+    }
+
+    /// Returns the same, with the time at which the step begins.
+    pub(super) fn step(&self, limit: Duration) -> TimeSpan {
+        let begun = Instant::now();
+        let passed = begun.saturating_duration_since(self.started);
+        let left = self.whole.saturating_sub(passed);
+        TimeSpan {
+            begun,
+            limit: limit.min(left).max(Duration::from_millis(1)),
+        }
     }
 }

@@ -44,6 +44,8 @@ pub(super) struct Socket {
 pub(super) struct Reading {
     stream: Arc<Stream>,
     limit: TimeLimit,
+    /// Room for the bytes of one read.
+    piece: Box<[u8]>,
     /// The bytes that have come and were not taken yet, and how far `frame` has measured them.
     received: Vec<u8>,
     frame: Frame,
@@ -135,6 +137,7 @@ impl Socket {
             reading: Reading {
                 stream: Arc::clone(&stream),
                 limit: TimeLimit::new(),
+                piece: vec![0; PIECE].into(),
                 received: Vec::new(),
                 frame: Frame::default(),
                 ready: Vec::new(),
@@ -314,12 +317,11 @@ impl Reading {
     }
 
     fn read_piece(&mut self) -> Result<(), TransportError> {
-        let mut piece = [0; PIECE];
-        let read = self.limit.read(&self.stream.os, &mut piece);
+        let read = self.limit.read(&self.stream.os, &mut self.piece);
         match read.map_err(TransportError::Io)? {
             0 => Err(TransportError::Io(io::ErrorKind::UnexpectedEof.into())),
             read => {
-                let read = self.stream.decrypt(&piece[..read], &mut self.received);
+                let read = self.stream.decrypt(&self.piece[..read], &mut self.received);
                 read.map_err(TransportError::Io)
             }
         }
@@ -333,9 +335,9 @@ impl Writing {
     }
 
     /// Writes the packed bytes, and what an earlier write has left. After a failure because the time is over, the rest
-    /// can be written later.
-    pub(super) fn write_by(&mut self, deadline: Instant) -> io::Result<()> {
-        self.limit.deadline = deadline;
+    /// can be written later. `now` is the time, if the caller has just read the clock.
+    pub(super) fn write_by(&mut self, deadline: Instant, now: Option<Instant>) -> io::Result<()> {
+        (self.limit.deadline, self.limit.now) = (deadline, now);
         self.write_packed()
     }
 

@@ -12,6 +12,7 @@ use crate::name::Target;
 use crate::owner::MARK;
 use crate::store::errors::was_cut;
 use crate::store::link::Link;
+use crate::store::places::Wait;
 use crate::store::route::Budget;
 use crate::store::{Answer, LEAST, Limits};
 use crate::sync::{Arc, thread};
@@ -178,7 +179,9 @@ impl Shared {
         (limits, wait): (Limits<'_>, Duration),
         work: impl FnOnce(&mut Link) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let done = Link::of_pool((master.pool(), None), request, (limits, wait), work);
+        let is_over = || limits.is_over();
+        let wait = Wait::new(wait, &is_over);
+        let done = Link::of_pool((master.pool(), None), request, (limits, &wait), work);
         match &done {
             Ok(_) => master.note_answer(),
             Err(failure) if failure.kind == FailureKind::TryAgain => master.note_answer(),

@@ -23,7 +23,8 @@ impl Link<'_> {
         let words = "the connection closed before the replicas were asked";
         let lost = || Failure::plain(FailureKind::Unavailable, Outcome::Unknown, words);
         let mut open = self.open.take().ok_or_else(lost)?;
-        let limit = budget.left(self.route.io_timeout);
+        let time = budget.step(self.route.io_timeout);
+        let limit = time.limit;
         // A count is worth more than no answer, so the server's time for the WAIT is shorter than the limit here. The
         // server notices the end of a WAIT up to 100 ms late.
         let patience = limit.saturating_sub(LATE_ANSWER).max(limit / 2);
@@ -36,7 +37,7 @@ impl Link<'_> {
         };
         let mut wait = redis::cmd("WAIT");
         wait.arg(wanted).arg(patience.as_millis() as u64);
-        let confirmed = match open.request(wait, false, limit).map_err(RequestError::of) {
+        let confirmed = match open.request(wait, false, time).map_err(RequestError::of) {
             Ok(Value::Int(count)) => u32::try_from(count).unwrap_or(0),
             Ok(Value::ServerError(error)) => {
                 return Err(Failure {

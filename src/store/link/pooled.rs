@@ -9,7 +9,7 @@ use crate::error::Failure;
 use crate::message::Request;
 use crate::store::Limits;
 use crate::store::places::Wait;
-use crate::store::route::{Budget, Route};
+use crate::store::route::{Budget, Route, TimeSpan};
 use crate::store::sentinel::Discovery;
 use crate::store::shared::{CallTerms, Connections, Entered, Member, Seat};
 use crate::store::socket::{Socket, TransportError};
@@ -38,13 +38,13 @@ impl Open<'_> {
         &mut self,
         command: redis::Cmd,
         is_asking: bool,
-        limit: Duration,
+        time: TimeSpan,
     ) -> Result<Value, TransportError> {
         match self {
-            Self::Own(socket) if is_asking => ask_for_moving_slot(socket, command, limit),
-            Self::Own(socket) => socket.request(&command, limit),
+            Self::Own(socket) if is_asking => ask_for_moving_slot(socket, command, time.limit),
+            Self::Own(socket) => socket.request(&command, time.limit),
             Self::Shared(member, limits) => {
-                member.request(&command, is_asking, limit, &|| limits.is_over())
+                member.request(&command, is_asking, time, &|| limits.is_over())
             }
         }
     }
@@ -79,11 +79,11 @@ impl Pool<'_> {
 }
 
 impl<'a> Link<'a> {
-    /// Does `work` with a link of the pool. Waits for a connection, or a place for one, for at most `wait`.
+    /// Does `work` with a link of the pool. Waits for a connection, or a place for one, within `wait`.
     pub(in crate::store) fn of_pool<T>(
         (connections, discovery): (&Arc<Connections>, Option<&Arc<Discovery>>),
         request: &Request<'_>,
-        (limits, wait): (Limits<'a>, Duration),
+        (limits, wait): (Limits<'a>, &Wait<'_>),
         work: impl FnOnce(&mut Self) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let mut link = Self::new(connections.master(), discovery.cloned());
@@ -94,7 +94,7 @@ impl<'a> Link<'a> {
             limits,
             seat: None,
         });
-        link.enter(&Wait::new(wait, &|| limits.is_over()))?;
+        link.enter(wait)?;
         let done = work(&mut link);
         link.leave();
         done

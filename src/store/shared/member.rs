@@ -2,13 +2,14 @@
 
 use std::io;
 use std::mem;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use redis::{Cmd, Value};
 
 use super::combiner::{Failures, Step, Terms, Ticket};
 use super::{CallTerms, Connections, Shared};
 use crate::store::LOOK_EVERY;
+use crate::store::route::TimeSpan;
 use crate::store::socket::{Reading, Stream, TransportError, Writing};
 use crate::sync::{Arc, Thread, thread};
 
@@ -29,18 +30,17 @@ impl Member {
         }
     }
 
-    /// Sends a command, after ASKING if `is_asking`, and returns its answer, all within `limit`. While another thread reads,
+    /// Sends a command, after ASKING if `is_asking`, and returns its answer, all in this time. While another thread reads,
     /// it calls `is_over` every [`LOOK_EVERY`], and leaves if the call is over. The failure is `CallerLeft` then.
     pub(crate) fn request(
         &mut self,
         command: &Cmd,
         is_asking: bool,
-        limit: Duration,
+        time: TimeSpan,
         is_over: &dyn Fn() -> bool,
     ) -> Result<Value, TransportError> {
-        let begun = Instant::now();
-        let deadline = begun + limit;
-        let mut turn = Turn::begin(self, command, is_asking, (begun, deadline))?;
+        let deadline = time.begun + time.limit;
+        let mut turn = Turn::begin(self, command, is_asking, (time.begun, deadline))?;
         let mut has_ended_call = false;
         loop {
             let step = turn.step();
@@ -51,6 +51,7 @@ impl Member {
                 Step::Read => turn.read(),
                 Step::Wait if !turn.is_late => {
                     let left = deadline.saturating_duration_since(Instant::now());
+                    turn.now = None;
                     has_ended_call = !left.is_zero() && is_over();
                     turn.is_late = left.is_zero() || has_ended_call;
                     if !turn.is_late {
@@ -118,6 +119,8 @@ pub(super) struct Turn<'a> {
     half: Half,
     /// Whether the time of the request is over.
     is_late: bool,
+    /// The time, while this thread has not waited for anything.
+    now: Option<Instant>,
     wake: Vec<Thread>,
     /// The connection, if this thread has found its end.
     ended: Option<Arc<Stream>>,
@@ -162,6 +165,7 @@ impl<'a> Turn<'a> {
             deadline,
             half: Half::None,
             is_late: false,
+            now: Some(now),
             wake: Vec::new(),
             ended: None,
         })
@@ -193,8 +197,12 @@ impl<'a> Turn<'a> {
         }
         let shared = state.member(self.member.number);
         let step = shared.combiner.next(ticket, &mut self.wake);
-        // A thread without time would take the bytes of others, and leave them unwritten.
-        self.is_late |= matches!(step, Step::Write) && Instant::now() >= self.deadline;
+        if matches!(step, Step::Write) {
+            let now = Instant::now();
+            self.now = Some(now);
+            // A thread without time would take the bytes of others, and leave them unwritten.
+            self.is_late |= now >= self.deadline;
+        }
         match &step {
             Step::Done(_) => self.ticket = None,
             _ if self.is_late => {
@@ -236,9 +244,7 @@ impl<'a> Turn<'a> {
                 };
                 // Answers may have come before one that cannot be read.
                 let answers = reading.ready();
-                if !answers.is_empty() {
-                    shared.answered = Instant::now();
-                }
+                let has_answers = !answers.is_empty();
                 let mut hand_out =
                     |ticket| (shared.combiner).received(ticket, answers, has_more, &mut self.wake);
                 let fault = if self.ticket.is_none_or(&mut hand_out) {
@@ -247,6 +253,9 @@ impl<'a> Turn<'a> {
                     let words = "more answers than requests".to_owned();
                     Some(TransportError::Malformed(words))
                 };
+                if has_answers && shared.combiner.load() > 0 {
+                    shared.answered = Instant::now();
+                }
                 shared.reading = Some(reading);
                 let fault = fault?;
                 self.is_late = fault.is_timeout();
@@ -257,11 +266,12 @@ impl<'a> Turn<'a> {
 
     pub(super) fn write(&mut self) {
         if let Half::Writing(writing, result) = &mut self.half {
-            *result = writing.write_by(self.deadline);
+            *result = writing.write_by(self.deadline, self.now.take());
         }
     }
 
     pub(super) fn read(&mut self) {
+        self.now = None;
         if let Half::Reading(reading, result) = &mut self.half {
             *result = reading.answers(self.deadline);
         }

@@ -124,7 +124,8 @@ struct Shared {
     is_retired: bool,
     /// The master to which it leads.
     master: u64,
-    /// The time at which answers came last. If none was missing, the time of the first request after that.
+    /// The time at which answers came last while others were missing. If none was missing, the time of the first request
+    /// after that.
     answered: Instant,
 }
 
@@ -288,14 +289,14 @@ impl Connections {
     fn choose(&self, terms: CallTerms, master: u64, wait: &Wait<'_>) -> Option<Chosen> {
         let class = terms.class();
         let mut state = self.state.lock();
-        let mut choice = state.choose(class, master, self.size, wait.begun);
+        let mut choice = state.choose(class, master, self.size, wait.now());
         if choice.is_none() {
             let number = CLASSES.iter().position(|other| *other == class)?;
             while let (None, Some(slice)) = (&choice, wait.slice()) {
                 state.waiting[number] += 1;
                 state = self.changed[number].wait_for(state, slice);
                 state.waiting[number] -= 1;
-                choice = state.choose(class, master, self.size, Instant::now());
+                choice = state.choose(class, master, self.size, wait.read());
             }
         }
         let chosen = match choice {

@@ -93,7 +93,9 @@ impl Peer {
             request: rate,
         };
         let pool = (&self.connections, None);
-        Link::of_pool(pool, &request, (limits, limits.checkout), |link| {
+        let is_over = || limits.is_over();
+        let wait = Wait::new(limits.checkout, &is_over);
+        Link::of_pool(pool, &request, (limits, &wait), |link| {
             entered();
             link.call(&request, &mut Budget::new(limits.whole))
         })
@@ -508,7 +510,8 @@ fn a_caller_that_panics_passes_its_role_on() {
             panic!("a panic of the test");
         }));
         assert!(panicked.is_err());
-        let other = scope.spawn(move || other.request(&second, false, SOON, &|| false));
+        let soon = Budget::new(SOON).step(SOON);
+        let other = scope.spawn(move || other.request(&second, false, soon, &|| false));
         let numbers = line.requests(2);
         line.answer(&numbers);
         let answer = other.join().expect("no panic").expect("it goes on");
@@ -534,6 +537,7 @@ fn a_writer_without_time_leaves_its_role_to_another_caller() {
         let members = [first, second];
         let mut line = peer.accept();
         let commands = [1, 2].map(|number| redis::cmd("n").arg(number).clone());
+        let begun = Instant::now();
         let mut writer = Turn::begin(&members[0], &commands[0], false, soon()).expect("it is open");
         let mut other = Turn::begin(&members[1], &commands[1], false, soon()).expect("it is open");
         if has_taken {
@@ -541,7 +545,7 @@ fn a_writer_without_time_leaves_its_role_to_another_caller() {
             // A caller that reads would not write what the writer leaves.
             assert!(matches!(other.step(), combiner::Step::Wait));
         }
-        writer.deadline = Instant::now();
+        writer.deadline = begun;
         writer.write();
         assert!(matches!(writer.step(), combiner::Step::Wait));
         drop(writer);

@@ -12,6 +12,8 @@ pub(super) const TOLERANCE: Duration = Duration::from_millis(1);
 /// The time limit of the input or output under way.
 pub(super) struct TimeLimit {
     pub(super) deadline: Instant,
+    /// The time, if it was read just before the next input or output.
+    pub(super) now: Option<Instant>,
     /// The time limit that is set on the operating system's socket.
     os_limit: Option<Duration>,
 }
@@ -34,6 +36,7 @@ impl TimeLimit {
     pub(super) fn new() -> Self {
         Self {
             deadline: Instant::now(),
+            now: None,
             os_limit: None,
         }
     }
@@ -72,7 +75,8 @@ impl TimeLimit {
         mut work: impl FnMut(Option<Duration>) -> io::Result<T>,
     ) -> io::Result<T> {
         loop {
-            let left = self.deadline.saturating_duration_since(Instant::now());
+            let now = self.now.take().unwrap_or_else(Instant::now);
+            let left = self.deadline.saturating_duration_since(now);
             if left.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
