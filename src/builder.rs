@@ -127,8 +127,9 @@ impl Builder {
 
     /// Sets whether guards leave their release to the renewal thread. Then a guard's end never waits for the server.
     ///
-    /// The renewal thread sends a release within about a millisecond, with others in one request. It sends the release
-    /// at once if this process knows that another waits for the lock. [`release`](crate::LockGuard::release) then
+    /// The release goes out in the same write as the next request of this process, or after about a millisecond alone.
+    /// Releases that follow each other faster than that go out together. On a cluster or a quorum, the renewal thread
+    /// sends all of them. It sends a release at once if this process knows that another waits for the lock. [`release`](crate::LockGuard::release) then
     /// reports a loss only if this process knows of it, because it does not wait for the server's reply. A thread of
     /// this process that asks for the name takes an unsent release back, and asks for the lock in the same request.
     ///

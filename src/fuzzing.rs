@@ -267,6 +267,7 @@ impl DedicatedConnection for Grants {
             has_priority: false,
             is_of_a_wait: false,
             is_over: None,
+            rides: None,
         };
         Store::call(self, request, limits)
     }

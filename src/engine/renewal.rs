@@ -22,6 +22,7 @@
 
 mod message_grants;
 mod release_tasks;
+mod riding;
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -88,6 +89,8 @@ struct State {
     is_given_up: bool,
     /// The places of background releases by key, until their first request has a reply or has failed.
     background_places: HashMap<LockKey, SmallVec<[Place; 1]>>,
+    /// When the last releases rode.
+    rode_at: Option<Time>,
     /// Whether the last request failed because of the connection, so that an outage is logged once.
     failing: bool,
     unreached: Unreached,

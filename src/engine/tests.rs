@@ -12,6 +12,7 @@ mod panics;
 mod priority;
 mod quantum;
 mod release_tasks;
+mod riding;
 mod suspend;
 
 use std::collections::VecDeque;

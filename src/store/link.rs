@@ -38,7 +38,7 @@ use crate::script::{self, ScriptRef};
 use crate::store::errors::RequestError;
 use crate::store::login::connect;
 use crate::store::refusal::{refusal, says};
-use crate::store::route::{Budget, Route, TimeSpan};
+use crate::store::route::{Budget, Route};
 use crate::store::sentinel::{Discovery, check_role};
 use crate::store::socket::{Socket, TransportError};
 use crate::store::{Answer, NodeReport};
@@ -47,8 +47,10 @@ use crate::sync::Arc;
 mod confirm;
 mod identify;
 mod pooled;
+mod ride;
 
-use pooled::{Open, Pool};
+use pooled::{Open, Pool, Riding};
+use ride::Ridden;
 
 /// A connection, or the means to open one.
 pub(crate) struct Link<'a> {
@@ -66,6 +68,8 @@ pub(crate) struct Link<'a> {
     round_trip: Option<Duration>,
     /// Reports of the server by the renewal thread's requests, until that thread takes them.
     reports: Vec<NodeReport>,
+    /// A ride that has its answer, until the reply to its request is known to be that of the master.
+    ridden: Option<Ridden<'a>>,
 }
 
 impl<'a> Link<'a> {
@@ -79,6 +83,7 @@ impl<'a> Link<'a> {
             is_asking: false,
             round_trip: None,
             reports: Vec::new(),
+            ridden: None,
         }
     }
 
@@ -211,6 +216,17 @@ impl<'a> Link<'a> {
         if self.discovery.is_none() {
             return self.call_server(request, budget);
         }
+        let answer = self.call_master(request, budget);
+        self.end_ride(answer.is_ok());
+        answer
+    }
+
+    /// Sends a request to the master that sentinels have found, and returns its reply.
+    fn call_master(
+        &mut self,
+        request: &Request<'_>,
+        budget: &mut Budget,
+    ) -> Result<Answer, Failure> {
         self.find(budget.left(self.route.connect_timeout))?;
         if self.round_trip.is_some() {
             // For this link, finding the master is no part of the limit, like connecting.
@@ -267,7 +283,7 @@ impl<'a> Link<'a> {
             let time = budget.step(self.route.io_timeout);
             let open = self.open.take();
             let mut open = open.ok_or_else(Failure::another_question)?;
-            let role = open.request(redis::cmd("ROLE"), false, time);
+            let role = open.request(redis::cmd("ROLE"), false, None, time);
             let role = role.map_err(|fault| self.failed(fault).into_failure(&self.route))?;
             if let Err(failure) = check_role(&self.route, role) {
                 self.suspect();
@@ -345,30 +361,16 @@ impl<'a> Link<'a> {
     /// Sends the request and reads the answer, connecting first if needed.
     fn once(&mut self, request: &Request<'_>, budget: &mut Budget) -> Result<Value, RequestError> {
         let mut open = self.opened(budget).map_err(RequestError::Answered)?;
-        let (script_settings, io_timeout) = (&self.route.script_settings, self.route.io_timeout);
-        let mut ask = |command: redis::Cmd, time: TimeSpan| {
-            let answer = open.request(command, self.is_asking, time);
-            answer.map_err(|fault| self.failed(fault))
+        let mut riding = open.board(request, &self.route.script_settings);
+        let asked = self.ask(&mut open, request, &mut riding, budget);
+        let is_trusted = self.take_ride(&mut open, riding, budget);
+        let value = match asked? {
+            Some(value) if is_trusted => value,
+            _ => {
+                open.distrust();
+                return Err(RequestError::Answered(Failure::another_question()));
+            }
         };
-        let mut value = Value::Nil;
-        if let Some(command) = script::encode_plain(request, script_settings) {
-            value = match ask(command, budget.step(io_timeout))? {
-                Value::Okay => script::TAKEN_WITHOUT_A_FENCE,
-                value @ (Value::Nil | Value::ServerError(_)) => value,
-                _ => {
-                    open.distrust();
-                    return Err(RequestError::Answered(Failure::another_question()));
-                }
-            };
-        }
-        if value == Value::Nil {
-            let command = script::encode(request, ScriptRef::Digest, script_settings);
-            value = ask(command, budget.step(io_timeout))?;
-        }
-        if matches!(&value, Value::ServerError(error) if error.code() == "NOSCRIPT") {
-            let command = script::encode(request, ScriptRef::Text, script_settings);
-            value = ask(command, budget.step(io_timeout))?;
-        }
         if let Value::ServerError(error) = value {
             let moved = says(&error, &["READONLY"]);
             if moved || says(&error, &["LOADING", "MASTERDOWN"]) {
@@ -387,6 +389,38 @@ impl<'a> Link<'a> {
         }
         self.open = Some(open);
         Ok(value)
+    }
+
+    /// Sends the commands of the request, the first one with the ride, and returns the last answer. Returns `None` if an
+    /// answer is no reply to its command.
+    fn ask(
+        &self,
+        open: &mut Open<'a>,
+        request: &Request<'_>,
+        riding: &mut Option<Riding<'a>>,
+        budget: &Budget,
+    ) -> Result<Option<Value>, RequestError> {
+        let settings = &self.route.script_settings;
+        let mut ask = |command: redis::Cmd| {
+            let time = budget.step(self.route.io_timeout);
+            let answer = open.request(command, self.is_asking, riding.as_mut(), time);
+            answer.map_err(|fault| self.failed(fault))
+        };
+        let mut value = Value::Nil;
+        if let Some(command) = script::encode_plain(request, settings) {
+            value = match ask(command)? {
+                Value::Okay => script::TAKEN_WITHOUT_A_FENCE,
+                value @ (Value::Nil | Value::ServerError(_)) => value,
+                _ => return Ok(None),
+            };
+        }
+        if value == Value::Nil {
+            value = ask(script::encode(request, ScriptRef::Digest, settings))?;
+        }
+        if matches!(&value, Value::ServerError(error) if error.code() == "NOSCRIPT") {
+            value = ask(script::encode(request, ScriptRef::Text, settings))?;
+        }
+        Ok(Some(value))
     }
 
     /// Returns the open connection. Opens one if there is none.

@@ -40,6 +40,7 @@ mod rate_limiter;
 mod record;
 mod reentrant;
 mod replicas;
+mod riding;
 mod rules;
 mod rules_kinds;
 mod rwlock;

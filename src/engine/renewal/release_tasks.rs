@@ -14,6 +14,8 @@
 //! | reserved, sent | a thread asks for one of its keys | that thread waits until the place is removed |
 //! | sent | a reply that others wait | sent: the hand-over follows at once |
 //! | sent | any other reply, or a failure | the place is removed; if the task is not done, the thread repeats it |
+//!
+//! A queued release may also go out with a request of another thread: [`super::riding`] has these states.
 
 use std::time::Duration;
 
@@ -33,7 +35,7 @@ use crate::sync::Arc;
 /// The largest number of requests with release tasks before the thread looks at the leases again.
 const RELEASES_IN_A_ROW: usize = 64;
 /// The time for which the release of a mutex without a known waiter is held back, so that others go with it.
-const GATHERED_FOR: Duration = Duration::from_millis(1);
+pub(super) const GATHERED_FOR: Duration = Duration::from_millis(1);
 /// The longest time for which a thread waits for a reply to a release task without a look at the clock. While the
 /// machine is suspended, the clock goes on but the time of waiting does not.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
@@ -44,10 +46,21 @@ pub(super) struct Job {
     number: u64,
     /// The engine, which lives until the job is done.
     _engine: Arc<Engine>,
-    entry: Arc<Entry>,
+    pub(super) entry: Arc<Entry>,
     release_task: ReleaseTask,
     /// The place of a background release, until the place is removed.
     background_place: Option<Place>,
+}
+
+impl Job {
+    pub(super) fn verb(&self) -> &Verb {
+        self.release_task.verb()
+    }
+
+    /// Returns whether the job at this place is a plain release in the background for which no request was sent.
+    pub(super) fn is_unsent_plain(&self, place: Place) -> bool {
+        self.background_place == Some(place) && is_plain(&self.entry, self.verb())
+    }
 }
 
 impl RenewalThread {
@@ -258,7 +271,7 @@ impl RenewalThread {
     }
 
     /// Applies the reply to a task, or its failure. Puts the task back if it is not done. Returns the failure.
-    fn answered(
+    pub(super) fn answered(
         &self,
         engine: &Engine,
         begun: &SentTask,
@@ -302,6 +315,8 @@ impl RenewalThread {
         };
         if let Some(due) = again {
             state.queue(job, due);
+            // The thread may sleep, if another one was answered.
+            self.wake_for(&mut state, due);
         }
         state.is_given_up |= is_given_up;
         if (is_executed || is_given_up) && !was_executed {
@@ -327,7 +342,7 @@ impl State {
     }
 
     /// Puts a job into a new place, and returns the place.
-    fn queue(&mut self, mut job: Job, due: Time) -> Place {
+    pub(super) fn queue(&mut self, mut job: Job, due: Time) -> Place {
         let place = self.new_place(due);
         job.number = place.1;
         self.release_tasks.insert(due, job);
@@ -360,10 +375,10 @@ impl State {
 }
 
 /// A task in flight, with the place of its job meanwhile.
-struct SentTask {
-    place: Place,
-    entry: Arc<Entry>,
-    verb: Verb,
+pub(super) struct SentTask {
+    pub(super) place: Place,
+    pub(super) entry: Arc<Entry>,
+    pub(super) verb: Verb,
 }
 
 impl SentTask {
@@ -375,6 +390,41 @@ impl SentTask {
 /// Returns whether a request is a plain release, which can be sent with others in one request.
 fn is_plain(entry: &Entry, verb: &Verb) -> bool {
     entry.kind == LockKind::Mutex && matches!(verb, Verb::Release { .. })
+}
+
+/// Returns the plain releases of these tasks, for one request.
+pub(super) fn plain_releases(begun: &[SentTask]) -> Vec<PlainRelease<'_>> {
+    let releases = begun.iter().filter_map(|begun| match &begun.verb {
+        Verb::Release { owner, .. } => Some(PlainRelease {
+            key: begun.entry.target.first(),
+            owner,
+        }),
+        _ => None,
+    });
+    releases.collect()
+}
+
+/// Returns the result of each of several plain releases, from the answer to their request.
+pub(super) fn of_each(answer: Answer, count: usize) -> Vec<Result<Answer, Failure>> {
+    let resent = answer.resent;
+    let replies = match answer.reply {
+        Reply::Each(replies) if replies.len() == count => replies,
+        _ => return vec![Err(Failure::another_question()); count],
+    };
+    let results = replies.into_iter().map(|reply| {
+        let reply = reply.map_err(|why| match why {
+            NotReleased::Refused => {
+                let words = "the server refuses the release, or the key holds other data";
+                Failure::plain(FailureKind::Denied, Outcome::NotExecuted, words)
+            }
+            NotReleased::Unanswered => {
+                let words = "the node of its slot did not answer";
+                Failure::plain(FailureKind::Unavailable, Outcome::Unknown, words)
+            }
+        })?;
+        Ok(Answer { reply, resent })
+    });
+    results.collect()
 }
 
 /// Sends one task, or several plain releases in one request. Returns the result of each.
@@ -393,37 +443,9 @@ fn send(
         };
         return vec![dedicated_connection.call(&request, limit)];
     }
-    let releases: Vec<_> = begun
-        .iter()
-        .filter_map(|begun| match &begun.verb {
-            Verb::Release { owner, .. } => Some(PlainRelease {
-                key: begun.entry.target.first(),
-                owner,
-            }),
-            _ => None,
-        })
-        .collect();
+    let releases = plain_releases(begun);
     match dedicated_connection.call(&Request::Release(&releases), limit) {
-        Ok(Answer {
-            reply: Reply::Each(replies),
-            resent,
-        }) => replies
-            .into_iter()
-            .map(|reply| {
-                let reply = reply.map_err(|why| match why {
-                    NotReleased::Refused => {
-                        let words = "the server refuses the release, or the key holds other data";
-                        Failure::plain(FailureKind::Denied, Outcome::NotExecuted, words)
-                    }
-                    NotReleased::Unanswered => {
-                        let words = "the node of its slot did not answer";
-                        Failure::plain(FailureKind::Unavailable, Outcome::Unknown, words)
-                    }
-                })?;
-                Ok(Answer { reply, resent })
-            })
-            .collect(),
-        Ok(_) => vec![Err(Failure::another_question()); begun.len()],
+        Ok(answer) => of_each(answer, begun.len()),
         // If the server refuses the request, send it again in halves: one key that this user may not use must not
         // prevent the release of the others.
         Err(failure) if !failure.is_of_the_connection() => {

@@ -35,8 +35,13 @@
 //! them is then woken once.
 //!
 //! A writer takes no two requests for one key at a time. The second one goes out with its next write.
+//!
+//! Something may go ahead of a request: ASKING, or a ride ([`super::super::riding`]). Its bytes and those of the request
+//! are one piece, and so are their answers.
 
 use std::collections::VecDeque;
+
+use smallvec::SmallVec;
 
 /// The requests on a connection. `C` wakes a caller, `A` is an answer, and `E` is the failure of the connection.
 pub(super) struct Combiner<C, A, E> {
@@ -64,10 +69,10 @@ pub(super) struct Combiner<C, A, E> {
 pub(super) struct Ticket(usize);
 
 /// The properties of a request that the combiner needs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Terms {
-    /// A fingerprint of the lock's key.
-    pub(super) key: u64,
+    /// A fingerprint of the lock's key. With a ride also those of the keys that it releases.
+    pub(super) keys: SmallVec<[u64; 1]>,
     /// Whether it goes before requests without priority that still wait.
     pub(super) has_priority: bool,
 }
@@ -75,6 +80,8 @@ pub(super) struct Terms {
 struct Request<C, A, E> {
     caller: C,
     state: State<A, E>,
+    /// The answer to what goes ahead of the request: ASKING, or a ride.
+    first: Option<A>,
 }
 
 enum State<A, E> {
@@ -86,7 +93,7 @@ enum State<A, E> {
 struct Waiting {
     ticket: Ticket,
     terms: Terms,
-    /// How many answers it has. The last one is its result.
+    /// How many answers it has: 1, or 2. The last one is its result.
     answers: usize,
     /// How many bytes it has.
     length: usize,
@@ -118,8 +125,9 @@ pub(super) enum Step<A, E> {
     Read,
     /// Other callers do the work, and wake this one.
     Wait,
-    /// Its request has ended. The ticket is no longer valid.
-    Done(Result<A, E>),
+    /// Its request has ended, with this result. The ticket is no longer valid. The answer is that to what went ahead of
+    /// the request, if it has come.
+    Done(Result<A, E>, Option<A>),
 }
 
 impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
@@ -156,6 +164,7 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
         let request = Request {
             caller,
             state: State::Waiting,
+            first: None,
         };
         let free = self.requests.iter().position(Option::is_none);
         let ticket = Ticket(free.unwrap_or(self.requests.len()));
@@ -163,7 +172,7 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
             self.requests.push(None);
         }
         self.requests[ticket.0] = Some(request);
-        let end = self.outbox.len();
+        let (end, has_priority) = (self.outbox.len(), terms.has_priority);
         pack(&mut self.outbox);
         let waiting = Waiting {
             ticket,
@@ -173,7 +182,7 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
         };
         let has_no_priority = |other: &Waiting| !other.terms.has_priority;
         match self.waiting.iter().position(has_no_priority) {
-            Some(at) if terms.has_priority => {
+            Some(at) if has_priority => {
                 let before = self.waiting.iter().take(at).map(|other| other.length);
                 let begin: usize = before.sum();
                 self.outbox[begin..].rotate_right(waiting.length);
@@ -198,8 +207,12 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
             State::Ended(_) => {
                 let request = self.requests[ticket.0].take();
                 self.pass_roles_of(ticket, wake);
-                return match request.map(|request| request.state) {
-                    Some(State::Ended(result)) => Step::Done(result),
+                return match request {
+                    Some(Request {
+                        state: State::Ended(result),
+                        first,
+                        ..
+                    }) => Step::Done(result, first),
                     _ => Step::Wait,
                 };
             }
@@ -222,9 +235,14 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
 
     /// Moves the bytes that wait into `packed`, which must be empty. The writer calls this, and then [`Self::written`].
     pub(super) fn take(&mut self, packed: &mut Vec<u8>) {
-        let keys = |end: usize| self.waiting.iter().take(end).map(|other| other.terms.key);
+        let keys = |end: usize| {
+            self.waiting
+                .iter()
+                .take(end)
+                .flat_map(|other| &other.terms.keys)
+        };
         let is_second =
-            |(at, other): &(usize, &Waiting)| keys(*at).any(|key| key == other.terms.key);
+            |(at, other): &(usize, &Waiting)| keys(*at).any(|key| other.terms.keys.contains(key));
         let second = self.waiting.iter().enumerate().find(is_second);
         let count = second.map_or(self.waiting.len(), |(at, _)| at);
         if count == self.waiting.len() {
@@ -288,10 +306,14 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
                 break;
             };
             first.missing -= 1;
+            let owner = first.owner;
             if first.missing > 0 {
+                let request = owner.and_then(|owner| self.requests[owner.0].as_mut());
+                if let Some(request) = request {
+                    request.first = Some(answer);
+                }
                 continue;
             }
-            let owner = first.owner;
             self.in_flight.pop_front();
             let Some(owner) = owner else {
                 self.placeholders -= 1;
@@ -308,9 +330,12 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
         true
     }
 
-    /// Ends the request of a caller that leaves without its result. Adds the callers to wake.
-    pub(super) fn leave(&mut self, ticket: Ticket, wake: &mut Vec<C>) {
-        match self.requests[ticket.0].take().map(|request| request.state) {
+    /// Ends the request of a caller that leaves without its result. Adds the callers to wake. Returns the answer to what
+    /// went ahead of the request, if it has come.
+    pub(super) fn leave(&mut self, ticket: Ticket, wake: &mut Vec<C>) -> Option<A> {
+        let mut request = self.requests[ticket.0].take();
+        let first = request.as_mut().and_then(|request| request.first.take());
+        match request.map(|request| request.state) {
             Some(State::Waiting) => self.withdraw(ticket),
             Some(State::InFlight) => {
                 let is_its = |request: &&mut InFlight| request.owner == Some(ticket);
@@ -322,6 +347,7 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
             Some(State::Ended(_)) | None => {}
         }
         self.pass_roles_of(ticket, wake);
+        first
     }
 
     /// Removes the bytes of a request that no writer has taken.
@@ -428,8 +454,8 @@ mod tests {
     const CALLERS: usize = 6;
     /// The bytes of a request: its number, its key, and how many answers it has.
     const LENGTH: usize = 4;
-    /// The answer to ASKING.
-    const FIRST: u16 = u16::MAX;
+    /// The mark of the answer to what goes ahead of a request: ASKING, or a ride. Such a request has an odd number.
+    const FIRST: u16 = 1 << 15;
 
     /// A caller, as its thread sees itself.
     #[derive(Debug)]
@@ -461,7 +487,7 @@ mod tests {
         Call {
             key: u8,
             has_priority: bool,
-            is_asking: bool,
+            has_first: bool,
         },
         /// A caller goes on. If it writes, it has time for this part of its bytes.
         GoOn {
@@ -490,9 +516,9 @@ mod tests {
                 Event::Call {
                     key,
                     has_priority,
-                    is_asking,
+                    has_first,
                 } => {
-                    self.call(number, key, has_priority, is_asking);
+                    self.call(number, key, has_priority, has_first);
                 }
                 Event::GoOn { percent } => self.go_on(number, percent),
                 Event::Leave => self.leave(number),
@@ -519,13 +545,16 @@ mod tests {
             self.check();
         }
 
-        fn call(&mut self, number: usize, key: u8, has_priority: bool, is_asking: bool) {
+        fn call(&mut self, number: usize, key: u8, has_priority: bool, has_first: bool) {
             if !matches!(self.callers[number], Caller::Idle) {
                 return;
             }
-            let (id, answers) = (self.next, 1 + usize::from(is_asking));
+            let (id, answers) = (
+                self.next * 2 + u16::from(has_first),
+                1 + usize::from(has_first),
+            );
             let terms = Terms {
-                key: key.into(),
+                keys: keys(key, answers as u8).map(u64::from).collect(),
                 has_priority,
             };
             let added = self.combiner.add(number, terms, answers, |outbox| {
@@ -582,7 +611,8 @@ mod tests {
                 Step::Write => {
                     let mut bytes = Vec::new();
                     self.combiner.take(&mut bytes);
-                    let mut keys: Vec<_> = bytes.chunks(LENGTH).map(|request| request[2]).collect();
+                    let requests = bytes.chunks(LENGTH);
+                    let mut keys: Vec<_> = requests.flat_map(|one| keys(one[2], one[3])).collect();
                     let count = keys.len();
                     keys.sort_unstable();
                     keys.dedup();
@@ -591,12 +621,14 @@ mod tests {
                 }
                 Step::Read => Caller::Reading(id, ticket),
                 Step::Wait => Caller::Parked(id, ticket),
-                Step::Done(Ok(answer)) => {
-                    assert_eq!(answer, id, "the answer to another request");
-                    Caller::Idle
-                }
-                Step::Done(Err(_)) => {
-                    assert!(self.has_failed);
+                Step::Done(result, first) => {
+                    let expected = (id % 2 == 1).then_some(FIRST | id);
+                    match result {
+                        Ok(answer) => assert_eq!((answer, first), (id, expected), "of another"),
+                        Err(_) => {
+                            assert!(self.has_failed && (first.is_none() || first == expected));
+                        }
+                    }
                     Caller::Idle
                 }
             };
@@ -604,12 +636,13 @@ mod tests {
 
         fn leave(&mut self, number: usize) {
             // A thread in the middle of a write leaves when the write is over.
-            if let Caller::Awake(_, ticket)
-            | Caller::Parked(_, ticket)
-            | Caller::Reading(_, ticket) = self.callers[number]
+            if let Caller::Awake(id, ticket)
+            | Caller::Parked(id, ticket)
+            | Caller::Reading(id, ticket) = self.callers[number]
             {
                 let mut wake = Vec::new();
-                self.combiner.leave(ticket, &mut wake);
+                let first = self.combiner.leave(ticket, &mut wake);
+                assert!(first.is_none_or(|first| first == FIRST | id));
                 self.callers[number] = Caller::Idle;
                 self.wake(wake);
             }
@@ -619,11 +652,11 @@ mod tests {
         fn answer(&mut self) {
             if self.inbox.len() >= LENGTH {
                 let request: Vec<_> = self.inbox.drain(..LENGTH).collect();
+                let id = u16::from_be_bytes([request[0], request[1]]);
                 if request[3] == 2 {
-                    self.answers.push_back(FIRST);
+                    self.answers.push_back(FIRST | id);
                 }
-                self.answers
-                    .push_back(u16::from_be_bytes([request[0], request[1]]));
+                self.answers.push_back(id);
             }
         }
 
@@ -685,12 +718,17 @@ mod tests {
         }
     }
 
+    /// Returns the keys of a request: its own, and that of a ride.
+    fn keys(key: u8, answers: u8) -> impl Iterator<Item = u8> {
+        (0..answers).map(move |at| (key + at) % 4)
+    }
+
     fn event() -> impl Strategy<Value = Event> {
         let call = (0..4u8, any::<bool>(), any::<bool>());
-        let call = call.prop_map(|(key, has_priority, is_asking)| Event::Call {
+        let call = call.prop_map(|(key, has_priority, has_first)| Event::Call {
             key,
             has_priority,
-            is_asking,
+            has_first,
         });
         prop_oneof![
             6 => call,

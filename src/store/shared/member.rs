@@ -5,6 +5,7 @@ use std::mem;
 use std::time::Instant;
 
 use redis::{Cmd, Value};
+use smallvec::SmallVec;
 
 use super::combiner::{Failures, Step, Terms, Ticket};
 use super::{CallTerms, Connections, Shared};
@@ -30,23 +31,27 @@ impl Member {
         }
     }
 
-    /// Sends a command, after ASKING if `is_asking`, and returns its answer, all in this time. While another thread reads,
-    /// it calls `is_over` every [`LOOK_EVERY`], and leaves if the call is over. The failure is `CallerLeft` then.
+    /// Sends a command, and returns its answer, all in this time. While another thread reads, it calls `is_over` every
+    /// [`LOOK_EVERY`], and leaves if the call is over. The failure is `CallerLeft` then. Puts the answer to a ride there,
+    /// if it has come.
     pub(crate) fn request(
         &mut self,
         command: &Cmd,
-        is_asking: bool,
+        mut ahead: Ahead<'_>,
         time: TimeSpan,
         is_over: &dyn Fn() -> bool,
     ) -> Result<Value, TransportError> {
         let deadline = time.begun + time.limit;
-        let mut turn = Turn::begin(self, command, is_asking, (time.begun, deadline))?;
+        let mut turn = Turn::begin(self, command, &ahead, (time.begun, deadline))?;
         let mut has_ended_call = false;
         loop {
             let step = turn.step();
             turn.wake_others();
+            if let Ahead::Ride(boarded) = &mut ahead {
+                boarded.answer = turn.first.take();
+            }
             match step {
-                Step::Done(result) => return result.map_err(|fault| copy(&fault)),
+                Step::Done(result, _) => return result.map_err(|fault| copy(&fault)),
                 Step::Write => turn.write(),
                 Step::Read => turn.read(),
                 Step::Wait if !turn.is_late => {
@@ -110,6 +115,23 @@ impl Drop for Member {
     }
 }
 
+/// A command that goes ahead of a request, in one piece with it.
+pub(crate) enum Ahead<'a> {
+    Nothing,
+    /// A node of a cluster then serves a slot that is moving to it.
+    Asking,
+    Ride(&'a mut Boarded),
+}
+
+/// A ride ([`crate::store::riding`]) as the connection sees it.
+pub(crate) struct Boarded {
+    pub(in crate::store) command: Cmd,
+    /// The fingerprints of its keys.
+    pub(in crate::store) keys: SmallVec<[u64; 1]>,
+    /// The answer, once it has come.
+    pub(in crate::store) answer: Option<Value>,
+}
+
 /// A request of a thread on a shared connection. Its drop leaves the request, also by a panic.
 pub(super) struct Turn<'a> {
     member: &'a Member,
@@ -121,6 +143,8 @@ pub(super) struct Turn<'a> {
     is_late: bool,
     /// The time, while this thread has not waited for anything.
     now: Option<Instant>,
+    /// The answer to what went ahead of the request.
+    first: Option<Value>,
     wake: Vec<Thread>,
     /// The connection, if this thread has found its end.
     ended: Option<Arc<Stream>>,
@@ -138,11 +162,16 @@ impl<'a> Turn<'a> {
     pub(super) fn begin(
         member: &'a Member,
         command: &Cmd,
-        is_asking: bool,
+        ahead: &Ahead<'_>,
         (now, deadline): (Instant, Instant),
     ) -> Result<Self, TransportError> {
+        let own = member.terms.key.unwrap_or_default();
+        let keys = match ahead {
+            Ahead::Nothing | Ahead::Asking => SmallVec::from([own]),
+            Ahead::Ride(boarded) => boarded.keys.iter().copied().chain([own]).collect(),
+        };
         let terms = Terms {
-            key: member.terms.key.unwrap_or_default(),
+            keys,
             has_priority: member.terms.has_priority,
         };
         let mut state = member.connections.state.lock();
@@ -151,12 +180,18 @@ impl<'a> Turn<'a> {
             shared.answered = now;
         }
         let pack = |outbox: &mut Vec<u8>| {
-            if is_asking {
-                redis::cmd("ASKING").write_packed_command(outbox);
+            match ahead {
+                Ahead::Nothing => {}
+                Ahead::Asking => redis::cmd("ASKING").write_packed_command(outbox),
+                Ahead::Ride(boarded) => boarded.command.write_packed_command(outbox),
             }
             command.write_packed_command(outbox);
         };
-        let answers = 1 + usize::from(is_asking);
+        let answers = if matches!(ahead, Ahead::Nothing) {
+            1
+        } else {
+            2
+        };
         let ticket = shared.combiner.add(thread::current(), terms, answers, pack);
         let ticket = ticket.map_err(|fault| copy(&fault))?;
         Ok(Self {
@@ -166,6 +201,7 @@ impl<'a> Turn<'a> {
             half: Half::None,
             is_late: false,
             now: Some(now),
+            first: None,
             wake: Vec::new(),
             ended: None,
         })
@@ -196,17 +232,17 @@ impl<'a> Turn<'a> {
             connections.notify(&state);
         }
         let shared = state.member(self.member.number);
-        let step = shared.combiner.next(ticket, &mut self.wake);
+        let mut step = shared.combiner.next(ticket, &mut self.wake);
         if matches!(step, Step::Write) {
             let now = Instant::now();
             self.now = Some(now);
             // A thread without time would take the bytes of others, and leave them unwritten.
             self.is_late |= now >= self.deadline;
         }
-        match &step {
-            Step::Done(_) => self.ticket = None,
+        match &mut step {
+            Step::Done(_, first) => (self.ticket, self.first) = (None, first.take()),
             _ if self.is_late => {
-                shared.combiner.leave(ticket, &mut self.wake);
+                self.first = shared.combiner.leave(ticket, &mut self.wake);
                 self.ticket = None;
                 return Step::Wait;
             }

@@ -68,7 +68,7 @@ use crate::store::socket::{Reading, Socket, Stream, TransportError, Writing};
 use crate::sync::{Arc, Condvar, Mutex, Thread};
 
 use combiner::Combiner;
-pub(crate) use member::Member;
+pub(crate) use member::{Ahead, Boarded, Member};
 use seat::Place;
 pub(crate) use seat::Seat;
 
@@ -161,11 +161,6 @@ impl CallTerms {
             | Request::Scan { .. }
             | Request::ForceRelease { .. } => None,
         };
-        let fingerprint = |key: &LockKey| {
-            let mut hasher = DefaultHasher::new();
-            key.key().hash(&mut hasher);
-            hasher.finish()
-        };
         Self {
             key: key.map(fingerprint),
             has_priority: has_priority || request.is_of_a_holder(),
@@ -175,6 +170,13 @@ impl CallTerms {
     fn class(self) -> Class {
         (self.has_priority, self.key.is_none())
     }
+}
+
+/// Returns a number that keys seldom share.
+pub(crate) fn fingerprint(key: &LockKey) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    key.key().hash(&mut hasher);
+    hasher.finish()
 }
 
 /// The connection that a thread has entered.

@@ -1,0 +1,136 @@
+//! Background releases that go out in the same write as a request of this process ([`crate::store::riding`]).
+//!
+//! The renewal thread owns such a release all the time: it stays in the timer queue. This table adds to that in
+//! [`super::release_tasks`]:
+//!
+//! | state | event | next state, or result |
+//! | --- | --- | --- |
+//! | queued, a plain release | a request about another lock is about to be written; no release has ridden for [`RIDES_EVERY`], or [`FULL`] wait | riding: due again after [`RIDES_FOR`]; all that wait ride in one command |
+//! | riding | the reply that others wait | the renewal thread hands the lock over, at once |
+//! | riding | any other reply, or a failure | the place is removed; if the task is not done, the renewal thread repeats it |
+//! | riding | its connection fails, or its caller leaves or panics | as a failure of unknown outcome |
+//! | riding | [`RIDES_FOR`] has passed | sent: the renewal thread sends it too, and only the reply to that counts |
+//! | riding | a thread asks for one of its keys | that thread waits until the place is removed |
+//!
+//! A command costs Redis more than a key in it. So a release waits for others, for at most the time that the renewal
+//! thread lets it wait. The first one after a pause goes at once.
+
+use std::time::Duration;
+
+use super::release_tasks::{GATHERED_FOR, SentTask, of_each, plain_releases};
+use super::{RenewalThread, State};
+use crate::clock::Time;
+use crate::core::timer_queue::Place;
+use crate::engine::Engine;
+use crate::error::Failure;
+use crate::message::Request;
+use crate::name::LockKey;
+use crate::store::Answer;
+use crate::store::riding::{Ride, Rides, unanswered};
+
+/// The shortest time between two rides, unless [`FULL`] releases wait.
+const RIDES_EVERY: Duration = Duration::from_micros(750);
+/// The number of releases that do not wait for more.
+const FULL: usize = 16;
+/// The largest number of releases in a ride, so that the server's time for them does not delay the request much.
+const MOST: usize = 32;
+/// The time after which the renewal thread sends a release itself, if its ride has not ended.
+const RIDES_FOR: Duration = Duration::from_millis(100);
+
+impl Rides for Engine {
+    fn board(&self, request: &Request<'_>) -> Option<Box<dyn Ride + '_>> {
+        let keys = match request {
+            Request::Lock { target, .. } => target.keys(),
+            Request::RateLimit { key, .. } | Request::Adopt { key, .. } => {
+                std::slice::from_ref(*key)
+            }
+            _ => return None,
+        };
+        let releases = self.renewal.state.lock().board(self.now(), keys);
+        if releases.is_empty() {
+            return None;
+        }
+        self.stats.requests.add(1);
+        Some(Box::new(Riding {
+            engine: self,
+            releases,
+        }))
+    }
+}
+
+/// Releases that ride.
+struct Riding<'a> {
+    engine: &'a Engine,
+    /// Empty once the ride has ended.
+    releases: Vec<SentTask>,
+}
+
+impl Ride for Riding<'_> {
+    fn with_request(&self, act: &mut dyn FnMut(&Request<'_>)) {
+        act(&Request::Release(&plain_releases(&self.releases)));
+    }
+
+    fn end(mut self: Box<Self>, answer: Result<Answer, Failure>) {
+        let releases = std::mem::take(&mut self.releases);
+        self.engine.renewal.rode(self.engine, &releases, answer);
+    }
+}
+
+impl Drop for Riding<'_> {
+    fn drop(&mut self) {
+        if !self.releases.is_empty() {
+            let failed = Err(unanswered());
+            self.engine
+                .renewal
+                .rode(self.engine, &self.releases, failed);
+        }
+    }
+}
+
+impl RenewalThread {
+    /// Applies the answer to a ride.
+    fn rode(&self, engine: &Engine, releases: &[SentTask], answer: Result<Answer, Failure>) {
+        let answers = match answer {
+            Ok(answer) => of_each(answer, releases.len()),
+            Err(failure) => vec![Err(failure); releases.len()],
+        };
+        for (release, answer) in releases.iter().zip(answers) {
+            // The task has the failure too, and is repeated.
+            self.answered(engine, release, answer).ok();
+        }
+    }
+}
+
+impl State {
+    /// Returns the releases that go with a request about these keys. Leaves their jobs in the timer queue.
+    fn board(&mut self, now: Time, keys: &[LockKey]) -> Vec<SentTask> {
+        if self.background_places.is_empty() {
+            return Vec::new();
+        }
+        let queued = self.release_tasks.due_between(FIRST, now + GATHERED_FOR);
+        let riding: Vec<Place> = queued
+            .filter(|(place, job)| {
+                job.is_unsent_plain(*place) && !keys.contains(job.entry.target.first())
+            })
+            .map(|(place, _)| place)
+            .take(MOST)
+            .collect();
+        let waits = self.rode_at.is_some_and(|at| now < at + RIDES_EVERY);
+        if waits && riding.len() < FULL {
+            return Vec::new();
+        }
+        if !riding.is_empty() {
+            self.rode_at = Some(now);
+        }
+        let releases = riding.into_iter().filter_map(|place| {
+            let job = self.release_tasks.remove(place)?;
+            let (entry, verb) = (job.entry.clone(), job.verb().clone());
+            let place = self.queue(job, now + RIDES_FOR);
+            Some(SentTask { place, entry, verb })
+        });
+        releases.collect()
+    }
+}
+
+/// A place before all others.
+const FIRST: Place = (Time::from_nanos(0), 0);
