@@ -238,6 +238,9 @@ impl<'a> Turn<'a> {
             self.now = Some(now);
             // A thread without time would take the bytes of others, and leave them unwritten.
             self.is_late |= now >= self.deadline;
+            if self.is_late {
+                step = shared.combiner.next_without_time(ticket, &mut self.wake);
+            }
         }
         match &mut step {
             Step::Done(_, first) => (self.ticket, self.first) = (None, first.take()),
