@@ -128,7 +128,7 @@ impl RenewalThread {
         state.put(process_lease, due);
         // Have the thread connect at once. On a slow link there may be no time for that when the renewal is due.
         let wakes_at = match state.opening {
-            Opening::Begun | Opening::Failed => due,
+            Opening::Begun | Opening::Opened | Opening::Failed => due,
             Opening::NotWanted | Opening::Wanted => engine.now(),
         };
         self.wake_for(&mut state, wakes_at);
@@ -198,9 +198,8 @@ impl RenewalThread {
                     dedicated_connection.get_or_insert_with(|| engine.store.dedicated_connection());
                 if self.state.lock().must_open() {
                     // If this fails, the first renewal connects again, and logs a failure.
-                    if dedicated_connection.open().is_err() {
-                        self.state.lock().opening = Opening::Failed;
-                    }
+                    let is_open = dedicated_connection.open().is_ok();
+                    self.state.lock().opening = Opening::ended(is_open);
                 }
                 // 2 to 5. Renewals go first: a lease cannot wait, a release can.
                 let renewed = self.renew_due(&engine, &mut **dedicated_connection);
@@ -211,7 +210,9 @@ impl RenewalThread {
                 logging::error!("the renewal thread panicked and goes on with all its leases");
                 // The connection may have a reply outstanding. The leases in flight must be renewed again.
                 dedicated_connection = None;
-                self.state.lock().put_back_in_flight();
+                let mut state = self.state.lock();
+                state.opening = Opening::Failed;
+                state.put_back_in_flight();
             }
             // 6. Sleep until the next time, or end if nothing has been due for a while.
             let now = engine.now();
@@ -409,7 +410,7 @@ impl State {
         match self.opening {
             Opening::NotWanted => self.leases.next().is_some(),
             Opening::Wanted => true,
-            Opening::Begun | Opening::Failed => false,
+            Opening::Begun | Opening::Opened | Opening::Failed => false,
         }
     }
 

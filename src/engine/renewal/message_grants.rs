@@ -27,10 +27,19 @@ pub(super) enum Opening {
     NotWanted,
     /// A delegate waits, and a message may grant it a lease.
     Wanted,
-    /// The thread has begun to connect, and has not failed.
+    /// The thread connects.
     Begun,
-    /// The thread could not connect. It tries again for the next renewal, or when a delegate next waits.
+    /// The thread has connected. Whether a later request failed is noted elsewhere.
+    Opened,
+    /// The thread could not connect, or has dropped its connection after a panic. It tries again for the next renewal, or when a delegate next waits.
     Failed,
+}
+
+impl Opening {
+    /// Returns the state after the thread has tried to connect.
+    pub(super) fn ended(is_open: bool) -> Self {
+        if is_open { Self::Opened } else { Self::Failed }
+    }
 }
 
 impl RenewalThread {
@@ -42,7 +51,7 @@ impl RenewalThread {
         if self.ensure_running(&mut state, engine).is_err() {
             return;
         }
-        let wakes_at = if state.opening == Opening::Begun {
+        let wakes_at = if matches!(state.opening, Opening::Begun | Opening::Opened) {
             // This wakes no thread. It only keeps the thread from ending soon.
             now + LONGEST_SLEEP
         } else {
@@ -58,7 +67,7 @@ impl RenewalThread {
         let is_stuck = state
             .busy_since
             .is_some_and(|since| now > since + STUCK_AFTER);
-        let has_opened = state.opening == Opening::Begun;
+        let has_opened = state.opening == Opening::Opened;
         state.timer.is_running() && has_opened && !state.failing && !is_stuck
     }
 }

@@ -27,6 +27,8 @@ fn the_renewal_thread_goes_on_after_a_panic_with_all_its_leases() {
             thread::yield_now();
         }
     }
+    // The connection was dropped. A delegate that waits has the thread connect again.
+    assert!(!engine.renewal.is_ready(engine.now()));
     guard.release().expect("never lost");
 }
 

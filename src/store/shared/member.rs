@@ -32,7 +32,8 @@ impl Member {
     }
 
     /// Sends a command, and returns its answer, all in this time. While another thread reads, it calls `is_over` every
-    /// [`LOOK_EVERY`], and leaves if the call is over. The failure is `CallerLeft` then. Puts the answer to a ride there,
+    /// [`LOOK_EVERY`], and leaves if the call is over. The failure is `CallerLeft` then. The thread that reads does not
+    /// look, and leaves at its deadline. Puts the answer to a ride there,
     /// if it has come.
     pub(crate) fn request(
         &mut self,

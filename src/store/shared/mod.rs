@@ -7,9 +7,9 @@
 //! | short, of one key | the fullest connection that has room, once [`FEW`] threads are in calls. If there is none, or it answers slowly, a connection of its own while the pool has a place |
 //! | any other | a connection that no other thread enters |
 //!
-//! A connection has room for [`MOST_IN_FLIGHT`] threads, each with one request at a time. So 3 to 32 threads share one
-//! connection, 64 threads two. Each further connection costs each side a system call for each write and each read that is
-//! not shared.
+//! A connection has room for [`MOST_IN_FLIGHT`] threads, each with one request at a time. Two threads in calls have a
+//! connection each. Up to 30 more enter the fullest of them. Each further connection costs each side a system call for
+//! each write and each read that is not shared.
 //!
 //! A connection that its last thread has left keeps its place, and counts as free: the next thread takes it as it is, or
 //! takes its place. So a thread that calls alone asks the r2d2 pool for no place.
@@ -35,7 +35,7 @@
 //! | --- | --- | --- | --- |
 //! | a caller's time or call is over | leaves, with an unknown outcome | go on | takes no new caller until the overdue answer has come. It closes if the last caller leaves before. |
 //! | input or output fails | gets the failure | each gets it too, once | closes |
-//! | an answer cannot be read, or is no reply to its request | `Protocol` | a transient failure of unknown outcome, once: their answers may be those of other requests | closes |
+//! | an answer cannot be read, or is no reply to its request | `Protocol` | a transient failure of unknown outcome, once: their answers may be those of other requests. Answers before it have reached their callers | closes |
 //! | the connection fails before a request is written | | | its caller goes to another connection |
 //! | a server says that it is a replica, or denies the request | gets the failure | go on | takes no new caller |
 //! | a caller panics | leaves | go on | as if its time was over |
