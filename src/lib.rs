@@ -208,8 +208,8 @@
 //! This does not depend on the manager.
 //!
 //! A process that exits or is killed releases nothing. Its locks come free when their leases end. The same is true for
-//! a release that [`background_release`](Builder::background_release) has not sent yet: call [`LockManager::close`]
-//! first. Redis skips the places of the process in queues.
+//! a release that [`background_release`](Builder::background_release) has not sent yet, and for a mutex that lingers
+//! ([`linger`](Builder::linger)): call [`LockManager::close`] first. Redis skips the places of the process in queues.
 //!
 //! # Forking
 //!

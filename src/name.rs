@@ -36,6 +36,9 @@ pub(crate) const CHANNEL_PREFIX: &str = "leasehold:";
 /// The channel to which every process subscribes. `force_release` publishes the owner that it removed there.
 pub(crate) const BROKEN: &str = "leasehold:broken";
 
+/// Begins a message that recalls a lease: `recall <owner> <key>`. `recall.lua` publishes it.
+pub(crate) const RECALL: &str = "recall ";
+
 /// A key beside the key of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Companion {
@@ -165,7 +168,7 @@ impl From<LockKey> for Target {
 }
 
 impl Target {
-    /// Returns the set of these names.
+    /// Returns the set of these names. A set of one name is the same target as that name alone.
     ///
     /// # Errors
     ///
@@ -179,6 +182,9 @@ impl Target {
         }
         if keys.is_empty() {
             return Err(Error::config("names", "no name is given"));
+        }
+        if keys.len() == 1 {
+            return Ok(Self::One(keys.swap_remove(0)));
         }
         let names: Vec<&str> = keys.iter().map(LockKey::name).collect();
         let set = Set {
@@ -404,6 +410,8 @@ mod tests {
         // Also if a name looks like the id of a set.
         let [odd, pair] = [set(&["a3:p:b"]), set(&["a", "b"])].map(|set| set.expect("a set"));
         assert_ne!(odd.id(), pair.id());
+        // A set of one name has the same threads as that name alone.
+        assert_eq!(**set(&["a"]).expect("a set").id(), *"p:a");
 
         let names = ["{x}1", "{y}1", "{x}2", "{z}1", "{y}2"];
         let groups = set(&names).expect("a set").by_slot();

@@ -1,7 +1,10 @@
 //! Owners: the unique strings under which this crate's processes hold locks in Redis.
 //!
-//! An owner is `lh1:<uuid v4>:<label>`. Each attempt to acquire a lock has one, no two attempts share one, and no owner
+//! An owner is `lh1:<uuid>:<label>`. Each attempt to acquire a lock has one, no two attempts share one, and no owner
 //! is ever reused. The value of a held mutex is its owner. A waiter appends [`MARK`] to that value.
+//!
+//! An owner whose lease may linger is *recallable*: its UUID has version 8, and the first half of it is the same for all
+//! leases of a process ([`ProcessTag`]). So a script that finds the owner knows the channel of the process.
 
 use once_cell::race::OnceBox;
 use uuid::Uuid;
@@ -17,6 +20,10 @@ pub(crate) const OWNER_PREFIX: &str = "lh1:";
 ///
 /// No label may contain it, so no owner ends in it.
 pub(crate) const MARK: char = '!';
+
+/// The version of the UUID in a recallable owner. RFC 9562 leaves its content to the program. `recall.lua` has the same
+/// number.
+const RECALLABLE: u8 = 8;
 
 /// The longest label, in bytes.
 pub(crate) const MAX_LABEL: usize = 128;
@@ -69,6 +76,49 @@ fn text_of(unique: Uuid, label: &str) -> String {
     [OWNER_PREFIX, unique, ":", label].concat()
 }
 
+/// The part that the recallable owners of a process share, and the end of the name of its channel.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProcessTag([u8; 8]);
+
+impl ProcessTag {
+    /// Returns the tag of a process. `unique` is a UUID that no other process has. 60 bits of it are random.
+    pub(crate) fn new(unique: Uuid) -> Self {
+        let (most, _) = unique.as_u64_pair();
+        let mut tag = most.to_be_bytes();
+        tag[6] = (RECALLABLE << 4) | (tag[6] & 0x0f);
+        Self(tag)
+    }
+
+    /// Returns the tag as the owners show it: `01234567-89ab-8cde`.
+    pub(crate) fn text(self) -> String {
+        let mut text = self.tagged(Uuid::nil()).to_string();
+        text.truncate(18);
+        text
+    }
+
+    /// Returns a UUID with this tag, and the 62 random bits at the end of `unique`.
+    fn tagged(self, unique: Uuid) -> Uuid {
+        let (_, least) = unique.as_u64_pair();
+        Uuid::from_u64_pair(u64::from_be_bytes(self.0), least)
+    }
+}
+
+/// A source of random numbers for recallable owners.
+pub(crate) struct RecallableRng {
+    pub(crate) tag: ProcessTag,
+    pub(crate) rng: Arc<dyn Rng>,
+}
+
+impl Rng for RecallableRng {
+    fn uuid(&self) -> Uuid {
+        self.tag.tagged(self.rng.uuid())
+    }
+
+    fn bits(&self) -> u64 {
+        self.rng.bits()
+    }
+}
+
 /// An owner in a small form: its unique part alone. The whole text is built when a caller reads it.
 ///
 /// A manager keeps one for each lease. All of them have the label of the manager.
@@ -95,6 +145,11 @@ impl Owner {
             kept.text.set(Box::new(owner.into())).ok();
         }
         kept
+    }
+
+    /// Returns whether the owner shows the channel of its process.
+    pub(crate) fn is_recallable(&self) -> bool {
+        self.unique.get_version_num() == usize::from(RECALLABLE)
     }
 
     /// Returns the owner as it stands in Redis. `label` is the label that was given to [`Self::new`].
@@ -151,6 +206,28 @@ mod tests {
             assert_eq!(&*kept.to_arc(label), text);
             assert_eq!(kept.text(label), text);
         }
+    }
+
+    #[test]
+    fn recallable_owners_differ_and_show_their_process() {
+        let rng: Arc<dyn Rng> = Arc::new(SystemRng::new());
+        let tag = ProcessTag::new(rng.uuid());
+        let (tagged, text) = (
+            RecallableRng {
+                tag,
+                rng: Arc::clone(&rng),
+            },
+            tag.text(),
+        );
+        let owners = [generate(&tagged, "l"), generate(&tagged, "l")];
+        assert_ne!(owners[0], owners[1]);
+        for owner in &owners {
+            assert_eq!((&owner[4..22], &owner[18..19]), (&*text, "8"));
+            assert_eq!(label(owner), Some("l"));
+            assert!(Owner::new(owner, "l").is_recallable());
+        }
+        assert!(!Owner::new(&generate(&*rng, "l"), "l").is_recallable());
+        assert_ne!(ProcessTag::new(rng.uuid()).text(), text);
     }
 
     #[test]

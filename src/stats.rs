@@ -17,7 +17,8 @@ mod distribution;
 /// The counters of a manager since it was built: see [`LockManager::stats`](crate::LockManager::stats).
 ///
 /// The counters are read one after the other while threads go on. So one counter may include a guard that another does
-/// not include yet. No counter falls, except [`held`](Stats::held) and [`waiting`](Stats::waiting).
+/// not include yet. No counter falls, except [`held`](Stats::held), [`lingering`](Stats::lingering) and
+/// [`waiting`](Stats::waiting).
 /// [`quantum`](Stats::quantum) is no counter.
 ///
 /// [`Event`](crate::Event) defines a guard and a lease.
@@ -48,6 +49,10 @@ pub struct Stats {
     pub released: u64,
     /// Guards that exist now. Guards that have lost their lock count too, except those that reached their `max_hold`.
     pub held: u64,
+    /// Leases that linger now: their last guard has ended, and this process keeps them ([`linger`]).
+    ///
+    /// [`linger`]: crate::Builder::linger
+    pub lingering: u64,
     /// Calls that have begun to wait for a lock. A call that waits through an outage counts from the first reply that
     /// the lock is held.
     pub contended: u64,
@@ -128,8 +133,27 @@ impl Count {
     }
 }
 
+/// A number that rises and falls.
+#[derive(Default)]
+pub(crate) struct Gauge(AtomicU64);
+
+impl Gauge {
+    pub(crate) fn raise(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn lower(&self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
 /// The counters of a manager, which its threads add to.
 pub(crate) struct Counters {
+    pub(crate) lingering: Gauge,
     pub(crate) contended: Count,
     /// Calls that have ended, of those in `contended`.
     pub(crate) waits_over: Count,
@@ -161,6 +185,7 @@ pub(crate) struct Counters {
 impl Counters {
     pub(crate) fn new() -> Self {
         Self {
+            lingering: Gauge::default(),
             contended: Count::default(),
             waits_over: Count::default(),
             tries_held: Count::default(),
@@ -208,6 +233,7 @@ impl Counters {
             passed_on: passed,
             released: ended,
             held: waits.count().saturating_sub(holds.count()),
+            lingering: self.lingering.get(),
             contended,
             waiting: contended.saturating_sub(waits_over),
             tries_held: self.tries_held.get(),

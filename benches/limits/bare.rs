@@ -104,6 +104,7 @@ impl OurScripts {
             "value.lua",
             "queue.lua",
             "gap.lua",
+            "recall.lua",
             "mutex_acquire.lua"
         );
         let mut acquire = load(&mut connection, acquire, 4)?;

@@ -8,4 +8,6 @@ mod settings;
 pub(crate) use cluster::ClusterNodes;
 pub(crate) use sentinel::SentinelSet;
 pub(crate) use server::Server;
-pub(crate) use settings::{FENCE_LEAD, LONGEST_QUANTUM, Options, Secret, Settings, Terms};
+pub(crate) use settings::{
+    FENCE_LEAD, LONGEST_QUANTUM, Options, Secret, Settings, Terms, no_linger_on_a_quorum,
+};

@@ -32,6 +32,11 @@ pub(crate) struct Terms {
     pub(crate) renew: bool,
     /// Whether the guards have fences.
     pub(crate) fencing: bool,
+    /// How long the lease may stay without a guard.
+    linger_ms: u32,
+    /// The `max_hold` of the guards, if the lease lingers; otherwise 0, because guards with different limits may share a
+    /// lease.
+    max_hold_ms: u32,
 }
 
 impl Terms {
@@ -43,11 +48,22 @@ impl Terms {
             lease_ms: ms as u32,
             renew,
             fencing: true,
+            linger_ms: 0,
+            max_hold_ms: 0,
         }
     }
 
     pub(crate) fn lease(self) -> Duration {
         Duration::from_millis(self.lease_ms.into())
+    }
+
+    pub(crate) fn linger(self) -> Duration {
+        Duration::from_millis(self.linger_ms.into())
+    }
+
+    /// Returns whether the lease may stay with this process without a guard.
+    pub(crate) fn lingers(self) -> bool {
+        self.linger_ms > 0
     }
 }
 
@@ -59,6 +75,7 @@ pub(crate) struct Options {
     pub(crate) max_hold: Option<Duration>,
     pub(crate) min_hold: Duration,
     pub(crate) fencing: bool,
+    pub(crate) linger: Duration,
 }
 
 impl Options {
@@ -75,6 +92,10 @@ impl Options {
             let reason = format!("{:?} is longer than 24 h", self.min_hold);
             return Err(Error::config("min_hold", reason));
         }
+        if self.linger > MAX_LEASE {
+            let reason = format!("{:?} is longer than 24 h", self.linger);
+            return Err(Error::config("linger", reason));
+        }
         if (MIN_LEASE..=MAX_LEASE).contains(&self.lease) {
             return Ok(());
         }
@@ -83,8 +104,12 @@ impl Options {
     }
 
     pub(crate) fn terms(&self) -> Terms {
+        let ms = |length: Duration| length.as_nanos().div_ceil(1_000_000).try_into();
+        let max_hold = self.max_hold.filter(|_| !self.linger.is_zero());
         Terms {
             fencing: self.fencing,
+            linger_ms: ms(self.linger).unwrap_or(u32::MAX),
+            max_hold_ms: max_hold.map_or(0, |limit| ms(limit).unwrap_or(u32::MAX)),
             ..Terms::new(self.lease, self.renew)
         }
     }
@@ -143,6 +168,7 @@ impl Default for Settings {
                 max_hold: None,
                 min_hold: Duration::ZERO,
                 fencing: true,
+                linger: Duration::ZERO,
             },
             quantum: None,
             poller_gap: Duration::ZERO,
@@ -181,6 +207,9 @@ impl Settings {
         if !self.poller_gap.is_zero() {
             let reason = "a quorum hands no lock over, so clients that poll need no gap";
             return Err(Error::config("poller_gap", reason));
+        }
+        if !self.options.linger.is_zero() {
+            return Err(no_linger_on_a_quorum());
         }
         if self.fence_memory <= FENCE_LEAD {
             let reason = format!("a quorum needs more than {FENCE_LEAD:?}");
@@ -292,6 +321,12 @@ impl Settings {
     }
 }
 
+/// Returns the error of a quorum that is asked to let leases linger.
+pub(crate) fn no_linger_on_a_quorum() -> Error {
+    let reason = "on a quorum no message recalls a lease that lingers";
+    Error::config("linger", reason)
+}
+
 /// Returns `host:pid`, so that an operator who looks into Redis finds the process.
 fn default_label() -> String {
     let host = rustix::system::uname();
@@ -353,6 +388,10 @@ mod tests {
             (
                 settings(|s| s.options.min_hold = MAX_LEASE + Duration::from_nanos(1)),
                 "min_hold",
+            ),
+            (
+                settings(|s| s.options.linger = MAX_LEASE + Duration::from_nanos(1)),
+                "linger",
             ),
             (settings(|s| s.quantum = Some(Duration::ZERO)), "quantum"),
             (

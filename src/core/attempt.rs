@@ -259,8 +259,10 @@ impl Attempt {
 
     /// Returns the terms of the next request, and the part of them that its answer is read by.
     fn request(&mut self, queued: bool, context: &StepContext<'_>) -> (Ask, Sent) {
-        // A contended lock is likely to be contended again. A lock that was free most likely has no other waiter.
-        let expects_waiters = context.crowded || self.patience.is_contended();
+        // A contended lock is likely to be contended again. A lock that was free most likely has no other waiter. A lease
+        // that lingers needs a fence for each of its guards.
+        let has_several_guards =
+            context.crowded || self.patience.is_contended() || context.terms.lingers();
         let channel = channel(context);
         let shareable_owner = context.shareable_owner.clone().filter(|_| !queued);
         let offer = self.offer(channel.as_deref(), context);
@@ -270,7 +272,7 @@ impl Attempt {
             lease: context.terms.lease(),
             fences: if !context.terms.fencing {
                 0
-            } else if expects_waiters {
+            } else if has_several_guards {
                 context.fence_block
             } else {
                 1

@@ -20,6 +20,10 @@
 //! | held | a turn ends, the next thread may have the lease | held | hand the lease to it, without a request |
 //! | held | the last turn ends, threads wait | asking | let the first ask by *taking over* the lease |
 //! | held | the last turn ends, nobody waits | ending | release |
+//! | held | the same, and the lease lingers ([`super::linger`]) | idle lease | keep the lease, without a request |
+//! | idle lease | a thread arrives that the lease fits | held | give it a turn, without a request |
+//! | idle lease | another thread arrives | asking | release the lease, and then ask Redis |
+//! | idle lease | the linger ends | ending | release |
 //! | held | the last turn ends, and the lock is kept from all threads (`min_hold`) | ending | release it to nobody; then let the first thread ask |
 //! | held | the lease is lost | asking / idle | let the next thread ask anew |
 //! | ending | a thread arrives | ending | let it wait: the lock is still this process's |
@@ -40,6 +44,7 @@
 
 mod decisions;
 mod delegate;
+mod idle;
 mod seats;
 
 use smallvec::SmallVec;
@@ -49,7 +54,7 @@ use crate::config::Terms;
 use crate::core::ticket_queue::TicketQueue;
 use crate::message::Sharing;
 
-pub(crate) use decisions::{Arrival, Begun, Entrants, Finish, GrantedTo};
+pub(crate) use decisions::{Arrival, Begun, Entrants, Finish, GrantedTo, Idle};
 use delegate::{DelegateReply, DelegateRequest};
 pub(crate) use seats::{Seats, Turn};
 
@@ -141,10 +146,18 @@ impl<W, T: HeldLease> Queue<W, T> {
             for seats in &mut self.process_leases {
                 let is_admitted = admits(seats, &params, self.sharing, now);
                 if is_admitted && health(&seats.process_lease) == Health::Good {
+                    let was_idle = seats.is_idle();
                     if let Some(turn) = seats.admit() {
-                        return Arrival::Turn(turn);
+                        return if was_idle {
+                            Arrival::FromIdle(turn)
+                        } else {
+                            Arrival::Turn(turn)
+                        };
                     }
                 }
+            }
+            if let Some(idle) = self.replace_idle(params.units) {
+                return Arrival::DelegateAfter(idle);
             }
             if self.may_ask() {
                 self.asking = Some(DelegateRequest::new(params.units, DelegateReply::None));
@@ -330,6 +343,9 @@ impl<W, T: HeldLease> Queue<W, T> {
                 let entrants = self.admit_waiting(index, now);
                 if entrants.0.is_some() || taken > 0 {
                     return Finish::GoesOn(entrants);
+                }
+                if let Some(stay) = self.stay(index, now) {
+                    return Finish::Lingers(stay);
                 }
             }
             Health::Poor | Health::KeptBack if taken > 0 => {

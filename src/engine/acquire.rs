@@ -1,7 +1,8 @@
 //! The way in: from a call to a guard.
 //!
 //! 1. The thread enters the queue of the name ([`crate::core::queue`]). If this process has a lease with room for the
-//!    thread, the thread gets its guard, and sends no request.
+//!    thread, the thread gets its guard, and sends no request. If it has one that lingers, but does not fit, the thread
+//!    releases that first ([`super::linger`]).
 //! 2. If another thread of this process asks Redis, this thread waits ([`super::wait`]). It also waits if this process
 //!    holds or is releasing the lock, and the kind allows a process only one lease.
 //! 3. Otherwise this thread is the *delegate* and asks Redis for all threads of this process ([`super::delegate`]).
@@ -10,6 +11,7 @@
 //!
 //! [`super::metrics`] counts each step.
 
+use crate::config::no_linger_on_a_quorum;
 use crate::core::attempt::Attempt;
 use crate::core::queue::{AcquireParams, Arrival};
 use crate::engine::Engine;
@@ -32,6 +34,9 @@ impl Engine {
         self.check_open()?;
         call.options.check()?;
         self.settings.check_lease("lease", call.options.lease)?;
+        if !call.options.linger.is_zero() && self.store.is_quorum() {
+            return Err(no_linger_on_a_quorum().into());
+        }
         let min_hold = call.options.min_hold;
         self.settings.check_lease("min_hold", min_hold)?;
         if call.is_cancelled() {
@@ -65,13 +70,22 @@ impl Engine {
                 |process_lease| self.health(process_lease, arrived),
                 || Arc::clone(mailbox.insert(Mailbox::new())),
             );
-            if matches!(arrival, Arrival::Delegate) {
+            if matches!(arrival, Arrival::Delegate | Arrival::DelegateAfter(_)) {
                 state.forget_last_reply();
             }
             (Arc::clone(entry), arrival)
         });
         let guard = |turn, since| GuardInner::new(Arc::clone(self), turn, since, &call.options);
         let attempt = match (arrival, mailbox) {
+            (Arrival::FromIdle(turn), _) => {
+                self.stats.lingering.lower();
+                metrics.granted(&turn, arrived, false);
+                return Ok(guard(turn, arrived));
+            }
+            (Arrival::DelegateAfter(idle), _) => {
+                self.release_idle_now(&idle, call);
+                Box::new(self.attempt(call, Attempt::new))
+            }
             (Arrival::Turn(turn), _) => {
                 metrics.granted(&turn, arrived, false);
                 return Ok(guard(turn, arrived));

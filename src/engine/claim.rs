@@ -123,6 +123,7 @@ impl Engine {
         self.check_open()?;
         let key = LockKey::new(&self.settings.prefix, claim.name())?;
         let entry = self.names.pin(LockKind::Mutex, &key.into());
+        self.release_lingering_on(entry.target.keys(), self.limits(None));
         let adopted = self.ask_to_adopt(&entry, claim);
         self.names.unpin(&entry);
         let (turn, since) = adopted?;

@@ -2,7 +2,8 @@
 //!
 //! It drives an [`Attempt`], which decides without clock, thread or connection:
 //!
-//! 1. The delegate settles the releases of this name that the renewal thread has not sent yet ([`super::unsent_releases`]).
+//! 1. The delegate ends the lingers of other kinds on the same keys ([`super::linger`]). It settles the releases of this
+//!    name that the renewal thread has not sent yet ([`super::unsent_releases`]).
 //! 2. It checks whether the call must end: the manager is closed, or the token is cancelled.
 //! 3. The attempt decides: send a request, sleep, or end.
 //! 4. The delegate does that, and gives the attempt the result as the next [`Input`]. Then it repeats from step 2.
@@ -77,7 +78,7 @@ impl Engine {
             outage_limit: self.settings.outage_limit,
             waits_through_outages: self.settings.wait_through_outages,
             label: &self.settings.label,
-            rng: &*self.rng,
+            rng: self.rng_of(call.options.terms()),
         }
     }
 
@@ -139,6 +140,7 @@ impl<'a, 'm> Delegate<'a, 'm> {
         let _counted = engine.count_delegate();
         // 1. Settle unsent releases. Otherwise Redis could answer that this process itself still holds the lock.
         if !self.call.is_over(engine) {
+            engine.release_lingering(self.call);
             engine.settle_releases(self.call, self.entry, &mut self.attempt);
         }
         let mut input = Input::Go;

@@ -93,6 +93,7 @@ pub(crate) enum Notice {
     PassedOn(GuardInfo, Duration),
     HandedOver(LeaseInfo),
     Released(GuardInfo, Duration),
+    Lingers(LeaseInfo, Duration),
     HeldLong(GuardInfo, Duration),
     Renewed(LeaseInfo, Duration),
     AtRisk(LeaseInfo, Duration),
@@ -243,6 +244,10 @@ impl fmt::Display for Notice {
                 f,
                 "lock {name:?}: released after {held:?}, fence {fence}, owner {owner:?}"
             ),
+            Self::Lingers(LeaseInfo { name, owner }, remaining) => write!(
+                f,
+                "lock {name:?}: lingers for {remaining:?}, owner {owner:?}"
+            ),
             Self::HeldLong(GuardInfo { name, owner, fence }, held) => write!(
                 f,
                 "lock {name:?}: held for {held:?} by {owner:?}, fence {fence}"
@@ -294,6 +299,11 @@ impl Notice {
                 owner,
                 fence: *fence,
                 held: *held,
+            },
+            Self::Lingers(LeaseInfo { name, owner }, remaining) => Event::Lingers {
+                name,
+                owner,
+                remaining: *remaining,
             },
             Self::HeldLong(GuardInfo { name, owner, fence }, held) => Event::HeldLong {
                 name,

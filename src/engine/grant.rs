@@ -62,11 +62,14 @@ impl Engine {
         let fences = Fences::granted(entry.kind, grant.fence, grant.fences);
         let quantum = grant.quantum;
         let process_lease = self.register_lease(entry, terms, units, grant)?;
+        let linger = self.linger_of(&process_lease);
         let now = self.now();
         let quantum_end = now + quantum;
         let seats = Seats::new(Arc::clone(&process_lease), units, fences, quantum_end);
+        let seats = seats.with_linger(linger);
         let begun = {
             let mut state = entry.lock();
+            self.remember_recall(&process_lease, &state);
             // From here on the lease itself shows the holder. Only a delegate for more of the lock needs a newer reply.
             state.forget_last_reply();
             let begun = state.queue.begin(seats, to, now);

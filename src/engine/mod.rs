@@ -9,6 +9,7 @@
 //! | its way out | [`release`] |
 //! | the guard, and the lease that guards of one process share | [`guard_inner`], [`hold_limit`], [`process_lease`] |
 //! | the queues of the threads, by name | [`names`] |
+//! | a lease that stays after its last guard | [`linger`] |
 //! | a claim, a writer that becomes a reader | [`claim`], [`downgrade`] |
 //! | the rate limiter, requests of operators | [`rate_limiter`], [`admin`] |
 //! | the threads of the table below | [`renewal`], [`watch`], [`wakeup`], [`events`] |
@@ -63,6 +64,7 @@ pub(crate) mod events;
 mod grant;
 pub(crate) mod guard_inner;
 mod hold_limit;
+mod linger;
 mod metrics;
 mod names;
 pub(crate) mod process_lease;
@@ -84,6 +86,7 @@ use crate::clock::{Clock, Time};
 use crate::config::Settings;
 use crate::error::{Error, Failure, FailureKind, Outcome, Result};
 use crate::message::{Reply, Request};
+use crate::owner::{ProcessTag, RecallableRng};
 use crate::panics::survived;
 use crate::process::ForkGuard;
 use crate::random::Rng;
@@ -106,6 +109,8 @@ pub(crate) struct Engine {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     rng: Arc<dyn Rng>,
+    /// The source of owners whose leases may linger.
+    recallable_rng: RecallableRng,
     names: Names,
     renewal: Arc<RenewalThread>,
     watch: Arc<Watch>,
@@ -130,7 +135,12 @@ impl Engine {
         clock: Arc<dyn Clock>,
         rng: Arc<dyn Rng>,
     ) -> Arc<Self> {
-        let wakeup = Arc::new(Wakeup::new(rng.uuid()));
+        let tag = ProcessTag::new(rng.uuid());
+        let recallable_rng = RecallableRng {
+            tag,
+            rng: Arc::clone(&rng),
+        };
+        let wakeup = Arc::new(Wakeup::new(tag));
         // The events thread must be the only owner of the listener, and drop it.
         let listener = settings.listener.take();
         let events = Arc::new(Events::new(listener));
@@ -140,6 +150,7 @@ impl Engine {
             store,
             clock,
             rng,
+            recallable_rng,
             names: Names::new(),
             renewal: Arc::new(RenewalThread::new()),
             watch: Arc::new(Watch::new()),
@@ -217,8 +228,8 @@ impl Engine {
         self.delegates.load(Ordering::SeqCst) > 0
     }
 
-    /// Ends all waits with [`Error::Closed`], and blocks for at most `wait` until Redis has replied to each release
-    /// task. Returns true if Redis has replied to all of them.
+    /// Ends all waits with [`Error::Closed`] and all lingers, and blocks for at most `wait` until Redis has replied to each
+    /// release task. Returns true if Redis has replied to all of them.
     pub(crate) fn close(&self, wait: Duration) -> bool {
         if self.is_forked() {
             return false;
@@ -232,6 +243,7 @@ impl Engine {
                 mailbox.send(Signal::Closed);
             }
         }
+        self.end_all_lingers();
         self.wakeup.wake_all();
         self.renewal.flush(self, until)
     }

@@ -121,6 +121,8 @@ struct ContentionInfo {
     last_held: Option<(Time, Arc<str>)>,
     /// The number of [`pin`](Names::pin) calls without their [`unpin`](Names::unpin).
     pins: u32,
+    /// The owner of the last recall, if that was not a lease of this process. Its grant may be on its way.
+    recalled: Option<Arc<str>>,
 }
 
 impl ContentionInfo {
@@ -195,6 +197,14 @@ impl<L: HeldLease> Names<L> {
                 return act(&entry, &mut state);
             }
         }
+    }
+
+    /// Returns the entry of a name, if there is one. `id` is the text of [`Target::id`].
+    pub(crate) fn find(&self, kind: LockKind, id: &str) -> Option<Arc<Entry<L>>> {
+        let id: Id<'_> = (kind, id);
+        let shard = self.shard(id).lock();
+        let Named(entry) = shard.get(&id as &dyn Identity)?;
+        Some(Arc::clone(entry))
     }
 
     /// Returns the entry of a name, and keeps it in the table until [`unpin`](Names::unpin).
@@ -306,6 +316,26 @@ impl<L: HeldLease> State<L> {
         let contention = self.contention.get_or_insert_default();
         contention.last = LastReply::Held(Arc::clone(holder));
         contention.last_held = Some((now, Arc::clone(holder)));
+    }
+
+    /// Notes that an owner was recalled of which this process has no lease, if a grant may be on its way.
+    pub(crate) fn note_recalled(&mut self, owner: &str) {
+        if self.queue.is_asking() {
+            self.contention.get_or_insert_default().recalled = Some(owner.into());
+        }
+    }
+
+    /// Returns whether there was a recall for an owner without a lease.
+    #[cfg(test)]
+    pub(crate) fn is_recall_noted(&self) -> bool {
+        let contention = self.contention.as_deref();
+        contention.is_some_and(|contention| contention.recalled.is_some())
+    }
+
+    /// Returns whether the last recall was for this owner.
+    pub(crate) fn was_recalled(&self, owner: &str) -> bool {
+        let contention = self.contention.as_deref();
+        contention.is_some_and(|contention| contention.recalled.as_deref() == Some(owner))
     }
 
     /// Forgets all replies, because this process holds the lock now and no thread waits.

@@ -10,7 +10,7 @@ use crate::config::Terms;
 use crate::core::attempt::Grant;
 use crate::core::lease::{AtomicLease, LeaseStatus, sent_for, valid_until};
 use crate::core::queue::{self, Health, HeldLease};
-use crate::core::timer_queue::{Numbered, at_risk_below};
+use crate::core::timer_queue::{Numbered, Place, at_risk_below};
 use crate::engine::Engine;
 use crate::engine::names;
 use crate::error::{Lost, LostCause};
@@ -75,6 +75,8 @@ struct ColdState {
     confirmed: Option<Time>,
     /// The end of the longest `min_hold` of the guards. Redis keeps the lock until then, even after the last guard.
     min_hold_until: Option<Time>,
+    /// The end of the linger, once the watch thread has a timer for it.
+    linger_timer: Option<Time>,
     /// The number of the last votes of a quorum that were applied.
     votes_version: u32,
     /// The channels that receive the loss.
@@ -212,6 +214,22 @@ impl ProcessLease {
     /// Returns whether Redis has answered that other processes wait for the lock.
     pub(super) fn is_contended(&self) -> bool {
         self.contended.load(Ordering::Relaxed)
+    }
+
+    /// Notes that other processes wait for the lock.
+    pub(super) fn note_contended(&self) {
+        self.contended.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes the time of the timer for the end of the linger.
+    pub(super) fn note_linger_timer(&self, at: Time) {
+        self.cold.lock().get_or_insert_default().linger_timer = Some(at);
+    }
+
+    /// Returns the place of that timer, if there is one.
+    pub(super) fn linger_timer(&self) -> Option<Place> {
+        let at = self.cold(|cold| cold.linger_timer);
+        at.map(|at| (at, self.number))
     }
 
     /// Returns true for the first call: that caller must have the keys of the lost lease released.
@@ -424,6 +442,9 @@ impl Engine {
         // A lease that has ended has no deadline, and `None` is less than any.
         if process_lease.validity.deadline() < before && status != LeaseStatus::Ended {
             self.watch.handle_now(process_lease);
+        }
+        if process_lease.terms.lingers() && process_lease.is_contended() {
+            self.end_linger(process_lease);
         }
         status
     }

@@ -24,6 +24,7 @@ impl Engine {
         if cancel.is_some_and(Cancel::is_cancelled) {
             return Err(Error::Cancelled);
         }
+        self.release_lingering_on(std::slice::from_ref(key), self.limits(None));
         let is_over = || self.is_closed() || cancel.is_some_and(Cancel::is_cancelled);
         let limits = Limits {
             is_over: Some(&is_over),

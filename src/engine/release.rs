@@ -18,6 +18,7 @@
 //! | goes on | goes on | other guards share the lease still, or the next threads get guards in memory; no request is sent |
 //! | take over | ends | the next thread is the delegate; its first request ends the old owner in Redis too |
 //! | release | ends | steps 4 to 6 |
+//! | lingers | goes on without a guard ([`super::linger`]) | no request is sent |
 //! | lost | was lost | the next thread asks Redis; the renewal thread releases the keys that may be left |
 //! | stale | had ended or was lost before | if it was lost, the renewal thread releases the keys that may be left |
 //!
@@ -158,9 +159,14 @@ impl Engine {
             let health = self.health_at_end(process_lease, now, mode);
             // Read the fence for the report of a loss before `finish` removes the lease from the queue.
             let fence = state.queue.fence(process_lease.number);
+            self.before_linger(process_lease, &mut state);
             let finish = state.queue.finish(process_lease.number, now, health);
-            let status = match finish {
+            let status = match &finish {
                 Finish::GoesOn(..) => process_lease.validity.status(now),
+                Finish::Lingers(stay) => {
+                    self.begin_linger(process_lease, *stay);
+                    process_lease.validity.status(now)
+                }
                 _ => process_lease.validity.end(now),
             };
             if mode == Mode::Release && matches!(finish, Finish::TakeOver(..)) {
@@ -169,7 +175,7 @@ impl Engine {
             }
             (status, finish, fence, now)
         };
-        if !matches!(finish, Finish::GoesOn(..)) {
+        if !matches!(finish, Finish::GoesOn(..) | Finish::Lingers(_)) {
             self.count_loss_once(process_lease, status, fence);
         }
         let unreleased = match finish {
@@ -177,6 +183,10 @@ impl Engine {
                 for (mailbox, turn) in first.into_iter().chain(rest) {
                     mailbox.send(Signal::Turn(turn, now));
                 }
+                None
+            }
+            Finish::Lingers(stay) => {
+                self.tell_of_linger(process_lease, stay.until.since(now));
                 None
             }
             Finish::TakeOver(next, give_back) => {
@@ -193,7 +203,8 @@ impl Engine {
                         give_back,
                         ..self.orphaned_owner(process_lease, now)
                     };
-                    let attempt = Attempt::take_over(&*self.rng, &self.settings.label, from);
+                    let rng = self.rng_of(process_lease.terms);
+                    let attempt = Attempt::take_over(rng, &self.settings.label, from);
                     next.send(Signal::Delegate(Some(Box::new(attempt))));
                     None
                 }
@@ -249,7 +260,7 @@ impl Engine {
 
     /// Gives steps 4 and 5 to the renewal thread, and does step 6. A thread that asks for the name later takes the
     /// release back, or waits for its first reply ([`super::unsent_releases`]).
-    fn release_later(&self, process_lease: &ProcessLease, unreleased: &Unreleased) {
+    pub(super) fn release_later(&self, process_lease: &ProcessLease, unreleased: &Unreleased) {
         let (entry, now) = (&process_lease.entry, unreleased.ended_at);
         let release_task = self.release_task(process_lease, unreleased.give_back, now);
         // Reserve a place before step 6, so that the next thread finds it.
@@ -262,6 +273,8 @@ impl Engine {
     /// Ends the turn of a guard that has reached its `max_hold`. Called by the watch thread, so the renewal thread
     /// sends the release.
     pub(super) fn end_at_max_hold(self: &Arc<Self>, process_lease: &Arc<ProcessLease>, now: Time) {
+        // A guard that was held for too long leaves the lock to others, so its lease does not linger.
+        self.end_linger(process_lease);
         if let (_, Some(unreleased)) = self.end_turn(process_lease, now, Mode::Release) {
             self.release_later(process_lease, &unreleased);
         }
@@ -355,17 +368,21 @@ impl Engine {
     }
 
     /// Ends the renewal and the watch of a lease.
-    fn deregister(&self, process_lease: &Arc<ProcessLease>) {
+    pub(super) fn deregister(&self, process_lease: &Arc<ProcessLease>) {
         self.renewal.deregister(process_lease);
         self.watch.deregister_lease(process_lease);
+        if process_lease.terms.lingers() {
+            self.watch.deregister_linger(process_lease);
+        }
     }
 
     /// Ends a lost lease before its guards end. Makes the next thread the delegate, and notifies the listeners.
     pub(super) fn lost(&self, process_lease: &Arc<ProcessLease>, cause: LostCause) {
-        let (fence, next) = {
+        let (fence, was_idle, next) = {
             let queue = &mut process_lease.entry.lock().queue;
             (
                 queue.fence(process_lease.number),
+                queue.is_lingering(process_lease.number),
                 queue.lost(process_lease.number),
             )
         };
@@ -373,11 +390,16 @@ impl Engine {
         self.make_next_the_delegate(&process_lease.entry, next);
         self.renewal.deregister(process_lease);
         process_lease.announce(cause);
+        if was_idle {
+            // No guard ends after this loss.
+            self.stats.lingering.lower();
+            self.after_loss(process_lease, LeaseStatus::Lost(cause));
+        }
     }
 
     /// Counts the loss of a lease, if it was lost and `fence` is given. Only the thread that takes the lease out of its
     /// queue gets the fence, so each loss is counted once.
-    fn count_loss_once(
+    pub(super) fn count_loss_once(
         &self,
         process_lease: &ProcessLease,
         status: LeaseStatus,
@@ -389,8 +411,8 @@ impl Engine {
     }
 
     /// Has the renewal thread release the keys that a lost lease may have left in Redis. Called at the end of a guard
-    /// of the lease.
-    fn after_loss(&self, process_lease: &Arc<ProcessLease>, status: LeaseStatus) {
+    /// of the lease, or if it was lost without a guard.
+    pub(super) fn after_loss(&self, process_lease: &Arc<ProcessLease>, status: LeaseStatus) {
         if let LeaseStatus::Lost(cause) = status {
             self.deregister(process_lease);
             process_lease.announce(cause);

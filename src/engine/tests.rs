@@ -5,6 +5,7 @@ mod background;
 mod claims;
 mod closing;
 mod leases;
+mod linger;
 mod listener;
 mod message_grants;
 mod multi;

@@ -158,6 +158,7 @@ impl Engine {
         call: &AcquireCall<'_>,
         begin: impl FnOnce(&dyn crate::random::Rng, &str, u32) -> Attempt,
     ) -> Attempt {
-        begin(&*self.rng, &self.settings.label, call.units)
+        let rng = self.rng_of(call.options.terms());
+        begin(rng, &self.settings.label, call.units)
     }
 }

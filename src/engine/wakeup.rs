@@ -4,6 +4,9 @@
 //! The wakeup thread of that process looks the owner up in a register, and wakes its delegate. If the message grants the
 //! lock ([`GrantMessage`]), the delegate gets the grant too.
 //!
+//! A script that finds a recallable lease of another process publishes a recall on the channel of that process. The
+//! wakeup thread ends the linger of the lease ([`super::linger`]).
+//!
 //! All processes also subscribe to one common channel. On it, `force_release` publishes the owner that it removed
 //! ([`super::admin`]).
 //!
@@ -47,7 +50,8 @@ use crate::error::{Chain, Failure, FailureKind, Outcome};
 use crate::event::Connection;
 use crate::logging;
 use crate::message::GrantMessage;
-use crate::name::{BROKEN, CHANNEL_PREFIX};
+use crate::name::{BROKEN, CHANNEL_PREFIX, RECALL};
+use crate::owner::ProcessTag;
 use crate::panics::survived;
 use crate::store::PubSubEvent;
 use crate::sync::{
@@ -122,9 +126,9 @@ pub(crate) struct Waker {
 }
 
 impl Wakeup {
-    pub(crate) fn new(unique: uuid::Uuid) -> Self {
+    pub(crate) fn new(tag: ProcessTag) -> Self {
         Self {
-            channel: format!("{CHANNEL_PREFIX}{unique}").into(),
+            channel: [CHANNEL_PREFIX, &tag.text()].concat().into(),
             subscription: AtomicU8::new(NOT_YET),
             first_try_until: AtomicU64::new(Time::NEVER.as_nanos()),
             register: Mutex::default(),
@@ -151,7 +155,8 @@ impl Wakeup {
         }
     }
 
-    fn is_ready(&self) -> bool {
+    /// Returns whether the subscription is confirmed, so that recalls arrive.
+    pub(super) fn is_ready(&self) -> bool {
         self.subscription.load(Ordering::SeqCst) == READY
     }
 
@@ -246,12 +251,19 @@ impl Wakeup {
     /// Handles a message. Any client could have sent it. So the delegate or the renewal thread asks Redis, unless the
     /// message has the delegate's nonce.
     pub(super) fn message(&self, channel: &str, payload: &[u8], engine: &Weak<Engine>) {
-        if channel != BROKEN {
-            if let Some((owner, grant)) = GrantMessage::of(payload) {
-                self.wake(owner, grant.map_or(Message::Ask, Message::Grant));
+        let Ok(text) = std::str::from_utf8(payload) else {
+            return;
+        };
+        if channel == BROKEN {
+            if let Some(engine) = engine.upgrade() {
+                engine.ask_about(text);
             }
-        } else if let (Some(engine), Ok(owner)) = (engine.upgrade(), std::str::from_utf8(payload)) {
-            engine.ask_about(owner);
+        } else if let Some(recalled) = text.strip_prefix(RECALL) {
+            if let Some(engine) = engine.upgrade() {
+                engine.recall(recalled);
+            }
+        } else if let Some((owner, grant)) = GrantMessage::of(payload) {
+            self.wake(owner, grant.map_or(Message::Ask, Message::Grant));
         }
     }
 
@@ -323,6 +335,9 @@ impl Wakeup {
                 Ok(()) => Duration::ZERO,
                 Err(failure) => {
                     self.note(NO_SUBSCRIPTION);
+                    if let Some(engine) = engine.upgrade() {
+                        engine.end_all_lingers();
+                    }
                     let is_transient = failure.is_transient();
                     if is_transient || warned_of_refusal {
                         logging::debug!(
@@ -430,7 +445,7 @@ mod tests {
 
     #[test]
     fn a_subscription_wakes_all_delegates_and_a_message_wakes_one() {
-        let wakeup = Arc::new(Wakeup::new(uuid::Uuid::nil()));
+        let wakeup = Arc::new(Wakeup::new(ProcessTag::new(uuid::Uuid::nil())));
         let (mut one, mut other) = (None, None);
         wakeup.register(&mut one, &"one".into());
         wakeup.register(&mut other, &"other".into());
@@ -477,7 +492,7 @@ mod tests {
     /// Runs the thread over a store whose subscriptions fail in these ways, one after another. Returns for each failure
     /// whether it woke a delegate.
     fn woken_by_failures(kinds: &[FailureKind]) -> (Arc<Wakeup>, Vec<bool>) {
-        let wakeup = Arc::new(Wakeup::new(uuid::Uuid::nil()));
+        let wakeup = Arc::new(Wakeup::new(ProcessTag::new(uuid::Uuid::nil())));
         let mut waker = None;
         wakeup.register(&mut waker, &"owner".into());
         let sleeper = Arc::clone(&waker.as_ref().expect("it is registered").sleeper);
@@ -518,7 +533,7 @@ mod tests {
 
     #[test]
     fn a_subscription_that_ends_makes_those_who_named_it_ask_again() {
-        let wakeup = Arc::new(Wakeup::new(uuid::Uuid::nil()));
+        let wakeup = Arc::new(Wakeup::new(ProcessTag::new(uuid::Uuid::nil())));
         let mut waker = None;
         wakeup.register(&mut waker, &"owner".into());
         let sleeper = Arc::clone(&waker.as_ref().expect("it is registered").sleeper);
@@ -549,7 +564,7 @@ mod tests {
 
     #[test]
     fn delegates_wait_only_briefly_for_a_first_subscription_that_hangs() {
-        let wakeup = Wakeup::new(uuid::Uuid::nil());
+        let wakeup = Wakeup::new(ProcessTag::new(uuid::Uuid::nil()));
         let long = START + Duration::from_hours(1);
         assert_eq!(
             wakeup.subscription(long),
@@ -569,7 +584,7 @@ mod tests {
 
     #[test]
     fn without_its_thread_a_process_queues_without_a_channel() {
-        let wakeup = Wakeup::new(uuid::Uuid::nil());
+        let wakeup = Wakeup::new(ProcessTag::new(uuid::Uuid::nil()));
         let error = std::io::Error::from(std::io::ErrorKind::WouldBlock);
         wakeup.not_started(wakeup.register.lock(), &error);
         assert_eq!(

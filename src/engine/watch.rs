@@ -5,7 +5,7 @@
 //!
 //! | step | the thread |
 //! | --- | --- |
-//! | 1 | takes each due lease and each due limit of a guard out of its timer queue, and handles it by the table below |
+//! | 1 | takes each due lease and each due limit of a guard out of its timer queue, and handles it by the table below; ends the linger of each lease whose time is over |
 //! | 2 | four times a second, looks ahead: puts each lease that would be due within a second, but was renewed since, back at its new time |
 //! | 3 | sleeps until the next lease or limit is due, for at most a second, so that it notices a resume from suspend |
 //!
@@ -57,12 +57,26 @@ struct State {
     /// The limits of guards: `max_hold` and `warn_after`.
     holds: TimerQueue<Arc<HoldLimit>>,
     next_hold: u64,
+    /// The leases that linger or have lingered, by the end of that time.
+    lingers: TimerQueue<Lingering>,
     timer: WorkerTimer,
 }
 
 impl Numbered for Arc<HoldLimit> {
     fn number(&self) -> u64 {
         self.number.load(Ordering::Relaxed)
+    }
+}
+
+/// A lease that lingers. It keeps the engine alive, because only the engine can release it.
+struct Lingering {
+    _engine: Arc<Engine>,
+    process_lease: Arc<ProcessLease>,
+}
+
+impl Numbered for Lingering {
+    fn number(&self) -> u64 {
+        self.process_lease.number
     }
 }
 
@@ -127,6 +141,33 @@ impl Watch {
     pub(crate) fn deregister_hold(&self, limit: &HoldLimit) {
         let number = limit.number.load(Ordering::Relaxed);
         self.state.lock().holds.remove((limit.due, number));
+    }
+
+    /// Registers the end of a lease's linger. The thread runs already, because the lease is registered.
+    pub(crate) fn register_linger(
+        &self,
+        engine: &Arc<Engine>,
+        process_lease: &Arc<ProcessLease>,
+        due: Time,
+    ) {
+        process_lease.note_linger_timer(due);
+        let lingering = Lingering {
+            _engine: Arc::clone(engine),
+            process_lease: Arc::clone(process_lease),
+        };
+        let mut state = self.state.lock();
+        state.lingers.insert(due, lingering);
+        self.wake_for(&mut state, due);
+    }
+
+    /// Takes the end of a lease's linger out of the timer queue, if it is there.
+    pub(crate) fn deregister_linger(&self, process_lease: &ProcessLease) {
+        let Some(place) = process_lease.linger_timer() else {
+            return;
+        };
+        // The last reference to the engine may go, so drop it without the mutex.
+        let removed = self.state.lock().lingers.remove(place);
+        drop(removed);
     }
 
     /// Ends the thread as soon as nothing is left to watch.
@@ -224,12 +265,25 @@ impl Watch {
         loop {
             let now = engine.now();
             // Unlock the mutex before anything is handled.
-            let (lease, hold) = {
+            let (lease, hold, lingering) = {
                 let mut state = self.state.lock();
-                (state.leases.pop_due(now), state.holds.pop_due(now))
+                let State {
+                    leases,
+                    holds,
+                    lingers,
+                    ..
+                } = &mut *state;
+                (
+                    leases.pop_due(now),
+                    holds.pop_due(now),
+                    lingers.pop_due(now),
+                )
             };
-            if lease.is_none() && hold.is_none() {
+            if lease.is_none() && hold.is_none() && lingering.is_none() {
                 return;
+            }
+            if let Some(lingering) = lingering {
+                engine.end_linger(&lingering.process_lease);
             }
             if let Some(limit) = hold {
                 limit.exceed(engine, now);
@@ -295,7 +349,7 @@ fn look_at(engine: &Engine, process_lease: &ProcessLease) -> Option<Time> {
 
 impl State {
     fn next_due(&self) -> Option<Time> {
-        [self.leases.next(), self.holds.next()]
+        [self.leases.next(), self.holds.next(), self.lingers.next()]
             .into_iter()
             .flatten()
             .min()

@@ -118,10 +118,15 @@ impl Handle {
         units: u32,
         until: Option<Time>,
     ) -> Result<GuardInner, NotAcquired> {
+        let mut options = self.options;
+        if kind != LockKind::Mutex || self.target()?.keys().len() > 1 {
+            // Only a single mutex lingers.
+            options.linger = Duration::ZERO;
+        }
         let acquired = self.engine.acquire(&AcquireCall {
             kind,
             target,
-            options: self.options,
+            options,
             units,
             until,
             cancel: self.cancel.as_ref(),
@@ -189,7 +194,8 @@ impl Handle {
             .field("renew", &self.options.renew)
             .field("max_hold", &self.options.max_hold)
             .field("fencing", &self.options.fencing)
-            .field("min_hold", &self.options.min_hold);
+            .field("min_hold", &self.options.min_hold)
+            .field("linger", &self.options.linger);
         debug
     }
 }
@@ -367,6 +373,24 @@ macro_rules! options {
             #[must_use]
             pub fn min_hold(mut self, length: Duration) -> Self {
                 self.handle.options.min_hold = length;
+                self
+            }
+
+            /// Sets how long the lock stays with this process after its last guard, so that the next lock sends
+            /// nothing: see [`Builder::linger`](crate::Builder::linger). It has no effect on locks other than a single
+            /// mutex. At most 24 h. Defaults to the manager's.
+            ///
+            /// # Example
+            ///
+            /// ```no_run
+            /// # use std::time::Duration;
+            #[doc = concat!("# fn example(lock: leasehold::", stringify!($handle), ") {")]
+            /// let lock = lock.linger(Duration::from_secs(1));
+            /// # drop(lock); }
+            /// ```
+            #[must_use]
+            pub fn linger(mut self, length: Duration) -> Self {
+                self.handle.options.linger = length;
                 self
             }
         }

@@ -129,9 +129,9 @@ mod tests {
 
     use super::*;
     use crate::message::{Ask, Renewal};
-    use crate::name::{LockKey, Target};
-    use crate::owner::{self, MARK, MAX_LABEL};
-    use crate::random::SystemRng;
+    use crate::name::{CHANNEL_PREFIX, LockKey, RECALL, Target};
+    use crate::owner::{self, MARK, MAX_LABEL, ProcessTag, RecallableRng};
+    use crate::random::{Rng, SystemRng};
     use crate::sync::Arc;
 
     fn target(name: &str) -> Target {
@@ -157,6 +157,23 @@ mod tests {
     fn the_mark_of_the_scripts_is_the_mark_of_the_names() {
         let value = include_str!("lua/value.lua");
         assert!(value.contains(&format!("local MARK = '{MARK}'")));
+    }
+
+    #[test]
+    fn the_recall_of_the_scripts_is_the_one_that_processes_read() {
+        let recall = include_str!("lua/recall.lua");
+        let rng = RecallableRng {
+            tag: ProcessTag::new(SystemRng::new().uuid()),
+            rng: Arc::new(SystemRng::new()),
+        };
+        let owner = owner::generate(&rng, "l");
+        // Lua counts from 1.
+        assert_eq!(&owner[4..22], rng.tag.text());
+        assert!(recall.contains("string.sub(value, 5, 22)"));
+        assert_eq!(&owner[18..19], "8");
+        assert!(recall.contains("string.sub(value, 19, 19) ~= '8'"));
+        assert!(recall.contains(&format!("'PUBLISH', '{CHANNEL_PREFIX}'")));
+        assert!(recall.contains(&format!("'{RECALL}' .. owner_in(value) .. ' ' .. lock")));
     }
 
     #[test]

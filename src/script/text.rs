@@ -30,6 +30,7 @@ pub(super) static MUTEX_ACQUIRE: Script = script!(
     "value.lua",
     "queue.lua",
     "gap.lua",
+    "recall.lua",
     "mutex_acquire.lua"
 );
 pub(super) static MUTEX_TAKE_OVER: Script = script!(
@@ -38,6 +39,7 @@ pub(super) static MUTEX_TAKE_OVER: Script = script!(
     "value.lua",
     "queue.lua",
     "gap.lua",
+    "recall.lua",
     "mutex_take_over.lua",
     "mutex_acquire.lua"
 );
@@ -76,6 +78,7 @@ pub(super) static MULTI_ACQUIRE: Script = script!(
     "value.lua",
     "queue.lua",
     "gap.lua",
+    "recall.lua",
     "multi_acquire.lua"
 );
 pub(super) static MULTI_RELEASE: Script = script!(

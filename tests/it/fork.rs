@@ -16,7 +16,7 @@ use crate::support::{Kind, PATIENCE, Task, build, manager, name, patient, shared
 /// Runs `check` in a child. The child then executes `true` or `false`, so it runs no clean-up of this process, whose
 /// other threads it lacks.
 #[track_caller]
-fn holds_in_a_child(check: impl FnOnce() -> bool) {
+pub(crate) fn holds_in_a_child(check: impl FnOnce() -> bool) {
     match fork().expect("a child") {
         Fork::Child => {
             let answer = if check() { "true" } else { "false" };

@@ -22,6 +22,7 @@ mod fencing;
 mod foreign;
 mod fork;
 mod hostile;
+mod linger;
 mod links;
 mod logging;
 mod message_grants;

@@ -336,8 +336,10 @@ fn missing(path: &str, text: &str) -> Vec<&'static str> {
     let file = path.rsplit('/').next().unwrap_or_default();
     let wanted: &[_] = match file {
         // Parts of several scripts.
-        "record.lua" | "fence.lua" | "value.lua" | "queue.lua" | "gap.lua" | "share.lua"
-        | "quorum_fence.lua" | "quorum_share.lua" | "quorum_turn.lua" => &["-- Shared: "],
+        "record.lua" | "fence.lua" | "value.lua" | "queue.lua" | "gap.lua" | "recall.lua"
+        | "share.lua" | "quorum_fence.lua" | "quorum_share.lua" | "quorum_turn.lua" => {
+            &["-- Shared: "]
+        }
         // The second half of other scripts.
         "mutex_acquire.lua" => &["KEYS, ARGV and reply as in mutex_acquire_free.lua"],
         "multi_acquire.lua" => &["KEYS, ARGV and reply as in multi_acquire_free.lua"],

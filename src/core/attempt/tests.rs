@@ -1,7 +1,7 @@
 //! Tests of the single steps of an attempt, each with the answer that causes it.
 
 use super::*;
-use crate::config::Terms;
+use crate::config::{Options, Settings};
 use crate::core::outage::{LONGEST_PAUSE, UNCONFIRMED_PAUSE};
 use crate::core::pickup;
 use crate::message::GiveBack;
@@ -32,6 +32,7 @@ struct Scene {
     delegates: u32,
     waits_through_outages: bool,
     fencing: bool,
+    linger: Duration,
     grants_by_message: bool,
     round_trip: Duration,
     crowded: bool,
@@ -52,6 +53,7 @@ impl Scene {
             delegates: 1,
             waits_through_outages: false,
             fencing: true,
+            linger: Duration::ZERO,
             grants_by_message: false,
             round_trip: Duration::ZERO,
             crowded: false,
@@ -63,14 +65,18 @@ impl Scene {
     }
 
     fn step(&mut self, input: Input) -> Step {
-        let mut terms = Terms::new(self.lease, true);
-        terms.fencing = self.fencing;
+        let options = Options {
+            lease: self.lease,
+            fencing: self.fencing,
+            linger: self.linger,
+            ..Settings::default().options
+        };
         self.attempt.step(
             input,
             &StepContext {
                 now: self.now,
                 arrived: START,
-                terms,
+                terms: options.terms(),
                 until: self.until,
                 subscription: self.subscription.clone(),
                 pickup_window: pickup::window(self.lease, LONGEST_WINDOW),

@@ -1,6 +1,7 @@
 //! The decisions of the queue. The calling thread executes them.
 
 use super::seats::Turn;
+use crate::core::linger::Stay;
 use crate::message::GiveBack;
 
 /// The role of a thread that arrived.
@@ -12,8 +13,21 @@ pub(crate) enum Arrival<T> {
     Queued(u64),
     /// It shares a lease that this process has.
     Turn(Turn<T>),
+    /// It gets a lease that was idle.
+    FromIdle(Turn<T>),
+    /// It releases this idle lease, which does not fit, and then asks Redis.
+    DelegateAfter(Idle<T>),
     /// It only tried, and the lock is held.
     Held,
+}
+
+/// An idle lease that has left the queue: it ends here, and must be released.
+#[derive(Debug)]
+pub(crate) struct Idle<T> {
+    pub(crate) process_lease: T,
+    /// The fence of its last guard.
+    pub(crate) fence: u64,
+    pub(crate) give_back: Option<GiveBack>,
 }
 
 /// A thread that waited and now has its turn.
@@ -50,6 +64,8 @@ pub(crate) enum Finish<W, T> {
     Stale,
     /// The lease goes on: in the guards that share it still, and in these threads.
     GoesOn(Entrants<W, T>),
+    /// The lease goes on without a guard.
+    Lingers(Stay),
     /// The lease has ended here; this thread asks Redis to let this process keep the lock.
     TakeOver(W, Option<GiveBack>),
     /// The lease has ended here, and nobody wants it: release it, then call [`Queue::ended`](super::Queue::ended).

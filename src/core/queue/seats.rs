@@ -2,6 +2,7 @@
 
 use crate::clock::Time;
 use crate::core::fence::Fences;
+use crate::core::linger::{Linger, Stay};
 use crate::message::{GiveBack, Sharing};
 
 /// One thread's part in a lease.
@@ -20,6 +21,8 @@ pub(crate) struct Seats<T> {
     taken: u32,
     fences: Fences,
     quantum_end: Time,
+    /// `None` if the lease never lingers.
+    linger: Option<Box<Linger>>,
 }
 
 impl<T: Clone> Seats<T> {
@@ -32,7 +35,14 @@ impl<T: Clone> Seats<T> {
             taken: 0,
             fences,
             quantum_end,
+            linger: None,
         }
+    }
+
+    /// Lets the lease linger after its guards.
+    pub(crate) fn with_linger(mut self, linger: Option<Linger>) -> Self {
+        self.linger = linger.map(Box::new);
+        self
     }
 
     /// Returns whether a thread that wants `units` of the lock finds a seat.
@@ -40,9 +50,26 @@ impl<T: Clone> Seats<T> {
         units == self.units && self.taken < sharing.seats()
     }
 
-    /// Returns whether the quantum is not over.
+    /// Returns whether a further thread may have the lease in memory: before the end of the quantum, or of the linger.
     pub(super) fn is_open(&self, now: Time) -> bool {
-        now < self.quantum_end
+        let lingers = self.linger.as_ref().is_some_and(|it| it.is_open(now));
+        lingers || (!self.is_idle() && now < self.quantum_end)
+    }
+
+    /// Returns whether the lease stays with this process without a guard.
+    pub(super) fn is_idle(&self) -> bool {
+        self.linger.as_ref().is_some_and(|it| it.is_idle())
+    }
+
+    /// Takes in that the last guard has ended, and no thread waits. Returns `None` if the lease must be released.
+    pub(super) fn stay(&mut self, now: Time) -> Option<Stay> {
+        let linger = self.linger.as_mut().filter(|_| !self.fences.is_empty());
+        linger.and_then(|linger| linger.guard_ended(now))
+    }
+
+    /// Ends the linger. Returns true if the lease was idle, and must be released.
+    pub(super) fn stop_linger(&mut self) -> bool {
+        self.linger.as_mut().is_some_and(|linger| linger.stop())
     }
 
     /// Sets when the quantum ends.
@@ -54,6 +81,9 @@ impl<T: Clone> Seats<T> {
     pub(super) fn admit(&mut self) -> Option<Turn<T>> {
         let fence = self.fences.take()?;
         self.taken += 1;
+        if let Some(linger) = &mut self.linger {
+            linger.taken();
+        }
         Some(Turn {
             process_lease: self.process_lease.clone(),
             fence,

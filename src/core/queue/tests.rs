@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use super::decisions::Admitted;
 use super::*;
 use crate::core::fence::Fences;
+use crate::core::linger::Linger;
 use crate::message::GiveBack;
 
 const TERMS: Terms = Terms::new(Duration::from_secs(30), true);
@@ -34,6 +35,9 @@ impl HeldLease for u32 {
         TERMS
     }
 }
+
+/// How long the leases linger that do so.
+const LINGER_MS: u64 = 100;
 
 fn params(units: u32, waits: bool) -> AcquireParams {
     AcquireParams {
@@ -161,6 +165,97 @@ fn permits_are_asked_for_in_turn_and_handed_on_to_equal_requests() {
     };
 }
 
+/// Returns a queue with the lease 9, whose first guard has just ended. It has the fences 100 to 109.
+fn lingering() -> Queue<&'static str, u32> {
+    let mut queue = Queue::new(ALONE);
+    queue.arrive(params(1, true), at(0), |_| Health::Good, || "a");
+    let linger = Linger::new(Duration::from_millis(LINGER_MS));
+    let seats = grant(9, 1, Fences::new(100, 10), at(50)).with_linger(Some(linger));
+    queue.begin(seats, GrantedTo::Delegate, at(0));
+    let finish = queue.finish(9, at(10), Health::Good);
+    let until = at(10 + LINGER_MS);
+    assert!(matches!(finish, Finish::Lingers(stay) if stay.is_first && stay.until == until));
+    assert!(!queue.is_idle(), "the name stays in use");
+    queue
+}
+
+#[test]
+fn an_idle_lease_goes_to_the_next_thread_even_after_its_quantum() {
+    let mut queue = lingering();
+    let arrival = queue.arrive(params(1, false), at(100), |_| Health::Good, || "b");
+    assert!(matches!(arrival, Arrival::FromIdle(turn) if turn.fence == 101));
+    // Another thread waits for the guard, and gets the lease in memory.
+    let arrival = queue.arrive(params(1, true), at(100), |_| Health::Good, || "c");
+    assert!(matches!(arrival, Arrival::Queued(_)));
+    let finish = queue.finish(9, at(101), Health::Good);
+    assert!(matches!(finish, Finish::GoesOn((Some(("c", _)), _))));
+    let finish = queue.finish(9, at(102), Health::Good);
+    assert!(matches!(finish, Finish::Lingers(stay) if !stay.is_first));
+    assert!(queue.is_lingering(9));
+}
+
+#[test]
+fn an_idle_lease_that_does_not_fit_is_replaced() {
+    let mut other = params(1, true);
+    other.terms = Terms::new(Duration::from_secs(31), true);
+    let same = params(1, true);
+    for (params, now, health) in [
+        (other, at(11), Health::Good),
+        (same, at(10 + LINGER_MS), Health::Good),
+        (same, at(11), Health::Poor),
+        (same, at(11), Health::Lost),
+    ] {
+        let mut queue = lingering();
+        let arrival = queue.arrive(params, now, |_| health, || "b");
+        let Arrival::DelegateAfter(idle) = arrival else {
+            panic!("{arrival:?}");
+        };
+        let unused = GiveBack {
+            used: 100,
+            last: 109,
+        };
+        assert_eq!((idle.process_lease, idle.fence), (9, 100));
+        assert_eq!(idle.give_back, Some(unused));
+        assert_eq!(queue.process_leases().count(), 0);
+        assert!(queue.is_asking() && !queue.is_releasing());
+    }
+}
+
+#[test]
+fn a_stop_takes_an_idle_lease_out_and_lets_nobody_ask_before_its_release() {
+    let mut queue = lingering();
+    assert!(queue.stop_linger(|number| *number == 8).is_none());
+    assert!(queue.stop_linger(|number| *number == 9).is_some());
+    let arrival = queue.arrive(params(1, true), at(11), |_| Health::Good, || "b");
+    assert!(matches!(arrival, Arrival::Queued(_)));
+    assert_eq!(queue.ended(), Some("b"));
+}
+
+#[test]
+fn a_lease_lingers_only_if_it_is_healthy_has_fences_and_was_not_stopped() {
+    let held = |fences| {
+        let mut queue: Queue<&str, u32> = Queue::new(ALONE);
+        queue.arrive(params(1, true), at(0), |_| Health::Good, || "a");
+        let linger = Linger::new(Duration::from_millis(LINGER_MS));
+        let seats = grant(9, 1, fences, at(50)).with_linger(Some(linger));
+        queue.begin(seats, GrantedTo::Delegate, at(0));
+        queue
+    };
+    let block = || Fences::new(1, 9);
+    let finish = held(Fences::new(1, 1)).finish(9, at(1), Health::Good);
+    assert!(matches!(finish, Finish::Release(None)));
+    for health in [Health::Poor, Health::KeptBack] {
+        let finish = held(block()).finish(9, at(1), health);
+        assert!(matches!(finish, Finish::Release(Some(_))), "{health:?}");
+    }
+    let mut stopped = held(block());
+    assert!(stopped.stop_linger(|_| true).is_none(), "it has a guard");
+    let finish = stopped.finish(9, at(1), Health::Good);
+    assert!(matches!(finish, Finish::Release(Some(_))));
+    let lost = lingering().lost(9);
+    assert!(lost.is_none());
+}
+
 /// One step of a random history.
 #[derive(Clone, Debug)]
 enum Act {
@@ -174,6 +269,7 @@ enum Act {
     Fail,
     TryFail,
     Finish(usize, Health),
+    StopLinger,
     Lose,
     Released,
 }
@@ -193,6 +289,7 @@ fn act() -> impl Strategy<Value = Act> {
             8 => Just(Health::Good), 1 => Just(Health::Poor), 1 => Just(Health::Lost),
         ]).prop_map(|(n, h)| Act::Finish(n, h)),
         1 => Just(Act::Lose),
+        1 => Just(Act::StopLinger),
         3 => Just(Act::Released),
     ]
 }
@@ -278,6 +375,12 @@ impl Model {
         })
     }
 
+    /// Returns whether a lease stays without a guard.
+    fn is_idle(&self) -> bool {
+        let mut leases = self.process_leases.iter();
+        leases.any(|(process_lease, _)| self.taken(*process_lease) == 0)
+    }
+
     /// Returns whether this process holds the whole lock.
     fn is_held(&self) -> bool {
         !self.sharing.several && !self.process_leases.is_empty()
@@ -320,8 +423,12 @@ proptest! {
     #[test]
     fn it_agrees_with_the_plain_model(
         sharing in prop_oneof![Just(ALONE), Just(TOGETHER), Just(BESIDE)],
+        lingers in any::<bool>(),
         acts in proptest::collection::vec(act(), 1..80),
     ) {
+        let lingers = lingers && sharing == ALONE;
+        // A lease that a thread adopts never lingers.
+        let linger = || lingers.then(|| Linger::new(Duration::from_millis(LINGER_MS)));
         let mut queue: Queue<u64, u32> = Queue::new(sharing);
         let mut model = Model {
             sharing,
@@ -347,6 +454,17 @@ proptest! {
                         Arrival::Turn(turn) => {
                             prop_assert!(fits);
                             model.turn(turn, units);
+                        }
+                        Arrival::FromIdle(turn) => {
+                            prop_assert!(fits && model.is_idle());
+                            model.turn(turn, units);
+                        }
+                        Arrival::DelegateAfter(idle) => {
+                            prop_assert!(!fits && model.waiting.is_empty() && model.asking.is_none());
+                            prop_assert_eq!(model.taken(idle.process_lease), 0);
+                            model.over(idle.process_lease);
+                            prop_assert!(model.process_leases.is_empty() && !model.is_releasing);
+                            model.asking = Some((units, DelegateReply::None));
                         }
                         Arrival::Held => {
                             prop_assert!(!waits);
@@ -383,7 +501,8 @@ proptest! {
                 Act::Grant(fences) => {
                     if let Some((units, _)) = model.asking.take() {
                         let block = Fences::new(model.fence + 10, fences);
-                        let begun = queue.begin(grant(who as u32, units, block, at(1)), GrantedTo::Delegate, now);
+                        let seats = grant(who as u32, units, block, at(1)).with_linger(linger());
+                        let begun = queue.begin(seats, GrantedTo::Delegate, now);
                         model.begun(begun, who as u32, units);
                     }
                 }
@@ -427,6 +546,11 @@ proptest! {
                             model.admitted(first.into_iter().chain(rest));
                             prop_assert!(model.taken(process_lease) > 0);
                         }
+                        Finish::Lingers(stay) => {
+                            prop_assert!(empty && model.waiting.is_empty() && model.asking.is_none());
+                            prop_assert!(lingers && model.process_leases.len() == 1);
+                            prop_assert_eq!(stay.until, at(LINGER_MS));
+                        }
                         Finish::TakeOver(who, _) => {
                             prop_assert!(empty && !sharing.several);
                             model.over(process_lease);
@@ -442,6 +566,15 @@ proptest! {
                             model.over(process_lease);
                             model.delegate(next, DelegateReply::None);
                         }
+                    }
+                }
+                Act::StopLinger => {
+                    let idle = queue.stop_linger(|_| true);
+                    prop_assert!(idle.is_none() || model.is_idle());
+                    if let Some(idle) = idle {
+                        prop_assert_eq!(model.taken(idle.process_lease), 0);
+                        model.over(idle.process_lease);
+                        model.is_releasing = true;
                     }
                 }
                 Act::Lose => {

@@ -107,9 +107,12 @@ for i = 1, #KEYS, 4 do
       hand_over(lock)
     end
   elseif channel ~= '-' then
-    join(owner, ARGV[7], '1/1', channel, was_handed)
+    local is_new = join(owner, ARGV[7], '1/1', channel, was_handed)
     local value = values[i]
-    if value and is_ours(value) and not is_marked(value) then redis.pcall('APPEND', lock, MARK) end
+    if value and is_ours(value) then
+      if not is_marked(value) then redis.pcall('APPEND', lock, MARK) end
+      recall(lock, value, owner, is_new)
+    end
   end
 end
 return {0, ttl, owner_in(values[first_held] or gaps[first_held][2])}

@@ -44,7 +44,10 @@ if not value then
 end
 
 if ARGV[6] ~= '-' then
-  join(owner, ARGV[7], '1/1', ARGV[6])
-  if is_ours(value) and not is_marked(value) then redis.pcall('APPEND', lock, MARK) end
+  local is_new = join(owner, ARGV[7], '1/1', ARGV[6])
+  if is_ours(value) then
+    if not is_marked(value) then redis.pcall('APPEND', lock, MARK) end
+    recall(lock, value, owner, is_new)
+  end
 end
 return {0, redis.call('PTTL', lock), owner_in(value)}

@@ -34,6 +34,7 @@ end
 
 -- Puts `owner` at the end of the queue. With `in_front` it comes before all others, but behind earlier ones at the
 -- front. An owner in the queue keeps its place, unless it now comes to the front. Its record is written anew.
+-- Returns whether the owner is new in the queue.
 local function join(owner, pickup, units, channel, in_front)
   local ticket = in_front and redis.call('ZSCORE', queue, owner)
   redis.call('HSET', waiters, owner, string.format('%.0f %s %s %s', now_ms(), pickup, units, channel))
@@ -54,6 +55,7 @@ local function join(owner, pickup, units, channel, in_front)
   end
   keep_key(queue)
   keep_key(waiters)
+  return added == 1
 end
 
 local function leave(owner)

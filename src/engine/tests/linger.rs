@@ -1,0 +1,261 @@
+//! Leases that linger, over a store whose messages the test sends. The clock moves only if the test moves it.
+
+use super::*;
+use crate::name::RECALL;
+use crate::sync::AtomicBool;
+
+/// How long the leases linger, which is shorter than they last.
+const LINGER: Duration = Duration::from_mins(1);
+
+/// A [`Fake`] with a subscription.
+struct Listening {
+    fake: Fake,
+    messages: crossbeam_channel::Receiver<String>,
+}
+
+impl Store for Listening {
+    fn call(&self, request: &Request<'_>, limits: Limits<'_>) -> Result<Answer, Failure> {
+        Store::call(&self.fake, request, limits)
+    }
+
+    fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {
+        self.fake.dedicated_connection()
+    }
+
+    fn last_cut(&self) -> Time {
+        self.fake.last_cut()
+    }
+
+    fn listen(
+        &self,
+        channels: &[&str],
+        hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
+    ) -> Result<(), Failure> {
+        hear(PubSubEvent::Subscribed);
+        for message in &self.messages {
+            let (channel, payload) = (channels[0], message.as_bytes());
+            if !hear(PubSubEvent::Message { channel, payload }) {
+                return Ok(());
+            }
+        }
+        Err(unavailable())
+    }
+}
+
+/// An engine whose mutexes linger, and the sender of its messages.
+struct Lingering {
+    engine: Arc<Engine>,
+    clock: Arc<ManualClock>,
+    messages: crossbeam_channel::Sender<String>,
+}
+
+impl Lingering {
+    fn over(fake: Fake, linger: Duration) -> Self {
+        let (sender, messages) = crossbeam_channel::unbounded();
+        let mut settings = Settings::default();
+        settings.options.lease = LONG;
+        settings.options.linger = linger;
+        let (clock, rng) = (still(), Arc::new(SystemRng::new()));
+        let store = Arc::new(Listening { fake, messages });
+        let engine = Engine::new(settings, store, Arc::clone(&clock) as Arc<dyn Clock>, rng);
+        Self {
+            engine,
+            clock,
+            messages: sender,
+        }
+    }
+
+    fn count(&self) -> u64 {
+        self.engine.stats().lingering
+    }
+
+    /// Locks until the mutex lingers, which needs the subscription.
+    fn linger(&self) {
+        wait_for(|| {
+            drop(lock(&self.engine));
+            self.count() == 1
+        });
+    }
+}
+
+fn wait_for(mut condition: impl FnMut() -> bool) {
+    let begun = SystemClock.now();
+    while !condition() {
+        assert!(
+            SystemClock.now().since(begun) < PATIENCE,
+            "the condition is never true"
+        );
+        thread::yield_now();
+    }
+}
+
+/// Redis has granted the lock, and another process has recalled it, before this process reads the reply.
+#[test]
+fn a_recall_that_overtakes_its_grant_is_remembered() {
+    let (verbs, sent) = mpsc::channel();
+    let (go_on, gate) = mpsc::channel::<()>();
+    // The messages, for the next request.
+    let recalls: Arc<Mutex<Option<crossbeam_channel::Sender<String>>>> = Arc::default();
+    let (recall, mut granted) = (Arc::clone(&recalls), recording(verbs));
+    let pool = move |request: &Request<'_>| {
+        if let (Request::Lock { verb, .. }, Some(messages)) = (request, recall.lock().take()) {
+            let message = format!("{RECALL}{} name", verb.owner());
+            messages.send(message).expect("the thread listens");
+            gate.recv_timeout(PATIENCE).expect("the recall is read");
+        }
+        granted(request)
+    };
+    let lingering = Lingering::over(Fake::new(pool, generous()), LINGER);
+    let engine = &lingering.engine;
+    lingering.linger();
+    engine.end_all_lingers();
+    wait_for(|| engine.names.all().is_empty());
+    *recalls.lock() = Some(lingering.messages.clone());
+    let locking = {
+        let engine = Arc::clone(engine);
+        thread::spawn(move || lock(&engine))
+    };
+    wait_for(|| {
+        let all = engine.names.all();
+        all.iter().any(|entry| entry.lock().is_recall_noted())
+    });
+    go_on.send(()).expect("the request waits");
+    let guard = locking.join().expect("no panic");
+    let owner = guard.owner().to_owned();
+    sent.try_iter().for_each(drop);
+    guard.release().expect("it is handed over");
+    assert_eq!(lingering.count(), 0);
+    match sent.try_recv() {
+        Ok(Verb::HandOver { owner: ended, .. }) => assert_eq!(*ended, *owner),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// `close` finds no lease to stop, because the grant is on its way.
+#[test]
+fn a_lease_that_is_granted_during_a_close_does_not_linger() {
+    let (asked, was_asked) = mpsc::channel();
+    let (go_on, gate) = mpsc::channel::<()>();
+    let (is_slow, mut granted) = (Arc::new(AtomicBool::new(false)), generous());
+    let slow = Arc::clone(&is_slow);
+    let pool = move |request: &Request<'_>| {
+        if slow.swap(false, Ordering::SeqCst) {
+            asked.send(()).expect("the test waits");
+            gate.recv_timeout(PATIENCE).expect("the manager is closed");
+        }
+        granted(request)
+    };
+    let lingering = Lingering::over(Fake::new(pool, generous()), LINGER);
+    let engine = &lingering.engine;
+    lingering.linger();
+    engine.end_all_lingers();
+    wait_for(|| engine.names.all().is_empty());
+    is_slow.store(true, Ordering::SeqCst);
+    let locking = {
+        let engine = Arc::clone(engine);
+        thread::spawn(move || lock(&engine))
+    };
+    was_asked.recv_timeout(PATIENCE).expect("it asks");
+    engine.close(Duration::ZERO);
+    go_on.send(()).expect("the request waits");
+    drop(locking.join().expect("no panic"));
+    assert_eq!(lingering.count(), 0);
+    wait_for(|| engine.names.all().is_empty());
+}
+
+#[test]
+fn the_timer_ends_the_linger_before_the_lease_is_over() {
+    let (verbs, sent) = mpsc::channel();
+    let lingering = Lingering::over(Fake::new(generous(), recording(verbs)), LINGER);
+    lingering.linger();
+    lingering.clock.advance(LINGER / 2);
+    drop(lock(&lingering.engine));
+    lingering.clock.advance(LINGER / 2);
+    wait_for(|| lingering.count() == 0);
+    let verb = sent.recv_timeout(PATIENCE).expect("it is released");
+    assert!(matches!(verb, Verb::HandOver { .. }), "{verb:?}");
+    wait_for(|| lingering.engine.names.all().is_empty());
+    assert_eq!(lingering.engine.stats().lost(), 0);
+}
+
+#[test]
+fn a_contended_renewal_is_a_recall() {
+    let (verbs, sent) = mpsc::channel();
+    let mut granted = recording(verbs);
+    let dedicated_connection = move |request: &Request<'_>| match request {
+        Request::Renew(batch) => {
+            let contended = Renewed::Done { contended: true };
+            Ok(Reply::Renewed(vec![contended; batch.len()]))
+        }
+        request => granted(request),
+    };
+    let lingering = Lingering::over(Fake::new(generous(), dedicated_connection), LONG);
+    lingering.linger();
+    lingering.clock.advance(LONG / 3);
+    wait_for(|| lingering.count() == 0);
+    let verb = sent.recv_timeout(PATIENCE).expect("it is handed over");
+    assert!(matches!(verb, Verb::HandOver { .. }), "{verb:?}");
+}
+
+#[test]
+fn an_idle_lease_whose_deadline_passes_is_lost_once() {
+    let (keep, dedicated_connection) = stuck();
+    let fake = Fake::new(generous(), dedicated_connection);
+    let lingering = Lingering::over(fake, LONG * 2);
+    lingering.linger();
+    lingering.clock.advance(LONG);
+    let stats = || lingering.engine.stats();
+    wait_for(|| lingering.count() == 0 && stats().lost_expired == 1);
+    drop(keep);
+    drop(lock(&lingering.engine));
+    assert_eq!(stats().lost(), 1);
+}
+
+#[test]
+fn a_thread_that_finds_the_idle_lease_lost_asks_redis() {
+    let lingering = Lingering::over(Fake::new(generous(), generous()), LINGER);
+    lingering.linger();
+    let engine = &lingering.engine;
+    let entry = engine.names.all().remove(0);
+    let idle = entry.lock().queue.process_leases().next().cloned();
+    let idle = idle.expect("it lingers");
+    idle.validity.lose(LostCause::Taken);
+    let guard = mutex(Arc::clone(engine), "name").try_lock();
+    let guard = guard.expect("asked").expect("granted");
+    assert_ne!(guard.owner(), &*engine.owner_of(&idle));
+    assert_eq!((engine.stats().lost_taken, lingering.count()), (1, 0));
+}
+
+#[test]
+fn an_idle_lease_is_not_used_again_after_a_sign_of_lost_data() {
+    let fake = Fake::new(generous(), generous());
+    let cut = Arc::clone(&fake.cut);
+    let lingering = Lingering::over(fake, LINGER);
+    lingering.linger();
+    let owner = || lock(&lingering.engine).owner().to_owned();
+    let first = owner();
+    assert_eq!(owner(), first);
+    lingering.clock.advance(Duration::from_secs(1));
+    let now = lingering.engine.now().as_nanos();
+    cut.store(now, Ordering::SeqCst);
+    assert_ne!(owner(), first);
+}
+
+/// The timer holds the engine, and goes with the lease.
+#[test]
+fn the_engine_ends_when_nothing_lingers_any_more() {
+    let lingering = Lingering::over(Fake::new(generous(), generous()), LINGER);
+    lingering.linger();
+    let Lingering { engine, clock, .. } = lingering;
+    let weak = engine.weak_self.clone();
+    drop(engine);
+    assert!(weak.upgrade().is_some(), "the lease must be released");
+    clock.advance(LINGER);
+    wait_for(|| weak.strong_count() == 0);
+    let other = Lingering::over(Fake::new(generous(), generous()), LINGER);
+    other.linger();
+    let weak = other.engine.weak_self.clone();
+    assert!(other.engine.close(PATIENCE));
+    drop(other);
+    wait_for(|| weak.strong_count() == 0);
+}
