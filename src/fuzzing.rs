@@ -18,7 +18,7 @@ use crate::message::{
 use crate::name::{Companion, LockKey, Target};
 use crate::random::SystemRng;
 use crate::script;
-use crate::store::frame::Frame;
+use crate::store::frame::{self, Frame};
 use crate::store::pubsub::PushMessage;
 use crate::store::{Answer, DedicatedConnection, Limits, PubSubEvent, Store};
 use crate::sync::Arc;
