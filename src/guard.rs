@@ -170,7 +170,7 @@ impl Lease {
     /// # Ok(()) }
     /// ```
     pub fn check(&self) -> Result<()> {
-        self.guard_inner.status().map(drop).map_err(Error::Lost)
+        self.guard_inner.left().map(drop).map_err(Error::Lost)
     }
 
     /// Returns a channel that receives one [`Lost`] within 50 ms of the loss of the lock.
@@ -459,6 +459,10 @@ impl ReentrantGuard {
     /// # Ok(()) }
     /// ```
     pub fn release(self) -> Result<()> {
+        // All guards of the lock are of this thread, so their count does not change meanwhile.
+        if Arc::strong_count(&self.hold) > 1 {
+            return self.hold.check();
+        }
         match Arc::try_unwrap(self.hold) {
             Ok(last) => last.guard_inner.release(),
             Err(hold) => hold.check(),

@@ -69,6 +69,7 @@ impl AtomicLease {
 
     /// Returns the status of the lease at `now`. If the deadline has passed, the lease is lost for all threads from
     /// then on.
+    #[inline]
     pub(crate) fn status(&self, now: Time) -> LeaseStatus {
         let mut word = self.0.load(Ordering::Acquire);
         loop {

@@ -54,6 +54,13 @@ struct Held {
     hold: Weak<Lease>,
 }
 
+impl Held {
+    fn is_of(&self, key: &Arc<str>) -> bool {
+        // Most often the same handle locks again.
+        Arc::ptr_eq(&self.key, key) || self.key == *key
+    }
+}
+
 thread_local! {
     static HELD: RefCell<Vec<Held>> = const { RefCell::new(Vec::new()) };
 }
@@ -219,7 +226,7 @@ impl ReentrantMutex {
             let held = held.borrow();
             let held = held
                 .iter()
-                .find(|held| held.engine == engine && held.key == *key);
+                .find(|held| held.engine == engine && held.is_of(key));
             held.and_then(|held| held.hold.upgrade())
         });
         // A thread that ends has no list any more. Then its guards are unknown.
