@@ -39,9 +39,10 @@ impl<W, T: HeldLease> Queue<W, T> {
         Some(self.take_idle(0))
     }
 
-    /// Lets the lease stay without a guard, if it lingers and no other thread or lease is there.
+    /// Lets the lease stay without a guard, if it lingers and no other thread or lease is there. While an adopted lease is
+    /// being released, a thread that the lease does not fit would wait for it until the linger ends.
     pub(super) fn stay(&mut self, index: usize, now: Time) -> Option<Stay> {
-        let is_wanted = !self.waiting.is_empty() || self.asking.is_some();
+        let is_wanted = !self.waiting.is_empty() || self.asking.is_some() || self.is_releasing;
         if is_wanted || self.process_leases.len() > 1 {
             return None;
         }

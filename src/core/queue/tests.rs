@@ -231,6 +231,28 @@ fn a_stop_takes_an_idle_lease_out_and_lets_nobody_ask_before_its_release() {
     assert_eq!(queue.ended(), Some("b"));
 }
 
+/// The release of an adopted lease is under way while Redis grants another lease. A thread that this lease does not fit
+/// would wait for both of them.
+#[test]
+fn a_lease_does_not_linger_while_another_is_released() {
+    let mut queue = Queue::new(ALONE);
+    queue.arrive(params(1, false), at(0), |_| Health::Good, || "a");
+    let adopted = grant(8, 1, Fences::new(90, 1), at(50));
+    queue.begin(adopted, GrantedTo::OtherThread, at(0));
+    let finish = queue.finish(8, at(0), Health::Good);
+    assert!(matches!(finish, Finish::Release(_)), "{finish:?}");
+    let linger = Linger::new(Duration::from_millis(LINGER_MS));
+    let seats = grant(9, 1, Fences::new(100, 10), at(50)).with_linger(Some(linger));
+    queue.begin(seats, GrantedTo::Delegate, at(0));
+    let finish = queue.finish(9, at(0), Health::Good);
+    assert!(matches!(finish, Finish::Release(_)), "{finish:?}");
+    let mut other = params(1, true);
+    other.terms = Terms::new(Duration::from_secs(31), true);
+    let arrival = queue.arrive(other, at(0), |_| Health::Good, || "b");
+    assert!(matches!(arrival, Arrival::Queued(_)), "{arrival:?}");
+    assert_eq!(queue.ended(), Some("b"));
+}
+
 #[test]
 fn a_lease_lingers_only_if_it_is_healthy_has_fences_and_was_not_stopped() {
     let held = |fences| {
@@ -548,7 +570,7 @@ proptest! {
                         }
                         Finish::Lingers(stay) => {
                             prop_assert!(empty && model.waiting.is_empty() && model.asking.is_none());
-                            prop_assert!(lingers && model.process_leases.len() == 1);
+                            prop_assert!(lingers && model.process_leases.len() == 1 && !model.is_releasing);
                             prop_assert_eq!(stay.until, at(LINGER_MS));
                         }
                         Finish::TakeOver(who, _) => {
