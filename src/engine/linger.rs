@@ -43,6 +43,10 @@
 //! A thread reads the state of the subscription and of `close` under the mutex of the name, before the lease becomes
 //! idle. The wakeup thread and `close` change that state first, and then look at each name under its mutex. So either the
 //! thread sees the change, or the lease is found idle.
+//!
+//! A lease that a thread has taken out of its queue is not idle any more, and `close` does not find it. So a thread that
+//! ends a linger counts as a delegate until Redis has replied to the release, or the renewal thread has it. `close` waits
+//! for delegates.
 
 use std::time::Duration;
 
@@ -120,6 +124,7 @@ impl Engine {
 
     /// Ends the linger of a lease. If it is idle, the renewal thread releases it.
     pub(super) fn end_linger(&self, process_lease: &ProcessLease) {
+        let _counted = self.count_delegate();
         let is_meant = |other: &Arc<ProcessLease>| other.number == process_lease.number;
         let idle = process_lease.entry.lock().queue.stop_linger(is_meant);
         self.release_idle_later(idle);
@@ -127,6 +132,7 @@ impl Engine {
 
     /// Ends the lingers of all leases. The renewal thread releases those that are idle.
     pub(super) fn end_all_lingers(&self) {
+        let _counted = self.count_delegate();
         for entry in self.names.all() {
             let idle = entry.lock().queue.stop_linger(|_| true);
             self.release_idle_later(idle);
@@ -146,6 +152,7 @@ impl Engine {
             return;
         };
         let small = Owner::new(owner, &self.settings.label);
+        let _counted = self.count_delegate();
         let idle = {
             let mut state = entry.lock();
             let mut leases = state.queue.process_leases();
@@ -220,6 +227,7 @@ impl Engine {
     /// Releases a lease that has left its queue. Blocks until Redis has replied. Returns true if Redis has released it. If
     /// the request fails, the renewal thread repeats it.
     fn release_idle(&self, idle: &Idle<Arc<ProcessLease>>, limits: Limits<'_>) -> bool {
+        let _counted = self.count_delegate();
         let process_lease = &idle.process_lease;
         let Some(unreleased) = self.end_idle(idle) else {
             return false;

@@ -120,7 +120,8 @@ pub(crate) struct Engine {
     stats: Counters,
     quantum: Quantum,
     closed: AtomicBool,
-    /// The number of delegates: threads that ask Redis, or sleep before they ask again.
+    /// The number of delegates: threads that ask Redis, or sleep before they ask again. A thread that ends a linger counts
+    /// too, so that `close` waits for it.
     delegates: AtomicU64,
     /// The process that made this engine. A forked child locks no mutex of the engine, and uses no connection.
     fork_guard: ForkGuard,

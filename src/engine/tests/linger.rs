@@ -51,13 +51,23 @@ struct Lingering {
 
 impl Lingering {
     fn over(fake: Fake, linger: Duration) -> Self {
+        let clock = still();
+        Self::by_clock(fake, linger, Arc::clone(&clock) as Arc<dyn Clock>, clock)
+    }
+
+    /// Makes an engine that reads `read`, which shows the time of `clock`.
+    fn by_clock(
+        fake: Fake,
+        linger: Duration,
+        read: Arc<dyn Clock>,
+        clock: Arc<ManualClock>,
+    ) -> Self {
         let (sender, messages) = crossbeam_channel::unbounded();
         let mut settings = Settings::default();
         settings.options.lease = LONG;
         settings.options.linger = linger;
-        let (clock, rng) = (still(), Arc::new(SystemRng::new()));
         let store = Arc::new(Listening { fake, messages });
-        let engine = Engine::new(settings, store, Arc::clone(&clock) as Arc<dyn Clock>, rng);
+        let engine = Engine::new(settings, store, read, Arc::new(SystemRng::new()));
         Self {
             engine,
             clock,
@@ -160,6 +170,80 @@ fn a_lease_that_is_granted_during_a_close_does_not_linger() {
     go_on.send(()).expect("the request waits");
     drop(locking.join().expect("no panic"));
     assert_eq!(lingering.count(), 0);
+    wait_for(|| engine.names.all().is_empty());
+}
+
+/// A thread releases the idle lease because it wants other terms. `close` must not report that all is released.
+#[test]
+fn close_waits_for_the_release_of_an_idle_lease_that_does_not_fit() {
+    let (asked, was_asked) = mpsc::channel();
+    let (go_on, gate) = mpsc::channel::<()>();
+    let (is_slow, mut granted) = (Arc::new(AtomicBool::new(false)), generous());
+    let slow = Arc::clone(&is_slow);
+    let pool = move |request: &Request<'_>| {
+        if slow.swap(false, Ordering::SeqCst) {
+            asked.send(()).expect("the test waits");
+            gate.recv_timeout(PATIENCE).expect("the manager is closed");
+        }
+        granted(request)
+    };
+    let lingering = Lingering::over(Fake::new(pool, generous()), LINGER);
+    let engine = &lingering.engine;
+    lingering.linger();
+    is_slow.store(true, Ordering::SeqCst);
+    let locking = {
+        let engine = Arc::clone(engine);
+        thread::spawn(move || mutex(engine, "name").fencing(false).try_lock().map(drop))
+    };
+    was_asked.recv_timeout(PATIENCE).expect("it releases");
+    assert!(!engine.close(Duration::ZERO), "Redis has not replied");
+    go_on.send(()).expect("the request waits");
+    assert!(engine.close(PATIENCE));
+    locking.join().expect("no panic").ok();
+}
+
+/// The clock of a test, on which the wakeup thread stops while there is a gate.
+struct GatedClock {
+    clock: Arc<ManualClock>,
+    gate: Mutex<Option<crossbeam_channel::Receiver<()>>>,
+}
+
+impl Clock for GatedClock {
+    fn now(&self) -> Time {
+        if thread::current().name() == Some("leasehold-wakeup-0") {
+            let gate = self.gate.lock().clone();
+            gate.map(|gate| gate.recv_timeout(PATIENCE));
+        }
+        self.clock.now()
+    }
+}
+
+/// The wakeup thread has taken the idle lease out of its queue, and has not added its release yet.
+#[test]
+fn close_waits_for_a_recall_under_way() {
+    let read = Arc::new(GatedClock {
+        clock: still(),
+        gate: Mutex::default(),
+    });
+    let fake = Fake::new(generous(), generous());
+    let (clock, reader) = (Arc::clone(&read.clock), Arc::clone(&read) as Arc<dyn Clock>);
+    let lingering = Lingering::by_clock(fake, LINGER, reader, clock);
+    let engine = &lingering.engine;
+    lingering.linger();
+    let owner = lock(engine).owner().to_owned();
+    assert_eq!(lingering.count(), 1);
+    let (go_on, gate) = crossbeam_channel::bounded(0);
+    *read.gate.lock() = Some(gate);
+    let message = format!("{RECALL}{owner} name");
+    lingering
+        .messages
+        .send(message)
+        .expect("the thread listens");
+    wait_for(|| lingering.count() == 0);
+    assert!(!engine.close(Duration::ZERO), "nothing is released yet");
+    *read.gate.lock() = None;
+    drop(go_on);
+    assert!(engine.close(PATIENCE));
     wait_for(|| engine.names.all().is_empty());
 }
 
