@@ -45,7 +45,7 @@ impl Builder {
     /// | --- | --- |
     /// | another process that waits ([`lock`](crate::Mutex::lock), [`try_lock_for`](crate::Mutex::try_lock_for)) | gets the mutex at once; if the message is lost, within a second; if its user may not publish, at the next renewal, after a third of the lease |
     /// | another process that tries ([`try_lock`](crate::Mutex::try_lock)) | finds the mutex held: a try recalls nothing |
-    /// | a client of another library, which polls | waits for at most this time |
+    /// | a client of another library, which polls | finds the mutex held until this time is over; then it must ask before this process locks again, as without `linger` |
     /// | another process, after this process has died | waits until the end of the lease, which may be longer than this time |
     ///
     /// [`LockManager::close`] releases all mutexes that linger. So call it before the process ends. Dropping the last

@@ -4,7 +4,7 @@
 //! The wakeup thread of that process looks the owner up in a register, and wakes its delegate. If the message grants the
 //! lock ([`GrantMessage`]), the delegate gets the grant too.
 //!
-//! A script that finds a recallable lease of another process publishes a recall on the channel of that process. The
+//! If a script queues a waiter behind a recallable owner, it publishes a recall on the channel of that owner's process. The
 //! wakeup thread ends the linger of the lease ([`super::linger`]).
 //!
 //! All processes also subscribe to one common channel. On it, `force_release` publishes the owner that it removed
@@ -36,7 +36,7 @@
 //! | --- | --- |
 //! | 1 | connects and subscribes |
 //! | 2 | handles each message, until the connection ends or the engine is dropped |
-//! | 3 | notes and reports the end of the subscription |
+//! | 3 | notes and reports the end of the subscription, and ends all lingers |
 //! | 4 | pauses, and goes on with 1; or ends with the engine |
 
 use std::collections::HashMap;
