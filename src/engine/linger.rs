@@ -21,8 +21,9 @@
 //! # Recalls
 //!
 //! 1. A process that queues for the mutex marks its value. If the owner is recallable, the same script publishes a recall
-//!    on the channel of the owner's process (`recall.lua`). The first waiter of the queue repeats it at each poll. A new
-//!    waiter that finds the value marked sends none, so contended locks cost no recalls.
+//!    on the channel of the owner's process (`recall.lua`). The first waiter of the queue repeats it at each poll; if
+//!    the first one has died, each waiter does. A new waiter that finds the value marked sends none, so contended locks
+//!    cost no recalls.
 //! 2. The wakeup thread looks the lease up by its key, and compares the owner. If the lease is not there yet, its grant may
 //!    be on the way: then the name remembers the owner until the lease begins.
 //!

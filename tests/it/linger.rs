@@ -324,6 +324,25 @@ fn the_first_waiter_repeats_the_recall() {
     drop(waiting.end().expect("it is recalled"));
 }
 
+/// The first waiter has died, and its recall was lost. A later waiter need not wait for the next renewal.
+#[test]
+fn another_waiter_repeats_the_recall_of_one_that_died() {
+    let server = Server::start();
+    let raw = server.raw();
+    let (locks, other) = (lingering(&server.url()), manager(&server.url()));
+    linger(&locks, "n");
+    // Redis rejects each PUBLISH at first.
+    let () = raw.ask(&["ACL", "SETUSER", "default", "-publish"]);
+    let mut first = Child::start(&server.url(), "");
+    first.say("lock n");
+    raw.wait_until_queued("n", 1);
+    let waiting = task_asleep(move || other.try_lock_for("n", PATIENCE).map(|got| got.is_some()));
+    raw.wait_until_queued("n", 2);
+    first.kill();
+    let () = raw.ask(&["ACL", "SETUSER", "default", "+publish"]);
+    assert!(waiting.end().expect("asked"), "it is recalled");
+}
+
 /// A waiter without the right to publish sends no recall. The holder's next renewal says that others wait.
 #[test]
 fn a_renewal_tells_that_others_wait() {
