@@ -47,7 +47,7 @@ use crate::core::queue::{
 };
 use crate::core::release_task::ReleaseTask;
 use crate::core::timer_queue::{Numbered, TimerQueue, renewal_due};
-use crate::message::{Ask, LockKind, Renewal, Reply, Request, Verb};
+use crate::message::{AcquireMode, Ask, LockKind, Renewal, Reply, Request, Verb};
 use crate::name::{LockKey, Target};
 use crate::random::{Rng, SystemRng};
 use crate::script::{ScriptRef, ScriptSettings};
@@ -275,7 +275,13 @@ fn calls(bench: &mut Criterion) {
         nonce: None,
     };
     let verbs = [
-        ("acquire", Verb::Acquire { ask, at_once: true }),
+        (
+            "acquire",
+            Verb::Acquire {
+                ask,
+                mode: AcquireMode::TakeFree,
+            },
+        ),
         (
             "release",
             Verb::Release {

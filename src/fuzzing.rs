@@ -13,7 +13,8 @@ use crate::error::{Error, Failure, Result};
 use crate::guard::LockGuard;
 use crate::manager::LockManager;
 use crate::message::{
-    Adopt, Ask, Cursor, LockKind, PlainRelease, RateRequest, Renewal, Renewed, Reply, Request, Verb,
+    AcquireMode, Adopt, Ask, Cursor, LockKind, PlainRelease, RateRequest, Renewal, Renewed, Reply,
+    Request, Verb,
 };
 use crate::name::{Companion, LockKey, Target};
 use crate::random::SystemRng;
@@ -75,7 +76,10 @@ pub fn reply(value: &Value) {
         channel: None,
         nonce: None,
     };
-    let acquire = Verb::Acquire { ask, at_once: true };
+    let acquire = Verb::Acquire {
+        ask,
+        mode: AcquireMode::TakeFree,
+    };
     let release = Verb::Release {
         owner: Arc::clone(&owner),
         units: 1,

@@ -37,6 +37,7 @@
 //! *uncertain* until a lease has passed since the request was sent: Redis may still execute the request. A thread that
 //! ends such an owner repeats the ending until then ([`super::release_task`]).
 
+mod begin;
 mod by_message;
 mod leaving;
 mod patience;
@@ -51,12 +52,10 @@ use crate::clock::Time;
 use crate::core::lease::valid_until;
 use crate::core::poll;
 use crate::error::{Failure, FailureKind, Outcome};
-use crate::message::{Ask, Reply, Verb};
-use crate::owner;
-use crate::random::Rng;
+use crate::message::{AcquireMode, Ask, Reply, Verb};
 use crate::sync::Arc;
 
-use patience::{Patience, SHORTEST_PAUSE, Wait, sleep};
+use patience::{Patience, SHORTEST_PAUSE, sleep};
 use state::{InRedis, Offer, Sent, State, Uncertain};
 
 pub(crate) use crate::core::poll::SubscriptionState;
@@ -74,6 +73,8 @@ pub(crate) struct Attempt {
     units: u32,
     state: State,
     patience: Patience,
+    /// Whether this process handed the lock over a moment ago, and the attempt has sent no request since.
+    is_after_hand_over: bool,
     /// The random part of the owner's nonces, and how many requests have had one.
     nonces: Option<(Uuid, u32)>,
     /// The last grant by message that was allowed and may come, and when the request was sent that allowed it.
@@ -85,43 +86,6 @@ pub(crate) struct Attempt {
 }
 
 impl Attempt {
-    /// Begins an attempt at `units` of the lock.
-    pub(crate) fn new(rng: &dyn Rng, label: &str, units: u32) -> Self {
-        Self::begin(rng, label, units, State::new(), Wait::NotBegun)
-    }
-
-    /// Begins an attempt of a thread that has waited behind others of its process.
-    pub(crate) fn after_waiting(rng: &dyn Rng, label: &str, units: u32) -> Self {
-        Self::begin(rng, label, units, State::new(), Wait::Begun)
-    }
-
-    /// Begins an attempt to keep the lock that this process holds as `from`. Its lease has ended here.
-    pub(crate) fn take_over(rng: &dyn Rng, label: &str, from: OrphanedOwner) -> Self {
-        let units = from.units;
-        Self::begin(rng, label, units, State::take_over(from), Wait::Contended)
-    }
-
-    /// Begins an attempt to keep a lock whose release was not sent, so no other thread was notified.
-    /// `waits`: a wait has begun.
-    pub(crate) fn take_back(rng: &dyn Rng, label: &str, from: OrphanedOwner, waits: bool) -> Self {
-        let units = from.units;
-        let wait = if waits { Wait::Begun } else { Wait::NotBegun };
-        Self::begin(rng, label, units, State::take_over(from), wait)
-    }
-
-    fn begin(rng: &dyn Rng, label: &str, units: u32, state: State, wait: Wait) -> Self {
-        Self {
-            owner: owner::generate(rng, label),
-            units,
-            state,
-            patience: Patience::new(wait),
-            nonces: None,
-            offer: None,
-            former_owner: None,
-            orphaned_owners: Vec::new(),
-        }
-    }
-
     /// Returns whether failures are waited out.
     pub(crate) fn waits(&self) -> bool {
         self.patience.has_begun()
@@ -228,10 +192,15 @@ impl Attempt {
         match state {
             State::Ask(in_redis) | State::AskSent { in_redis, .. } => {
                 let (ask, request) = self.request(in_redis.queued, context);
-                let verb = Verb::Acquire {
-                    ask,
-                    at_once: !in_redis.queued,
+                let is_after_hand_over = std::mem::take(&mut self.is_after_hand_over);
+                let mode = if in_redis.queued {
+                    AcquireMode::QueueFirst
+                } else if is_after_hand_over {
+                    AcquireMode::AfterHandOver
+                } else {
+                    AcquireMode::TakeFree
                 };
+                let verb = Verb::Acquire { ask, mode };
                 let in_redis = InRedis {
                     queued: in_redis.queued || request.queues(),
                     ..in_redis

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 /// The shortest window.
-const SHORTEST: Duration = Duration::from_millis(250);
+pub(crate) const SHORTEST: Duration = Duration::from_millis(250);
 /// The window of a long lease, unless `io_timeout` asks for a longer one.
 const ORDINARY: Duration = Duration::from_secs(1);
 

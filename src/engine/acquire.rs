@@ -84,7 +84,7 @@ impl Engine {
             }
             (Arrival::DelegateAfter(idle), _) => {
                 self.release_idle_now(&idle, call);
-                Box::new(self.attempt(call, Attempt::new))
+                Box::new(self.attempt(call, Attempt::new, arrived))
             }
             (Arrival::Turn(turn), _) => {
                 metrics.granted(&turn, arrived, false);
@@ -102,7 +102,7 @@ impl Engine {
                 }
             }
             (Arrival::Queued(_), None) => unreachable!("a queued thread has its mailbox"),
-            (Arrival::Delegate, _) => Box::new(self.attempt(call, Attempt::new)),
+            (Arrival::Delegate, _) => Box::new(self.attempt(call, Attempt::new, arrived)),
         };
         Delegate::new(self, call, &entry, attempt, metrics).run()
     }

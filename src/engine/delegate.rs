@@ -336,10 +336,10 @@ impl<'a, 'm> Delegate<'a, 'm> {
     /// ended.
     fn share(&mut self, offered: Option<Arc<ProcessLease>>) -> Option<GuardInner> {
         let (engine, call) = (self.engine, self.call);
-        let new = engine.attempt(call, Attempt::after_waiting);
+        let now = engine.now();
+        let new = engine.attempt(call, Attempt::after_waiting, now);
         let used = mem::replace(&mut *self.attempt, new);
         engine.clean_up_after(self.entry, used, self.lease());
-        let now = engine.now();
         let turn: Turn = engine.reopen(self.entry, &*offered?, now, self.metrics)?;
         let engine = Arc::clone(engine);
         Some(GuardInner::new(engine, turn, now, &call.options))

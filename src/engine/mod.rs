@@ -63,6 +63,7 @@ mod downgrade;
 pub(crate) mod events;
 mod grant;
 pub(crate) mod guard_inner;
+mod handed_over;
 mod hold_limit;
 mod linger;
 mod metrics;
@@ -97,6 +98,7 @@ use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, Weak};
 
 use claim::Tried;
 use events::Events;
+use handed_over::HandedOver;
 use process_lease::{Names, Signal};
 use quantum::Quantum;
 use renewal::RenewalThread;
@@ -119,6 +121,7 @@ pub(crate) struct Engine {
     events: Arc<Events>,
     stats: Counters,
     quantum: Quantum,
+    handed_over: HandedOver,
     closed: AtomicBool,
     /// The number of delegates: threads that ask Redis, or sleep before they ask again. A thread that ends a linger counts
     /// too, so that `close` waits for it.
@@ -160,6 +163,7 @@ impl Engine {
             events,
             stats: Counters::new(),
             quantum,
+            handed_over: HandedOver::new(),
             closed: AtomicBool::new(false),
             delegates: AtomicU64::new(0),
             fork_guard: ForkGuard::here(),

@@ -4,6 +4,7 @@
 mod background;
 mod claims;
 mod closing;
+mod handed_over;
 mod leases;
 mod linger;
 mod listener;

@@ -23,6 +23,7 @@ use crate::engine::call::{AcquireCall, NotAcquired};
 use crate::engine::names::LastReply;
 use crate::engine::process_lease::{Entry, Mailbox, Signal, State, Turn};
 use crate::error::{Error, Failure, FailureKind, Outcome, Result};
+use crate::message::LockKind;
 use crate::store::LEAST;
 use crate::sync::{Arc, thread};
 
@@ -59,7 +60,7 @@ impl Engine {
                     None
                 });
                 Ok(Waited::Delegate(attempt.unwrap_or_else(|| {
-                    Box::new(self.attempt(call, Attempt::after_waiting))
+                    Box::new(self.attempt(call, Attempt::after_waiting, self.now()))
                 })))
             }
             Signal::AfterTry { waits } => {
@@ -68,7 +69,11 @@ impl Engine {
                 } else {
                     Attempt::new
                 };
-                Ok(Waited::Delegate(Box::new(self.attempt(call, begin))))
+                Ok(Waited::Delegate(Box::new(self.attempt(
+                    call,
+                    begin,
+                    self.now(),
+                ))))
             }
             Signal::Held => Err(self.held(entry)),
             Signal::Failed(failure) => Err(call.failed(failure)),
@@ -152,13 +157,16 @@ impl Engine {
         }
     }
 
-    /// Makes an attempt for the calling thread.
+    /// Makes an attempt for the calling thread, at `now`.
     pub(super) fn attempt(
         &self,
         call: &AcquireCall<'_>,
         begin: impl FnOnce(&dyn crate::random::Rng, &str, u32) -> Attempt,
+        now: Time,
     ) -> Attempt {
         let rng = self.rng_of(call.options.terms());
-        begin(rng, &self.settings.label, call.units)
+        let attempt = begin(rng, &self.settings.label, call.units);
+        attempt
+            .after_hand_over(call.kind == LockKind::Mutex && self.handed_over.has(call.target, now))
     }
 }

@@ -24,4 +24,6 @@ mod request;
 pub(crate) use grant::{GrantMessage, Nonce};
 pub(crate) use kind::{ALL, LockKind, Sharing};
 pub(crate) use reply::{Cursor, Gone, NotReleased, Renewed, Reply, Seen, SeenHolder};
-pub(crate) use request::{Adopt, Ask, GiveBack, PlainRelease, RateRequest, Renewal, Request, Verb};
+pub(crate) use request::{
+    AcquireMode, Adopt, Ask, GiveBack, PlainRelease, RateRequest, Renewal, Request, Verb,
+};

@@ -46,11 +46,7 @@ pub(crate) enum Request<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
     /// Asks for the lock.
-    Acquire {
-        ask: Ask,
-        /// Whether the caller may take a free lock before the processes in its queue.
-        at_once: bool,
-    },
+    Acquire { ask: Ask, mode: AcquireMode },
     /// Ends the lease of `from`, and asks for the lock under a new owner. If another process waits, the lock goes to
     /// that process. A reader may end a writer: the writer's lease then becomes the reader's.
     TakeOver {
@@ -75,6 +71,18 @@ pub(crate) enum Verb {
     },
     /// Withdraws an owner: gives up the lock or the place in the queue, whichever this owner has.
     Withdraw { owner: Arc<str>, units: u32 },
+}
+
+/// Who gets a free lock, and how much the reply tells of a held one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AcquireMode {
+    /// The caller, before the processes in the queue.
+    TakeFree,
+    /// The first process in the queue.
+    QueueFirst,
+    /// The same. This process handed the lock over a moment ago, so another process most likely holds it, and its lease
+    /// has just begun. The reply need not tell how long that lasts.
+    AfterHandOver,
 }
 
 /// The terms of a request for a lock.

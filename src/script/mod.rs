@@ -21,7 +21,7 @@
 use redis::Value;
 
 use crate::error::{Failure, FailureKind, Outcome};
-use crate::message::{Gone, LockKind, Reply, Request, Verb};
+use crate::message::{AcquireMode, Gone, LockKind, Reply, Request, Verb};
 
 pub(crate) use script_settings::ScriptSettings;
 pub(crate) use text::{ScriptRef, with_texts};
@@ -82,7 +82,11 @@ pub(crate) fn encode_plain(
         Request::Lock {
             kind: LockKind::Mutex,
             target,
-            verb: Verb::Acquire { ask, at_once: true },
+            verb:
+                Verb::Acquire {
+                    ask,
+                    mode: AcquireMode::TakeFree,
+                },
         } if ask.fences == 0 => mutex::plain(target.first(), ask, script_settings),
         _ => None,
     }
@@ -149,7 +153,7 @@ mod tests {
                 channel: None,
                 nonce: None,
             },
-            at_once: true,
+            mode: AcquireMode::TakeFree,
         }
     }
 

@@ -8,7 +8,7 @@ use super::text::{
     MUTEX_ACQUIRE, MUTEX_ADOPT, MUTEX_HAND_OVER, MUTEX_RELEASE, MUTEX_RELEASE_MANY,
     MUTEX_TAKE_OVER, ScriptRef, ask, give_back, keep,
 };
-use crate::message::{Adopt, Ask, GiveBack, NotReleased, PlainRelease, Reply, Verb};
+use crate::message::{AcquireMode, Adopt, Ask, GiveBack, NotReleased, PlainRelease, Reply, Verb};
 use crate::name::{Companion, LockKey};
 
 pub(super) fn command(
@@ -30,12 +30,15 @@ pub(super) fn command(
         command
     };
     match verb {
-        Verb::Acquire { ask: what, at_once } => {
+        Verb::Acquire { ask: what, mode } => {
             let mut command = MUTEX_ACQUIRE.with_companions(by, keys);
             // A free mutex may be in a gap. This process must not take it then, because the gap is for clients that
             // poll.
-            let at_once = *at_once && script_settings.poller_gap.is_zero();
-            let how = if at_once { "take" } else { "poll" };
+            let how = match mode {
+                AcquireMode::TakeFree if script_settings.poller_gap.is_zero() => "take",
+                AcquireMode::TakeFree | AcquireMode::QueueFirst => "poll",
+                AcquireMode::AfterHandOver => "again",
+            };
             ask(&mut command, what, how, script_settings);
             command
         }

@@ -475,7 +475,7 @@ fn may_come_from_a_replica(request: &Request<'_>, reply: &Reply) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::{Ask, Gone, LockKind, NotReleased};
+    use crate::message::{AcquireMode, Ask, Gone, LockKind, NotReleased};
     use crate::name::{LockKey, Target};
 
     fn acquire(channel: Option<&str>) -> Verb {
@@ -489,7 +489,7 @@ mod tests {
                 channel: channel.map(Into::into),
                 nonce: None,
             },
-            at_once: true,
+            mode: AcquireMode::TakeFree,
         }
     }
 

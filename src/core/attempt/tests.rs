@@ -147,10 +147,10 @@ fn sleep_of(step: Step, now: Time) -> Duration {
 #[test]
 fn a_free_lock_is_one_request_with_one_fence() {
     let mut scene = Scene::waiting();
-    let Verb::Acquire { ask, at_once } = scene.send(Input::Go) else {
+    let Verb::Acquire { ask, mode } = scene.send(Input::Go) else {
         panic!("not asked");
     };
-    assert_eq!((ask.fences, at_once), (1, true));
+    assert_eq!((ask.fences, mode), (1, AcquireMode::TakeFree));
     let Step::Granted(grant) = scene.replied(GRANTED) else {
         panic!("not granted");
     };
@@ -160,6 +160,30 @@ fn a_free_lock_is_one_request_with_one_fence() {
     );
     assert_eq!(grant.deadline, valid_until(START, LEASE));
     assert_eq!(scene.attempt.abandon(), []);
+}
+
+#[test]
+fn only_the_first_request_after_a_hand_over_says_so() {
+    let mode = |verb: Verb| match verb {
+        Verb::Acquire { mode, .. } => mode,
+        other => panic!("not asked, but {other:?}"),
+    };
+    for (subscription, next) in [
+        (
+            SubscriptionState::Ready("c".into()),
+            AcquireMode::QueueFirst,
+        ),
+        // The first request did not queue.
+        (SubscriptionState::NotYet, AcquireMode::TakeFree),
+    ] {
+        let mut scene = Scene::waiting();
+        scene.subscription = subscription;
+        let attempt = Attempt::new(&scene.rng, "l", 1);
+        scene.attempt = attempt.after_hand_over(true);
+        assert_eq!(mode(scene.send(Input::Go)), AcquireMode::AfterHandOver);
+        assert!(matches!(scene.replied(held(None)), Step::Sleep(_)));
+        assert_eq!(mode(scene.send(Input::Woken)), next);
+    }
 }
 
 #[test]
@@ -197,17 +221,23 @@ fn a_wait_queues_only_after_the_first_try_to_subscribe() {
     // Confirmed while the request was under way.
     scene.subscription = SubscriptionState::Ready("c".into());
     assert!(sleep_of(scene.replied(held(None)), START) <= AFTER_EXPIRY);
-    let Verb::Acquire { ask, at_once } = scene.send(Input::Woken) else {
+    let Verb::Acquire { ask, mode } = scene.send(Input::Woken) else {
         panic!("not asked");
     };
-    assert_eq!((ask.channel.as_deref(), at_once), (Some("c"), true));
+    assert_eq!(
+        (ask.channel.as_deref(), mode),
+        (Some("c"), AcquireMode::TakeFree)
+    );
     scene.replied(held(None));
     // Queued under its channel: the queue goes first now.
     scene.subscription = SubscriptionState::NoSubscription;
-    let Verb::Acquire { ask, at_once } = scene.send(Input::Woken) else {
+    let Verb::Acquire { ask, mode } = scene.send(Input::Woken) else {
         panic!("not asked");
     };
-    assert_eq!((ask.channel.as_deref(), at_once), (Some(""), false));
+    assert_eq!(
+        (ask.channel.as_deref(), mode),
+        (Some(""), AcquireMode::QueueFirst)
+    );
     assert!(sleep_of(scene.replied(held(None)), START) <= poll::NO_SUBSCRIPTION);
 }
 
@@ -622,7 +652,8 @@ fn a_request_that_is_cut_short_leaves_the_answer_before_it() {
     assert_eq!(cut_short(&mut was_held), None);
     // An answer from before this thread's wait does not count.
     was_held.now = START;
-    was_held.attempt.patience = Patience::new(Wait::Held(START - Duration::from_millis(1)));
+    was_held.attempt.patience =
+        Patience::new(patience::Wait::Held(START - Duration::from_millis(1)));
     assert_eq!(cut_short(&mut was_held), Some(FailureKind::Unavailable));
 
     let mut failed = Scene::new(Some(end));
@@ -794,7 +825,10 @@ fn a_take_over_that_was_handed_over_waits_in_the_queue() {
     assert!(matches!(scene.replied(held(None)), Step::Sleep(_)));
     assert!(matches!(
         scene.send(Input::Woken),
-        Verb::Acquire { at_once: false, .. }
+        Verb::Acquire {
+            mode: AcquireMode::QueueFirst,
+            ..
+        }
     ));
     let left = scene.attempt.abandon();
     assert_eq!(

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::clock::Time;
-use crate::message::{Ask, Gone, GrantMessage, Nonce, Reply, Verb};
+use crate::message::{AcquireMode, Ask, Gone, GrantMessage, Nonce, Reply, Verb};
 use crate::sync::Arc;
 
 /// The pickup window.
@@ -104,8 +104,8 @@ impl Server {
         }
     }
 
-    fn ask(&mut self, ask: &Ask, at_once: bool, now: Time) -> Reply {
-        if self.lock.is_none() && at_once {
+    fn ask(&mut self, ask: &Ask, mode: AcquireMode, now: Time) -> Reply {
+        if self.lock.is_none() && mode == AcquireMode::TakeFree {
             self.lock = Some((Arc::clone(&ask.owner), false, now + ask.lease));
             let fence = self.fences(now, ask.fences);
             return Reply::Granted {
@@ -146,7 +146,7 @@ impl Server {
             };
         }
         let reply = Reply::Held {
-            ttl: Some(end.since(now)),
+            ttl: (mode != AcquireMode::AfterHandOver).then(|| end.since(now)),
             holder: Arc::clone(holder),
         };
         if let Some(channel) = &ask.channel {
@@ -172,11 +172,11 @@ impl Server {
     pub(super) fn execute(&mut self, verb: &Verb, now: Time) -> Reply {
         self.expire(now);
         match verb {
-            Verb::Acquire { ask, at_once } => self.ask(ask, *at_once, now),
+            Verb::Acquire { ask, mode } => self.ask(ask, *mode, now),
             Verb::TakeOver { ask, from, .. } => {
                 let ours = matches!(&self.lock, Some((holder, _, _)) if holder == from);
                 if !ours {
-                    return self.ask(ask, false, now);
+                    return self.ask(ask, AcquireMode::QueueFirst, now);
                 }
                 if let (Some(channel), false) = (&ask.channel, self.queue.is_empty()) {
                     self.join(ask, channel, now);

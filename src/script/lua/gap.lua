@@ -31,7 +31,7 @@ local function leave_free(lock, owner, gap, quantum)
   local left = gap_left()
   if left and left > -tonumber(quantum) then return false end
   redis.call('HSET', waiters, GAP, string.format('%.0f %s', now_ms() + gap, owner))
-  -- As long as in `keep_key`, because nothing may shorten the time of this key.
+  -- As long as in `keep_keys`, because nothing may shorten the time of this key.
   redis.call('PEXPIRE', waiters, 2 * life)
   redis.call('DEL', lock)
   return true

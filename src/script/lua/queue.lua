@@ -27,9 +27,13 @@ end
 -- server's time in microseconds when the owner joined.
 local FRONT = -1000000000
 
--- Keeps a key of the queue, which exists, for a while after the last waiter was seen. Most often it lives long enough.
-local function keep_key(key)
-  if redis.call('PTTL', key) < tonumber(life) then redis.call('PEXPIRE', key, 2 * life) end
+-- Keeps the two keys, which exist, for a while after the last waiter was seen. They get their time together, so a look at
+-- one of them shows whether both live long enough. Most often they do. `waiters` may live longer. If it alone was deleted,
+-- by hand or by an eviction, the new one gets its time with the next of `queue`, within `life`.
+local function keep_keys()
+  if redis.call('PTTL', queue) >= tonumber(life) then return end
+  redis.call('PEXPIRE', queue, 2 * life)
+  redis.call('PEXPIRE', waiters, 2 * life)
 end
 
 -- Puts `owner` at the end of the queue. With `in_front` it comes before all others, but behind earlier ones at the
@@ -53,8 +57,7 @@ local function join(owner, pickup, units, channel, in_front)
     redis.call('HDEL', waiters, owner)
     redis.call('ZADD', queue, 'NX', 0, owner)
   end
-  keep_key(queue)
-  keep_key(waiters)
+  keep_keys()
   return added == 1
 end
 

@@ -459,6 +459,64 @@ fn the_front_of_a_queue_and_the_rest_take_turns() {
     }
 }
 
+/// Asks for a mutex as a process that handed it over a moment ago.
+fn acquire_again(redis: &mut Redis, who: usize) -> Value {
+    let (me, life) = (owner(who), LIFE.to_string());
+    let args = [&*me, LEASE, "1", "600000", "again", "", CLAIM, &life, "0"];
+    redis.eval(MUTEX_ACQUIRE, &["a"], &args)
+}
+
+#[test]
+fn a_request_after_a_hand_over_waits_in_the_queue_and_learns_no_ttl() {
+    let held = |who| {
+        let holder = Value::BulkString(owner(who).into_bytes());
+        Value::Array(vec![Value::Int(0), Value::Int(-1), holder])
+    };
+    once(|redis| {
+        acquire(redis, 0, true, "");
+        assert_eq!(acquire_again(redis, 1), held(0));
+        assert_eq!(redis.queue("a"), [owner(1)]);
+        // The mutex is free, and another owner is before this one.
+        let () = redis.ask(&["DEL", "a"]);
+        assert_eq!(acquire_again(redis, 0), held(1));
+        assert_eq!(holder(redis, "a"), (Some(1), true));
+        // Without others, the request takes it.
+        release(redis, 0, true);
+        release(redis, 1, false);
+        assert!(matches!(acquire_again(redis, 0), Value::Int(1..)));
+        assert_eq!(holder(redis, "a"), (Some(0), false));
+    });
+}
+
+/// Each join keeps both keys of the queue for a life at least, whatever time they had left before.
+#[test]
+fn a_waiter_that_joins_keeps_the_queue_alive() {
+    let [_, queue, waiters] = companions_of("a");
+    // A key without a time has none left.
+    let left = |redis: &mut Redis, key: &str| -> u64 {
+        u64::try_from(redis.ask::<i64>(&["PTTL", key])).unwrap_or(0)
+    };
+    once(|redis| {
+        acquire(redis, 0, true, "");
+        for ms in [0, LIFE / 2] {
+            acquire(redis, 1, true, "");
+            for key in [&queue, &waiters] {
+                let left = left(redis, key);
+                assert!(left >= LIFE, "{key}: {left} ms");
+                if ms > 0 {
+                    let () = redis.ask(&["PEXPIRE", key, &ms.to_string()]);
+                }
+            }
+        }
+        // The records of the waiters were deleted alone.
+        let () = redis.ask(&["DEL", &waiters]);
+        acquire_again(redis, 1);
+        for key in [&queue, &waiters] {
+            assert!(left(redis, key) >= LIFE);
+        }
+    });
+}
+
 /// The waiter that would ask when the gap ends gives up: once after a hand-over, once after a take-over.
 #[test]
 fn a_withdrawal_in_a_poller_gap_wakes_the_next_waiter() {

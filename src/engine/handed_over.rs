@@ -1,0 +1,71 @@
+//! The mutexes that this process handed over to another process a moment ago.
+//!
+//! Such a mutex is contended: if this process asks for it again, most likely another process holds it. So the first
+//! request goes to the queue, without a try to take a free mutex ([`AcquireMode::AfterHandOver`]). That saves commands
+//! of the server.
+//!
+//! A name has one slot of a small table, which other names may share. A name whose note was overwritten is asked for as
+//! any other. A note that was not true costs commands, and changes nothing else: if the mutex is free, the request gets
+//! it in its turn.
+//!
+//! [`AcquireMode::AfterHandOver`]: crate::message::AcquireMode::AfterHandOver
+
+use std::hash::{BuildHasher, RandomState};
+
+use crate::clock::Time;
+use crate::core::pickup;
+use crate::message::{LockKind, Request};
+use crate::name::Target;
+use crate::sync::{AtomicU64, Ordering};
+
+const SLOTS: usize = 256;
+
+pub(super) struct HandedOver {
+    hasher: RandomState,
+    /// In the upper half of a slot is a part of the name's hash, in the lower half the time in milliseconds.
+    slots: [AtomicU64; SLOTS],
+}
+
+impl HandedOver {
+    pub(super) fn new() -> Self {
+        Self {
+            hasher: RandomState::new(),
+            slots: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    /// Returns the slot of a name, and the part of its hash that the slot keeps.
+    fn slot(&self, target: &Target) -> (&AtomicU64, u32) {
+        let hash = self.hasher.hash_one(target.id());
+        (&self.slots[hash as usize % SLOTS], (hash >> 32) as u32)
+    }
+
+    /// Notes that the mutex of a request was handed over.
+    pub(super) fn note(&self, request: &Request<'_>, now: Time) {
+        if let Request::Lock {
+            kind: LockKind::Mutex,
+            target,
+            ..
+        } = request
+        {
+            let (slot, part) = self.slot(target);
+            slot.store(
+                u64::from(part) << 32 | u64::from(ms(now)),
+                Ordering::Relaxed,
+            );
+        }
+    }
+
+    /// Returns whether this mutex was handed over so lately that its new owner still has its pickup window.
+    pub(super) fn has(&self, target: &Target, now: Time) -> bool {
+        let (slot, part) = self.slot(target);
+        let noted = slot.load(Ordering::Relaxed);
+        let age = ms(now).wrapping_sub(noted as u32);
+        noted >> 32 == u64::from(part) && u128::from(age) < pickup::SHORTEST.as_millis()
+    }
+}
+
+/// Returns the time in milliseconds, as a number that begins anew after 49 days.
+fn ms(time: Time) -> u32 {
+    (time.as_nanos() / 1_000_000) as u32
+}
