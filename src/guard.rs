@@ -170,7 +170,7 @@ impl Lease {
     /// # Ok(()) }
     /// ```
     pub fn check(&self) -> Result<()> {
-        self.guard_inner.left().map(drop).map_err(Error::Lost)
+        self.guard_inner.held().map(drop).map_err(Error::Lost)
     }
 
     /// Returns a channel that receives one [`Lost`] within 50 ms of the loss of the lock.

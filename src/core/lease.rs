@@ -71,17 +71,29 @@ impl AtomicLease {
     /// then on.
     #[inline]
     pub(crate) fn status(&self, now: Time) -> LeaseStatus {
+        match self.deadline_after(now) {
+            Ok(deadline) => LeaseStatus::Live(deadline.since(now)),
+            Err(end) => end,
+        }
+    }
+
+    /// Returns the deadline of the lease if it is valid at `now`, and how it ended otherwise. As [`status`], but without
+    /// the division that a [`Duration`] takes.
+    ///
+    /// [`status`]: AtomicLease::status
+    #[inline]
+    pub(crate) fn deadline_after(&self, now: Time) -> Result<Time, LeaseStatus> {
         let mut word = self.0.load(Ordering::Acquire);
         loop {
             if word < ENDINGS {
-                return ending(word);
+                return Err(ending(word));
             }
             let deadline = Time::from_nanos(word);
             if now < deadline {
-                return LeaseStatus::Live(deadline.since(now));
+                return Ok(deadline);
             }
             match self.set(word, EXPIRED) {
-                Ok(()) => return LeaseStatus::Lost(LostCause::Expired),
+                Ok(()) => return Err(LeaseStatus::Lost(LostCause::Expired)),
                 Err(changed) => word = changed,
             }
         }

@@ -118,14 +118,15 @@ impl GuardInner {
 
     /// Returns the time that is left of the lease, and whether its renewal is overdue.
     pub(crate) fn status(&self) -> Result<(Duration, bool), Lost> {
-        let (now, left) = self.left()?;
+        let (now, deadline) = self.held()?;
+        let left = deadline.since(now);
         Ok((left, self.process_lease.is_late(now, left)))
     }
 
-    /// Returns the time, and what is left of the lease. An inner guard of a reentrant mutex does little else, so this does
-    /// no arithmetic that the caller does not use.
+    /// Returns the time and the deadline of the lease. An inner guard of a reentrant mutex does little else, so this does
+    /// no arithmetic.
     #[inline]
-    pub(crate) fn left(&self) -> Result<(Time, Duration), Lost> {
+    pub(crate) fn held(&self) -> Result<(Time, Time), Lost> {
         // A forked child has a copy of the guard, but does not hold the lock.
         if self.engine.is_forked() {
             return Err(self.lost(LostCause::Taken));
@@ -138,11 +139,11 @@ impl GuardInner {
             return Err(self.lost(LostCause::MaxHold));
         }
         let now = self.engine.now();
-        match self.process_lease.validity.status(now) {
-            LeaseStatus::Live(left) => Ok((now, left)),
-            LeaseStatus::Lost(cause) => Err(self.lost(cause)),
+        match self.process_lease.validity.deadline_after(now) {
+            Ok(deadline) => Ok((now, deadline)),
+            Err(LeaseStatus::Lost(cause)) => Err(self.lost(cause)),
             // A lease ends with its last turn. If this guard still exists, its turn ended by a loss.
-            LeaseStatus::Ended => Err(self.lost(LostCause::Expired)),
+            Err(_) => Err(self.lost(LostCause::Expired)),
         }
     }
 
@@ -224,6 +225,6 @@ impl GuardInner {
             }
             LeaseStatus::Live(left) => self.engine.count_renewal(&self.process_lease, left),
         }
-        self.left().map(drop).map_err(Error::Lost)
+        self.held().map(drop).map_err(Error::Lost)
     }
 }
