@@ -85,6 +85,10 @@ impl HeldLease for () {
         1
     }
 
+    fn units(&self) -> u32 {
+        1
+    }
+
     fn terms(&self) -> Terms {
         TERMS
     }
@@ -103,7 +107,7 @@ impl Numbered for Due {
 }
 
 fn grant(fences: Fences) -> Seats<()> {
-    Seats::new((), 1, fences, NOW + QUANTUM)
+    Seats::new((), fences, NOW + QUANTUM)
 }
 
 /// Returns a mutex's queue. The first thread holds the lock, and `waiting` others wait.

@@ -11,45 +11,47 @@ use std::time::Duration;
 
 use crate::message::{GiveBack, LockKind};
 
-/// The `left` fences from `next` on, and the fence that was given last.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The `left` fences from `next` on, and the fence that was given last. Without padding, because every lease in the
+/// process has this value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(Rust, packed(4))]
 pub(crate) struct Fences {
     next: u64,
+    /// [`COMMON`] if all guards have the first fence, or have none, which is the fence 0.
     left: u32,
-    /// Whether all guards have the first fence, or have none, which is the fence 0.
-    is_common: bool,
 }
+
+/// In place of a number of fences: all guards have the same one. A quantum lasts at most an hour, so no block is as large.
+const COMMON: u32 = u32::MAX;
 
 impl Fences {
     /// Returns a block of `count` fences from `first` on.
     pub(crate) fn new(first: u64, count: u64) -> Self {
         Self {
             next: first,
-            // A quantum lasts at most an hour, so `count` always fits.
-            left: u32::try_from(count).unwrap_or(u32::MAX),
-            is_common: false,
+            left: u32::try_from(count).unwrap_or(COMMON).min(COMMON - 1),
         }
     }
 
     /// Returns the fences of a lease of this kind after a grant of `count` fences. All readers have one fence. If `count`
     /// is 0, the guards have no fence.
     pub(crate) fn granted(kind: LockKind, first: u64, count: u64) -> Self {
-        if count == 0 {
-            return Self {
+        match (kind, count) {
+            (_, 0) => Self {
                 next: 0,
-                left: 1,
-                is_common: true,
-            };
-        }
-        Self {
-            is_common: kind == LockKind::Read,
-            ..Self::new(first, count)
+                left: COMMON,
+            },
+            (LockKind::Read, _) => Self {
+                next: first,
+                left: COMMON,
+            },
+            _ => Self::new(first, count),
         }
     }
 
     /// Returns the fence of the next guard; `None` if the block is used up.
     pub(crate) fn take(&mut self) -> Option<u64> {
-        let (fence, is_own) = (self.next, !self.is_common);
+        let (fence, is_own) = (self.next, !self.is_common());
         if self.is_empty() {
             return None;
         }
@@ -60,7 +62,11 @@ impl Fences {
 
     /// Returns the fence that was given last. Before the first [`Self::take`] there is none.
     pub(crate) fn last(&self) -> u64 {
-        self.next - u64::from(!self.is_common)
+        self.next - u64::from(!self.is_common())
+    }
+
+    fn is_common(&self) -> bool {
+        self.left == COMMON
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -69,7 +75,7 @@ impl Fences {
 
     /// Returns the unused part of the block. Returns `None` if nothing is left of it, or if all guards have one fence.
     pub(crate) fn give_back(&self) -> Option<GiveBack> {
-        (!self.is_empty() && !self.is_common).then(|| GiveBack {
+        (!self.is_empty() && !self.is_common()).then(|| GiveBack {
             used: self.last(),
             last: self.next + u64::from(self.left) - 1,
         })

@@ -96,6 +96,8 @@ pub(crate) trait HeldLease: Clone {
     fn number(&self) -> u64;
     /// Returns the terms that all turns of the lease share.
     fn terms(&self) -> Terms;
+    /// Returns how much of the lock each turn of the lease takes up.
+    fn units(&self) -> u32;
 }
 
 /// Whether a lease may go to the next thread in memory.

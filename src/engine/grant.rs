@@ -65,7 +65,7 @@ impl Engine {
         let linger = self.linger_of(&process_lease);
         let now = self.now();
         let quantum_end = now + quantum;
-        let seats = Seats::new(Arc::clone(&process_lease), units, fences, quantum_end);
+        let seats = Seats::new(Arc::clone(&process_lease), fences, quantum_end);
         let seats = seats.with_linger(linger);
         let begun = {
             let mut state = entry.lock();

@@ -91,6 +91,10 @@ impl HeldLease for Arc<ProcessLease> {
     fn terms(&self) -> Terms {
         self.terms
     }
+
+    fn units(&self) -> u32 {
+        self.units
+    }
 }
 
 impl Numbered for Arc<ProcessLease> {

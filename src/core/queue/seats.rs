@@ -3,6 +3,7 @@
 use crate::clock::Time;
 use crate::core::fence::Fences;
 use crate::core::linger::{Linger, Stay};
+use crate::core::queue::HeldLease;
 use crate::message::{GiveBack, Sharing};
 
 /// One thread's part in a lease.
@@ -16,7 +17,6 @@ pub(crate) struct Turn<T> {
 #[derive(Debug)]
 pub(crate) struct Seats<T> {
     pub(super) process_lease: T,
-    units: u32,
     /// How many threads have a turn now.
     taken: u32,
     fences: Fences,
@@ -25,13 +25,11 @@ pub(crate) struct Seats<T> {
     linger: Option<Box<Linger>>,
 }
 
-impl<T: Clone> Seats<T> {
-    /// Makes the empty seats of a lease. Each thread in it wants `units`. It takes in further threads until
-    /// `quantum_end`.
-    pub(crate) fn new(process_lease: T, units: u32, fences: Fences, quantum_end: Time) -> Self {
+impl<T: HeldLease> Seats<T> {
+    /// Makes the empty seats of a lease. It takes in further threads until `quantum_end`.
+    pub(crate) fn new(process_lease: T, fences: Fences, quantum_end: Time) -> Self {
         Self {
             process_lease,
-            units,
             taken: 0,
             fences,
             quantum_end,
@@ -47,7 +45,7 @@ impl<T: Clone> Seats<T> {
 
     /// Returns whether a thread that wants `units` of the lock finds a seat.
     pub(super) fn has_room(&self, units: u32, sharing: Sharing) -> bool {
-        units == self.units && self.taken < sharing.seats()
+        units == self.process_lease.units() && self.taken < sharing.seats()
     }
 
     /// Returns whether a further thread may have the lease in memory: before the end of the quantum, or of the linger.

@@ -25,10 +25,14 @@ const BESIDE: Sharing = Sharing {
     several: true,
 };
 
-/// A lease that is only its number.
+/// A lease that is only its number, and in the upper half one less than its units.
 impl HeldLease for u32 {
     fn number(&self) -> u64 {
-        (*self).into()
+        (*self & 0xffff).into()
+    }
+
+    fn units(&self) -> u32 {
+        (*self >> 16) + 1
     }
 
     fn terms(&self) -> Terms {
@@ -51,8 +55,13 @@ fn at(ms: u64) -> Time {
     Time::from_nanos(ms * 1_000_000)
 }
 
-fn grant(process_lease: u32, units: u32, fences: Fences, quantum_end: Time) -> Seats<u32> {
-    Seats::new(process_lease, units, fences, quantum_end)
+/// Returns the lease of this number. Each of its turns takes up `units`.
+fn lease(number: u32, units: u32) -> u32 {
+    (units - 1) << 16 | number
+}
+
+fn grant(process_lease: u32, fences: Fences, quantum_end: Time) -> Seats<u32> {
+    Seats::new(process_lease, fences, quantum_end)
 }
 
 #[test]
@@ -65,7 +74,7 @@ fn a_lease_is_handed_on_until_its_quantum_is_over() {
     assert!(matches!(arrive(&mut queue, "b"), Arrival::Queued(0)));
     assert!(matches!(arrive(&mut queue, "c"), Arrival::Queued(1)));
     let begun = queue.begin(
-        grant(9, 1, Fences::new(100, 10), at(50)),
+        grant(9, Fences::new(100, 10), at(50)),
         GrantedTo::Delegate,
         at(0),
     );
@@ -97,7 +106,7 @@ fn a_thread_with_other_terms_takes_over() {
     other.terms = Terms::new(Duration::from_secs(31), true);
     queue.arrive(other, at(0), |_| Health::Good, || "b");
     queue.begin(
-        grant(1, 1, Fences::new(1, 9), at(50)),
+        grant(1, Fences::new(1, 9), at(50)),
         GrantedTo::Delegate,
         at(0),
     );
@@ -116,12 +125,12 @@ fn readers_sit_together_until_the_quantum_is_over_and_then_ask_anew() {
     };
     assert!(matches!(arrive(&mut queue, at(0)), Arrival::Delegate));
     assert!(matches!(arrive(&mut queue, at(0)), Arrival::Queued(_)));
-    let begun = queue.begin(grant(1, 1, fences(), at(50)), GrantedTo::Delegate, at(0));
+    let begun = queue.begin(grant(1, fences(), at(50)), GrantedTo::Delegate, at(0));
     assert_eq!(begun.admitted.0.map(|(_, turn)| turn.fence), Some(7));
     assert!(matches!(arrive(&mut queue, at(49)), Arrival::Turn(_)));
     // The old lease goes on for the threads that are in it. No other thread joins them, or waits for their end.
     assert!(matches!(arrive(&mut queue, at(50)), Arrival::Delegate));
-    queue.begin(grant(2, 1, fences(), at(100)), GrantedTo::Delegate, at(50));
+    queue.begin(grant(2, fences(), at(100)), GrantedTo::Delegate, at(50));
     assert!(matches!(arrive(&mut queue, at(51)), Arrival::Turn(turn) if turn.process_lease == 2));
     for _ in 0..2 {
         let finish = queue.finish(1, at(52), Health::Good);
@@ -144,7 +153,7 @@ fn permits_are_asked_for_in_turn_and_handed_on_to_equal_requests() {
     assert!(matches!(arrive(&mut queue, 2, "c"), Arrival::Queued(_)));
     assert!(matches!(arrive(&mut queue, 1, "d"), Arrival::Queued(_)));
     let begun = queue.begin(
-        grant(1, 1, Fences::new(1, 9), at(50)),
+        grant(1, Fences::new(1, 9), at(50)),
         GrantedTo::Delegate,
         at(0),
     );
@@ -155,7 +164,7 @@ fn permits_are_asked_for_in_turn_and_handed_on_to_equal_requests() {
         Finish::Release(_)
     ));
     let begun = queue.begin(
-        grant(2, 1, Fences::new(10, 9), at(50)),
+        grant(2, Fences::new(10, 9), at(50)),
         GrantedTo::Delegate,
         at(2),
     );
@@ -170,7 +179,7 @@ fn lingering() -> Queue<&'static str, u32> {
     let mut queue = Queue::new(ALONE);
     queue.arrive(params(1, true), at(0), |_| Health::Good, || "a");
     let linger = Linger::new(Duration::from_millis(LINGER_MS));
-    let seats = grant(9, 1, Fences::new(100, 10), at(50)).with_linger(Some(linger));
+    let seats = grant(9, Fences::new(100, 10), at(50)).with_linger(Some(linger));
     queue.begin(seats, GrantedTo::Delegate, at(0));
     let finish = queue.finish(9, at(10), Health::Good);
     let until = at(10 + LINGER_MS);
@@ -237,12 +246,12 @@ fn a_stop_takes_an_idle_lease_out_and_lets_nobody_ask_before_its_release() {
 fn a_lease_does_not_linger_while_another_is_released() {
     let mut queue = Queue::new(ALONE);
     queue.arrive(params(1, false), at(0), |_| Health::Good, || "a");
-    let adopted = grant(8, 1, Fences::new(90, 1), at(50));
+    let adopted = grant(8, Fences::new(90, 1), at(50));
     queue.begin(adopted, GrantedTo::OtherThread, at(0));
     let finish = queue.finish(8, at(0), Health::Good);
     assert!(matches!(finish, Finish::Release(_)), "{finish:?}");
     let linger = Linger::new(Duration::from_millis(LINGER_MS));
-    let seats = grant(9, 1, Fences::new(100, 10), at(50)).with_linger(Some(linger));
+    let seats = grant(9, Fences::new(100, 10), at(50)).with_linger(Some(linger));
     queue.begin(seats, GrantedTo::Delegate, at(0));
     let finish = queue.finish(9, at(0), Health::Good);
     assert!(matches!(finish, Finish::Release(_)), "{finish:?}");
@@ -259,7 +268,7 @@ fn a_lease_lingers_only_if_it_is_healthy_has_fences_and_was_not_stopped() {
         let mut queue: Queue<&str, u32> = Queue::new(ALONE);
         queue.arrive(params(1, true), at(0), |_| Health::Good, || "a");
         let linger = Linger::new(Duration::from_millis(LINGER_MS));
-        let seats = grant(9, 1, fences, at(50)).with_linger(Some(linger));
+        let seats = grant(9, fences, at(50)).with_linger(Some(linger));
         queue.begin(seats, GrantedTo::Delegate, at(0));
         queue
     };
@@ -523,14 +532,15 @@ proptest! {
                 Act::Grant(fences) => {
                     if let Some((units, _)) = model.asking.take() {
                         let block = Fences::new(model.fence + 10, fences);
-                        let seats = grant(who as u32, units, block, at(1)).with_linger(linger());
+                        let lease = lease(who as u32, units);
+                        let seats = grant(lease, block, at(1)).with_linger(linger());
                         let begun = queue.begin(seats, GrantedTo::Delegate, now);
-                        model.begun(begun, who as u32, units);
+                        model.begun(begun, lease, units);
                     }
                 }
                 Act::Given(fences) => {
                     let block = Fences::new(model.fence + 10, fences);
-                    let begun = queue.begin(grant(who as u32, 1, block, at(1)), GrantedTo::OtherThread, now);
+                    let begun = queue.begin(grant(who as u32, block, at(1)), GrantedTo::OtherThread, now);
                     if !sharing.several && model.asking.is_some() {
                         model.shut.push(who as u32);
                     }
@@ -601,7 +611,7 @@ proptest! {
                 }
                 Act::Lose => {
                     if let Some((process_lease, _)) = model.process_leases.first().copied() {
-                        let next = queue.lost(u64::from(process_lease));
+                        let next = queue.lost(process_lease.number());
                         model.over(process_lease);
                         model.delegate(next, DelegateReply::None);
                     }
@@ -614,7 +624,7 @@ proptest! {
                 }
             }
             let mut process_leases: Vec<_> = queue.process_leases().copied().collect();
-            process_leases.sort_unstable();
+            process_leases.sort_unstable_by_key(HeldLease::number);
             prop_assert!(process_leases.into_iter().eq(model.process_leases.iter().map(|(process_lease, _)| *process_lease)));
             let busy = model.asking.is_some() || !model.process_leases.is_empty() || model.is_releasing;
             prop_assert_eq!(queue.is_idle(), !busy);
