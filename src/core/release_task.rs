@@ -231,6 +231,11 @@ impl ReleaseTask {
         Next::Later(now + jittered(rng, pause))
     }
 
+    /// Notes that a request had no reply yet when the next one follows. Its reply may be that of the second to be executed.
+    pub(crate) fn sent_in_vain(&mut self) {
+        self.repeated = true;
+    }
+
     fn next_pause(&mut self) -> Duration {
         let pause = self.pause;
         self.pause = (pause * 2).min(self.longest_pause);

@@ -91,6 +91,8 @@ struct State {
     background_places: HashMap<LockKey, SmallVec<[Place; 1]>>,
     /// When the last releases rode.
     rode_at: Option<Time>,
+    /// The new places of jobs that were sent during their rides, by the places that they had in the rides.
+    overtaken_rides: HashMap<Place, Place>,
     /// Whether the last request failed because of the connection, so that an outage is logged once.
     failing: bool,
     unreached: Unreached,

@@ -361,11 +361,12 @@ impl<'a> Link<'a> {
     /// Sends the request and reads the answer, connecting first if needed.
     fn once(&mut self, request: &Request<'_>, budget: &mut Budget) -> Result<Value, RequestError> {
         let mut open = self.opened(budget).map_err(RequestError::Answered)?;
-        let mut riding = open.board(request, &self.route.script_settings);
+        let mut riding = open.board(request, &self.route);
         let asked = self.ask(&mut open, request, &mut riding, budget);
-        let is_trusted = self.take_ride(&mut open, riding, budget);
-        let value = match asked? {
-            Some(value) if is_trusted => value,
+        let is_trusted = self.take_ride(riding);
+        let value = match asked {
+            Ok(Some(value)) if is_trusted => value,
+            Err(error) if is_trusted => return Err(error),
             _ => {
                 open.distrust();
                 return Err(RequestError::Answered(Failure::another_question()));

@@ -7,14 +7,14 @@
 //! | --- | --- |
 //! | 1 | enters a connection that threads share, and boards the releases that may go with its request |
 //! | 2 | writes them ahead of the request, in one piece. So both have their answers at the same time, and no other request for one of their keys goes out in that write |
-//! | 3 | if the server does not have the script of the releases, sends them again by its text |
-//! | 4 | behind sentinels, checks that the server is still the master, as it does for the request |
-//! | 5 | ends the ride with the answer |
+//! | 3 | behind sentinels, checks that the server is still the master, as it does for the request |
+//! | 4 | ends the ride with the answer |
 //!
 //! | event | the ride ends with |
 //! | --- | --- |
 //! | its answer has come, whatever became of the request | that answer |
 //! | the server refuses it | that failure |
+//! | the server does not have its script | that failure, and the next ride carries the text: a caller that has its own answer does not wait for a second one |
 //! | the connection fails, or its caller leaves or panics, before the answer has come | a failure of unknown outcome |
 //! | behind sentinels, the answer may be that of a replica, or the master has changed | a failure of unknown outcome |
 //! | the answer is no reply to it | a failure of unknown outcome, and so for every request on the connection |
@@ -23,7 +23,7 @@
 //! masters, and a slot may move between the two commands: there the renewal thread sends them. A quorum has no shared
 //! connections.
 
-use redis::{Cmd, Value};
+use redis::Value;
 
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{Reply, Request};
@@ -49,12 +49,12 @@ pub(crate) trait Ride: Send {
 
 impl Boarded {
     /// Returns a ride whose command is ready.
-    pub(super) fn new(ride: &dyn Ride, settings: &ScriptSettings) -> Option<Self> {
+    pub(super) fn new(ride: &dyn Ride, by: ScriptRef, settings: &ScriptSettings) -> Option<Self> {
         let mut boarded = None;
         ride.with_request(&mut |request| {
             if let Request::Release(batch) = request {
                 boarded = Some(Self {
-                    command: script::encode(request, ScriptRef::Digest, settings),
+                    command: script::encode(request, by, settings),
                     keys: batch.iter().map(|one| fingerprint(one.key)).collect(),
                     answer: None,
                 });
@@ -62,20 +62,6 @@ impl Boarded {
         });
         boarded
     }
-
-    /// Returns whether the server does not have the script.
-    pub(super) fn needs_text(&self) -> bool {
-        matches!(&self.answer, Some(Value::ServerError(error)) if error.code() == "NOSCRIPT")
-    }
-}
-
-/// Returns the command of a ride with the text of its script.
-pub(super) fn by_text(ride: &dyn Ride, settings: &ScriptSettings) -> Option<Cmd> {
-    let mut command = None;
-    ride.with_request(&mut |request| {
-        command = Some(script::encode(request, ScriptRef::Text, settings));
-    });
-    command
 }
 
 /// Reads the answer to a ride.

@@ -74,12 +74,15 @@ fn a_release_goes_out_in_one_write_with_the_next_request() {
         }
         Answer::Pass
     });
-    ride(
-        &hostile,
-        &locks,
-        |_| {},
-        |_, result| result.expect("granted"),
-    );
+    // The first ride is refused, and the next one carries the text.
+    for _ in 0..2 {
+        ride(
+            &hostile,
+            &locks,
+            |_| {},
+            |_, result| result.expect("granted"),
+        );
+    }
     assert!(texts.load(Ordering::SeqCst), "nobody has sent the text");
     assert!(locks.close(PATIENCE));
     assert_eq!(raw.ask::<Vec<String>>(&["KEYS", "o*"]), [""; 0]);
@@ -145,6 +148,27 @@ fn a_connection_that_is_cut_during_a_ride_loses_no_release() {
         assert!(locks.close(PATIENCE));
         assert_eq!(raw.ask::<Vec<String>>(&["KEYS", "o*"]), [""; 0]);
     }
+}
+
+/// The thread that released a lock asks for it again while its release is repeated.
+#[test]
+fn a_lock_whose_ride_was_cut_is_not_held_for_its_own_process() {
+    const ROUNDS: usize = 20;
+    let server = Server::start();
+    let locks = build(patient(&server.url()).background_release(true));
+    let raw = server.raw();
+    for round in 0..ROUNDS {
+        let (one, other) = (format!("one:{round}"), format!("other:{round}"));
+        let guard = locks.lock(&one).expect("it is free");
+        raw.ask::<i64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        guard.release().expect("it is queued");
+        let other = locks.lock(&other).expect("it is sent again");
+        let again = locks.try_lock(&one).expect("it is asked for");
+        assert!(again.is_some(), "round {round}");
+        drop((again, other));
+    }
+    assert!(locks.close(PATIENCE));
+    assert_eq!(raw.ask::<Vec<String>>(&["KEYS", "o*"]), [""; 0]);
 }
 
 /// Its answer may come later. The renewal thread does not wait for it.

@@ -50,11 +50,17 @@ pub(super) struct Job {
     release_task: ReleaseTask,
     /// The place of a background release, until the place is removed.
     background_place: Option<Place>,
+    /// Whether it rides, at the place where it is now.
+    pub(super) rides: bool,
 }
 
 impl Job {
     pub(super) fn verb(&self) -> &Verb {
         self.release_task.verb()
+    }
+
+    pub(super) fn sent_in_vain(&mut self) {
+        self.release_task.sent_in_vain();
     }
 
     /// Returns whether the job at this place is a plain release in the background for which no request was sent.
@@ -120,6 +126,7 @@ impl RenewalThread {
             entry: Arc::clone(entry),
             release_task,
             background_place,
+            rides: false,
         };
         let mut state = self.state.lock();
         if let Err(error) = self.ensure_running(&mut state, engine) {
@@ -280,6 +287,7 @@ impl RenewalThread {
         let Some(mut job) = self.state.lock().release_tasks.remove(begun.place) else {
             return Ok(());
         };
+        job.rides = false;
         let now = engine.now();
         let was_executed = job.release_task.is_executed();
         let (next, result) = match answer {
@@ -367,7 +375,14 @@ impl State {
             };
             job.release_task.refresh_min_hold(now);
             let (entry, verb) = (Arc::clone(&job.entry), job.release_task.verb().clone());
+            let ridden = std::mem::take(&mut job.rides).then_some((due, job.number));
+            if ridden.is_some() {
+                job.sent_in_vain();
+            }
             let place = self.queue(job, now + AFTER_PANIC);
+            if let Some(ridden) = ridden {
+                self.overtaken_rides.insert(ridden, place);
+            }
             begun.push(SentTask { place, entry, verb });
         }
         begun

@@ -7,9 +7,9 @@
 //! | --- | --- | --- |
 //! | queued, a plain release | a request about another lock is about to be written; no release has ridden for [`RIDES_EVERY`], or [`FULL`] wait | riding: due again after [`RIDES_FOR`]; all that wait ride in one command |
 //! | riding | the reply that others wait | the renewal thread hands the lock over, at once |
-//! | riding | any other reply, or a failure | the place is removed; if the task is not done, the renewal thread repeats it |
-//! | riding | its connection fails, or its caller leaves or panics | as a failure of unknown outcome |
-//! | riding | [`RIDES_FOR`] has passed | sent: the renewal thread sends it too, and only the reply to that counts |
+//! | riding | any other reply about it | the place is removed; if the task is not done, the renewal thread repeats it |
+//! | riding | the ride fails: the server refuses it, its connection fails, or its caller leaves or panics | queued, due at once: the renewal thread sends it |
+//! | riding | [`RIDES_FOR`] has passed | sent: the renewal thread sends it too, and the first reply counts |
 //! | riding | a thread asks for one of its keys | that thread waits until the place is removed |
 //!
 //! A command costs Redis more than a key in it. So a release waits for others, for at most the time that the renewal
@@ -22,7 +22,7 @@ use super::{RenewalThread, State};
 use crate::clock::Time;
 use crate::core::timer_queue::Place;
 use crate::engine::Engine;
-use crate::error::Failure;
+use crate::error::{Failure, Outcome};
 use crate::message::Request;
 use crate::name::LockKey;
 use crate::store::Answer;
@@ -34,6 +34,9 @@ const RIDES_EVERY: Duration = Duration::from_micros(750);
 const FULL: usize = 16;
 /// The largest number of releases in a ride, so that the server's time for them does not delay the request much.
 const MOST: usize = 32;
+/// The largest number of tasks among which a request looks for releases. Where more are due, the renewal connection hangs,
+/// and tasks that cannot ride have piled up.
+const LOOKED_AT: usize = 2 * MOST;
 /// The time after which the renewal thread sends a release itself, if its ride has not ended.
 const RIDES_FOR: Duration = Duration::from_millis(100);
 
@@ -72,32 +75,58 @@ impl Ride for Riding<'_> {
 
     fn end(mut self: Box<Self>, answer: Result<Answer, Failure>) {
         let releases = std::mem::take(&mut self.releases);
-        self.engine.renewal.rode(self.engine, &releases, answer);
+        self.engine.renewal.rode(self.engine, releases, answer);
     }
 }
 
 impl Drop for Riding<'_> {
     fn drop(&mut self) {
-        if !self.releases.is_empty() {
+        let releases = std::mem::take(&mut self.releases);
+        if !releases.is_empty() {
             let failed = Err(unanswered());
-            self.engine
-                .renewal
-                .rode(self.engine, &self.releases, failed);
+            self.engine.renewal.rode(self.engine, releases, failed);
         }
     }
 }
 
 impl RenewalThread {
+    #[cfg(test)]
+    pub(crate) fn has_no_overtaken_ride(&self) -> bool {
+        self.state.lock().overtaken_rides.is_empty()
+    }
+
     /// Applies the answer to a ride.
-    fn rode(&self, engine: &Engine, releases: &[SentTask], answer: Result<Answer, Failure>) {
-        let answers = match answer {
-            Ok(answer) => of_each(answer, releases.len()),
-            Err(failure) => vec![Err(failure); releases.len()],
+    fn rode(&self, engine: &Engine, releases: Vec<SentTask>, answer: Result<Answer, Failure>) {
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(failure) => return self.fell_off(engine, releases, failure.outcome),
         };
-        for (release, answer) in releases.iter().zip(answers) {
+        let answers = of_each(answer, releases.len());
+        for (mut release, answer) in releases.into_iter().zip(answers) {
+            release.place = self.state.lock().place_after_ride(release.place);
             // The task has the failure too, and is repeated.
-            self.answered(engine, release, answer).ok();
+            self.answered(engine, &release, answer).ok();
         }
+    }
+
+    /// Has the renewal thread send the releases of a ride that failed. Their places stay, so a thread that asks for one
+    /// of their keys still waits.
+    fn fell_off(&self, engine: &Engine, releases: Vec<SentTask>, outcome: Outcome) {
+        let now = engine.now();
+        let mut state = self.state.lock();
+        for release in releases {
+            // The renewal thread has sent some of them, if the ride took long.
+            state.overtaken_rides.remove(&release.place);
+            if let Some(mut job) = state.release_tasks.remove(release.place) {
+                job.rides = false;
+                if outcome != Outcome::NotExecuted {
+                    job.sent_in_vain();
+                }
+                engine.stats.endings_repeated.add(1);
+                state.queue(job, now);
+            }
+        }
+        self.wake_for(&mut state, now);
     }
 }
 
@@ -108,6 +137,7 @@ impl State {
             return Vec::new();
         }
         let queued = self.release_tasks.due_between(FIRST, now + GATHERED_FOR);
+        let queued = queued.take(LOOKED_AT);
         let riding: Vec<Place> = queued
             .filter(|(place, job)| {
                 job.is_unsent_plain(*place) && !keys.contains(job.entry.target.first())
@@ -123,12 +153,18 @@ impl State {
             self.rode_at = Some(now);
         }
         let releases = riding.into_iter().filter_map(|place| {
-            let job = self.release_tasks.remove(place)?;
+            let mut job = self.release_tasks.remove(place)?;
             let (entry, verb) = (job.entry.clone(), job.verb().clone());
+            job.rides = true;
             let place = self.queue(job, now + RIDES_FOR);
             Some(SentTask { place, entry, verb })
         });
         releases.collect()
+    }
+
+    /// Returns the place of a job whose ride has ended. `place` was its place while it rode.
+    fn place_after_ride(&mut self, place: Place) -> Place {
+        self.overtaken_rides.remove(&place).unwrap_or(place)
     }
 }
 

@@ -45,16 +45,25 @@ fn riding(
     carry: impl for<'a> FnMut(Box<dyn Ride + 'a>) + Send + 'static,
 ) -> (Arc<Engine>, mpsc::Receiver<Verb>) {
     let (sent, verbs) = mpsc::channel();
+    let fake = Fake::new(generous(), recording(sent));
+    (carrying(clock, fake, carry), verbs)
+}
+
+/// Returns an engine whose rides go to `carry`, over a store.
+fn carrying(
+    clock: &Arc<ManualClock>,
+    fake: Fake,
+    carry: impl for<'a> FnMut(Box<dyn Ride + 'a>) + Send + 'static,
+) -> Arc<Engine> {
     let carrier = Carrier {
-        fake: Fake::new(generous(), recording(sent)),
+        fake,
         carry: Mutex::new(Box::new(carry)),
     };
     let mut settings = Settings::default();
     settings.options.lease = LONG;
     settings.background_release = true;
     let (clock, rng) = (Arc::clone(clock), Arc::new(SystemRng::new()));
-    let engine = Engine::new(settings, Arc::new(carrier), clock, rng);
-    (engine, verbs)
+    Engine::new(settings, Arc::new(carrier), clock, rng)
 }
 
 /// Locks a name, and releases it in the background.
@@ -163,20 +172,27 @@ fn a_riding_release_for_which_others_wait_hands_over() {
 #[test]
 fn a_ride_that_fails_is_repeated_by_the_renewal_thread() {
     let refused = Failure::plain(FailureKind::Denied, Outcome::NotExecuted, "NOPERM");
-    let fails: [(Carry, &str); 5] = [
-        (Box::new(|ride| drop(ride)), "the caller leaves"),
-        (Box::new(|ride| ride.end(Err(unavailable()))), "no answer"),
+    // A ride that fails as a whole is no answer about its releases: the renewal thread does not wait.
+    let fails: [(Carry, bool, &str); 5] = [
+        (Box::new(|ride| drop(ride)), true, "the caller leaves"),
+        (
+            Box::new(|ride| ride.end(Err(unavailable()))),
+            true,
+            "no answer",
+        ),
         (
             Box::new(move |ride| ride.end(Err(refused.clone()))),
+            true,
             "refused",
         ),
         (
             Box::new(|ride| end(ride, &Err(NotReleased::Refused))),
+            false,
             "this one is refused",
         ),
-        (Box::new(|_| panic!("a panic of the test")), "a panic"),
+        (Box::new(|_| panic!("a panic of the test")), true, "a panic"),
     ];
-    for (mut carry, what) in fails {
+    for (mut carry, at_once, what) in fails {
         let clock = still();
         let mut is_first = true;
         let (engine, verbs) = riding(&clock, move |ride| {
@@ -188,7 +204,9 @@ fn a_ride_that_fails_is_repeated_by_the_renewal_thread() {
         });
         pair(&engine, "a");
         let _b = mutex(Arc::clone(&engine), "b").try_lock();
-        clock.advance(LATER * 2);
+        if !at_once {
+            clock.advance(LATER * 2);
+        }
         // A request that panicked is withdrawn too.
         while !matches!(
             verbs.recv_timeout(PATIENCE).expect(what),
@@ -227,6 +245,47 @@ fn the_renewal_thread_sends_a_release_whose_ride_does_not_end() {
     carrier.join().expect("no panic").expect("granted");
     clock.advance(LATER);
     assert!(engine.close(PATIENCE));
+}
+
+/// The renewal thread has sent a release again, and has no answer. The ride's answer comes first, and counts.
+#[test]
+fn the_first_answer_to_a_release_that_was_sent_twice_counts() {
+    let (clock, (arrived, arrivals), (keep, held)) =
+        (still(), mpsc::channel(), mpsc::channel::<()>());
+    let (sent, again) = mpsc::channel();
+    let (hang, hanging) = mpsc::channel::<()>();
+    let mut answered = generous();
+    let dedicated_connection = move |request: &Request<'_>| {
+        if let Request::Lock { .. } = request {
+            sent.send(()).ok();
+            hanging.recv().unwrap_or(());
+        }
+        answered(request)
+    };
+    let carry = move |ride: Box<dyn Ride + '_>| {
+        arrived.send(()).ok();
+        held.recv().unwrap_or(());
+        end(ride, &Ok(Reply::Released));
+    };
+    let engine = carrying(&clock, Fake::new(generous(), dedicated_connection), carry);
+    pair(&engine, "a");
+    let (granted, grants) = mpsc::channel();
+    let lock = |name: &'static str| {
+        let (engine, granted) = (Arc::clone(&engine), granted.clone());
+        thread::spawn(move || granted.send(mutex(engine, name).lock().map(std::mem::forget)))
+    };
+    lock("b");
+    arrivals.recv_timeout(PATIENCE).expect("it rides");
+    clock.advance(OVERDUE);
+    again.recv_timeout(PATIENCE).expect("it is sent again");
+    lock("a");
+    drop(keep);
+    for _ in 0..2 {
+        let granted = grants.recv_timeout(PATIENCE);
+        granted.expect("it has an answer").expect("granted");
+    }
+    assert!(engine.renewal.has_no_overtaken_ride());
+    drop(hang);
 }
 
 /// The thread that asks for a lock whose release rides waits for the answer to it.

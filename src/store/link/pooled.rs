@@ -7,7 +7,7 @@ use redis::Value;
 use super::Link;
 use crate::error::Failure;
 use crate::message::Request;
-use crate::script::ScriptSettings;
+use crate::script::ScriptRef;
 use crate::store::Limits;
 use crate::store::places::Wait;
 use crate::store::riding::Ride;
@@ -15,7 +15,7 @@ use crate::store::route::{Budget, Route, TimeSpan};
 use crate::store::sentinel::Discovery;
 use crate::store::shared::{Ahead, Boarded, CallTerms, Connections, Entered, Member, Seat};
 use crate::store::socket::{Socket, TransportError};
-use crate::sync::Arc;
+use crate::sync::{Arc, Ordering};
 
 /// An open connection.
 pub(super) enum Open<'a> {
@@ -44,16 +44,17 @@ pub(super) struct Riding<'a> {
 
 impl<'a> Open<'a> {
     /// Boards the releases that go with a request.
-    pub(super) fn board(
-        &self,
-        request: &Request<'_>,
-        settings: &ScriptSettings,
-    ) -> Option<Riding<'a>> {
+    pub(super) fn board(&self, request: &Request<'_>, route: &Route) -> Option<Riding<'a>> {
         let Self::Shared(_, limits) = self else {
             return None;
         };
         let ride = limits.rides?.board(request)?;
-        let boarded = Boarded::new(&*ride, settings)?;
+        let by = if route.rides_by_text.swap(false, Ordering::Relaxed) {
+            ScriptRef::Text
+        } else {
+            ScriptRef::Digest
+        };
+        let boarded = Boarded::new(&*ride, by, &route.script_settings)?;
         Some(Riding {
             ride,
             boarded,

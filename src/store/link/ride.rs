@@ -3,40 +3,29 @@
 use redis::Value;
 
 use super::Link;
-use super::pooled::{Open, Riding};
+use super::pooled::Riding;
 use crate::error::Failure;
 use crate::store::Answer;
 use crate::store::refusal::refusal;
-use crate::store::riding::{Ride, by_text, decode, may_come_from_a_replica};
-use crate::store::route::Budget;
+use crate::store::riding::{Ride, decode, may_come_from_a_replica};
+use crate::sync::Ordering;
 
 /// A ride whose answer counts only if that of its request does.
 pub(super) type Ridden<'a> = (Box<dyn Ride + 'a>, Result<Answer, Failure>);
 
 impl<'a> Link<'a> {
     /// Takes the answer to a ride. Returns false if it is no reply to the ride.
-    pub(super) fn take_ride(
-        &mut self,
-        open: &mut Open<'a>,
-        riding: Option<Riding<'a>>,
-        budget: &Budget,
-    ) -> bool {
-        let Some(Riding {
-            ride, mut boarded, ..
-        }) = riding
-        else {
+    pub(super) fn take_ride(&mut self, riding: Option<Riding<'a>>) -> bool {
+        let Some(Riding { ride, boarded, .. }) = riding else {
             return true;
         };
-        let settings = &self.route.script_settings;
-        if boarded.needs_text() {
-            let command = by_text(&*ride, settings);
-            let time = budget.step(self.route.io_timeout);
-            boarded.answer = command.and_then(|text| open.request(text, false, None, time).ok());
-        }
         let answer = match boarded.answer {
             // Its drop ends it.
             None => return true,
             Some(Value::ServerError(error)) => {
+                if error.code() == "NOSCRIPT" {
+                    self.route.rides_by_text.store(true, Ordering::Relaxed);
+                }
                 self.route.cuts.note_answer(&error);
                 Err(refusal(&self.route.server, error))
             }

@@ -33,8 +33,7 @@ impl Member {
 
     /// Sends a command, and returns its answer, all in this time. While another thread reads, it calls `is_over` every
     /// [`LOOK_EVERY`], and leaves if the call is over. The failure is `CallerLeft` then. The thread that reads does not
-    /// look, and leaves at its deadline. Puts the answer to a ride there,
-    /// if it has come.
+    /// look, and leaves at its deadline. If the answer to a ride has come, it is in `ahead` afterwards.
     pub(crate) fn request(
         &mut self,
         command: &Cmd,

@@ -8,7 +8,7 @@
 //! | any other | a connection that no other thread enters |
 //!
 //! A connection has room for [`MOST_IN_FLIGHT`] threads, each with one request at a time. Two threads in calls have a
-//! connection each. Up to 126 more enter the fullest of them. Each further connection costs each side a system call for
+//! connection each. Up to 127 more enter the fullest of them. Each further connection costs each side a system call for
 //! each write and each read that is not shared: with 64 threads, one connection was measured to be 10 % faster than two,
 //! and twice as fast as sixteen.
 //!
