@@ -54,7 +54,7 @@ use crate::config::Terms;
 use crate::core::ticket_queue::TicketQueue;
 use crate::message::Sharing;
 
-pub(crate) use decisions::{Arrival, Begun, Entrants, Finish, GrantedTo, Idle};
+pub(crate) use decisions::{Arrival, Begun, Entrants, Finish, GrantedTo, IdleLease};
 use delegate::{DelegateReply, DelegateRequest};
 pub(crate) use seats::{Seats, Turn};
 
@@ -159,7 +159,7 @@ impl<W, T: HeldLease> Queue<W, T> {
                 }
             }
             if let Some(idle) = self.replace_idle(params.units) {
-                return Arrival::DelegateAfter(idle);
+                return Arrival::DelegateAfterRelease(idle);
             }
             if self.may_ask() {
                 self.asking = Some(DelegateRequest::new(params.units, DelegateReply::None));

@@ -70,7 +70,10 @@ impl Engine {
                 |process_lease| self.health(process_lease, arrived),
                 || Arc::clone(mailbox.insert(Mailbox::new())),
             );
-            if matches!(arrival, Arrival::Delegate | Arrival::DelegateAfter(_)) {
+            if matches!(
+                arrival,
+                Arrival::Delegate | Arrival::DelegateAfterRelease(_)
+            ) {
                 state.forget_last_reply();
             }
             (Arc::clone(entry), arrival)
@@ -82,7 +85,7 @@ impl Engine {
                 metrics.granted(&turn, arrived, false);
                 return Ok(guard(turn, arrived));
             }
-            (Arrival::DelegateAfter(idle), _) => {
+            (Arrival::DelegateAfterRelease(idle), _) => {
                 self.release_idle_now(&idle, call);
                 Box::new(self.attempt(call, Attempt::new, arrived))
             }

@@ -74,11 +74,11 @@ impl Engine {
             total_units: entry.kind.total_units(),
             shareable_owner: lease_to_share.map(|process_lease| self.owner_of(process_lease)),
             crowded: entry.lock().queue.is_crowded(),
-            delegates: self.delegates(),
+            delegates: self.busy_threads(),
             outage_limit: self.settings.outage_limit,
             waits_through_outages: self.settings.wait_through_outages,
             label: &self.settings.label,
-            rng: self.rng_of(call.options.terms()),
+            rng: self.owner_source(call.options.terms()),
         }
     }
 
@@ -137,7 +137,7 @@ impl<'a, 'm> Delegate<'a, 'm> {
     /// Asks Redis until the thread has a guard, or its call has ended without one.
     pub(super) fn run(mut self) -> Result<GuardInner, NotAcquired> {
         let engine = self.engine;
-        let _counted = engine.count_delegate();
+        let _counted = engine.count_busy();
         // 1. Settle unsent releases. Otherwise Redis could answer that this process itself still holds the lock.
         if !self.call.is_over(engine) {
             engine.release_lingering(self.call);

@@ -62,7 +62,7 @@ impl Engine {
         let fences = Fences::granted(entry.kind, grant.fence, grant.fences);
         let quantum = grant.quantum;
         let process_lease = self.register_lease(entry, terms, units, grant)?;
-        let linger = self.linger_of(&process_lease);
+        let linger = self.new_linger(&process_lease);
         let now = self.now();
         let quantum_end = now + quantum;
         let seats = Seats::new(Arc::clone(&process_lease), fences, quantum_end);

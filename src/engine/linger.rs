@@ -54,7 +54,7 @@ use std::time::Duration;
 use crate::config::Terms;
 use crate::core::lease::LeaseStatus;
 use crate::core::linger::{Linger, Stay};
-use crate::core::queue::Idle;
+use crate::core::queue::IdleLease;
 use crate::engine::Engine;
 use crate::engine::call::AcquireCall;
 use crate::engine::events::{LeaseInfo, Notice};
@@ -70,7 +70,7 @@ use crate::sync::Arc;
 
 impl Engine {
     /// Returns the source of the owners for leases on these terms.
-    pub(super) fn rng_of(&self, terms: Terms) -> &dyn Rng {
+    pub(super) fn owner_source(&self, terms: Terms) -> &dyn Rng {
         if terms.lingers() {
             &self.recallable_rng
         } else {
@@ -80,7 +80,7 @@ impl Engine {
 
     /// Returns the linger of a lease that was just granted, and starts the subscription for its recalls. Returns `None` if
     /// the lease never lingers.
-    pub(super) fn linger_of(&self, process_lease: &ProcessLease) -> Option<Linger> {
+    pub(super) fn new_linger(&self, process_lease: &ProcessLease) -> Option<Linger> {
         let terms = process_lease.terms;
         if !terms.lingers() || !process_lease.owner.is_recallable() {
             return None;
@@ -125,7 +125,7 @@ impl Engine {
 
     /// Ends the linger of a lease. If it is idle, the renewal thread releases it.
     pub(super) fn end_linger(&self, process_lease: &ProcessLease) {
-        let _counted = self.count_delegate();
+        let _counted = self.count_busy();
         let is_meant = |other: &Arc<ProcessLease>| other.number == process_lease.number;
         let idle = process_lease.entry.lock().queue.stop_linger(is_meant);
         self.release_idle_later(idle);
@@ -133,7 +133,7 @@ impl Engine {
 
     /// Ends the lingers of all leases. The renewal thread releases those that are idle.
     pub(super) fn end_all_lingers(&self) {
-        let _counted = self.count_delegate();
+        let _counted = self.count_busy();
         for entry in self.names.all() {
             let idle = entry.lock().queue.stop_linger(|_| true);
             self.release_idle_later(idle);
@@ -152,26 +152,32 @@ impl Engine {
         let Some(entry) = self.names.find(LockKind::Mutex, key) else {
             return;
         };
-        let small = Owner::new(owner, &self.settings.label);
-        let _counted = self.count_delegate();
+        let recalled_owner = Owner::new(owner, &self.settings.label);
+        let _counted = self.count_busy();
         let idle = {
             let mut state = entry.lock();
             let mut leases = state.queue.process_leases();
-            let found = leases.find(|process_lease| process_lease.owner == small);
+            let found = leases.find(|process_lease| process_lease.owner == recalled_owner);
             let Some(process_lease) = found.cloned() else {
                 drop(leases);
                 return state.note_recalled(owner);
             };
             drop(leases);
             process_lease.note_contended();
-            state.queue.stop_linger(|other| other.owner == small)
+            state
+                .queue
+                .stop_linger(|other| other.owner == recalled_owner)
         };
         self.release_idle_later(idle);
     }
 
     /// Releases the idle lease of a mutex that the locking thread does not fit. If the request fails, the renewal thread
     /// repeats it.
-    pub(super) fn release_idle_now(&self, idle: &Idle<Arc<ProcessLease>>, call: &AcquireCall<'_>) {
+    pub(super) fn release_idle_now(
+        &self,
+        idle: &IdleLease<Arc<ProcessLease>>,
+        call: &AcquireCall<'_>,
+    ) {
         let is_over = || call.is_over(self);
         self.release_idle(idle, self.limits_of_release(call, &is_over));
     }
@@ -227,8 +233,8 @@ impl Engine {
 
     /// Releases a lease that has left its queue. Blocks until Redis has replied. Returns true if Redis has released it. If
     /// the request fails, the renewal thread repeats it.
-    fn release_idle(&self, idle: &Idle<Arc<ProcessLease>>, limits: Limits<'_>) -> bool {
-        let _counted = self.count_delegate();
+    fn release_idle(&self, idle: &IdleLease<Arc<ProcessLease>>, limits: Limits<'_>) -> bool {
+        let _counted = self.count_busy();
         let process_lease = &idle.process_lease;
         let Some(unreleased) = self.end_idle(idle) else {
             return false;
@@ -249,7 +255,7 @@ impl Engine {
     }
 
     /// Has the renewal thread release a lease that has left its queue, and lets the next thread ask.
-    fn release_idle_later(&self, idle: Option<Idle<Arc<ProcessLease>>>) {
+    fn release_idle_later(&self, idle: Option<IdleLease<Arc<ProcessLease>>>) {
         let Some(idle) = idle else { return };
         match self.end_idle(&idle) {
             Some(unreleased) => self.release_later(&idle.process_lease, &unreleased),
@@ -258,7 +264,7 @@ impl Engine {
     }
 
     /// Ends a lease that has left its queue in this process. Returns `None` if it was lost.
-    fn end_idle(&self, idle: &Idle<Arc<ProcessLease>>) -> Option<Unreleased> {
+    fn end_idle(&self, idle: &IdleLease<Arc<ProcessLease>>) -> Option<Unreleased> {
         self.stats.lingering.lower();
         let process_lease = &idle.process_lease;
         let now = self.now();

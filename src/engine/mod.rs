@@ -123,9 +123,9 @@ pub(crate) struct Engine {
     quantum: Quantum,
     handed_over: HandedOver,
     closed: AtomicBool,
-    /// The number of delegates: threads that ask Redis, or sleep before they ask again. A thread that ends a linger counts
-    /// too, so that `close` waits for it.
-    delegates: AtomicU64,
+    /// The number of delegates, which ask Redis or sleep before they ask again, and of threads that end a linger. `close`
+    /// waits for all of them.
+    busy_threads: AtomicU64,
     /// The process that made this engine. A forked child locks no mutex of the engine, and uses no connection.
     fork_guard: ForkGuard,
     next_lease_number: AtomicU64,
@@ -165,7 +165,7 @@ impl Engine {
             quantum,
             handed_over: HandedOver::new(),
             closed: AtomicBool::new(false),
-            delegates: AtomicU64::new(0),
+            busy_threads: AtomicU64::new(0),
             fork_guard: ForkGuard::here(),
             next_lease_number: AtomicU64::new(1),
             weak_self: weak_self.clone(),
@@ -217,20 +217,20 @@ impl Engine {
         self.wakeup.message(channel, payload, &self.weak_self);
     }
 
-    /// Counts the calling thread as a delegate until the returned value is dropped.
-    fn count_delegate(&self) -> CountedDelegate<'_> {
-        self.delegates.fetch_add(1, Ordering::SeqCst);
-        CountedDelegate(self)
+    /// Counts the calling thread as busy until the returned value is dropped.
+    fn count_busy(&self) -> CountedBusy<'_> {
+        self.busy_threads.fetch_add(1, Ordering::SeqCst);
+        CountedBusy(self)
     }
 
-    /// Returns the number of delegates.
-    fn delegates(&self) -> u32 {
-        u32::try_from(self.delegates.load(Ordering::Relaxed)).unwrap_or(u32::MAX)
+    /// Returns the number of busy threads. Most of them are delegates.
+    fn busy_threads(&self) -> u32 {
+        u32::try_from(self.busy_threads.load(Ordering::Relaxed)).unwrap_or(u32::MAX)
     }
 
-    /// Returns whether there is a delegate.
-    fn has_delegates(&self) -> bool {
-        self.delegates.load(Ordering::SeqCst) > 0
+    /// Returns whether there is a busy thread.
+    fn has_busy_threads(&self) -> bool {
+        self.busy_threads.load(Ordering::SeqCst) > 0
     }
 
     /// Ends all waits with [`Error::Closed`] and all lingers, and blocks for at most `wait` until Redis has replied to each
@@ -316,12 +316,12 @@ impl Engine {
     }
 }
 
-/// A delegate, counted until this is dropped.
-struct CountedDelegate<'a>(&'a Engine);
+/// A busy thread, counted until this is dropped.
+struct CountedBusy<'a>(&'a Engine);
 
-impl Drop for CountedDelegate<'_> {
+impl Drop for CountedBusy<'_> {
     fn drop(&mut self) {
-        self.0.delegates.fetch_sub(1, Ordering::SeqCst);
+        self.0.busy_threads.fetch_sub(1, Ordering::SeqCst);
         // `close` sets its flag before it reads the counter, and this thread changes the counter before it reads the
         // flag. So at least one of the two threads sees the other's change.
         if self.0.is_closed() {

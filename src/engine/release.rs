@@ -203,7 +203,7 @@ impl Engine {
                         give_back,
                         ..self.orphaned_owner(process_lease, now)
                     };
-                    let rng = self.rng_of(process_lease.terms);
+                    let rng = self.owner_source(process_lease.terms);
                     let attempt = Attempt::take_over(rng, &self.settings.label, from);
                     next.send(Signal::Delegate(Some(Box::new(attempt))));
                     None

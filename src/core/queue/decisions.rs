@@ -16,14 +16,14 @@ pub(crate) enum Arrival<T> {
     /// It gets a lease that was idle.
     FromIdle(Turn<T>),
     /// It releases this idle lease, which does not fit, and then asks Redis.
-    DelegateAfter(Idle<T>),
+    DelegateAfterRelease(IdleLease<T>),
     /// It only tried, and the lock is held.
     Held,
 }
 
 /// An idle lease that has left the queue: it ends here, and must be released.
 #[derive(Debug)]
-pub(crate) struct Idle<T> {
+pub(crate) struct IdleLease<T> {
     pub(crate) process_lease: T,
     /// The fence of its last guard.
     pub(crate) fence: u64,

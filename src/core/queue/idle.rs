@@ -1,6 +1,6 @@
 //! Leases that stay with this process without a guard: see [`crate::core::linger`].
 
-use super::decisions::Idle;
+use super::decisions::IdleLease;
 use super::delegate::{DelegateReply, DelegateRequest};
 use super::{HeldLease, Queue};
 use crate::clock::Time;
@@ -20,7 +20,7 @@ impl<W, T: HeldLease> Queue<W, T> {
 
     /// Ends the linger of the leases for which `is_meant` returns true. Takes out the one that is idle: the caller must
     /// release it, and then call [`ended`](Queue::ended).
-    pub(crate) fn stop_linger(&mut self, is_meant: impl Fn(&T) -> bool) -> Option<Idle<T>> {
+    pub(crate) fn stop_linger(&mut self, is_meant: impl Fn(&T) -> bool) -> Option<IdleLease<T>> {
         let index = self
             .process_leases
             .iter_mut()
@@ -30,7 +30,7 @@ impl<W, T: HeldLease> Queue<W, T> {
     }
 
     /// Makes the arriving thread the delegate if the only obstacle is an idle lease. Takes the lease out.
-    pub(super) fn replace_idle(&mut self, units: u32) -> Option<Idle<T>> {
+    pub(super) fn replace_idle(&mut self, units: u32) -> Option<IdleLease<T>> {
         let is_alone = self.process_leases.len() == 1 && self.process_leases[0].is_idle();
         if !is_alone || self.asking.is_some() || self.is_releasing {
             return None;
@@ -49,9 +49,9 @@ impl<W, T: HeldLease> Queue<W, T> {
         self.process_leases[index].stay(now)
     }
 
-    fn take_idle(&mut self, index: usize) -> Idle<T> {
+    fn take_idle(&mut self, index: usize) -> IdleLease<T> {
         let seats = self.process_leases.swap_remove(index);
-        Idle {
+        IdleLease {
             fence: seats.fence(),
             give_back: seats.give_back(),
             process_lease: seats.process_lease,

@@ -216,7 +216,7 @@ fn an_idle_lease_that_does_not_fit_is_replaced() {
     ] {
         let mut queue = lingering();
         let arrival = queue.arrive(params, now, |_| health, || "b");
-        let Arrival::DelegateAfter(idle) = arrival else {
+        let Arrival::DelegateAfterRelease(idle) = arrival else {
             panic!("{arrival:?}");
         };
         let unused = GiveBack {
@@ -490,7 +490,7 @@ proptest! {
                             prop_assert!(fits && model.is_idle());
                             model.turn(turn, units);
                         }
-                        Arrival::DelegateAfter(idle) => {
+                        Arrival::DelegateAfterRelease(idle) => {
                             prop_assert!(!fits && model.waiting.is_empty() && model.asking.is_none());
                             prop_assert_eq!(model.taken(idle.process_lease), 0);
                             model.over(idle.process_lease);

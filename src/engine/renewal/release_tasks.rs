@@ -216,15 +216,15 @@ impl RenewalThread {
         self.changed.notify_all();
     }
 
-    /// Blocks until there is no delegate, and Redis has replied to each release task; at most until `until`. A delegate
-    /// counts because it may still add a release task.
+    /// Blocks until no thread of the engine is busy, and Redis has replied to each release task; at most until `until`. A
+    /// busy thread may still add a release task.
     ///
     /// Returns false if the time is over. Also returns false if a release task was given up without a reply, and Redis
     /// has not replied to any request since.
     pub(crate) fn flush(&self, engine: &Engine, until: Time) -> bool {
         self.notify_waiting();
         let mut state = self.state.lock();
-        while state.unexecuted > 0 || engine.has_delegates() {
+        while state.unexecuted > 0 || engine.has_busy_threads() {
             let left = until.since(engine.now());
             if left.is_zero() {
                 return false;

@@ -2,7 +2,7 @@
 --
 -- | step | actor | action |
 -- | --- | --- | --- |
--- | 1 | a process whose lease ends while others wait, once a quantum | deletes the key, and notes in `waiters` when the gap ends |
+-- | 1 | a process whose lease ends while others wait, once a quantum | deletes the key, and notes when the gap ends |
 -- | 2 | a waiter that finds the key gone before that time | gets the reply "held", and asks again when the gap ends |
 -- | 3 | a client that polls by SET NX | may take the mutex |
 -- | 4 | the first waiter that asks after that time | gives the mutex, if it is free, to the head of the queue |

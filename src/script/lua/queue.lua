@@ -96,9 +96,9 @@ local function may_have_subscriber(channel)
   return count.err ~= nil or count[2] > 0
 end
 
--- Takes the owner that is next out of the queue. Returns the owner, its ticket, and whether it goes before waiters that are
--- not at the front. Owners at the front and the others take turns. Otherwise two sets that come to the front again and again would
--- starve the others.
+-- Takes the owner that is next out of the queue. Returns the owner, its ticket, and whether it goes before waiters that
+-- are not at the front. Owners at the front and the others take turns. Otherwise two sets that come to the front again
+-- and again would starve the others.
 local function pop_next()
   local first = redis.call('ZPOPMIN', queue)
   if not first[1] or tonumber(first[2]) > 0 then return first[1], first[2], false end
@@ -173,9 +173,9 @@ end
 -- Makes the next live waiter the holder of a mutex for its pickup window, and notifies it. Stops at `self`, which does
 -- not become the holder yet. Returns the waiter, an error if the server refused to make it the holder, and its pickup
 -- window ms.
--- The message comes last, so that it never tells of a grant that failed. If a message without a grant reaches nobody, the
--- next waiter becomes the holder in place of this one. A grant is final: a waiter that listens at a replica may receive it
--- although PUBLISH counts nobody. So the script looks for subscribers before it grants by message.
+-- The message comes last, so that it never tells of a grant that failed. If a message without a grant reaches nobody,
+-- the next waiter becomes the holder in place of this one. But a waiter that listens at a replica may receive a message
+-- although PUBLISH counts nobody. So a grant by message is final, and the script looks for subscribers before it.
 -- `reserve` reserves fences. With it, a waiter with a nonce gets a grant by message: its owner, the nonce and the fence.
 -- Otherwise the message is the owner, which then asks for the mutex.
 local function give_to_next(lock, self, max_silence, reserve)
