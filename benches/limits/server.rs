@@ -64,8 +64,7 @@ impl Tally {
     pub fn count(&mut self, work: impl FnOnce() -> Result<(u64, f64)>) -> Result<f64> {
         let before = self.observer.commands()?;
         let (guards, measured) = work()?;
-        // The first reading itself is in the second one.
-        self.commands += self.observer.commands()? - before - 1;
+        self.commands += self.observer.commands()? - before;
         self.guards += guards;
         Ok(measured)
     }
