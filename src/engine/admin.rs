@@ -6,6 +6,9 @@
 //! 2. The process with that owner does not trust the message. It has the renewal of that lease sent at once.
 //! 3. Redis replies to the renewal that the key is gone, or has another owner. The lease is lost.
 //!
+//! The message may overtake the grant of that owner. So a process that has no such lease notes it for each name for which
+//! a grant may be on its way, and does step 2 when the lease begins.
+//!
 //! If the message is lost, or the process has no subscription because no thread has waited yet, the next renewal gets
 //! the same reply. For a lease without renewal, the renewal of step 2 lengthens nothing. If that message is lost, the
 //! lease reads held until its deadline.
@@ -85,7 +88,8 @@ impl Engine {
         }
     }
 
-    /// Has the renewal thread renew this process's lease of an owner at once, if there is one.
+    /// Has the renewal thread renew this process's lease of an owner at once. If the grant is still on its way, that
+    /// happens when the lease begins.
     ///
     /// Searches all names in use, which takes some milliseconds for very many names. An index would cost every lease
     /// memory for a rare event.
@@ -96,15 +100,16 @@ impl Engine {
         }
         let owner = Owner::new(owner, &self.settings.label);
         for entry in self.names.all() {
-            let state = entry.lock();
+            let mut state = entry.lock();
             let found = state
                 .queue
                 .process_leases()
                 .find(|process_lease| process_lease.owner == owner);
-            let found = found.cloned();
-            drop(state);
-            if let Some(process_lease) = found {
+            if let Some(process_lease) = found.cloned() {
+                drop(state);
                 self.renewal.renew_now(self, &process_lease);
+            } else {
+                state.note_forced_release();
             }
         }
     }

@@ -67,17 +67,21 @@ impl Engine {
         let quantum_end = now + quantum;
         let seats = Seats::new(Arc::clone(&process_lease), fences, quantum_end);
         let seats = seats.with_linger(linger);
-        let begun = {
+        let (begun, may_be_gone) = {
             let mut state = entry.lock();
             self.remember_recall(&process_lease, &state);
+            let may_be_gone = state.take_forced_release();
             // From here on the lease itself shows the holder. Only a delegate for more of the lock needs a newer reply.
             state.forget_last_reply();
             let begun = state.queue.begin(seats, to, now);
             if !state.queue.is_crowded() {
                 state.forget_contention();
             }
-            begun
+            (begun, may_be_gone)
         };
+        if may_be_gone {
+            self.renewal.renew_now(self, &process_lease);
+        }
         count(&begun.turn, now);
         let turn = hand_out(begun, now);
         // If its deadline passes from here on, the watch thread finds it in the queue.

@@ -123,6 +123,8 @@ struct ContentionInfo {
     pins: u32,
     /// The owner of the last recall, if that was not a lease of this process. Its grant may be on its way.
     recalled: Option<Arc<str>>,
+    /// Whether an owner was released by force of which this process has no lease. Its grant may be on its way.
+    was_released_by_force: bool,
 }
 
 impl ContentionInfo {
@@ -336,6 +338,23 @@ impl<L: HeldLease> State<L> {
     pub(crate) fn was_recalled(&self, owner: &str) -> bool {
         let contention = self.contention.as_deref();
         contention.is_some_and(|contention| contention.recalled.as_deref() == Some(owner))
+    }
+
+    /// Notes that an owner was released by force of which this process has no lease, if a grant may be on its way. The
+    /// message does not name the lock, so it may be that of another name.
+    pub(crate) fn note_forced_release(&mut self) {
+        let is_kept = || (self.contention.as_deref()).is_some_and(ContentionInfo::is_kept);
+        if self.queue.is_asking() || is_kept() {
+            self.contention
+                .get_or_insert_default()
+                .was_released_by_force = true;
+        }
+    }
+
+    /// Returns whether the lease that begins now may be one that was released by force, and forgets that.
+    pub(crate) fn take_forced_release(&mut self) -> bool {
+        let contention = self.contention.as_deref_mut();
+        contention.is_some_and(|contention| std::mem::take(&mut contention.was_released_by_force))
     }
 
     /// Forgets all replies, because this process holds the lock now and no thread waits.

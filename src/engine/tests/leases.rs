@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::lock::rwlock::RwLock;
+use crate::message::Gone;
 
 const LEASE: Duration = Duration::from_secs(30);
 const TICK: Duration = Duration::from_millis(1);
@@ -159,4 +160,46 @@ fn a_look_ahead_visits_each_lease_once() {
     assert!(pieces <= 2 * EACH / 200 + 1, "{pieces}");
     // Only the leases without renewal are left.
     assert_eq!(engine.watch.pieces_before(&engine, until), EACH / 200 + 1);
+}
+
+/// Redis has granted the lock, and an operator has released it by force, before this process reads the reply.
+#[test]
+fn a_forced_release_that_overtakes_its_grant_is_remembered() {
+    for overtakes in [true, false] {
+        let (asked, was_asked) = mpsc::channel();
+        let (go_on, gate) = mpsc::channel::<()>();
+        let (mut granted, mut gone) = (generous(), generous());
+        let pool = move |request: &Request<'_>| {
+            if let Request::Lock { verb, .. } = request {
+                asked.send(Arc::clone(verb.owner())).ok();
+                gate.recv_timeout(PATIENCE).ok();
+            }
+            granted(request)
+        };
+        let renewals = move |request: &Request<'_>| match request {
+            Request::Renew(batch) => {
+                let gone = Renewed::Gone(Gone::Removed);
+                Ok(Reply::Renewed(vec![gone; batch.len()]))
+            }
+            other => gone(other),
+        };
+        let engine = Fake::new(pool, renewals).engine(LEASE, still());
+        let locking = {
+            let engine = Arc::clone(&engine);
+            thread::spawn(move || lock(&engine))
+        };
+        let owner = was_asked.recv_timeout(PATIENCE).expect("it asks");
+        if overtakes {
+            engine.ask_about(&owner);
+        }
+        go_on.send(()).expect("the request waits");
+        let guard = locking.join().expect("no panic");
+        if !overtakes {
+            engine.ask_about(&owner);
+        }
+        // The clock stands still, so no renewal is due.
+        let lost = guard.on_lost().recv_timeout(PATIENCE);
+        assert_eq!(lost.expect("it is renewed").cause, LostCause::Removed);
+        drop(go_on);
+    }
 }
