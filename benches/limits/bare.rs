@@ -101,6 +101,7 @@ impl OurScripts {
             "record.lua",
             "fence.lua",
             "mutex_acquire_free.lua",
+            "mutex_acquire_join.lua",
             "value.lua",
             "queue.lua",
             "gap.lua",
@@ -114,7 +115,7 @@ impl OurScripts {
         }
         acquire.arg(&owner).arg(LEASE_MS).arg(1).arg(600_000);
         acquire.arg("take").arg("").arg(1_000).arg(3_000).arg(1);
-        let release = script!("value.lua", "mutex_release.lua");
+        let release = script!("mutex_release.lua");
         let mut release = load(&mut connection, release, 1)?;
         release.arg(name).arg(&owner);
         Ok(Self {

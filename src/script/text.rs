@@ -27,6 +27,7 @@ pub(super) static MUTEX_ACQUIRE: Script = script!(
     "record.lua",
     "fence.lua",
     "mutex_acquire_free.lua",
+    "mutex_acquire_join.lua",
     "value.lua",
     "queue.lua",
     "gap.lua",
@@ -43,11 +44,12 @@ pub(super) static MUTEX_TAKE_OVER: Script = script!(
     "mutex_take_over.lua",
     "mutex_acquire.lua"
 );
-pub(super) static MUTEX_RELEASE: Script = script!("value.lua", "mutex_release.lua");
+pub(super) static MUTEX_RELEASE: Script = script!("mutex_release.lua");
 pub(super) static MUTEX_RELEASE_MANY: Script = script!("value.lua", "mutex_release_many.lua");
 pub(super) static MUTEX_HAND_OVER: Script = script!(
     "record.lua",
     "fence.lua",
+    "mutex_hand_over_by_message.lua",
     "value.lua",
     "queue.lua",
     "gap.lua",

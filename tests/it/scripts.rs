@@ -33,6 +33,7 @@ mod quorum_multi;
 mod quorum_owners;
 mod quorum_shares;
 mod shares;
+mod short_ways;
 mod turns;
 
 type Check = Result<(), TestCaseError>;

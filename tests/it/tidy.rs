@@ -341,7 +341,10 @@ fn missing(path: &str, text: &str) -> Vec<&'static str> {
             &["-- Shared: "]
         }
         // The second half of other scripts.
-        "mutex_acquire.lua" => &["KEYS, ARGV and reply as in mutex_acquire_free.lua"],
+        "mutex_acquire_join.lua" | "mutex_acquire.lua" => {
+            &["KEYS, ARGV and reply as in mutex_acquire_free.lua"]
+        }
+        "mutex_hand_over.lua" => &["KEYS, ARGV and reply as in mutex_hand_over_by_message.lua"],
         "multi_acquire.lua" => &["KEYS, ARGV and reply as in multi_acquire_free.lua"],
         "multi_release.lua" => &["KEYS, ARGV and reply as in multi_release_plain.lua"],
         "share_acquire.lua" => &["KEYS, ARGV and reply as in share_acquire_free.lua"],

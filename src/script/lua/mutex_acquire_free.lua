@@ -1,5 +1,5 @@
 -- Acquires a free mutex without a look into the queue: the fast path. record.lua and fence.lua come
--- before; value.lua, queue.lua, gap.lua and mutex_acquire.lua come after it.
+-- before; mutex_acquire_join.lua, value.lua, queue.lua, gap.lua, recall.lua and mutex_acquire.lua come after it.
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
 -- ARGV  1 owner  2 lease ms  3 number of fences; '0' if the lock gets none, and its fence is then 0
@@ -19,4 +19,4 @@ if ARGV[5] == 'take' and redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]
   if type(fence) == 'table' then redis.call('DEL', KEYS[1]) end
   return fence
 end
--- Otherwise go on in mutex_acquire.lua, which follows.
+-- Otherwise go on in the files that follow.

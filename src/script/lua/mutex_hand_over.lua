@@ -1,12 +1,6 @@
--- Releases a mutex: hands it to the first live waiter, or frees it. record.lua, fence.lua, value.lua, queue.lua and
--- gap.lua come before.
---
--- KEYS  1 lock  2 fence  3 queue  4 waiters
--- ARGV  1 owner  2 last fence used  3 last of its block (both '' if there are none to give back)  4 life of a waiter ms
---       5 '1' if PUBLISH counts all subscribers  6 '1' if the owner may itself be in the queue (a withdrawal)  7 gap ms
---       8 quantum ms, see gap.lua  9 fence memory ms
--- Reply 1 released  3 released and handed to a waiter  0 the key is gone  -1 another owner holds it
--- Idempotent because it acts only while this owner holds the lock, and ends that.
+-- Releases a mutex: hands it to the first live waiter, or frees it. record.lua, fence.lua,
+-- mutex_hand_over_by_message.lua, value.lua, queue.lua and gap.lua come before.
+-- KEYS, ARGV and reply as in mutex_hand_over_by_message.lua.
 queue, waiters, life, counts_subscribers = KEYS[3], KEYS[4], ARGV[4], ARGV[5]
 if ARGV[6] == '1' then
   local _, _, refused = ignore_wrong_type(leave, ARGV[1])

@@ -26,6 +26,7 @@ const MUTEX_TAKE_OVER: &str = script!(
 const MUTEX_HAND_OVER: &str = script!(
     "record.lua",
     "fence.lua",
+    "mutex_hand_over_by_message.lua",
     "value.lua",
     "queue.lua",
     "gap.lua",
@@ -35,6 +36,7 @@ const MUTEX_ACQUIRE: &str = script!(
     "record.lua",
     "fence.lua",
     "mutex_acquire_free.lua",
+    "mutex_acquire_join.lua",
     "value.lua",
     "queue.lua",
     "gap.lua",

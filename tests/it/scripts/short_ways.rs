@@ -1,0 +1,310 @@
+//! Two parts of the scripts of a mutex stand before the functions that they could call, and do the same in fewer steps.
+//! Here a script with such a part, and the same script without it, meet the same data, and must leave the same.
+
+use proptest::prelude::*;
+
+use super::{CLAIM, Check, LEASE, LIFE, Listener, OWNERS, Redis, channel, owner, run_heard};
+use crate::support::companions_of;
+
+const HAND_OVER: [&str; 2] = [
+    script!(
+        "record.lua",
+        "fence.lua",
+        "mutex_hand_over_by_message.lua",
+        "value.lua",
+        "queue.lua",
+        "gap.lua",
+        "mutex_hand_over.lua"
+    ),
+    script!(
+        "record.lua",
+        "fence.lua",
+        "value.lua",
+        "queue.lua",
+        "gap.lua",
+        "mutex_hand_over.lua"
+    ),
+];
+const ACQUIRE: [&str; 2] = [
+    script!(
+        "record.lua",
+        "fence.lua",
+        "mutex_acquire_free.lua",
+        "mutex_acquire_join.lua",
+        "value.lua",
+        "queue.lua",
+        "gap.lua",
+        "recall.lua",
+        "mutex_acquire.lua"
+    ),
+    script!(
+        "record.lua",
+        "fence.lua",
+        "mutex_acquire_free.lua",
+        "value.lua",
+        "queue.lua",
+        "gap.lua",
+        "recall.lua",
+        "mutex_acquire.lua"
+    ),
+];
+/// The caller of both scripts. The other owners wait.
+const CALLER: usize = 0;
+/// The processes of the waiters with this number and higher ones are gone: nobody listens to their channels.
+const GONE: usize = OWNERS;
+/// The record of the last fence, if there is one. The caller gives back what it has not used of its block up to that.
+const LAST_FENCE: &str = "9";
+
+/// The data that a script meets, and the arguments of its call.
+#[derive(Clone, Debug)]
+struct Case {
+    /// The value of the lock's key. `None` if there is none.
+    value: Option<String>,
+    waiters: Vec<Waiter>,
+    /// Whether the last turn went to the front of the queue.
+    front_had: bool,
+    has_fence: bool,
+    /// The time in ms that the keys of the queue have left, if they have a time.
+    left: Option<u64>,
+    /// One of the four keys that is a list, as another client could have made it.
+    spoiled: Option<usize>,
+    /// A command that the access list denies.
+    denied: Option<&'static str>,
+    args: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+struct Waiter {
+    who: usize,
+    is_at_front: bool,
+    is_dead: bool,
+    /// The text behind the units in its record: its channel, and what it takes by message. `None` if it has no record.
+    channel: Option<String>,
+}
+
+fn values() -> impl Strategy<Value = Option<String>> {
+    let recallable = "lh1:01234567-89ab-8123-8123-0123456789ab:x:1";
+    let texts = ["", "x", "x!", "lh1:", "lh1:!", recallable].map(str::to_owned);
+    // The scripts read no more than its first 256 bytes, which look like an owner with a mark.
+    let long = format!("lh1:{}!x", "x".repeat(251));
+    let all = texts.into_iter().chain([long, format!("{recallable}!")]);
+    let who = prop_oneof![2 => Just(CALLER), 1 => 1..3usize];
+    let mark = prop_oneof![2 => Just(""), 2 => Just("!"), 1 => Just("!~"), 1 => Just("!~!")];
+    let owners = (who, mark);
+    let owners = owners.prop_map(|(who, mark)| Some(owner(who) + mark));
+    prop_oneof![
+        1 => Just(None),
+        8 => owners,
+        2 => prop::sample::select(all.collect::<Vec<_>>()).prop_map(Some),
+    ]
+}
+
+fn waiters() -> impl Strategy<Value = Vec<Waiter>> {
+    let rarely = || prop::bool::weighted(0.2);
+    let first = prop_oneof![6 => Just(CALLER + 1), 2 => Just(GONE), 1 => Just(CALLER)];
+    let one = (0..5usize, rarely(), rarely(), first);
+    let all = prop::collection::vec(one, 0..4);
+    all.prop_map(|all| {
+        let waiter = |(at, (channel, is_at_front, is_dead, first))| {
+            let who = at + first;
+            Waiter {
+                who,
+                is_at_front,
+                is_dead,
+                channel: channels(who).into_iter().nth(channel),
+            }
+        };
+        all.into_iter().enumerate().map(waiter).collect()
+    })
+}
+
+/// Returns the texts behind the units of a waiter's record. The last one is the most usual.
+fn channels(who: usize) -> [String; 4] {
+    let channel = channel(who);
+    let grant = |fences| format!("{channel} {fences} nonce");
+    [String::new(), grant(0), channel.clone(), grant(1)]
+}
+
+fn case(args: impl Strategy<Value = Vec<String>>) -> impl Strategy<Value = Case> {
+    // Without HDEL, which no user is denied who may join, a fence may be reserved in vain. Without ZADD nobody waits.
+    let commands = vec![
+        "getrange", "time", "zpopmin", "hget", "pubsub", "get", "set", "publish", "hset", "pttl",
+        "pexpire", "del", "append", "zrange",
+    ];
+    (
+        (values(), waiters(), any::<(bool, bool)>()),
+        prop::option::weighted(0.8, prop::sample::select(vec![LIFE / 2, LIFE * 2])),
+        prop::option::weighted(0.1, 0..4usize),
+        prop::option::weighted(0.2, prop::sample::select(commands)),
+        args,
+    )
+        .prop_map(
+            |((value, waiters, (front_had, has_fence)), left, spoiled, denied, args)| Case {
+                value,
+                waiters,
+                front_had,
+                has_fence,
+                left,
+                spoiled,
+                denied,
+                args,
+            },
+        )
+}
+
+impl Case {
+    fn prepare(&self, redis: &mut Redis) {
+        let () = redis.ask(&["FLUSHALL"]);
+        let [fence, queue, waiters] = companions_of("a");
+        if let Some(value) = &self.value {
+            let () = redis.ask(&["SET", "a", value, "PX", LEASE]);
+        }
+        let now = redis.now();
+        for (ticket, waiter) in (1_000_i64..).zip(&self.waiters) {
+            let ticket = ticket - if waiter.is_at_front { 2_000 } else { 0 };
+            let name = owner(waiter.who);
+            let () = redis.ask(&["ZADD", &queue, &ticket.to_string(), &name]);
+            if let Some(channel) = &waiter.channel {
+                let seen = now - if waiter.is_dead { LIFE * 2 } else { 0 };
+                let record = format!("{seen} {CLAIM} 1/1 {channel}");
+                let () = redis.ask(&["HSET", &waiters, &name, &record]);
+            }
+        }
+        if self.has_fence {
+            let () = redis.ask(&["SET", &fence, LAST_FENCE]);
+        }
+        if self.front_had {
+            let () = redis.ask(&["HSET", &waiters, "=front", "1"]);
+        }
+        for key in [&queue, &waiters] {
+            if let Some(left) = self.left {
+                let () = redis.ask(&["PEXPIRE", key, &left.to_string()]);
+            }
+        }
+        if let Some(spoiled) = self.spoiled {
+            redis.spoil(["a", &fence, &queue, &waiters][spoiled]);
+        }
+    }
+
+    /// Runs a script on these data. Returns all that can be seen afterwards.
+    fn seen_after(&self, redis: &mut Redis, listener: &mut Listener, script: &str) -> Vec<String> {
+        self.prepare(redis);
+        let args: Vec<_> = self.args.iter().map(String::as_str).collect();
+        let run = |redis: &mut Redis| redis.try_eval(script, &["a"], &args);
+        let reply = match self.denied {
+            Some(command) => redis.without(command, run),
+            None => run(redis),
+        };
+        let reply = reply.map_err(|error| error.code().map(str::to_owned));
+        let mut seen = vec![format!("{reply:?}")];
+        let messages = listener.messages(redis);
+        seen.extend(messages.iter().map(|message| format!("{message:?}")));
+        let [fence, queue, waiters] = companions_of("a");
+        for key in ["a", &fence, &queue, &waiters] {
+            let kind: String = redis.ask(&["TYPE", key]);
+            let content: Vec<String> = match &*kind {
+                "string" => vec![redis.ask(&["GET", key])],
+                "zset" => redis.ask(&["ZRANGE", key, "0", "-1", "WITHSCORES"]),
+                "hash" => {
+                    let pairs: std::collections::BTreeMap<String, String> =
+                        redis.ask(&["HGETALL", key]);
+                    pairs.into_iter().map(|pair| format!("{pair:?}")).collect()
+                }
+                _ => Vec::new(),
+            };
+            let left: i64 = redis.ask(&["PTTL", key]);
+            seen.push(format!("{kind} {content:?} {left}"));
+        }
+        seen.iter().map(|seen| without_times(seen)).collect()
+    }
+
+    fn check(&self, redis: &mut Redis, listener: &mut Listener, scripts: [&str; 2]) -> Check {
+        let [short, long] = scripts.map(|script| self.seen_after(redis, listener, script));
+        prop_assert_eq!(short, long);
+        Ok(())
+    }
+}
+
+/// Replaces each number that may be a point in time, or a fence, by a sign. Rounds the time that a key has left up to ten
+/// minutes, because a few milliseconds may have passed.
+fn without_times(text: &str) -> String {
+    let is_digit = |one: char| one.is_ascii_digit();
+    let mut rest = text;
+    let mut result = String::new();
+    while let Some(begin) = rest.find(is_digit) {
+        let (before, digits) = rest.split_at(begin);
+        let end = digits.find(|one| !is_digit(one)).unwrap_or(digits.len());
+        let (number, after) = digits.split_at(end);
+        result.push_str(before);
+        match number.parse::<u64>() {
+            Ok(left @ 10_000..1_000_000_000) => {
+                result += &left.next_multiple_of(600_000).to_string();
+            }
+            Ok(other @ ..10_000) => result += &other.to_string(),
+            _ => result.push('#'),
+        }
+        rest = after;
+    }
+    result + rest
+}
+
+fn text(text: &str) -> String {
+    text.to_owned()
+}
+
+#[test]
+fn a_hand_over_by_message_does_what_the_whole_script_does() {
+    let usual = |usual: &'static str, other: &'static str| {
+        prop::bool::weighted(0.2)
+            .prop_map(move |is_other| text(if is_other { other } else { usual }))
+    };
+    let args = (
+        usual("1", "0"),
+        usual("0", "1"),
+        usual("0", "500"),
+        usual("", "5"),
+    );
+    let args = args.prop_map(|(counts, withdraws, gap, used)| {
+        let last = if used.is_empty() { "" } else { LAST_FENCE };
+        let life = LIFE.to_string();
+        let fixed = [
+            owner(CALLER),
+            used,
+            text(last),
+            life,
+            counts,
+            withdraws,
+            gap,
+        ];
+        fixed
+            .into_iter()
+            .chain([text("50"), text("600000")])
+            .collect()
+    });
+    run_heard(2_500, case(args), |redis, listener, case| {
+        case.check(redis, listener, HAND_OVER)
+    });
+}
+
+#[test]
+fn a_short_join_does_what_the_whole_script_does() {
+    let modes = prop::sample::select(vec!["take", "poll", "again"]);
+    let channels = prop::sample::select(channels(CALLER).to_vec());
+    let channels = prop_oneof![1 => Just(text("-")), 6 => channels];
+    // The caller is new in the queue, or one of those who wait.
+    let args = (modes, channels, prop::sample::select(vec![CALLER, 1, GONE]));
+    let args = args.prop_map(|(mode, channel, caller)| {
+        let terms = [owner(caller), text(LEASE), text("1"), text("600000")];
+        let rest = [
+            text(mode),
+            channel,
+            text(CLAIM),
+            LIFE.to_string(),
+            text("1"),
+        ];
+        terms.into_iter().chain(rest).collect()
+    });
+    run_heard(2_500, case(args), |redis, listener, case| {
+        case.check(redis, listener, ACQUIRE)
+    });
+}
