@@ -301,9 +301,7 @@ fn calls(bench: &mut Criterion) {
             verb,
         };
         bench.bench_function(&format!("command/{name}: made and packed"), |bench| {
-            bench.iter(|| {
-                script::encode(&request, ScriptRef::Digest, &script_settings).get_packed_command()
-            });
+            bench.iter(|| script::encode(&request, ScriptRef::Digest, &script_settings).packed());
         });
     }
     let names = (0..200).map(|number| format!("orders:{number}"));
@@ -322,8 +320,7 @@ fn calls(bench: &mut Criterion) {
         .collect();
     bench.bench_function("command/renewal of 200: made and packed", |bench| {
         bench.iter(|| {
-            script::encode(&Request::Renew(&batch), ScriptRef::Digest, &script_settings)
-                .get_packed_command()
+            script::encode(&Request::Renew(&batch), ScriptRef::Digest, &script_settings).packed()
         });
     });
     bench.bench_function("reply/renewal of 200", |bench| {

@@ -15,6 +15,7 @@
 //! | `rate_limiter` | the rate limiter, which is no lock |
 //! | `operators` | the requests of operators about locks of any kind |
 //! | `reply` | the answers that several kinds share |
+//! | `command` | a command, which is packed as it is built |
 //! | `text` | the texts of the scripts, and the arguments that several scripts share |
 //! | `script_settings` | the manager's settings that travel with the calls |
 
@@ -23,9 +24,11 @@ use redis::Value;
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{AcquireMode, Gone, LockKind, Reply, Request, Verb};
 
+pub(crate) use command::Command;
 pub(crate) use script_settings::ScriptSettings;
 pub(crate) use text::{ScriptRef, with_texts};
 
+mod command;
 mod multi;
 mod mutex;
 mod operators;
@@ -42,9 +45,9 @@ pub(crate) fn encode(
     request: &Request<'_>,
     by: ScriptRef,
     script_settings: &ScriptSettings,
-) -> redis::Cmd {
+) -> Command {
     match request {
-        Request::Ping => redis::cmd("PING"),
+        Request::Ping => Command::new("PING"),
         Request::Lock { kind, target, verb } => match kind {
             LockKind::Mutex => mutex::command(target.first(), verb, by, script_settings),
             LockKind::Read | LockKind::Write | LockKind::Semaphore { .. } => {
@@ -77,7 +80,7 @@ pub(crate) const TAKEN_WITHOUT_A_FENCE: Value = Value::Int(0);
 pub(crate) fn encode_plain(
     request: &Request<'_>,
     script_settings: &ScriptSettings,
-) -> Option<redis::Cmd> {
+) -> Option<Command> {
     match request {
         Request::Lock {
             kind: LockKind::Mutex,
@@ -192,6 +195,11 @@ mod tests {
         assert!(longest < read.parse().expect("a number"));
     }
 
+    fn parts(command: &Command) -> Vec<String> {
+        let value = redis::parse_redis_value(&command.packed()).expect("an array");
+        redis::from_redis_value(value).expect("texts")
+    }
+
     #[test]
     fn names_and_owners_are_never_script_text() {
         let script_settings = ScriptSettings::new(Duration::from_mins(10), Duration::from_secs(1));
@@ -203,13 +211,7 @@ mod tests {
             verb: &verb,
         };
         let command = encode(&request, ScriptRef::Text, &script_settings);
-        let parts: Vec<_> = command
-            .args_iter()
-            .map(|part| match part {
-                redis::Arg::Simple(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-                _ => String::new(),
-            })
-            .collect();
+        let parts = parts(&command);
         assert_eq!(parts[0], "EVAL");
         assert!(!parts[1].contains("FLUSHALL"));
         assert_eq!(parts[2], "4");
@@ -222,11 +224,7 @@ mod tests {
         let script_settings = ScriptSettings::new(Duration::from_mins(10), Duration::from_secs(1));
         let keys = |request: Request<'_>| {
             let command = encode(&request, ScriptRef::Digest, &script_settings);
-            let count = command.args_iter().nth(2);
-            match count {
-                Some(redis::Arg::Simple(count)) => String::from_utf8_lossy(count).into_owned(),
-                _ => String::new(),
-            }
+            parts(&command).swap_remove(2)
         };
         let owner: Arc<str> = "lh1:u:l".into();
         let key = target("n").first().clone();

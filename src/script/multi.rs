@@ -1,5 +1,6 @@
 //! The commands of the multi-lock.
 
+use super::command::Command;
 use super::script_settings::ScriptSettings;
 use super::text::{MULTI_ACQUIRE, MULTI_RELEASE, ScriptRef, ask, keep};
 use crate::message::{Ask, Verb};
@@ -10,7 +11,7 @@ pub(super) fn command(
     verb: &Verb,
     by: ScriptRef,
     script_settings: &ScriptSettings,
-) -> redis::Cmd {
+) -> Command {
     let acquire = |what: &Ask, from: &str| {
         let mut command = MULTI_ACQUIRE.with_companions(by, keys);
         ask(&mut command, what, "take", script_settings);

@@ -2,6 +2,7 @@
 
 use redis::Value;
 
+use super::command::Command;
 use super::reply;
 use super::script_settings::{ScriptSettings, ms};
 use super::text::{
@@ -16,7 +17,7 @@ pub(super) fn command(
     verb: &Verb,
     by: ScriptRef,
     script_settings: &ScriptSettings,
-) -> redis::Cmd {
+) -> Command {
     let keys = std::slice::from_ref(key);
     let hand_over = |owner: &str, block: Option<GiveBack>, queued: bool| {
         let mut command = MUTEX_HAND_OVER.with_companions(by, keys);
@@ -74,20 +75,16 @@ pub(super) fn command(
 
 /// Returns the command that takes a free mutex without a fence. Returns `None` if the mutex may be in a gap, which only
 /// the script can see.
-pub(super) fn plain(
-    key: &LockKey,
-    ask: &Ask,
-    script_settings: &ScriptSettings,
-) -> Option<redis::Cmd> {
+pub(super) fn plain(key: &LockKey, ask: &Ask, script_settings: &ScriptSettings) -> Option<Command> {
     script_settings.poller_gap.is_zero().then(|| {
-        let mut command = redis::cmd("SET");
+        let mut command = Command::new("SET");
         command.arg(key.key()).arg(&*ask.owner);
         command.arg("NX").arg("PX").arg(ms(ask.lease));
         command
     })
 }
 
-pub(super) fn release_many(batch: &[PlainRelease<'_>], by: ScriptRef) -> redis::Cmd {
+pub(super) fn release_many(batch: &[PlainRelease<'_>], by: ScriptRef) -> Command {
     let mut command = MUTEX_RELEASE_MANY.command(by, batch.len());
     for release in batch {
         command.arg(release.key.key());
@@ -118,7 +115,7 @@ pub(super) fn adopt(
     adopt: &Adopt,
     by: ScriptRef,
     script_settings: &ScriptSettings,
-) -> redis::Cmd {
+) -> Command {
     let mut command = MUTEX_ADOPT.command(by, 2);
     command
         .arg(key.key())

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use redis::Value;
 
+use super::command::Command;
 use super::script_settings::ScriptSettings;
 use super::text::{FORCE_RELEASE, INSPECT, ScriptRef};
 use crate::message::{Cursor, Reply, Seen, SeenHolder};
@@ -13,7 +14,7 @@ use crate::name::{BROKEN, LockKey};
 /// inspect this number of locks.
 const PAGE: u32 = 200;
 
-pub(super) fn inspect(keys: &[LockKey], named: bool, by: ScriptRef) -> redis::Cmd {
+pub(super) fn inspect(keys: &[LockKey], named: bool, by: ScriptRef) -> Command {
     let mut command = INSPECT.with_companions(by, keys);
     command.arg(if named { "named" } else { "found" });
     command
@@ -76,8 +77,8 @@ fn one(value: Value) -> Option<Seen> {
     })
 }
 
-pub(super) fn scan(from: Cursor, prefix: &str, pattern: &str) -> redis::Cmd {
-    let mut command = redis::cmd("SCAN");
+pub(super) fn scan(from: Cursor, prefix: &str, pattern: &str) -> Command {
+    let mut command = Command::new("SCAN");
     command
         .arg(from.at)
         .arg("MATCH")
@@ -123,7 +124,7 @@ pub(super) fn force_release(
     owner: &str,
     by: ScriptRef,
     script_settings: &ScriptSettings,
-) -> redis::Cmd {
+) -> Command {
     let mut command = FORCE_RELEASE.with_companions(by, std::slice::from_ref(key));
     command.arg(owner).arg(BROKEN);
     script_settings.of_waiters(&mut command);

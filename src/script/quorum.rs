@@ -8,6 +8,7 @@ use std::time::Duration;
 use redis::Value;
 use smallvec::SmallVec;
 
+use super::command::Command;
 use super::reply::{self, fence};
 use super::script_settings::{self, ScriptSettings, ms};
 use super::text::{
@@ -36,7 +37,7 @@ pub(crate) struct NodeGiveBack {
 }
 
 /// Returns the commands that load the scripts of a node.
-pub(crate) fn load() -> [redis::Cmd; 9] {
+pub(crate) fn load() -> [Command; 9] {
     OF_A_QUORUM.map(Script::load)
 }
 
@@ -48,7 +49,7 @@ pub(crate) fn acquire(
     was_writer: bool,
     clock: u64,
     script_settings: &ScriptSettings,
-) -> redis::Cmd {
+) -> Command {
     let (script, is_shared) = match lock.kind {
         LockKind::Mutex => (&QUORUM_ACQUIRE, false),
         LockKind::Multi => (&QUORUM_MULTI_ACQUIRE, false),
@@ -80,7 +81,7 @@ pub(crate) fn raise(
     fences: &[u64],
     count: u64,
     script_settings: &ScriptSettings,
-) -> redis::Cmd {
+) -> Command {
     let keys = lock.target.keys();
     let mut command = QUORUM_RAISE.command(ScriptRef::Digest, 2 * keys.len());
     for key in keys {
@@ -105,7 +106,7 @@ pub(crate) fn release(
     (owner, units): (&str, u32),
     give_back: Option<NodeGiveBack>,
     is_withdrawal: bool,
-) -> redis::Cmd {
+) -> Command {
     let script = match lock.kind {
         LockKind::Mutex => &QUORUM_RELEASE,
         LockKind::Multi => &QUORUM_MULTI_RELEASE,
@@ -138,7 +139,7 @@ pub(crate) fn adopt(
     adopt: &Adopt,
     clock: u64,
     script_settings: &ScriptSettings,
-) -> redis::Cmd {
+) -> Command {
     let mut command = QUORUM_ADOPT.command(ScriptRef::Text, 2);
     command
         .arg(key.key())
@@ -153,7 +154,7 @@ pub(crate) fn adopt(
 }
 
 /// Returns the command that takes a lock of any kind from an owner at a node.
-pub(crate) fn force_release(key: &LockKey, owner: &str) -> redis::Cmd {
+pub(crate) fn force_release(key: &LockKey, owner: &str) -> Command {
     let mut command =
         QUORUM_FORCE_RELEASE.with_companions(ScriptRef::Text, std::slice::from_ref(key));
     command.arg(owner).arg(BROKEN);
@@ -162,7 +163,7 @@ pub(crate) fn force_release(key: &LockKey, owner: &str) -> redis::Cmd {
 }
 
 /// Adds the arguments of `queue.lua`. A node is one server, so it counts all of its subscribers.
-fn of_waiters(command: &mut redis::Cmd) {
+fn of_waiters(command: &mut Command) {
     script_settings::of_waiters(command, true);
 }
 

@@ -2,11 +2,12 @@
 
 use redis::Value;
 
+use super::command::Command;
 use super::script_settings::ms;
 use super::text::{RENEW, ScriptRef};
 use crate::message::{Gone, LockKind, Renewal, Renewed, Reply};
 
-pub(super) fn command(batch: &[Renewal<'_>], by: ScriptRef) -> redis::Cmd {
+pub(super) fn command(batch: &[Renewal<'_>], by: ScriptRef) -> Command {
     let mut command = RENEW.command(by, batch.len());
     for renewal in batch {
         command.arg(renewal.key.key());

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::command::Command;
 use crate::core::pickup;
 
 /// The settings that travel with the calls.
@@ -55,19 +56,19 @@ impl ScriptSettings {
     }
 
     /// Adds the arguments of `queue.lua`. Each script that queues or wakes a waiter has them.
-    pub(super) fn of_waiters(&self, command: &mut redis::Cmd) {
+    pub(super) fn of_waiters(&self, command: &mut Command) {
         of_waiters(command, self.counts_subscribers);
     }
 
     /// Adds the arguments of `gap.lua`. Without `may_leave` there is no gap.
-    pub(super) fn gap(&self, command: &mut redis::Cmd, may_leave: bool) {
+    pub(super) fn gap(&self, command: &mut Command, may_leave: bool) {
         let gap = if may_leave { ms(self.poller_gap) } else { 0 };
         command.arg(gap).arg(ms(self.quantum));
     }
 }
 
 /// Adds the arguments of `queue.lua`. `counts_subscribers`: a PUBLISH counts all subscribers, and not those of one node.
-pub(super) fn of_waiters(command: &mut redis::Cmd, counts_subscribers: bool) {
+pub(super) fn of_waiters(command: &mut Command, counts_subscribers: bool) {
     command
         .arg(ms(WAITER_LIFE))
         .arg(u8::from(counts_subscribers));

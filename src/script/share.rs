@@ -1,5 +1,6 @@
 //! The commands of the kinds of which several owners have leases at the same time: readers and writers, and permits.
 
+use super::command::Command;
 use super::script_settings::ScriptSettings;
 use super::text::{SHARE_ACQUIRE, SHARE_RELEASE, ScriptRef, ask, give_back, keep};
 use crate::message::{Ask, GiveBack, LockKind, Verb};
@@ -11,7 +12,7 @@ pub(super) fn command(
     verb: &Verb,
     by: ScriptRef,
     script_settings: &ScriptSettings,
-) -> redis::Cmd {
+) -> Command {
     let keys = std::slice::from_ref(key);
     let how = match kind {
         LockKind::Read => "read",

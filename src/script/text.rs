@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use once_cell::sync::Lazy;
 
+use super::command::Command;
 use super::script_settings::{ScriptSettings, ms};
 use crate::message::{Ask, GiveBack};
 use crate::name::{Companion, LockKey};
@@ -189,14 +190,14 @@ pub(crate) enum ScriptRef {
 
 impl Script {
     /// Returns the command that loads the script.
-    pub(super) fn load(&self) -> redis::Cmd {
-        redis::cmd("SCRIPT").arg("LOAD").arg(self.text).to_owned()
+    pub(super) fn load(&self) -> Command {
+        Command::new("SCRIPT").arg("LOAD").arg(self.text).to_owned()
     }
 
     /// Returns a command that names the script and the number of its keys. The caller adds the keys and the arguments.
-    pub(super) fn command(&self, by: ScriptRef, keys: usize) -> redis::Cmd {
+    pub(super) fn command(&self, by: ScriptRef, keys: usize) -> Command {
         // Room for the longest call about a mutex with an ordinary name, so that the command need not grow.
-        let mut command = redis::Cmd::with_capacity(20, 640);
+        let mut command = Command::with_capacity(640);
         match by {
             ScriptRef::Digest => command.arg("EVALSHA").arg(self.digest.get_hash()),
             ScriptRef::Text => command.arg("EVAL").arg(self.text),
@@ -206,7 +207,7 @@ impl Script {
     }
 
     /// Returns a command with the keys of these locks: for each its own key and its companions.
-    pub(super) fn with_companions(&self, by: ScriptRef, locks: &[LockKey]) -> redis::Cmd {
+    pub(super) fn with_companions(&self, by: ScriptRef, locks: &[LockKey]) -> Command {
         let mut command = self.command(by, 4 * locks.len());
         let mut companion = String::new();
         for key in locks {
@@ -228,7 +229,7 @@ pub(crate) fn with_texts(packed: &[u8], skipped: usize) -> Vec<u8> {
     let mut place = 0;
     // Each command is `*<number of parts>`, and each part `$<length>` and its bytes.
     while let Some(parts) = number(&mut rest, b'*') {
-        let mut command = redis::Cmd::new();
+        let mut command = Command::default();
         let mut by_digest = false;
         for part_of_command in 0..parts {
             let length = number(&mut rest, b'$').unwrap_or_default();
@@ -247,7 +248,7 @@ pub(crate) fn with_texts(packed: &[u8], skipped: usize) -> Vec<u8> {
             }
         }
         if place >= skipped {
-            command.write_packed_command(&mut texts);
+            command.pack(&mut texts);
         }
         place += 1;
     }
@@ -271,7 +272,7 @@ pub(super) fn keep(
     life: Duration,
     block: Option<GiveBack>,
     by: ScriptRef,
-) -> redis::Cmd {
+) -> Command {
     let fence = block.and(keys.first());
     let mut command = KEEP.command(by, keys.len() + usize::from(fence.is_some()));
     for key in keys {
@@ -286,12 +287,7 @@ pub(super) fn keep(
 }
 
 /// Adds the arguments with which each acquiring script begins. `how` is the script's fifth argument.
-pub(super) fn ask(
-    command: &mut redis::Cmd,
-    ask: &Ask,
-    how: &str,
-    script_settings: &ScriptSettings,
-) {
+pub(super) fn ask(command: &mut Command, ask: &Ask, how: &str, script_settings: &ScriptSettings) {
     command
         .arg(&*ask.owner)
         .arg(ms(ask.lease))
@@ -309,7 +305,7 @@ pub(super) fn ask(
 }
 
 /// Adds the last fence used and the last of its block, or two empty texts.
-pub(super) fn give_back(command: &mut redis::Cmd, block: Option<GiveBack>) {
+pub(super) fn give_back(command: &mut Command, block: Option<GiveBack>) {
     match block {
         Some(GiveBack { used, last }) => command.arg(used).arg(last),
         None => command.arg("").arg(""),
@@ -327,10 +323,10 @@ mod tests {
             // An argument is no script, whatever it says.
             let digest = KEEP.digest.get_hash();
             renew.arg("EVALSHA").arg(digest).arg("*1\r\n$4\r\nPING\r\n");
-            let mut packed = QUORUM_RAISE.command(script, 0).get_packed_command();
+            let mut packed = QUORUM_RAISE.command(script, 0).packed();
             let first = packed.len();
-            renew.write_packed_command(&mut packed);
-            redis::cmd("PING").write_packed_command(&mut packed);
+            renew.pack(&mut packed);
+            Command::new("PING").pack(&mut packed);
             (packed, first)
         };
         let ((digests, _), (texts, first)) = (by(ScriptRef::Digest), by(ScriptRef::Text));

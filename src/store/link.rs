@@ -34,7 +34,7 @@ use redis::Value;
 
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{Cursor, Renewed, Reply, Request, Verb};
-use crate::script::{self, ScriptRef};
+use crate::script::{self, Command, ScriptRef};
 use crate::store::errors::RequestError;
 use crate::store::login::connect;
 use crate::store::refusal::{refusal, says};
@@ -283,7 +283,7 @@ impl<'a> Link<'a> {
             let time = budget.step(self.route.io_timeout);
             let open = self.open.take();
             let mut open = open.ok_or_else(Failure::another_question)?;
-            let role = open.request(redis::cmd("ROLE"), false, None, time);
+            let role = open.request(Command::new("ROLE"), false, None, time);
             let role = role.map_err(|fault| self.failed(fault).into_failure(&self.route))?;
             if let Err(failure) = check_role(&self.route, role) {
                 self.suspect();
@@ -402,7 +402,7 @@ impl<'a> Link<'a> {
         budget: &Budget,
     ) -> Result<Option<Value>, RequestError> {
         let settings = &self.route.script_settings;
-        let mut ask = |command: redis::Cmd| {
+        let mut ask = |command: Command| {
             let time = budget.step(self.route.io_timeout);
             let answer = open.request(command, self.is_asking, riding.as_mut(), time);
             answer.map_err(|fault| self.failed(fault))

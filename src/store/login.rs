@@ -10,6 +10,7 @@ use redis::Value;
 
 use crate::config::Server;
 use crate::error::{Failure, FailureKind, Outcome, ServerMode};
+use crate::script::Command;
 use crate::store::errors::RequestError;
 use crate::store::refusal::{refusal, refused_database, refused_login};
 use crate::store::route::{Budget, Route};
@@ -29,7 +30,7 @@ pub(super) fn connect(route: &Route, budget: &Budget) -> Result<Socket, Failure>
     if route.asked_about_itself.swap(true, Ordering::Relaxed) {
         return Ok(open);
     }
-    let mut ask = |command: &redis::Cmd| {
+    let mut ask = |command: &Command| {
         // The other half of the time is for a new connection, if there is no answer.
         let answered = open.request(command, budget.left(route.io_timeout) / 2);
         match answered.map_err(RequestError::of)? {
@@ -62,7 +63,7 @@ pub(super) fn connect(route: &Route, budget: &Budget) -> Result<Socket, Failure>
 /// Connects, logs in, and sends a PING to find out whether the server answers.
 fn log_in_to_a_server(route: &Route, budget: &Budget) -> Result<Socket, Failure> {
     let mut open = log_in(route, budget)?;
-    match open.request(&redis::cmd("PING"), budget.left(route.io_timeout)) {
+    match open.request(&Command::new("PING"), budget.left(route.io_timeout)) {
         Ok(_) => Ok(open),
         Err(fault) => Err(certain(route.broken(fault))),
     }
@@ -76,7 +77,7 @@ pub(super) fn log_in(route: &Route, budget: &Budget) -> Result<Socket, Failure> 
         .map_err(|error| certain(route.broken(TransportError::Io(error))))?;
     let (mut commands, mut refused) = (Vec::new(), Vec::<Refused>::new());
     if login.password().is_some() || login.username().is_some() {
-        let mut auth = redis::cmd("AUTH");
+        let mut auth = Command::new("AUTH");
         if let Some(user) = login.username() {
             auth.arg(user);
         }
@@ -86,7 +87,7 @@ pub(super) fn log_in(route: &Route, budget: &Budget) -> Result<Socket, Failure> 
         refused.push(refused_login);
     }
     if login.db() != 0 {
-        commands.push(redis::cmd("SELECT").arg(login.db()).to_owned());
+        commands.push(Command::new("SELECT").arg(login.db()).to_owned());
         refused.push(refused_database);
     }
     // If the server rejects AUTH, it rejects SELECT too, so the first error answer counts.

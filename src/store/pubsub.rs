@@ -14,6 +14,7 @@ use redis::Value;
 
 use crate::config::Server;
 use crate::error::{Failure, FailureKind, Outcome};
+use crate::script::Command;
 use crate::store::PubSubEvent;
 use crate::store::login::connect;
 use crate::store::refusal::refusal;
@@ -70,7 +71,7 @@ fn subscribe_and_listen(
             return Ok(());
         }
         if silences == SILENCES_TO_PING {
-            open.send(&redis::cmd("PING"), route.io_timeout)
+            open.send(&Command::new("PING"), route.io_timeout)
                 .map_err(broken)?;
         } else if silences > SILENCES_TO_PING
             && SILENCE * (silences - SILENCES_TO_PING) >= route.io_timeout
@@ -90,9 +91,9 @@ pub(super) fn subscribe(
 ) -> Result<Option<Failure>, Failure> {
     let server = &route.server;
     let broken = |fault| route.broken(fault);
-    let publish = redis::cmd("PUBLISH").arg(channels[0]).arg("").to_owned();
+    let publish = Command::new("PUBLISH").arg(channels[0]).arg("").to_owned();
     let published = open.request(&publish, limit).map_err(broken)?;
-    let subscribe = redis::cmd("SUBSCRIBE").arg(channels).to_owned();
+    let subscribe = Command::new("SUBSCRIBE").arg(channels).to_owned();
     open.send(&subscribe, limit).map_err(broken)?;
     // The server checks the rights for all channels together. So the first confirmation stands for all, and the
     // listener ignores the others.

@@ -10,6 +10,7 @@ use redis::Value;
 
 use crate::error::ServerMode;
 use crate::logging;
+use crate::script::Command;
 
 /// Asks the server about itself, with one INFO, and warns in the log if it may evict locks. Returns its mode if that is
 /// not one master with all keys.
@@ -22,10 +23,10 @@ use crate::logging;
 /// Returns the errors of `ask`.
 pub(super) fn ask_about_itself<E>(
     address: &str,
-    ask: &mut dyn FnMut(&redis::Cmd) -> Result<Value, E>,
+    ask: &mut dyn FnMut(&Command) -> Result<Value, E>,
 ) -> Result<Option<ServerMode>, E> {
     // INFO without a section, because a server before 7.0 accepts one section only, and this needs two.
-    let report = ask(&redis::cmd("INFO"))?;
+    let report = ask(&Command::new("INFO"))?;
     let mode = mode(&report);
     if mode == Some(ServerMode::Sentinel) {
         return Ok(mode);
@@ -33,7 +34,7 @@ pub(super) fn ask_about_itself<E>(
     let mut found = read(&report);
     if found.is_none() {
         // CONFIG GET with a pattern, because a server before 7.0 accepts one parameter only.
-        found = read(&ask(redis::cmd("CONFIG").arg("GET").arg("maxmemory*"))?);
+        found = read(&ask(Command::new("CONFIG").arg("GET").arg("maxmemory*"))?);
     }
     let evicts = |memory: &Memory| memory.most != "0" && memory.policy != "noeviction";
     if let Some(Memory { most, policy }) = found.filter(evicts) {

@@ -15,9 +15,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use redis::{Cmd, ConnectionAddr, Value};
+use redis::{ConnectionAddr, Value};
 use socket2::{Domain, SockAddr, Type};
 
+use crate::script::Command;
 use crate::store::cuts::CLOSED;
 use crate::store::frame::{self, Frame};
 use crate::store::resolve::Resolver;
@@ -186,7 +187,7 @@ impl Socket {
     /// Sends a command and reads its answer, both within `limit`.
     pub(super) fn request(
         &mut self,
-        command: &Cmd,
+        command: &Command,
         limit: Duration,
     ) -> Result<Value, TransportError> {
         self.send(command, limit)?;
@@ -222,7 +223,7 @@ impl Socket {
     /// answer and its number. If `take_answer` returns an error, the answers after that are not read.
     pub(super) fn requests<E>(
         &mut self,
-        commands: &[Cmd],
+        commands: &[Command],
         limit: Duration,
         mut take_answer: impl FnMut(usize, Value) -> Result<(), E>,
     ) -> Result<Result<(), E>, TransportError> {
@@ -232,7 +233,7 @@ impl Socket {
         self.start_limit(limit);
         self.writing.packed.clear();
         for command in commands {
-            command.write_packed_command(&mut self.writing.packed);
+            command.pack(&mut self.writing.packed);
         }
         self.writing.write_packed().map_err(TransportError::Io)?;
         for number in 0..commands.len() {
@@ -251,10 +252,14 @@ impl Socket {
     }
 
     /// Sends a command. Its answer comes from [`next`](Self::next), among the messages.
-    pub(super) fn send(&mut self, command: &Cmd, limit: Duration) -> Result<(), TransportError> {
+    pub(super) fn send(
+        &mut self,
+        command: &Command,
+        limit: Duration,
+    ) -> Result<(), TransportError> {
         self.start_limit(limit);
         self.writing.packed.clear();
-        command.write_packed_command(&mut self.writing.packed);
+        command.pack(&mut self.writing.packed);
         self.writing.write_packed().map_err(TransportError::Io)
     }
 

@@ -41,7 +41,7 @@ use super::map::Address;
 use super::{Master, Shared, unavailable};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::Request;
-use crate::script::{self, ScriptRef};
+use crate::script::{self, Command, ScriptRef};
 use crate::store::login::connect;
 use crate::store::refusal::refusal;
 use crate::store::route::{Budget, Route};
@@ -69,7 +69,7 @@ pub(super) struct Part {
 /// How an exchange goes.
 pub(super) struct Exchange<'a> {
     /// Encodes the part of this number.
-    pub(super) encode: &'a dyn Fn(usize, ScriptRef) -> redis::Cmd,
+    pub(super) encode: &'a dyn Fn(usize, ScriptRef) -> Command,
     pub(super) limit: Duration,
     /// Whether replicas must confirm the writes, if the settings name any.
     pub(super) is_gain: bool,

@@ -30,6 +30,7 @@ use super::{Shared, unavailable};
 use crate::error::{Chain, Failure};
 use crate::logging;
 use crate::panics::survived;
+use crate::script::Command;
 use crate::store::login::log_in;
 use crate::store::refusal::refusal;
 use crate::store::route::{Budget, Route};
@@ -283,7 +284,7 @@ impl Watcher {
 fn view_of(address: &Address, route: &Route) -> Result<View, Failure> {
     let limit = route.io_timeout.min(STEP);
     let mut socket = log_in(route, &Budget::new(STEP.max(route.connect_timeout)))?;
-    let commands = ["SLOTS", "NODES"].map(|what| redis::cmd("CLUSTER").arg(what).to_owned());
+    let commands = ["SLOTS", "NODES"].map(|what| Command::new("CLUSTER").arg(what).to_owned());
     let mut answers = Vec::new();
     let heard = |_, answer| match answer {
         Value::ServerError(error) => {

@@ -6,6 +6,7 @@ use redis::Value;
 
 use super::Link;
 use crate::error::{Failure, FailureKind, Outcome};
+use crate::script::Command;
 use crate::store::errors::{RequestError, is_late};
 use crate::store::refusal::refusal;
 use crate::store::route::Budget;
@@ -35,7 +36,7 @@ impl Link<'_> {
                 format!("{confirmed} of {wanted} replicas confirmed it within {patience:?}");
             Failure::plain(kind, Outcome::PartlyExecuted, words)
         };
-        let mut wait = redis::cmd("WAIT");
+        let mut wait = Command::new("WAIT");
         wait.arg(wanted).arg(patience.as_millis() as u64);
         let confirmed = match open
             .request(wait, false, None, time)

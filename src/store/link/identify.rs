@@ -8,7 +8,7 @@ use redis::Value;
 use super::{Link, Open};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{Reply, Request};
-use crate::script::{self, ScriptRef};
+use crate::script::{self, Command, ScriptRef};
 use crate::store::refusal::refusal;
 use crate::store::route::Budget;
 use crate::store::sentinel::check_role;
@@ -23,8 +23,8 @@ impl Link<'_> {
     ) -> Result<(Reply, u64), Failure> {
         let (route, reused) = (self.route.clone(), self.open.is_some());
         let commands = [
-            redis::cmd("INFO").arg("server").to_owned(),
-            redis::cmd("ROLE"),
+            Command::new("INFO").arg("server").to_owned(),
+            Command::new("ROLE"),
             script::encode(request, ScriptRef::Text, &route.script_settings),
         ];
         let mut open = match self.open.take() {

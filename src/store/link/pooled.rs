@@ -7,7 +7,7 @@ use redis::Value;
 use super::Link;
 use crate::error::Failure;
 use crate::message::Request;
-use crate::script::ScriptRef;
+use crate::script::{Command, ScriptRef};
 use crate::store::Limits;
 use crate::store::places::Wait;
 use crate::store::riding::Ride;
@@ -67,7 +67,7 @@ impl Open<'_> {
     /// Sends a command, after ASKING if `is_asking`, and returns its answer. A ride that was not sent goes with it.
     pub(super) fn request(
         &mut self,
-        command: redis::Cmd,
+        command: Command,
         is_asking: bool,
         riding: Option<&mut Riding<'_>>,
         time: TimeSpan,
@@ -199,7 +199,7 @@ impl<'a> Link<'a> {
 /// Sends a command after ASKING, in one write.
 fn ask_for_moving_slot(
     open: &mut Socket,
-    command: redis::Cmd,
+    command: Command,
     limit: Duration,
 ) -> Result<Value, TransportError> {
     let mut value = Value::Nil;
@@ -207,7 +207,7 @@ fn ask_for_moving_slot(
         value = answer;
         Ok(())
     };
-    match open.requests(&[redis::cmd("ASKING"), command], limit, heard)? {
+    match open.requests(&[Command::new("ASKING"), command], limit, heard)? {
         // The answer to ASKING is of no interest: without its effect, the command is redirected.
         Ok(()) => Ok(value),
         Err(never) => match never {},

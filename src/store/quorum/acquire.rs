@@ -62,7 +62,7 @@ impl Shared {
             lock.kind == LockKind::Read && former.is_some_and(|former| former.units() != ask.units);
         let request =
             node_request::acquire(lock, ask, was_writer, clock_us(), &self.script_settings);
-        let request = request.get_packed_command();
+        let request = request.packed();
         let heard = ballot.round(connections, &request, former, until);
         let mut result = verdict(&ballot.votes);
         // With too few answers the caller releases the former owner again.
@@ -268,7 +268,7 @@ impl<'a> Ballot<'a> {
             self.ask.fences,
             &self.shared.script_settings,
         );
-        let raise = raise.get_packed_command();
+        let raise = raise.packed();
         let failures = self.shared.ask_each(connections, false, until, |number| {
             chosen.low.contains(&number).then_some((&*raise, 1))
         });
@@ -376,7 +376,7 @@ impl<'a> Ballot<'a> {
         let owner = &self.ask.owner;
         let give_back = reserved.map(|reserved: Reserved| NodeGiveBack { used: 0, reserved });
         let command = node_request::release(self.lock, (owner, self.ask.units), give_back, true);
-        connections[number].send_and_forget(&command.get_packed_command(), Some(self.orphan()));
+        connections[number].send_and_forget(&command.packed(), Some(self.orphan()));
     }
 
     /// Returns the owner, to be released in the background at a node that may have it.

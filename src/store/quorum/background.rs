@@ -100,7 +100,7 @@ impl Shared {
                     target: &orphan.target,
                 };
                 node_request::release(lock, (&orphan.owner, orphan.units), None, true)
-                    .write_packed_command(&mut packed);
+                    .pack(&mut packed);
             }
             let mut answered = 0;
             let mut is_done = vec![false; some.len()];

@@ -18,6 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::clock::{Clock, SystemClock, Time};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::script;
+use crate::script::Command;
 use crate::store::cuts::CLOSED;
 use crate::store::login;
 use crate::store::quorum::Shared;
@@ -360,8 +361,8 @@ impl NodeConnection {
         let budget = Budget::new(limit);
         let mut socket = login::connect(route, &budget)?;
         let mut commands = vec![
-            redis::cmd("INFO").arg("server").to_owned(),
-            redis::cmd("INFO").arg("replication").to_owned(),
+            Command::new("INFO").arg("server").to_owned(),
+            Command::new("INFO").arg("replication").to_owned(),
         ];
         commands.extend(script::quorum::load());
         let mut report = String::new();

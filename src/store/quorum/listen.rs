@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::error::Failure;
+use crate::script::Command;
 use crate::store::PubSubEvent;
 use crate::store::login::connect;
 use crate::store::pubsub::{PushMessage, subscribe};
@@ -215,7 +216,7 @@ fn ping_silent(
                 listener.pinged = Some(now);
                 let sent = listener
                     .socket
-                    .send(&redis::cmd("PING"), shared.node_timeout);
+                    .send(&Command::new("PING"), shared.node_timeout);
                 sent.map_err(|fault| route.broken(fault))
             }
             _ => Ok(()),

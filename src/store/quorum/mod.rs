@@ -49,8 +49,8 @@ use crate::config::{Server, Settings};
 use crate::core::quorum::majority;
 use crate::error::{Failure, FailureKind, NodeFailure, Outcome};
 use crate::message::{LockKind, Reply, Request, Verb};
-use crate::script::ScriptSettings;
 use crate::script::quorum::Lock;
+use crate::script::{Command, ScriptSettings};
 use crate::store::places::Pooled;
 use crate::store::pool::Pool;
 use crate::store::route::route;
@@ -329,7 +329,7 @@ impl Shared {
     }
 
     fn ping(&self, connections: &mut [NodeConnection], until: Instant) -> Result<Reply, Failure> {
-        let ping = redis::cmd("PING").get_packed_command();
+        let ping = Command::new("PING").packed();
         let mut failures = self.ask_each(connections, false, until, |_| Some((&ping, 1)));
         let mut answered = 0;
         gather(connections, self.within(until), &mut |number, answer| {

@@ -13,7 +13,7 @@ use std::time::Instant;
 use crate::error::Failure;
 use crate::message::{Cursor, Gone, Reply, Request, Seen};
 use crate::name::LockKey;
-use crate::script::{self, ScriptRef};
+use crate::script::{self, Command, ScriptRef};
 use crate::store::quorum::Shared;
 use crate::store::quorum::connection::NodeConnection;
 use crate::store::quorum::round::{Enough, gather};
@@ -25,10 +25,10 @@ impl Shared {
         &self,
         connections: &mut [NodeConnection],
         request: &Request<'_>,
-        command: &redis::Cmd,
+        command: &Command,
         until: Instant,
     ) -> Vec<Result<Reply, Failure>> {
-        let packed = command.get_packed_command();
+        let packed = command.packed();
         let failures = self.ask_each(connections, false, until, |_| Some((&packed, 1)));
         let mut replies: Vec<_> = failures
             .into_iter()
@@ -98,7 +98,7 @@ impl Shared {
             pattern,
         };
         let command = script::encode(&request, ScriptRef::Text, &self.script_settings);
-        let packed = command.get_packed_command();
+        let packed = command.packed();
         let asked = |number| (number == node).then_some((&*packed, 1));
         let mut failures = self.ask_each(connections, false, until, asked);
         let failure = failures.get_mut(node).and_then(Option::take);

@@ -345,7 +345,7 @@ impl Shared {
                         node_request::release(release.lock, owner, give_back, !has_vote(number))
                     }
                 };
-                command.write_packed_command(packed);
+                command.pack(packed);
             }
         }
         packed
@@ -374,7 +374,7 @@ impl Shared {
                 // The node has kept nothing, but it may have the owner in its queue.
                 let owner = (&*release.owner, release.units);
                 let withdrawal = node_request::release(release.lock, owner, None, true);
-                connection.send_and_forget(&withdrawal.get_packed_command(), Some(orphan()));
+                connection.send_and_forget(&withdrawal.packed(), Some(orphan()));
                 continue;
             }
             match heard(number) {

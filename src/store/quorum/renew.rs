@@ -29,7 +29,7 @@ impl Shared {
         let sent = SystemClock.now();
         let request = Request::Renew(batch);
         let command = script::encode(&request, ScriptRef::Digest, &self.script_settings);
-        let packed = command.get_packed_command();
+        let packed = command.packed();
         for renewal in batch {
             self.votes.ask_for(&renewal.owner, renewal.lease);
         }

@@ -18,6 +18,7 @@ use crossbeam_channel::{Receiver, TryRecvError, bounded};
 use redis::Value;
 
 use crate::error::{Failure, FailureKind, Outcome};
+use crate::script::Command;
 use crate::store::login::log_in;
 use crate::store::pubsub::PushMessage;
 use crate::store::refusal::refusal;
@@ -148,9 +149,9 @@ impl Sentinel {
             None => {
                 let mut packed = Vec::new();
                 for what in ["GET-MASTER-ADDR-BY-NAME", "MASTER"] {
-                    let mut question = redis::cmd("SENTINEL");
+                    let mut question = Command::new("SENTINEL");
                     question.arg(what).arg(master);
-                    question.write_packed_command(&mut packed);
+                    question.pack(&mut packed);
                 }
                 let sent = sockets.asks.write(&packed, step);
                 sent.map_err(TransportError::Io)
@@ -274,7 +275,7 @@ fn opinion(route: &Route, address: Value, facts: Value) -> Result<Opinion, Failu
 
 /// Opens both connections to a sentinel. Each step has its own time limit.
 fn open(route: &Route) -> Result<Sockets, Failure> {
-    let request = |socket: &mut Socket, command: &redis::Cmd| {
+    let request = |socket: &mut Socket, command: &Command| {
         let answer = socket.request(command, route.io_timeout);
         match answer.map_err(|fault| route.broken(fault))? {
             Value::ServerError(error) => Err(refusal(&route.server, error)),
@@ -283,9 +284,9 @@ fn open(route: &Route) -> Result<Sockets, Failure> {
     };
     let mut asks = log_in(route, &Budget::unlimited())?;
     // With TLS the first request ends the handshake.
-    request(&mut asks, &redis::cmd("PING"))?;
+    request(&mut asks, &Command::new("PING"))?;
     let mut listens = log_in(route, &Budget::unlimited())?;
-    let subscribe = redis::cmd("SUBSCRIBE").arg("+switch-master").to_owned();
+    let subscribe = Command::new("SUBSCRIBE").arg("+switch-master").to_owned();
     request(&mut listens, &subscribe)?;
     Ok(Sockets {
         asks,

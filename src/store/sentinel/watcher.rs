@@ -38,6 +38,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::error::{Chain, Failure};
 use crate::logging;
 use crate::panics::survived;
+use crate::script::Command;
 use crate::store::errors::RequestError;
 use crate::store::login::log_in;
 use crate::store::refusal::refusal;
@@ -375,7 +376,7 @@ fn unconnected(discovery: &Discovery) -> Vec<Sentinel> {
 
 /// Asks a server for its role, on an open connection if there is one. Returns the connection if it is a master.
 fn role_of(route: &Route, open: Option<Socket>) -> Result<Socket, Failure> {
-    let role = redis::cmd("ROLE");
+    let role = Command::new("ROLE");
     let reused = open.is_some();
     let mut socket = match open {
         Some(socket) => socket,

@@ -4,11 +4,12 @@ use std::io;
 use std::mem;
 use std::time::Instant;
 
-use redis::{Cmd, Value};
+use redis::Value;
 use smallvec::SmallVec;
 
 use super::combiner::{Failures, Step, Terms, Ticket};
 use super::{CallTerms, Connections, Shared};
+use crate::script::Command;
 use crate::store::LOOK_EVERY;
 use crate::store::route::TimeSpan;
 use crate::store::socket::{Reading, Stream, TransportError, Writing};
@@ -36,7 +37,7 @@ impl Member {
     /// look, and leaves at its deadline. If the answer to a ride has come, it is in `ahead` afterwards.
     pub(crate) fn request(
         &mut self,
-        command: &Cmd,
+        command: &Command,
         mut ahead: Ahead<'_>,
         time: TimeSpan,
         is_over: &dyn Fn() -> bool,
@@ -125,7 +126,7 @@ pub(crate) enum Ahead<'a> {
 
 /// A ride ([`crate::store::riding`]) as the connection sees it.
 pub(crate) struct Boarded {
-    pub(in crate::store) command: Cmd,
+    pub(in crate::store) command: Command,
     /// The fingerprints of its keys.
     pub(in crate::store) keys: SmallVec<[u64; 1]>,
     /// The answer, once it has come.
@@ -161,7 +162,7 @@ impl<'a> Turn<'a> {
     /// Adds the request. Its time ends at `deadline`.
     pub(super) fn begin(
         member: &'a Member,
-        command: &Cmd,
+        command: &Command,
         ahead: &Ahead<'_>,
         (now, deadline): (Instant, Instant),
     ) -> Result<Self, TransportError> {
@@ -182,10 +183,10 @@ impl<'a> Turn<'a> {
         let pack = |outbox: &mut Vec<u8>| {
             match ahead {
                 Ahead::Nothing => {}
-                Ahead::Asking => redis::cmd("ASKING").write_packed_command(outbox),
-                Ahead::Ride(boarded) => boarded.command.write_packed_command(outbox),
+                Ahead::Asking => Command::new("ASKING").pack(outbox),
+                Ahead::Ride(boarded) => boarded.command.pack(outbox),
             }
-            command.write_packed_command(outbox);
+            command.pack(outbox);
         };
         let answers = if matches!(ahead, Ahead::Nothing) {
             1

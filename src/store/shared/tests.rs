@@ -7,6 +7,7 @@ use super::*;
 use crate::config::{Server, Settings};
 use crate::error::{FailureKind, Outcome};
 use crate::message::{RateRequest, Reply};
+use crate::script::Command;
 use crate::store::frame::Frame;
 use crate::store::link::Link;
 use crate::store::route::{Budget, route};
@@ -498,9 +499,9 @@ fn a_caller_that_panics_passes_its_role_on() {
     let peer = Peer::new(1);
     let members = [peer.share(), peer.share()];
     let mut line = peer.accept();
-    let mut command = redis::cmd("n");
+    let mut command = Command::new("n");
     let first = command.arg(1).clone();
-    let second = redis::cmd("n").arg(2).clone();
+    let second = Command::new("n").arg(2).clone();
     let [panics, mut other] = members;
     thread::scope(|scope| {
         let panicked = catch_unwind(AssertUnwindSafe(|| {
@@ -538,7 +539,7 @@ fn a_writer_without_time_leaves_its_role_to_another_caller() {
         };
         let members = [first, second];
         let mut line = peer.accept();
-        let commands = [1, 2].map(|number| redis::cmd("n").arg(number).clone());
+        let commands = [1, 2].map(|number| Command::new("n").arg(number).clone());
         let begun = Instant::now();
         let mut writer =
             Turn::begin(&members[0], &commands[0], &Ahead::Nothing, soon()).expect("it is open");
@@ -729,7 +730,7 @@ fn a_request_for_a_key_that_rides_goes_out_in_a_later_write() {
     let Ok(Entered::Member(second)) = peer.enter(terms, SOON) else {
         panic!("it has room");
     };
-    let command = |number: u64| redis::cmd("n").arg(number).to_owned();
+    let command = |number: u64| Command::new("n").arg(number).to_owned();
     let mut ride = Boarded {
         command: command(5),
         keys: [7].into(),

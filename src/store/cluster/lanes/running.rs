@@ -6,7 +6,7 @@ use redis::Value;
 
 use super::{Exchange, Lane, LaneState, Missing, Open, Part, SHORTEST_GRACE};
 use crate::error::{Failure, FailureKind, Outcome};
-use crate::script::ScriptRef;
+use crate::script::{Command, ScriptRef};
 use crate::store::cluster::{Shared, unavailable};
 use crate::store::errors::RequestError;
 use crate::store::socket::TransportError;
@@ -71,20 +71,20 @@ impl Running<'_> {
                 continue;
             }
             if self.parts[number].is_asking {
-                redis::cmd("ASKING").write_packed_command(&mut packed);
+                Command::new("ASKING").pack(&mut packed);
                 open.missing.push_back(Missing::Asking);
             }
-            (self.how.encode)(number, self.by[number]).write_packed_command(&mut packed);
+            (self.how.encode)(number, self.by[number]).pack(&mut packed);
             open.missing.push_back(Missing::Part(number));
         }
         if self.how.is_gain && route.replicas > 0 {
             let limit = self.how.limit;
             let patience = limit.saturating_sub(LATE_ANSWER).max(limit / 2);
             let patience = patience.as_millis().max(1) as u64;
-            redis::cmd("WAIT")
+            Command::new("WAIT")
                 .arg(route.replicas)
                 .arg(patience)
-                .write_packed_command(&mut packed);
+                .pack(&mut packed);
             open.missing.push_back(Missing::Replicas);
         }
         open.sent = Instant::now();

@@ -6,6 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use super::super::Cluster;
 use super::*;
 use crate::config::{ClusterNodes, Settings};
+use crate::script::Command;
 use crate::store::frame::Frame;
 use crate::sync::AtomicBool;
 
@@ -70,7 +71,7 @@ fn ask(lanes: &mut Lanes, shared: &Shared, masters: &[Arc<Master>], word: &str) 
         .collect();
     let words = |number: usize| format!("{word} {number}");
     let how = Exchange {
-        encode: &|number, _| redis::cmd("ECHO").arg(words(number)).to_owned(),
+        encode: &|number, _| Command::new("ECHO").arg(words(number)).to_owned(),
         limit: Duration::from_secs(20),
         is_gain: false,
     };
