@@ -16,6 +16,8 @@ pub(super) struct TimeLimit {
     pub(super) now: Option<Instant>,
     /// The time limit that is set on the operating system's socket.
     os_limit: Option<Duration>,
+    /// The deadline after which a read has looked once more.
+    looked_after: Option<Instant>,
 }
 
 pub(super) enum Os {
@@ -38,11 +40,16 @@ impl TimeLimit {
             deadline: Instant::now(),
             now: None,
             os_limit: None,
+            looked_after: None,
         }
     }
 
+    /// Reads what has come, or waits for it until the deadline. A thread may get no CPU time between its request and this
+    /// call until the deadline has passed, and the answer may have come meanwhile. So the first read after a deadline still
+    /// looks.
     pub(super) fn read(&mut self, os: &Os, to: &mut [u8]) -> io::Result<usize> {
-        self.repeat_interrupted(|limit| match os {
+        let may_look = self.looked_after != Some(self.deadline);
+        self.repeat_interrupted(may_look, |limit| match os {
             Os::Tcp(stream) => {
                 limit.map_or(Ok(()), |limit| stream.set_read_timeout(Some(limit)))?;
                 (&*stream).read(to)
@@ -55,7 +62,7 @@ impl TimeLimit {
     }
 
     pub(super) fn write(&mut self, os: &Os, from: &[u8]) -> io::Result<usize> {
-        self.repeat_interrupted(|limit| match os {
+        self.repeat_interrupted(false, |limit| match os {
             Os::Tcp(stream) => {
                 limit.map_or(Ok(()), |limit| stream.set_write_timeout(Some(limit)))?;
                 (&*stream).write(from)
@@ -69,16 +76,22 @@ impl TimeLimit {
 
     /// Does some work within the time limit. Repeats it if a signal interrupts it. The work first sets the rest of the
     /// time on the operating system's socket, if it gets one. Most requests and answers are one piece each, and have the
-    /// same limit. The time set before is then right to the millisecond, and is not set again.
+    /// same limit. The time set before is then right to the millisecond, and is not set again. With `may_look`, the work
+    /// gets [`TOLERANCE`] if the time is over already.
     fn repeat_interrupted<T>(
         &mut self,
+        mut may_look: bool,
         mut work: impl FnMut(Option<Duration>) -> io::Result<T>,
     ) -> io::Result<T> {
         loop {
             let now = self.now.take().unwrap_or_else(Instant::now);
-            let left = self.deadline.saturating_duration_since(now);
+            let mut left = self.deadline.saturating_duration_since(now);
             if left.is_zero() {
-                return Err(io::ErrorKind::TimedOut.into());
+                if !may_look {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                self.looked_after = Some(self.deadline);
+                (may_look, left) = (false, TOLERANCE);
             }
             let is_right = |set: Duration| set >= left && set <= left + TOLERANCE;
             let limit = (!self.os_limit.is_some_and(is_right)).then_some(left);
@@ -105,4 +118,42 @@ impl AsFd for Os {
 pub(super) fn is_timeout(error: &io::Error) -> bool {
     let kinds = [io::ErrorKind::TimedOut, io::ErrorKind::WouldBlock];
     kinds.contains(&error.kind())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// A thread that got no CPU time after its request finds the answer that has come meanwhile.
+    #[test]
+    fn one_read_after_the_deadline_returns_what_has_come() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let os = Os::Tcp(TcpStream::connect(address).expect("it listens"));
+        let (mut peer, _) = listener.accept().expect("it has connected");
+        let mut limit = TimeLimit::new();
+        let mut read = |deadline: Instant| {
+            limit.deadline = deadline;
+            let read = limit.read(&os, &mut [0]);
+            read.map_err(|error| error.kind())
+        };
+        let send = |peer: &mut TcpStream| {
+            peer.write_all(b"x").expect("it is open");
+            let Os::Tcp(stream) = &os else { unreachable!() };
+            stream.set_read_timeout(None).expect("a socket");
+            stream.peek(&mut [0]).expect("the byte has come");
+        };
+        for _ in 0..3 {
+            let over = Instant::now();
+            send(&mut peer);
+            assert_eq!(read(over), Ok(1));
+            // A server that sends byte by byte gets no more time.
+            send(&mut peer);
+            assert_eq!(read(over), Err(io::ErrorKind::TimedOut));
+            assert_eq!(read(Instant::now() + Duration::from_secs(60)), Ok(1));
+            assert_eq!(read(Instant::now()), Err(io::ErrorKind::TimedOut));
+        }
+    }
 }
