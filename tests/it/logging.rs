@@ -4,7 +4,7 @@ use leasehold::LostCause;
 use log::Level;
 
 use crate::support::{
-    Logged, PATIENCE, build, locking, logged, lost, manager, ms, name, patient, shared,
+    Logged, PATIENCE, build, locking, logged, lost, manager, ms, name, patient, secs, shared,
 };
 
 /// The target that the documentation names.
@@ -79,7 +79,8 @@ fn the_steps_of_a_lock_are_logged_for_debugging() {
         record
     };
     // A message grants one fence only. Without fences, the next thread needs none.
-    let other = build(patient(redis.url()).fencing(false));
+    // A busy machine may take longer than a usual quantum for the steps until the lock is handed on.
+    let other = build(patient(redis.url()).fencing(false).quantum(secs(60)));
     let locks = manager(redis.url());
 
     let guard = locks.lock(&name).expect("the lock is free");
