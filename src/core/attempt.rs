@@ -50,7 +50,7 @@ use uuid::Uuid;
 
 use crate::clock::Time;
 use crate::core::lease::valid_until;
-use crate::core::poll;
+use crate::core::{pickup, poll};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{AcquireMode, Ask, Reply, Verb};
 use crate::sync::Arc;
@@ -191,7 +191,7 @@ impl Attempt {
         };
         match state {
             State::Ask(in_redis) | State::AskSent { in_redis, .. } => {
-                let (ask, request) = self.request(in_redis.queued, context);
+                let (ask, mut request) = self.request(in_redis.queued, context);
                 let is_after_hand_over = std::mem::take(&mut self.is_after_hand_over);
                 let mode = if in_redis.queued {
                     AcquireMode::QueueFirst
@@ -200,6 +200,7 @@ impl Attempt {
                 } else {
                     AcquireMode::TakeFree
                 };
+                request.hides_ttl = mode == AcquireMode::AfterHandOver;
                 let verb = Verb::Acquire { ask, mode };
                 let in_redis = InRedis {
                     queued: in_redis.queued || request.queues(),
@@ -254,6 +255,7 @@ impl Attempt {
         let request = Sent {
             fences: ask.fences,
             quantum: context.quantum,
+            hides_ttl: false,
             offered: ask.shareable_owner.is_some(),
             channel: ask.channel.clone(),
             offer,
@@ -428,7 +430,8 @@ impl Attempt {
             return over;
         }
         // 4. Sleep until the next poll, or until the holder's lease expires. A lease that never expires, or is about to
-        //    expire, gives no time to wake up: poll.
+        //    expire, gives no time to wake up: poll. If the reply hid that time, the first poll learns it, so it comes early:
+        //    the new holder may have crashed.
         let poll = if request.channel == channel(context) {
             poll::pause(
                 &context.subscription,
@@ -442,7 +445,11 @@ impl Attempt {
             // nobody listens on, or not be sent at all, until the next request names the right channel.
             SHORTEST_PAUSE
         };
-        let pause = ttl.map_or(poll, |ttl| (ttl + AFTER_EXPIRY).min(poll));
+        let pause = match ttl {
+            Some(ttl) => (ttl + AFTER_EXPIRY).min(poll),
+            None if request.hides_ttl => poll.min(pickup::SHORTEST),
+            None => poll,
+        };
         sleep(pause, context)
     }
 }

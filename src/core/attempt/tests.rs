@@ -181,7 +181,12 @@ fn only_the_first_request_after_a_hand_over_says_so() {
         let attempt = Attempt::new(&scene.rng, "l", 1);
         scene.attempt = attempt.after_hand_over(true);
         assert_eq!(mode(scene.send(Input::Go)), AcquireMode::AfterHandOver);
-        assert!(matches!(scene.replied(held(None)), Step::Sleep(_)));
+        // The reply hides how long the lease of the new holder lasts. The next one tells it.
+        let begun = scene.now;
+        match scene.replied(held(None)) {
+            Step::Sleep(until) => assert!(until <= begun + pickup::SHORTEST, "{until:?}"),
+            other => panic!("not asleep, but {other:?}"),
+        }
         assert_eq!(mode(scene.send(Input::Woken)), next);
     }
 }
