@@ -70,9 +70,9 @@ impl Engine {
         let (begun, may_be_gone) = {
             let mut state = entry.lock();
             self.remember_recall(&process_lease, &state);
-            let may_be_gone = state.take_forced_release();
             // From here on the lease itself shows the holder. Only a delegate for more of the lock needs a newer reply.
             state.forget_last_reply();
+            let may_be_gone = state.take_forced_release();
             let begun = state.queue.begin(seats, to, now);
             if !state.queue.is_crowded() {
                 state.forget_contention();

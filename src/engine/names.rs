@@ -123,8 +123,9 @@ struct ContentionInfo {
     pins: u32,
     /// The owner of the last recall, if that was not a lease of this process. Its grant may be on its way.
     recalled: Option<Arc<str>>,
-    /// Whether an owner was released by force of which this process has no lease. Its grant may be on its way.
-    was_released_by_force: bool,
+    /// Not zero if `force_release` has removed an owner for which this process had no lease. Its grant may have been on its
+    /// way then. So this is the number of grants that may have been.
+    unchecked_grants: u32,
 }
 
 impl ContentionInfo {
@@ -340,21 +341,27 @@ impl<L: HeldLease> State<L> {
         contention.is_some_and(|contention| contention.recalled.as_deref() == Some(owner))
     }
 
-    /// Notes that an owner was released by force of which this process has no lease, if a grant may be on its way. The
-    /// message does not name the lock, so it may be that of another name.
+    /// Notes that `force_release` has removed an owner for which this process has no lease, if a grant may be on its way.
+    /// The message does not name the lock, so the owner may belong to another name.
     pub(crate) fn note_forced_release(&mut self) {
-        let is_kept = || (self.contention.as_deref()).is_some_and(ContentionInfo::is_kept);
-        if self.queue.is_asking() || is_kept() {
-            self.contention
-                .get_or_insert_default()
-                .was_released_by_force = true;
+        let pins = self
+            .contention
+            .as_ref()
+            .map_or(0, |contention| contention.pins);
+        if self.queue.is_asking() || pins > 0 {
+            // A delegate may ask, and each thread that has pinned the entry may adopt.
+            self.contention.get_or_insert_default().unchecked_grants = pins + 1;
         }
     }
 
-    /// Returns whether the lease that begins now may be one that was released by force, and forgets that.
+    /// Returns whether the lease that begins now may have been released by force already. The answer is for one lease.
     pub(crate) fn take_forced_release(&mut self) -> bool {
-        let contention = self.contention.as_deref_mut();
-        contention.is_some_and(|contention| std::mem::take(&mut contention.was_released_by_force))
+        let Some(contention) = &mut self.contention else {
+            return false;
+        };
+        let is_unchecked = contention.unchecked_grants > 0;
+        contention.unchecked_grants -= u32::from(is_unchecked);
+        is_unchecked
     }
 
     /// Forgets all replies, because this process holds the lock now and no thread waits.
