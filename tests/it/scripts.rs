@@ -26,6 +26,7 @@ macro_rules! script {
 }
 
 // These modules stand after the macro because they use it.
+mod fast_paths;
 mod fences;
 mod mutexes;
 mod quorum;
@@ -33,7 +34,7 @@ mod quorum_multi;
 mod quorum_owners;
 mod quorum_shares;
 mod shares;
-mod short_ways;
+
 mod turns;
 
 type Check = Result<(), TestCaseError>;

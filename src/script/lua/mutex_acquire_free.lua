@@ -11,7 +11,8 @@
 --       8 life of a waiter ms  9 '1' if PUBLISH counts all subscribers
 -- Reply first fence                    granted
 --       {first fence, 1}               granted, and others wait
---       {0, ttl ms (PTTL), holder}     held (of another client's long value only the beginning); the ttl is -1 after 'again'
+--       {0, ttl ms (PTTL), holder}     held (of another client's long value only the beginning). After 'again' the ttl is
+--                                      -1, except in a gap (gap.lua)
 -- Idempotent because the owner is unique to the attempt: a repeat finds it as the holder, and grants again.
 if ARGV[5] == 'take' and redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
   local fence = next_fences(KEYS[2], ARGV[3], ARGV[4])

@@ -10,7 +10,9 @@
 --
 -- Most often the first waiter is alive, and takes a grant by message. This part does for it what `hand_over` in queue.lua
 -- does. It stands before the functions of the other files, because Redis defines a script's functions at each run, which
--- takes a third of the time of a hand-over. In any other case it changes nothing, and mutex_hand_over.lua goes on.
+-- takes a third of the time of a hand-over. In any other case mutex_hand_over.lua goes on. Until then this part has at most
+-- reserved a fence, and taken the first waiter out of the queue. It leaves that one in ARGV for `pop_next` in queue.lua,
+-- which is then certain to be called.
 repeat
   if ARGV[2] ~= '' or ARGV[6] == '1' or ARGV[7] ~= '0' then break end
   local value = redis.pcall('GETRANGE', KEYS[1], 0, 255)
@@ -20,7 +22,7 @@ repeat
   local popped = redis.pcall('ZPOPMIN', KEYS[3])
   local head, ticket = popped[1], popped[2]
   if not head then break end
-  -- A ticket below zero is at the front of the queue, which has rules of its own.
+  -- A ticket below zero is at the front of the queue: `pop_next` decides which owner is next then.
   local record = tonumber(ticket) > 0 and redis.pcall('HGET', KEYS[4], head)
   local seen, pickup, channel, fences, nonce
   if type(record) == 'string' then
@@ -41,5 +43,5 @@ repeat
       return 3
     end
   end
-  redis.call('ZADD', KEYS[3], ticket, head)
+  ARGV.popped = popped
 until true

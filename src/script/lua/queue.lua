@@ -27,9 +27,10 @@ end
 -- server's time in microseconds when the owner joined.
 local FRONT = -1000000000
 
--- Keeps the two keys, which exist, for a while after the last waiter was seen. They get their time together, so a look at
--- one of them shows whether both live long enough. Most often they do. `waiters` may live longer. If it alone was deleted,
--- by hand or by an eviction, the new one gets its time with the next of `queue`, within `life`.
+-- Keeps the two keys, which exist, for a while after the last waiter was seen. They get a TTL together, so a look at one of
+-- them shows whether both live long enough. Most often they do. `waiters` may live longer. If it alone was deleted, by
+-- hand or by an eviction, the new one has no TTL until a join renews that of `queue`, which it does within `life` if anybody
+-- waits.
 local function keep_keys()
   if redis.call('PTTL', queue) >= tonumber(life) then return end
   redis.call('PEXPIRE', queue, 2 * life)
@@ -100,7 +101,9 @@ end
 -- are not at the front. Owners at the front and the others take turns. Otherwise two sets that come to the front again
 -- and again would starve the others.
 local function pop_next()
-  local first = redis.call('ZPOPMIN', queue)
+  -- A part of the script before this file may have taken the first one out already.
+  local first = ARGV.popped or redis.call('ZPOPMIN', queue)
+  ARGV.popped = nil
   if not first[1] or tonumber(first[2]) > 0 then return first[1], first[2], false end
   local other = redis.call('ZRANGE', queue, '(0', '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
   if not other[1] or not redis.call('HGET', waiters, FRONT_HAD) then return first[1], first[2], other[1] ~= nil end
