@@ -21,7 +21,7 @@ pub(crate) struct Fences {
     left: u32,
 }
 
-/// In place of a number of fences: all guards have the same one. A quantum lasts at most an hour, so no block is as large.
+/// The value of `left` if all guards have the same fence. A quantum lasts at most an hour, so no block is as large.
 const COMMON: u32 = u32::MAX;
 
 impl Fences {

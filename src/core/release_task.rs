@@ -231,8 +231,8 @@ impl ReleaseTask {
         Next::Later(now + jittered(rng, pause))
     }
 
-    /// Notes that a request had no reply yet when the next one follows. Its reply may be that of the second to be executed.
-    pub(crate) fn sent_in_vain(&mut self) {
+    /// Notes that the next request is sent before this one has a reply. So "not owner" no longer proves a loss.
+    pub(crate) fn note_unanswered(&mut self) {
         self.repeated = true;
     }
 

@@ -1,11 +1,11 @@
-//! The mutexes that this process handed over to another process a moment ago.
+//! The mutexes that this process handed over to another process within the last 250 ms.
 //!
 //! Such a mutex is contended: if this process asks for it again, most likely another process holds it. So the first
 //! request goes to the queue, without a try to take a free mutex ([`AcquireMode::AfterHandOver`]). That saves commands
 //! of the server.
 //!
-//! A name has one slot of a small table, which other names may share. A name whose note was overwritten is asked for as
-//! any other. A note that was not true costs commands, and changes nothing else: if the mutex is free, the request gets
+//! A name has one slot of a small table, which other names may share. If another name has overwritten the note, the process
+//! asks in the usual way. A note that was not true costs commands, and changes nothing else: if the mutex is free, the request gets
 //! it in its turn.
 //!
 //! [`AcquireMode::AfterHandOver`]: crate::message::AcquireMode::AfterHandOver
@@ -56,8 +56,8 @@ impl HandedOver {
         }
     }
 
-    /// Returns whether this mutex was handed over so lately that its new owner still has its pickup window.
-    pub(super) fn has(&self, target: &Target, now: Time) -> bool {
+    /// Returns whether this mutex was handed over less than the shortest pickup window ago.
+    pub(super) fn was_handed_over(&self, target: &Target, now: Time) -> bool {
         let (slot, part) = self.slot(target);
         let noted = slot.load(Ordering::Relaxed);
         let age = ms(now).wrapping_sub(noted as u32);

@@ -166,7 +166,8 @@ impl Engine {
     ) -> Attempt {
         let rng = self.owner_source(call.options.terms());
         let attempt = begin(rng, &self.settings.label, call.units);
-        attempt
-            .after_hand_over(call.kind == LockKind::Mutex && self.handed_over.has(call.target, now))
+        attempt.after_hand_over(
+            call.kind == LockKind::Mutex && self.handed_over.was_handed_over(call.target, now),
+        )
     }
 }

@@ -73,15 +73,15 @@ pub(crate) enum Verb {
     Withdraw { owner: Arc<str>, units: u32 },
 }
 
-/// Who gets a free lock, and how much the reply tells of a held one.
+/// How a request treats a free lock, and whether its reply tells how long a held one lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AcquireMode {
-    /// The caller, before the processes in the queue.
+    /// The caller takes a free lock, before the processes in the queue.
     TakeFree,
-    /// The first process in the queue.
+    /// The first process in the queue gets a free lock.
     QueueFirst,
-    /// The same. This process handed the lock over a moment ago, so another process most likely holds it, and its lease
-    /// has just begun. The reply need not tell how long that lasts.
+    /// The same, and the reply does not tell how long a held lock lasts. This process handed the lock over less than 250 ms
+    /// ago, so another process most likely holds it, and its lease has just begun.
     AfterHandOver,
 }
 

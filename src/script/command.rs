@@ -25,7 +25,7 @@ impl Command {
         command
     }
 
-    /// Makes a command without a name, which has room for so many bytes.
+    /// Makes a command without a name, with a capacity of `bytes`.
     pub(crate) fn with_capacity(bytes: usize) -> Self {
         Self {
             parts: Vec::with_capacity(bytes),
@@ -39,7 +39,7 @@ impl Command {
         self
     }
 
-    /// Writes the packed command behind the bytes that are there.
+    /// Appends the packed command to `bytes`.
     pub(crate) fn pack(&self, bytes: &mut Vec<u8>) {
         write_line(bytes, b'*', self.count);
         bytes.extend_from_slice(&self.parts);
@@ -91,7 +91,7 @@ impl Drop for NextArg<'_> {
     }
 }
 
-/// Writes a line of a sign and a number.
+/// Appends a header: a type byte and a number.
 fn write_line(bytes: &mut Vec<u8>, sign: u8, number: usize) {
     let digit = |number: usize| b'0' + (number % 10) as u8;
     match number {

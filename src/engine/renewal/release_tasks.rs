@@ -59,8 +59,8 @@ impl Job {
         self.release_task.verb()
     }
 
-    pub(super) fn sent_in_vain(&mut self) {
-        self.release_task.sent_in_vain();
+    pub(super) fn note_unanswered(&mut self) {
+        self.release_task.note_unanswered();
     }
 
     /// Returns whether the job at this place is a plain release in the background for which no request was sent.
@@ -377,7 +377,7 @@ impl State {
             let (entry, verb) = (Arc::clone(&job.entry), job.release_task.verb().clone());
             let ridden = std::mem::take(&mut job.rides).then_some((due, job.number));
             if ridden.is_some() {
-                job.sent_in_vain();
+                job.note_unanswered();
             }
             let place = self.queue(job, now + AFTER_PANIC);
             if let Some(ridden) = ridden {

@@ -34,8 +34,8 @@ const RIDES_EVERY: Duration = Duration::from_micros(750);
 const FULL: usize = 16;
 /// The largest number of releases in a ride, so that the server's time for them does not delay the request much.
 const MOST: usize = 32;
-/// The largest number of tasks among which a request looks for releases. Where more are due, the renewal connection hangs,
-/// and tasks that cannot ride have piled up.
+/// The largest number of tasks among which a request looks for releases. If more are due, the renewal connection is probably
+/// blocked. Releases behind these tasks then wait for it.
 const LOOKED_AT: usize = 2 * MOST;
 /// The time after which the renewal thread sends a release itself, if its ride has not ended.
 const RIDES_FOR: Duration = Duration::from_millis(100);
@@ -75,7 +75,9 @@ impl Ride for Riding<'_> {
 
     fn end(mut self: Box<Self>, answer: Result<Answer, Failure>) {
         let releases = std::mem::take(&mut self.releases);
-        self.engine.renewal.rode(self.engine, releases, answer);
+        self.engine
+            .renewal
+            .ride_ended(self.engine, releases, answer);
     }
 }
 
@@ -84,7 +86,9 @@ impl Drop for Riding<'_> {
         let releases = std::mem::take(&mut self.releases);
         if !releases.is_empty() {
             let failed = Err(unanswered());
-            self.engine.renewal.rode(self.engine, releases, failed);
+            self.engine
+                .renewal
+                .ride_ended(self.engine, releases, failed);
         }
     }
 }
@@ -96,22 +100,30 @@ impl RenewalThread {
     }
 
     /// Applies the answer to a ride.
-    fn rode(&self, engine: &Engine, releases: Vec<SentTask>, answer: Result<Answer, Failure>) {
+    fn ride_ended(
+        &self,
+        engine: &Engine,
+        releases: Vec<SentTask>,
+        answer: Result<Answer, Failure>,
+    ) {
         let answer = match answer {
             Ok(answer) => answer,
-            Err(failure) => return self.fell_off(engine, releases, failure.outcome),
+            Err(failure) => return self.ride_failed(engine, releases, failure.outcome),
         };
         let answers = of_each(answer, releases.len());
         for (mut release, answer) in releases.into_iter().zip(answers) {
-            release.place = self.state.lock().place_after_ride(release.place);
+            let ridden = release.place;
+            release.place = self.state.lock().place_after_ride(ridden);
             // The task has the failure too, and is repeated.
             self.answered(engine, &release, answer).ok();
+            // The renewal thread may have sent the release between the two.
+            self.state.lock().overtaken_rides.remove(&ridden);
         }
     }
 
     /// Has the renewal thread send the releases of a ride that failed. Their places stay, so a thread that asks for one
     /// of their keys still waits.
-    fn fell_off(&self, engine: &Engine, releases: Vec<SentTask>, outcome: Outcome) {
+    fn ride_failed(&self, engine: &Engine, releases: Vec<SentTask>, outcome: Outcome) {
         let now = engine.now();
         let mut state = self.state.lock();
         for release in releases {
@@ -120,7 +132,7 @@ impl RenewalThread {
             if let Some(mut job) = state.release_tasks.remove(release.place) {
                 job.rides = false;
                 if outcome != Outcome::NotExecuted {
-                    job.sent_in_vain();
+                    job.note_unanswered();
                 }
                 engine.stats.endings_repeated.add(1);
                 state.queue(job, now);

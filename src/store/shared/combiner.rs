@@ -44,8 +44,8 @@
 //!
 //! A read brings the answers of many callers, and most of these callers soon add their next requests. To write each of
 //! these alone would cost each side a system call for each. So a caller that adds a request writes nothing while others
-//! are about to take their results. They are awake, so that is a matter of microseconds. Beside threads that get no CPU
-//! time, because others of a higher priority want it, it takes as long as they wait for that. What waits is written by
+//! are about to take their results. They are awake, so that is a matter of microseconds. If the system gives
+//! those threads no CPU time, the requests wait until it does. What waits is written by
 //!
 //! | caller | when |
 //! | --- | --- |
