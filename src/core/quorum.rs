@@ -67,7 +67,11 @@ pub(crate) enum Verdict {
 }
 
 /// Returns the result of the votes. `None` is a node that did not vote: it may hold the lock for anybody, or be free.
-pub(crate) fn verdict(votes: &[Option<Vote>]) -> Verdict {
+///
+/// With `is_shared`, several owners may hold the lock at the same time, and a node names one of them. So nodes that name
+/// different owners may all be held by each of these. But if a node has granted the lock, the owners probably ask at the
+/// same time, and the votes are split.
+pub(crate) fn verdict(votes: &[Option<Vote>], is_shared: bool) -> Verdict {
     let (nodes, needed) = (votes.len(), majority(votes.len()));
     let mut holders: SmallVec<[(&Arc<str>, Option<Duration>); 8]> = SmallVec::new();
     let mut granted = 0;
@@ -90,7 +94,10 @@ pub(crate) fn verdict(votes: &[Option<Vote>]) -> Verdict {
     if in_the_way == 0 {
         return Verdict::Split;
     }
-    let nodes_of = |one: &str| holders.iter().filter(|(other, _)| &***other == one).count();
+    let nodes_of = |one: &str| {
+        let may_hold = |other: &str| other == one || is_shared && granted == 0;
+        holders.iter().filter(|(other, _)| may_hold(other)).count()
+    };
     let leading = holders
         .iter()
         .map(|(holder, _)| (nodes_of(holder), *holder))
@@ -226,7 +233,16 @@ mod tests {
             (["a1", "b1", "c1", "+", "+"], Verdict::Split),
             (["a1", "a1", "b1", "b1", "+"], Verdict::Split),
         ] {
-            assert_eq!(verdict(&said.map(vote)), expected, "{said:?}");
+            assert_eq!(verdict(&said.map(vote), false), expected, "{said:?}");
+        }
+        // Each node names one of several readers.
+        for (said, expected) in [
+            (["c1", "b2", "c3", "a4", "b5"], held_by("b", 3)),
+            (["a1", "b2", "c3", "-", "-"], held_by("c", 1)),
+            (["a1", "b2", "-", "-", "-"], Verdict::TooFew),
+            (["a1", "b2", "c3", "+", "+"], Verdict::Split),
+        ] {
+            assert_eq!(verdict(&said.map(vote), true), expected, "{said:?}");
         }
         let unknown = Some(Vote::Held {
             holder: "a".into(),
@@ -236,7 +252,7 @@ mod tests {
             holder: "a".into(),
             ttl: None,
         };
-        assert_eq!(verdict(&[unknown.clone(), unknown, None]), expected);
+        assert_eq!(verdict(&[unknown.clone(), unknown, None], false), expected);
     }
 
     fn one(node: usize, first: u64, last: u64) -> (usize, ReservedByName) {
@@ -300,7 +316,10 @@ mod tests {
     proptest! {
         /// A holder that is named could have a majority. Without its nodes nobody could.
         #[test]
-        fn a_verdict_follows_from_its_votes(kinds in proptest::collection::vec(0_u32..5, 1..8)) {
+        fn a_verdict_follows_from_its_votes(
+            kinds in proptest::collection::vec(0_u32..5, 1..8),
+            is_shared: bool,
+        ) {
             let votes: Vec<_> = kinds
                 .iter()
                 .map(|kind| match kind {
@@ -311,8 +330,11 @@ mod tests {
                 .collect();
             let count = |wanted: u32| kinds.iter().filter(|kind| **kind == wanted).count();
             let (needed, silent) = (majority(kinds.len()), count(0));
-            let most = [2, 3, 4].map(count).into_iter().max().unwrap_or(0);
-            match verdict(&votes) {
+            let mut most = [2, 3, 4].map(count).into_iter().max().unwrap_or(0);
+            if is_shared && count(1) == 0 {
+                most = kinds.len() - silent;
+            }
+            match verdict(&votes, is_shared) {
                 Verdict::Granted => prop_assert!(count(1) >= needed),
                 Verdict::TooFew => prop_assert!(kinds.len() - silent < needed),
                 Verdict::Held { .. } => {

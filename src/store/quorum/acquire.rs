@@ -64,7 +64,8 @@ impl Shared {
             node_request::acquire(lock, ask, was_writer, clock_us(), &self.script_settings);
         let request = request.packed();
         let heard = ballot.round(connections, &request, former, until);
-        let mut result = verdict(&ballot.votes);
+        let is_shared = lock.kind != LockKind::Mutex;
+        let mut result = verdict(&ballot.votes, is_shared);
         // With too few answers the caller releases the former owner again.
         if let Some(former) = former.filter(|_| result != Verdict::TooFew) {
             self.forget(connections, former, |number| heard[number]);
@@ -77,7 +78,7 @@ impl Shared {
             thread::sleep(pause);
             pause += ASKS_ON_AFTER;
             ballot.round(connections, &request, None, until);
-            result = verdict(&ballot.votes);
+            result = verdict(&ballot.votes, is_shared);
         }
         match result {
             Verdict::Granted => match ballot.settle_fences(connections, until) {
