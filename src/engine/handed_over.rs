@@ -5,8 +5,8 @@
 //! of the server.
 //!
 //! A name has one slot of a small table, which other names may share. If another name has overwritten the note, the process
-//! asks in the usual way. A note that was not true costs commands, and changes nothing else: if the mutex is free, the request gets
-//! it in its turn.
+//! asks in the usual way. A note that was not true costs commands, and changes nothing else: if the mutex is free, the
+//! request gets it in its turn.
 //!
 //! [`AcquireMode::AfterHandOver`]: crate::message::AcquireMode::AfterHandOver
 

@@ -28,9 +28,9 @@ end
 local FRONT = -1000000000
 
 -- Keeps the two keys, which exist, for a while after the last waiter was seen. They get a TTL together, so a look at one of
--- them shows whether both live long enough. Most often they do. `waiters` may live longer. If it alone was deleted, by
--- hand or by an eviction, the new one has no TTL until a join renews that of `queue`, which it does within `life` if anybody
--- waits.
+-- them shows whether both live long enough. Most often they do. `waiters` may live longer. If `waiters` alone was deleted, by
+-- hand or by an eviction, the new one has no TTL at first. It gets one when a join next renews that of `queue`. As long as
+-- anybody waits, that happens within `life`.
 local function keep_keys()
   if redis.call('PTTL', queue) >= tonumber(life) then return end
   redis.call('PEXPIRE', queue, 2 * life)

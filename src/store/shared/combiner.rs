@@ -45,7 +45,7 @@
 //! A read brings the answers of many callers, and most of these callers soon add their next requests. To write each of
 //! these alone would cost each side a system call for each. So a caller that adds a request writes nothing while others
 //! are about to take their results. They are awake, so that is a matter of microseconds. If the system gives
-//! those threads no CPU time, the requests wait until it does. What waits is written by
+//! those threads no CPU time, the requests wait until it does. One of these callers writes the requests that wait:
 //!
 //! | caller | when |
 //! | --- | --- |

@@ -23,7 +23,7 @@ const MUTEX_TAKE_OVER: &str = script!(
     "mutex_take_over.lua",
     "mutex_acquire.lua"
 );
-const MUTEX_HAND_OVER: &str = script!(
+pub(super) const MUTEX_HAND_OVER: &str = script!(
     "record.lua",
     "fence.lua",
     "mutex_hand_over_by_message.lua",
@@ -32,7 +32,7 @@ const MUTEX_HAND_OVER: &str = script!(
     "gap.lua",
     "mutex_hand_over.lua"
 );
-const MUTEX_ACQUIRE: &str = script!(
+pub(super) const MUTEX_ACQUIRE: &str = script!(
     "record.lua",
     "fence.lua",
     "mutex_acquire_free.lua",
