@@ -6,6 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 /// How much longer than the rest of the time the operating system's limit may be. It is also the shortest limit.
 pub(super) const TOLERANCE: Duration = Duration::from_millis(1);
 
@@ -16,8 +18,8 @@ pub(super) struct TimeLimit {
     pub(super) now: Option<Instant>,
     /// The time limit that is set on the operating system's socket.
     os_limit: Option<Duration>,
-    /// The deadline after which a read has looked once more.
-    looked_after: Option<Instant>,
+    /// The last deadline after which a read has looked whether something has come.
+    last_look_for: Option<Instant>,
 }
 
 pub(super) enum Os {
@@ -40,16 +42,15 @@ impl TimeLimit {
             deadline: Instant::now(),
             now: None,
             os_limit: None,
-            looked_after: None,
+            last_look_for: None,
         }
     }
 
     /// Reads what has come, or waits for it until the deadline. A thread may get no CPU time between its request and this
     /// call until the deadline has passed, and the answer may have come meanwhile. So the first read after a deadline still
-    /// looks.
+    /// reads what is there.
     pub(super) fn read(&mut self, os: &Os, to: &mut [u8]) -> io::Result<usize> {
-        let may_look = self.looked_after != Some(self.deadline);
-        self.repeat_interrupted(may_look, |limit| match os {
+        self.repeat_interrupted(Some(os), |limit| match os {
             Os::Tcp(stream) => {
                 limit.map_or(Ok(()), |limit| stream.set_read_timeout(Some(limit)))?;
                 (&*stream).read(to)
@@ -62,7 +63,7 @@ impl TimeLimit {
     }
 
     pub(super) fn write(&mut self, os: &Os, from: &[u8]) -> io::Result<usize> {
-        self.repeat_interrupted(false, |limit| match os {
+        self.repeat_interrupted(None, |limit| match os {
             Os::Tcp(stream) => {
                 limit.map_or(Ok(()), |limit| stream.set_write_timeout(Some(limit)))?;
                 (&*stream).write(from)
@@ -76,26 +77,30 @@ impl TimeLimit {
 
     /// Does some work within the time limit. Repeats it if a signal interrupts it. The work first sets the rest of the
     /// time on the operating system's socket, if it gets one. Most requests and answers are one piece each, and have the
-    /// same limit. The time set before is then right to the millisecond, and is not set again. With `may_look`, the work
-    /// gets [`TOLERANCE`] if the time is over already.
+    /// same limit. The time set before is then right to the millisecond, and is not set again. If the time is over already,
+    /// the work is done once if `readable` has something to read.
     fn repeat_interrupted<T>(
         &mut self,
-        mut may_look: bool,
+        readable: Option<&Os>,
         mut work: impl FnMut(Option<Duration>) -> io::Result<T>,
     ) -> io::Result<T> {
         loop {
             let now = self.now.take().unwrap_or_else(Instant::now);
-            let mut left = self.deadline.saturating_duration_since(now);
-            if left.is_zero() {
-                if !may_look {
+            let left = self.deadline.saturating_duration_since(now);
+            let limit = if left.is_zero() {
+                let mut is_first =
+                    || self.last_look_for.replace(self.deadline) != Some(self.deadline);
+                if !readable.is_some_and(|os| is_first() && has_come(os)) {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
-                self.looked_after = Some(self.deadline);
-                (may_look, left) = (false, TOLERANCE);
-            }
-            let is_right = |set: Duration| set >= left && set <= left + TOLERANCE;
-            let limit = (!self.os_limit.is_some_and(is_right)).then_some(left);
-            self.os_limit = limit.or(self.os_limit);
+                // It does not wait.
+                None
+            } else {
+                let is_right = |set: Duration| set >= left && set <= left + TOLERANCE;
+                let limit = (!self.os_limit.is_some_and(is_right)).then_some(left);
+                self.os_limit = limit.or(self.os_limit);
+                limit
+            };
             match work(limit) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if is_timeout(&error) => return Err(io::ErrorKind::TimedOut.into()),
@@ -112,6 +117,12 @@ impl AsFd for Os {
             Self::Unix(stream) => stream.as_fd(),
         }
     }
+}
+
+/// Returns whether a read would return at once.
+fn has_come(os: &Os) -> bool {
+    let mut asked = [PollFd::new(os, PollFlags::IN)];
+    poll(&mut asked, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
 /// Returns whether the time limit was over. Operating systems report that by different errors.
@@ -141,9 +152,8 @@ mod tests {
         };
         let send = |peer: &mut TcpStream| {
             peer.write_all(b"x").expect("it is open");
-            let Os::Tcp(stream) = &os else { unreachable!() };
-            stream.set_read_timeout(None).expect("a socket");
-            stream.peek(&mut [0]).expect("the byte has come");
+            let came = poll(&mut [PollFd::new(&os, PollFlags::IN)], None);
+            assert_eq!(came, Ok(1));
         };
         for _ in 0..3 {
             let over = Instant::now();
