@@ -42,11 +42,17 @@ pub(crate) enum Vote {
         /// Whether other processes wait for the lock at this node.
         contended: bool,
     },
-    /// This owner holds the lock there. Its lease lasts for another `ttl`; `None` if that is not known.
-    Held {
-        holder: Arc<str>,
-        ttl: Option<Duration>,
-    },
+    Held(Holder),
+}
+
+/// The owner that a node names as the holder of a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Holder {
+    pub(crate) owner: Arc<str>,
+    /// How long its lease lasts from now on; `None` if that is not known.
+    pub(crate) ttl: Option<Duration>,
+    /// Whether it is a reader. Others may then hold the lock there too, and the node names one of them.
+    pub(crate) is_reader: bool,
 }
 
 /// The result of a round of votes.
@@ -68,17 +74,15 @@ pub(crate) enum Verdict {
 
 /// Returns the result of the votes. `None` is a node that did not vote: it may hold the lock for anybody, or be free.
 ///
-/// With `is_shared`, several owners may hold the lock at the same time, and a node names one of them. So nodes that name
-/// different owners may all be held by each of these. But if a node has granted the lock, the owners probably ask at the
-/// same time, and the votes are split.
-pub(crate) fn verdict(votes: &[Option<Vote>], is_shared: bool) -> Verdict {
+/// Nodes that name different readers may all be held by each of these.
+pub(crate) fn verdict(votes: &[Option<Vote>]) -> Verdict {
     let (nodes, needed) = (votes.len(), majority(votes.len()));
-    let mut holders: SmallVec<[(&Arc<str>, Option<Duration>); 8]> = SmallVec::new();
+    let mut holders: SmallVec<[&Holder; 8]> = SmallVec::new();
     let mut granted = 0;
     for vote in votes.iter().flatten() {
         match vote {
             Vote::Granted { .. } => granted += 1,
-            Vote::Held { holder, ttl } => holders.push((holder, *ttl)),
+            Vote::Held(holder) => holders.push(holder),
         }
     }
     if granted >= needed {
@@ -94,19 +98,18 @@ pub(crate) fn verdict(votes: &[Option<Vote>], is_shared: bool) -> Verdict {
     if in_the_way == 0 {
         return Verdict::Split;
     }
-    let nodes_of = |one: &str| {
-        let may_hold = |other: &str| other == one || is_shared && granted == 0;
-        holders.iter().filter(|(other, _)| may_hold(other)).count()
-    };
+    let may_hold =
+        |one: &Holder, node: &Holder| one.owner == node.owner || one.is_reader && node.is_reader;
+    let nodes_of = |one| holders.iter().filter(|node| may_hold(one, node)).count();
     let leading = holders
         .iter()
-        .map(|(holder, _)| (nodes_of(holder), *holder))
+        .map(|one| (nodes_of(one), &one.owner))
         .max_by_key(|(count, _)| *count);
     match leading {
         Some((count, holder)) if count + silent >= needed => {
             let mut ends: SmallVec<[Duration; 8]> = holders
                 .iter()
-                .map(|(_, ttl)| ttl.unwrap_or(Duration::MAX))
+                .map(|holder| holder.ttl.unwrap_or(Duration::MAX))
                 .collect();
             ends.sort_unstable();
             Verdict::Held {
@@ -191,11 +194,13 @@ mod tests {
         }
     }
 
+    /// Returns a vote for a holder, which is a reader if its name begins with `r`.
     fn held(holder: &str, ms: u64) -> Vote {
-        Vote::Held {
-            holder: holder.into(),
+        Vote::Held(Holder {
+            owner: holder.into(),
             ttl: Some(Duration::from_millis(ms)),
-        }
+            is_reader: holder.starts_with('r'),
+        })
     }
 
     fn held_by(holder: &str, ms: u64) -> Verdict {
@@ -212,10 +217,10 @@ mod tests {
 
     #[test]
     fn only_an_owner_that_may_have_a_majority_holds_the_lock() {
-        // A node is free, does not vote, or is held by the owner of this letter for this number of ms.
-        let vote = |said: &str| match said.split_at(1) {
-            ("+", _) => Some(granted()),
-            ("-", _) => None,
+        // A node is free, does not vote, or is held by this owner for this number of ms.
+        let vote = |said: &str| match said.split_at(said.len() - 1) {
+            (_, "+") => Some(granted()),
+            (_, "-") => None,
             (holder, ms) => Some(held(holder, ms.parse().expect("a number"))),
         };
         for (said, expected) in [
@@ -232,27 +237,30 @@ mod tests {
             (["a1", "a2", "b3", "+", "+"], Verdict::Split),
             (["a1", "b1", "c1", "+", "+"], Verdict::Split),
             (["a1", "a1", "b1", "b1", "+"], Verdict::Split),
+            // Each node names one of its readers.
+            (["rc1", "rb2", "rc3", "ra4", "rb5"], held_by("rb", 3)),
+            (["ra1", "rb2", "rc3", "-", "-"], held_by("rc", 1)),
+            (["ra1", "rb2", "-", "-", "-"], Verdict::TooFew),
+            // A node was down when the readers came.
+            (["ra1", "rb2", "rc3", "+", "+"], held_by("rc", 1)),
+            (["ra1", "rb2", "+", "+", "-"], Verdict::Split),
+            (["ra1", "rb2", "+", "+", "+"], Verdict::Granted),
+            // A writer has two nodes, and holds none of the others beside a reader.
+            (["ra1", "rb2", "c3", "c4", "+"], Verdict::Split),
         ] {
-            assert_eq!(verdict(&said.map(vote), false), expected, "{said:?}");
+            assert_eq!(verdict(&said.map(vote)), expected, "{said:?}");
         }
-        // Each node names one of several readers.
-        for (said, expected) in [
-            (["c1", "b2", "c3", "a4", "b5"], held_by("b", 3)),
-            (["a1", "b2", "c3", "-", "-"], held_by("c", 1)),
-            (["a1", "b2", "-", "-", "-"], Verdict::TooFew),
-            (["a1", "b2", "c3", "+", "+"], Verdict::Split),
-        ] {
-            assert_eq!(verdict(&said.map(vote), true), expected, "{said:?}");
-        }
-        let unknown = Some(Vote::Held {
-            holder: "a".into(),
+        assert_eq!(verdict(&["ra1", "rb2", "+"].map(vote)), held_by("rb", 1));
+        let unknown = Some(Vote::Held(Holder {
+            owner: "a".into(),
             ttl: None,
-        });
+            is_reader: false,
+        }));
         let expected = Verdict::Held {
             holder: "a".into(),
             ttl: None,
         };
-        assert_eq!(verdict(&[unknown.clone(), unknown, None], false), expected);
+        assert_eq!(verdict(&[unknown.clone(), unknown, None]), expected);
     }
 
     fn one(node: usize, first: u64, last: u64) -> (usize, ReservedByName) {
@@ -317,24 +325,22 @@ mod tests {
         /// A holder that is named could have a majority. Without its nodes nobody could.
         #[test]
         fn a_verdict_follows_from_its_votes(
-            kinds in proptest::collection::vec(0_u32..5, 1..8),
-            is_shared: bool,
+            kinds in proptest::collection::vec(0_u32..6, 1..8),
         ) {
             let votes: Vec<_> = kinds
                 .iter()
                 .map(|kind| match kind {
                     0 => None,
                     1 => Some(granted()),
-                    other => Some(held(&other.to_string(), 1)),
+                    // Two writers, and two readers.
+                    2 | 3 => Some(held(&kind.to_string(), 1)),
+                    _ => Some(held(&format!("r{kind}"), 1)),
                 })
                 .collect();
             let count = |wanted: u32| kinds.iter().filter(|kind| **kind == wanted).count();
             let (needed, silent) = (majority(kinds.len()), count(0));
-            let mut most = [2, 3, 4].map(count).into_iter().max().unwrap_or(0);
-            if is_shared && count(1) == 0 {
-                most = kinds.len() - silent;
-            }
-            match verdict(&votes, is_shared) {
+            let most = count(2).max(count(3)).max(count(4) + count(5));
+            match verdict(&votes) {
                 Verdict::Granted => prop_assert!(count(1) >= needed),
                 Verdict::TooFew => prop_assert!(kinds.len() - silent < needed),
                 Verdict::Held { .. } => {

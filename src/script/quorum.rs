@@ -16,7 +16,7 @@ use super::text::{
     QUORUM_MULTI_RELEASE, QUORUM_RAISE, QUORUM_RELEASE, QUORUM_SHARE_ACQUIRE, QUORUM_SHARE_RELEASE,
     Script, ScriptRef,
 };
-use crate::core::quorum::{Reserved, ReservedByName, Vote};
+use crate::core::quorum::{Holder, Reserved, ReservedByName, Vote};
 use crate::message::{Adopt, Ask, Gone, LockKind, Reply};
 use crate::name::{BROKEN, Companion, LockKey, Target};
 
@@ -172,14 +172,25 @@ pub(crate) fn vote(lock: Lock<'_>, fencing: bool, value: &Value) -> Option<Vote>
     let Value::Array(parts) = value else {
         return None;
     };
-    if let [Value::Int(0), Value::Int(ttl), Value::BulkString(holder)] = parts.as_slice() {
-        return Some(Vote::Held {
-            holder: String::from_utf8_lossy(holder).into(),
+    if let [
+        Value::Int(0),
+        Value::Int(ttl),
+        Value::BulkString(holder),
+        reader @ ..,
+    ] = parts.as_slice()
+    {
+        return Some(Vote::Held(Holder {
+            owner: String::from_utf8_lossy(holder).into(),
             ttl: u64::try_from(*ttl)
                 .ok()
                 .filter(|ttl| *ttl > 0)
                 .map(Duration::from_millis),
-        });
+            is_reader: match reader {
+                [] => false,
+                [Value::Int(1)] => true,
+                _ => return None,
+            },
+        }));
     }
     let (contended, fences) = parts.split_last()?;
     let reserved = |first: &Value, last: &Value| {

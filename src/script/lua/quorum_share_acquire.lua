@@ -6,7 +6,8 @@
 --       11 '1' if a writer has just become this reader, else '0'
 -- Reply {first fence, last fence, 1 if others wait, else 0}  this node grants: a reader has the record of the last
 --                                                            fence as first and last
---       {0, ttl ms, holder}            held, and this is the lease that ends first
+--       {0, ttl ms, holder}            held by this writer
+--       {0, ttl ms, holder, 1}         held by readers, and this is the lease that ends first
 --       {0, ms, waiter}                free, but the turn of that waiter for another `ms`
 -- Idempotent because the owner is unique to the attempt: a repeat finds it as a holder, and grants again. It never
 -- shortens the lease. A repeat that finds the lock held finds the owner's place in the queue.
@@ -63,7 +64,8 @@ local function is_behind_another()
   return false
 end
 
--- Returns for how many ms the caller has to wait, and for whom. Returns nil if it may have the lock.
+-- Returns for how many ms the caller has to wait, for whom, and 1 if that is a reader that holds the lock. Returns nil if
+-- the caller may have the lock.
 local function must_wait()
   if fits(units) then
     if others == 0 or ARGV[11] == '1' then return nil end
@@ -76,14 +78,15 @@ local function must_wait()
     if left then return left, who end
   end
   local first = redis.call('ZRANGEBYSCORE', lock, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-  return first[2] - now, owner_in(string.match(first[1], ' (.*)$'))
+  local its_units, holder = string.match(first[1], '^(%d+) (.*)$')
+  return first[2] - now, owner_in(holder), its_units == '1' and 1 or nil
 end
 
 if not is_holder then
-  local left, who = must_wait()
+  local left, who, is_reader = must_wait()
   if left then
     if ARGV[6] ~= '-' then join(owner, ARGV[7], units .. '/' .. ALL, ARGV[6]) end
-    return {0, left, who}
+    return {0, left, who, is_reader}
   end
 end
 

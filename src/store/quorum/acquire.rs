@@ -64,8 +64,7 @@ impl Shared {
             node_request::acquire(lock, ask, was_writer, clock_us(), &self.script_settings);
         let request = request.packed();
         let heard = ballot.round(connections, &request, former, until);
-        let is_shared = lock.kind != LockKind::Mutex;
-        let mut result = verdict(&ballot.votes, is_shared);
+        let mut result = verdict(&ballot.votes);
         // With too few answers the caller releases the former owner again.
         if let Some(former) = former.filter(|_| result != Verdict::TooFew) {
             self.forget(connections, former, |number| heard[number]);
@@ -78,7 +77,7 @@ impl Shared {
             thread::sleep(pause);
             pause += ASKS_ON_AFTER;
             ballot.round(connections, &request, None, until);
-            result = verdict(&ballot.votes, is_shared);
+            result = verdict(&ballot.votes);
         }
         match result {
             Verdict::Granted => match ballot.settle_fences(connections, until) {
@@ -355,7 +354,7 @@ impl<'a> Ballot<'a> {
         for number in 0..connections.len() {
             let has_owner = match &self.votes[number] {
                 Some(Vote::Granted { .. }) => true,
-                Some(Vote::Held { .. }) => everywhere && self.ask.channel.is_some(),
+                Some(Vote::Held(_)) => everywhere && self.ask.channel.is_some(),
                 None => self.is_open[number],
             };
             if has_owner {

@@ -130,7 +130,13 @@ pub(super) fn granted(reply: &Value) -> Option<(Fences, bool)> {
             let [first, last] = [first, last].map(i64::cast_unsigned);
             Some((Fences { first, last }, others == 1))
         }
-        [Value::Int(0), Value::Int(_), Value::BulkString(_)] => None,
+        [Value::Int(0), Value::Int(_), Value::BulkString(_)]
+        | [
+            Value::Int(0),
+            Value::Int(_),
+            Value::BulkString(_),
+            Value::Int(1),
+        ] => None,
         _ => panic!("{reply:?}"),
     }
 }
@@ -139,13 +145,22 @@ pub(super) fn granted(reply: &Value) -> Option<(Fences, bool)> {
 pub(super) fn held(reply: &Value) -> (i64, String) {
     match reply {
         Value::Array(parts) => match &parts[..] {
-            [Value::Int(0), Value::Int(ttl), Value::BulkString(holder)] => {
-                (*ttl, String::from_utf8_lossy(holder).into_owned())
-            }
+            [Value::Int(0), Value::Int(ttl), Value::BulkString(holder)]
+            | [
+                Value::Int(0),
+                Value::Int(ttl),
+                Value::BulkString(holder),
+                Value::Int(1),
+            ] => (*ttl, String::from_utf8_lossy(holder).into_owned()),
             _ => panic!("{reply:?}"),
         },
         _ => panic!("{reply:?}"),
     }
+}
+
+/// Returns whether a reply says that readers hold the lock.
+pub(super) fn is_held_by_readers(reply: &Value) -> bool {
+    matches!(reply, Value::Array(parts) if matches!(parts[..], [_, _, _, Value::Int(1)]))
 }
 
 /// The fences that a release gives back.

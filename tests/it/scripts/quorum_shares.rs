@@ -5,7 +5,9 @@ use std::time::Instant;
 
 use redis::{RedisResult, Value};
 
-use super::fences::{Fences, LEEWAY, MEMORY, Unused, granted, held, raise, records};
+use super::fences::{
+    Fences, LEEWAY, MEMORY, Unused, granted, held, is_held_by_readers, raise, records,
+};
 use super::quorum_owners::force_release;
 use super::{CLAIM, LEASE, LIFE, Listener, Redis, channel, connect, hint, once, once_heard, owner};
 use crate::support::{PATIENCE, Server, companions_of};
@@ -271,7 +273,9 @@ fn a_held_lock_names_the_lease_that_ends_first() {
             let reply = send_acquire(redis, who, lease, clock, "-").expect("Redis replies");
             granted(&reply).expect("its units are free");
         }
-        let (ttl, holder) = held(&acquire(redis, writer, false));
+        let reply = acquire(redis, writer, false);
+        let (ttl, holder) = held(&reply);
+        assert!(is_held_by_readers(&reply));
         assert!((1..=3_600_000).contains(&ttl), "{ttl}");
         assert_eq!(holder, owner(b));
     });

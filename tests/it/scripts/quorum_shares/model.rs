@@ -9,7 +9,8 @@ use redis::Value;
 
 use super::{ALL, COUNTS, NAME, Request, UNITS, is_writer, lapse, leases, member};
 use crate::scripts::fences::{
-    Fences, MEMORY, ROUNDING, Unused, Used, check_raised, granted, held, more, raised, skew, used,
+    Fences, MEMORY, ROUNDING, Unused, Used, check_raised, granted, held, is_held_by_readers, more,
+    raised, skew, used,
 };
 use crate::scripts::quorum_owners::broken;
 use crate::scripts::turns::{LONGEST, Turn};
@@ -292,6 +293,8 @@ impl Model {
         }
         prop_assert!((1..=longest).contains(&ttl), "{}", ttl);
         prop_assert!(is_named, "{} does not hold it", holder);
+        let has_readers = self.holders.keys().any(|who| !is_writer(*who));
+        prop_assert_eq!(is_held_by_readers(reply), has_readers);
         if waits {
             match self.queue.iter_mut().find(|(it, _)| *it == who) {
                 Some((_, is_dead)) => *is_dead = false,
