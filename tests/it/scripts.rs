@@ -34,7 +34,6 @@ mod quorum_multi;
 mod quorum_owners;
 mod quorum_shares;
 mod shares;
-
 mod turns;
 
 type Check = Result<(), TestCaseError>;

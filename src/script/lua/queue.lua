@@ -97,6 +97,17 @@ local function may_have_subscriber(channel)
   return count.err ~= nil or count[2] > 0
 end
 
+-- Calls a command after an owner was popped. If the server rejects it, the owner gets its place back, and the script
+-- ends.
+local function of_popped(owner, ticket, ...)
+  local reply = redis.pcall(...)
+  if type(reply) == 'table' and reply.err then
+    redis.call('ZADD', queue, ticket, owner)
+    return redis.call(...)
+  end
+  return reply
+end
+
 -- Takes the owner that is next out of the queue. Returns the owner, its ticket, and whether it goes before waiters that
 -- are not at the front. Owners at the front and the others take turns. Otherwise two sets that come to the front again
 -- and again would starve the others.
@@ -105,22 +116,15 @@ local function pop_next()
   local first = ARGV.popped or redis.call('ZPOPMIN', queue)
   ARGV.popped = nil
   if not first[1] or tonumber(first[2]) > 0 then return first[1], first[2], false end
-  local other = redis.call('ZRANGE', queue, '(0', '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
-  if not other[1] or not redis.call('HGET', waiters, FRONT_HAD) then return first[1], first[2], other[1] ~= nil end
-  redis.call('ZADD', queue, first[2], first[1])
+  local owner, ticket = first[1], first[2]
+  local other = of_popped(owner, ticket, 'ZRANGE', queue, '(0', '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+  if not other[1] or not of_popped(owner, ticket, 'HGET', waiters, FRONT_HAD) then
+    return owner, ticket, other[1] ~= nil
+  end
+  -- If the server rejects that, it is the turn of the first one after all.
+  if type(redis.pcall('ZADD', queue, ticket, owner)) == 'table' then return owner, ticket, true end
   redis.call('ZREM', queue, other[1])
   return other[1], other[2], false
-end
-
--- Calls a command about the record of an owner that was popped. If the server rejects it, the owner gets its place back,
--- and the script ends.
-local function of_popped(owner, ticket, ...)
-  local reply = redis.pcall(...)
-  if type(reply) == 'table' and reply.err then
-    redis.call('ZADD', queue, ticket, owner)
-    return redis.call(...)
-  end
-  return reply
 end
 
 -- Takes the next live waiter out of the queue, and notifies it by `notify`. Stops at `self`, which needs no message.

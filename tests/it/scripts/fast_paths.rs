@@ -4,7 +4,9 @@
 use proptest::prelude::*;
 
 use super::mutexes::{MUTEX_ACQUIRE, MUTEX_HAND_OVER};
-use super::{CLAIM, Check, LEASE, LIFE, Listener, OWNERS, Redis, channel, owner, run_heard};
+use super::{
+    CLAIM, Check, LEASE, LIFE, Listener, OWNERS, Redis, channel, once_heard, owner, run_heard,
+};
 use crate::support::companions_of;
 
 const HAND_OVER_FAST: &str = script!("mutex_hand_over_by_message.lua");
@@ -15,6 +17,12 @@ const CALLER: usize = 0;
 const GONE: usize = OWNERS;
 /// The record of the last fence, if there is one. The caller gives back what it has not used of its block up to that.
 const LAST_FENCE: &str = "9";
+
+/// The commands of both scripts.
+const COMMANDS: [&str; 16] = [
+    "getrange", "time", "zpopmin", "hget", "hdel", "pubsub", "get", "set", "zadd", "publish",
+    "hset", "pttl", "pexpire", "del", "append", "zrange",
+];
 
 /// The data that a script meets, and the arguments of its call.
 #[derive(Clone, Debug)]
@@ -87,11 +95,9 @@ fn channels(who: usize) -> [String; 4] {
 }
 
 fn case(args: impl Strategy<Value = Vec<String>>) -> impl Strategy<Value = Case> {
-    // Without HDEL a fence may be reserved and not used.
-    let commands = vec![
-        "getrange", "time", "zpopmin", "hget", "pubsub", "get", "set", "zadd", "publish", "hset",
-        "pttl", "pexpire", "del", "append", "zrange",
-    ];
+    // HDEL is left out, because a denied one may leave a fence reserved and not used.
+    let commands = COMMANDS.into_iter().filter(|command| *command != "hdel");
+    let commands: Vec<_> = commands.collect();
     (
         (values(), waiters(), any::<(bool, bool)>()),
         prop::option::weighted(0.8, prop::sample::select(vec![LIFE / 2, LIFE * 2])),
@@ -221,6 +227,17 @@ fn text(text: &str) -> String {
     text.to_owned()
 }
 
+fn hand_over(used: &str, counts: &str, withdraws: &str, gap: &str) -> Vec<String> {
+    let last = if used.is_empty() { "" } else { LAST_FENCE };
+    let life = LIFE.to_string();
+    let owner = owner(CALLER);
+    [
+        &owner, used, last, &life, counts, withdraws, gap, "50", "600000",
+    ]
+    .map(text)
+    .to_vec()
+}
+
 #[test]
 fn the_fast_path_of_a_hand_over_does_what_the_script_does() {
     let usual = |usual: &'static str, other: &'static str| {
@@ -233,25 +250,55 @@ fn the_fast_path_of_a_hand_over_does_what_the_script_does() {
         usual("0", "500"),
         usual("", "5"),
     );
-    let args = args.prop_map(|(counts, withdraws, gap, used)| {
-        let last = if used.is_empty() { "" } else { LAST_FENCE };
-        let life = LIFE.to_string();
-        let fixed = [
-            owner(CALLER),
-            used,
-            text(last),
-            life,
-            counts,
-            withdraws,
-            gap,
-        ];
-        fixed
-            .into_iter()
-            .chain([text("50"), text("600000")])
-            .collect()
-    });
+    let args =
+        args.prop_map(|(counts, withdraws, gap, used)| hand_over(&used, &counts, &withdraws, &gap));
     run_heard(2_500, case(args), |redis, listener, case| {
         case.check(redis, listener, (MUTEX_HAND_OVER, HAND_OVER_FAST))
+    });
+}
+
+/// The access list denies a command. While another owner has the lock, a waiter then keeps its place in the queue.
+#[test]
+fn a_hand_over_without_a_command_loses_no_waiter() {
+    once_heard(|redis, listener| {
+        for (command, is_at_front) in COMMANDS
+            .map(|one| [(one, false), (one, true)])
+            .as_flattened()
+        {
+            // The other one is not at the front, so that the two take turns.
+            let waiter = |who, is_at_front| Waiter {
+                who,
+                is_at_front,
+                is_dead: false,
+                channel: channels(who).into_iter().next_back(),
+            };
+            let case = Case {
+                value: Some(owner(CALLER) + "!"),
+                waiters: vec![waiter(1, *is_at_front), waiter(2, false)],
+                front_had: true,
+                has_fence: true,
+                left: None,
+                spoiled: None,
+                denied: Some(command),
+                args: hand_over("", "1", "0", "0"),
+            };
+            let fast_and_not = [
+                MUTEX_HAND_OVER,
+                &MUTEX_HAND_OVER.replace(HAND_OVER_FAST, ""),
+            ];
+            for script in fast_and_not {
+                case.seen_after(redis, listener, script);
+                let [_, queue, _] = companions_of("a");
+                let holder: Option<String> = redis.ask(&["GET", "a"]);
+                let is_lost = |who: &usize| {
+                    let place: Option<f64> = redis.ask(&["ZSCORE", &queue, &owner(*who)]);
+                    let is_another = |holder: &String| !holder.starts_with(&owner(*who));
+                    place.is_none() && holder.as_ref().is_some_and(is_another)
+                };
+                let lost: Vec<_> = [1, 2].into_iter().filter(is_lost).collect();
+                assert!(lost.is_empty(), "{lost:?} without {command}, {is_at_front}");
+            }
+        }
     });
 }
 
