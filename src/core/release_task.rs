@@ -231,7 +231,7 @@ impl ReleaseTask {
         Next::Later(now + jittered(rng, pause))
     }
 
-    /// Notes that the next request is sent before this one has a reply. So "not owner" no longer proves a loss.
+    /// Notes that the next request is sent without a reply to this one. So "not owner" no longer proves a loss.
     pub(crate) fn note_unanswered(&mut self) {
         self.repeated = true;
     }
