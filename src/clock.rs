@@ -48,6 +48,13 @@ impl Sub<Duration> for Time {
     }
 }
 
+/// Returns a length in whole milliseconds, rounded up. No length of a setting is too large.
+pub(crate) const fn ms_rounded_up(length: Duration) -> u64 {
+    // `Duration::as_millis` divides a number of 128 bits.
+    let part = length.subsec_nanos().div_ceil(1_000_000) as u64;
+    length.as_secs().saturating_mul(1_000).saturating_add(part)
+}
+
 /// A source of the current time. Tests use a clock that they move.
 pub(crate) trait Clock: Send + Sync {
     fn now(&self) -> Time;
@@ -111,6 +118,15 @@ mod tests {
     fn the_longest_wait_saturates() {
         assert_eq!(SystemClock.now() + Duration::MAX, Time::NEVER);
         assert_eq!(Time::from_nanos(5) - Duration::MAX, Time::from_nanos(0));
+    }
+
+    #[test]
+    fn a_part_of_a_millisecond_counts_as_one() {
+        for nanos in [0, 1, 999_999, 1_000_000, 1_000_001, 86_400_000_000_000] {
+            let length = Duration::from_nanos(nanos);
+            assert_eq!(ms_rounded_up(length), nanos.div_ceil(1_000_000));
+        }
+        assert_eq!(ms_rounded_up(Duration::MAX), u64::MAX);
     }
 
     #[test]

@@ -134,13 +134,16 @@ impl Owner {
     pub(crate) fn new(owner: &str, label: &str) -> Self {
         let unique = owner.strip_prefix(OWNER_PREFIX).and_then(|rest| {
             let unique = rest.strip_suffix(label)?.strip_suffix(':')?;
-            Uuid::try_parse(unique).ok()
+            // Of the forms that are read, only one has this length.
+            let is_canonical = unique.len() == Hyphenated::LENGTH
+                && !unique.bytes().any(|byte| byte.is_ascii_uppercase());
+            is_canonical.then(|| Uuid::try_parse(unique).ok())?
         });
         let kept = Self {
             unique: unique.unwrap_or_default(),
             text: OnceBox::new(),
         };
-        if !with_text(kept.unique, label, |text| text == owner) {
+        if unique.is_none() {
             // Another program has made the owner, or a manager with another label.
             kept.text.set(Box::new(owner.into())).ok();
         }
@@ -194,6 +197,8 @@ mod tests {
             (&*made, "host:1"),
             (&made.to_uppercase(), "HOST:1"),
             (&made, "other"),
+            ("lh1:01234567-89AB-4DEF-8123-456789ABCDEF:l", "l"),
+            ("lh1:0123456789ab4def8123456789abcdef:l", "l"),
             ("lh1:u:l", "l"),
             ("lh1::", ""),
             ("somebody", ""),

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use crate::clock::ms_rounded_up;
 use crate::error::{Error, Result};
 use crate::event::SharedListener;
 use crate::owner::{MARK, MAX_LABEL, is_label};
@@ -42,8 +43,8 @@ pub(crate) struct Terms {
 impl Terms {
     /// Returns the terms of guards with fences. Rounds the lease up to whole milliseconds, which Redis counts in.
     pub(crate) const fn new(lease: Duration, renew: bool) -> Self {
-        let ms = lease.as_nanos().div_ceil(1_000_000);
-        debug_assert!(ms <= MAX_LEASE.as_millis(), "it was checked");
+        let ms = ms_rounded_up(lease);
+        debug_assert!(ms <= ms_rounded_up(MAX_LEASE), "it was checked");
         Self {
             lease_ms: ms as u32,
             renew,
@@ -104,7 +105,7 @@ impl Options {
     }
 
     pub(crate) fn terms(&self) -> Terms {
-        let ms = |length: Duration| length.as_nanos().div_ceil(1_000_000).try_into();
+        let ms = |length: Duration| ms_rounded_up(length).try_into();
         let max_hold = self.max_hold.filter(|_| !self.linger.is_zero());
         Terms {
             fencing: self.fencing,

@@ -52,14 +52,15 @@ impl Engine {
         let now = self.now();
         let subscription = self.wakeup.subscription(now);
         let quantum = self.quantum.get(&subscription);
+        let terms = call.options.terms();
         StepContext {
             now,
             arrived,
-            terms: call.options.terms(),
+            terms,
             until: call.until,
             subscription,
             pickup_window: pickup::window(
-                call.options.terms().lease(),
+                terms.lease(),
                 pickup::longest_window(self.settings.io_timeout),
             ),
             grants_by_message: self.grants_by_message(call, entry),
@@ -78,7 +79,7 @@ impl Engine {
             outage_limit: self.settings.outage_limit,
             waits_through_outages: self.settings.wait_through_outages,
             label: &self.settings.label,
-            rng: self.owner_source(call.options.terms()),
+            rng: self.owner_source(terms),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::command::Command;
+use crate::clock::ms_rounded_up;
 use crate::core::pickup;
 
 /// The settings that travel with the calls.
@@ -76,8 +77,7 @@ pub(super) fn of_waiters(command: &mut Command, counts_subscribers: bool) {
 
 /// Returns a length in whole milliseconds, rounded up, because Redis rejects a time to live of zero.
 pub(super) fn ms(length: Duration) -> u64 {
-    // Settings are checked to be far below the largest number.
-    u64::try_from(length.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+    ms_rounded_up(length)
 }
 
 #[cfg(test)]

@@ -157,6 +157,12 @@ fn parse_length(digits: &[u8]) -> Result<Option<usize>, String> {
 }
 
 fn parse_number(digits: &[u8]) -> Result<i64, String> {
+    // No number of so many digits is too large.
+    const SHORT: usize = 18;
+    if digits.len() <= SHORT && !digits.is_empty() && digits.iter().all(u8::is_ascii_digit) {
+        let add = |number, digit: &u8| number * 10 + i64::from(digit - b'0');
+        return Ok(digits.iter().fold(0, add));
+    }
     let number = std::str::from_utf8(digits).ok();
     let number = number.and_then(|number| number.parse().ok());
     number.ok_or_else(|| "a line should be a number, and is none".to_owned())
