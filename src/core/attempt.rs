@@ -78,7 +78,7 @@ pub(crate) struct Attempt {
     /// The random part of the owner's nonces, and how many requests have had one.
     nonces: Option<(Uuid, u32)>,
     /// The last grant by message that was allowed and may come, and when the request was sent that allowed it.
-    offer: Option<(Offer, Time)>,
+    offer: Option<(Box<Offer>, Time)>,
     /// The owner before this one, if too few replicas confirmed its grant. Its key stays until it is withdrawn.
     former_owner: Option<Arc<str>>,
     /// Former owners whose release has not begun.
@@ -250,7 +250,7 @@ impl Attempt {
             // An owner in the queue waits its turn.
             shareable_owner,
             channel,
-            nonce: offer.map(|offer| offer.nonce),
+            nonce: offer.as_deref().map(|offer| offer.nonce),
         };
         let request = Sent {
             fences: ask.fences,
@@ -347,8 +347,8 @@ impl Attempt {
         resent: bool,
         context: &StepContext<'_>,
     ) -> NotedReply {
-        let (request, mut in_redis, from) = state.into_request();
-        self.offer = request.offer.map(|offer| (offer, sent));
+        let (mut request, mut in_redis, from) = state.into_request();
+        self.offer = request.offer.take().map(|offer| (offer, sent));
         // 1. Redis may execute a request twice if it was sent twice.
         if resent {
             let lease = context.terms.lease();
@@ -430,8 +430,8 @@ impl Attempt {
             return over;
         }
         // 4. Sleep until the next poll, or until the holder's lease expires. A lease that never expires, or is about to
-        //    expire, gives no time to wake up: poll. If the reply hid that time, the first poll learns it, so it comes early:
-        //    the new holder may have crashed.
+        //    expire, gives no time to wake up: poll. If the reply hid that time, the first poll learns it, so it comes within
+        //    the shortest pickup window: the new holder may have crashed, and its lease may be as short as that.
         let poll = if request.channel == channel(context) {
             poll::pause(
                 &context.subscription,

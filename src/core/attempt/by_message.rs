@@ -35,10 +35,10 @@ impl Attempt {
         let State::Ask(in_redis) = state else {
             return None;
         };
-        let (offer, sent) = self.offer?;
+        let (offer, sent) = self.offer.as_ref()?;
         let lease = context.terms.lease();
         let kept_for = offer.pickup_window.min(lease);
-        let deadline = valid_until(sent, kept_for);
+        let deadline = valid_until(*sent, kept_for);
         let is_usable = message.nonce == offer.nonce
             && offer.terms == context.terms
             && (message.fence > 0) == context.terms.fencing
@@ -50,7 +50,7 @@ impl Attempt {
             fences: u64::from(context.terms.fencing),
             quantum: offer.quantum,
             rest: Vec::new(),
-            sent,
+            sent: *sent,
             deadline,
             pickup_window: (kept_for < lease).then_some(kept_for),
             is_by_message: true,
@@ -67,7 +67,7 @@ impl Attempt {
         &mut self,
         channel: Option<&str>,
         context: &StepContext<'_>,
-    ) -> Option<Offer> {
+    ) -> Option<Box<Offer>> {
         if !context.grants_by_message || context.crowded || channel.is_none_or(str::is_empty) {
             return None;
         }
@@ -77,11 +77,11 @@ impl Attempt {
             secret: *secret,
             request: *requests,
         };
-        Some(Offer {
+        Some(Box::new(Offer {
             nonce,
             terms: context.terms,
             quantum: context.quantum,
             pickup_window: context.pickup_window,
-        })
+        }))
     }
 }

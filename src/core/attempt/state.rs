@@ -60,11 +60,11 @@ pub(super) struct Sent {
     /// The channel under which the queue will know the owner; `None` if the owner must not queue.
     pub(super) channel: Option<Arc<str>>,
     /// The grant by message that it allows.
-    pub(super) offer: Option<Offer>,
+    pub(super) offer: Option<Box<Offer>>,
 }
 
 /// The terms on which a request lets a hand-over grant the lock by message.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Offer {
     pub(super) nonce: Nonce,
     pub(super) terms: Terms,
