@@ -17,6 +17,9 @@
 //! [hash tags]: https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#hash-tags
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+
+use once_cell::sync::Lazy;
 
 use crate::error::Error;
 use crate::sync::Arc;
@@ -57,13 +60,24 @@ const SUFFIXES: [(&str, &str); 3] = [
     (":lh:waiters", ":lht:waiters"),
 ];
 
+/// A number that two names seldom share. It is found once for each handle, in place of a hash in each of its calls.
+/// The hash is another one in each process, so nobody can choose names that share it.
+pub(crate) type Fingerprint = u32;
+
 /// A valid name of a lock, and its key.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LockKey {
     /// The prefix and the name.
     key: Arc<str>,
     /// The length of the prefix, which is at most 1,024 bytes.
     prefix: u16,
+    fingerprint: Fingerprint,
+}
+
+impl Hash for LockKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u32(self.fingerprint);
+    }
 }
 
 impl LockKey {
@@ -91,6 +105,7 @@ impl LockKey {
             return invalid("it ends like a key that leasehold keeps beside a lock");
         }
         Ok(Self {
+            fingerprint: fingerprint(&key),
             key,
             prefix: prefix.len() as u16,
         })
@@ -103,6 +118,10 @@ impl LockKey {
 
     pub(crate) fn key(&self) -> &str {
         &self.key
+    }
+
+    pub(crate) fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
     }
 
     /// Returns the hash slot in which Redis Cluster keeps the key and its companions: the CRC-16/XMODEM of the hashed
@@ -120,26 +139,16 @@ impl LockKey {
     }
 
     pub(crate) fn companion(&self, which: Companion) -> String {
-        let mut companion = String::new();
-        self.write_companion(which, &mut companion);
-        companion
+        self.companion_parts(which).concat()
     }
 
-    /// Replaces the text by a companion's key.
-    pub(crate) fn write_companion(&self, which: Companion, to: &mut String) {
-        /// No suffix is longer, with two braces.
-        const ROOM: usize = 16;
-        to.clear();
-        to.reserve(self.key.len() + ROOM);
+    /// Returns the parts that make up a companion's key.
+    pub(crate) fn companion_parts(&self, which: Companion) -> [&str; 4] {
         let (plain, tagged) = SUFFIXES[which as usize];
-        let is_tagged = hash_tag(&self.key).is_some();
-        let (begin, end, suffix) = if is_tagged {
-            ("", "", tagged)
+        if hash_tag(&self.key).is_some() {
+            ["", &self.key, "", tagged]
         } else {
-            ("{", "}", plain)
-        };
-        for part in [begin, &self.key, end, suffix] {
-            to.push_str(part);
+            ["{", &self.key, "}", plain]
         }
     }
 }
@@ -155,6 +164,7 @@ pub(crate) enum Target {
 pub(crate) struct Set {
     /// A text that no other set has.
     id: Arc<str>,
+    fingerprint: Fingerprint,
     /// The name of the set in messages.
     name: Arc<str>,
     /// The names, in the order of their keys.
@@ -187,13 +197,14 @@ impl Target {
             return Ok(Self::One(keys.swap_remove(0)));
         }
         let names: Vec<&str> = keys.iter().map(LockKey::name).collect();
+        // With the lengths, or the set of `a` and `b` could have the same text as the name `a1:b`.
+        let id = keys
+            .iter()
+            .flat_map(|key| [key.key.len().to_string(), ":".into(), key.key.to_string()])
+            .collect::<String>();
         let set = Set {
-            // With the lengths, or the set of `a` and `b` could have the same text as the name `a1:b`.
-            id: keys
-                .iter()
-                .flat_map(|key| [key.key.len().to_string(), ":".into(), key.key.to_string()])
-                .collect::<String>()
-                .into(),
+            fingerprint: fingerprint(&id),
+            id: id.into(),
             name: names.join(" + ").into(),
             keys,
         };
@@ -239,6 +250,20 @@ impl Target {
             Self::Several(set) => &set.id,
         }
     }
+
+    /// Returns the fingerprint of [`Self::id`].
+    pub(crate) fn fingerprint(&self) -> Fingerprint {
+        match self {
+            Self::One(key) => key.fingerprint,
+            Self::Several(set) => set.fingerprint,
+        }
+    }
+}
+
+/// Returns the fingerprint of the text of a [`Target::id`].
+pub(crate) fn fingerprint(id: &str) -> Fingerprint {
+    static HASHER: Lazy<RandomState> = Lazy::new(RandomState::new);
+    HASHER.hash_one(id) as Fingerprint
 }
 
 /// Checks the length of a name, which does not depend on the prefix.

@@ -10,8 +10,6 @@
 //!
 //! [`AcquireMode::AfterHandOver`]: crate::message::AcquireMode::AfterHandOver
 
-use std::hash::{BuildHasher, RandomState};
-
 use crate::clock::Time;
 use crate::core::pickup;
 use crate::message::{LockKind, Request};
@@ -21,23 +19,20 @@ use crate::sync::{AtomicU64, Ordering};
 const SLOTS: usize = 256;
 
 pub(super) struct HandedOver {
-    hasher: RandomState,
-    /// In the upper half of a slot is a part of the name's hash, in the lower half the time in milliseconds.
+    /// In the upper half of a slot is the fingerprint of the name, in the lower half the time in milliseconds.
     slots: [AtomicU64; SLOTS],
 }
 
 impl HandedOver {
     pub(super) fn new() -> Self {
         Self {
-            hasher: RandomState::new(),
             slots: std::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
 
-    /// Returns the slot of a name, and the part of its hash that the slot keeps.
-    fn slot(&self, target: &Target) -> (&AtomicU64, u32) {
-        let hash = self.hasher.hash_one(target.id());
-        (&self.slots[hash as usize % SLOTS], (hash >> 32) as u32)
+    /// Returns the slot of a name.
+    fn slot(&self, target: &Target) -> &AtomicU64 {
+        &self.slots[target.fingerprint() as usize % SLOTS]
     }
 
     /// Notes that the mutex of a request was handed over.
@@ -48,20 +43,17 @@ impl HandedOver {
             ..
         } = request
         {
-            let (slot, part) = self.slot(target);
-            slot.store(
-                u64::from(part) << 32 | u64::from(ms(now)),
-                Ordering::Relaxed,
-            );
+            let note = u64::from(target.fingerprint()) << 32 | u64::from(ms(now));
+            self.slot(target).store(note, Ordering::Relaxed);
         }
     }
 
     /// Returns whether this mutex was handed over less than the shortest pickup window ago.
     pub(super) fn was_handed_over(&self, target: &Target, now: Time) -> bool {
-        let (slot, part) = self.slot(target);
-        let noted = slot.load(Ordering::Relaxed);
+        let noted = self.slot(target).load(Ordering::Relaxed);
         let age = ms(now).wrapping_sub(noted as u32);
-        noted >> 32 == u64::from(part) && u128::from(age) < pickup::SHORTEST.as_millis()
+        noted >> 32 == u64::from(target.fingerprint())
+            && u128::from(age) < pickup::SHORTEST.as_millis()
     }
 }
 

@@ -11,25 +11,56 @@
 
 use std::borrow::Borrow;
 use std::collections::HashSet;
-use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::hash::{Hash, Hasher};
 
 use crate::clock::Time;
 use crate::core::attempt::Attempt;
 use crate::core::queue::{HeldLease, Queue, Turn};
 use crate::error::Failure;
 use crate::message::{LockKind, Request, Verb};
-use crate::name::Target;
+use crate::name::{self, Fingerprint, Target};
 use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, Thread, thread};
 
 /// The number of shards: enough that threads with different names seldom lock the same shard.
 const SHARDS: usize = 32;
 
 /// The identity of an entry: two kinds of lock have separate queues, even for the same name.
-type Id<'a> = (LockKind, &'a str);
+#[derive(Clone, Copy)]
+struct Id<'a> {
+    kind: LockKind,
+    /// The text of [`Target::id`].
+    text: &'a str,
+    /// That of the text.
+    fingerprint: Fingerprint,
+}
+
+impl<'a> Id<'a> {
+    fn new(kind: LockKind, target: &'a Target) -> Self {
+        Self {
+            kind,
+            text: target.id(),
+            fingerprint: target.fingerprint(),
+        }
+    }
+}
+
+impl PartialEq for Id<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.kind == other.kind && self.text == other.text
+    }
+}
+
+impl Eq for Id<'_> {}
+
+impl Hash for Id<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // Locks of several kinds on one name are rare.
+        state.write_u32(self.fingerprint);
+    }
+}
 
 /// All names in use by this engine.
 pub(crate) struct Names<L> {
-    hasher: RandomState,
     shards: [Mutex<HashSet<Named<L>>>; SHARDS],
 }
 
@@ -123,8 +154,8 @@ struct ContentionInfo {
     pins: u32,
     /// The owner of the last recall, if that was not a lease of this process. Its grant may be on its way.
     recalled: Option<Arc<str>>,
-    /// Not zero if `force_release` has removed an owner for which this process had no lease. Its grant may have been on its
-    /// way then. So this is the number of grants that may have been.
+    /// How many of the next leases must be renewed at once, because `force_release` may have removed their owner before
+    /// the grant arrived.
     unchecked_grants: u32,
 }
 
@@ -165,15 +196,12 @@ pub(crate) enum Signal<L> {
 impl<L: HeldLease> Names<L> {
     pub(crate) fn new() -> Self {
         Self {
-            hasher: RandomState::new(),
             shards: std::array::from_fn(|_| Mutex::default()),
         }
     }
 
     fn shard(&self, id: Id<'_>) -> &Mutex<HashSet<Named<L>>> {
-        let hash = self.hasher.hash_one(id);
-        // The shard is chosen by the low bits, because the hash set uses the high ones.
-        &self.shards[hash as usize % SHARDS]
+        &self.shards[id.fingerprint as usize % SHARDS]
     }
 
     /// Calls `act` with the locked entry of a name. Makes the entry if there is none.
@@ -183,7 +211,7 @@ impl<L: HeldLease> Names<L> {
         target: &Target,
         mut act: impl FnMut(&Arc<Entry<L>>, &mut State<L>) -> T,
     ) -> T {
-        let id: Id<'_> = (kind, target.id());
+        let id = Id::new(kind, target);
         loop {
             let entry = {
                 let mut shard = self.shard(id).lock();
@@ -204,7 +232,11 @@ impl<L: HeldLease> Names<L> {
 
     /// Returns the entry of a name, if there is one. `id` is the text of [`Target::id`].
     pub(crate) fn find(&self, kind: LockKind, id: &str) -> Option<Arc<Entry<L>>> {
-        let id: Id<'_> = (kind, id);
+        let id = Id {
+            kind,
+            text: id,
+            fingerprint: name::fingerprint(id),
+        };
         let shard = self.shard(id).lock();
         let Named(entry) = shard.get(&id as &dyn Identity)?;
         Some(Arc::clone(entry))
@@ -265,7 +297,7 @@ impl<L: HeldLease> Entry<L> {
 
 impl<L> Entry<L> {
     fn id(&self) -> Id<'_> {
-        (self.kind, self.target.id())
+        Id::new(self.kind, &self.target)
     }
 
     /// Returns the request `verb` for this lock.
@@ -350,7 +382,8 @@ impl<L: HeldLease> State<L> {
             .map_or(0, |contention| contention.pins);
         if self.queue.is_asking() || pins > 0 {
             // A delegate may ask, and each thread that has pinned the entry may adopt.
-            self.contention.get_or_insert_default().unchecked_grants = pins + 1;
+            let grants = pins + u32::from(self.queue.is_asking());
+            self.contention.get_or_insert_default().unchecked_grants = grants;
         }
     }
 

@@ -39,6 +39,21 @@ impl Command {
         self
     }
 
+    /// Adds the argument that these parts make up together.
+    pub(super) fn arg_of_parts(&mut self, parts: &[&str]) -> &mut Self {
+        write_line(
+            &mut self.parts,
+            b'$',
+            parts.iter().map(|part| part.len()).sum(),
+        );
+        for part in parts {
+            self.parts.extend_from_slice(part.as_bytes());
+        }
+        self.parts.extend_from_slice(b"\r\n");
+        self.count += 1;
+        self
+    }
+
     /// Appends the packed command to `bytes`.
     pub(crate) fn pack(&self, bytes: &mut Vec<u8>) {
         write_line(bytes, b'*', self.count);
@@ -130,6 +145,8 @@ mod tests {
                 ours.arg(text);
                 theirs.arg(text);
             }
+            ours.arg_of_parts(&texts.iter().map(String::as_str).collect::<Vec<_>>());
+            theirs.arg(texts.concat());
             ours.arg(&texts[..]).arg(number).arg(long.as_deref().map(str::as_bytes));
             theirs.arg(&texts[..]).arg(number).arg(long.as_deref().map(str::as_bytes));
             prop_assert_eq!(ours.packed(), theirs.get_packed_command());

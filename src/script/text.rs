@@ -209,12 +209,10 @@ impl Script {
     /// Returns a command with the keys of these locks: for each its own key and its companions.
     pub(super) fn with_companions(&self, by: ScriptRef, locks: &[LockKey]) -> Command {
         let mut command = self.command(by, 4 * locks.len());
-        let mut companion = String::new();
         for key in locks {
             command.arg(key.key());
             for which in [Companion::Fence, Companion::Queue, Companion::Waiters] {
-                key.write_companion(which, &mut companion);
-                command.arg(&companion);
+                command.arg_of_parts(&key.companion_parts(which));
             }
         }
         command

@@ -29,7 +29,7 @@ use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{Reply, Request};
 use crate::script::{self, ScriptRef, ScriptSettings};
 use crate::store::Answer;
-use crate::store::shared::{Boarded, fingerprint};
+use crate::store::shared::Boarded;
 
 /// The releases of this process that wait for a request to ride with.
 pub(crate) trait Rides: Sync {
@@ -55,7 +55,7 @@ impl Boarded {
             if let Request::Release(batch) = request {
                 boarded = Some(Self {
                     command: script::encode(request, by, settings),
-                    keys: batch.iter().map(|one| fingerprint(one.key)).collect(),
+                    keys: batch.iter().map(|one| one.key.fingerprint()).collect(),
                     answer: None,
                 });
             }

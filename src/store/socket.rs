@@ -35,10 +35,11 @@ use os::{Os, TOLERANCE, TimeLimit, is_timeout};
 const LONGEST_ANSWER: usize = 8 << 20;
 /// The number of bytes that are read at a time.
 const PIECE: usize = 8 << 10;
-/// A connected socket.
+
+/// A connected socket. Its halves are boxed, because they move between threads at each call.
 pub(super) struct Socket {
-    pub(super) reading: Reading,
-    pub(super) writing: Writing,
+    pub(super) reading: Box<Reading>,
+    pub(super) writing: Box<Writing>,
 }
 
 /// The half of a socket that reads.
@@ -135,21 +136,21 @@ impl Socket {
     fn new(stream: Stream) -> Self {
         let stream = Arc::new(stream);
         Self {
-            reading: Reading {
+            reading: Box::new(Reading {
                 stream: Arc::clone(&stream),
                 limit: TimeLimit::new(),
                 piece: vec![0; PIECE].into(),
                 received: Vec::new(),
                 frame: Frame::default(),
                 ready: Vec::new(),
-            },
-            writing: Writing {
+            }),
+            writing: Box::new(Writing {
                 stream,
                 limit: TimeLimit::new(),
                 packed: Vec::new(),
                 unsent: Vec::new(),
                 sent: 0,
-            },
+            }),
         }
     }
 

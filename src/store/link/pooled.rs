@@ -31,7 +31,7 @@ pub(super) struct Pool<'a> {
     terms: CallTerms,
     limits: Limits<'a>,
     /// The place for a connection, unless the caller has entered one.
-    seat: Option<Seat>,
+    seat: Option<Box<Seat>>,
 }
 
 /// A ride with the request under way.
@@ -149,7 +149,7 @@ impl<'a> Link<'a> {
             Entered::Member(member) => self.open = Some(Open::Shared(member, pool.limits)),
             Entered::Seat(mut seat) => {
                 let socket = seat.take_socket(self.master);
-                pool.seat = Some(seat);
+                pool.seat = Some(Box::new(seat));
                 self.open = socket.map(|socket| self.share(socket));
             }
         }
@@ -183,7 +183,7 @@ impl<'a> Link<'a> {
                 pool.seat = None;
                 Open::Shared(member, pool.limits)
             }
-            Err(socket) => Open::Own(*socket),
+            Err(socket) => Open::Own(socket),
         }
     }
 

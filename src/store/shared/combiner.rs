@@ -44,23 +44,23 @@
 //!
 //! A read brings the answers of many callers, and most of these callers soon add their next requests. To write each of
 //! these alone would cost each side a system call for each. So a caller that adds a request writes nothing while others
-//! are about to take their results. They are awake, so that is a matter of microseconds. If the system gives
-//! those threads no CPU time, the requests wait until it does. One of these callers writes the requests that wait:
+//! are about to take their results. They are awake, so that is a matter of microseconds. If the system gives those
+//! threads no CPU time, the requests wait until it does. One of these callers writes the requests that wait:
 //!
 //! | caller | when |
 //! | --- | --- |
 //! | the one that adds a request | [a quarter](PARTS) of the other callers wait: the server goes on while the others run |
 //! | the one that takes its result | no other is about to, or a quarter waits. It writes first, and then takes the result |
 //!
-//! With up to eight callers, that quarter is one caller, so each writes at once. Nobody waits for an answer, for a
-//! caller between two requests, or for a time.
+//! With up to eight callers, a quarter is one of them, so each writes at once. Nobody waits for an answer, or for a time.
 
 use std::collections::VecDeque;
 
+use crate::name::Fingerprint;
 use smallvec::SmallVec;
 
-/// Collected requests are written once they are one of so many callers. With 64 threads, smaller groups were measured to
-/// take more CPU time. With larger ones, client and server wait for each other in turn.
+/// Collected requests are written once they are one of so many callers. With 64 threads, smaller groups take more CPU
+/// time. With larger ones, client and server wait for each other in turn.
 const PARTS: usize = 4;
 
 /// The requests on a connection. `C` wakes a caller, `A` is an answer, and `E` is the failure of the connection.
@@ -94,7 +94,7 @@ pub(super) struct Ticket(usize);
 #[derive(Clone, Debug)]
 pub(super) struct Terms {
     /// A fingerprint of the lock's key. With a ride also those of the keys that it releases.
-    pub(super) keys: SmallVec<[u64; 1]>,
+    pub(super) keys: SmallVec<[Fingerprint; 1]>,
     /// Whether it goes before requests without priority that still wait.
     pub(super) has_priority: bool,
 }
@@ -610,7 +610,7 @@ mod tests {
                 1 + usize::from(has_first),
             );
             let terms = Terms {
-                keys: keys(key, answers as u8).map(u64::from).collect(),
+                keys: keys(key, answers as u8).map(u32::from).collect(),
                 has_priority,
             };
             let added = self.combiner.add(number, terms, answers, |outbox| {
@@ -827,7 +827,7 @@ mod tests {
         let (mut combiner, mut wake) = (Combiner::<usize, usize, ()>::new(), Vec::new());
         let add = |combiner: &mut Combiner<usize, usize, ()>, caller: usize| {
             let terms = Terms {
-                keys: [caller as u64].into(),
+                keys: [caller as u32].into(),
                 has_priority: false,
             };
             let added = combiner.add(caller, terms, 1, |outbox| outbox.push(0));

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use super::combiner::{Failures, Step, Terms, Ticket};
 use super::{CallTerms, Connections, Shared};
+use crate::name::Fingerprint;
 use crate::script::Command;
 use crate::store::LOOK_EVERY;
 use crate::store::route::TimeSpan;
@@ -128,7 +129,7 @@ pub(crate) enum Ahead<'a> {
 pub(crate) struct Boarded {
     pub(in crate::store) command: Command,
     /// The fingerprints of its keys.
-    pub(in crate::store) keys: SmallVec<[u64; 1]>,
+    pub(in crate::store) keys: SmallVec<[Fingerprint; 1]>,
     /// The answer, once it has come.
     pub(in crate::store) answer: Option<Value>,
 }
@@ -154,8 +155,8 @@ pub(super) struct Turn<'a> {
 /// The half of the socket that this thread has, and the result of its work.
 enum Half {
     None,
-    Reading(Reading, Result<bool, TransportError>),
-    Writing(Writing, io::Result<()>),
+    Reading(Box<Reading>, Result<bool, TransportError>),
+    Writing(Box<Writing>, io::Result<()>),
 }
 
 impl<'a> Turn<'a> {

@@ -52,8 +52,6 @@ mod combiner;
 mod member;
 mod seat;
 
-use std::collections::hash_map::DefaultHasher;
-use std::hash::{Hash, Hasher};
 use std::mem;
 use std::time::{Duration, Instant};
 
@@ -61,7 +59,7 @@ use redis::Value;
 
 use crate::error::Failure;
 use crate::message::{LockKind, Request};
-use crate::name::LockKey;
+use crate::name::{Fingerprint, LockKey};
 use crate::store::places::{Places, TakenPlace, Wait};
 use crate::store::route::Route;
 use crate::store::socket::{Reading, Socket, Stream, TransportError, Writing};
@@ -113,9 +111,9 @@ struct State {
 struct Shared {
     combiner: Combiner<Thread, Value, Arc<TransportError>>,
     /// `None` while a thread reads.
-    reading: Option<Reading>,
+    reading: Option<Box<Reading>>,
     /// `None` while a thread writes.
-    writing: Option<Writing>,
+    writing: Option<Box<Writing>>,
     stream: Arc<Stream>,
     place: TakenPlace<Place>,
     /// The number of threads on the connection.
@@ -139,7 +137,7 @@ const CLASSES: [Class; 4] = [(true, true), (true, false), (false, true), (false,
 #[derive(Clone, Copy)]
 pub(crate) struct CallTerms {
     /// A fingerprint of the key. `None` if no other thread may use the connection.
-    key: Option<u64>,
+    key: Option<Fingerprint>,
     has_priority: bool,
 }
 
@@ -162,7 +160,7 @@ impl CallTerms {
             | Request::ForceRelease { .. } => None,
         };
         Self {
-            key: key.map(fingerprint),
+            key: key.map(LockKey::fingerprint),
             has_priority: has_priority || request.is_of_a_holder(),
         }
     }
@@ -172,15 +170,7 @@ impl CallTerms {
     }
 }
 
-/// Returns a number that keys seldom share.
-pub(crate) fn fingerprint(key: &LockKey) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    key.key().hash(&mut hasher);
-    hasher.finish()
-}
-
 /// The connection that a thread has entered.
-#[allow(clippy::large_enum_variant, reason = "it is taken apart at once")]
 pub(crate) enum Entered {
     Member(Member),
     /// A place for a connection of its own, or for the first thread of one to share.

@@ -90,10 +90,10 @@ impl Seat {
         socket: Socket,
         master: u64,
         terms: CallTerms,
-    ) -> Result<Member, Box<Socket>> {
+    ) -> Result<Member, Socket> {
         let place = self.place.take_if(|_| terms.key.is_some());
         let Some(place) = place else {
-            return Err(Box::new(socket));
+            return Err(socket);
         };
         self.is_given = true;
         let connections = Arc::clone(&self.connections);
