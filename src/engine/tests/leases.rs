@@ -3,6 +3,7 @@
 use super::*;
 use crate::lock::rwlock::RwLock;
 use crate::message::Gone;
+use crate::name::LockKey;
 
 const LEASE: Duration = Duration::from_secs(30);
 const TICK: Duration = Duration::from_millis(1);
@@ -202,4 +203,46 @@ fn a_forced_release_that_overtakes_its_grant_is_remembered() {
         assert_eq!(lost.expect("it is renewed").cause, LostCause::Removed);
         drop(go_on);
     }
+}
+
+/// A delegate asks, and other threads adopt: the grant of each may have been on its way.
+#[test]
+fn a_forced_release_is_remembered_for_each_grant_on_its_way() {
+    let (asked, was_asked) = mpsc::channel();
+    let (go_on, gate) = mpsc::channel::<()>();
+    let mut granted = generous();
+    let pool = move |request: &Request<'_>| {
+        if let Request::Lock { verb, .. } = request {
+            asked.send(Arc::clone(verb.owner())).ok();
+            gate.recv_timeout(PATIENCE).ok();
+        }
+        granted(request)
+    };
+    let engine = Fake::new(pool, generous()).engine(LEASE, still());
+    let locking = {
+        let engine = Arc::clone(&engine);
+        thread::spawn(move || lock(&engine))
+    };
+    let owner = was_asked.recv_timeout(PATIENCE).expect("it asks");
+    let asking = Arc::clone(&engine.names.all()[0]);
+    let key = LockKey::new("", "not asked for").expect("a name");
+    let adopted = engine.names.pin(asking.kind, &key.into());
+    let notes = || {
+        engine.ask_about(&owner);
+        [&asking, &adopted].map(|entry| {
+            let mut state = entry.lock();
+            (0..9).take_while(|_| state.take_forced_release()).count()
+        })
+    };
+    assert_eq!(notes(), [1, 1]);
+    for entry in [&asking, &adopted] {
+        engine.names.pin(entry.kind, &entry.target);
+    }
+    assert_eq!(notes(), [2, 2]);
+    for entry in [&asking, &adopted, &adopted] {
+        engine.names.unpin(entry);
+    }
+    assert_eq!(notes(), [1, 0]);
+    drop(go_on);
+    drop(locking.join().expect("no panic"));
 }
