@@ -99,6 +99,7 @@ impl Engine {
             return;
         }
         let owner = Owner::new(owner, &self.settings.label);
+        let now = self.now();
         for entry in self.names.all() {
             let mut state = entry.lock();
             let found = state
@@ -109,7 +110,7 @@ impl Engine {
                 drop(state);
                 self.renewal.renew_now(self, &process_lease);
             } else {
-                state.note_forced_release();
+                state.note_forced_release(now);
             }
         }
     }

@@ -60,7 +60,7 @@ impl Engine {
         count: impl FnOnce(&Turn, Time),
     ) -> Result<(Turn, Time), Failure> {
         let fences = Fences::granted(entry.kind, grant.fence, grant.fences);
-        let quantum = grant.quantum;
+        let (quantum, sent) = (grant.quantum, grant.sent);
         let process_lease = self.register_lease(entry, terms, units, grant)?;
         let linger = self.new_linger(&process_lease);
         let now = self.now();
@@ -72,7 +72,7 @@ impl Engine {
             self.remember_recall(&process_lease, &state);
             // From here on the lease itself shows the holder. Only a delegate for more of the lock needs a newer reply.
             state.forget_last_reply();
-            let may_be_gone = state.take_forced_release();
+            let may_be_gone = state.may_be_released_by_force(sent);
             let begun = state.queue.begin(seats, to, now);
             if !state.queue.is_crowded() {
                 state.forget_contention();

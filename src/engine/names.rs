@@ -30,7 +30,7 @@ struct Id<'a> {
     kind: LockKind,
     /// The text of [`Target::id`].
     text: &'a str,
-    /// That of the text.
+    /// The fingerprint of the text.
     fingerprint: Fingerprint,
 }
 
@@ -154,9 +154,8 @@ struct ContentionInfo {
     pins: u32,
     /// The owner of the last recall, if that was not a lease of this process. Its grant may be on its way.
     recalled: Option<Arc<str>>,
-    /// How many of the next leases must be renewed at once, because `force_release` may have removed their owner before
-    /// the grant arrived.
-    unchecked_grants: u32,
+    /// When a message came last that `force_release` has removed an owner for which this process had no lease.
+    forced_release: Option<Time>,
 }
 
 impl ContentionInfo {
@@ -373,28 +372,20 @@ impl<L: HeldLease> State<L> {
         contention.is_some_and(|contention| contention.recalled.as_deref() == Some(owner))
     }
 
-    /// Notes that `force_release` has removed an owner for which this process has no lease, if a grant may be on its way.
-    /// The message does not name the lock, so the owner may belong to another name.
-    pub(crate) fn note_forced_release(&mut self) {
-        let pins = self
-            .contention
-            .as_ref()
-            .map_or(0, |contention| contention.pins);
-        if self.queue.is_asking() || pins > 0 {
-            // A delegate may ask, and each thread that has pinned the entry may adopt.
-            let grants = pins + u32::from(self.queue.is_asking());
-            self.contention.get_or_insert_default().unchecked_grants = grants;
+    /// Notes, at `now`, that `force_release` has removed an owner for which this process has no lease, if a grant may be
+    /// on its way: to a delegate that asks, or to a thread that has pinned the entry to adopt. The message does not name
+    /// the lock, so the owner may belong to another name.
+    pub(crate) fn note_forced_release(&mut self, now: Time) {
+        let contention = self.contention.as_deref();
+        if self.queue.is_asking() || contention.is_some_and(ContentionInfo::is_kept) {
+            self.contention.get_or_insert_default().forced_release = Some(now);
         }
     }
 
-    /// Returns whether the lease that begins now may have been released by force already. The answer is for one lease.
-    pub(crate) fn take_forced_release(&mut self) -> bool {
-        let Some(contention) = &mut self.contention else {
-            return false;
-        };
-        let is_unchecked = contention.unchecked_grants > 0;
-        contention.unchecked_grants -= u32::from(is_unchecked);
-        is_unchecked
+    /// Returns whether the lease that begins now, and was asked for at `sent`, may have been released by force already.
+    pub(crate) fn may_be_released_by_force(&self, sent: Time) -> bool {
+        let contention = self.contention.as_deref();
+        contention.is_some_and(|contention| contention.forced_release >= Some(sent))
     }
 
     /// Forgets all replies, because this process holds the lock now and no thread waits.

@@ -205,7 +205,8 @@ fn a_forced_release_that_overtakes_its_grant_is_remembered() {
     }
 }
 
-/// A delegate asks, and other threads adopt: the grant of each may have been on its way.
+/// A delegate asks, and other threads adopt: the grant of each may have been on its way. A lease that was asked for later
+/// was not released.
 #[test]
 fn a_forced_release_is_remembered_for_each_grant_on_its_way() {
     let (asked, was_asked) = mpsc::channel();
@@ -218,31 +219,31 @@ fn a_forced_release_is_remembered_for_each_grant_on_its_way() {
         }
         granted(request)
     };
-    let engine = Fake::new(pool, generous()).engine(LEASE, still());
+    let clock = still();
+    let engine = Fake::new(pool, generous()).engine(LEASE, Arc::clone(&clock) as Arc<dyn Clock>);
     let locking = {
         let engine = Arc::clone(&engine);
         thread::spawn(move || lock(&engine))
     };
     let owner = was_asked.recv_timeout(PATIENCE).expect("it asks");
     let asking = Arc::clone(&engine.names.all()[0]);
-    let key = LockKey::new("", "not asked for").expect("a name");
-    let adopted = engine.names.pin(asking.kind, &key.into());
-    let notes = || {
-        engine.ask_about(&owner);
-        [&asking, &adopted].map(|entry| {
-            let mut state = entry.lock();
-            (0..9).take_while(|_| state.take_forced_release()).count()
-        })
-    };
-    assert_eq!(notes(), [1, 1]);
-    for entry in [&asking, &adopted] {
-        engine.names.pin(entry.kind, &entry.target);
+    let [adopted, unused] = ["adopted", "unused"].map(|name| {
+        let key = LockKey::new("", name).expect("a name");
+        engine.names.pin(asking.kind, &key.into())
+    });
+    engine.names.unpin(&unused);
+    let sent = clock.now();
+    clock.advance(TICK);
+    engine.ask_about(&owner);
+    let noted = clock.now();
+    for (entry, expected) in [(&asking, true), (&adopted, true), (&unused, false)] {
+        for asked_at in [noted, sent, noted] {
+            let may_be_released = entry.lock().may_be_released_by_force(asked_at);
+            assert_eq!(may_be_released, expected, "{}", entry.target.name());
+        }
+        assert!(!entry.lock().may_be_released_by_force(noted + TICK));
     }
-    assert_eq!(notes(), [2, 2]);
-    for entry in [&asking, &adopted, &adopted] {
-        engine.names.unpin(entry);
-    }
-    assert_eq!(notes(), [1, 0]);
+    engine.names.unpin(&adopted);
     drop(go_on);
     drop(locking.join().expect("no panic"));
 }
