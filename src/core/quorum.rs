@@ -45,13 +45,14 @@ pub(crate) enum Vote {
     Held(Holder),
 }
 
-/// The owner that a node names as the holder of a lock.
+/// The owner that a node names as the holder of a lock, or whose turn it is there to take the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Holder {
     pub(crate) owner: Arc<str>,
-    /// How long its lease lasts from now on; `None` if that is not known.
+    /// How long its lease or its turn lasts from now on; `None` if that is not known.
     pub(crate) ttl: Option<Duration>,
-    /// Whether it is a reader. Others may then hold the lock there too, and the node names one of them.
+    /// Whether it is a reader. Others may then hold the lock there too, or take it in its turn, and the node names one of
+    /// them.
     pub(crate) is_reader: bool,
 }
 

@@ -296,6 +296,35 @@ mod tests {
     }
 
     #[test]
+    fn a_vote_tells_whether_readers_hold_the_lock() {
+        let target = target(1);
+        let lock = Lock {
+            kind: LockKind::Write,
+            target: &target,
+        };
+        let holder = || Value::BulkString(b"a".to_vec());
+        for (ttl, rest, expected) in [
+            (9, vec![], Some((Some(9), false))),
+            (9, vec![Value::Int(1)], Some((Some(9), true))),
+            (-1, vec![Value::Int(1)], Some((None, true))),
+            (9, vec![Value::Int(2)], None),
+            (9, vec![Value::Nil], None),
+            (9, vec![Value::Int(1), Value::Int(1)], None),
+        ] {
+            let expected = expected.map(|(ttl, is_reader)| {
+                Vote::Held(Holder {
+                    owner: "a".into(),
+                    ttl: ttl.map(Duration::from_millis),
+                    is_reader,
+                })
+            });
+            let begin = vec![Value::Int(0), Value::Int(ttl), holder()];
+            let answer = Value::Array([begin, rest].concat());
+            assert_eq!(vote(lock, true, &answer), expected, "{answer:?}");
+        }
+    }
+
+    #[test]
     fn hostile_answers_are_no_votes() {
         let (one, two) = (target(1), target(2));
         for (kind, target, answer) in [

@@ -9,6 +9,7 @@
 --       {0, ttl ms, holder}            held by this writer
 --       {0, ttl ms, holder, 1}         held by readers, and this is the lease that ends first
 --       {0, ms, waiter}                free, but the turn of that waiter for another `ms`
+--       {0, ms, waiter, 1}             the same, and the waiter is a reader
 -- Idempotent because the owner is unique to the attempt: a repeat finds it as a holder, and grants again. It never
 -- shortens the lease. A repeat that finds the lock held finds the owner's place in the queue.
 --
@@ -64,8 +65,8 @@ local function is_behind_another()
   return false
 end
 
--- Returns for how many ms the caller has to wait, for whom, and 1 if that is a reader that holds the lock. Returns nil if
--- the caller may have the lock.
+-- Returns for how many ms the caller has to wait, for whom, and 1 if that is a reader. Returns nil if the caller may have
+-- the lock.
 local function must_wait()
   if fits(units) then
     if others == 0 or ARGV[11] == '1' then return nil end
@@ -75,7 +76,10 @@ local function must_wait()
       if not left then return nil end
     end
     if not is_behind_another() then return nil end
-    if left then return left, who end
+    if left then
+      local _, _, its_units = waiter(who)
+      return left, who, its_units == '1' and 1 or nil
+    end
   end
   local first = redis.call('ZRANGEBYSCORE', lock, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
   local its_units, holder = string.match(first[1], '^(%d+) (.*)$')

@@ -158,8 +158,8 @@ pub(super) fn held(reply: &Value) -> (i64, String) {
     }
 }
 
-/// Returns whether a reply says that readers hold the lock.
-pub(super) fn is_held_by_readers(reply: &Value) -> bool {
+/// Returns whether a reply says that readers hold the lock, or that it is the turn of one.
+pub(super) fn is_of_a_reader(reply: &Value) -> bool {
     matches!(reply, Value::Array(parts) if matches!(parts[..], [_, _, _, Value::Int(1)]))
 }
 

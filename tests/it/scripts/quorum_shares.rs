@@ -6,7 +6,7 @@ use std::time::Instant;
 use redis::{RedisResult, Value};
 
 use super::fences::{
-    Fences, LEEWAY, MEMORY, Unused, granted, held, is_held_by_readers, raise, records,
+    Fences, LEEWAY, MEMORY, Unused, granted, held, is_of_a_reader, raise, records,
 };
 use super::quorum_owners::force_release;
 use super::{CLAIM, LEASE, LIFE, Listener, Redis, channel, connect, hint, once, once_heard, owner};
@@ -275,7 +275,7 @@ fn a_held_lock_names_the_lease_that_ends_first() {
         }
         let reply = acquire(redis, writer, false);
         let (ttl, holder) = held(&reply);
-        assert!(is_held_by_readers(&reply));
+        assert!(is_of_a_reader(&reply));
         assert!((1..=3_600_000).contains(&ttl), "{ttl}");
         assert_eq!(holder, owner(b));
     });
