@@ -177,10 +177,19 @@ pub(crate) fn urls_of(url: &str) -> impl Iterator<Item = &str> {
     words.take_while(|word| ![BEHIND, CLUSTER].contains(word))
 }
 
-/// Returns a new manager. To a lock, two managers are like two processes.
+/// Returns a new manager. To a lock, two managers are like two processes. A server that had no CPU time is asked again.
 #[track_caller]
 pub(crate) fn manager(url: &str) -> LockManager {
-    build(patient(url))
+    let mut manager = None;
+    wait_for_servers("the server answers", || match patient(url).build() {
+        Ok(built) => {
+            manager = Some(built);
+            true
+        }
+        Err(Error::Unavailable { .. }) => false,
+        Err(error) => panic!("{error:?}"),
+    });
+    manager.expect("it was built")
 }
 
 #[track_caller]
