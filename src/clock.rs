@@ -48,7 +48,7 @@ impl Sub<Duration> for Time {
     }
 }
 
-/// Returns a length in whole milliseconds, rounded up. No length of a setting is too large.
+/// Returns a length in whole milliseconds, rounded up. Saturates.
 pub(crate) const fn ms_rounded_up(length: Duration) -> u64 {
     // `Duration::as_millis` divides a number of 128 bits.
     let part = length.subsec_nanos().div_ceil(1_000_000) as u64;

@@ -19,7 +19,7 @@
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
-use once_cell::sync::Lazy;
+use once_cell::race::OnceBox;
 
 use crate::error::Error;
 use crate::sync::Arc;
@@ -60,8 +60,8 @@ const SUFFIXES: [(&str, &str); 3] = [
     (":lh:waiters", ":lht:waiters"),
 ];
 
-/// A number that two names seldom share. It is found once for each handle, in place of a hash in each of its calls.
-/// The hash is another one in each process, so nobody can choose names that share it.
+/// A number that two names seldom share: a hash with a random key, so nobody can choose names that share it. It is found
+/// once for each handle, because the name would otherwise be hashed six times for a lock and its release.
 pub(crate) type Fingerprint = u32;
 
 /// A valid name of a lock, and its key.
@@ -262,8 +262,10 @@ impl Target {
 
 /// Returns the fingerprint of the text of a [`Target::id`].
 pub(crate) fn fingerprint(id: &str) -> Fingerprint {
-    static HASHER: Lazy<RandomState> = Lazy::new(RandomState::new);
-    HASHER.hash_one(id) as Fingerprint
+    // A `Lazy` would block for ever in a process that was forked while another thread made it.
+    static HASHER: OnceBox<RandomState> = OnceBox::new();
+    let hasher = HASHER.get_or_init(Box::default);
+    hasher.hash_one(id) as Fingerprint
 }
 
 /// Checks the length of a name, which does not depend on the prefix.

@@ -4,7 +4,7 @@
 --
 -- This part does what `join` in queue.lua does for an owner at the end of the queue. It stands before the functions of the
 -- other files, because Redis defines a script's functions at each run. In any other case mutex_acquire.lua goes on, and
--- also after an error of most commands, so that it repeats the command and handles its error.
+-- also after an error, so that it repeats the command and handles its error. An error of PTTL or PEXPIRE ends the script.
 repeat
   if ARGV[6] == '-' then break end
   local value = redis.pcall('GETRANGE', KEYS[1], 0, 255)

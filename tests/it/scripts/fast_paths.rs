@@ -19,9 +19,9 @@ const GONE: usize = OWNERS;
 const LAST_FENCE: &str = "9";
 
 /// The commands of both scripts.
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 18] = [
     "getrange", "time", "zpopmin", "hget", "hdel", "pubsub", "get", "set", "zadd", "publish",
-    "hset", "pttl", "pexpire", "del", "append", "zrange",
+    "hset", "pttl", "pexpire", "del", "append", "zrange", "zrem", "zcard",
 ];
 
 /// The data that a script meets, and the arguments of its call.
