@@ -72,7 +72,7 @@ impl Engine {
             self.remember_recall(&process_lease, &state);
             // From here on the lease itself shows the holder. Only a delegate for more of the lock needs a newer reply.
             state.forget_last_reply();
-            let may_be_gone = state.may_be_released_by_force(sent);
+            let may_be_gone = state.may_have_been_released_by_force(sent);
             let begun = state.queue.begin(seats, to, now);
             if !state.queue.is_crowded() {
                 state.forget_contention();

@@ -154,7 +154,7 @@ struct ContentionInfo {
     pins: u32,
     /// The owner of the last recall, if that was not a lease of this process. Its grant may be on its way.
     recalled: Option<Arc<str>>,
-    /// When a message came last that `force_release` has removed an owner for which this process had no lease.
+    /// The time of the last notice that `force_release` has removed an owner for which this process had no lease.
     forced_release: Option<Time>,
 }
 
@@ -372,9 +372,9 @@ impl<L: HeldLease> State<L> {
         contention.is_some_and(|contention| contention.recalled.as_deref() == Some(owner))
     }
 
-    /// Notes, at `now`, that `force_release` has removed an owner for which this process has no lease, if a grant may be
-    /// on its way: to a delegate that asks, or to a thread that has pinned the entry to adopt. The message does not name
-    /// the lock, so the owner may belong to another name.
+    /// Notes, at `now`, that `force_release` has removed an owner for which this process has no lease. Does nothing if no
+    /// grant of this name can be on its way: no delegate asks, and no thread has pinned the entry to adopt or downgrade. The
+    /// message does not name the lock, so the owner may belong to another name.
     pub(crate) fn note_forced_release(&mut self, now: Time) {
         let contention = self.contention.as_deref();
         if self.queue.is_asking() || contention.is_some_and(ContentionInfo::is_kept) {
@@ -383,9 +383,9 @@ impl<L: HeldLease> State<L> {
     }
 
     /// Returns whether the lease that begins now, and was asked for at `sent`, may have been released by force already.
-    pub(crate) fn may_be_released_by_force(&self, sent: Time) -> bool {
-        let contention = self.contention.as_deref();
-        contention.is_some_and(|contention| contention.forced_release >= Some(sent))
+    pub(crate) fn may_have_been_released_by_force(&self, sent: Time) -> bool {
+        let last = self.contention.as_deref().and_then(|it| it.forced_release);
+        last.is_some_and(|noted| noted >= sent)
     }
 
     /// Forgets all replies, because this process holds the lock now and no thread waits.

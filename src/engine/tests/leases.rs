@@ -167,6 +167,7 @@ fn a_look_ahead_visits_each_lease_once() {
 #[test]
 fn a_forced_release_that_overtakes_its_grant_is_remembered() {
     for overtakes in [true, false] {
+        let clock = still();
         let (asked, was_asked) = mpsc::channel();
         let (go_on, gate) = mpsc::channel::<()>();
         let (mut granted, mut gone) = (generous(), generous());
@@ -184,21 +185,23 @@ fn a_forced_release_that_overtakes_its_grant_is_remembered() {
             }
             other => gone(other),
         };
-        let engine = Fake::new(pool, renewals).engine(LEASE, still());
+        let engine = Fake::new(pool, renewals).engine(LEASE, Arc::clone(&clock) as Arc<dyn Clock>);
         let locking = {
             let engine = Arc::clone(&engine);
             thread::spawn(move || lock(&engine))
         };
         let owner = was_asked.recv_timeout(PATIENCE).expect("it asks");
         if overtakes {
+            clock.advance(TICK);
             engine.ask_about(&owner);
+            clock.advance(TICK);
         }
         go_on.send(()).expect("the request waits");
         let guard = locking.join().expect("no panic");
         if !overtakes {
             engine.ask_about(&owner);
         }
-        // The clock stands still, so no renewal is due.
+        // The clock stands still again, so no renewal is due.
         let lost = guard.on_lost().recv_timeout(PATIENCE);
         assert_eq!(lost.expect("it is renewed").cause, LostCause::Removed);
         drop(go_on);
@@ -221,29 +224,37 @@ fn a_forced_release_is_remembered_for_each_grant_on_its_way() {
     };
     let clock = still();
     let engine = Fake::new(pool, generous()).engine(LEASE, Arc::clone(&clock) as Arc<dyn Clock>);
+    go_on.send(()).expect("the test store listens");
+    let guard = mutex(Arc::clone(&engine), "held").lock();
+    was_asked.recv_timeout(PATIENCE).expect("it asks");
+    let held = Arc::clone(&engine.names.all()[0]);
     let locking = {
         let engine = Arc::clone(&engine);
         thread::spawn(move || lock(&engine))
     };
     let owner = was_asked.recv_timeout(PATIENCE).expect("it asks");
-    let asking = Arc::clone(&engine.names.all()[0]);
-    let [adopted, unused] = ["adopted", "unused"].map(|name| {
-        let key = LockKey::new("", name).expect("a name");
-        engine.names.pin(asking.kind, &key.into())
-    });
-    engine.names.unpin(&unused);
+    let entries = engine.names.all();
+    let asking = entries.iter().find(|entry| !Arc::ptr_eq(entry, &held));
+    let asking = asking.expect("a thread asks for it");
+    let key = LockKey::new("", "adopted").expect("a name");
+    let adopted = engine.names.pin(asking.kind, &key.into());
+
     let sent = clock.now();
     clock.advance(TICK);
     engine.ask_about(&owner);
     let noted = clock.now();
-    for (entry, expected) in [(&asking, true), (&adopted, true), (&unused, false)] {
+    for (entry, expected) in [(asking, true), (&adopted, true), (&held, false)] {
+        let state = entry.lock();
         for asked_at in [noted, sent, noted] {
-            let may_be_released = entry.lock().may_be_released_by_force(asked_at);
-            assert_eq!(may_be_released, expected, "{}", entry.target.name());
+            let may_be_gone = state.may_have_been_released_by_force(asked_at);
+            assert_eq!(may_be_gone, expected, "{}", entry.target.name());
         }
-        assert!(!entry.lock().may_be_released_by_force(noted + TICK));
+        assert!(!state.may_have_been_released_by_force(noted + TICK));
     }
+    // Another lease of the name begins and ends before the adoption has its reply.
+    adopted.lock().forget_contention();
+    assert!(adopted.lock().may_have_been_released_by_force(sent));
     engine.names.unpin(&adopted);
     drop(go_on);
-    drop(locking.join().expect("no panic"));
+    drop((locking.join().expect("no panic"), guard));
 }
