@@ -60,8 +60,8 @@ const SUFFIXES: [(&str, &str); 3] = [
     (":lh:waiters", ":lht:waiters"),
 ];
 
-/// A number that two names seldom share: a hash with a random key, so nobody can choose names that share it. It is found
-/// once for each handle, because the name would otherwise be hashed six times for a lock and its release.
+/// A number that two names seldom share: a hash with a random key, so nobody can choose names that share it. It is computed
+/// once for each handle. Otherwise each lock and each release would hash the name several times.
 pub(crate) type Fingerprint = u32;
 
 /// A valid name of a lock, and its key.
@@ -262,7 +262,7 @@ impl Target {
 
 /// Returns the fingerprint of the text of a [`Target::id`].
 pub(crate) fn fingerprint(id: &str) -> Fingerprint {
-    // A `Lazy` would block for ever in a process that was forked while another thread made it.
+    // A `Lazy` blocks while another thread initialises it. In a forked child that thread may not exist.
     static HASHER: OnceBox<RandomState> = OnceBox::new();
     let hasher = HASHER.get_or_init(Box::default);
     hasher.hash_one(id) as Fingerprint

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use once_cell::sync::Lazy;
+use once_cell::race::OnceBox;
 
 use super::command::Command;
 use super::script_settings::{ScriptSettings, ms};
@@ -12,14 +12,15 @@ use crate::name::{Companion, LockKey};
 /// A script: its text, and the digest that names it to a server that has loaded it.
 pub(super) struct Script {
     text: &'static str,
-    digest: Lazy<redis::Script>,
+    /// A cell that never blocks: see [`fingerprint`](crate::name::fingerprint).
+    hashed: OnceBox<redis::Script>,
 }
 
 macro_rules! script {
     ($($part:literal),+) => {
         Script {
             text: concat!($(include_str!(concat!("lua/", $part))),+),
-            digest: Lazy::new(|| redis::Script::new(concat!($(include_str!(concat!("lua/", $part))),+))),
+            hashed: OnceBox::new(),
         }
     };
 }
@@ -189,6 +190,11 @@ pub(crate) enum ScriptRef {
 }
 
 impl Script {
+    fn digest(&self) -> &str {
+        let hash = || Box::new(redis::Script::new(self.text));
+        self.hashed.get_or_init(hash).get_hash()
+    }
+
     /// Returns the command that loads the script.
     pub(super) fn load(&self) -> Command {
         Command::new("SCRIPT").arg("LOAD").arg(self.text).to_owned()
@@ -199,7 +205,7 @@ impl Script {
         // Room for the longest call about a mutex with an ordinary name, so that the command need not grow.
         let mut command = Command::with_capacity(640);
         match by {
-            ScriptRef::Digest => command.arg("EVALSHA").arg(self.digest.get_hash()),
+            ScriptRef::Digest => command.arg("EVALSHA").arg(self.digest()),
             ScriptRef::Text => command.arg("EVAL").arg(self.text),
         };
         command.arg(keys);
@@ -234,7 +240,7 @@ pub(crate) fn with_texts(packed: &[u8], skipped: usize) -> Vec<u8> {
             let (part, after) = rest.split_at(length);
             rest = after.strip_prefix(b"\r\n").unwrap_or(after);
             if by_digest {
-                let is_meant = |script: &&&Script| script.digest.get_hash().as_bytes() == part;
+                let is_meant = |script: &&&Script| script.digest().as_bytes() == part;
                 let script = OF_A_QUORUM.iter().find(is_meant);
                 command.arg(script.map_or(part, |script| script.text.as_bytes()));
                 by_digest = false;
@@ -319,7 +325,7 @@ mod tests {
         let by = |script: ScriptRef| {
             let mut renew = RENEW.command(script, 1);
             // An argument is no script, whatever it says.
-            let digest = KEEP.digest.get_hash();
+            let digest = KEEP.digest();
             renew.arg("EVALSHA").arg(digest).arg("*1\r\n$4\r\nPING\r\n");
             let mut packed = QUORUM_RAISE.command(script, 0).packed();
             let first = packed.len();

@@ -5,7 +5,7 @@
 
 use std::io::{self, Read, Write};
 
-use once_cell::sync::OnceCell;
+use once_cell::race::OnceBox;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
@@ -25,8 +25,9 @@ pub(crate) fn provide_crypto() {
 
 /// Returns the client's side of a connection to this host.
 pub(super) fn client(host: &str) -> io::Result<Tls> {
-    // One for the process: to read the system's certificates takes milliseconds, and it keeps sessions to resume.
-    static CONFIG: OnceCell<Arc<ClientConfig>> = OnceCell::new();
+    // One for the process: to read the system's certificates takes milliseconds, and it keeps sessions to resume. The
+    // cell never blocks: see `crate::name::fingerprint`.
+    static CONFIG: OnceBox<Arc<ClientConfig>> = OnceBox::new();
     let config = CONFIG.get_or_try_init(|| {
         let mut found = rustls_native_certs::load_native_certs();
         let mut trusted = RootCertStore::empty();
@@ -39,7 +40,7 @@ pub(super) fn client(host: &str) -> io::Result<Tls> {
             });
         }
         let builder = ClientConfig::builder().with_root_certificates(trusted);
-        Ok(builder.with_no_client_auth().into())
+        Ok(Box::new(builder.with_no_client_auth().into()))
     })?;
     let host = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
     let mut client = ClientConnection::new(Arc::clone(config), host).map_err(io::Error::other)?;
