@@ -177,19 +177,17 @@ pub(crate) fn urls_of(url: &str) -> impl Iterator<Item = &str> {
     words.take_while(|word| ![BEHIND, CLUSTER].contains(word))
 }
 
-/// Returns a new manager. To a lock, two managers are like two processes. A server that had no CPU time is asked again.
+/// Returns a new manager. To a lock, two managers are like two processes. Tries three times, because a server may get no CPU
+/// time for seconds on a busy machine.
 #[track_caller]
 pub(crate) fn manager(url: &str) -> LockManager {
-    let mut manager = None;
-    wait_for_servers("the server answers", || match patient(url).build() {
-        Ok(built) => {
-            manager = Some(built);
-            true
+    for _ in 0..2 {
+        match patient(url).build() {
+            Err(error) if is_unreachable(&error) => eprintln!("{error}"),
+            built => return built.expect("the server is there"),
         }
-        Err(Error::Unavailable { .. }) => false,
-        Err(error) => panic!("{error:?}"),
-    });
-    manager.expect("it was built")
+    }
+    build(patient(url))
 }
 
 #[track_caller]
