@@ -45,14 +45,13 @@ pub(crate) enum Vote {
     Held(Holder),
 }
 
-/// The owner that a node names as the holder of a lock, or whose turn it is there to take the lock.
+/// The owner that a node names: the holder of a lock, or the waiter whose turn it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Holder {
     pub(crate) owner: Arc<str>,
     /// How long its lease or its turn lasts from now on; `None` if that is not known.
     pub(crate) ttl: Option<Duration>,
-    /// Whether it is a reader. Others may then hold the lock there too, or take it in its turn, and the node names one of
-    /// them.
+    /// Whether it is a reader. Other readers may then hold the lock there too, or may use that turn.
     pub(crate) is_reader: bool,
 }
 
@@ -61,8 +60,8 @@ pub(crate) struct Holder {
 pub(crate) enum Verdict {
     /// A majority granted it.
     Granted,
-    /// It is held, and this holder may have a majority. Enough of the leases that were named end after `ttl`; `None` if
-    /// that is not known.
+    /// It is held, and this holder may have a majority, or may get one in its turn. Enough of the leases and turns that were
+    /// named end after `ttl`; `None` if that is not known.
     Held {
         holder: Arc<str>,
         ttl: Option<Duration>,
@@ -75,7 +74,7 @@ pub(crate) enum Verdict {
 
 /// Returns the result of the votes. `None` is a node that did not vote: it may hold the lock for anybody, or be free.
 ///
-/// Nodes that name different readers may all be held by each of these.
+/// If nodes name different readers, each of these may hold the lock at all of these nodes, or may use the turn there.
 pub(crate) fn verdict(votes: &[Option<Vote>]) -> Verdict {
     let (nodes, needed) = (votes.len(), majority(votes.len()));
     let mut holders: SmallVec<[&Holder; 8]> = SmallVec::new();

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vote_tells_whether_readers_hold_the_lock() {
+    fn a_vote_tells_whether_it_names_a_reader() {
         let target = target(1);
         let lock = Lock {
             kind: LockKind::Write,

@@ -157,7 +157,7 @@ fn parse_length(digits: &[u8]) -> Result<Option<usize>, String> {
 }
 
 fn parse_number(digits: &[u8]) -> Result<i64, String> {
-    // A number of at most 18 digits is not too large.
+    // A number of at most 18 digits fits an `i64`.
     const SHORT: usize = 18;
     if digits.len() <= SHORT && !digits.is_empty() && digits.iter().all(u8::is_ascii_digit) {
         let add = |number, digit: &u8| number * 10 + i64::from(digit - b'0');

@@ -11,9 +11,9 @@
 -- Most often the first waiter is alive, and takes a grant by message. This part does for it what `hand_over` in queue.lua
 -- does. It stands before the functions of the other files, because Redis defines a script's functions at each run, which
 -- takes a third of the time of a hand-over. In any other case mutex_hand_over.lua goes on. Until then this part has at most
--- reserved a fence, and taken the first waiter out of the queue. It leaves that one in ARGV for `pop_next` in queue.lua,
--- which this script then certainly calls: mutex_hand_over.lua pops a waiter in each case in which this part has got as
--- far as that. (ARGV, because other scripts have queue.lua without this part.)
+-- reserved a fence, and taken the first waiter out of the queue. It leaves that waiter in ARGV.popped for `pop_next` in
+-- queue.lua. mutex_hand_over.lua calls `pop_next` in each case in which this part has taken a waiter out. The field is in
+-- ARGV, because scripts without this part also have queue.lua.
 repeat
   if ARGV[2] ~= '' or ARGV[6] == '1' or ARGV[7] ~= '0' then break end
   local value = redis.pcall('GETRANGE', KEYS[1], 0, 255)

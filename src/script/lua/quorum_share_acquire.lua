@@ -9,7 +9,7 @@
 --       {0, ttl ms, holder}            held by this writer
 --       {0, ttl ms, holder, 1}         held by readers, and this is the lease that ends first
 --       {0, ms, waiter}                free, but the turn of that waiter for another `ms`
---       {0, ms, waiter, 1}             the same, and the waiter is a reader
+--       {0, ms, waiter, 1}             the same, and the waiter is a reader that is still in the queue
 -- Idempotent because the owner is unique to the attempt: a repeat finds it as a holder, and grants again. It never
 -- shortens the lease. A repeat that finds the lock held finds the owner's place in the queue.
 --

@@ -59,7 +59,7 @@ use std::collections::VecDeque;
 use crate::name::Fingerprint;
 use smallvec::SmallVec;
 
-/// Collected requests are written once they are a fourth of the callers. With 64 threads, smaller groups take more CPU
+/// Collected requests are written once a quarter of the other callers has one. With 64 threads, smaller groups take more CPU
 /// time. With larger ones, client and server wait for each other in turn.
 const PARTS: usize = 4;
 

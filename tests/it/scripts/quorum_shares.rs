@@ -281,6 +281,33 @@ fn a_held_lock_names_the_lease_that_ends_first() {
     });
 }
 
+/// A reader that waits may share its turn with other readers, so the answer tells of it.
+#[test]
+fn a_turn_names_its_waiter_and_its_kind() {
+    let ([reader, ..], [holder, writer, caller]) = (READERS, WRITERS);
+    for (waiter, is_reader) in [(reader, true), (writer, false)] {
+        once_heard(|redis, _| {
+            let begun = Instant::now();
+            let reply = loop {
+                acquire_free(redis, holder);
+                for who in [waiter, caller] {
+                    assert_eq!(held(&acquire(redis, who, true)).1, owner(holder));
+                }
+                release(redis, holder);
+                let reply = acquire(redis, caller, true);
+                if granted(&reply).is_none() {
+                    break reply;
+                }
+                // The machine was so slow that the turn was over.
+                assert!(begun.elapsed() < PATIENCE, "there is no turn");
+                let () = redis.ask(&["FLUSHALL"]);
+            };
+            assert_eq!(held(&reply).1, owner(waiter));
+            assert_eq!(is_of_a_reader(&reply), is_reader);
+        });
+    }
+}
+
 #[test]
 fn a_release_wakes_the_first_live_waiters_and_gives_them_nothing() {
     let ([a, b, c, d], [first, second, last]) = (READERS, WRITERS);

@@ -295,7 +295,7 @@ impl Model {
         prop_assert!(is_named, "{} does not hold it", holder);
         let mut all = self.holders.keys().copied();
         let is_reader = match &self.turn {
-            // A waiter that has left the queue may be of either sort.
+            // The node has no record of a waiter that has left the queue, so its answer names no reader.
             Some(turn) if self.holders.is_empty() => {
                 let is_known = self.queue.iter().any(|(who, _)| *who == turn.who);
                 is_known && !is_writer(turn.who)
