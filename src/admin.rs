@@ -351,7 +351,7 @@ mod tests {
     #[test]
     fn a_list_asks_when_it_is_driven_and_shows_nothing_twice() {
         let store = Arc::new(Repeating::default());
-        let engine = Engine::new(
+        let engine = Engine::with_clock(
             Settings::default(),
             Arc::clone(&store) as Arc<dyn Store>,
             Arc::new(SystemClock),

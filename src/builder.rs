@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::clock::SystemClock;
 use crate::config::{Secret, Settings};
 use crate::engine::Engine;
 #[cfg(doc)]
@@ -356,12 +355,7 @@ impl Builder {
         let store = self.servers.store(&mut settings)?;
         #[cfg(feature = "tls")]
         crate::store::tls::provide_crypto();
-        let engine = Engine::new(
-            settings,
-            store,
-            Arc::new(SystemClock),
-            Arc::new(SystemRng::new()),
-        );
+        let engine = Engine::new(settings, store, Arc::new(SystemRng::new()));
         Ok(LockManager { engine })
     }
 }

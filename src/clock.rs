@@ -65,6 +65,7 @@ pub(crate) trait Clock: Send + Sync {
 pub(crate) struct SystemClock;
 
 impl Clock for SystemClock {
+    #[inline]
     fn now(&self) -> Time {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         let id = rustix::time::ClockId::Boottime;
@@ -79,6 +80,24 @@ impl Clock for SystemClock {
                 .saturating_mul(1_000_000_000)
                 .saturating_add(now.tv_nsec.unsigned_abs()),
         )
+    }
+}
+
+/// The clock of an engine. Each check of a guard reads it, so the machine's clock is not behind a pointer.
+pub(crate) enum EngineClock {
+    System,
+    #[cfg(test)]
+    Other(crate::sync::Arc<dyn Clock>),
+}
+
+impl Clock for EngineClock {
+    #[inline]
+    fn now(&self) -> Time {
+        match self {
+            Self::System => SystemClock.now(),
+            #[cfg(test)]
+            Self::Other(clock) => clock.now(),
+        }
     }
 }
 

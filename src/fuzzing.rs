@@ -5,7 +5,6 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::admin::LockInfo;
-use crate::clock::SystemClock;
 use crate::config::{Server, Settings};
 use crate::core::fence::Fences;
 use crate::engine::Engine;
@@ -193,8 +192,8 @@ impl Listening {
             label: "l".into(),
             ..Settings::default()
         };
-        let (clock, rng) = (Arc::new(SystemClock), Arc::new(SystemRng::new()));
-        let engine = Engine::new(settings, Arc::new(Grants), clock, rng);
+        let rng = Arc::new(SystemRng::new());
+        let engine = Engine::new(settings, Arc::new(Grants), rng);
         let locks = LockManager {
             engine: Arc::clone(&engine),
         };

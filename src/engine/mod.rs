@@ -83,7 +83,7 @@ mod tests;
 
 use std::time::Duration;
 
-use crate::clock::{Clock, Time};
+use crate::clock::{Clock, EngineClock, Time};
 use crate::config::Settings;
 use crate::error::{Error, Failure, FailureKind, Outcome, Result};
 use crate::message::{Reply, Request};
@@ -109,7 +109,7 @@ use watch::Watch;
 pub(crate) struct Engine {
     pub(crate) settings: Settings,
     store: Arc<dyn Store>,
-    clock: Arc<dyn Clock>,
+    clock: EngineClock,
     rng: Arc<dyn Rng>,
     /// The source of owners whose leases may linger.
     recallable_rng: RecallableRng,
@@ -133,10 +133,25 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(
-        mut settings: Settings,
+    /// Makes an engine that reads the machine's clock.
+    pub(crate) fn new(settings: Settings, store: Arc<dyn Store>, rng: Arc<dyn Rng>) -> Arc<Self> {
+        Self::made(settings, store, EngineClock::System, rng)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn with_clock(
+        settings: Settings,
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
+        rng: Arc<dyn Rng>,
+    ) -> Arc<Self> {
+        Self::made(settings, store, EngineClock::Other(clock), rng)
+    }
+
+    fn made(
+        mut settings: Settings,
+        store: Arc<dyn Store>,
+        clock: EngineClock,
         rng: Arc<dyn Rng>,
     ) -> Arc<Self> {
         let tag = ProcessTag::new(rng.uuid());
@@ -172,6 +187,7 @@ impl Engine {
         })
     }
 
+    #[inline]
     pub(crate) fn now(&self) -> Time {
         self.clock.now()
     }

@@ -77,7 +77,7 @@ fn engine(store: impl Store + 'static, lease: Duration, clock: Arc<dyn Clock>) -
     settings.options.lease = lease;
     settings.quantum = Some(QUANTUM);
     let rng = Arc::new(SystemRng::new());
-    Engine::new(settings, Arc::new(store), clock, rng)
+    Engine::with_clock(settings, Arc::new(store), clock, rng)
 }
 
 fn answer(reply: Result<Reply, Failure>) -> Result<Answer, Failure> {
@@ -505,7 +505,7 @@ fn a_try_during_an_outage_is_an_error_though_the_lock_was_held_before() {
         io_timeout: Duration::from_millis(50),
         ..Settings::default()
     };
-    let engine = Engine::new(
+    let engine = Engine::with_clock(
         settings,
         Arc::new(Fake::new(pool, generous())),
         Arc::new(SystemClock),

@@ -173,6 +173,7 @@ impl Handle {
         }
     }
 
+    #[inline]
     fn target(&self) -> Result<&Target> {
         let target = self.target.as_ref();
         target.map_err(|unfit| unfit.error.clone())

@@ -12,7 +12,7 @@ fn background(store: Fake, clock: &Arc<ManualClock>) -> Arc<Engine> {
     settings.options.lease = LONG;
     settings.background_release = true;
     let (clock, rng) = (Arc::clone(clock), Arc::new(SystemRng::new()));
-    Engine::new(settings, Arc::new(store), clock, rng)
+    Engine::with_clock(settings, Arc::new(store), clock, rng)
 }
 
 #[test]

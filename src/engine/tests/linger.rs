@@ -67,7 +67,7 @@ impl Lingering {
         settings.options.lease = LONG;
         settings.options.linger = linger;
         let store = Arc::new(Listening { fake, messages });
-        let engine = Engine::new(settings, store, read, Arc::new(SystemRng::new()));
+        let engine = Engine::with_clock(settings, store, read, Arc::new(SystemRng::new()));
         Self {
             engine,
             clock,

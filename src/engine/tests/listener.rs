@@ -12,7 +12,7 @@ fn listened_to(store: Fake, clock: &Arc<ManualClock>) -> (Arc<Engine>, mpsc::Rec
     settings.warn_after = Some(SHORT);
     settings.listener = Some(SharedListener(Arc::new(listener)));
     let (clock, rng) = (Arc::clone(clock), Arc::new(SystemRng::new()));
-    let engine = Engine::new(settings, Arc::new(store), clock, rng);
+    let engine = Engine::with_clock(settings, Arc::new(store), clock, rng);
     (engine, events)
 }
 

@@ -97,7 +97,7 @@ fn the_quantum_follows_the_hand_overs_that_messages_announce() {
             ..Settings::default()
         };
         let rng = Arc::new(SystemRng::new());
-        let engine = Engine::new(settings, Arc::new(Arc::clone(&store)), clock, rng);
+        let engine = Engine::with_clock(settings, Arc::new(Arc::clone(&store)), clock, rng);
         store.wakeup.set(Arc::clone(&engine.wakeup)).ok();
         assert_eq!(engine.stats().quantum, quantum.unwrap_or(first));
         for _ in 0..2 {

@@ -46,7 +46,7 @@ impl LinkedEngine {
             ..Settings::default()
         };
         settings.options.lease = KEPT;
-        let engine = Engine::new(
+        let engine = Engine::with_clock(
             settings,
             Arc::new(Fake::new(pool, dedicated_connection)),
             Arc::clone(&clock) as Arc<dyn Clock>,

@@ -63,7 +63,7 @@ fn carrying(
     settings.options.lease = LONG;
     settings.background_release = true;
     let (clock, rng) = (Arc::clone(clock), Arc::new(SystemRng::new()));
-    Engine::new(settings, Arc::new(carrier), clock, rng)
+    Engine::with_clock(settings, Arc::new(carrier), clock, rng)
 }
 
 /// Locks a name, and releases it in the background.
