@@ -253,7 +253,7 @@ fn a_poll_of_a_free_lock_gives_it_to_the_first_waiter() {
 #[test]
 fn one_bad_key_in_a_batch_fails_no_other_renewal() {
     let raw = shared();
-    let locks = build(patient(raw.url()).lease(secs(12)));
+    let locks = build(patient(raw.url()).lease(secs(24)));
     let names: Vec<String> = (0..5).map(|_| name("batch")).collect();
     let guards: Vec<_> = names
         .iter()
@@ -265,7 +265,7 @@ fn one_bad_key_in_a_batch_fails_no_other_renewal() {
     assert_eq!(told.expect("notified").cause, LostCause::Taken);
     for (index, name) in names.iter().enumerate() {
         if index != 2 {
-            raw.wait_until_renewed(name, 2);
+            raw.wait_until_renewed(name, 1);
             guards[index].check().expect("it is renewed");
         }
     }

@@ -73,7 +73,7 @@ fn locks_go_to_the_new_master_if_the_old_one_hangs() {
 #[test]
 fn a_list_begins_again_at_the_new_master() {
     const LOCKS: usize = 1_000;
-    let set = Sentinels::start();
+    let set = Sentinels::without_failover();
     let locks = set.manager();
     let lock = |number| locks.lock(format!("n{number:04}")).expect("it is free");
     let guards: Vec<_> = (0..LOCKS).map(lock).collect();
@@ -96,7 +96,7 @@ fn a_list_begins_again_at_the_new_master() {
 /// The old master takes writes for some seconds after the failover.
 #[test]
 fn nobody_uses_the_old_master_after_a_failover_by_hand() {
-    let set = Sentinels::start();
+    let set = Sentinels::without_failover();
     let (one, other) = (set.manager(), set.manager());
     for locks in [&one, &other] {
         drop(locks.lock("before").expect("it is free"));
@@ -251,7 +251,7 @@ fn a_holder_with_replicas_has_lost_the_lock_before_the_other_half_has_it() {
 
 #[test]
 fn sentinels_that_hang_lie_or_are_dead_stop_no_lock() {
-    let set = Sentinels::start();
+    let set = Sentinels::without_failover();
     let known = set.manager();
     let fence = locked_at_last(&known, "n");
     let sentinels: Vec<_> = set.sentinels().collect();
@@ -324,7 +324,7 @@ fn a_master_that_the_sentinels_do_not_know_is_an_error() {
 #[test]
 fn the_documented_access_list_is_enough_for_a_sentinel_set() {
     let lines = documented_rights();
-    let set = Sentinels::start();
+    let set = Sentinels::without_failover();
     let give = |server: &Server, rights: &[&[String]]| {
         let command = ["ACL", "SETUSER", "app", "reset"].map(str::to_owned);
         let rights = rights.iter().flat_map(|line| line.iter().cloned());

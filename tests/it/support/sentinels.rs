@@ -67,7 +67,7 @@ impl Sentinels {
         Self::with(SetOptions::default())
     }
 
-    /// Starts a set whose sentinels do not call the master dead within a test.
+    /// Starts a set whose sentinels do not call the master dead within a test. They still fail over by hand.
     #[track_caller]
     pub(crate) fn without_failover() -> Self {
         Self::with(SetOptions {
