@@ -11,7 +11,7 @@ use leasehold::{Admission, Error, LockGuard, LockManager};
 use crate::connect::documented_rights;
 use crate::support::{
     Cluster, Kind, Server, build, hasty, is_ok, locked_at_last, names_of_masters, secs, unused_url,
-    wait_until,
+    wait_for_servers, wait_until,
 };
 
 /// Returns the end of a lease, unless it is renewed before. A renewal moves it by much more than a second.
@@ -94,7 +94,7 @@ fn a_node_that_knows_none_of_the_masters_is_not_believed() {
     let (stranger, _) = Server::with_port("--cluster-port", &["--cluster-enabled", "yes"]);
     let raw = stranger.raw();
     let () = raw.ask(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
-    wait_until("it serves all slots", || is_ok(&stranger));
+    wait_for_servers("it serves all slots", || is_ok(&stranger));
     let urls = nodes.urls().into_iter().chain([stranger.url()]);
     let locks = build(
         LockManager::cluster(urls)
@@ -109,7 +109,7 @@ fn a_node_that_knows_none_of_the_masters_is_not_believed() {
     nodes.servers()[2].kill();
     let asked = || raw.stats().get("cluster|slots").copied().unwrap_or(0);
     let before = asked();
-    wait_until("the stranger is asked", || {
+    wait_for_servers("the stranger is asked", || {
         locks.try_lock(&names[2]).expect_err("its master is gone");
         let tried = locks.try_lock(&names[0]).expect("its master is there");
         assert!(tried.is_none(), "it is held");
@@ -138,13 +138,13 @@ fn without_full_coverage_the_slots_of_other_masters_are_served() {
     require("yes");
     replica.kill();
     master.kill();
-    wait_until("the cluster is down", || !others().any(is_ok));
+    wait_for_servers("the cluster is down", || !others().any(is_ok));
     for name in &names {
         let error = locks.try_lock(name).expect_err("the cluster is down");
         assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
     }
     require("no");
-    wait_until("the others serve their slots", || others().all(is_ok));
+    wait_for_servers("the others serve their slots", || others().all(is_ok));
     for name in &names[1..] {
         locked_at_last(&locks, name);
     }

@@ -8,8 +8,8 @@ use leasehold::{Error, Event, LockManager, LostCause};
 use crate::connect::documented_rights;
 use crate::support::{
     Child, FencedWriters, Kind, MASTER, PATIENCE, Passwords, Sentinels, Server, SetOptions,
-    SplitSentinels, build, fence_of, locked_at_last, locking, lost, secs, unused_url, wait_until,
-    with_password,
+    SplitSentinels, build, fence_of, locked_at_last, locking, lost, secs, unused_url,
+    wait_for_servers, with_password,
 };
 
 #[test]
@@ -50,7 +50,7 @@ fn locks_go_to_the_new_master_if_the_old_one_dies_with_a_sentinel() {
     let old = set.master();
     set.sentinels().last().expect("there are three").kill();
     old.kill();
-    wait_until("a master grants it", || {
+    wait_for_servers("a master grants it", || {
         match locks.try_lock_for("n", secs(1)) {
             Ok(Some(guard)) => guard.fence() > fence,
             Ok(None) | Err(Error::Unavailable { .. }) => false,
@@ -83,7 +83,7 @@ fn a_list_begins_again_at_the_new_master() {
     let mut names = vec![first.expect("the master answers").name];
     set.fail_over();
     // The manager moves to the new master before the next page.
-    wait_until("it locks at the new master", || {
+    wait_for_servers("it locks at the new master", || {
         locked_at_last(&locks, "moved");
         set.master().raw().exists(&fence_of("moved"))
     });
@@ -111,7 +111,7 @@ fn nobody_uses_the_old_master_after_a_failover_by_hand() {
     let new = set.master();
     // Each of them moves, and then stays.
     for (locks, name) in [(&one, "one"), (&other, "other")] {
-        wait_until("it locks at the new master", || {
+        wait_for_servers("it locks at the new master", || {
             locked_at_last(locks, name);
             new.raw().exists(&fence_of(name))
         });
@@ -207,7 +207,7 @@ fn lost_before_the_other_half_had_the_lock(replicas: u32) -> Option<bool> {
     assert_eq!(other.ask("try n 0"), "held");
     set.network.cut();
     let mut next = None;
-    wait_until("the second half has a master and the lock", || {
+    wait_for_servers("the second half has a master and the lock", || {
         let answer = other.ask("try n 1000");
         next = answer
             .strip_prefix("locked ")
@@ -217,7 +217,7 @@ fn lost_before_the_other_half_had_the_lock(replicas: u32) -> Option<bool> {
     assert!(next > Some(fence));
     let was_lost = holder.ask("state n") == "Lost";
     set.network.heal();
-    wait_until("the holder has lost the lock", || {
+    wait_for_servers("the holder has lost the lock", || {
         holder.ask("state n") == "Lost"
     });
     assert_ne!(other.ask("state n"), "Lost");
@@ -225,7 +225,7 @@ fn lost_before_the_other_half_had_the_lock(replicas: u32) -> Option<bool> {
     // The holder releases its guard, and asks anew.
     assert!(holder.ask("release n").contains("Lost"));
     let mut last = None;
-    wait_until("the first half follows the new master", || {
+    wait_for_servers("the first half follows the new master", || {
         let answer = holder.ask("try n 1000");
         last = answer
             .strip_prefix("locked ")
@@ -392,7 +392,7 @@ fn the_answers_of_a_demoted_master_are_not_believed() {
     let port = stranger.port().to_string();
     let raw = server.raw();
     let () = raw.ask(&["REPLICAOF", "127.0.0.1", &port]);
-    wait_until("it has lost its data", || !raw.exists("n"));
+    wait_for_servers("it has lost its data", || !raw.exists("n"));
     // It has neither the key nor a right to write: "gone" and "free" would be old or wrong.
     let is_unavailable = |error: &Error| matches!(error, Error::Unavailable { .. });
     let extended = guard.extend(secs(1200));
@@ -405,7 +405,7 @@ fn the_answers_of_a_demoted_master_are_not_believed() {
     // When it is a master again, its answers count.
     let () = raw.ask(&["REPLICAOF", "NO", "ONE"]);
     assert!(locked_at_last(&other, "n") > guard.fence());
-    wait_until("the holder asks the master again", || {
+    wait_for_servers("the holder asks the master again", || {
         match guard.extend(secs(1200)) {
             Err(Error::Lost(loss)) => loss.cause == LostCause::Removed,
             Err(error) if is_unavailable(&error) => false,
