@@ -16,11 +16,11 @@ use crate::message::{LockKind, Request};
 use crate::name::Target;
 use crate::sync::{AtomicU64, Ordering};
 
-const SLOTS: usize = 256;
+pub(super) const SLOTS: u32 = 256;
 
 pub(super) struct HandedOver {
     /// In the upper half of a slot is the fingerprint of the name, in the lower half the time in milliseconds.
-    slots: [AtomicU64; SLOTS],
+    slots: [AtomicU64; SLOTS as usize],
 }
 
 impl HandedOver {
@@ -32,7 +32,7 @@ impl HandedOver {
 
     /// Returns the slot of a name.
     fn slot(&self, target: &Target) -> &AtomicU64 {
-        &self.slots[target.fingerprint() as usize % SLOTS]
+        &self.slots[(target.fingerprint() % SLOTS) as usize]
     }
 
     /// Notes that the mutex of a request was handed over.

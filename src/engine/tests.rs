@@ -217,6 +217,18 @@ fn lock(engine: &Arc<Engine>) -> LockGuard {
     mutex(Arc::clone(engine), "name").lock().expect("granted")
 }
 
+/// Blocks until the condition is true.
+fn wait_for(mut condition: impl FnMut() -> bool) {
+    let begun = SystemClock.now();
+    while !condition() {
+        assert!(
+            SystemClock.now().since(begun) < PATIENCE,
+            "the condition is never true"
+        );
+        thread::yield_now();
+    }
+}
+
 /// Returns a script that does not reply until the returned sender is dropped.
 fn stuck() -> (
     mpsc::Sender<()>,

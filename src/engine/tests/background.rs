@@ -317,17 +317,6 @@ fn a_lease_that_becomes_due_is_renewed_before_the_rest_of_the_releases() {
     guard.check().expect("it is renewed");
 }
 
-fn wait_for(mut condition: impl FnMut() -> bool) {
-    let started = SystemClock.now();
-    while !condition() {
-        assert!(
-            SystemClock.now().since(started) < PATIENCE,
-            "the condition is never true"
-        );
-        thread::yield_now();
-    }
-}
-
 /// A release that was taken back counts as unsent until Redis has replied to the take-over in its place.
 #[test]
 fn a_manager_is_not_closed_while_a_thread_still_asks() {

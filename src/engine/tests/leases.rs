@@ -12,17 +12,6 @@ fn is_a_take_over(verb: &Verb) -> bool {
     matches!(verb, Verb::TakeOver { .. })
 }
 
-fn wait_for(mut condition: impl FnMut() -> bool) {
-    let begun = SystemClock.now();
-    while !condition() {
-        assert!(
-            SystemClock.now().since(begun) < PATIENCE,
-            "the condition is never true"
-        );
-        thread::yield_now();
-    }
-}
-
 fn is_waited_for(engine: &Arc<Engine>) -> bool {
     let waits = |entry: &Arc<super::super::process_lease::Entry>| entry.lock().queue.waiting() > 0;
     engine.names.all().iter().any(waits)

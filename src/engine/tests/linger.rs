@@ -88,17 +88,6 @@ impl Lingering {
     }
 }
 
-fn wait_for(mut condition: impl FnMut() -> bool) {
-    let begun = SystemClock.now();
-    while !condition() {
-        assert!(
-            SystemClock.now().since(begun) < PATIENCE,
-            "the condition is never true"
-        );
-        thread::yield_now();
-    }
-}
-
 /// Redis has granted the lock, and another process has recalled it, before this process reads the reply.
 #[test]
 fn a_recall_that_overtakes_its_grant_is_remembered() {
