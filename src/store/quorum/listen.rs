@@ -3,7 +3,9 @@
 //! A release wakes the first waiter at each node, by one message for each. A waiter that asked after the first message
 //! could find the lock still held at the others. So a message about an owner is passed on when a majority of the nodes
 //! has sent it. The queues of the nodes may differ, and then no owner has a majority: so it is passed on a moment after
-//! the first message at the latest. Further messages of the same release are dropped.
+//! the first message at the latest. If the majority is complete only after that, the other nodes were slow, and the waiter
+//! may have found the lock still held there: so it is passed on once more. Further messages of the same release are
+//! dropped.
 //!
 //! | step | the thread |
 //! | --- | --- |
@@ -51,7 +53,8 @@ struct Hint {
     /// The nodes that have sent it.
     nodes: Vec<usize>,
     first: Instant,
-    is_passed_on: bool,
+    /// How many nodes had sent it when it was passed on last. 0 if it was not passed on yet.
+    passed_on_for: usize,
 }
 
 /// Listens until `hear` returns false. See [`crate::store::Store::listen`].
@@ -85,9 +88,7 @@ pub(super) fn listen(
         let now = Instant::now();
         let mut is_wanted = true;
         for ((channel, payload), hint) in &mut hints {
-            let is_due = hint.nodes.len() >= shared.needed || now >= hint.first + GATHERED_FOR;
-            if is_due && !hint.is_passed_on {
-                hint.is_passed_on = true;
+            if hint.take_due(now, shared.needed) {
                 is_wanted &= hear(PubSubEvent::Message { channel, payload });
             }
         }
@@ -105,8 +106,7 @@ pub(super) fn listen(
         report(shared, &listeners, &failures, &mut reached, hear);
         check_majority(shared, &listeners, &failures)?;
         // Wait, and read what has come.
-        let waiting = hints.values().filter(|hint| !hint.is_passed_on);
-        let hint_due = waiting.map(|hint| hint.first + GATHERED_FOR).min();
+        let hint_due = hints.values().filter_map(Hint::due).min();
         let until = hint_due.map_or(subscribe_at, |due| due.min(subscribe_at));
         for number in wait(&listeners, until.saturating_duration_since(Instant::now())) {
             let route = &shared.nodes[number].route;
@@ -141,27 +141,46 @@ fn note_messages(
     {
         if let PushMessage::Message { channel, payload } = PushMessage::of(&route.server, value)? {
             let channel = String::from_utf8_lossy(&channel).into_owned();
-            note(hints, channel, payload, number);
+            let now = Instant::now();
+            let hint = hints.entry((channel, payload));
+            hint.or_insert_with(|| Hint::new(now)).note(number, now);
         }
     }
     Ok(())
 }
 
-/// Notes a message about an owner.
-fn note(hints: &mut Hints, channel: String, payload: Vec<u8>, number: usize) {
-    let new = || Hint {
-        nodes: Vec::new(),
-        first: Instant::now(),
-        is_passed_on: false,
-    };
-    let hint = hints.entry((channel, payload)).or_insert_with(new);
-    if hint.nodes.contains(&number) {
-        // The node has released the lock once more.
-        hint.nodes.clear();
-        hint.first = Instant::now();
-        hint.is_passed_on = false;
+impl Hint {
+    fn new(now: Instant) -> Self {
+        Self {
+            nodes: Vec::new(),
+            first: now,
+            passed_on_for: 0,
+        }
     }
-    hint.nodes.push(number);
+
+    /// Notes the message of a node at `now`.
+    fn note(&mut self, node: usize, now: Instant) {
+        if self.nodes.contains(&node) {
+            // The node has released the lock once more.
+            *self = Self::new(now);
+        }
+        self.nodes.push(node);
+    }
+
+    /// Returns when the message must be passed on, even without a majority. Returns `None` if it was passed on.
+    fn due(&self) -> Option<Instant> {
+        (self.passed_on_for == 0).then(|| self.first + GATHERED_FOR)
+    }
+
+    /// Returns whether the message must be passed on at `now`, and notes that it is. `needed` nodes are a majority.
+    fn take_due(&mut self, now: Instant, needed: usize) -> bool {
+        let has_new_majority = self.nodes.len() >= needed && self.passed_on_for < needed;
+        let is_due = has_new_majority || self.due().is_some_and(|due| now >= due);
+        if is_due {
+            self.passed_on_for = self.nodes.len();
+        }
+        is_due
+    }
 }
 
 /// Does step 1, and step 4: subscribes at each node that is up and has no connection.
@@ -290,4 +309,53 @@ fn check_majority(
         .map(|(listener, failure)| failure.clone().filter(|_| listener.is_none()))
         .collect();
     Err(shared.no_quorum(listening, failures))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_passed_on_by_a_majority_or_early_and_then_once_more() {
+        const NEEDED: usize = 3;
+        let begin = Instant::now();
+        // The messages, by their nodes and milliseconds, and the milliseconds at which one is passed on. A node of
+        // 0 sends nothing.
+        for (messages, expected) in [
+            // A majority, and then the others.
+            (&[(1, 0), (2, 1), (3, 1), (4, 1), (5, 9)][..], &[1][..]),
+            // Too few: after a moment, and no sooner.
+            (&[(1, 0), (0, 1), (0, 2), (2, 3), (0, 40)], &[2]),
+            // The majority is complete after that, because nodes were slow.
+            (&[(1, 0), (0, 2), (2, 3), (3, 9), (4, 9), (5, 20)], &[2, 9]),
+            // The same, but the second message comes at that moment.
+            (&[(1, 0), (2, 2), (3, 30), (4, 31)], &[2, 30]),
+            // A node sends once more: another release.
+            (&[(1, 0), (2, 0), (3, 0), (1, 5), (2, 6), (3, 6)], &[0, 6]),
+            (&[(1, 0), (0, 2), (1, 5), (0, 6), (0, 7), (2, 8)], &[2, 7]),
+        ] {
+            let mut hint = Hint::new(begin);
+            let mut passed_on = Vec::new();
+            for &(node, ms) in messages {
+                let now = begin + Duration::from_millis(ms);
+                if node > 0 {
+                    hint.note(node, now);
+                }
+                if hint.take_due(now, NEEDED) {
+                    passed_on.push(ms);
+                    assert_eq!(hint.due(), None);
+                }
+            }
+            assert_eq!(passed_on, expected, "{messages:?}");
+        }
+    }
+
+    #[test]
+    fn a_message_is_due_a_moment_after_the_first_node_sent_it() {
+        let begin = Instant::now();
+        let mut hint = Hint::new(begin);
+        hint.note(1, begin);
+        hint.note(2, begin + GATHERED_FOR / 2);
+        assert_eq!(hint.due(), Some(begin + GATHERED_FOR));
+    }
 }
