@@ -15,7 +15,7 @@
 //! | `AskSent`, `TakeOverSent` | the offered lease may be shared | `Ask` | done: the owner is not used |
 //! | `AskSent`, `TakeOverSent` | held | `Ask` | a try is done; a wait sleeps until a message, the holder's expiry, or its poll |
 //! | `AskSent`, `TakeOverSent` | held, and the subscription began or ended meanwhile | `Ask` | ask again at once: the queue has the wrong channel |
-//! | `AskSent`, `TakeOverSent` | outvoted, and a holder may have a majority | `Outvoted` | as after held |
+//! | `AskSent`, `TakeOverSent` | outvoted, and a holder may have a majority | `Outvoted` | a try is done; a wait sleeps until a message or its poll |
 //! | `AskSent`, `TakeOverSent` | outvoted, and the votes are split | `Ask`, new owner | a try asks once more; a wait asks again after a moment |
 //! | `AskSent`, `TakeOverSent` | failed, because a quorum has too few votes | `Ask`, new owner | abandon the lease that was to be taken over, back off |
 //! | `Outvoted` | go, woken | `AskSent` | abandon the owner; send *acquire* under a new one |
@@ -299,12 +299,12 @@ impl Attempt {
             }
             Reply::Outvoted {
                 holder: Some(holder),
-                ttl,
                 ..
             } => {
                 let noted = self.note_reply(state, sent, resent, context);
-                let step = self.held(&noted.request, ttl, &holder, context);
-                // The owner stays in the queues, so that a message reaches this attempt. The next request is of another.
+                // The owner stays in the queues, so that a message reaches this attempt. The next request is of another
+                // owner, which comes after all that wait. So it does not ask at the end of a lease, or of another's turn.
+                let step = self.held(&noted.request, None, &holder, context);
                 (State::Outvoted(noted.in_redis), step)
             }
             Reply::Outvoted {

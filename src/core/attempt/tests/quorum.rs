@@ -2,10 +2,9 @@
 
 use super::*;
 
-fn outvoted(holder: Option<&str>, ttl: Option<Duration>) -> Reply {
+fn outvoted(holder: Option<&str>) -> Reply {
     Reply::Outvoted {
         holder: holder.map(Arc::from),
-        ttl,
         granted: 2,
         needed: 3,
     }
@@ -26,9 +25,9 @@ fn an_owner_that_was_outvoted_never_asks_again() {
     let mut scene = Scene::waiting();
     scene.send(Input::Go);
     let first = Arc::clone(scene.attempt.owner());
-    let ttl = Some(Duration::from_millis(300));
-    let slept = sleep_of(scene.replied(outvoted(Some("lh1:other:l"), ttl)), START);
-    assert!(slept >= Duration::from_millis(300) && slept < Duration::from_millis(400));
+    // It sleeps until its poll, because the next request loses its place.
+    let slept = sleep_of(scene.replied(outvoted(Some("lh1:other:l"))), START);
+    assert!(slept > Duration::from_millis(700) && slept < Duration::from_secs(1));
     // While it sleeps, a message to this owner reaches it. The next request is of another owner.
     assert_eq!(*scene.attempt.owner(), first);
     scene.send(Input::Woken);
@@ -37,7 +36,7 @@ fn an_owner_that_was_outvoted_never_asks_again() {
     assert_eq!((left.len(), &left[0].owner), (1, &first));
     // The same if nobody has the lock. The quorum has taken that owner out of the queues too.
     let second = Arc::clone(scene.attempt.owner());
-    let slept = sleep_of(scene.replied(outvoted(None, None)), START);
+    let slept = sleep_of(scene.replied(outvoted(None)), START);
     assert!(slept < Duration::from_millis(100), "{slept:?}");
     assert_ne!(*scene.attempt.owner(), second);
     scene.send(Input::Woken);
@@ -54,7 +53,7 @@ fn a_wait_that_gives_up_leaves_the_queues_in_which_it_was_outvoted() {
     let mut scene = Scene::waiting();
     scene.send(Input::Go);
     let owner = Arc::clone(scene.attempt.owner());
-    scene.replied(outvoted(Some("lh1:other:l"), None));
+    scene.replied(outvoted(Some("lh1:other:l")));
     let left = scene.attempt.abandon();
     assert_eq!((left.len(), &left[0].owner), (1, &owner));
 }
@@ -64,12 +63,9 @@ fn a_wait_that_gives_up_leaves_the_queues_in_which_it_was_outvoted() {
 fn a_try_asks_once_more_after_split_votes() {
     let mut scene = Scene::new(None);
     scene.send(Input::Go);
-    assert!(matches!(
-        scene.replied(outvoted(None, None)),
-        Step::Sleep(_)
-    ));
+    assert!(matches!(scene.replied(outvoted(None)), Step::Sleep(_)));
     scene.send(Input::Woken);
-    let Step::Failed(failure) = scene.replied(outvoted(None, None)) else {
+    let Step::Failed(failure) = scene.replied(outvoted(None)) else {
         panic!("it goes on");
     };
     let (needed, granted) = (3, 2);
@@ -77,7 +73,7 @@ fn a_try_asks_once_more_after_split_votes() {
     // With a holder it has its answer.
     let mut scene = Scene::new(None);
     scene.send(Input::Go);
-    let step = scene.replied(outvoted(Some("lh1:other:l"), None));
+    let step = scene.replied(outvoted(Some("lh1:other:l")));
     assert!(matches!(step, Step::TimeOver(None)));
 }
 
@@ -85,14 +81,14 @@ fn a_try_asks_once_more_after_split_votes() {
 fn a_wait_outlasts_split_votes_until_its_deadline() {
     let mut scene = Scene::new(Some(START + Duration::from_secs(1)));
     scene.send(Input::Go);
-    let mut step = scene.replied(outvoted(None, None));
+    let mut step = scene.replied(outvoted(None));
     let mut rounds = 0;
     while let Step::Sleep(until) = step {
         assert!(until > scene.now);
         scene.now = until;
         step = scene.step(Input::Woken);
         if let Step::Send(_) = step {
-            step = scene.replied(outvoted(None, None));
+            step = scene.replied(outvoted(None));
         }
         rounds += 1;
     }
