@@ -48,7 +48,7 @@ impl Sub<Duration> for Time {
     }
 }
 
-/// Returns a length in whole milliseconds, rounded up. Saturates.
+/// Returns a length in whole milliseconds, rounded up, because Redis rejects a time to live of zero. Saturates.
 pub(crate) const fn ms_rounded_up(length: Duration) -> u64 {
     // `Duration::as_millis` divides a number of 128 bits.
     let part = length.subsec_nanos().div_ceil(1_000_000) as u64;
@@ -83,11 +83,12 @@ impl Clock for SystemClock {
     }
 }
 
-/// The clock of an engine. Each check of a guard reads it, so the machine's clock is not behind a pointer.
+/// The clock of an engine. Each check of a guard reads it, so the machine's clock is called directly, and not as a trait
+/// object.
 pub(crate) enum EngineClock {
     System,
     #[cfg(test)]
-    Other(crate::sync::Arc<dyn Clock>),
+    OfTest(crate::sync::Arc<dyn Clock>),
 }
 
 impl Clock for EngineClock {
@@ -96,7 +97,7 @@ impl Clock for EngineClock {
         match self {
             Self::System => SystemClock.now(),
             #[cfg(test)]
-            Self::Other(clock) => clock.now(),
+            Self::OfTest(clock) => clock.now(),
         }
     }
 }

@@ -60,8 +60,8 @@ pub(crate) struct Holder {
 pub(crate) enum Verdict {
     /// A majority granted it.
     Granted,
-    /// It is held, and this holder may have a majority, or may get one in its turn. Enough of the leases and turns that were
-    /// named end after `ttl`; `None` if that is not known.
+    /// It is held, or it is the turn of a waiter. This owner may have a majority, or get one. Enough of the leases and turns
+    /// that were named end after `ttl`; `None` if that is not known.
     Held {
         holder: Arc<str>,
         ttl: Option<Duration>,
@@ -74,7 +74,7 @@ pub(crate) enum Verdict {
 
 /// Returns the result of the votes. `None` is a node that did not vote: it may hold the lock for anybody, or be free.
 ///
-/// If nodes name different readers, each of these may hold the lock at all of these nodes, or may use the turn there.
+/// If nodes name different readers, each of the readers counts at all of those nodes: readers share the lock and the turn.
 pub(crate) fn verdict(votes: &[Option<Vote>]) -> Verdict {
     let (nodes, needed) = (votes.len(), majority(votes.len()));
     let mut holders: SmallVec<[&Holder; 8]> = SmallVec::new();

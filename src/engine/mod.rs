@@ -135,9 +135,10 @@ pub(crate) struct Engine {
 impl Engine {
     /// Makes an engine that reads the machine's clock.
     pub(crate) fn new(settings: Settings, store: Arc<dyn Store>, rng: Arc<dyn Rng>) -> Arc<Self> {
-        Self::made(settings, store, EngineClock::System, rng)
+        Self::with_engine_clock(settings, store, EngineClock::System, rng)
     }
 
+    /// Makes an engine that reads this clock.
     #[cfg(test)]
     pub(crate) fn with_clock(
         settings: Settings,
@@ -145,10 +146,10 @@ impl Engine {
         clock: Arc<dyn Clock>,
         rng: Arc<dyn Rng>,
     ) -> Arc<Self> {
-        Self::made(settings, store, EngineClock::Other(clock), rng)
+        Self::with_engine_clock(settings, store, EngineClock::OfTest(clock), rng)
     }
 
-    fn made(
+    fn with_engine_clock(
         mut settings: Settings,
         store: Arc<dyn Store>,
         clock: EngineClock,

@@ -384,7 +384,10 @@ impl<L: HeldLease> State<L> {
 
     /// Returns whether the lease that begins now, and was asked for at `sent`, may have been released by force already.
     pub(crate) fn may_have_been_released_by_force(&self, sent: Time) -> bool {
-        let last = self.contention.as_deref().and_then(|it| it.forced_release);
+        let last = self
+            .contention
+            .as_deref()
+            .and_then(|contention| contention.forced_release);
         last.is_some_and(|noted| noted >= sent)
     }
 

@@ -4,11 +4,12 @@ use redis::Value;
 
 use super::command::Command;
 use super::reply;
-use super::script_settings::{ScriptSettings, ms};
+use super::script_settings::ScriptSettings;
 use super::text::{
     MUTEX_ACQUIRE, MUTEX_ADOPT, MUTEX_HAND_OVER, MUTEX_RELEASE, MUTEX_RELEASE_MANY,
     MUTEX_TAKE_OVER, ScriptRef, ask, give_back, keep,
 };
+use crate::clock::ms_rounded_up;
 use crate::message::{AcquireMode, Adopt, Ask, GiveBack, NotReleased, PlainRelease, Reply, Verb};
 use crate::name::{Companion, LockKey};
 
@@ -27,7 +28,7 @@ pub(super) fn command(
         command.arg(u8::from(queued));
         // A withdrawal ends no lease, so it begins no gap.
         script_settings.gap(&mut command, !queued);
-        command.arg(ms(script_settings.fence_memory));
+        command.arg(ms_rounded_up(script_settings.fence_memory));
         command
     };
     match verb {
@@ -79,7 +80,7 @@ pub(super) fn plain(key: &LockKey, ask: &Ask, script_settings: &ScriptSettings) 
     script_settings.poller_gap.is_zero().then(|| {
         let mut command = Command::new("SET");
         command.arg(key.key()).arg(&*ask.owner);
-        command.arg("NX").arg("PX").arg(ms(ask.lease));
+        command.arg("NX").arg("PX").arg(ms_rounded_up(ask.lease));
         command
     })
 }
@@ -121,8 +122,8 @@ pub(super) fn adopt(
         .arg(key.key())
         .arg(key.companion(Companion::Fence))
         .arg(&*adopt.owner)
-        .arg(ms(adopt.lease))
-        .arg(ms(script_settings.fence_memory))
+        .arg(ms_rounded_up(adopt.lease))
+        .arg(ms_rounded_up(script_settings.fence_memory))
         .arg(&*adopt.from)
         .arg(adopt.last)
         .arg(u8::from(adopt.fencing));

@@ -10,12 +10,13 @@ use smallvec::SmallVec;
 
 use super::command::Command;
 use super::reply::{self, fence};
-use super::script_settings::{self, ScriptSettings, ms};
+use super::script_settings::{self, ScriptSettings};
 use super::text::{
     OF_A_QUORUM, QUORUM_ACQUIRE, QUORUM_ADOPT, QUORUM_FORCE_RELEASE, QUORUM_MULTI_ACQUIRE,
     QUORUM_MULTI_RELEASE, QUORUM_RAISE, QUORUM_RELEASE, QUORUM_SHARE_ACQUIRE, QUORUM_SHARE_RELEASE,
     Script, ScriptRef,
 };
+use crate::clock::ms_rounded_up;
 use crate::core::quorum::{Holder, Reserved, ReservedByName, Vote};
 use crate::message::{Adopt, Ask, Gone, LockKind, Reply};
 use crate::name::{BROKEN, Companion, LockKey, Target};
@@ -60,12 +61,12 @@ pub(crate) fn acquire(
     let mut command = script.with_companions(ScriptRef::Digest, lock.target.keys());
     command
         .arg(&*ask.owner)
-        .arg(ms(ask.lease))
+        .arg(ms_rounded_up(ask.lease))
         .arg(ask.fences)
-        .arg(ms(script_settings.fence_memory))
+        .arg(ms_rounded_up(script_settings.fence_memory))
         .arg(clock)
         .arg(ask.channel.as_deref().unwrap_or("-"))
-        .arg(ms(script_settings.pickup_window(ask.lease)));
+        .arg(ms_rounded_up(script_settings.pickup_window(ask.lease)));
     of_waiters(&mut command);
     if is_shared {
         command.arg(ask.units).arg(u8::from(was_writer));
@@ -95,7 +96,7 @@ pub(crate) fn raise(
         .arg(owner)
         .arg(units)
         .arg(count)
-        .arg(ms(script_settings.fence_memory))
+        .arg(ms_rounded_up(script_settings.fence_memory))
         .arg(fences);
     command
 }
@@ -145,8 +146,8 @@ pub(crate) fn adopt(
         .arg(key.key())
         .arg(key.companion(Companion::Fence))
         .arg(&*adopt.owner)
-        .arg(ms(adopt.lease))
-        .arg(ms(script_settings.fence_memory))
+        .arg(ms_rounded_up(adopt.lease))
+        .arg(ms_rounded_up(script_settings.fence_memory))
         .arg(clock)
         .arg(&*adopt.from)
         .arg(u8::from(adopt.fencing));

@@ -3,8 +3,8 @@
 use redis::Value;
 
 use super::command::Command;
-use super::script_settings::ms;
 use super::text::{RENEW, ScriptRef};
+use crate::clock::ms_rounded_up;
 use crate::message::{Gone, LockKind, Renewal, Renewed, Reply};
 
 pub(super) fn command(batch: &[Renewal<'_>], by: ScriptRef) -> Command {
@@ -18,7 +18,10 @@ pub(super) fn command(batch: &[Renewal<'_>], by: ScriptRef) -> Command {
             LockKind::Read | LockKind::Write | LockKind::Semaphore { .. } => renewal.units,
         };
         let owner = renewal.owner.as_str();
-        command.arg(owner).arg(ms(renewal.lease)).arg(shares);
+        command
+            .arg(owner)
+            .arg(ms_rounded_up(renewal.lease))
+            .arg(shares);
     }
     command
 }

@@ -63,31 +63,18 @@ impl ScriptSettings {
 
     /// Adds the arguments of `gap.lua`. Without `may_leave` there is no gap.
     pub(super) fn gap(&self, command: &mut Command, may_leave: bool) {
-        let gap = if may_leave { ms(self.poller_gap) } else { 0 };
-        command.arg(gap).arg(ms(self.quantum));
+        let gap = if may_leave {
+            ms_rounded_up(self.poller_gap)
+        } else {
+            0
+        };
+        command.arg(gap).arg(ms_rounded_up(self.quantum));
     }
 }
 
 /// Adds the arguments of `queue.lua`. `counts_subscribers`: a PUBLISH counts all subscribers, and not those of one node.
 pub(super) fn of_waiters(command: &mut Command, counts_subscribers: bool) {
     command
-        .arg(ms(WAITER_LIFE))
+        .arg(ms_rounded_up(WAITER_LIFE))
         .arg(u8::from(counts_subscribers));
-}
-
-/// Returns a length in whole milliseconds, rounded up, because Redis rejects a time to live of zero.
-pub(super) fn ms(length: Duration) -> u64 {
-    ms_rounded_up(length)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_are_rounded_up_to_whole_milliseconds() {
-        assert_eq!(ms(Duration::from_nanos(10_000_001)), 11);
-        assert_eq!(ms(Duration::from_nanos(1)), 1);
-        assert_eq!(ms(Duration::MAX), u64::MAX);
-    }
 }

@@ -5,22 +5,23 @@ use std::time::Duration;
 use once_cell::race::OnceBox;
 
 use super::command::Command;
-use super::script_settings::{ScriptSettings, ms};
+use super::script_settings::ScriptSettings;
+use crate::clock::ms_rounded_up;
 use crate::message::{Ask, GiveBack};
 use crate::name::{Companion, LockKey};
 
 /// A script: its text, and the digest that names it to a server that has loaded it.
 pub(super) struct Script {
     text: &'static str,
-    /// A cell that never blocks: see [`fingerprint`](crate::name::fingerprint).
-    hashed: OnceBox<redis::Script>,
+    /// A `Lazy` blocks while another thread initialises it. In a forked child that thread may not exist.
+    digest: OnceBox<String>,
 }
 
 macro_rules! script {
     ($($part:literal),+) => {
         Script {
             text: concat!($(include_str!(concat!("lua/", $part))),+),
-            hashed: OnceBox::new(),
+            digest: OnceBox::new(),
         }
     };
 }
@@ -191,8 +192,8 @@ pub(crate) enum ScriptRef {
 
 impl Script {
     fn digest(&self) -> &str {
-        let hash = || Box::new(redis::Script::new(self.text));
-        self.hashed.get_or_init(hash).get_hash()
+        let hash = || Box::new(redis::Script::new(self.text).get_hash().to_owned());
+        self.digest.get_or_init(hash)
     }
 
     /// Returns the command that loads the script.
@@ -285,7 +286,7 @@ pub(super) fn keep(
     if let Some(key) = fence {
         command.arg(key.companion(Companion::Fence));
     }
-    command.arg(owner).arg(ms(life)).arg(units);
+    command.arg(owner).arg(ms_rounded_up(life)).arg(units);
     give_back(&mut command, block);
     command
 }
@@ -294,9 +295,9 @@ pub(super) fn keep(
 pub(super) fn ask(command: &mut Command, ask: &Ask, how: &str, script_settings: &ScriptSettings) {
     command
         .arg(&*ask.owner)
-        .arg(ms(ask.lease))
+        .arg(ms_rounded_up(ask.lease))
         .arg(ask.fences)
-        .arg(ms(script_settings.fence_memory))
+        .arg(ms_rounded_up(script_settings.fence_memory))
         .arg(how);
     let channel = ask.channel.as_deref().unwrap_or("-");
     match ask.nonce {
@@ -304,7 +305,7 @@ pub(super) fn ask(command: &mut Command, ask: &Ask, how: &str, script_settings: 
         Some(nonce) => command.arg(format!("{channel} {} {nonce}", ask.fences.min(1))),
         None => command.arg(channel),
     };
-    command.arg(ms(script_settings.pickup_window(ask.lease)));
+    command.arg(ms_rounded_up(script_settings.pickup_window(ask.lease)));
     script_settings.of_waiters(command);
 }
 

@@ -29,7 +29,7 @@ fn a_mutex_that_was_just_handed_over_is_asked_for_in_its_queue() {
         drop(mutex(Arc::clone(&engine), name).lock().expect("granted"));
         next_mode(&verbs)
     };
-    // One of 256 names shares the place of the note.
+    // One of 256 names shares the slot of the note.
     let is_apart = |name: &&str| fingerprint(name) % SLOTS != fingerprint("a") % SLOTS;
     let other = ["b", "c", "d", "e", "f", "g"].into_iter().find(is_apart);
     assert_eq!(locked("a"), AcquireMode::TakeFree);

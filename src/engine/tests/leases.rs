@@ -214,7 +214,9 @@ fn a_forced_release_is_remembered_for_each_grant_on_its_way() {
     let clock = still();
     let engine = Fake::new(pool, generous()).engine(LEASE, Arc::clone(&clock) as Arc<dyn Clock>);
     go_on.send(()).expect("the test store listens");
-    let guard = mutex(Arc::clone(&engine), "held").lock();
+    let guard = mutex(Arc::clone(&engine), "held")
+        .lock()
+        .expect("it is free");
     was_asked.recv_timeout(PATIENCE).expect("it asks");
     let held = Arc::clone(&engine.names.all()[0]);
     let locking = {
