@@ -213,8 +213,9 @@ fn a_lease_that_is_not_raised_ends_with_the_pickup_window() {
     assert_eq!(other.stats().granted_by_message, before + 1);
     let of_key = raw.ttl(name).expect("it expires");
     let of_guard = guard.remaining();
+    // The guard allows for drift: it ends a hundredth of the window, and 2 ms, before the key. It was read later.
     assert!(
-        of_guard < of_key && of_key <= WINDOW,
+        of_guard + WINDOW / 100 <= of_key && of_key <= WINDOW,
         "{of_guard:?} of {of_key:?}"
     );
     let lost = guard.on_lost().recv_timeout(PATIENCE).expect("it is lost");

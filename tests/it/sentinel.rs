@@ -9,7 +9,7 @@ use crate::connect::documented_rights;
 use crate::support::{
     Child, FencedWriters, Kind, MASTER, PATIENCE, Passwords, Sentinels, Server, SetOptions,
     SplitSentinels, build, fence_of, locked_at_last, locking, lost, secs, unused_url,
-    wait_for_servers, with_password,
+    wait_for_servers, wait_until, with_password,
 };
 
 #[test]
@@ -83,7 +83,7 @@ fn a_list_begins_again_at_the_new_master() {
     let mut names = vec![first.expect("the master answers").name];
     set.fail_over();
     // The manager moves to the new master before the next page.
-    wait_for_servers("it locks at the new master", || {
+    wait_until("it locks at the new master", || {
         locked_at_last(&locks, "moved");
         set.master().raw().exists(&fence_of("moved"))
     });
@@ -111,7 +111,7 @@ fn nobody_uses_the_old_master_after_a_failover_by_hand() {
     let new = set.master();
     // Each of them moves, and then stays.
     for (locks, name) in [(&one, "one"), (&other, "other")] {
-        wait_for_servers("it locks at the new master", || {
+        wait_until("it locks at the new master", || {
             locked_at_last(locks, name);
             new.raw().exists(&fence_of(name))
         });
@@ -405,7 +405,7 @@ fn the_answers_of_a_demoted_master_are_not_believed() {
     // When it is a master again, its answers count.
     let () = raw.ask(&["REPLICAOF", "NO", "ONE"]);
     assert!(locked_at_last(&other, "n") > guard.fence());
-    wait_for_servers("the holder asks the master again", || {
+    wait_until("the holder asks the master again", || {
         match guard.extend(secs(1200)) {
             Err(Error::Lost(loss)) => loss.cause == LostCause::Removed,
             Err(error) if is_unavailable(&error) => false,

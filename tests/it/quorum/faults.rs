@@ -56,7 +56,7 @@ impl Way {
     }
 }
 
-/// Returns a manager that waits for a node for at most a second.
+/// Returns a manager that waits for a node for at most three seconds.
 fn hasty(nodes: &Nodes) -> LockManager {
     build(nodes.builder().node_timeout(secs(3)).lease(LONG))
 }

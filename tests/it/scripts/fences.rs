@@ -143,15 +143,12 @@ pub(super) fn granted(reply: &Value) -> Option<(Fences, bool)> {
 
 /// Returns the time to live and the owner of the lease that a reply names.
 pub(super) fn held(reply: &Value) -> (i64, String) {
+    assert!(granted(reply).is_none(), "{reply:?}");
     match reply {
         Value::Array(parts) => match &parts[..] {
-            [Value::Int(0), Value::Int(ttl), Value::BulkString(holder)]
-            | [
-                Value::Int(0),
-                Value::Int(ttl),
-                Value::BulkString(holder),
-                Value::Int(1),
-            ] => (*ttl, String::from_utf8_lossy(holder).into_owned()),
+            [_, Value::Int(ttl), Value::BulkString(holder), ..] => {
+                (*ttl, String::from_utf8_lossy(holder).into_owned())
+            }
             _ => panic!("{reply:?}"),
         },
         _ => panic!("{reply:?}"),

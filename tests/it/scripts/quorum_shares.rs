@@ -281,7 +281,7 @@ fn a_held_lock_names_the_lease_that_ends_first() {
     });
 }
 
-/// A reader that waits may share its turn with other readers, so the answer tells of it.
+/// A reader that waits may share its turn with other readers, so the reply says that it is a reader.
 #[test]
 fn a_turn_names_its_waiter_and_its_kind() {
     let ([reader, ..], [holder, writer, caller]) = (READERS, WRITERS);
