@@ -4,7 +4,7 @@
 //! could find the lock still held at the others. So a message about an owner is passed on when a majority of the nodes
 //! has sent it. The queues of the nodes may differ, and then no owner has a majority: so it is passed on a moment after
 //! the first message at the latest. If the majority is complete only after that, the other nodes were slow, and the waiter
-//! may have found the lock still held there: so it is passed on once more. Further messages of the same release are
+//! may have found the lock still held there: so the message is passed on once more. Further messages of the same release are
 //! dropped.
 //!
 //! | step | the thread |
@@ -160,8 +160,12 @@ impl Hint {
 
     /// Notes the message of a node at `now`.
     fn note(&mut self, node: usize, now: Instant) {
-        if self.nodes.contains(&node) {
-            // The node has released the lock once more.
+        let is_repeated = self.nodes.contains(&node);
+        if is_repeated && self.passed_on_for == 0 {
+            return;
+        }
+        // Otherwise the node has released the lock once more.
+        if is_repeated || now >= self.first + SAME_RELEASE {
             *self = Self::new(now);
         }
         self.nodes.push(node);
@@ -316,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_passed_on_by_a_majority_or_early_and_then_once_more() {
+    fn a_message_is_passed_on_when_a_majority_has_sent_it_or_early() {
         const NEEDED: usize = 3;
         let begin = Instant::now();
         // The messages, by their nodes and milliseconds, and the milliseconds at which one is passed on. A node of
@@ -333,6 +337,13 @@ mod tests {
             // A node sends once more: another release.
             (&[(1, 0), (2, 0), (3, 0), (1, 5), (2, 6), (3, 6)], &[0, 6]),
             (&[(1, 0), (0, 2), (1, 5), (0, 6), (0, 7), (2, 8)], &[2, 7]),
+            // So soon that the first message was not passed on yet.
+            (&[(1, 0), (1, 1), (0, 2), (1, 3), (0, 4), (0, 5)], &[2, 5]),
+            // Another release, much later, and another node comes first.
+            (
+                &[(1, 0), (2, 0), (3, 0), (4, 500), (0, 501), (0, 502)],
+                &[0, 502],
+            ),
         ] {
             let mut hint = Hint::new(begin);
             let mut passed_on = Vec::new();
