@@ -15,7 +15,7 @@
 //! | `AskSent`, `TakeOverSent` | the offered lease may be shared | `Ask` | done: the owner is not used |
 //! | `AskSent`, `TakeOverSent` | held | `Ask` | a try is done; a wait sleeps until a message, the holder's expiry, or its poll |
 //! | `AskSent`, `TakeOverSent` | held, and the subscription began or ended meanwhile | `Ask` | ask again at once: the queue has the wrong channel |
-//! | `AskSent`, `TakeOverSent` | outvoted, and a holder may have a majority | `Outvoted` | a try is done; a wait sleeps until a message or its poll |
+//! | `AskSent`, `TakeOverSent` | outvoted, and a holder may have a majority | `Outvoted` | as after held, but the end of another's turn does not wake it |
 //! | `AskSent`, `TakeOverSent` | outvoted, and the votes are split | `Ask`, new owner | a try asks once more; a wait asks again after a moment |
 //! | `AskSent`, `TakeOverSent` | failed, because a quorum has too few votes | `Ask`, new owner | abandon the lease that was to be taken over, back off |
 //! | `Outvoted` | go, woken | `AskSent` | abandon the owner; send *acquire* under a new one |
@@ -50,6 +50,7 @@ use uuid::Uuid;
 
 use crate::clock::Time;
 use crate::core::lease::valid_until;
+use crate::core::quorum::LONGEST_TURN;
 use crate::core::{pickup, poll};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{AcquireMode, Ask, Reply, Verb};
@@ -299,12 +300,16 @@ impl Attempt {
             }
             Reply::Outvoted {
                 holder: Some(holder),
+                ttl,
                 ..
             } => {
-                let noted = self.note_reply(state, sent, resent, context);
+                let mut noted = self.note_reply(state, sent, resent, context);
                 // The owner stays in the queues, so that a message reaches this attempt. The next request is of another
-                // owner, which comes after all that wait. So it does not ask at the end of a lease, or of another's turn.
-                let step = self.held(&noted.request, None, &holder, context);
+                // owner. If somebody waits, that one comes last. So the attempt does not ask just because another's turn
+                // ends. A lease may end in so short a time too, so it polls soon.
+                let ttl_of_lease = ttl.filter(|ttl| *ttl > LONGEST_TURN);
+                noted.request.hides_ttl = ttl != ttl_of_lease;
+                let step = self.held(&noted.request, ttl_of_lease, &holder, context);
                 (State::Outvoted(noted.in_redis), step)
             }
             Reply::Outvoted {

@@ -45,6 +45,9 @@ pub(crate) enum Vote {
     Held(Holder),
 }
 
+/// The longest time for which a node grants the lock only to the waiter that it has woken. `quorum_turn.lua` has it too.
+pub(crate) const LONGEST_TURN: Duration = Duration::from_millis(100);
+
 /// The owner that a node names: the holder of a lock, or the waiter whose turn it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Holder {

@@ -31,6 +31,8 @@ pub(crate) enum Reply {
     Outvoted {
         /// The owner that may have a majority. `None` means that the votes are split: nobody has one.
         holder: Option<Arc<str>>,
+        /// How long the leases of that owner still last. `None` if that is not known.
+        ttl: Option<Duration>,
         granted: u32,
         needed: u32,
     },

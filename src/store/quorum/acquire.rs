@@ -87,9 +87,9 @@ impl Shared {
             Verdict::Held { holder, ttl } if ballot.may_have_nothing() => {
                 Ok(Reply::Held { ttl, holder })
             }
-            Verdict::Held { holder, .. } => {
+            Verdict::Held { holder, ttl } => {
                 let granted = ballot.granted_votes().count();
-                Ok(ballot.outvoted(connections, granted, Some(holder)))
+                Ok(ballot.outvoted(connections, granted, Some((holder, ttl))))
             }
             Verdict::Split => {
                 let granted = ballot.granted_votes().count();
@@ -337,11 +337,13 @@ impl<'a> Ballot<'a> {
         &mut self,
         connections: &mut [NodeConnection],
         granted: usize,
-        holder: Option<Arc<str>>,
+        held: Option<(Arc<str>, Option<Duration>)>,
     ) -> Reply {
-        self.withdraw(connections, holder.is_none());
+        self.withdraw(connections, held.is_none());
+        let (holder, ttl) = held.map_or((None, None), |(holder, ttl)| (Some(holder), ttl));
         Reply::Outvoted {
             holder,
+            ttl,
             granted: u32::try_from(granted).unwrap_or(u32::MAX),
             needed: u32::try_from(self.shared.needed).unwrap_or(u32::MAX),
         }

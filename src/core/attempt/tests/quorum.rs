@@ -2,9 +2,10 @@
 
 use super::*;
 
-fn outvoted(holder: Option<&str>) -> Reply {
+fn outvoted(holder: Option<&str>, ttl: Option<Duration>) -> Reply {
     Reply::Outvoted {
         holder: holder.map(Arc::from),
+        ttl,
         granted: 2,
         needed: 3,
     }
@@ -25,9 +26,9 @@ fn an_owner_that_was_outvoted_never_asks_again() {
     let mut scene = Scene::waiting();
     scene.send(Input::Go);
     let first = Arc::clone(scene.attempt.owner());
-    // It sleeps until its poll, because the next request loses its place.
-    let slept = sleep_of(scene.replied(outvoted(Some("lh1:other:l"))), START);
-    assert!(slept > Duration::from_millis(700) && slept < Duration::from_secs(1));
+    let ttl = Some(Duration::from_millis(300));
+    let slept = sleep_of(scene.replied(outvoted(Some("lh1:other:l"), ttl)), START);
+    assert!(slept >= Duration::from_millis(300) && slept < Duration::from_millis(400));
     // While it sleeps, a message to this owner reaches it. The next request is of another owner.
     assert_eq!(*scene.attempt.owner(), first);
     scene.send(Input::Woken);
@@ -36,7 +37,7 @@ fn an_owner_that_was_outvoted_never_asks_again() {
     assert_eq!((left.len(), &left[0].owner), (1, &first));
     // The same if nobody has the lock. The quorum has taken that owner out of the queues too.
     let second = Arc::clone(scene.attempt.owner());
-    let slept = sleep_of(scene.replied(outvoted(None)), START);
+    let slept = sleep_of(scene.replied(outvoted(None, None)), START);
     assert!(slept < Duration::from_millis(100), "{slept:?}");
     assert_ne!(*scene.attempt.owner(), second);
     scene.send(Input::Woken);
@@ -48,12 +49,32 @@ fn an_owner_that_was_outvoted_never_asks_again() {
     assert!(matches!(scene.replied(GRANTED), Step::Granted(_)));
 }
 
+/// It loses its place at its next request. So it does not ask at the end of a turn that is not its own.
+#[test]
+fn an_owner_that_was_outvoted_sleeps_past_the_turn_of_another() {
+    for (ttl, at_least, at_most) in [
+        (Some(101), 101, 150),
+        (Some(100), 180, 250),
+        (Some(1), 180, 250),
+        (None, 700, 950),
+    ] {
+        for after_hand_over in [false, true] {
+            let mut scene = Scene::waiting();
+            scene.attempt = scene.attempt.after_hand_over(after_hand_over);
+            scene.send(Input::Go);
+            let reply = outvoted(Some("lh1:other:l"), ttl.map(Duration::from_millis));
+            let slept = sleep_of(scene.replied(reply), START).as_millis();
+            assert!(slept >= at_least && slept <= at_most, "{ttl:?}: {slept} ms");
+        }
+    }
+}
+
 #[test]
 fn a_wait_that_gives_up_leaves_the_queues_in_which_it_was_outvoted() {
     let mut scene = Scene::waiting();
     scene.send(Input::Go);
     let owner = Arc::clone(scene.attempt.owner());
-    scene.replied(outvoted(Some("lh1:other:l")));
+    scene.replied(outvoted(Some("lh1:other:l"), None));
     let left = scene.attempt.abandon();
     assert_eq!((left.len(), &left[0].owner), (1, &owner));
 }
@@ -63,9 +84,12 @@ fn a_wait_that_gives_up_leaves_the_queues_in_which_it_was_outvoted() {
 fn a_try_asks_once_more_after_split_votes() {
     let mut scene = Scene::new(None);
     scene.send(Input::Go);
-    assert!(matches!(scene.replied(outvoted(None)), Step::Sleep(_)));
+    assert!(matches!(
+        scene.replied(outvoted(None, None)),
+        Step::Sleep(_)
+    ));
     scene.send(Input::Woken);
-    let Step::Failed(failure) = scene.replied(outvoted(None)) else {
+    let Step::Failed(failure) = scene.replied(outvoted(None, None)) else {
         panic!("it goes on");
     };
     let (needed, granted) = (3, 2);
@@ -73,7 +97,7 @@ fn a_try_asks_once_more_after_split_votes() {
     // With a holder it has its answer.
     let mut scene = Scene::new(None);
     scene.send(Input::Go);
-    let step = scene.replied(outvoted(Some("lh1:other:l")));
+    let step = scene.replied(outvoted(Some("lh1:other:l"), None));
     assert!(matches!(step, Step::TimeOver(None)));
 }
 
@@ -81,14 +105,14 @@ fn a_try_asks_once_more_after_split_votes() {
 fn a_wait_outlasts_split_votes_until_its_deadline() {
     let mut scene = Scene::new(Some(START + Duration::from_secs(1)));
     scene.send(Input::Go);
-    let mut step = scene.replied(outvoted(None));
+    let mut step = scene.replied(outvoted(None, None));
     let mut rounds = 0;
     while let Step::Sleep(until) = step {
         assert!(until > scene.now);
         scene.now = until;
         step = scene.step(Input::Woken);
         if let Step::Send(_) = step {
-            step = scene.replied(outvoted(None));
+            step = scene.replied(outvoted(None, None));
         }
         rounds += 1;
     }
