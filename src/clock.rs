@@ -83,8 +83,8 @@ impl Clock for SystemClock {
     }
 }
 
-/// The clock of an engine. Each check of a guard reads it, so the machine's clock is called directly, and not as a trait
-/// object.
+/// The clock of an engine. Each check of a guard reads it, so the machine's clock is called directly, and not through a
+/// trait object.
 pub(crate) enum EngineClock {
     System,
     #[cfg(test)]

@@ -7,8 +7,8 @@
 //! 3. Redis replies to the renewal that the key is gone, or has another owner. The lease is lost.
 //!
 //! The message may overtake the grant of that owner. So a process that has no such lease notes the time for each name for
-//! which a grant may be on its way. It does step 2 for each lease that was not asked for after that time, when the lease
-//! begins.
+//! which a grant may be on its way. It does step 2 for each lease that was asked for at or before that time, when the
+//! lease begins.
 //!
 //! If the message is lost, or the process has no subscription because no thread has waited yet, the next renewal gets
 //! the same reply. For a lease without renewal, the renewal of step 2 lengthens nothing. If that message is lost, the

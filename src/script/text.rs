@@ -13,7 +13,8 @@ use crate::name::{Companion, LockKey};
 /// A script: its text, and the digest that names it to a server that has loaded it.
 pub(super) struct Script {
     text: &'static str,
-    /// A `Lazy` blocks while another thread initialises it. In a forked child that thread may not exist.
+    /// Computed at the first call. A `Lazy` would block while another thread initialises it, and in a forked child that
+    /// thread may not exist.
     digest: OnceBox<String>,
 }
 
@@ -320,6 +321,13 @@ pub(super) fn give_back(command: &mut Command, block: Option<GiveBack>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_scripts_of_a_quorum_know_the_longest_turn() {
+        let ms = crate::core::quorum::LONGEST_TURN.as_millis();
+        let line = format!("local LONGEST_TURN = {ms}\n");
+        assert!(QUORUM_ACQUIRE.text.contains(&line), "{line}");
+    }
 
     #[test]
     fn a_digest_becomes_the_text_of_its_script() {

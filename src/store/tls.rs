@@ -26,8 +26,8 @@ pub(crate) fn provide_crypto() {
 /// Returns the client's side of a connection to this host.
 pub(super) fn client(host: &str) -> io::Result<Tls> {
     // One for the process: to read the system's certificates takes milliseconds, and it keeps sessions to resume. A
-    // `OnceCell` blocks while another thread fills it, and in a forked child that thread may not exist. (The memory of
-    // sessions has a mutex, with the same danger.)
+    // `OnceCell` blocks while another thread fills it, and in a forked child that thread may not exist. A
+    // child that connects can still block at the mutex of rustls's cache of sessions.
     static CONFIG: OnceBox<Arc<ClientConfig>> = OnceBox::new();
     let config = CONFIG.get_or_try_init(|| {
         let mut found = rustls_native_certs::load_native_certs();
