@@ -4,9 +4,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::public::{Cause, Error, NodeFailure, NodeFailures};
 use crate::clock::Time;
-use crate::error::nodes::NodeFailures;
-use crate::error::{Cause, Error, NodeFailure};
 use crate::sync::Arc;
 
 /// A failed request, on its way from the store to the code that decides what follows.
@@ -49,7 +48,7 @@ pub(crate) enum FailureKind {
         confirmed: u32,
     },
     /// Transient. Too few nodes of a quorum granted the request, and its owner was withdrawn: it must never ask again.
-    /// The cause is a [`NodeFailures`].
+    /// The cause is a [`FailedNodes`].
     NoQuorum {
         needed: u32,
         granted: u32,
@@ -161,7 +160,7 @@ impl Failure {
             // The quorum withdraws the owner from each node that has executed the request.
             outcome: Outcome::NotExecuted,
             timed_out: false,
-            cause: Arc::new(NodeFailures(failures.into())),
+            cause: Arc::new(FailedNodes(failures.into())),
         }
     }
 
@@ -236,8 +235,8 @@ impl Failure {
                 name,
                 needed,
                 granted,
-                failures: match cause.downcast_ref::<NodeFailures>() {
-                    Some(NodeFailures(failures)) => Arc::clone(failures),
+                failures: match cause.downcast_ref::<FailedNodes>() {
+                    Some(FailedNodes(failures)) => Arc::clone(failures),
                     None => Arc::new([]),
                 },
             },
@@ -300,3 +299,15 @@ impl fmt::Display for Plain {
 }
 
 impl std::error::Error for Plain {}
+
+/// The failures of several nodes, as the cause of one failure.
+#[derive(Debug)]
+struct FailedNodes(Arc<[NodeFailure]>);
+
+impl fmt::Display for FailedNodes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", NodeFailures(&self.0))
+    }
+}
+
+impl std::error::Error for FailedNodes {}

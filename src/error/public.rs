@@ -1,0 +1,502 @@
+//! The errors that callers see.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::lost::Lost;
+use crate::sync::Arc;
+
+/// The result of a call of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The cause of an error, which [`std::error::Error::source`] returns.
+pub(crate) type Cause = Arc<dyn std::error::Error + Send + Sync>;
+
+/// The reason why a call failed.
+///
+/// Every variant that concerns one lock names it. No message holds a password. A message does not repeat its
+/// [`source`](std::error::Error::source): a reporter prints the chain, and so does `{error:#}`.
+///
+/// # What is retryable
+///
+/// The second column is the result of [`is_retryable`](Error::is_retryable). A retryable error means that the same
+/// call may succeed later, although the program changes nothing.
+///
+/// | the error | retryable | |
+/// | --- | --- | --- |
+/// | [`Unavailable`](Error::Unavailable) | yes | the server may be reachable again |
+/// | [`Timeout`](Error::Timeout) | yes | the closure has not run, and the lock may be free later |
+/// | [`NotReplicated`](Error::NotReplicated) | yes | the replicas may be back |
+/// | [`NoQuorum`](Error::NoQuorum) | yes | the nodes may be reachable again |
+/// | [`Lost`](Error::Lost) | no | the closure has run, or the claim is not valid any more: the program decides |
+/// | [`Closed`](Error::Closed) | no | the manager does not open again |
+/// | [`Cancelled`](Error::Cancelled) | no | the token stays cancelled |
+/// | [`Config`](Error::Config) | no | the setting must be changed |
+/// | [`InvalidName`](Error::InvalidName) | no | the name must be changed |
+/// | [`Denied`](Error::Denied) | no | the password or the user's rights must be changed |
+/// | [`WrongType`](Error::WrongType) | no | the name is in use for something else |
+/// | [`PermitsDiffer`](Error::PermitsDiffer) | no | all users of a semaphore must agree on its permits |
+/// | [`Unsupported`](Error::Unsupported) | no | the address must be changed |
+/// | [`Protocol`](Error::Protocol) | no | the server is not a Redis that this crate knows |
+///
+/// # The error for each reply
+///
+/// The third column is for a call that waits, after Redis has replied to it once.
+///
+/// | the server | the error | the wait | retryable |
+/// | --- | --- | --- | --- |
+/// | refuses the connection, closes or resets it, does not reply in time, closes it at `maxclients` | [`Unavailable`](Error::Unavailable) | goes on | yes |
+/// | replies `LOADING`, `BUSY`, `READONLY`, `MISCONF`, `OOM`, `NOREPLICAS`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN` | [`Unavailable`](Error::Unavailable) | goes on | yes |
+/// | replies `NOAUTH`, `WRONGPASS`, `NOPERM` | [`Denied`](Error::Denied) | ends | no |
+/// | replies `WRONGTYPE` | [`WrongType`](Error::WrongType) | ends | no |
+/// | replies `MOVED`, `ASK`, `CROSSSLOT`, and is not used as a [cluster](crate::LockManager::cluster) | [`Unsupported`](Error::Unsupported) | ends | no |
+/// | has a semaphore of this name with another number of permits | [`PermitsDiffer`](Error::PermitsDiffer) | ends | no |
+/// | confirms a grant for fewer than [`replicas`](crate::Builder::replicas) | [`NotReplicated`](Error::NotReplicated) | goes on | yes |
+/// | is one of a quorum, and fewer than a majority answer or grant the lock | [`NoQuorum`](Error::NoQuorum) | goes on | yes |
+/// | sends anything else | [`Protocol`](Error::Protocol) | ends | no |
+///
+/// A wait goes on until its deadline. Without a deadline, it goes on until the server has not replied for
+/// [`outage_limit`](crate::Builder::outage_limit). The first request of a call is not retried: its error is returned
+/// at once, unless the manager [waits through outages](crate::Builder::wait_through_outages), or the slot of
+/// the lock moves to another node of a [cluster](crate::LockManager::cluster).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The manager is closed, or this process is a forked child of the process that built it.
+    Closed,
+    /// The call's [`Cancel`](crate::Cancel) was cancelled before the call was granted anything.
+    Cancelled,
+    /// A setting cannot be used, and nothing was sent. Or the server does not have the database.
+    Config {
+        /// The name of the setting.
+        option: &'static str,
+        /// The reason why the setting cannot be used.
+        reason: Box<str>,
+    },
+    /// The name cannot be the name of a lock. Nothing was sent.
+    InvalidName {
+        /// The name, cut if it is too long.
+        name: Arc<str>,
+        /// The reason why the name cannot be used.
+        reason: &'static str,
+    },
+    /// The lock was lost before the guard ended. For [`adopt`](crate::LockManager::adopt): the claim is not valid any
+    /// more.
+    Lost(Lost),
+    /// The lock was held until the end of the wait of a call that runs a closure, such as
+    /// [`Mutex::with`](crate::Mutex::with). The closure did not run.
+    Timeout {
+        /// The name of the lock.
+        name: Arc<str>,
+        /// The time for which the call waited.
+        waited: Duration,
+        /// The owner that held the lock when this process last knew.
+        holder: Option<Arc<str>>,
+    },
+    /// The request did not reach the server, or the server did not reply in time, or it cannot execute the request
+    /// now.
+    Unavailable {
+        /// The name of the lock, or `None` if the error concerns no single lock.
+        name: Option<Arc<str>>,
+        /// The failure of the connection, or the server's reply.
+        cause: Cause,
+    },
+    /// The server denies access to this user: the password is wrong, or its access control list does not allow the
+    /// request.
+    Denied {
+        /// The name of the lock, or `None` if the error concerns no single lock.
+        name: Option<Arc<str>>,
+        /// The server's reply.
+        cause: Cause,
+    },
+    /// A lock of another kind has this name, or other data has the key of the lock or of one of its companions.
+    WrongType {
+        /// The name of the lock, or `None` if the error concerns no single lock.
+        name: Option<Arc<str>>,
+        /// The kind of lock that has the name, or the server's reply.
+        cause: Cause,
+    },
+    /// Fewer replicas than [`replicas`](crate::Builder::replicas) confirmed a grant or an extension in time. A lock
+    /// that was granted is released again.
+    NotReplicated {
+        /// The name of the lock.
+        name: Option<Arc<str>>,
+        /// The number of replicas that must confirm it.
+        wanted: u32,
+        /// The number of replicas that confirmed it, as far as the server reported in time.
+        confirmed: u32,
+    },
+    /// Too few nodes of a quorum answered, or granted the lock. A lock that some of them granted is withdrawn there.
+    NoQuorum {
+        /// The name of the lock, or `None` if the error concerns no single lock.
+        name: Option<Arc<str>>,
+        /// The number of nodes that are a majority.
+        needed: u32,
+        /// The number of nodes that granted the lock, or answered the request.
+        granted: u32,
+        /// The nodes that failed.
+        failures: Arc<[NodeFailure]>,
+    },
+    /// Other clients use the semaphore at this time, with another number of permits.
+    PermitsDiffer {
+        /// The name of the semaphore.
+        name: Arc<str>,
+        /// The number of permits of this handle.
+        asked: u32,
+        /// The number of permits in Redis.
+        stored: u32,
+    },
+    /// The server is not of the kind that the manager needs: for a single server, it is a node of a Redis Cluster or a
+    /// sentinel; for a cluster, it is no node of one. A Sentinel set or a Cluster cannot be one of several nodes of a quorum.
+    Unsupported {
+        /// The kind of server that is needed, or the reason why this one is not supported.
+        what: &'static str,
+        /// The kind of the server.
+        topology: &'static str,
+    },
+    /// The server sent a reply that does not belong to the request, or an error that this crate does not know.
+    Protocol {
+        /// The name of the lock, or `None` if the error concerns no single lock.
+        name: Option<Arc<str>>,
+        /// The reply.
+        cause: Cause,
+    },
+}
+
+impl Error {
+    /// Returns whether the same call can succeed later although the program changes nothing: see the table at
+    /// [`Error`].
+    ///
+    /// [`Lost`](Error::Lost) is not retryable: the closure has run under the lock, or the claim is not valid any more.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn main() -> leasehold::Result<()> {
+    /// use leasehold::LockManager;
+    /// use std::time::Duration;
+    ///
+    /// let locks = LockManager::single("redis://127.0.0.1/").build_unchecked()?;
+    /// let guard = loop {
+    ///     match locks.lock("orders:42") {
+    ///         Ok(guard) => break guard,
+    ///         Err(error) if error.is_retryable() => std::thread::sleep(Duration::from_millis(200)),
+    ///         Err(error) => return Err(error),
+    ///     }
+    /// };
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        self.kind().is_retryable()
+    }
+
+    /// Returns the variant without its fields, for example to count errors by it.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use leasehold::{ErrorKind, LockManager};
+    ///
+    /// let error = LockManager::connect("no-url").unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Config);
+    /// assert_eq!(error.kind().as_str(), "config");
+    /// ```
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Closed => ErrorKind::Closed,
+            Self::Cancelled => ErrorKind::Cancelled,
+            Self::Config { .. } => ErrorKind::Config,
+            Self::InvalidName { .. } => ErrorKind::InvalidName,
+            Self::Lost(_) => ErrorKind::Lost,
+            Self::Timeout { .. } => ErrorKind::Timeout,
+            Self::Unavailable { .. } => ErrorKind::Unavailable,
+            Self::Denied { .. } => ErrorKind::Denied,
+            Self::WrongType { .. } => ErrorKind::WrongType,
+            Self::NotReplicated { .. } => ErrorKind::NotReplicated,
+            Self::NoQuorum { .. } => ErrorKind::NoQuorum,
+            Self::PermitsDiffer { .. } => ErrorKind::PermitsDiffer,
+            Self::Unsupported { .. } => ErrorKind::Unsupported,
+            Self::Protocol { .. } => ErrorKind::Protocol,
+        }
+    }
+
+    /// Adds to a `WrongType` error the kind of lock that has the name. Returns any other error unchanged.
+    pub(crate) fn of_another_kind(self, found: &'static str) -> Self {
+        match self {
+            Self::WrongType { name, .. } => Self::WrongType {
+                name,
+                cause: Arc::new(AnotherKind(found)),
+            },
+            other => other,
+        }
+    }
+
+    pub(crate) fn config(option: &'static str, reason: impl Into<Box<str>>) -> Self {
+        Self::Config {
+            option,
+            reason: reason.into(),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    /// Writes the message. With `{:#}`, the messages of all sources follow, each after a colon.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write_message(f)?;
+        match std::error::Error::source(self) {
+            Some(source) if f.alternate() => write!(f, ": {}", Chain(source)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// An error and its sources, each after a colon, as log records show them.
+pub(crate) struct Chain<'a>(pub(crate) &'a (dyn std::error::Error + 'static));
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut source = self.0.source();
+        while let Some(error) = source {
+            write!(f, ": {error}")?;
+            source = error.source();
+        }
+        Ok(())
+    }
+}
+
+impl Error {
+    fn write_message(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A name is escaped, because it may hold line breaks, and messages go to logs.
+        let about = |f: &mut fmt::Formatter<'_>, name: &Option<Arc<str>>| match name {
+            Some(name) => write!(f, "lock {name:?}: "),
+            None => Ok(()),
+        };
+        match self {
+            Self::Closed => f.write_str(
+                "the lock manager is closed, or this process was forked after it was built",
+            ),
+            Self::Cancelled => f.write_str("the call was cancelled"),
+            Self::Config { option, reason } => write!(f, "invalid `{option}`: {reason}"),
+            Self::InvalidName { name, reason } => write!(f, "invalid lock name {name:?}: {reason}"),
+            Self::Lost(lost) => write!(f, "{lost}"),
+            Self::Timeout {
+                name,
+                waited,
+                holder,
+            } => {
+                write!(f, "lock {name:?}: not acquired within {waited:?}")?;
+                match holder {
+                    Some(holder) => write!(f, ", held by {holder:?}"),
+                    None => Ok(()),
+                }
+            }
+            Self::Unavailable { name, .. } => {
+                about(f, name)?;
+                f.write_str("the server is unavailable")
+            }
+            Self::Denied { name, .. } => {
+                about(f, name)?;
+                f.write_str("the server denies access")
+            }
+            Self::WrongType { name, cause } => {
+                about(f, name)?;
+                if cause.is::<AnotherKind>() {
+                    f.write_str("a lock of another kind has this name")
+                } else {
+                    f.write_str("another kind of lock, or other data, uses this name")
+                }
+            }
+            Self::NotReplicated {
+                name,
+                wanted,
+                confirmed,
+            } => {
+                about(f, name)?;
+                write!(
+                    f,
+                    "{confirmed} of {wanted} replicas confirmed the lock in time"
+                )
+            }
+            Self::NoQuorum {
+                name,
+                needed,
+                granted,
+                failures,
+            } => {
+                about(f, name)?;
+                write!(f, "too few nodes of the quorum: {granted} of {needed}")?;
+                if !failures.is_empty() {
+                    write!(f, ": {}", NodeFailures(failures))?;
+                }
+                Ok(())
+            }
+            Self::PermitsDiffer {
+                name,
+                asked,
+                stored,
+            } => write!(
+                f,
+                "lock {name:?}: this handle has {asked} permits, but other clients use the semaphore with {stored}"
+            ),
+            Self::Unsupported { what, topology } => {
+                write!(
+                    f,
+                    "the server is {topology}, which is not supported: {what}"
+                )
+            }
+            Self::Protocol { name, .. } => {
+                about(f, name)?;
+                f.write_str("the server sent an unexpected reply")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Unavailable { cause, .. }
+            | Self::Denied { cause, .. }
+            | Self::WrongType { cause, .. }
+            | Self::Protocol { cause, .. } => Some(&**cause),
+            Self::Closed
+            | Self::Cancelled
+            | Self::Config { .. }
+            | Self::InvalidName { .. }
+            | Self::Lost(_)
+            | Self::NotReplicated { .. }
+            | Self::NoQuorum { .. }
+            | Self::PermitsDiffer { .. }
+            | Self::Unsupported { .. }
+            | Self::Timeout { .. } => None,
+        }
+    }
+}
+
+/// A variant of [`Error`] without its fields: see [`Error::kind`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// [`Error::Closed`]
+    Closed,
+    /// [`Error::Cancelled`]
+    Cancelled,
+    /// [`Error::Config`]
+    Config,
+    /// [`Error::InvalidName`]
+    InvalidName,
+    /// [`Error::Lost`]
+    Lost,
+    /// [`Error::Timeout`]
+    Timeout,
+    /// [`Error::Unavailable`]
+    Unavailable,
+    /// [`Error::Denied`]
+    Denied,
+    /// [`Error::WrongType`]
+    WrongType,
+    /// [`Error::NotReplicated`]
+    NotReplicated,
+    /// [`Error::NoQuorum`]
+    NoQuorum,
+    /// [`Error::PermitsDiffer`]
+    PermitsDiffer,
+    /// [`Error::Unsupported`]
+    Unsupported,
+    /// [`Error::Protocol`]
+    Protocol,
+}
+
+impl ErrorKind {
+    /// Returns the name of the variant in lowercase with underscores, such as `not_replicated`. It never changes.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Cancelled => "cancelled",
+            Self::Config => "config",
+            Self::InvalidName => "invalid_name",
+            Self::Lost => "lost",
+            Self::Timeout => "timeout",
+            Self::Unavailable => "unavailable",
+            Self::Denied => "denied",
+            Self::WrongType => "wrong_type",
+            Self::NotReplicated => "not_replicated",
+            Self::NoQuorum => "no_quorum",
+            Self::PermitsDiffer => "permits_differ",
+            Self::Unsupported => "unsupported",
+            Self::Protocol => "protocol",
+        }
+    }
+
+    /// Returns whether errors of this variant are retryable: see [`Error::is_retryable`].
+    #[must_use]
+    pub fn is_retryable(self) -> bool {
+        match self {
+            Self::Timeout | Self::Unavailable | Self::NotReplicated | Self::NoQuorum => true,
+            Self::Closed
+            | Self::Cancelled
+            | Self::Config
+            | Self::InvalidName
+            | Self::Lost
+            | Self::Denied
+            | Self::WrongType
+            | Self::PermitsDiffer
+            | Self::Unsupported
+            | Self::Protocol => false,
+        }
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// The failure of one node of a quorum: see [`Error::NoQuorum`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct NodeFailure {
+    /// The address of the node.
+    pub node: Arc<str>,
+    /// The reason why the node did not grant the request.
+    pub error: Error,
+}
+
+impl fmt::Display for NodeFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {:#}", self.node, self.error)
+    }
+}
+
+/// The failures of several nodes, on one line.
+pub(super) struct NodeFailures<'a>(pub(super) &'a [NodeFailure]);
+
+impl fmt::Display for NodeFailures<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, failure) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str("; ")?;
+            }
+            write!(f, "{failure}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The kind of lock that already has the name.
+#[derive(Debug)]
+struct AnotherKind(&'static str);
+
+impl fmt::Display for AnotherKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "it is the name of a {}", self.0)
+    }
+}
+
+impl std::error::Error for AnotherKind {}
