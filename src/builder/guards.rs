@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::builder::Builder;
+use crate::builder::settings::Builder;
 #[cfg(doc)]
 use crate::manager::LockManager;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Builder;
+use crate::builder::settings::Builder;
 #[cfg(doc)]
 use crate::manager::LockManager;
 

@@ -1,0 +1,365 @@
+//! The builder of a manager, with the settings of its connections and its process, their bounds and their defaults.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::builder::servers::Servers;
+use crate::config::{Secret, Settings};
+use crate::engine::Engine;
+#[cfg(doc)]
+use crate::error::Error;
+use crate::error::Result;
+use crate::event::{Listener, SharedListener};
+use crate::manager::LockManager;
+use crate::random::SystemRng;
+use crate::sync::Arc;
+
+/// The settings of a [`LockManager`].
+#[must_use = "a builder does nothing until it is built"]
+#[derive(Clone)]
+pub struct Builder {
+    pub(super) servers: Servers,
+    pub(super) settings: Settings,
+}
+
+impl Builder {
+    pub(super) fn new(servers: Servers) -> Self {
+        Self {
+            servers,
+            settings: Settings::default(),
+        }
+    }
+
+    /// Sets the time limit for making a connection. The system's lookup of a host name is part of it. If the lookup takes
+    /// longer, the attempt fails, and a later one uses the result. All addresses of the name share the rest of the limit,
+    /// so set a longer one for a name with several addresses. From 1 ms to 1 h. Defaults to 2 s.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use {leasehold::LockManager, std::time::Duration};
+    /// let builder = LockManager::single("redis://127.0.0.1/").connect_timeout(Duration::from_secs(5));
+    /// ```
+    pub fn connect_timeout(mut self, limit: Duration) -> Self {
+        self.settings.connect_timeout = limit;
+        self
+    }
+
+    /// Sets the time limit for the server's reply to a request. From 1 ms to 1 h. Defaults to 1 s.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use {leasehold::LockManager, std::time::Duration};
+    /// let builder = LockManager::single("redis://127.0.0.1/").io_timeout(Duration::from_millis(500));
+    /// ```
+    pub fn io_timeout(mut self, limit: Duration) -> Self {
+        self.settings.io_timeout = limit;
+        self
+    }
+
+    /// Sets how long a wait without a deadline goes on while the server cannot be reached. At least 1 ms. Defaults to
+    /// 60 s.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use {leasehold::LockManager, std::time::Duration};
+    /// let builder = LockManager::single("redis://127.0.0.1/").outage_limit(Duration::from_secs(300));
+    /// ```
+    pub fn outage_limit(mut self, limit: Duration) -> Self {
+        self.settings.outage_limit = limit;
+        self
+    }
+
+    /// Sets whether a call that waits retries transient errors from its first request on.
+    ///
+    /// Without it, the call returns an error of its first request at once. So a loop that locks again spins while the
+    /// server restarts. With it, the call blocks until it has its lock or its wait is over. A wait without a deadline
+    /// is over when the outage has lasted for [`outage_limit`](Builder::outage_limit). Then the call returns the last
+    /// error. A try is never retried. Defaults to `false`.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use leasehold::LockManager;
+    /// let builder = LockManager::single("redis://127.0.0.1/").wait_through_outages(true);
+    /// ```
+    pub fn wait_through_outages(mut self, on: bool) -> Self {
+        self.settings.wait_through_outages = on;
+        self
+    }
+
+    /// Sets how long the server remembers the last fence of a name. It matters only if the server's clock is set back
+    /// by more than this. From 1 s to 366 days; on a [quorum](LockManager::quorum) more than 2 s. Defaults to 10 min.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use {leasehold::LockManager, std::time::Duration};
+    /// let builder = LockManager::single("redis://127.0.0.1/").fence_memory(Duration::from_secs(3600));
+    /// ```
+    pub fn fence_memory(mut self, memory: Duration) -> Self {
+        self.settings.fence_memory = memory;
+        self
+    }
+
+    /// Sets the listener that receives each [`Event`](crate::Event), on a separate thread. [`Listener`] says what it
+    /// may do. If it is set twice, the last listener counts. Defaults to no listener, which costs nothing.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use leasehold::{Event, LockManager};
+    /// let builder = LockManager::single("redis://127.0.0.1/")
+    ///     .listener(|event: &Event<'_>| println!("{event:?}"));
+    /// ```
+    pub fn listener(mut self, listener: impl Listener) -> Self {
+        self.settings.listener = Some(SharedListener(Arc::new(listener)));
+        self
+    }
+
+    /// Sets whether guards leave their release to the renewal thread. Then a guard's end never waits for the server.
+    ///
+    /// The release of a mutex goes out in the same write as the next request of this process, or after about a
+    /// millisecond alone. Releases that follow each other faster than that go out together. The renewal thread sends the
+    /// releases of other locks, and all of them on a cluster or a quorum. It sends a release at once if this process
+    /// knows that another process waits for the lock.
+    ///
+    /// [`release`](crate::LockGuard::release) then reports a loss only if this process knows of it, because it does not
+    /// wait for the server's reply. A thread of this process that asks for the name takes an unsent release back, and
+    /// asks for the lock in the same request.
+    ///
+    /// A program that ends right after a release must call [`close`](LockManager::close) first, or the lock stays held
+    /// until its lease is over. Defaults to `false`.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use {leasehold::LockManager, std::time::Duration};
+    /// let locks = LockManager::single("redis://127.0.0.1/").background_release(true).build()?;
+    /// drop(locks.lock("orders:42")?); // returns at once
+    /// assert!(locks.close(Duration::from_secs(1)), "the order stays locked until its lease is over");
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn background_release(mut self, on: bool) -> Self {
+        self.settings.background_release = on;
+        self
+    }
+
+    /// Sets how long a node of a [quorum](LockManager::quorum) has to answer. A node that takes longer is left out, and
+    /// asked again in the background after a pause of 100 ms, which grows to 5 s. Connecting has the
+    /// same limit, with the lookup of a host name. Choose a time far below the lease, and above the slowest answer of a
+    /// node that is well. From 1 ms to 1 h. Defaults to 200 ms. No effect on a single server.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use {leasehold::LockManager, std::time::Duration};
+    /// let locks = LockManager::quorum(["redis://one/", "redis://two/", "redis://three/"])
+    ///     .node_timeout(Duration::from_millis(50))
+    ///     .build()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn node_timeout(mut self, limit: Duration) -> Self {
+        self.settings.node_timeout = limit;
+        self
+    }
+
+    /// Sets for how long a node of a [quorum](LockManager::quorum) must have been up before it votes. A node that has
+    /// restarted without its data must not grant a lock that somebody still holds. So no lease and no extension may be
+    /// longer than this: that is an [`Error::Config`]. At most 24 h. A node waits until it has been up for at least 3 s,
+    /// because its fences may be ahead of its clock. Defaults to the manager's lease. No effect on a single server.
+    ///
+    /// With zero, a node votes at once, and leases are not limited. That is safe only if no node ever loses a write, as
+    /// with `appendfsync always`.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use {leasehold::LockManager, std::time::Duration};
+    /// let locks = LockManager::quorum(["redis://one/", "redis://two/", "redis://three/"])
+    ///     .restart_delay(Duration::from_secs(120))
+    ///     .build()?;
+    /// let long = locks.mutex("payroll").lease(Duration::from_secs(120));
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn restart_delay(mut self, delay: Duration) -> Self {
+        self.settings.restart_delay = Some(delay);
+        self
+    }
+
+    /// Sets how many replicas must confirm a grant, and each renewal, before it counts. The connection that wrote it
+    /// sends
+    /// [`WAIT`], for at most `io_timeout`. At most 1,000. Defaults to 0.
+    ///
+    /// | too few replicas confirm | result |
+    /// | --- | --- |
+    /// | the grant by a call's first request | it is released again, and the call fails with [`Error::NotReplicated`] |
+    /// | a later grant of a call that waits | it is released again; the call asks again after a pause, in which others may get it |
+    /// | a renewal | it counts as failed: the lease ends at its deadline, unless a later renewal succeeds |
+    ///
+    /// A failover then loses the lock less often, but it still can: it may promote a replica that has not confirmed.
+    /// The cost is one more round trip for each acquire, and for each batch of renewals.
+    ///
+    /// [`WAIT`]: https://redis.io/docs/latest/commands/wait/
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use leasehold::{Error, LockManager};
+    /// let locks = LockManager::single("redis://127.0.0.1/").replicas(1).build()?;
+    /// if let Err(Error::NotReplicated { wanted, confirmed, .. }) = locks.lock("payout") {
+    ///     println!("{confirmed} of {wanted} replicas: better not now");
+    /// }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn replicas(mut self, replicas: u32) -> Self {
+        self.settings.replicas = replicas;
+        self
+    }
+
+    /// Sets the largest number of connections in the pool. The pool makes a connection when a call needs it. Threads that
+    /// call at the same moment share connections: at most 128 calls that ask for a lock are on one at a time. A call of
+    /// [`list`](LockManager::list) or [`inspect`](LockManager::inspect), or one that waits for
+    /// [`replicas`](Self::replicas), has one for itself. From 1 to 1,024. Defaults to 10.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use leasehold::LockManager;
+    /// let builder = LockManager::single("redis://127.0.0.1/").pool_size(32);
+    /// ```
+    pub fn pool_size(mut self, connections: u32) -> Self {
+        self.settings.pool_size = connections;
+        self
+    }
+
+    /// Sets the user to log in as, in plain text. It overrides the URL's, and behind sentinels it is that of the
+    /// sentinels. Defaults to the URL's, or the server's user `default`.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use leasehold::LockManager;
+    /// let builder = LockManager::single("redis://127.0.0.1/").username("orders");
+    /// let locks = builder.password(std::env::var("REDIS_PASSWORD")?).build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn username(mut self, name: impl Into<String>) -> Self {
+        self.settings.username = Some(name.into());
+        self
+    }
+
+    /// Sets the password, in plain text, without any encoding. It overrides the URL's. `Debug`, errors and the log
+    /// never show it. Defaults to the URL's, or none. [`username`](Builder::username) has an example.
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.settings.password = Some(Secret(password.into()));
+        self
+    }
+
+    /// Sets the number of the database, at least 0. It overrides the URL's. If the server does not have it, connecting
+    /// fails with [`Error::Config`]. Defaults to the URL's, or 0.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use leasehold::LockManager;
+    /// let builder = LockManager::single("redis://127.0.0.1/").database(1);
+    /// ```
+    pub fn database(mut self, number: i64) -> Self {
+        self.settings.database = Some(number);
+        self
+    }
+
+    /// Sets the text before every name in Redis: with `lock:`, the key of `orders` is `lock:orders`. At most 1,024
+    /// bytes. Defaults to none.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use leasehold::LockManager;
+    /// let builder = LockManager::single("redis://127.0.0.1/").prefix("lock:");
+    /// ```
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.settings.prefix = prefix.into();
+        self
+    }
+
+    /// Sets the text by which a reader of Redis knows this process: it is the end of each owner. At most 128 visible
+    /// ASCII characters without `!`. Defaults to `host:pid`.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use leasehold::LockManager;
+    /// let builder = LockManager::single("redis://127.0.0.1/").label("billing-3");
+    /// ```
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.settings.label = label.into();
+        self
+    }
+
+    /// Checks the settings, connects, and returns the manager. Blocks for at most `connect_timeout` while it connects,
+    /// and for at most `io_timeout` at each request: the login, the question below, and a PING. Before that, blocks for
+    /// at most 10 s until the thread of the connection pool runs, which takes long only on a busy machine. Behind sentinels
+    /// and on a cluster it first blocks for at most another `connect_timeout`, until a master is known.
+    ///
+    /// The first connection, made here or later, asks the server about itself: by `INFO`, or if that is not allowed by
+    /// `CONFIG GET`. If the server may evict locks when its memory is full, the log has one warning. A server that
+    /// allows neither command is trusted.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::Config`]: a setting or the URL cannot be used, and no request was sent; or the server does not have the
+    ///   database.
+    /// * [`Error::Unsupported`]: the server is a node of a Redis Cluster, or a sentinel; for
+    ///   [`cluster`](LockManager::cluster), it is no node of a cluster.
+    /// * [`Error::Unavailable`]: the server cannot be reached, or cannot serve requests now.
+    /// * [`Error::Denied`]: the server rejects the login.
+    /// * [`Error::Protocol`]: the server's reply is not that of a Redis.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// let locks = leasehold::LockManager::single("redis://127.0.0.1/").pool_size(32).build()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn build(self) -> Result<LockManager> {
+        let manager = self.build_unchecked()?;
+        manager.engine.ping()?;
+        Ok(manager)
+    }
+
+    /// Checks the settings and returns the manager, without a connection. The first call that needs one connects.
+    /// Blocks for at most 10 s until the thread of the connection pool runs, which takes long only on a busy machine.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`]: a setting or the URL cannot be used.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// let locks = leasehold::LockManager::single("redis://127.0.0.1/").build_unchecked()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn build_unchecked(self) -> Result<LockManager> {
+        let mut settings = self.settings;
+        settings.check()?;
+        let store = self.servers.store(&mut settings)?;
+        #[cfg(feature = "tls")]
+        crate::store::tls::provide_crypto();
+        let engine = Engine::new(settings, store, Arc::new(SystemRng::new()));
+        Ok(LockManager { engine })
+    }
+}
+
+impl fmt::Debug for Builder {
+    /// Writes the settings without the URL, which may contain a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
