@@ -275,10 +275,10 @@ pub use crossbeam_channel::{Receiver, RecvError, RecvTimeoutError, TryRecvError}
 pub use error::{Error, ErrorKind, Lost, LostCause, NodeFailure, Result};
 pub use event::{Connection, Event, Listener};
 pub use guard::{
-    Lease, LeaseState, LockGuard, MultiGuard, Permit, ReadGuard, ReentrantGuard, WriteGuard,
+    Guard, Lease, LeaseState, LockGuard, MultiGuard, Permit, ReadGuard, ReentrantGuard, WriteGuard,
 };
 pub use lock::Ran;
-pub use lock::generic::{Guard, Lock, Permits, Reader, Writer};
+pub use lock::generic::{Lock, Permits, Reader, Writer};
 pub use lock::multi::MultiLock;
 pub use lock::mutex::Mutex;
 pub use lock::rate_limiter::{Admission, RateLimiter};

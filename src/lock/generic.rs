@@ -4,18 +4,14 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::guard::{Lease, LockGuard, MultiGuard, Permit, ReadGuard, ReentrantGuard, WriteGuard};
+use crate::guard::{
+    Guard, LockGuard, MultiGuard, Permit, ReadGuard, ReentrantGuard, Sealed, WriteGuard,
+};
 use crate::lock::multi::MultiLock;
 use crate::lock::mutex::Mutex;
 use crate::lock::reentrant::ReentrantMutex;
 use crate::lock::rwlock::RwLock;
 use crate::lock::semaphore::Semaphore;
-
-mod sealed {
-    pub trait Sealed {}
-}
-
-use sealed::Sealed;
 
 /// A lock of any kind, for a function whose caller chooses the kind.
 ///
@@ -80,23 +76,6 @@ pub trait Lock: Sealed + Clone + Debug + Send + Sync {
     fn try_lock_for(&self, wait: Duration) -> Result<Option<Self::Guard>>;
 }
 
-/// A guard of any kind: see [`Lock`].
-pub trait Guard: Sealed + Debug {
-    /// Returns an error if the lock is lost, as [`Lease::check`](crate::Lease::check) does.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Lost`](crate::Error::Lost): the lock is lost.
-    fn check(&self) -> Result<()>;
-
-    /// Releases the lock, as [`LockGuard::release`] does. Returns an error if the lock was lost before.
-    ///
-    /// # Errors
-    ///
-    /// As the guard's own method.
-    fn release(self) -> Result<()>;
-}
-
 macro_rules! lock {
     ($lock:ty, $guard:ty) => {
         impl Sealed for $lock {}
@@ -119,33 +98,12 @@ macro_rules! lock {
     };
 }
 
-macro_rules! guards {
-    ($($guard:ty: $checked:ty),*) => {$(
-        impl Sealed for $guard {}
-
-        impl Guard for $guard {
-            fn check(&self) -> Result<()> {
-                <$checked>::check(self)
-            }
-
-            fn release(self) -> Result<()> {
-                <$guard>::release(self)
-            }
-        }
-    )*};
-}
-
 lock!(Mutex, LockGuard);
 lock!(ReentrantMutex, ReentrantGuard);
 lock!(MultiLock, MultiGuard);
 lock!(Reader, ReadGuard);
 lock!(Writer, WriteGuard);
 lock!(Permits, Permit);
-guards!(
-    LockGuard: Lease, ReentrantGuard: Lease, ReadGuard: Lease, WriteGuard: Lease, Permit: Lease,
-    MultiGuard: MultiGuard
-);
-
 /// The readers' side of a [`RwLock`], as a [`Lock`]: see [`RwLock::reader`].
 #[derive(Clone, Debug)]
 pub struct Reader(RwLock);

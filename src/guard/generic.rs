@@ -1,0 +1,54 @@
+//! One interface to all guards, for code that is generic over the kind of lock.
+
+use std::fmt::Debug;
+
+use crate::error::Result;
+use crate::guard::lease::Lease;
+use crate::guard::multi::MultiGuard;
+use crate::guard::reentrant::ReentrantGuard;
+use crate::guard::single::{LockGuard, Permit, ReadGuard, WriteGuard};
+
+pub(crate) use sealed::Sealed;
+
+mod sealed {
+    /// Keeps other crates from implementing a trait.
+    pub trait Sealed {}
+}
+
+/// A guard of any kind: see [`Lock`](crate::Lock).
+pub trait Guard: Sealed + Debug {
+    /// Returns an error if the lock is lost, as [`Lease::check`] does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`](crate::Error::Lost): the lock is lost.
+    fn check(&self) -> Result<()>;
+
+    /// Releases the lock, as [`LockGuard::release`] does. Returns an error if the lock was lost before.
+    ///
+    /// # Errors
+    ///
+    /// As the guard's own method.
+    fn release(self) -> Result<()>;
+}
+
+macro_rules! guards {
+    ($($guard:ty: $checked:ty),*) => {$(
+        impl Sealed for $guard {}
+
+        impl Guard for $guard {
+            fn check(&self) -> Result<()> {
+                <$checked>::check(self)
+            }
+
+            fn release(self) -> Result<()> {
+                <$guard>::release(self)
+            }
+        }
+    )*};
+}
+
+guards!(
+    LockGuard: Lease, ReentrantGuard: Lease, ReadGuard: Lease, WriteGuard: Lease, Permit: Lease,
+    MultiGuard: MultiGuard
+);

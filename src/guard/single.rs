@@ -1,0 +1,185 @@
+//! The guards with one lease each, which may move to another thread.
+
+use std::ops::Deref;
+
+use crate::claim::Claim;
+use crate::engine::guard_inner::GuardInner;
+#[cfg(doc)]
+use crate::error::Error;
+use crate::error::Result;
+use crate::guard::lease::Lease;
+
+/// Defines a guard with one lease.
+macro_rules! guard {
+    ($(#[$doc:meta])* $guard:ident) => {
+        $(#[$doc])*
+        #[must_use = "if unused the lock is released at once"]
+        #[derive(Debug)]
+        pub struct $guard {
+            lease: Lease,
+        }
+
+        impl $guard {
+            pub(crate) fn new(guard_inner: GuardInner) -> Self {
+                Self {
+                    lease: Lease::new(guard_inner),
+                }
+            }
+
+            /// Releases the lock. Returns an error if the lock was lost before.
+            ///
+            /// Sends nothing if another thread of this process gets the lock, or takes it over by its own request.
+            /// Otherwise blocks until Redis has replied to a request, or to two if other processes wait. With
+            /// [`background_release`](crate::Builder::background_release) the renewal thread sends the request, and
+            /// this call does not block.
+            ///
+            /// # Errors
+            ///
+            /// * [`Error::Lost`]: the lease had ended before, or Redis replied that this process does not hold the
+            ///   lock.
+            /// * [`Error::Unavailable`], [`Error::Denied`], [`Error::WrongType`], [`Error::Unsupported`] or
+            ///   [`Error::Protocol`]: the request failed. The renewal thread repeats it until Redis has replied, or
+            ///   must have dropped the key.
+            /// * [`Error::Closed`]: this process is a forked child. Nothing is released.
+            ///
+            /// # Example
+            ///
+            /// ```no_run
+            #[doc = concat!("# fn example(guard: leasehold::", stringify!($guard), ") -> leasehold::Result<()> {")]
+            /// match guard.release() {
+            ///     Err(leasehold::Error::Lost(lost)) => eprintln!("check the result: {lost}"),
+            ///     released => released?,
+            /// }
+            /// # Ok(()) }
+            /// ```
+            pub fn release(self) -> Result<()> {
+                self.lease.guard_inner.release()
+            }
+        }
+
+        impl Deref for $guard {
+            type Target = Lease;
+
+            fn deref(&self) -> &Lease {
+                &self.lease
+            }
+        }
+    };
+}
+
+guard! {
+    /// A guard of a [`Mutex`](crate::Mutex). Dropping it releases the lock.
+    ///
+    /// A drop never panics. It blocks for one request, or for two if other processes wait. Each is limited by
+    /// [`connect_timeout`](crate::Builder::connect_timeout) and [`io_timeout`](crate::Builder::io_timeout). If a request
+    /// fails, the renewal thread repeats it until Redis has replied, or must have dropped the key. Nothing is sent if
+    /// another thread of this process gets the lock, or takes it over.
+    LockGuard
+}
+
+guard! {
+    /// A reader's guard of a [`RwLock`](crate::RwLock). Dropping it does what dropping a [`LockGuard`] does.
+    ///
+    /// Its [`fence`](Lease::fence) is at least that of every earlier writer, and smaller than that of every later
+    /// writer. Readers share it.
+    ReadGuard
+}
+
+guard! {
+    /// A writer's guard of a [`RwLock`](crate::RwLock). Dropping it does what dropping a [`LockGuard`] does.
+    WriteGuard
+}
+
+guard! {
+    /// A guard of one or more permits of a [`Semaphore`](crate::Semaphore). Dropping it does what dropping a
+    /// [`LockGuard`] does.
+    ///
+    /// Its [`fence`](Lease::fence) differs from that of every other permit. It orders nothing, because several permits
+    /// are held at a time.
+    Permit
+}
+
+impl LockGuard {
+    /// Ends the guard, leaves the lock held in Redis, and returns a claim to the lock.
+    /// [`LockManager::adopt`](crate::LockManager::adopt) makes a guard of the claim: on another thread, or in another
+    /// process that receives the claim as text.
+    ///
+    /// Blocks for one request, which renews the lease once more. If that fails, the claim is valid for as long as
+    /// Redis keeps the lock. No request is sent without [`renew`](crate::Builder::renew), and then the lease keeps its
+    /// end.
+    ///
+    /// No thread renews a detached lock. Unless it is adopted, it ends with its lease, like the lock of a crashed
+    /// holder. [`extend`](Lease::extend) the lease before if the claim needs more time on its way. Threads and
+    /// processes that wait for the lock keep their places in the queue.
+    ///
+    /// If the lock was lost before, adopting the claim returns [`Error::Lost`]. The same holds for a claim that is
+    /// made in a forked child. Call [`check`](Lease::check) before if the difference matters.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::{Claim, LockManager};
+    /// use std::process::Command;
+    ///
+    /// let locks = LockManager::connect("redis://127.0.0.1/")?;
+    /// let claim = locks.lock("nightly")?.detach();
+    /// Command::new("worker").env("CLAIM", claim.to_string()).spawn()?;
+    ///
+    /// // … and in the worker:
+    /// let claim: Claim = std::env::var("CLAIM")?.parse()?;
+    /// let guard = locks.adopt(&claim)?;
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// ```
+    #[must_use = "without its claim the lock stays held until its lease ends"]
+    pub fn detach(self) -> Claim {
+        self.lease.guard_inner.detach()
+    }
+}
+
+impl WriteGuard {
+    /// Makes the writer a reader, so that no other writer gets the lock in between. The readers that wait for the lock
+    /// get it at the same time. Blocks for one request.
+    ///
+    /// # Errors
+    ///
+    /// After each error the guard has ended, and the lock is released: at once, even if the guard has a
+    /// [`min_hold`](crate::Builder::min_hold).
+    ///
+    /// * [`Error::Lost`]: the lock was lost before.
+    /// * [`Error::Unavailable`], [`Error::NotReplicated`], [`Error::Denied`], [`Error::WrongType`],
+    ///   [`Error::Unsupported`], [`Error::Protocol`]: the request failed. The renewal thread releases the reader and
+    ///   the writer.
+    /// * [`Error::Closed`]: this process is a forked child. Nothing is released.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(writer: leasehold::WriteGuard) -> leasehold::Result<()> {
+    /// // … write …
+    /// let reader = writer.downgrade()?;
+    /// // … read what was written …
+    /// # drop(reader);
+    /// # Ok(()) }
+    /// ```
+    pub fn downgrade(self) -> Result<ReadGuard> {
+        self.lease.guard_inner.downgrade().map(ReadGuard::new)
+    }
+}
+
+impl Permit {
+    /// Returns the number of permits that the guard holds.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(semaphore: &leasehold::Semaphore) -> leasehold::Result<()> {
+    /// assert_eq!(semaphore.acquire_many(3)?.count(), 3);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.lease.guard_inner.units()
+    }
+}
