@@ -76,34 +76,36 @@ pub trait Lock: Sealed + Clone + Debug + Send + Sync {
     fn try_lock_for(&self, wait: Duration) -> Result<Option<Self::Guard>>;
 }
 
+/// Makes a handle a [`Lock`] by two of its methods.
 macro_rules! lock {
-    ($lock:ty, $guard:ty) => {
+    ($lock:ident $(.$inner:tt)? => $guard:ident: $wait:ident, $within:ident $(, $n:ident)?) => {
         impl Sealed for $lock {}
 
         impl Lock for $lock {
             type Guard = $guard;
 
             fn name(&self) -> &str {
-                <$lock>::name(self)
+                self$(.$inner)?.name()
             }
 
             fn lock(&self) -> Result<$guard> {
-                <$lock>::lock(self)
+                self$(.$inner)?.$wait($(self.$n)?)
             }
 
             fn try_lock_for(&self, wait: Duration) -> Result<Option<$guard>> {
-                <$lock>::try_lock_for(self, wait)
+                self$(.$inner)?.$within($(self.$n,)? wait)
             }
         }
     };
 }
 
-lock!(Mutex, LockGuard);
-lock!(ReentrantMutex, ReentrantGuard);
-lock!(MultiLock, MultiGuard);
-lock!(Reader, ReadGuard);
-lock!(Writer, WriteGuard);
-lock!(Permits, Permit);
+lock!(Mutex => LockGuard: lock, try_lock_for);
+lock!(ReentrantMutex => ReentrantGuard: lock, try_lock_for);
+lock!(MultiLock => MultiGuard: lock, try_lock_for);
+lock!(Reader.0 => ReadGuard: read, try_read_for);
+lock!(Writer.0 => WriteGuard: write, try_write_for);
+lock!(Permits.semaphore => Permit: acquire_many, try_acquire_many_for, n);
+
 /// The readers' side of a [`RwLock`], as a [`Lock`]: see [`RwLock::reader`].
 #[derive(Clone, Debug)]
 pub struct Reader(RwLock);
@@ -171,47 +173,5 @@ impl Semaphore {
             semaphore: self.clone(),
             n,
         }
-    }
-}
-
-impl Reader {
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    fn lock(&self) -> Result<ReadGuard> {
-        self.0.read()
-    }
-
-    fn try_lock_for(&self, wait: Duration) -> Result<Option<ReadGuard>> {
-        self.0.try_read_for(wait)
-    }
-}
-
-impl Writer {
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    fn lock(&self) -> Result<WriteGuard> {
-        self.0.write()
-    }
-
-    fn try_lock_for(&self, wait: Duration) -> Result<Option<WriteGuard>> {
-        self.0.try_write_for(wait)
-    }
-}
-
-impl Permits {
-    fn name(&self) -> &str {
-        self.semaphore.name()
-    }
-
-    fn lock(&self) -> Result<Permit> {
-        self.semaphore.acquire_many(self.n)
-    }
-
-    fn try_lock_for(&self, wait: Duration) -> Result<Option<Permit>> {
-        self.semaphore.try_acquire_many_for(self.n, wait)
     }
 }

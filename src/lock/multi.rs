@@ -11,16 +11,17 @@
 //! its deadline is by this process's clock. A lease that has not ended is exclusive, as that of any other guard. If one
 //! has ended, the set releases all names, and begins again.
 
-use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::clock::Time;
 use crate::engine::Engine;
 use crate::engine::call::NotAcquired;
-use crate::engine::guard_inner::GuardInner;
 use crate::error::{Error, Failure, FailureKind, Lost, Outcome, Result};
 use crate::guard::{Lease, MultiGuard};
-use crate::lock::{Handle, Ran, Unfit, debug, options, until, within_limit, without_limit};
+use crate::lock::handle::{Handle, Unfit};
+use crate::lock::options::options;
+use crate::lock::ran::Ran;
+use crate::lock::ways::ways;
 use crate::message::LockKind;
 use crate::name::{LockKey, Target};
 use crate::sync::Arc;
@@ -84,9 +85,6 @@ pub struct MultiLock {
     groups: Vec<Target>,
 }
 
-options!(MultiLock);
-debug!(MultiLock);
-
 impl MultiLock {
     pub(crate) fn new<N: AsRef<str>>(
         engine: Arc<Engine>,
@@ -116,151 +114,29 @@ impl MultiLock {
         }
     }
 
-    /// Acquires all names. Blocks until they are granted, as [`Mutex::lock`](crate::Mutex::lock) does.
-    ///
-    /// A blocked call may keep some of the names: see [`MultiLock`]. A thread that holds one of the names already
-    /// waits for itself.
-    ///
-    /// # Errors
-    ///
-    /// As [`Mutex::lock`](crate::Mutex::lock).
-    ///
-    /// # Example
-    ///
-    /// ```no_run
-    /// # fn example(transfer: &leasehold::MultiLock) -> leasehold::Result<()> {
-    /// let guard = transfer.lock()?;
-    /// // … the transfer …
-    /// guard.release()?;
-    /// # Ok(()) }
-    /// ```
-    pub fn lock(&self) -> Result<MultiGuard> {
-        without_limit(self.acquire(Some(Time::NEVER))).map(MultiGuard::new)
-    }
-
-    /// Acquires all names if all are free. Returns `None` if one is held. Blocks for one request.
-    ///
-    /// # Errors
-    ///
-    /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
-    ///
-    /// # Example
-    ///
-    /// ```no_run
-    /// # fn example(transfer: &leasehold::MultiLock) -> leasehold::Result<()> {
-    /// if let Some(guard) = transfer.try_lock()? {
-    ///     guard.release()?; // after the transfer
-    /// }
-    /// # Ok(()) }
-    /// ```
-    pub fn try_lock(&self) -> Result<Option<MultiGuard>> {
-        self.try_lock_for(Duration::ZERO)
-    }
-
-    /// Acquires all names within `wait`. Returns `None` if one was held at Redis's last reply. Blocks as
-    /// [`Mutex::try_lock_for`](crate::Mutex::try_lock_for) does.
-    ///
-    /// # Errors
-    ///
-    /// As [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
-    ///
-    /// # Example
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # fn example(transfer: &leasehold::MultiLock) -> leasehold::Result<()> {
-    /// if let Some(guard) = transfer.try_lock_for(Duration::from_secs(2))? {
-    ///     guard.release()?; // after the transfer
-    /// }
-    /// # Ok(()) }
-    /// ```
-    pub fn try_lock_for(&self, wait: Duration) -> Result<Option<MultiGuard>> {
-        let held = within_limit(self.acquire(self.handle.until(wait)))?;
-        Ok(held.map(MultiGuard::new))
-    }
-
-    /// Acquires all names before `deadline`. Returns `None` if one was held at Redis's last reply. Blocks as
-    /// [`Mutex::try_lock_for`](crate::Mutex::try_lock_for) does.
-    ///
-    /// # Errors
-    ///
-    /// As [`try_lock_for`](MultiLock::try_lock_for).
-    ///
-    /// # Example
-    ///
-    /// ```no_run
-    /// # use std::time::{Duration, Instant};
-    /// # fn example(transfer: &leasehold::MultiLock) -> leasehold::Result<()> {
-    /// let guard = transfer.try_lock_until(Instant::now() + Duration::from_secs(2))?;
-    /// # drop(guard);
-    /// # Ok(()) }
-    /// ```
-    pub fn try_lock_until(&self, deadline: Instant) -> Result<Option<MultiGuard>> {
-        self.try_lock_for(until(deadline))
-    }
-
-    /// Runs `f` under all names, and releases them. Waits for the names for at most `wait`. Returns what
-    /// [`Mutex::with`](crate::Mutex::with) returns.
-    ///
-    /// # Errors
-    ///
-    /// As [`Mutex::with`](crate::Mutex::with).
-    ///
-    /// # Example
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # fn example(transfer: &leasehold::MultiLock) -> leasehold::Result<()> {
-    /// let fences = transfer.with(Duration::from_secs(2), |leases| (leases[0].fence(), leases[1].fence()))?;
-    /// # let _ = fences;
-    /// # Ok(()) }
-    /// ```
-    pub fn with<T>(&self, wait: Duration, f: impl FnOnce(&[Lease]) -> T) -> Result<T> {
-        self.run(wait, f)?.into_result()
-    }
-
-    /// Runs `f` under all names, and releases them. Returns the result of `f` even if a name was lost meanwhile, as
-    /// [`Mutex::run`](crate::Mutex::run) does. Waits for the names for at most `wait`.
-    ///
-    /// # Errors
-    ///
-    /// As [`Mutex::run`](crate::Mutex::run).
-    ///
-    /// # Example
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # fn example(transfer: &leasehold::MultiLock) -> leasehold::Result<()> {
-    /// let ran = transfer.run(Duration::from_secs(2), |leases| leases.len())?;
-    /// println!("{} names, lost: {:?}", ran.value, ran.lost);
-    /// # Ok(()) }
-    /// ```
-    pub fn run<T>(&self, wait: Duration, f: impl FnOnce(&[Lease]) -> T) -> Result<Ran<T>> {
-        let acquire = |_: &_, until| self.acquire(until);
-        let call = |guard: &MultiGuard| f(guard.leases());
-        self.handle
-            .run(wait, acquire, MultiGuard::new, call, MultiGuard::release)
-    }
-
     /// Acquires the names of one slot after the other. If that fails, or an earlier name is lost, all names are
     /// released. After a loss it begins again, unless this is a try or the time is over.
-    fn acquire(&self, until: Option<Time>) -> Result<Vec<GuardInner>, NotAcquired> {
-        self.handle.target()?;
+    fn acquire_until(&self, until: Option<Time>) -> Result<MultiGuard, NotAcquired> {
+        let mut part = self.handle.clone();
+        if self.handle.target.as_ref()?.keys().len() > 1 {
+            // Only a single mutex lingers.
+            part.options.linger = Duration::ZERO;
+        }
         loop {
-            let groups = self.groups.iter();
-            let held = groups.map(|group| {
+            let held = self.groups.iter().map(|group| {
                 // A single name is an ordinary mutex, which the threads of this process hand over in memory.
                 let kind = match group.keys() {
                     [_] => LockKind::Mutex,
                     _ => LockKind::Multi,
                 };
-                self.handle.acquire(group, kind, 1, until)
+                part.target = Ok(group.clone());
+                part.acquire(kind, 1, until)
             });
             let held = held.collect::<Result<Vec<_>, _>>()?;
             // The last group was granted just now, and is returned like any other lock.
             let earlier = &held[..held.len().saturating_sub(1)];
             let Some(lost) = earlier.iter().find_map(|guard| guard.status().err()) else {
-                return Ok(held);
+                return Ok(MultiGuard::new(held));
             };
             if until.is_none_or(|until| self.handle.engine.now() >= until) {
                 return Err(lost_before_the_others(&lost).into());
@@ -268,6 +144,19 @@ impl MultiLock {
         }
     }
 }
+
+ways! {
+    /// Acquires all names. Blocks until they are granted, as [`Mutex::lock`](crate::Mutex::lock) does.
+    ///
+    /// A blocked call may keep some of the names: see [`MultiLock`]. A thread that holds one of the names already
+    /// waits for itself.
+    MultiLock => MultiGuard: lock, try_lock, try_lock_for, try_lock_until, with, run;
+    what: "all names", lock: "transfer", errors: ".";
+    leases: MultiGuard::leases => [Lease];
+    |self, until| self.acquire_until(until)
+}
+
+options!(MultiLock);
 
 /// Returns the error of a set that has lost a name before it had the others.
 fn lost_before_the_others(lost: &Lost) -> Error {

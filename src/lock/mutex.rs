@@ -1,13 +1,16 @@
 //! The mutex: one guard at a time, among all processes.
 
-use std::fmt;
+use std::ops::Deref;
 use std::time::{Duration, Instant};
 
+use crate::clock::Time;
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
 use crate::guard::{Lease, LockGuard};
-use crate::lock::{Handle, Ran, debug, options, until};
+use crate::lock::handle::{Handle, left_until, within_limit, without_limit};
+use crate::lock::options::options;
+use crate::lock::ran::Ran;
 use crate::message::LockKind;
 
 /// A lock that one guard holds at a time, among all threads of all processes that use the same Redis.
@@ -37,11 +40,8 @@ use crate::message::LockKind;
 /// ```
 #[derive(Clone)]
 pub struct Mutex {
-    pub(super) handle: Handle,
+    handle: Handle,
 }
-
-options!(Mutex);
-debug!(Mutex);
 
 impl Mutex {
     pub(crate) fn new(handle: Handle) -> Self {
@@ -80,9 +80,8 @@ impl Mutex {
     /// # Ok(()) }
     /// ```
     pub fn lock(&self) -> Result<LockGuard> {
-        self.handle
-            .acquire_without_limit(LockKind::Mutex, 1)
-            .map(LockGuard::new)
+        let forever = Some(Time::NEVER);
+        without_limit(self.handle.acquire(LockKind::Mutex, 1, forever)).map(LockGuard::new)
     }
 
     /// Acquires the lock if it is free. Returns `None` if it is held.
@@ -133,8 +132,9 @@ impl Mutex {
     /// # Ok(()) }
     /// ```
     pub fn try_lock_for(&self, wait: Duration) -> Result<Option<LockGuard>> {
-        let guard_inner = self.handle.acquire_within(LockKind::Mutex, 1, wait)?;
-        Ok(guard_inner.map(LockGuard::new))
+        let until = self.handle.until(wait);
+        let acquired = within_limit(self.handle.acquire(LockKind::Mutex, 1, until))?;
+        Ok(acquired.map(LockGuard::new))
     }
 
     /// Acquires the lock before `deadline`. Returns `None` if it was held at Redis's last reply. Blocks as
@@ -155,7 +155,7 @@ impl Mutex {
     /// # Ok(()) }
     /// ```
     pub fn try_lock_until(&self, deadline: Instant) -> Result<Option<LockGuard>> {
-        self.try_lock_for(until(deadline))
+        self.try_lock_for(left_until(deadline))
     }
 
     /// Runs `f` under the lock, and releases the lock. Waits for the lock for at most `wait`.
@@ -208,9 +208,12 @@ impl Mutex {
     /// # Ok(()) }
     /// ```
     pub fn run<T>(&self, wait: Duration, f: impl FnOnce(&Lease) -> T) -> Result<Ran<T>> {
-        let acquire = |target: &_, until| self.handle.acquire(target, LockKind::Mutex, 1, until);
-        let call = |guard: &LockGuard| f(guard);
-        self.handle
-            .run(wait, acquire, LockGuard::new, call, LockGuard::release)
+        let acquire = |until| {
+            let held = self.handle.acquire(LockKind::Mutex, 1, until);
+            held.map(LockGuard::new)
+        };
+        self.handle.run(wait, acquire, LockGuard::deref, f)
     }
 }
+
+options!(Mutex);

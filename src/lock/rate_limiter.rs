@@ -4,7 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::{Error, Failure, FailureKind, Outcome, Result};
-use crate::lock::Handle;
+use crate::lock::handle::Handle;
+use crate::lock::options::basics;
 use crate::message::RateRequest;
 
 /// The shortest window.
@@ -64,8 +65,6 @@ pub enum Admission {
     RetryAfter(Duration),
 }
 
-crate::lock::cancel_with!(RateLimiter);
-
 impl RateLimiter {
     pub(crate) fn new(mut handle: Handle, permits: u32, per: Duration) -> Self {
         let wrong = if permits == 0 {
@@ -84,20 +83,6 @@ impl RateLimiter {
             permits,
             per,
         }
-    }
-
-    /// Returns the name of the rate limiter, as it was given.
-    ///
-    /// # Example
-    ///
-    /// ```no_run
-    /// # fn example(mails: &leasehold::RateLimiter) {
-    /// println!("{}", mails.name());
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn name(&self) -> &str {
-        self.handle.name()
     }
 
     /// Takes a place, and blocks until its time.
@@ -183,17 +168,17 @@ impl RateLimiter {
             per: self.per,
             patience,
         };
-        let target = self.handle.target()?;
+        let target = self.handle.target.as_ref()?;
         let cancel = self.handle.cancel.as_ref();
-        let answer = self
-            .handle
-            .engine
-            .ask_rate_limiter(target.first(), request, cancel);
-        let refused =
-            answer.map_err(|error| self.handle.with_the_kind_found(error, target, None))?;
+        let engine = &self.handle.engine;
+        let refused = engine
+            .ask_rate_limiter(target.first(), request, cancel)
+            .map_err(|error| self.handle.with_the_kind_found(error, None))?;
         Ok(refused.map_or(Admission::Admitted, Admission::RetryAfter))
     }
 }
+
+basics!(RateLimiter);
 
 impl fmt::Debug for RateLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -4,14 +4,20 @@
 //! and sends nothing. An entry of the list does not keep its lock alive: the lock ends with the last guard.
 
 use std::cell::RefCell;
-use std::fmt;
+use std::ops::Deref;
 use std::time::{Duration, Instant};
 
+use crate::cancel::Cancel;
+use crate::clock::Time;
 use crate::engine::Engine;
+use crate::engine::call::NotAcquired;
 use crate::engine::guard_inner::GuardInner;
 use crate::error::{Error, Result};
 use crate::guard::{Lease, ReentrantGuard};
-use crate::lock::{Handle, Ran, debug, options, run, until};
+use crate::lock::handle::Handle;
+use crate::lock::options::options;
+use crate::lock::ran::Ran;
+use crate::lock::ways::ways;
 use crate::message::LockKind;
 use crate::sync::{Arc, Weak};
 
@@ -43,9 +49,6 @@ pub struct ReentrantMutex {
     handle: Handle,
 }
 
-options!(ReentrantMutex);
-debug!(ReentrantMutex);
-
 /// One lock that this thread holds.
 struct Held {
     /// The address of the engine. No other engine has that address while the hold keeps this one.
@@ -70,157 +73,22 @@ impl ReentrantMutex {
         Self { handle }
     }
 
-    /// Acquires the lock. Returns at once if this thread holds it. Otherwise blocks until the lock is granted, as
-    /// [`Mutex::lock`](crate::Mutex::lock) does.
-    ///
-    /// # Errors
-    ///
-    /// As [`Mutex::lock`](crate::Mutex::lock), and [`Error::Lost`]: this thread has guards of the lock, but the lock
-    /// was lost.
-    ///
-    /// # Example
-    ///
-    /// ```no_run
-    /// # fn example(account: &leasehold::ReentrantMutex) -> leasehold::Result<()> {
-    /// let (outer, inner) = (account.lock()?, account.lock()?);
-    /// # drop((outer, inner));
-    /// # Ok(()) }
-    /// ```
-    pub fn lock(&self) -> Result<ReentrantGuard> {
-        match self.enter(|| {
-            self.handle
-                .acquire_without_limit(LockKind::Mutex, 1)
-                .map(Some)
-        })? {
-            Some(guard) => Ok(guard),
-            None => unreachable!("a wait without a time limit does not end while the lock is held"),
-        }
-    }
-
-    /// Acquires the lock if it is free, or if this thread holds it. Returns `None` if another thread or process holds
-    /// it. Blocks for at most one request.
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](ReentrantMutex::lock). No error is retried.
-    ///
-    /// # Example
-    ///
-    /// ```no_run
-    /// # fn example(account: &leasehold::ReentrantMutex) -> leasehold::Result<()> {
-    /// if let Some(guard) = account.try_lock()? {
-    ///     guard.release()?; // after the work
-    /// }
-    /// # Ok(()) }
-    /// ```
-    pub fn try_lock(&self) -> Result<Option<ReentrantGuard>> {
-        self.try_lock_for(Duration::ZERO)
-    }
-
-    /// Acquires the lock within `wait`. Returns `None` if it was held at Redis's last reply. Blocks as
-    /// [`Mutex::try_lock_for`](crate::Mutex::try_lock_for) does, unless this thread holds the lock.
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](ReentrantMutex::lock), but transient errors are retried until the end of the wait instead of for
-    /// `outage_limit`.
-    ///
-    /// # Example
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # fn example(account: &leasehold::ReentrantMutex) -> leasehold::Result<()> {
-    /// if let Some(guard) = account.try_lock_for(Duration::from_secs(2))? {
-    ///     guard.release()?; // after the work
-    /// }
-    /// # Ok(()) }
-    /// ```
-    pub fn try_lock_for(&self, wait: Duration) -> Result<Option<ReentrantGuard>> {
-        self.enter(|| self.handle.acquire_within(LockKind::Mutex, 1, wait))
-    }
-
-    /// Acquires the lock before `deadline`. Returns `None` if it was held at Redis's last reply. Blocks as
-    /// [`try_lock_for`](ReentrantMutex::try_lock_for) does.
-    ///
-    /// # Errors
-    ///
-    /// As [`try_lock_for`](ReentrantMutex::try_lock_for).
-    ///
-    /// # Example
-    ///
-    /// ```no_run
-    /// # use std::time::{Duration, Instant};
-    /// # fn example(account: &leasehold::ReentrantMutex) -> leasehold::Result<()> {
-    /// let guard = account.try_lock_until(Instant::now() + Duration::from_secs(2))?;
-    /// # drop(guard);
-    /// # Ok(()) }
-    /// ```
-    pub fn try_lock_until(&self, deadline: Instant) -> Result<Option<ReentrantGuard>> {
-        self.try_lock_for(until(deadline))
-    }
-
-    /// Runs `f` under the lock, and ends the guard. Waits for the lock for at most `wait`. Returns what
-    /// [`Mutex::with`](crate::Mutex::with) returns.
-    ///
-    /// # Errors
-    ///
-    /// As [`Mutex::with`](crate::Mutex::with). If this thread has lost the lock before, it is [`Error::Lost`], and `f`
-    /// does not run.
-    ///
-    /// # Example
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # fn example(account: &leasehold::ReentrantMutex) -> leasehold::Result<()> {
-    /// let fence = account.with(Duration::from_secs(2), |lease| lease.fence())?;
-    /// # let _ = fence;
-    /// # Ok(()) }
-    /// ```
-    pub fn with<T>(&self, wait: Duration, f: impl FnOnce(&Lease) -> T) -> Result<T> {
-        self.run(wait, f)?.into_result()
-    }
-
-    /// Runs `f` under the lock, and ends the guard. Returns the result of `f` even if the lock was lost meanwhile, as
-    /// [`Mutex::run`](crate::Mutex::run) does. Waits for the lock for at most `wait`.
-    ///
-    /// # Errors
-    ///
-    /// As [`Mutex::run`](crate::Mutex::run), and [`Error::Lost`]: this thread has lost the lock before.
-    ///
-    /// # Example
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # fn example(account: &leasehold::ReentrantMutex) -> leasehold::Result<()> {
-    /// let ran = account.run(Duration::from_secs(2), |lease| lease.fence())?;
-    /// println!("fence {}, lost: {:?}", ran.value, ran.lost);
-    /// # Ok(()) }
-    /// ```
-    pub fn run<T>(&self, wait: Duration, f: impl FnOnce(&Lease) -> T) -> Result<Ran<T>> {
-        let call = |guard: &ReentrantGuard| f(guard);
+    /// Returns another guard if this thread has one. Otherwise acquires the lock until a time.
+    fn acquire_until(&self, until: Option<Time>) -> Result<ReentrantGuard, NotAcquired> {
         if let Some(guard) = self.again()? {
-            return Ok(run(guard, call, ReentrantGuard::release));
+            return Ok(guard);
         }
-        let acquire = |target: &_, until| self.handle.acquire(target, LockKind::Mutex, 1, until);
-        let first = |guard_inner| self.first(guard_inner);
-        self.handle
-            .run(wait, acquire, first, call, ReentrantGuard::release)
-    }
-
-    fn enter(
-        &self,
-        acquire: impl FnOnce() -> Result<Option<GuardInner>>,
-    ) -> Result<Option<ReentrantGuard>> {
-        if let Some(guard) = self.again()? {
-            return Ok(Some(guard));
-        }
-        Ok(acquire()?.map(|guard_inner| self.first(guard_inner)))
+        let first = self.handle.acquire(LockKind::Mutex, 1, until)?;
+        Ok(self.first(first))
     }
 
     /// Returns another guard if this thread has one.
     fn again(&self) -> Result<Option<ReentrantGuard>> {
-        let key = self.handle.target()?.id();
-        self.handle.check_cancelled()?;
+        let key = self.handle.target.as_ref()?.id();
+        let token = self.handle.cancel.as_ref();
+        if token.is_some_and(Cancel::is_cancelled) {
+            return Err(Error::Cancelled);
+        }
         let engine = Arc::as_ptr(&self.handle.engine);
         let hold = HELD.try_with(|held| {
             let held = held.borrow();
@@ -247,7 +115,7 @@ impl ReentrantMutex {
     /// Makes this thread's first guard, and lists it.
     fn first(&self, guard_inner: GuardInner) -> ReentrantGuard {
         let hold = Arc::new(Lease::new(guard_inner));
-        if let Ok(target) = self.handle.target() {
+        if let Ok(target) = &self.handle.target {
             let entry = Held {
                 engine: Arc::as_ptr(&self.handle.engine),
                 key: Arc::clone(target.id()),
@@ -263,3 +131,15 @@ impl ReentrantMutex {
         ReentrantGuard::new(hold)
     }
 }
+
+ways! {
+    /// Acquires the lock. Returns at once if this thread holds it. Otherwise blocks until the lock is granted, as
+    /// [`Mutex::lock`](crate::Mutex::lock) does.
+    ReentrantMutex => ReentrantGuard: lock, try_lock, try_lock_for, try_lock_until, with, run;
+    what: "the lock", lock: "account",
+    errors: ", and [`Error::Lost`] if this thread has guards of the lock, but had lost it before the call.";
+    leases: ReentrantGuard::deref => Lease;
+    |self, until| self.acquire_until(until)
+}
+
+options!(ReentrantMutex);

@@ -1,0 +1,209 @@
+//! The part that all handles have in common: the names of the lock, the options, and the way into the engine.
+
+use std::fmt::{self, DebugStruct};
+use std::time::{Duration, Instant};
+
+use crate::cancel::Cancel;
+use crate::clock::Time;
+use crate::config::Options;
+use crate::engine::Engine;
+use crate::engine::call::{AcquireCall, NotAcquired};
+use crate::engine::guard_inner::GuardInner;
+use crate::error::{Error, Result};
+use crate::guard::Guard;
+use crate::lock::ran::Ran;
+use crate::message::{ALL, LockKind};
+use crate::name::{LockKey, Target};
+use crate::sync::Arc;
+
+/// The part that all handles have in common.
+#[derive(Clone)]
+pub(crate) struct Handle {
+    pub(super) engine: Arc<Engine>,
+    /// The names of the lock, or the error that each call returns.
+    pub(super) target: Result<Target, Unfit>,
+    pub(super) options: Options,
+    /// The token that ends blocked calls of this handle.
+    pub(super) cancel: Option<Cancel>,
+}
+
+/// The reason why a handle cannot be used: a name or a number that no lock can have.
+#[derive(Clone)]
+pub(crate) struct Unfit {
+    pub(super) error: Error,
+    /// The name as the caller gave it.
+    pub(super) given: Arc<str>,
+}
+
+impl Handle {
+    pub(crate) fn new(engine: Arc<Engine>, name: &str) -> Self {
+        let target = LockKey::new(&engine.settings.prefix, name).map(Target::from);
+        let target = target.map_err(|error| Unfit {
+            error,
+            given: name.into(),
+        });
+        Self::of(engine, target)
+    }
+
+    pub(super) fn of(engine: Arc<Engine>, target: Result<Target, Unfit>) -> Self {
+        let options = engine.settings.options;
+        Self {
+            engine,
+            target,
+            options,
+            cancel: None,
+        }
+    }
+
+    /// Makes each call return this error, unless the handle has an error already.
+    pub(super) fn refuse(&mut self, error: Error) {
+        if let Ok(target) = &self.target {
+            let given = target.name().into();
+            self.target = Err(Unfit { error, given });
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        match &self.target {
+            Ok(target) => target.name(),
+            Err(unfit) => &unfit.given,
+        }
+    }
+
+    /// Acquires `units` of the lock. Blocks until `until`; `None` is a try.
+    pub(super) fn acquire(
+        &self,
+        kind: LockKind,
+        units: u32,
+        until: Option<Time>,
+    ) -> Result<GuardInner, NotAcquired> {
+        let mut options = self.options;
+        if !matches!(kind, LockKind::Mutex) {
+            // Only a single mutex lingers.
+            options.linger = Duration::ZERO;
+        }
+        let acquired = self.engine.acquire(&AcquireCall {
+            kind,
+            target: self.target.as_ref()?,
+            options,
+            units,
+            until,
+            cancel: self.cancel.as_ref(),
+        });
+        acquired.map_err(|why| match why {
+            NotAcquired::Failed(error) => self.with_the_kind_found(error, Some(kind)).into(),
+            held @ NotAcquired::Held(_) => held,
+        })
+    }
+
+    /// Runs `f` with the leases of a guard, and releases the guard. `acquire` acquires it within `wait`.
+    pub(super) fn run<G: Guard, L: ?Sized, T>(
+        &self,
+        wait: Duration,
+        acquire: impl FnOnce(Option<Time>) -> Result<G, NotAcquired>,
+        leases: impl FnOnce(&G) -> &L,
+        f: impl FnOnce(&L) -> T,
+    ) -> Result<Ran<T>> {
+        let asked = self.engine.now();
+        let guard = acquire(self.until(wait)).map_err(|why| match why {
+            NotAcquired::Held(holder) => Error::Timeout {
+                name: self.name().into(),
+                waited: self.engine.now().since(asked),
+                holder,
+            },
+            NotAcquired::Failed(error) => error,
+        })?;
+        let value = f(leases(&guard));
+        let lost = match guard.release() {
+            Err(Error::Lost(lost)) => Some(lost),
+            // `f` ran under the lock. If the release failed, the renewal thread repeats it.
+            Ok(()) | Err(_) => None,
+        };
+        Ok(Ran { value, lost })
+    }
+
+    /// Returns when a wait of this length ends. Returns `None` if the length is zero: then it is a try.
+    pub(super) fn until(&self, wait: Duration) -> Option<Time> {
+        (!wait.is_zero()).then(|| self.engine.now() + wait)
+    }
+
+    /// Adds to a `WrongType` error the kind of lock that has the name. To find it, sends requests that only read.
+    /// Returns the error unchanged if these fail, for example because the user has no right to them.
+    pub(super) fn with_the_kind_found(&self, error: Error, own: Option<LockKind>) -> Error {
+        let (Error::WrongType { .. }, Ok(target)) = (&error, &self.target) else {
+            return error;
+        };
+        let own = own.map(|kind| match kind {
+            LockKind::Mutex | LockKind::Multi => "mutex",
+            LockKind::Read | LockKind::Write => "reader-writer lock",
+            LockKind::Semaphore { .. } => "semaphore",
+        });
+        let found = target.keys().iter().find_map(|key| {
+            let seen = self.engine.inspect(key).ok()??;
+            let found = match seen.total_units {
+                None => "mutex",
+                Some(ALL) => "reader-writer lock",
+                Some(_) => "semaphore",
+            };
+            (own != Some(found)).then_some(found)
+        });
+        match found {
+            Some(found) => error.of_another_kind(found),
+            None => error,
+        }
+    }
+
+    /// Begins the `Debug` text of a handle with its name and its settings.
+    pub(super) fn debug<'f, 'o>(
+        &self,
+        handle: &str,
+        f: &'f mut fmt::Formatter<'o>,
+    ) -> DebugStruct<'f, 'o> {
+        let mut debug = f.debug_struct(handle);
+        debug
+            .field("name", &self.name())
+            .field("lease", &self.options.lease)
+            .field("renew", &self.options.renew)
+            .field("max_hold", &self.options.max_hold)
+            .field("fencing", &self.options.fencing)
+            .field("min_hold", &self.options.min_hold)
+            .field("linger", &self.options.linger);
+        debug
+    }
+}
+
+impl From<&Unfit> for Error {
+    fn from(unfit: &Unfit) -> Self {
+        unfit.error.clone()
+    }
+}
+
+impl From<&Unfit> for NotAcquired {
+    fn from(unfit: &Unfit) -> Self {
+        Self::Failed(unfit.into())
+    }
+}
+
+/// Returns the result of a wait without a time limit.
+pub(super) fn without_limit<T>(acquired: Result<T, NotAcquired>) -> Result<T> {
+    acquired.map_err(|why| match why {
+        NotAcquired::Failed(error) => error,
+        NotAcquired::Held(_) => {
+            unreachable!("a wait without a time limit does not end while the lock is held")
+        }
+    })
+}
+
+/// Returns the result of a wait with a time limit: `None` if the lock was held until its end.
+pub(super) fn within_limit<T>(acquired: Result<T, NotAcquired>) -> Result<Option<T>> {
+    match acquired {
+        Ok(held) => Ok(Some(held)),
+        Err(NotAcquired::Held(_)) => Ok(None),
+        Err(NotAcquired::Failed(error)) => Err(error),
+    }
+}
+
+/// Returns the time that is left until `deadline`.
+pub(super) fn left_until(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now())
+}
