@@ -98,7 +98,9 @@ impl LockManager {
     /// | TLS | is used for all nodes if the URLs are `rediss://` |
     /// | connections | up to [`pool_size`](Builder::pool_size) for each master. Replicas are asked for no lock. |
     /// | a master fails | the locks on the other masters go on. A try for a name on it fails with [`Error::Unavailable`]. If the master cannot be connected to, a wait first waits for a replica to take over: for at most [`io_timeout`](Builder::io_timeout), and at most a quarter of the lease. Then the wait fails or goes on, as in any outage. |
-    /// | a node leaves the cluster | remove its URL, too. It may name other masters, and not know the last ones. Then its slots are used only if most nodes agree with it, or if no other node has answered for a minute. |
+    /// | a node leaves the cluster | remove its URL, too. If it joins another cluster, it names the masters of that one. The manager refuses such a node, with a warning in the log. |
+    /// | the URLs name nodes of several clusters | is [`Error::Config`] when the manager first finds the cluster |
+    /// | the cluster is built anew, with new nodes at the same addresses | needs a new manager. The manager refuses nodes of a cluster of which it knows no node. |
     /// | a failover | may lose a lock that the new master has not received yet. Its holder learns of the loss at the next renewal, and the next [fence](crate::Lease::fence) is larger unless the clock of the new master is behind. [`replicas`](Builder::replicas) makes a grant wait for replicas. |
     /// | a slot moves to another master | the locks in it stay held, and are renewed. Mutexes are released. A release of another kind may fail with [`Error::Unavailable`], and is repeated until the move has ended. New locks in it wait for that end. |
     /// | a [`MultiLock`](crate::MultiLock) | acquires the names of one slot after the other. Names with the same `{tag}` share a slot. |

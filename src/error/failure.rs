@@ -64,6 +64,8 @@ pub(crate) enum FailureKind {
     Unsupported(ServerMode),
     /// The server is no node of a Redis Cluster, and the manager needs one.
     NotACluster,
+    /// The URLs name nodes of several clusters.
+    SeveralClusters,
     /// Another node of a cluster has the slot. The cause is a [`Redirect`].
     Moved,
     /// Another node of a cluster may have the keys, because their slot is moving. The cause is a [`Redirect`].
@@ -241,6 +243,7 @@ impl Failure {
                 },
             },
             FailureKind::SameServer => Error::config("nodes", cause.to_string()),
+            FailureKind::SeveralClusters => Error::config("urls", cause.to_string()),
             FailureKind::NotASentinel => Error::config("sentinels", cause.to_string()),
             FailureKind::NotOnAQuorum { what } => Error::Unsupported {
                 what,

@@ -10,8 +10,8 @@ use leasehold::{Admission, Error, LockGuard, LockManager};
 
 use crate::connect::documented_rights;
 use crate::support::{
-    Cluster, Kind, Server, build, hasty, is_ok, locked_at_last, names_of_masters, secs, unused_url,
-    wait_for_servers, wait_until,
+    Cluster, Kind, PATIENCE, Server, build, hasty, is_ok, locked_at_last, logged, names_of_masters,
+    secs, unused_url, wait_for_servers, wait_until,
 };
 
 /// Returns the end of a lease, unless it is renewed before. A renewal moves it by much more than a second.
@@ -87,26 +87,38 @@ fn a_multi_lock_over_slots_excludes_each_of_its_names() {
     drop(set.try_lock().expect("asked").expect("all are free"));
 }
 
+/// Starts a node of another cluster. It has no slots yet.
+fn stranger() -> Server {
+    Server::with_port("--cluster-port", &["--cluster-enabled", "yes"]).0
+}
+
+#[track_caller]
+fn give_all_slots(stranger: &Server) {
+    let all = ["CLUSTER", "ADDSLOTSRANGE", "0", "16383"];
+    let () = stranger.raw().ask(&all);
+    wait_for_servers("it serves all slots", || is_ok(stranger));
+}
+
 /// A node that has left the cluster, or is of another one, would grant what the masters have granted.
 #[test]
-fn a_node_that_knows_none_of_the_masters_is_not_believed() {
-    let nodes = Cluster::without_failover();
-    let (stranger, _) = Server::with_port("--cluster-port", &["--cluster-enabled", "yes"]);
-    let raw = stranger.raw();
-    let () = raw.ask(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
-    wait_for_servers("it serves all slots", || is_ok(&stranger));
+fn a_node_that_knows_none_of_the_masters_is_refused_and_warned_of_once() {
+    let (nodes, stranger) = (Cluster::without_failover(), stranger());
     let urls = nodes.urls().into_iter().chain([stranger.url()]);
     let locks = build(
         LockManager::cluster(urls)
             .connect_timeout(secs(10))
             .io_timeout(secs(5)),
     );
+    let address = stranger.url().replace("redis://", "").replace('/', "");
+    let warnings = logged(&format!("{address} is a node of another cluster"));
+    give_all_slots(&stranger);
     let names = names_of_masters();
     let holder = build(LockManager::cluster(nodes.urls()).connect_timeout(secs(10)));
     let guard = holder.mutex(&names[0]).lease(secs(600)).lock();
     let guard = guard.expect("it is free");
     // While a master is suspected, another node is asked for its slots several times a second.
     nodes.servers()[2].kill();
+    let raw = stranger.raw();
     let asked = || raw.stats().get("cluster|slots").copied().unwrap_or(0);
     let before = asked();
     wait_until("the stranger is asked", || {
@@ -115,7 +127,28 @@ fn a_node_that_knows_none_of_the_masters_is_not_believed() {
         assert!(tried.is_none(), "it is held");
         asked() >= before + 3
     });
+    let warning = warnings.recv_timeout(PATIENCE).expect("it is logged");
+    assert_eq!(warning.level, log::Level::Warn);
+    assert!(warnings.try_recv().is_err(), "once for each node");
     guard.release().expect("it is held");
+}
+
+#[test]
+fn seeds_of_several_clusters_are_an_error() {
+    let (nodes, stranger) = (Cluster::without_failover(), stranger());
+    give_all_slots(&stranger);
+    // A node that is late would be refused after the first discovery.
+    wait_until("both answer at once", || {
+        let urls = [nodes.urls()[0].clone(), stranger.url()];
+        let built = LockManager::cluster(urls).connect_timeout(secs(10)).build();
+        let Err(error) = built else { return false };
+        assert!(
+            matches!(error, Error::Config { option: "urls", .. }),
+            "{error:?}"
+        );
+        assert!(error.to_string().contains("different clusters"), "{error}");
+        true
+    });
 }
 
 #[test]

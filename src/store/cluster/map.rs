@@ -9,8 +9,13 @@
 //! | the same master as before | keeps it |
 //! | another, whose epoch is at least that of the owner | takes the new one |
 //! | another, whose epoch is smaller | keeps the owner |
-//! | another, and it does not know the owner at all: the view is foreign, but counts ([`super::vote`]) | takes the new one |
+//! | another, and it does not know the owner, which has left the cluster | takes the new one |
 //! | nobody | keeps the owner, which rejects requests for that slot itself |
+//!
+//! A view is *foreign* to the map if it knows no node that the map knows, by the node's id. The node is of another cluster
+//! then, which would grant locks that the masters have granted already. So a foreign view never changes the map. An example:
+//! the map knows the nodes `a`, `b` and `c`. The view of a node that knows only `x` and `y` is foreign. The view of `c` is
+//! not, although `c` has taken the slots of `a`, and the operator has removed `a`.
 //!
 //! A redirection is not a view: the owner itself says that it has the slot no more. So it moves that slot at once, and the
 //! next view confirms or corrects it.
@@ -37,8 +42,6 @@ pub(super) struct Address {
 /// The view of one node.
 #[derive(Debug, Default)]
 pub(super) struct View {
-    /// The id of the node whose view it is. Empty if the node does not say it.
-    node: String,
     /// The first and the last slot of each range, and the place of its owner in `masters`.
     ranges: Vec<(u16, u16, usize)>,
     masters: Vec<Claimant>,
@@ -64,6 +67,8 @@ pub(super) struct SlotMap {
     owners: Box<[u16]>,
     /// All nodes that can be asked for their view.
     nodes: Vec<Address>,
+    /// The ids of all nodes that the last view knows.
+    ids: Vec<String>,
 }
 
 #[derive(Clone)]
@@ -98,9 +103,6 @@ impl View {
             let epoch = words.nth(3)?.parse().ok()?;
             // A replica has no slots, and the epoch of its master there.
             let is_replica = flags.split(',').any(|flag| flag == "slave");
-            if flags.split(',').any(|flag| flag == "myself") {
-                view.node.clone_from(&id);
-            }
             view.epochs.insert(id, if is_replica { 0 } else { epoch });
         }
         let Value::Array(ranges) = slots else {
@@ -150,35 +152,8 @@ impl View {
         })
     }
 
-    /// Returns whether both views are of one node, which has two addresses: a name and an IP address.
-    pub(super) fn is_of_the_node_of(&self, other: &Self) -> bool {
-        !self.node.is_empty() && self.node == other.node
-    }
-
     fn epoch(&self, id: &str) -> Option<u64> {
         self.epochs.get(id).copied()
-    }
-
-    /// Returns whether `other` is foreign to this view: it gives a slot to another master, and does not know the owner
-    /// that this view has.
-    pub(super) fn is_foreign(&self, other: &Self) -> bool {
-        let mut owners = vec![None; usize::from(SLOTS)];
-        for (first, last, owner) in &self.ranges {
-            let range = usize::from(*first)..=usize::from(*last);
-            owners[range].fill(Some(&*self.masters[*owner].id));
-        }
-        other.differs_from(|slot| owners[slot])
-    }
-
-    /// Returns whether this view gives a slot to another master, and does not know the master that owns it by `owner`.
-    fn differs_from<'o>(&self, owner: impl Fn(usize) -> Option<&'o str>) -> bool {
-        self.ranges.iter().any(|(first, last, claimant)| {
-            let claimant = &self.masters[*claimant].id;
-            let mut owners = (*first..=*last).filter_map(|slot| owner(usize::from(slot)));
-            // A master that only a redirection has named has no id yet.
-            let is_known = |id: &str| id.is_empty() || id == claimant || self.epoch(id).is_some();
-            owners.any(|id| !is_known(id))
-        })
     }
 }
 
@@ -212,6 +187,7 @@ impl SlotMap {
             masters: Vec::new(),
             owners: vec![NOBODY; usize::from(SLOTS)].into(),
             nodes: view.nodes.clone(),
+            ids: view.epochs.keys().cloned().collect(),
         };
         let mut claimed = vec![None; usize::from(SLOTS)];
         for (first, last, owner) in &view.ranges {
@@ -257,10 +233,11 @@ impl SlotMap {
         next
     }
 
-    /// Returns whether a view is foreign to this map: it gives a slot to another master, and does not know the owner that
-    /// the map has.
+    /// Returns whether a view is foreign to this map: it knows no node that the map knows.
     pub(super) fn is_foreign(&self, view: &View) -> bool {
-        view.differs_from(|slot| Some(&*self.known(slot)?.id))
+        let masters = self.masters.iter().map(|known| &known.id);
+        let mut ids = masters.chain(&self.ids);
+        !ids.any(|id| view.epochs.contains_key(id))
     }
 
     /// Returns the map after a redirection of this slot.
@@ -440,25 +417,8 @@ pub(super) mod tests {
         map.owner(slot).map(|master| master.address.port)
     }
 
-    pub(in super::super) fn after(last: Option<&SlotMap>, view: &View) -> SlotMap {
+    fn after(last: Option<&SlotMap>, view: &View) -> SlotMap {
         SlotMap::after(last, view, &mut make)
-    }
-
-    /// A user may name a node that the cluster knows by its IP address.
-    #[test]
-    fn a_node_with_two_addresses_has_one_view() {
-        let slots = Value::Array(vec![range(0, 99, &[("h", 1, "a"), ("h", 2, "b")])]);
-        let view_of = |node: &str| {
-            let line = |id: &str| {
-                let myself = if id == node { "myself," } else { "" };
-                format!("{id} 1.2.3.4:1@2,name {myself}master - 0 1700000000 1 connected\n")
-            };
-            let nodes = bulk(&["a", "b"].map(line).concat());
-            View::read(&address(1), &slots, &nodes).expect("a view")
-        };
-        assert!(view_of("a").is_of_the_node_of(&view_of("a")));
-        assert!(!view_of("a").is_of_the_node_of(&view_of("b")));
-        assert!(!view_of("?").is_of_the_node_of(&view_of("?")));
     }
 
     #[test]
@@ -499,15 +459,26 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_cluster_that_was_built_anew_is_believed() {
-        let old = view(&[("a", 1, 50, (0, 16_383))], &[]);
-        let new = view(&[("x", 1, 0, (0, 99)), ("y", 2, 0, (100, 16_383))], &[]);
-        let last = after(None, &old);
-        assert!(!last.is_foreign(&old) && last.is_foreign(&new));
-        let moved = view(&[("a", 1, 50, (0, 0)), ("y", 2, 51, (1, 16_383))], &[]);
-        assert!(!last.is_foreign(&moved));
-        let map = after(Some(&last), &new);
-        assert_eq!([0, 100].map(|slot| port_of(&map, slot)), [Some(1), Some(2)]);
+    fn a_view_is_foreign_if_it_knows_no_node_of_the_map() {
+        let old = view(
+            &[("a", 1, 5, (0, 99)), ("b", 2, 6, (100, 199))],
+            &[("c", 0)],
+        );
+        let map = after(None, &old);
+        // A cluster that was built anew at the same addresses.
+        let new = view(&[("x", 1, 50, (0, 99)), ("y", 2, 51, (100, 199))], &[]);
+        assert!(!map.is_foreign(&old) && map.is_foreign(&new));
+        // All masters have failed over to a replica that the map knows, and were removed.
+        let replaced = view(&[("c", 3, 7, (0, 199))], &[]);
+        assert!(!map.is_foreign(&replaced));
+        let next = after(Some(&map), &replaced);
+        assert_eq!(
+            [0, 100].map(|slot| port_of(&next, slot)),
+            [Some(3), Some(3)]
+        );
+        // A master whose slots the new view gives to nobody is still known.
+        let less = after(Some(&map), &view(&[("c", 3, 7, (0, 99))], &[]));
+        assert!(!less.is_foreign(&view(&[("b", 2, 6, (100, 199))], &[])));
     }
 
     #[test]

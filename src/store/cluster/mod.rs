@@ -42,7 +42,6 @@
 //! | --- | --- |
 //! | `map` | the slot map, and how it takes in the view of a node |
 //! | `watcher` | the thread that asks the nodes for their views |
-//! | `vote` | which view counts if the nodes disagree about the cluster |
 //! | `call` | a request on the caller's thread |
 //! | `operators` | requests that concern several slots |
 //! | `lanes` | the connections of the renewal thread, one for each master |
@@ -53,7 +52,6 @@ mod call;
 mod lanes;
 mod map;
 mod operators;
-mod vote;
 mod watcher;
 
 use std::os::unix::net::UnixStream;
@@ -74,8 +72,8 @@ use crate::store::{Answer, DedicatedConnection, Limits, NodeReport, PubSubEvent,
 use crate::sync::{Arc, AtomicBool, AtomicU32, Condvar, Mutex, Ordering, thread};
 
 use batch::ClusterConnection;
-use map::{Address, SlotMap, View};
-use watcher::Watcher;
+use map::{Address, SlotMap};
+use watcher::{ViewOf, Watcher};
 
 /// The store of a cluster.
 pub(crate) struct Cluster {
@@ -355,13 +353,25 @@ impl Shared {
         })
     }
 
-    /// Takes in the view of a node. Returns the number of masters if the map has changed.
-    fn publish(&self, view: &View) -> Option<usize> {
+    /// Takes in the views of some nodes. Returns the number of masters if the map has changed.
+    ///
+    /// # Errors
+    ///
+    /// Returns a failure if the nodes are of several clusters.
+    fn publish(&self, views: &[ViewOf]) -> Result<Option<usize>, Failure> {
         let mut state = self.state.lock();
         let last = state.map.clone();
-        let map = SlotMap::after(last.as_deref(), view, &mut |address| {
-            self.new_master(address)
-        });
+        let mut next = last.as_deref().cloned();
+        for (node, view) in views {
+            if next.as_ref().is_some_and(|next| next.is_foreign(view)) {
+                let words = format!("{} and {node} are nodes of different clusters", views[0].0);
+                let (kind, outcome) = (FailureKind::SeveralClusters, Outcome::NotExecuted);
+                return Err(Failure::plain(kind, outcome, words));
+            }
+            let make = &mut |address: &Address| self.new_master(address);
+            next = Some(SlotMap::after(next.as_ref(), view, make));
+        }
+        let Some(map) = next else { return Ok(None) };
         let is_same = last.as_ref().is_some_and(|last| last.has_same_owners(&map));
         let mut is_failover = false;
         for master in last.iter().flat_map(|last| last.all_masters()) {
@@ -381,7 +391,7 @@ impl Shared {
         self.checked.notify_all();
         // The last map is dropped without the mutex, because it may be the last to hold a pool.
         drop(last);
-        (!is_same).then_some(masters)
+        Ok((!is_same).then_some(masters))
     }
 
     /// Notes why a check has found no view.
@@ -484,14 +494,65 @@ fn unavailable(words: impl Into<String>) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use super::map::View;
+    use super::map::tests::view;
     use super::*;
 
-    #[test]
-    fn a_redirection_without_an_address_has_the_map_read_anew() {
+    /// Returns a cluster whose thread does not run.
+    fn cluster() -> Cluster {
         let settings = Settings::default();
         let urls = ["redis://127.0.0.1:1/".to_owned()];
         let nodes = ClusterNodes::new(&urls, &settings).expect("a URL");
-        let cluster = Cluster::new(nodes, &settings);
+        Cluster::new(nodes, &settings)
+    }
+
+    /// The ports of the owners of slots 0 and 100 after a first discovery in which these nodes have answered.
+    fn discovered(views: Vec<View>) -> Result<Vec<u16>, Failure> {
+        let cluster = cluster();
+        let views: Vec<_> = views
+            .into_iter()
+            .map(|view| ("node".into(), view))
+            .collect();
+        let masters = cluster.shared.publish(&views)?;
+        assert_eq!(masters, Some(2));
+        let map = cluster.shared.map(Duration::ZERO)?;
+        let owners = [0, 100].iter().filter_map(|slot| map.owner(*slot));
+        Ok(owners.map(|owner| owner.address.port).collect())
+    }
+
+    #[test]
+    fn of_the_views_of_the_first_discovery_the_latest_counts() {
+        // A master was cut off before `c` has taken its slots.
+        let old = || {
+            view(
+                &[("a", 1, 5, (0, 99)), ("b", 2, 6, (100, 199))],
+                &[("c", 0)],
+            )
+        };
+        let new = || {
+            view(
+                &[("c", 3, 7, (0, 99)), ("b", 2, 6, (100, 199))],
+                &[("a", 5)],
+            )
+        };
+        for views in [vec![old(), new()], vec![new(), old()], vec![new(), new()]] {
+            assert_eq!(discovered(views).expect("one cluster"), [3, 2]);
+        }
+    }
+
+    #[test]
+    fn views_of_the_first_discovery_that_share_no_node_are_of_several_clusters() {
+        let ours = || view(&[("a", 1, 5, (0, 99)), ("b", 2, 6, (100, 199))], &[]);
+        let theirs = || view(&[("x", 8, 9, (0, 199))], &[]);
+        for views in [vec![ours(), theirs()], vec![theirs(), ours(), ours()]] {
+            let failure = discovered(views).expect_err("two clusters");
+            assert_eq!(failure.kind, FailureKind::SeveralClusters);
+        }
+    }
+
+    #[test]
+    fn a_redirection_without_an_address_has_the_map_read_anew() {
+        let cluster = cluster();
         let address = |host: &str, port| Address {
             host: host.into(),
             port,

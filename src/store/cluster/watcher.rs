@@ -1,10 +1,10 @@
 //! The thread that keeps the slot map.
 //!
-//! | step of a check | the thread |
+//! | a check | the thread |
 //! | --- | --- |
-//! | 1 | asks a node for its view, another one in each check. If it fails, or has not answered for [`PATIENCE`], asks the next one too |
-//! | 2 | takes in the first view that comes, by the rules of the map ([`super::map`]) |
-//! | 3 | if that view is foreign, or there is no map yet: asks all other nodes at once, waits for their answers, but only for [`STEP`] or [`PATIENCE`], and lets them vote ([`super::vote`]) |
+//! | without a map: the first discovery | asks all nodes at once that the user has named, and waits for their views, but only for [`PATIENCE`] after the first. It makes the map of these views, by the rules of the map ([`super::map`]). If two views share no node, the nodes are of several clusters, and there is no map |
+//! | with a map | asks a node for its view, another one in each check. If it fails, or has not answered for [`PATIENCE`], asks the next one too. Takes in the first view that comes |
+//! | with a map, and the view is foreign | refuses it, with a warning once for each node, and asks the next node. So a cluster that was built anew needs a new manager |
 //!
 //! A check begins
 //!
@@ -16,7 +16,7 @@
 //! Each node is asked on a short-lived thread, because it may hang. The nodes are all that the last view has named, and
 //! those that the user has named.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,6 @@ use redis::{ConnectionAddr, Value};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::map::{Address, SlotMap, View};
-use super::vote::{Choice, FOREIGN_COUNT_AFTER, choose};
 use super::{Shared, unavailable};
 use crate::error::{Chain, Failure};
 use crate::logging;
@@ -48,20 +47,23 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// The longest time for one node.
 const STEP: Duration = Duration::from_secs(1);
 
-/// The answer of a node.
-type Answered = (u64, Result<View, Failure>);
+/// The answer of a node to the check of this number, and the address of the node.
+type NodeAnswer = (u64, Arc<str>, Result<View, Failure>);
+
+/// A view, and the address of the node that has answered it.
+pub(super) type ViewOf = (Arc<str>, View);
 
 pub(super) struct Watcher {
     shared: Arc<Shared>,
     woken: UnixStream,
-    answers: Receiver<Answered>,
-    answered: Sender<Answered>,
+    answers: Receiver<NodeAnswer>,
+    answered: Sender<NodeAnswer>,
     /// How many checks have begun.
     checks: u64,
     /// How many nodes were asked, so that each check begins with another one.
     asked: usize,
-    /// Since when no other views than foreign ones have come. `None` if the last views were not foreign.
-    foreign_since: Option<Instant>,
+    /// The nodes whose views were refused.
+    strangers: HashSet<Arc<str>>,
 }
 
 impl Watcher {
@@ -74,20 +76,22 @@ impl Watcher {
             answered,
             checks: 0,
             asked: 0,
-            foreign_since: None,
+            strangers: HashSet::new(),
         }
     }
 
     /// Runs until nobody uses the cluster any more.
     pub(super) fn run(mut self) {
         while !self.shared.is_over() {
-            let checked = survived(|| self.check());
+            let checked = survived(|| {
+                let views = self.check()?;
+                self.shared.publish(&views)
+            });
             match checked.unwrap_or_else(|| Err(unavailable("the check of the cluster panicked"))) {
-                Ok(view) => {
-                    if let Some(masters) = self.shared.publish(&view) {
-                        logging::info!("the slots of the cluster are with {masters} masters");
-                    }
+                Ok(Some(masters)) => {
+                    logging::info!("the slots of the cluster are with {masters} masters");
                 }
+                Ok(None) => {}
                 Err(failure) => self.shared.not_found(failure),
             }
             let ended = Instant::now();
@@ -122,107 +126,67 @@ impl Watcher {
             .any(|master| master.is_suspected.load(Ordering::Relaxed))
     }
 
-    /// Asks the nodes until one has answered, or the answers of several must be compared.
-    fn check(&mut self) -> Result<View, Failure> {
+    /// Does one check. Returns the views that make the next map. There is at least one.
+    fn check(&mut self) -> Result<Vec<ViewOf>, Failure> {
         self.checks += 1;
         self.shared.is_outdated.store(false, Ordering::Release);
         let map = self.shared.state.lock().map.clone();
         let mut unasked = self.nodes(map.as_deref());
-        let mut nodes = unasked.len();
-        let mut asked = 0;
-        let (mut failures, mut views) = (Vec::new(), Vec::<View>::new());
+        let nodes = unasked.len();
+        let (mut failures, mut views) = (Vec::new(), Vec::new());
+        // When the next node is asked. After the last one: when the check ends.
         let mut next_at = Instant::now();
-        // The end of the vote. There is one after the first view that is foreign, or comes without a map.
-        let mut vote_until = None;
-        while !self.shared.is_over() {
-            let now = Instant::now();
-            let answered = failures.len() + views.len();
-            if answered == nodes || vote_until.is_some_and(|until| now >= until) {
-                break;
-            }
-            if now >= next_at || answered == asked || vote_until.is_some() {
+        while !self.shared.is_over() && failures.len() + views.len() < nodes {
+            let (now, asked) = (Instant::now(), nodes - unasked.len());
+            let is_late = now >= next_at;
+            if is_late || failures.len() == asked || map.is_none() {
                 match unasked.pop_front() {
                     Some((address, route)) => {
                         self.ask(address, route);
-                        asked += 1;
                         self.asked += 1;
-                        next_at = now + PATIENCE;
-                        if vote_until.is_some() {
+                        // The last one has its whole time.
+                        let is_last = unasked.is_empty();
+                        next_at = now + if is_last { 2 * STEP } else { PATIENCE };
+                        if map.is_none() {
                             continue;
                         }
                     }
-                    None if now >= next_at => break,
+                    None if is_late => break,
                     None => {}
                 }
-                if unasked.is_empty() {
-                    // The last one has its whole time.
-                    next_at = now + 2 * STEP;
-                }
             }
-            self.wait(vote_until.unwrap_or(next_at));
-            while let Ok((check, answer)) = self.answers.try_recv() {
-                match answer {
+            self.wait(next_at);
+            while let Ok((check, node, answer)) = self.answers.try_recv() {
+                match (answer, &map) {
                     // An answer to an earlier check may be old.
                     _ if check != self.checks => {}
-                    // A node that is known by two addresses has one vote.
-                    Ok(view) if views.iter().any(|other| other.is_of_the_node_of(&view)) => {
-                        (nodes, asked) = (nodes - 1, asked - 1);
+                    (Err(failure), _) => failures.push(failure),
+                    (Ok(view), Some(map)) if map.is_foreign(&view) => {
+                        failures.push(self.refuse(node));
                     }
-                    Ok(view) => {
-                        let counts = map.as_ref().is_some_and(|map| !map.is_foreign(&view));
-                        if counts && views.is_empty() {
-                            self.foreign_since = None;
-                            return Ok(view);
-                        }
-                        views.push(view);
-                        let limit = if map.is_some() { STEP } else { PATIENCE };
-                        vote_until.get_or_insert_with(|| Instant::now() + limit);
+                    (Ok(view), Some(_)) => return Ok(vec![(node, view)]),
+                    (Ok(view), None) => {
+                        views.push((node, view));
+                        next_at = next_at.min(Instant::now() + PATIENCE);
                     }
-                    Err(failure) => failures.push(failure),
                 }
             }
         }
         if views.is_empty() {
-            self.foreign_since = None;
             return Err(of_all(&failures));
         }
-        self.vote(map.as_deref(), views, nodes)
+        Ok(views)
     }
 
-    /// Returns the view that counts among those of a check.
-    fn vote(
-        &mut self,
-        map: Option<&SlotMap>,
-        mut views: Vec<View>,
-        nodes: usize,
-    ) -> Result<View, Failure> {
-        let since = self.foreign_since;
-        let foreign_for = since.map_or(Duration::ZERO, |since| since.elapsed());
-        let choice = choose(map, &views, nodes, foreign_for);
-        self.foreign_since = match choice {
-            Choice::NoneYet => since.or_else(|| Some(Instant::now())),
-            Choice::View(_) | Choice::Foreign(_) => None,
-        };
-        match choice {
-            Choice::View(place) => Ok(views.swap_remove(place)),
-            Choice::Foreign(place) => {
-                logging::warning!(
-                    "the nodes of the cluster do not know its last masters any more: its slots are \
-                     those of the new ones"
-                );
-                Ok(views.swap_remove(place))
-            }
-            Choice::NoneYet => {
-                let words = "only nodes have answered that do not know the masters of the cluster";
-                if since.is_none() {
-                    logging::warning!(
-                        "{words}: their slots are used if no others answer for {} s",
-                        FOREIGN_COUNT_AFTER.as_secs()
-                    );
-                }
-                Err(unavailable(words))
-            }
+    /// Returns the failure of a node whose view is foreign. Logs it once.
+    fn refuse(&mut self, node: Arc<str>) -> Failure {
+        let words = format!("{node} is a node of another cluster");
+        if self.strangers.insert(node) {
+            logging::warning!(
+                "{words}: its slots are not used. A cluster that was built anew needs a new manager"
+            );
         }
+        unavailable(words)
     }
 
     /// Returns the nodes that can be asked, another one first in each check.
@@ -256,17 +220,17 @@ impl Watcher {
     /// Asks a node on a short-lived thread.
     fn ask(&self, address: Address, route: Route) {
         let (check, answered) = (self.checks, self.answered.clone());
-        let cannot_start = answered.clone();
-        let shared = Arc::clone(&self.shared);
-        let started = thread::Builder::new().spawn(move || {
+        let (node, shared) = (Arc::clone(&route.server.address), Arc::clone(&self.shared));
+        let answer = move |view| {
             // If nobody receives it, the manager was dropped.
-            answered.send((check, view_of(&address, &route))).ok();
+            answered.send((check, node, view)).ok();
             shared.wake();
-        });
+        };
+        let cannot_start = answer.clone();
+        let started = thread::Builder::new().spawn(move || answer(view_of(&address, &route)));
         if let Err(error) = started {
             let words = format!("no thread could be started to ask a node: {error}");
-            cannot_start.send((check, Err(unavailable(words)))).ok();
-            self.shared.wake();
+            cannot_start(Err(unavailable(words)));
         }
     }
 
