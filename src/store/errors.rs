@@ -94,6 +94,11 @@ fn broken(server: &Server, fault: TransportError) -> Failure {
     }
 }
 
+/// Returns the transient failure of a request that was not sent.
+pub(super) fn unavailable(words: impl Into<String>) -> Failure {
+    Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, words)
+}
+
 /// Returns whether an error reports only that the time limit was over.
 pub(super) fn is_late(error: &io::Error) -> bool {
     matches!(

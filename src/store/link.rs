@@ -103,10 +103,10 @@ impl<'a> Link<'a> {
         if discovery.is_current(self.master) {
             return Ok(());
         }
-        let master = discovery.master(limit)?;
-        if master.number != self.master {
+        let (number, route) = discovery.master(limit)?;
+        if number != self.master {
             self.open = None;
-            (self.master, self.route) = (master.number, Arc::new(master.route));
+            (self.master, self.route) = (number, Arc::new(route));
             if let Some(pool) = &self.pool {
                 pool.note_master(self.master, &self.route);
             }

@@ -16,6 +16,7 @@
 //! | `login` | connecting and logging in, for both |
 //! | `route` | the way to a server: its address and time limits |
 //! | `errors` | the failures of a connection, and what each means for a request |
+//! | `finder` | the thread that finds the servers of the next two |
 //! | `sentinel` | the master of a Sentinel set |
 //! | `cluster` | the masters of a Redis Cluster, by slot |
 //! | `quorum` | several independent servers, and the vote over them |
@@ -30,6 +31,7 @@
 pub(crate) mod cluster;
 mod cuts;
 mod errors;
+mod finder;
 pub(crate) mod frame;
 mod link;
 mod login;

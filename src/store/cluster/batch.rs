@@ -165,7 +165,7 @@ impl ClusterConnection {
             let parts = parts(&shared, &mut groups, &mut results, left);
             let encode = |number: usize, by: ScriptRef| {
                 let group: &Group = &groups[number];
-                let settings = &shared.first.script_settings;
+                let settings = &shared.routes.first.script_settings;
                 batch.with(&group.numbers, |request| {
                     script::encode(request, by, settings)
                 })
@@ -229,7 +229,7 @@ impl ClusterConnection {
             };
             let parts = [Part { master, is_asking }];
             let how = Exchange {
-                encode: &|_, by| script::encode(request, by, &shared.first.script_settings),
+                encode: &|_, by| script::encode(request, by, &shared.routes.first.script_settings),
                 limit: left,
                 is_gain: false,
             };
@@ -268,7 +268,7 @@ impl ClusterConnection {
 
 impl DedicatedConnection for ClusterConnection {
     fn open(&mut self) -> Result<(), Failure> {
-        let limit = self.shared.settings.connect_timeout;
+        let limit = self.shared.routes.settings.connect_timeout;
         let map = self.shared.map(limit)?;
         let lanes = match &mut self.lanes {
             Some(lanes) => lanes,
@@ -279,7 +279,7 @@ impl DedicatedConnection for ClusterConnection {
     }
 
     fn call(&mut self, request: &Request<'_>, limit: Duration) -> Result<Answer, Failure> {
-        let limit = limit.min(self.shared.settings.io_timeout);
+        let limit = limit.min(self.shared.routes.settings.io_timeout);
         let (reply, resent) = match request {
             Request::Renew(batch) => {
                 let results = self.send(&Renewals(batch), limit)?;

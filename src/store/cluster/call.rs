@@ -5,11 +5,12 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Master, Shared};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{LockKind, PlainRelease, Renewal, Reply, Request, Verb};
 use crate::name::Target;
 use crate::owner::MARK;
+use crate::store::cluster::master::Master;
+use crate::store::cluster::shared::Shared;
 use crate::store::errors::was_cut;
 use crate::store::link::Link;
 use crate::store::places::Wait;
@@ -26,7 +27,7 @@ const REDIRECTED_AT_ONCE: u32 = 2;
 
 impl Shared {
     pub(super) fn call(
-        self: &Arc<Self>,
+        &self,
         request: &Request<'_>,
         limits: Limits<'_>,
     ) -> Result<Answer, Failure> {
@@ -52,7 +53,7 @@ impl Shared {
 
     /// Sends a request about names of one slot to the owner of the slot, and follows redirections.
     pub(super) fn ask(
-        self: &Arc<Self>,
+        &self,
         slot: u16,
         request: &Request<'_>,
         limits: Limits<'_>,
@@ -120,7 +121,7 @@ impl Shared {
     /// Sends a request once: to the node to which its slot is moving, or to the owner. Returns with a failure the node
     /// that was asked.
     fn ask_once(
-        self: &Arc<Self>,
+        &self,
         slot: u16,
         moving_to: Option<Arc<Master>>,
         request: &Request<'_>,
@@ -149,27 +150,19 @@ impl Shared {
 
     /// Blocks for a pause, or until the slot has another owner than this.
     fn wait_for_another(&self, slot: u16, gone: &Arc<Master>, pause: Duration) {
-        let until = Instant::now() + pause;
-        let mut state = self.state.lock();
-        loop {
-            let owner = state.map.as_ref().and_then(|map| map.owner(slot));
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() || owner.is_some_and(|owner| !Arc::ptr_eq(owner, gone)) {
-                return;
-            }
-            state = self.checked.wait_for(state, left);
-        }
+        let replaced = self.finder.wait(pause, &|| false, |findings| {
+            let owner = findings.found()?.owner(slot)?;
+            (!Arc::ptr_eq(owner, gone)).then_some(())
+        });
+        // Without another owner the pause is over.
+        replaced.ok();
     }
 
     /// Returns the owner of a slot. Waits for the map for at most `limit`.
-    pub(super) fn owner(
-        self: &Arc<Self>,
-        slot: u16,
-        limit: Duration,
-    ) -> Result<Arc<Master>, Failure> {
-        let map = self.map(limit.min(self.settings.connect_timeout))?;
+    pub(super) fn owner(&self, slot: u16, limit: Duration) -> Result<Arc<Master>, Failure> {
+        let map = self.map(limit.min(self.routes.settings.connect_timeout))?;
         map.owner(slot).cloned().ok_or_else(|| {
-            self.note_outdated();
+            self.finder.check_again();
             let words = format!("no node of the cluster has slot {slot}");
             Failure::plain(FailureKind::ClusterDown, Outcome::NotExecuted, words)
         })
@@ -197,7 +190,7 @@ impl Shared {
 
     /// Returns how long a request may take with its pauses: the top of this module.
     fn patience(&self, request: &Request<'_>, limits: Limits<'_>) -> Duration {
-        let whole = self.settings.io_timeout.min(limits.whole);
+        let whole = self.routes.settings.io_timeout.min(limits.whole);
         match request {
             Request::Lock {
                 verb: Verb::Acquire { ask, .. } | Verb::TakeOver { ask, .. },
@@ -213,11 +206,7 @@ impl Shared {
     }
 
     /// Renews the leases of names of one slot. While the slot moves, it renews them one by one.
-    fn renew(
-        self: &Arc<Self>,
-        batch: &[Renewal<'_>],
-        limits: Limits<'_>,
-    ) -> Result<Answer, Failure> {
+    fn renew(&self, batch: &[Renewal<'_>], limits: Limits<'_>) -> Result<Answer, Failure> {
         let slot = batch.first().map_or(0, |renewal| renewal.key.slot());
         let is_of_one_slot = batch.iter().all(|renewal| renewal.key.slot() == slot);
         let whole = self.ask(slot, &Request::Renew(batch), limits);
@@ -238,11 +227,7 @@ impl Shared {
     }
 
     /// Releases mutexes one by one. The renewal thread releases many by one request, on its own connections.
-    fn release(
-        self: &Arc<Self>,
-        batch: &[PlainRelease<'_>],
-        limits: Limits<'_>,
-    ) -> Result<Answer, Failure> {
+    fn release(&self, batch: &[PlainRelease<'_>], limits: Limits<'_>) -> Result<Answer, Failure> {
         let (mut replies, mut is_resent) = (Vec::with_capacity(batch.len()), false);
         for release in batch.chunks(1) {
             let slot = release[0].key.slot();

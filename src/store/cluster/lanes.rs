@@ -37,7 +37,7 @@ use crossbeam_channel::{Receiver, TryRecvError, bounded};
 use redis::Value;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::map::Address;
+use super::master::Address;
 use super::{Master, Shared, unavailable};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::Request;
@@ -249,7 +249,7 @@ impl Lanes {
             let Some(grace) = grace.max() else { break };
             let (now, until) = (
                 Instant::now(),
-                begun + grace.min(shared.settings.io_timeout),
+                begun + grace.min(shared.routes.settings.io_timeout),
             );
             if now >= until {
                 break;

@@ -25,19 +25,12 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use super::Master;
 use crate::name::SLOTS;
+use crate::store::cluster::master::{Address, Master};
 use crate::sync::Arc;
 
 /// The host of a node whose address another node does not know.
 pub(super) const UNKNOWN_HOST: &str = "?";
-
-/// Where a node listens, in the words of the cluster.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Address {
-    pub(super) host: String,
-    pub(super) port: u16,
-}
 
 /// The view of one node.
 #[derive(Debug, Default)]
@@ -62,7 +55,7 @@ struct Claimant {
 #[derive(Clone)]
 pub(super) struct SlotMap {
     /// The masters of slots, and those to which a redirection has led.
-    masters: Vec<Known>,
+    masters: Vec<KnownMaster>,
     /// For each slot the place of its owner in `masters`, or [`NOBODY`].
     owners: Box<[u16]>,
     /// All nodes that can be asked for their view.
@@ -72,7 +65,7 @@ pub(super) struct SlotMap {
 }
 
 #[derive(Clone)]
-struct Known {
+struct KnownMaster {
     /// Empty if only a redirection has named it.
     id: String,
     epoch: u64,
@@ -194,7 +187,8 @@ impl SlotMap {
             claimed[usize::from(*first)..=usize::from(*last)].fill(Some(*owner));
         }
         // A slot may be moving to a master that has none yet.
-        let is_kept = |known: &&Known| known.named_at.is_some_and(|at| at.elapsed() < KEPT_FOR);
+        let is_kept =
+            |known: &&KnownMaster| known.named_at.is_some_and(|at| at.elapsed() < KEPT_FOR);
         let unslotted = last.iter().flat_map(|last| last.without_slots());
         next.masters.extend(unslotted.filter(is_kept).cloned());
         let mut places = vec![None; view.masters.len()];
@@ -252,7 +246,7 @@ impl SlotMap {
     pub(super) fn with(&self, master: &Arc<Master>) -> Self {
         let mut next = self.clone();
         if next.place(master).is_none() {
-            next.masters.push(Known {
+            next.masters.push(KnownMaster {
                 id: String::new(),
                 epoch: 0,
                 master: Arc::clone(master),
@@ -269,7 +263,7 @@ impl SlotMap {
             (known.id, known.epoch) = (id.to_owned(), epoch);
             return place;
         }
-        self.masters.push(Known {
+        self.masters.push(KnownMaster {
             id: id.to_owned(),
             epoch,
             master,
@@ -283,7 +277,7 @@ impl SlotMap {
         masters.position(|known| Arc::ptr_eq(&known.master, master))
     }
 
-    fn known(&self, slot: usize) -> Option<&Known> {
+    fn known(&self, slot: usize) -> Option<&KnownMaster> {
         self.masters.get(usize::from(self.owners[slot]))
     }
 
@@ -292,7 +286,7 @@ impl SlotMap {
         masters.find(|known| known.id == id).map(|it| it.epoch)
     }
 
-    fn without_slots(&self) -> impl Iterator<Item = &Known> {
+    fn without_slots(&self) -> impl Iterator<Item = &KnownMaster> {
         let has_slots = self.has_slots();
         let all = self.masters.iter().zip(has_slots);
         all.filter_map(|(known, has_slots)| (!has_slots).then_some(known))
@@ -358,8 +352,6 @@ pub(super) mod tests {
     use super::*;
     use crate::config::{Server, Settings};
     use crate::store::route::route;
-    use crate::sync::AtomicBool;
-    use once_cell::sync::OnceCell;
 
     fn address(port: u16) -> Address {
         Address {
@@ -370,14 +362,7 @@ pub(super) mod tests {
 
     fn make(address: &Address) -> Arc<Master> {
         let server = Server::parse("redis://h/", None).expect("a URL");
-        Arc::new(Master {
-            address: address.clone(),
-            route: route(server, &Settings::default()),
-            pool: OnceCell::new(),
-            pool_size: 1,
-            is_retired: AtomicBool::new(false),
-            is_suspected: AtomicBool::new(false),
-        })
+        Master::new(address.clone(), route(server, &Settings::default()), 1)
     }
 
     fn bulk(text: &str) -> Value {

@@ -13,17 +13,19 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::{Master, Shared, unavailable};
 use crate::error::Failure;
 use crate::message::{Cursor, Reply, Request, Seen};
 use crate::name::LockKey;
+use crate::store::cluster::master::Master;
+use crate::store::cluster::shared::Shared;
+use crate::store::errors::unavailable;
 use crate::store::route::Budget;
 use crate::store::{Answer, LEAST, Limits};
 use crate::sync::Arc;
 
 impl Shared {
-    pub(super) fn ping(self: &Arc<Self>, limits: Limits<'_>) -> Result<Answer, Failure> {
-        let map = self.map(self.settings.connect_timeout.min(limits.whole))?;
+    pub(super) fn ping(&self, limits: Limits<'_>) -> Result<Answer, Failure> {
+        let map = self.map(self.routes.settings.connect_timeout.min(limits.whole))?;
         let mut last = unavailable("the cluster has no master");
         for master in map.masters() {
             let waits = (limits, limits.checkout.min(limits.whole));
@@ -40,7 +42,7 @@ impl Shared {
 
     /// Inspects locks of any slots. Returns them in the order of the keys.
     pub(super) fn inspect(
-        self: &Arc<Self>,
+        &self,
         keys: &[LockKey],
         named: bool,
         limits: Limits<'_>,
@@ -75,12 +77,12 @@ impl Shared {
 
     /// Lists some keys of one master.
     pub(super) fn scan(
-        self: &Arc<Self>,
+        &self,
         from: Cursor,
         request: &Request<'_>,
         limits: Limits<'_>,
     ) -> Result<Answer, Failure> {
-        let map = self.map(self.settings.connect_timeout.min(limits.whole))?;
+        let map = self.map(self.routes.settings.connect_timeout.min(limits.whole))?;
         let masters = map.masters();
         let now = fingerprint(&masters);
         let before = if from == Cursor::START {

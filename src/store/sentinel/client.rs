@@ -14,19 +14,19 @@
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, TryRecvError, bounded};
+use crossbeam_channel::{Receiver, TryRecvError};
 use redis::Value;
 
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::script::Command;
+use crate::store::errors::unavailable;
+use crate::store::finder::FinderThread;
 use crate::store::login::log_in;
 use crate::store::pubsub::PushMessage;
 use crate::store::refusal::refusal;
 use crate::store::route::{Budget, Route};
 use crate::store::sentinel::opinion::Opinion;
-use crate::store::sentinel::{Discovery, unavailable};
 use crate::store::socket::{Socket, TransportError};
-use crate::sync::{Arc, thread};
 
 /// The pause before a connection is opened again. It doubles up to the longest pause.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -34,7 +34,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 pub(super) struct Sentinel {
     route: Route,
-    connection: Connection,
+    connection: SentinelConnection,
     /// The answer to the current check.
     pub(super) opinion: Option<Opinion>,
     /// Why there is no answer.
@@ -42,7 +42,7 @@ pub(super) struct Sentinel {
     pause: Duration,
 }
 
-enum Connection {
+enum SentinelConnection {
     /// It is opened at this time.
     Closed(Instant),
     Opening(Receiver<Result<Sockets, Failure>>),
@@ -54,13 +54,13 @@ pub(super) struct Sockets {
     /// It is subscribed to `+switch-master`.
     pub(super) listens: Socket,
     /// The questions that the sentinel has not answered.
-    asked: Option<Asked>,
+    asked: Option<Questions>,
     /// The check in which it was asked last.
     asked_in: u64,
 }
 
 /// Two questions on their way, see [`Opinion::of`].
-struct Asked {
+struct Questions {
     check: u64,
     at: Instant,
     /// The answer to the first.
@@ -71,7 +71,7 @@ impl Sentinel {
     pub(super) fn new(route: Route) -> Self {
         Self {
             route,
-            connection: Connection::Closed(Instant::now()),
+            connection: SentinelConnection::Closed(Instant::now()),
             opinion: None,
             failure: None,
             pause: FIRST_PAUSE,
@@ -81,48 +81,42 @@ impl Sentinel {
     /// Returns the connections, if they are open.
     pub(super) fn sockets(&self) -> Option<&Sockets> {
         match &self.connection {
-            Connection::Open(sockets) => Some(sockets),
-            Connection::Closed(_) | Connection::Opening(_) => None,
+            SentinelConnection::Open(sockets) => Some(sockets),
+            SentinelConnection::Closed(_) | SentinelConnection::Opening(_) => None,
         }
     }
 
     /// Returns when the connections must be opened.
     pub(super) fn opens_at(&self) -> Option<Instant> {
         match &self.connection {
-            Connection::Closed(at) => Some(*at),
-            Connection::Opening(_) | Connection::Open(_) => None,
+            SentinelConnection::Closed(at) => Some(*at),
+            SentinelConnection::Opening(_) | SentinelConnection::Open(_) => None,
         }
     }
 
     /// Returns whether an answer to the current check may still come.
     pub(super) fn may_answer(&self) -> bool {
         match &self.connection {
-            Connection::Open(sockets) => sockets.asked.is_some(),
-            Connection::Opening(_) => true,
-            Connection::Closed(_) => false,
+            SentinelConnection::Open(sockets) => sockets.asked.is_some(),
+            SentinelConnection::Opening(_) => true,
+            SentinelConnection::Closed(_) => false,
         }
     }
 
     /// Opens the connection if it is time, or takes it if it was opened.
-    pub(super) fn connect(&mut self, discovery: &Arc<Discovery>) {
+    pub(super) fn connect(&mut self, thread: &FinderThread<impl Clone + Send + 'static>) {
         match &self.connection {
-            Connection::Closed(at) if Instant::now() >= *at => {
-                let (sender, opened) = bounded(1);
-                let (route, discovery) = (self.route.clone(), Arc::clone(discovery));
-                let started = thread::Builder::new().spawn(move || {
-                    // If nobody receives it, the connection is not needed any more.
-                    sender.send(open(&route)).ok();
-                    discovery.wake();
-                });
-                self.connection = match started {
-                    Ok(_) => Connection::Opening(opened),
-                    Err(_) => Connection::Closed(Instant::now() + LONGEST_PAUSE),
+            SentinelConnection::Closed(at) if Instant::now() >= *at => {
+                let route = self.route.clone();
+                self.connection = match thread.aside(move || open(&route)) {
+                    Ok(opened) => SentinelConnection::Opening(opened),
+                    Err(_) => SentinelConnection::Closed(Instant::now() + LONGEST_PAUSE),
                 };
             }
-            Connection::Opening(opened) => match opened.try_recv() {
+            SentinelConnection::Opening(opened) => match opened.try_recv() {
                 Ok(Ok(sockets)) => {
                     self.failure = None;
-                    self.connection = Connection::Open(Box::new(sockets));
+                    self.connection = SentinelConnection::Open(Box::new(sockets));
                 }
                 Ok(Err(failure)) => self.failed(failure),
                 Err(TryRecvError::Disconnected) => {
@@ -130,13 +124,13 @@ impl Sentinel {
                 }
                 Err(TryRecvError::Empty) => {}
             },
-            Connection::Closed(_) | Connection::Open(_) => {}
+            SentinelConnection::Closed(_) | SentinelConnection::Open(_) => {}
         }
     }
 
     /// Asks the sentinel, unless it was asked in this check.
     pub(super) fn ask(&mut self, master: &str, check: u64, step: Duration) {
-        let Connection::Open(sockets) = &mut self.connection else {
+        let SentinelConnection::Open(sockets) = &mut self.connection else {
             return;
         };
         if sockets.asked_in == check {
@@ -158,7 +152,7 @@ impl Sentinel {
             }
         };
         sockets.asked_in = check;
-        sockets.asked = Some(Asked {
+        sockets.asked = Some(Questions {
             check,
             at: Instant::now(),
             address: None,
@@ -171,7 +165,7 @@ impl Sentinel {
 
     /// Reads the answers, which count if they are those of the current check.
     pub(super) fn read_answers(&mut self, current: Option<u64>, step: Duration) {
-        let Connection::Open(sockets) = &mut self.connection else {
+        let SentinelConnection::Open(sockets) = &mut self.connection else {
             return;
         };
         let mut read = sockets.asks.read(step);
@@ -210,7 +204,7 @@ impl Sentinel {
 
     /// Reads the messages. Returns whether one says that the master has changed.
     pub(super) fn read_messages(&mut self, master: &str, step: Duration) -> bool {
-        let Connection::Open(sockets) = &mut self.connection else {
+        let SentinelConnection::Open(sockets) = &mut self.connection else {
             return false;
         };
         let mut has_switched = false;
@@ -241,7 +235,7 @@ impl Sentinel {
 
     fn failed(&mut self, failure: Failure) {
         self.failure = Some(failure);
-        self.connection = Connection::Closed(Instant::now() + self.pause);
+        self.connection = SentinelConnection::Closed(Instant::now() + self.pause);
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
     }
 }

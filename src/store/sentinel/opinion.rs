@@ -57,7 +57,7 @@ fn is_host(text: &str) -> bool {
 
 /// The result of the answers of the sentinels to one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum SentinelVerdict {
     /// This may be the master. The server must say so itself.
     Master(Opinion),
     /// A majority names a master of this epoch, before the last one.
@@ -79,22 +79,22 @@ pub(super) fn choose(
     opinions: &[Option<Opinion>],
     last: Option<&Opinion>,
     is_over: bool,
-) -> Verdict {
+) -> SentinelVerdict {
     let last_epoch = last.map_or(0, |last| last.epoch);
     match agreed(opinions) {
         Some(opinion)
             if opinion.epoch < last_epoch && !last.is_some_and(|last| last.is_at(opinion)) =>
         {
-            return Verdict::Outdated(opinion.epoch);
+            return SentinelVerdict::Outdated(opinion.epoch);
         }
-        Some(opinion) => return Verdict::Master(opinion.clone()),
+        Some(opinion) => return SentinelVerdict::Master(opinion.clone()),
         None => {}
     }
     let mut answers = opinions.iter().flatten();
     let knows_later = answers.any(|opinion| opinion.epoch > last_epoch);
     match last.filter(|_| is_over && !knows_later) {
-        Some(last) => Verdict::Master(last.clone()),
-        None => Verdict::Open,
+        Some(last) => SentinelVerdict::Master(last.clone()),
+        None => SentinelVerdict::Open,
     }
 }
 
@@ -192,7 +192,7 @@ mod tests {
     fn the_last_master_stays_unless_a_sentinel_knows_a_later_one() {
         let (older, last, later) = (opinion(1, 5), opinion(2, 6), opinion(3, 7));
         let some = |one: &Opinion| Some(one.clone());
-        let master = |one: &Opinion| Verdict::Master(one.clone());
+        let master = |one: &Opinion| SentinelVerdict::Master(one.clone());
         for (opinions, is_over, expected) in [
             (vec![some(&last), some(&last), None], false, master(&last)),
             (
@@ -201,13 +201,13 @@ mod tests {
                 master(&later),
             ),
             // The epoch never falls, whatever a majority says.
-            (vec![some(&older); 3], true, Verdict::Outdated(5)),
+            (vec![some(&older); 3], true, SentinelVerdict::Outdated(5)),
             // Few have answered: more may come, or not.
-            (vec![some(&last), None, None], false, Verdict::Open),
+            (vec![some(&last), None, None], false, SentinelVerdict::Open),
             (vec![some(&last), None, None], true, master(&last)),
             (vec![None, None, None], true, master(&last)),
             (vec![some(&older), None, None], true, master(&last)),
-            (vec![some(&later), None, None], true, Verdict::Open),
+            (vec![some(&later), None, None], true, SentinelVerdict::Open),
             // The epochs have begun anew.
             (vec![some(&opinion(2, 0)); 3], true, master(&opinion(2, 0))),
             // An older epoch, and another address of the same epoch, are no sign of a failover.
@@ -217,7 +217,11 @@ mod tests {
                 true,
                 master(&last),
             ),
-            (vec![some(&last), some(&later), None], true, Verdict::Open),
+            (
+                vec![some(&last), some(&later), None],
+                true,
+                SentinelVerdict::Open,
+            ),
         ] {
             let verdict = choose(&opinions, Some(&last), is_over);
             assert_eq!(verdict, expected, "{opinions:?} {is_over}");
@@ -225,7 +229,7 @@ mod tests {
         let few = [some(&last), None, None];
         assert_eq!(
             choose(&few, None, true),
-            Verdict::Open,
+            SentinelVerdict::Open,
             "no master is known"
         );
     }

@@ -100,7 +100,7 @@ fn a_lane_that_hangs_is_left_out_until_it_answers() {
     let servers = [Echo::start(), Echo::start()];
     let masters = servers
         .each_ref()
-        .map(|server| shared.new_master(&server.address));
+        .map(|server| shared.routes.new_master(&server.address));
     let mut lanes = Lanes::new().expect("a pair of sockets");
     let mut words = (0..).map(|number: u32| number.to_string());
     let mut ask_both = |lanes: &mut Lanes| {
@@ -143,7 +143,7 @@ fn a_lane_whose_connection_was_closed_is_opened_again() {
     let cluster = Cluster::new(nodes.expect("a URL"), &settings);
     let shared = &cluster.shared;
     let server = Echo::start();
-    let masters = [shared.new_master(&server.address)];
+    let masters = [shared.routes.new_master(&server.address)];
     let mut lanes = Lanes::new().expect("a pair of sockets");
     let begun = Instant::now();
     let is_answered = |lanes: &mut Lanes, word: &str| {
@@ -177,7 +177,7 @@ fn a_master_that_refuses_connections_is_suspected_and_not_waited_for() {
         host: "127.0.0.1".into(),
         port: 1,
     };
-    let master = [shared.new_master(&refusing)];
+    let master = [shared.routes.new_master(&refusing)];
     let mut lanes = Lanes::new().expect("a pair of sockets");
     assert_eq!(ask(&mut lanes, shared, &master, "first"), [false]);
     assert!(master[0].is_suspected.load(Ordering::SeqCst));
