@@ -23,7 +23,7 @@ use redis::Value;
 
 use super::call::{is_split, or_release_alone};
 use super::lanes::{Exchange, Lanes, Part};
-use super::{Master, Shared};
+use super::{ClusterState, Master};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{NotReleased, PlainRelease, Renewal, Renewed, Reply, Request};
 use crate::name::LockKey;
@@ -37,7 +37,7 @@ const ROUNDS: u32 = 4;
 
 /// The connections of the renewal thread to the masters of a cluster.
 pub(super) struct ClusterConnection {
-    shared: Arc<Shared>,
+    shared: Arc<ClusterState>,
     /// Empty before the first request.
     lanes: Option<Lanes>,
 }
@@ -131,7 +131,7 @@ impl Batch for Releases<'_> {
 }
 
 impl ClusterConnection {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Arc<ClusterState>) -> Self {
         Self {
             shared,
             lanes: None,
@@ -315,7 +315,12 @@ impl DedicatedConnection for ClusterConnection {
 
 impl Group {
     /// Returns the groups to send after a failure. Returns `None` if nothing more can be sent now.
-    fn after(&self, shared: &Shared, from: &Arc<Master>, failure: &Failure) -> Option<Vec<Self>> {
+    fn after(
+        &self,
+        shared: &ClusterState,
+        from: &Arc<Master>,
+        failure: &Failure,
+    ) -> Option<Vec<Self>> {
         let moved = |moving_to| Self {
             slot: self.slot,
             numbers: self.numbers.clone(),
@@ -362,7 +367,7 @@ fn by_slot<B: Batch>(batch: &B) -> Vec<Group> {
 
 /// Returns the part of each group. Removes the groups whose slots nobody has.
 fn parts<R>(
-    shared: &Arc<Shared>,
+    shared: &Arc<ClusterState>,
     groups: &mut Vec<Group>,
     results: &mut Results<R>,
     limit: Duration,
@@ -390,7 +395,7 @@ fn parts<R>(
 
 /// Reads the answer about a group.
 fn reply_of<B: Batch>(
-    shared: &Shared,
+    shared: &ClusterState,
     batch: &B,
     group: &Group,
     part: &Part,
@@ -402,7 +407,7 @@ fn reply_of<B: Batch>(
 }
 
 /// Returns an answer that is no error, of a master that the map still has.
-fn checked(shared: &Shared, master: &Master, value: Value) -> Result<Value, Failure> {
+fn checked(shared: &ClusterState, master: &Master, value: Value) -> Result<Value, Failure> {
     match value {
         Value::ServerError(error) => {
             master.route.cuts.note_answer(&error);

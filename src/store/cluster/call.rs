@@ -10,7 +10,7 @@ use crate::message::{LockKind, PlainRelease, Renewal, Reply, Request, Verb};
 use crate::name::Target;
 use crate::owner::MARK;
 use crate::store::cluster::master::Master;
-use crate::store::cluster::shared::Shared;
+use crate::store::cluster::state::ClusterState;
 use crate::store::errors::was_cut;
 use crate::store::link::Link;
 use crate::store::places::Wait;
@@ -25,7 +25,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// How often a request is redirected in a row before it pauses.
 const REDIRECTED_AT_ONCE: u32 = 2;
 
-impl Shared {
+impl ClusterState {
     pub(super) fn call(
         &self,
         request: &Request<'_>,

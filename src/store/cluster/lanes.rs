@@ -38,7 +38,7 @@ use redis::Value;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::master::Address;
-use super::{Master, Shared, unavailable};
+use super::{ClusterState, Master, unavailable};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::Request;
 use crate::script::{self, Command, ScriptRef};
@@ -194,7 +194,7 @@ impl Lanes {
     /// Writes each part to its master, and reads the answers. Suspects the masters that have not answered.
     pub(super) fn exchange(
         &mut self,
-        shared: &Shared,
+        shared: &ClusterState,
         parts: &[Part],
         how: &Exchange<'_>,
     ) -> Exchanged {
@@ -379,7 +379,7 @@ impl Lane {
     }
 
     /// Reads and drops answers to an earlier exchange. Closes the lane if they are overdue.
-    fn drop_late_answers(&mut self, shared: &Shared) {
+    fn drop_late_answers(&mut self, shared: &ClusterState) {
         let LaneState::Open(open) = &mut self.state else {
             return;
         };

@@ -42,7 +42,7 @@
 //! | --- | --- |
 //! | `map` | the slot map, and how it takes in the view of a node |
 //! | `search` | the thread that asks the nodes for their views |
-//! | `shared` | the map, and the masters that fail |
+//! | `state` | the map, and the masters that fail |
 //! | `master`, `routes` | a master with its connections, and the ways to all nodes |
 //! | `call` | a request on the caller's thread |
 //! | `operators` | requests that concern several slots |
@@ -57,7 +57,7 @@ mod master;
 mod operators;
 mod routes;
 mod search;
-mod shared;
+mod state;
 
 use crate::clock::Time;
 use crate::config::{ClusterNodes, Settings};
@@ -72,11 +72,11 @@ use batch::ClusterConnection;
 use master::Master;
 use routes::ClusterRoutes;
 use search::ClusterSearch;
-use shared::Shared;
+use state::ClusterState;
 
 /// The store of a cluster.
 pub(crate) struct Cluster {
-    shared: Arc<Shared>,
+    shared: Arc<ClusterState>,
 }
 
 impl Cluster {
@@ -85,7 +85,7 @@ impl Cluster {
         let search = Box::new(ClusterSearch::new(Arc::clone(&routes)));
         let finder = Finder::new("leasehold-cluster", "node of the cluster", search);
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(ClusterState {
                 routes,
                 finder,
                 next_listener: AtomicU32::new(0),

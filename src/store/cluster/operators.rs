@@ -17,13 +17,13 @@ use crate::error::Failure;
 use crate::message::{Cursor, Reply, Request, Seen};
 use crate::name::LockKey;
 use crate::store::cluster::master::Master;
-use crate::store::cluster::shared::Shared;
+use crate::store::cluster::state::ClusterState;
 use crate::store::errors::unavailable;
 use crate::store::route::Budget;
 use crate::store::{Answer, LEAST, Limits};
 use crate::sync::Arc;
 
-impl Shared {
+impl ClusterState {
     pub(super) fn ping(&self, limits: Limits<'_>) -> Result<Answer, Failure> {
         let map = self.map(self.routes.settings.connect_timeout.min(limits.whole))?;
         let mut last = unavailable("the cluster has no master");

@@ -14,14 +14,14 @@ use crate::store::{NodeReport, PubSubEvent};
 use crate::sync::{Arc, AtomicU32, Ordering};
 
 /// The state that all connections of a cluster share.
-pub(super) struct Shared {
+pub(super) struct ClusterState {
     pub(super) routes: Arc<ClusterRoutes>,
     pub(super) finder: Arc<Finder<Arc<SlotMap>>>,
     /// The number of the node at which the next listener begins.
     pub(super) next_listener: AtomicU32,
 }
 
-impl Shared {
+impl ClusterState {
     /// Returns the slot map. Blocks until one was found, but for at most `limit`.
     ///
     /// # Errors

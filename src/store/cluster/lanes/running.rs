@@ -7,7 +7,7 @@ use redis::Value;
 use super::{Exchange, Lane, LaneState, Missing, Open, Part, SHORTEST_GRACE};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::script::{Command, ScriptRef};
-use crate::store::cluster::{Shared, unavailable};
+use crate::store::cluster::{ClusterState, unavailable};
 use crate::store::errors::RequestError;
 use crate::store::socket::TransportError;
 
@@ -18,7 +18,7 @@ const LATE_ANSWER: Duration = Duration::from_millis(110);
 pub(super) struct Running<'a> {
     pub(super) how: &'a Exchange<'a>,
     pub(super) parts: &'a [Part],
-    pub(super) shared: &'a Shared,
+    pub(super) shared: &'a ClusterState,
     /// How each part names its script.
     pub(super) by: Vec<ScriptRef>,
     pub(super) answers: Vec<Option<Result<Value, Failure>>>,

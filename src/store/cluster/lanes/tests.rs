@@ -61,7 +61,7 @@ fn answer(mut stream: TcpStream, is_held: &AtomicBool) {
 }
 
 /// Sends a word that was never sent before to each master. Returns whether each has answered with that word.
-fn ask(lanes: &mut Lanes, shared: &Shared, masters: &[Arc<Master>], word: &str) -> Vec<bool> {
+fn ask(lanes: &mut Lanes, shared: &ClusterState, masters: &[Arc<Master>], word: &str) -> Vec<bool> {
     let parts: Vec<_> = masters
         .iter()
         .map(|master| Part {
