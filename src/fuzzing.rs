@@ -270,7 +270,6 @@ impl DedicatedConnection for Grants {
             has_priority: false,
             is_of_a_wait: false,
             is_over: None,
-            rides: None,
         };
         Store::call(self, request, limits)
     }

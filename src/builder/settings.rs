@@ -121,10 +121,8 @@ impl Builder {
 
     /// Sets whether guards leave their release to the renewal thread. Then a guard's end never waits for the server.
     ///
-    /// The release of a mutex goes out in the same write as the next request of this process, or after about a
-    /// millisecond alone. Releases that follow each other faster than that go out together. The renewal thread sends the
-    /// releases of other locks, and all of them on a cluster or a quorum. It sends a release at once if this process
-    /// knows that another process waits for the lock.
+    /// The renewal thread sends the release of a mutex within about a millisecond, with others in one request. It sends a
+    /// release at once if this process knows that another process waits for the lock.
     ///
     /// [`release`](crate::LockGuard::release) then reports a loss only if this process knows of it, because it does not
     /// wait for the server's reply. A thread of this process that asks for the name takes an unsent release back, and

@@ -231,11 +231,6 @@ impl ReleaseTask {
         Next::Later(now + jittered(rng, pause))
     }
 
-    /// Notes that the next request is sent without a reply to this one. So "not owner" no longer proves a loss.
-    pub(crate) fn note_unanswered(&mut self) {
-        self.repeated = true;
-    }
-
     fn next_pause(&mut self) -> Duration {
         let pause = self.pause;
         self.pause = (pause * 2).min(self.longest_pause);

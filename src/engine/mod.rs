@@ -51,8 +51,7 @@
 //! | 3 | [`Cancel`](crate::Cancel) | the threads that a cancel unparks |
 //!
 //! A thread holds at most one mutex of row 3. A store has further mutexes. A thread takes them only in a call to the
-//! store, and then it holds none of these. The threads of a store take no others. A store that carries a ride calls
-//! [`renewal::riding`] while it holds none of its own.
+//! store, and then it holds none of these. The threads of a store take no others.
 
 mod acquire;
 mod admin;
@@ -92,7 +91,6 @@ use crate::panics::survived;
 use crate::process::ForkGuard;
 use crate::random::Rng;
 use crate::stats::{Counters, Stats};
-use crate::store::riding::Rides;
 use crate::store::{Answer, LEAST, Limits, Store};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, Weak};
 
@@ -280,10 +278,6 @@ impl Engine {
     /// unwound, the threads behind it would wait without end.
     fn send(&self, request: &Request<'_>, limits: Limits<'_>) -> Result<Answer, Failure> {
         self.stats.requests.add(1);
-        let limits = Limits {
-            rides: (self.settings.background_release).then_some(self as &dyn Rides),
-            ..limits
-        };
         let answer = survived(|| self.store.call(request, limits)).unwrap_or_else(|| {
             let words = "the request panicked";
             Err(Failure::plain(
@@ -308,7 +302,6 @@ impl Engine {
                 has_priority: false,
                 is_of_a_wait: false,
                 is_over: None,
-                rides: None,
             },
             Some(Time::NEVER) => Limits {
                 checkout: self.settings.outage_limit.min(LONG),
@@ -316,7 +309,6 @@ impl Engine {
                 has_priority: false,
                 is_of_a_wait: true,
                 is_over: None,
-                rides: None,
             },
             Some(until) => {
                 let left = until.since(self.now()).clamp(LEAST, LONG);
@@ -326,7 +318,6 @@ impl Engine {
                     has_priority: false,
                     is_of_a_wait: true,
                     is_over: None,
-                    rides: None,
                 }
             }
         }

@@ -22,7 +22,6 @@
 
 mod message_grants;
 mod release_tasks;
-mod riding;
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -89,10 +88,6 @@ struct State {
     is_given_up: bool,
     /// The places of background releases by key, until their first request has a reply or has failed.
     background_places: HashMap<LockKey, SmallVec<[Place; 1]>>,
-    /// When the last releases rode.
-    rode_at: Option<Time>,
-    /// The new places of jobs that were sent during their rides, by the places that they had in the rides.
-    overtaken_rides: HashMap<Place, Place>,
     /// Whether the last request failed because of the connection, so that an outage is logged once.
     failing: bool,
     unreached: Unreached,

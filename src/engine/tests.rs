@@ -14,7 +14,6 @@ mod panics;
 mod priority;
 mod quantum;
 mod release_tasks;
-mod riding;
 mod suspend;
 
 use std::collections::VecDeque;

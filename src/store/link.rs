@@ -47,10 +47,8 @@ use crate::sync::Arc;
 mod confirm;
 mod identify;
 mod pooled;
-mod ride;
 
-use pooled::{Open, Pool, Riding};
-use ride::Ridden;
+use pooled::{Open, Pool};
 
 /// A connection, or the means to open one.
 pub(crate) struct Link<'a> {
@@ -68,8 +66,6 @@ pub(crate) struct Link<'a> {
     round_trip: Option<Duration>,
     /// Reports of the server by the renewal thread's requests, until that thread takes them.
     reports: Vec<NodeReport>,
-    /// A ride that has its answer, until the reply to its request is known to be that of the master.
-    ridden: Option<Ridden<'a>>,
 }
 
 impl<'a> Link<'a> {
@@ -83,7 +79,6 @@ impl<'a> Link<'a> {
             is_asking: false,
             round_trip: None,
             reports: Vec::new(),
-            ridden: None,
         }
     }
 
@@ -216,17 +211,6 @@ impl<'a> Link<'a> {
         if self.discovery.is_none() {
             return self.call_server(request, budget);
         }
-        let answer = self.call_master(request, budget);
-        self.end_ride(answer.is_ok());
-        answer
-    }
-
-    /// Sends a request to the master that sentinels have found, and returns its reply.
-    fn call_master(
-        &mut self,
-        request: &Request<'_>,
-        budget: &mut Budget,
-    ) -> Result<Answer, Failure> {
         self.find(budget.left(self.route.connect_timeout))?;
         if self.round_trip.is_some() {
             // For this link, finding the master is no part of the limit, like connecting.
@@ -283,7 +267,7 @@ impl<'a> Link<'a> {
             let time = budget.step(self.route.io_timeout);
             let open = self.open.take();
             let mut open = open.ok_or_else(Failure::another_question)?;
-            let role = open.request(Command::new("ROLE"), false, None, time);
+            let role = open.request(Command::new("ROLE"), false, time);
             let role = role.map_err(|fault| self.failed(fault).into_failure(&self.route))?;
             if let Err(failure) = check_role(&self.route, role) {
                 self.suspect();
@@ -361,17 +345,29 @@ impl<'a> Link<'a> {
     /// Sends the request and reads the answer, connecting first if needed.
     fn once(&mut self, request: &Request<'_>, budget: &mut Budget) -> Result<Value, RequestError> {
         let mut open = self.opened(budget).map_err(RequestError::Answered)?;
-        let mut riding = open.board(request, &self.route);
-        let asked = self.ask(&mut open, request, &mut riding, budget);
-        let is_trusted = self.take_ride(riding);
-        let value = match asked {
-            Ok(Some(value)) if is_trusted => value,
-            Err(error) if is_trusted => return Err(error),
-            _ => {
-                open.distrust();
-                return Err(RequestError::Answered(Failure::another_question()));
-            }
+        let settings = &self.route.script_settings;
+        let mut ask = |command: Command| {
+            let time = budget.step(self.route.io_timeout);
+            let answer = open.request(command, self.is_asking, time);
+            answer.map_err(|fault| self.failed(fault))
         };
+        let mut value = Value::Nil;
+        if let Some(command) = script::encode_plain(request, settings) {
+            value = match ask(command)? {
+                Value::Okay => script::TAKEN_WITHOUT_A_FENCE,
+                value @ (Value::Nil | Value::ServerError(_)) => value,
+                _ => {
+                    open.distrust();
+                    return Err(RequestError::Answered(Failure::another_question()));
+                }
+            };
+        }
+        if value == Value::Nil {
+            value = ask(script::encode(request, ScriptRef::Digest, settings))?;
+        }
+        if matches!(&value, Value::ServerError(error) if error.code() == "NOSCRIPT") {
+            value = ask(script::encode(request, ScriptRef::Text, settings))?;
+        }
         if let Value::ServerError(error) = value {
             let moved = says(&error, &["READONLY"]);
             if moved || says(&error, &["LOADING", "MASTERDOWN"]) {
@@ -390,38 +386,6 @@ impl<'a> Link<'a> {
         }
         self.open = Some(open);
         Ok(value)
-    }
-
-    /// Sends the commands of the request, the first one with the ride, and returns the last answer. Returns `None` if an
-    /// answer is no reply to its command.
-    fn ask(
-        &self,
-        open: &mut Open<'a>,
-        request: &Request<'_>,
-        riding: &mut Option<Riding<'a>>,
-        budget: &Budget,
-    ) -> Result<Option<Value>, RequestError> {
-        let settings = &self.route.script_settings;
-        let mut ask = |command: Command| {
-            let time = budget.step(self.route.io_timeout);
-            let answer = open.request(command, self.is_asking, riding.as_mut(), time);
-            answer.map_err(|fault| self.failed(fault))
-        };
-        let mut value = Value::Nil;
-        if let Some(command) = script::encode_plain(request, settings) {
-            value = match ask(command)? {
-                Value::Okay => script::TAKEN_WITHOUT_A_FENCE,
-                value @ (Value::Nil | Value::ServerError(_)) => value,
-                _ => return Ok(None),
-            };
-        }
-        if value == Value::Nil {
-            value = ask(script::encode(request, ScriptRef::Digest, settings))?;
-        }
-        if matches!(&value, Value::ServerError(error) if error.code() == "NOSCRIPT") {
-            value = ask(script::encode(request, ScriptRef::Text, settings))?;
-        }
-        Ok(Some(value))
     }
 
     /// Returns the open connection. Opens one if there is none.

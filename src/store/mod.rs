@@ -11,7 +11,6 @@
 //! | `places` | the r2d2 pool of places for connections |
 //! | `pool` | the connections to the nodes of a quorum, which a thread has for itself |
 //! | `link` | a request's way over a connection |
-//! | `riding` | releases that go out with a request |
 //! | `pubsub` | one connection that listens |
 //! | `login` | connecting and logging in, for both |
 //! | `route` | the way to a server: its address and time limits |
@@ -42,7 +41,6 @@ pub(crate) mod pubsub;
 pub(crate) mod quorum;
 mod refusal;
 mod resolve;
-pub(crate) mod riding;
 mod route;
 mod sentinel;
 mod server_info;
@@ -73,8 +71,6 @@ pub(crate) struct Limits<'a> {
     /// Returns whether the caller has ended the call. A thread that waits for a connection or a master looks often. So does
     /// one that lets another thread read its answer.
     pub(crate) is_over: Option<&'a (dyn Fn() -> bool + Sync)>,
-    /// The releases that may go out with it.
-    pub(crate) rides: Option<&'a dyn riding::Rides>,
 }
 
 impl Limits<'_> {

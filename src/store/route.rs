@@ -24,8 +24,6 @@ pub(crate) struct Route {
     /// Whether a connection has asked the server for its mode and for its policy when its memory is full. The
     /// first connection of the route asks.
     pub(crate) asked_about_itself: Arc<AtomicBool>,
-    /// Whether the server did not have the script of the last ride, so that the next one carries its text.
-    pub(crate) rides_by_text: Arc<AtomicBool>,
     /// Finds the addresses of the server's host.
     pub(crate) resolver: Arc<Resolver>,
     /// Signs that the server may have lost its data.
@@ -56,7 +54,6 @@ pub(super) fn route(server: Server, settings: &Settings) -> Route {
         replicas: settings.replicas,
         is_of_a_cluster: false,
         asked_about_itself: Arc::default(),
-        rides_by_text: Arc::default(),
         resolver: Arc::default(),
         cuts: Arc::default(),
     }

@@ -1,13 +1,18 @@
 //! Releases that guards leave to the renewal thread.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use leasehold::{Error, LockManager};
 
 use crate::support::{
-    Kind, PATIENCE, Server, add_under, added, build, lost, manager, ms, name, patient, secs,
-    shared, task_asleep, wait_until,
+    Answer, Hostile, Kind, PATIENCE, Sentinels, Server, add_under, added, build, is_script, lost,
+    manager, ms, name, patient, secs, shared, task_asleep, wait_until,
 };
+
+/// The number of words of a release of one lock. A request for a lock has more.
+const RELEASE: usize = 5;
 
 fn background(url: &str) -> LockManager {
     build(patient(url).background_release(true))
@@ -202,4 +207,57 @@ fn close_returns_whether_queued_releases_were_sent() {
     assert!(locks.close(secs(20)));
     assert!(!server.raw().exists("n"));
     assert!(matches!(locks.try_lock("n"), Err(Error::Closed)));
+}
+
+#[test]
+fn a_release_whose_connection_is_cut_is_repeated() {
+    let server = Server::start();
+    let hostile = Hostile::before(&server);
+    let (locks, raw) = (background(&hostile.url()), server.raw());
+    let cut = Arc::new(AtomicBool::new(false));
+    let is_cut = Arc::clone(&cut);
+    hostile.answers(move |words| {
+        let is_release = is_script(words) && words.len() == RELEASE;
+        if is_release && !is_cut.swap(true, Ordering::SeqCst) {
+            Answer::Close(Vec::new())
+        } else {
+            Answer::Pass
+        }
+    });
+    let guard = locks.lock("n").expect("it is free");
+    guard.release().expect("it is queued");
+    wait_until("the release is repeated", || !raw.exists("n"));
+    assert!(cut.load(Ordering::SeqCst), "no release was cut off");
+    assert!(locks.close(PATIENCE));
+}
+
+#[test]
+fn a_lock_whose_connections_were_cut_is_not_held_for_its_own_process() {
+    const ROUNDS: usize = 20;
+    let server = Server::start();
+    let (locks, raw) = (background(&server.url()), server.raw());
+    for round in 0..ROUNDS {
+        let (one, other) = (format!("one:{round}"), format!("other:{round}"));
+        let guard = locks.lock(&one).expect("it is free");
+        raw.ask::<i64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        guard.release().expect("it is queued");
+        let other = locks.lock(&other).expect("it is sent again");
+        let again = locks.try_lock(&one).expect("it is asked for");
+        assert!(again.is_some(), "round {round}");
+        drop((again, other));
+    }
+    assert!(locks.close(PATIENCE));
+    assert_eq!(raw.ask::<Vec<String>>(&["KEYS", "o*"]), [""; 0]);
+}
+
+#[test]
+fn releases_reach_the_master_of_a_sentinel_set() {
+    let set = Sentinels::start();
+    let locks = build(set.builder().background_release(true));
+    for number in 0..3 {
+        drop(locks.lock(format!("n{number}")).expect("it is free"));
+    }
+    assert!(locks.close(PATIENCE));
+    let raw = set.master().raw();
+    assert_eq!(raw.ask::<Vec<String>>(&["KEYS", "n*"]), [""; 0]);
 }

@@ -41,7 +41,6 @@ mod rate_limiter;
 mod record;
 mod reentrant;
 mod replicas;
-mod riding;
 mod rules;
 mod rules_kinds;
 mod rwlock;

@@ -14,8 +14,6 @@
 //! | reserved, sent | a thread asks for one of its keys | that thread waits until the place is removed |
 //! | sent | a reply that others wait | sent: the hand-over follows at once |
 //! | sent | any other reply, or a failure | the place is removed; if the task is not done, the thread repeats it |
-//!
-//! A queued release may also go out with a request of another thread: [`super::riding`] has these states.
 
 use std::time::Duration;
 
@@ -35,7 +33,7 @@ use crate::sync::Arc;
 /// The largest number of requests with release tasks before the thread looks at the leases again.
 const RELEASES_IN_A_ROW: usize = 64;
 /// The time for which the release of a mutex without a known waiter is held back, so that others go with it.
-pub(super) const GATHERED_FOR: Duration = Duration::from_millis(1);
+const GATHERED_FOR: Duration = Duration::from_millis(1);
 /// The longest time for which a thread waits for a reply to a release task without a look at the clock. While the
 /// machine is suspended, the clock goes on but the time of waiting does not.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
@@ -46,27 +44,10 @@ pub(super) struct Job {
     number: u64,
     /// The engine, which lives until the job is done.
     _engine: Arc<Engine>,
-    pub(super) entry: Arc<Entry>,
+    entry: Arc<Entry>,
     release_task: ReleaseTask,
     /// The place of a background release, until the place is removed.
     background_place: Option<Place>,
-    /// Whether it rides, at the place where it is now.
-    pub(super) rides: bool,
-}
-
-impl Job {
-    pub(super) fn verb(&self) -> &Verb {
-        self.release_task.verb()
-    }
-
-    pub(super) fn note_unanswered(&mut self) {
-        self.release_task.note_unanswered();
-    }
-
-    /// Returns whether the job at this place is a plain release in the background for which no request was sent.
-    pub(super) fn is_unsent_plain(&self, place: Place) -> bool {
-        self.background_place == Some(place) && is_plain(&self.entry, self.verb())
-    }
 }
 
 impl RenewalThread {
@@ -126,7 +107,6 @@ impl RenewalThread {
             entry: Arc::clone(entry),
             release_task,
             background_place,
-            rides: false,
         };
         let mut state = self.state.lock();
         if let Err(error) = self.ensure_running(&mut state, engine) {
@@ -278,7 +258,7 @@ impl RenewalThread {
     }
 
     /// Applies the reply to a task, or its failure. Puts the task back if it is not done. Returns the failure.
-    pub(super) fn answered(
+    fn answered(
         &self,
         engine: &Engine,
         begun: &SentTask,
@@ -287,7 +267,6 @@ impl RenewalThread {
         let Some(mut job) = self.state.lock().release_tasks.remove(begun.place) else {
             return Ok(());
         };
-        job.rides = false;
         let now = engine.now();
         let was_executed = job.release_task.is_executed();
         let (next, result) = match answer {
@@ -323,8 +302,6 @@ impl RenewalThread {
         };
         if let Some(due) = again {
             state.queue(job, due);
-            // The thread may sleep, if another one was answered.
-            self.wake_for(&mut state, due);
         }
         state.is_given_up |= is_given_up;
         if (is_executed || is_given_up) && !was_executed {
@@ -350,7 +327,7 @@ impl State {
     }
 
     /// Puts a job into a new place, and returns the place.
-    pub(super) fn queue(&mut self, mut job: Job, due: Time) -> Place {
+    fn queue(&mut self, mut job: Job, due: Time) -> Place {
         let place = self.new_place(due);
         job.number = place.1;
         self.release_tasks.insert(due, job);
@@ -375,14 +352,7 @@ impl State {
             };
             job.release_task.refresh_min_hold(now);
             let (entry, verb) = (Arc::clone(&job.entry), job.release_task.verb().clone());
-            let ridden = std::mem::take(&mut job.rides).then_some((due, job.number));
-            if ridden.is_some() {
-                job.note_unanswered();
-            }
             let place = self.queue(job, now + AFTER_PANIC);
-            if let Some(ridden) = ridden {
-                self.overtaken_rides.insert(ridden, place);
-            }
             begun.push(SentTask { place, entry, verb });
         }
         begun
@@ -390,10 +360,10 @@ impl State {
 }
 
 /// A task in flight, with the place of its job meanwhile.
-pub(super) struct SentTask {
-    pub(super) place: Place,
-    pub(super) entry: Arc<Entry>,
-    pub(super) verb: Verb,
+struct SentTask {
+    place: Place,
+    entry: Arc<Entry>,
+    verb: Verb,
 }
 
 impl SentTask {
@@ -407,20 +377,8 @@ fn is_plain(entry: &Entry, verb: &Verb) -> bool {
     entry.kind == LockKind::Mutex && matches!(verb, Verb::Release { .. })
 }
 
-/// Returns the plain releases of these tasks, for one request.
-pub(super) fn plain_releases(begun: &[SentTask]) -> Vec<PlainRelease<'_>> {
-    let releases = begun.iter().filter_map(|begun| match &begun.verb {
-        Verb::Release { owner, .. } => Some(PlainRelease {
-            key: begun.entry.target.first(),
-            owner,
-        }),
-        _ => None,
-    });
-    releases.collect()
-}
-
 /// Returns the result of each of several plain releases, from the answer to their request.
-pub(super) fn of_each(answer: Answer, count: usize) -> Vec<Result<Answer, Failure>> {
+fn of_each(answer: Answer, count: usize) -> Vec<Result<Answer, Failure>> {
     let resent = answer.resent;
     let replies = match answer.reply {
         Reply::Each(replies) if replies.len() == count => replies,
@@ -458,7 +416,14 @@ fn send(
         };
         return vec![dedicated_connection.call(&request, limit)];
     }
-    let releases = plain_releases(begun);
+    let releases = begun.iter().filter_map(|begun| match &begun.verb {
+        Verb::Release { owner, .. } => Some(PlainRelease {
+            key: begun.entry.target.first(),
+            owner,
+        }),
+        _ => None,
+    });
+    let releases: Vec<_> = releases.collect();
     match dedicated_connection.call(&Request::Release(&releases), limit) {
         Ok(answer) => of_each(answer, begun.len()),
         // If the server refuses the request, send it again in halves: one key that this user may not use must not

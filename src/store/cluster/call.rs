@@ -31,10 +31,6 @@ impl ClusterState {
         request: &Request<'_>,
         limits: Limits<'_>,
     ) -> Result<Answer, Failure> {
-        let limits = Limits {
-            rides: None,
-            ..limits
-        };
         match request {
             Request::Ping => self.ping(limits),
             Request::Lock { target, .. } => {

@@ -7,15 +7,14 @@ use redis::Value;
 use super::Link;
 use crate::error::Failure;
 use crate::message::Request;
-use crate::script::{Command, ScriptRef};
+use crate::script::Command;
 use crate::store::Limits;
 use crate::store::places::Wait;
-use crate::store::riding::Ride;
 use crate::store::route::{Budget, Route, TimeSpan};
 use crate::store::sentinel::Discovery;
-use crate::store::shared::{Ahead, Boarded, CallTerms, Connections, Entered, Member, Seat};
+use crate::store::shared::{CallTerms, Connections, Entered, Member, Seat};
 use crate::store::socket::{Socket, TransportError};
-use crate::sync::{Arc, Ordering};
+use crate::sync::Arc;
 
 /// An open connection.
 pub(super) enum Open<'a> {
@@ -34,57 +33,19 @@ pub(super) struct Pool<'a> {
     seat: Option<Box<Seat>>,
 }
 
-/// A ride with the request under way.
-pub(super) struct Riding<'a> {
-    pub(super) ride: Box<dyn Ride + 'a>,
-    pub(super) boarded: Boarded,
-    /// Whether its command was handed to the connection.
-    is_sent: bool,
-}
-
-impl<'a> Open<'a> {
-    /// Boards the releases that go with a request.
-    pub(super) fn board(&self, request: &Request<'_>, route: &Route) -> Option<Riding<'a>> {
-        let Self::Shared(_, limits) = self else {
-            return None;
-        };
-        let ride = limits.rides?.board(request)?;
-        let by = if route.rides_by_text.swap(false, Ordering::Relaxed) {
-            ScriptRef::Text
-        } else {
-            ScriptRef::Digest
-        };
-        let boarded = Boarded::new(&*ride, by, &route.script_settings)?;
-        Some(Riding {
-            ride,
-            boarded,
-            is_sent: false,
-        })
-    }
-}
-
 impl Open<'_> {
-    /// Sends a command, after ASKING if `is_asking`, and returns its answer. A ride that was not sent goes with it.
+    /// Sends a command, after ASKING if `is_asking`, and returns its answer.
     pub(super) fn request(
         &mut self,
         command: Command,
         is_asking: bool,
-        riding: Option<&mut Riding<'_>>,
         time: TimeSpan,
     ) -> Result<Value, TransportError> {
         match self {
             Self::Own(socket) if is_asking => ask_for_moving_slot(socket, command, time.limit),
             Self::Own(socket) => socket.request(&command, time.limit),
             Self::Shared(member, limits) => {
-                let ahead = match riding.filter(|riding| !riding.is_sent) {
-                    _ if is_asking => Ahead::Asking,
-                    Some(riding) => {
-                        riding.is_sent = true;
-                        Ahead::Ride(&mut riding.boarded)
-                    }
-                    None => Ahead::Nothing,
-                };
-                member.request(&command, ahead, time, &|| limits.is_over())
+                member.request(&command, is_asking, time, &|| limits.is_over())
             }
         }
     }

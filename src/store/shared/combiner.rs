@@ -37,8 +37,7 @@
 //!
 //! A writer takes no two requests for one key at a time. The second one goes out with its next write.
 //!
-//! Something may go ahead of a request: ASKING, or a ride ([`super::super::riding`]). Its bytes and those of the request
-//! are one piece, and so are their answers.
+//! ASKING may go ahead of a request. Its bytes and those of the request are one piece. Its answer is dropped.
 //!
 //! # Collected requests
 //!
@@ -57,7 +56,6 @@
 use std::collections::VecDeque;
 
 use crate::name::Fingerprint;
-use smallvec::SmallVec;
 
 /// Collected requests are written once a quarter of the other callers has one. With 64 threads, smaller groups take more CPU
 /// time. With larger ones, client and server wait for each other in turn.
@@ -90,20 +88,9 @@ pub(super) struct Combiner<C, A, E> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket(usize);
 
-/// The properties of a request that the combiner needs.
-#[derive(Clone, Debug)]
-pub(super) struct Terms {
-    /// A fingerprint of the lock's key. With a ride also those of the keys that it releases.
-    pub(super) keys: SmallVec<[Fingerprint; 1]>,
-    /// Whether it goes before requests without priority that still wait.
-    pub(super) has_priority: bool,
-}
-
 struct Request<C, A, E> {
     caller: C,
     state: State<A, E>,
-    /// The answer to what goes ahead of the request: ASKING, or a ride.
-    first: Option<A>,
 }
 
 enum State<A, E> {
@@ -114,8 +101,9 @@ enum State<A, E> {
 
 struct Waiting {
     ticket: Ticket,
-    terms: Terms,
-    /// How many answers it has: 1, or 2. The last one is its result.
+    key: Fingerprint,
+    has_priority: bool,
+    /// How many answers it has. The last one is its result.
     answers: usize,
     /// How many bytes it has.
     length: usize,
@@ -147,9 +135,8 @@ pub(super) enum Step<A, E> {
     Read,
     /// Other callers do the work, and wake this one.
     Wait,
-    /// Its request has ended, with this result. The ticket is no longer valid. The answer is that to what went ahead of
-    /// the request, if it has come.
-    Done(Result<A, E>, Option<A>),
+    /// Its request has ended, with this result. The ticket is no longer valid.
+    Done(Result<A, E>),
 }
 
 impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
@@ -169,7 +156,8 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
         }
     }
 
-    /// Adds a request. `pack` writes its bytes, behind those that are there. The server sends this many answers to it.
+    /// Adds a request about a key. With priority, it goes before requests without priority that still wait. `pack` writes
+    /// its bytes, behind those that are there. The server sends this many answers to it.
     ///
     /// # Errors
     ///
@@ -177,7 +165,8 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
     pub(super) fn add(
         &mut self,
         caller: C,
-        terms: Terms,
+        key: Fingerprint,
+        has_priority: bool,
         answers: usize,
         pack: impl FnOnce(&mut Vec<u8>),
     ) -> Result<Ticket, E> {
@@ -187,7 +176,6 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
         let request = Request {
             caller,
             state: State::Waiting,
-            first: None,
         };
         let free = self.requests.iter().position(Option::is_none);
         let ticket = Ticket(free.unwrap_or(self.requests.len()));
@@ -195,15 +183,16 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
             self.requests.push(None);
         }
         self.requests[ticket.0] = Some(request);
-        let (end, has_priority) = (self.outbox.len(), terms.has_priority);
+        let end = self.outbox.len();
         pack(&mut self.outbox);
         let waiting = Waiting {
             ticket,
-            terms,
+            key,
+            has_priority,
             answers,
             length: self.outbox.len() - end,
         };
-        let has_no_priority = |other: &Waiting| !other.terms.has_priority;
+        let has_no_priority = |other: &Waiting| !other.has_priority;
         match self.waiting.iter().position(has_no_priority) {
             Some(at) if has_priority => {
                 let before = self.waiting.iter().take(at).map(|other| other.length);
@@ -268,23 +257,18 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
         match request {
             Some(Request {
                 state: State::Ended(result),
-                first,
                 ..
-            }) => Step::Done(result, first),
+            }) => Step::Done(result),
             _ => Step::Wait,
         }
     }
 
     /// Moves the bytes that wait into `packed`, which must be empty. The writer calls this, and then [`Self::written`].
     pub(super) fn take(&mut self, packed: &mut Vec<u8>) {
-        let keys = |end: usize| {
-            self.waiting
-                .iter()
-                .take(end)
-                .flat_map(|other| &other.terms.keys)
+        let is_second = |(at, other): &(usize, &Waiting)| {
+            let mut before = self.waiting.iter().take(*at);
+            before.any(|earlier| earlier.key == other.key)
         };
-        let is_second =
-            |(at, other): &(usize, &Waiting)| keys(*at).any(|key| other.terms.keys.contains(key));
         let second = self.waiting.iter().enumerate().find(is_second);
         let count = second.map_or(self.waiting.len(), |(at, _)| at);
         if count == self.waiting.len() {
@@ -348,14 +332,10 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
                 break;
             };
             first.missing -= 1;
-            let owner = first.owner;
             if first.missing > 0 {
-                let request = owner.and_then(|owner| self.requests[owner.0].as_mut());
-                if let Some(request) = request {
-                    request.first = Some(answer);
-                }
                 continue;
             }
+            let owner = first.owner;
             self.in_flight.pop_front();
             let Some(owner) = owner else {
                 self.placeholders -= 1;
@@ -373,11 +353,9 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
         true
     }
 
-    /// Ends the request of a caller that leaves without its result. Adds the callers to wake. Returns the answer to what
-    /// went ahead of the request, if it has come.
-    pub(super) fn leave(&mut self, ticket: Ticket, wake: &mut Vec<C>) -> Option<A> {
-        let mut request = self.requests[ticket.0].take();
-        let first = request.as_mut().and_then(|request| request.first.take());
+    /// Ends the request of a caller that leaves without its result. Adds the callers to wake.
+    pub(super) fn leave(&mut self, ticket: Ticket, wake: &mut Vec<C>) {
+        let request = self.requests[ticket.0].take();
         match request.map(|request| request.state) {
             Some(State::Waiting) => self.withdraw(ticket),
             Some(State::InFlight) => {
@@ -391,7 +369,6 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
             None => {}
         }
         self.pass_roles_of(ticket, wake);
-        first
     }
 
     /// Removes the bytes of a request that no writer has taken.
@@ -510,8 +487,8 @@ mod tests {
     const CALLERS: usize = 12;
     /// The bytes of a request: its number, its key, and how many answers it has.
     const LENGTH: usize = 4;
-    /// The mark of the answer to what goes ahead of a request: ASKING, or a ride. Such a request has an odd number.
-    const FIRST: u16 = 1 << 15;
+    /// The answer to ASKING.
+    const ASKED: u16 = u16::MAX;
 
     /// A caller, as its thread sees itself.
     #[derive(Debug)]
@@ -543,7 +520,7 @@ mod tests {
         Call {
             key: u8,
             has_priority: bool,
-            has_first: bool,
+            is_asking: bool,
         },
         /// A caller goes on. If it writes, it has time for this part of its bytes.
         GoOn {
@@ -572,9 +549,9 @@ mod tests {
                 Event::Call {
                     key,
                     has_priority,
-                    has_first,
+                    is_asking,
                 } => {
-                    self.call(number, key, has_priority, has_first);
+                    self.call(number, key, has_priority, is_asking);
                 }
                 Event::GoOn { percent } => self.go_on(number, percent),
                 Event::Leave => self.leave(number),
@@ -601,22 +578,17 @@ mod tests {
             self.check();
         }
 
-        fn call(&mut self, number: usize, key: u8, has_priority: bool, has_first: bool) {
+        fn call(&mut self, number: usize, key: u8, has_priority: bool, is_asking: bool) {
             if !matches!(self.callers[number], Caller::Idle) {
                 return;
             }
-            let (id, answers) = (
-                self.next * 2 + u16::from(has_first),
-                1 + usize::from(has_first),
-            );
-            let terms = Terms {
-                keys: keys(key, answers as u8).map(u32::from).collect(),
-                has_priority,
-            };
-            let added = self.combiner.add(number, terms, answers, |outbox| {
+            let (id, answers) = (self.next, 1 + usize::from(is_asking));
+            let pack = |outbox: &mut Vec<u8>| {
                 outbox.extend(id.to_be_bytes());
                 outbox.extend([key, answers as u8]);
-            });
+            };
+            let combiner = &mut self.combiner;
+            let added = combiner.add(number, key.into(), has_priority, answers, pack);
             match added {
                 Ok(ticket) => self.callers[number] = Caller::Awake(id, ticket),
                 Err(_) => assert!(self.has_failed),
@@ -665,8 +637,7 @@ mod tests {
                 Step::Write => {
                     let mut bytes = Vec::new();
                     self.combiner.take(&mut bytes);
-                    let requests = bytes.chunks(LENGTH);
-                    let mut keys: Vec<_> = requests.flat_map(|one| keys(one[2], one[3])).collect();
+                    let mut keys: Vec<_> = bytes.chunks(LENGTH).map(|request| request[2]).collect();
                     let count = keys.len();
                     keys.sort_unstable();
                     keys.dedup();
@@ -675,8 +646,8 @@ mod tests {
                 }
                 Step::Read => Caller::Reading(id, ticket),
                 Step::Wait => Caller::Parked(id, ticket),
-                Step::Done(result, first) => {
-                    self.end(id, result, first);
+                Step::Done(result) => {
+                    self.end(id, result);
                     Caller::Idle
                 }
             };
@@ -687,8 +658,8 @@ mod tests {
             let mut wake = Vec::new();
             let step = self.combiner.next_without_time(ticket, &mut wake);
             self.wake(wake);
-            if let Step::Done(result, first) = step {
-                self.end(id, result, first);
+            if let Step::Done(result) = step {
+                self.end(id, result);
                 self.callers[number] = Caller::Idle;
             } else {
                 self.callers[number] = Caller::Awake(id, ticket);
@@ -697,23 +668,21 @@ mod tests {
         }
 
         /// Checks that a result is that of this request.
-        fn end(&self, id: u16, result: Result<u16, &str>, first: Option<u16>) {
-            let expected = (id % 2 == 1).then_some(FIRST | id);
+        fn end(&self, id: u16, result: Result<u16, &str>) {
             match result {
-                Ok(answer) => assert_eq!((answer, first), (id, expected), "of another"),
-                Err(_) => assert!(self.has_failed && (first.is_none() || first == expected)),
+                Ok(answer) => assert_eq!(answer, id, "the answer to another request"),
+                Err(_) => assert!(self.has_failed),
             }
         }
 
         fn leave(&mut self, number: usize) {
             // A thread in the middle of a write leaves when the write is over.
-            if let Caller::Awake(id, ticket)
-            | Caller::Parked(id, ticket)
-            | Caller::Reading(id, ticket) = self.callers[number]
+            if let Caller::Awake(_, ticket)
+            | Caller::Parked(_, ticket)
+            | Caller::Reading(_, ticket) = self.callers[number]
             {
                 let mut wake = Vec::new();
-                let first = self.combiner.leave(ticket, &mut wake);
-                assert!(first.is_none_or(|first| first == FIRST | id));
+                self.combiner.leave(ticket, &mut wake);
                 self.callers[number] = Caller::Idle;
                 self.wake(wake);
             }
@@ -723,11 +692,11 @@ mod tests {
         fn answer(&mut self) {
             if self.inbox.len() >= LENGTH {
                 let request: Vec<_> = self.inbox.drain(..LENGTH).collect();
-                let id = u16::from_be_bytes([request[0], request[1]]);
                 if request[3] == 2 {
-                    self.answers.push_back(FIRST | id);
+                    self.answers.push_back(ASKED);
                 }
-                self.answers.push_back(id);
+                self.answers
+                    .push_back(u16::from_be_bytes([request[0], request[1]]));
             }
         }
 
@@ -801,17 +770,12 @@ mod tests {
         }
     }
 
-    /// Returns the keys of a request: its own, and that of a ride.
-    fn keys(key: u8, answers: u8) -> impl Iterator<Item = u8> {
-        (0..answers).map(move |at| (key + at) % 4)
-    }
-
     fn event() -> impl Strategy<Value = Event> {
         let call = (0..4u8, any::<bool>(), any::<bool>());
-        let call = call.prop_map(|(key, has_priority, has_first)| Event::Call {
+        let call = call.prop_map(|(key, has_priority, is_asking)| Event::Call {
             key,
             has_priority,
-            has_first,
+            is_asking,
         });
         prop_oneof![
             6 => call,
@@ -826,11 +790,7 @@ mod tests {
     fn requests_that_follow_the_answers_of_one_read_share_writes() {
         let (mut combiner, mut wake) = (Combiner::<usize, usize, ()>::new(), Vec::new());
         let add = |combiner: &mut Combiner<usize, usize, ()>, caller: usize| {
-            let terms = Terms {
-                keys: [caller as u32].into(),
-                has_priority: false,
-            };
-            let added = combiner.add(caller, terms, 1, |outbox| outbox.push(0));
+            let added = combiner.add(caller, caller as u32, false, 1, |outbox| outbox.push(0));
             added.expect("it has not failed")
         };
         // Writes, and returns the number of requests.
@@ -854,7 +814,7 @@ mod tests {
                 writes.push(write(&mut combiner));
                 step = combiner.next(ticket, &mut wake);
             }
-            assert_eq!(step, Step::Done(Ok(caller), None));
+            assert_eq!(step, Step::Done(Ok(caller)));
             let ticket = add(&mut combiner, caller);
             if combiner.next(ticket, &mut wake) == Step::Write {
                 writes.push(write(&mut combiner));

@@ -5,11 +5,9 @@ use std::mem;
 use std::time::Instant;
 
 use redis::Value;
-use smallvec::SmallVec;
 
-use super::combiner::{Failures, Step, Terms, Ticket};
+use super::combiner::{Failures, Step, Ticket};
 use super::{CallTerms, Connections, Shared};
-use crate::name::Fingerprint;
 use crate::script::Command;
 use crate::store::LOOK_EVERY;
 use crate::store::route::TimeSpan;
@@ -33,27 +31,24 @@ impl Member {
         }
     }
 
-    /// Sends a command, and returns its answer, all in this time. While another thread reads, it calls `is_over` every
-    /// [`LOOK_EVERY`], and leaves if the call is over. The failure is `CallerLeft` then. The thread that reads does not
-    /// look, and leaves at its deadline. If the answer to a ride has come, it is in `ahead` afterwards.
+    /// Sends a command, after ASKING if `is_asking`, and returns its answer, all in this time. While another thread reads,
+    /// it calls `is_over` every [`LOOK_EVERY`], and leaves if the call is over. The failure is `CallerLeft` then. The thread
+    /// that reads does not look, and leaves at its deadline.
     pub(crate) fn request(
         &mut self,
         command: &Command,
-        mut ahead: Ahead<'_>,
+        is_asking: bool,
         time: TimeSpan,
         is_over: &dyn Fn() -> bool,
     ) -> Result<Value, TransportError> {
         let deadline = time.begun + time.limit;
-        let mut turn = Turn::begin(self, command, &ahead, (time.begun, deadline))?;
+        let mut turn = Turn::begin(self, command, is_asking, (time.begun, deadline))?;
         let mut has_ended_call = false;
         loop {
             let step = turn.step();
             turn.wake_others();
-            if let Ahead::Ride(boarded) = &mut ahead {
-                boarded.answer = turn.first.take();
-            }
             match step {
-                Step::Done(result, _) => return result.map_err(|fault| copy(&fault)),
+                Step::Done(result) => return result.map_err(|fault| copy(&fault)),
                 Step::Write => turn.write(),
                 Step::Read => turn.read(),
                 Step::Wait if !turn.is_late => {
@@ -117,23 +112,6 @@ impl Drop for Member {
     }
 }
 
-/// A command that goes ahead of a request, in one piece with it.
-pub(crate) enum Ahead<'a> {
-    Nothing,
-    /// A node of a cluster then serves a slot that is moving to it.
-    Asking,
-    Ride(&'a mut Boarded),
-}
-
-/// A ride ([`crate::store::riding`]) as the connection sees it.
-pub(crate) struct Boarded {
-    pub(in crate::store) command: Command,
-    /// The fingerprints of its keys.
-    pub(in crate::store) keys: SmallVec<[Fingerprint; 1]>,
-    /// The answer, once it has come.
-    pub(in crate::store) answer: Option<Value>,
-}
-
 /// A request of a thread on a shared connection. Its drop leaves the request, also by a panic.
 pub(super) struct Turn<'a> {
     member: &'a Member,
@@ -145,8 +123,6 @@ pub(super) struct Turn<'a> {
     is_late: bool,
     /// The time, while this thread has not waited for anything.
     now: Option<Instant>,
-    /// The answer to what went ahead of the request.
-    first: Option<Value>,
     wake: Vec<Thread>,
     /// The connection, if this thread has found its end.
     ended: Option<Arc<Stream>>,
@@ -164,38 +140,25 @@ impl<'a> Turn<'a> {
     pub(super) fn begin(
         member: &'a Member,
         command: &Command,
-        ahead: &Ahead<'_>,
+        is_asking: bool,
         (now, deadline): (Instant, Instant),
     ) -> Result<Self, TransportError> {
-        let own = member.terms.key.unwrap_or_default();
-        let keys = match ahead {
-            Ahead::Nothing | Ahead::Asking => SmallVec::from([own]),
-            Ahead::Ride(boarded) => boarded.keys.iter().copied().chain([own]).collect(),
-        };
-        let terms = Terms {
-            keys,
-            has_priority: member.terms.has_priority,
-        };
+        let CallTerms { key, has_priority } = member.terms;
         let mut state = member.connections.state.lock();
         let shared = state.member(member.number);
         if shared.combiner.load() == 0 {
             shared.answered = now;
         }
         let pack = |outbox: &mut Vec<u8>| {
-            match ahead {
-                Ahead::Nothing => {}
-                Ahead::Asking => Command::new("ASKING").pack(outbox),
-                Ahead::Ride(boarded) => boarded.command.pack(outbox),
+            if is_asking {
+                Command::new("ASKING").pack(outbox);
             }
             command.pack(outbox);
         };
-        let answers = if matches!(ahead, Ahead::Nothing) {
-            1
-        } else {
-            2
-        };
-        let ticket = shared.combiner.add(thread::current(), terms, answers, pack);
-        let ticket = ticket.map_err(|fault| copy(&fault))?;
+        let (caller, answers) = (thread::current(), 1 + usize::from(is_asking));
+        let added =
+            (shared.combiner).add(caller, key.unwrap_or_default(), has_priority, answers, pack);
+        let ticket = added.map_err(|fault| copy(&fault))?;
         Ok(Self {
             member,
             ticket: Some(ticket),
@@ -203,7 +166,6 @@ impl<'a> Turn<'a> {
             half: Half::None,
             is_late: false,
             now: Some(now),
-            first: None,
             wake: Vec::new(),
             ended: None,
         })
@@ -244,10 +206,10 @@ impl<'a> Turn<'a> {
                 step = shared.combiner.next_without_time(ticket, &mut self.wake);
             }
         }
-        match &mut step {
-            Step::Done(_, first) => (self.ticket, self.first) = (None, first.take()),
+        match step {
+            Step::Done(_) => self.ticket = None,
             _ if self.is_late => {
-                self.first = shared.combiner.leave(ticket, &mut self.wake);
+                shared.combiner.leave(ticket, &mut self.wake);
                 self.ticket = None;
                 return Step::Wait;
             }

@@ -66,7 +66,7 @@ use crate::store::socket::{Reading, Socket, Stream, TransportError, Writing};
 use crate::sync::{Arc, Condvar, Mutex, Thread};
 
 use combiner::Combiner;
-pub(crate) use member::{Ahead, Boarded, Member};
+pub(crate) use member::Member;
 use seat::Place;
 pub(crate) use seat::Seat;
 

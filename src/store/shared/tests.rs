@@ -190,7 +190,6 @@ fn limits(limit: Duration) -> Limits<'static> {
         has_priority: false,
         is_of_a_wait: false,
         is_over: None,
-        rides: None,
     }
 }
 
@@ -505,8 +504,7 @@ fn a_caller_that_panics_passes_its_role_on() {
     let [panics, mut other] = members;
     thread::scope(|scope| {
         let panicked = catch_unwind(AssertUnwindSafe(|| {
-            let mut turn =
-                Turn::begin(&panics, &first, &Ahead::Nothing, soon()).expect("it is open");
+            let mut turn = Turn::begin(&panics, &first, false, soon()).expect("it is open");
             assert!(matches!(turn.step(), combiner::Step::Write));
             turn.write();
             assert!(matches!(turn.step(), combiner::Step::Read));
@@ -514,7 +512,7 @@ fn a_caller_that_panics_passes_its_role_on() {
         }));
         assert!(panicked.is_err());
         let soon = Budget::new(SOON).step(SOON);
-        let other = scope.spawn(move || other.request(&second, Ahead::Nothing, soon, &|| false));
+        let other = scope.spawn(move || other.request(&second, false, soon, &|| false));
         let numbers = line.requests(2);
         line.answer(&numbers);
         let answer = other.join().expect("no panic").expect("it goes on");
@@ -541,10 +539,8 @@ fn a_writer_without_time_leaves_its_role_to_another_caller() {
         let mut line = peer.accept();
         let commands = [1, 2].map(|number| Command::new("n").arg(number).clone());
         let begun = Instant::now();
-        let mut writer =
-            Turn::begin(&members[0], &commands[0], &Ahead::Nothing, soon()).expect("it is open");
-        let mut other =
-            Turn::begin(&members[1], &commands[1], &Ahead::Nothing, soon()).expect("it is open");
+        let mut writer = Turn::begin(&members[0], &commands[0], false, soon()).expect("it is open");
+        let mut other = Turn::begin(&members[1], &commands[1], false, soon()).expect("it is open");
         if has_taken {
             assert!(matches!(writer.step(), combiner::Step::Write));
             // A caller that reads would not write what the writer leaves.
@@ -559,7 +555,7 @@ fn a_writer_without_time_leaves_its_role_to_another_caller() {
         let numbers = if has_taken { vec![1, 2] } else { vec![2] };
         assert_eq!(line.requests(numbers.len()), numbers);
         line.answer(&numbers);
-        while !matches!(other.step(), combiner::Step::Done(Ok(_), _)) {
+        while !matches!(other.step(), combiner::Step::Done(Ok(_))) {
             other.read();
         }
         drop(other);
@@ -715,38 +711,5 @@ fn a_wait_ends_at_its_time_limit_or_when_its_call_is_over() {
     drop(held);
     // A call that is over does not get a free place either.
     assert!(enter(ALONE));
-    peer.assert_free();
-}
-
-/// Otherwise the answer to the request could be that this process still holds the lock.
-#[test]
-fn a_request_for_a_key_that_rides_goes_out_in_a_later_write() {
-    let peer = Peer::new(1);
-    let first = peer.share();
-    let terms = CallTerms {
-        key: Some(7),
-        ..ORDINARY
-    };
-    let Ok(Entered::Member(second)) = peer.enter(terms, SOON) else {
-        panic!("it has room");
-    };
-    let command = |number: u64| Command::new("n").arg(number).to_owned();
-    let mut ride = Boarded {
-        command: command(5),
-        keys: [7].into(),
-        answer: None,
-    };
-    let begun = Turn::begin(&first, &command(1), &Ahead::Ride(&mut ride), soon());
-    let mut turn = begun.expect("it is open");
-    let waits = Turn::begin(&second, &command(2), &Ahead::Nothing, soon());
-    let mut line = peer.accept();
-    for numbers in [&[5, 1][..], &[2]] {
-        assert!(matches!(turn.step(), combiner::Step::Write));
-        turn.write();
-        assert_eq!(line.requests(numbers.len()), numbers);
-    }
-    assert!(matches!(turn.step(), combiner::Step::Read));
-    drop((turn, waits));
-    drop((first, second));
     peer.assert_free();
 }

@@ -42,8 +42,6 @@ struct Shared {
     rule: Mutex<Arc<Rule>>,
     /// The number of replies that the rule made.
     answered: AtomicU64,
-    /// The number of requests that came in the same read as the one after them.
-    together: AtomicU64,
     stopped: AtomicBool,
     /// Both sides of all connections.
     streams: Mutex<Vec<TcpStream>>,
@@ -60,7 +58,6 @@ impl Hostile {
             behind,
             rule: Mutex::new(Arc::new(|_: &Words| Answer::Pass)),
             answered: AtomicU64::new(0),
-            together: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
             streams: Mutex::default(),
         });
@@ -98,11 +95,6 @@ impl Hostile {
     pub(crate) fn answered(&self) -> u64 {
         self.shared.answered.load(Ordering::SeqCst)
     }
-
-    /// Returns the number of requests that came in the same read as the one after them on their connection.
-    pub(crate) fn came_together(&self) -> u64 {
-        self.shared.together.load(Ordering::SeqCst)
-    }
 }
 
 impl Drop for Hostile {
@@ -132,8 +124,6 @@ impl Shared {
         });
         let mut requests = BufReader::new(client.try_clone()?);
         while let Some((words, bytes)) = request(&mut requests)? {
-            let has_more = !requests.buffer().is_empty();
-            self.together.fetch_add(has_more.into(), Ordering::SeqCst);
             if !self.answer(&words, &mut answers, || behind.write_all(&bytes))? {
                 break;
             }
