@@ -15,6 +15,16 @@ use redis::{RedisWrite, ToRedisArgs};
 pub(crate) struct Command {
     parts: Vec<u8>,
     count: usize,
+    /// The script that the command names by its digest.
+    script: Option<NamedScript>,
+}
+
+/// A script that a command names by its digest.
+#[derive(Clone)]
+struct NamedScript {
+    text: &'static str,
+    /// How many bytes of the parts name it: EVALSHA and the digest.
+    length: usize,
 }
 
 impl Command {
@@ -25,12 +35,30 @@ impl Command {
         command
     }
 
-    /// Makes a command without a name, with a capacity of `bytes`.
-    pub(crate) fn with_capacity(bytes: usize) -> Self {
-        Self {
-            parts: Vec::with_capacity(bytes),
-            count: 0,
-        }
+    /// Makes a command that executes a script, which it names by the digest. A server that has not loaded the script
+    /// answers `NOSCRIPT`.
+    pub(super) fn of_script(digest: &str, text: &'static str) -> Self {
+        // Room for the longest call about a mutex with an ordinary name, so that the command need not grow.
+        let mut command = Self {
+            parts: Vec::with_capacity(640),
+            ..Self::default()
+        };
+        command.arg("EVALSHA").arg(digest);
+        let length = command.parts.len();
+        command.script = Some(NamedScript { text, length });
+        command
+    }
+
+    /// Returns the same command, with the text of its script in place of the digest. The server then keeps the script.
+    pub(crate) fn by_text(&self) -> Self {
+        let Some(NamedScript { text, length }) = self.script else {
+            return self.clone();
+        };
+        let mut command = Self::new("EVAL");
+        command.arg(text);
+        command.parts.extend_from_slice(&self.parts[length..]);
+        command.count = self.count;
+        command
     }
 
     /// Adds an argument, or those of a slice.
@@ -61,6 +89,7 @@ impl Command {
     }
 
     /// Returns the packed command.
+    #[cfg(test)]
     pub(crate) fn packed(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         self.pack(&mut bytes);
@@ -151,6 +180,20 @@ mod tests {
             theirs.arg(&texts[..]).arg(number).arg(long.as_deref().map(str::as_bytes));
             prop_assert_eq!(ours.packed(), theirs.get_packed_command());
         }
+    }
+
+    #[test]
+    fn a_digest_becomes_the_text_of_its_script() {
+        let mut command = Command::of_script("d16e57", "return 1");
+        // An argument is no script, whatever it says.
+        command.arg(0).arg("EVALSHA").arg("d16e57");
+        let mut by_text = redis::cmd("EVAL");
+        by_text.arg("return 1").arg(0).arg("EVALSHA").arg("d16e57");
+        assert_eq!(command.by_text().packed(), by_text.get_packed_command());
+        assert_eq!(
+            command.by_text().by_text().packed(),
+            command.by_text().packed()
+        );
     }
 
     #[test]

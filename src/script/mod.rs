@@ -26,7 +26,6 @@ use crate::message::{AcquireMode, Gone, LockKind, Reply, Request, Verb};
 
 pub(crate) use command::Command;
 pub(crate) use script_settings::ScriptSettings;
-pub(crate) use text::{ScriptRef, with_texts};
 
 mod command;
 mod multi;
@@ -40,33 +39,29 @@ mod script_settings;
 mod share;
 mod text;
 
-/// Returns the command that executes a request.
-pub(crate) fn encode(
-    request: &Request<'_>,
-    by: ScriptRef,
-    script_settings: &ScriptSettings,
-) -> Command {
+/// Returns the command that executes a request. It names its script by the digest.
+pub(crate) fn encode(request: &Request<'_>, script_settings: &ScriptSettings) -> Command {
     match request {
         Request::Ping => Command::new("PING"),
         Request::Lock { kind, target, verb } => match kind {
-            LockKind::Mutex => mutex::command(target.first(), verb, by, script_settings),
+            LockKind::Mutex => mutex::command(target.first(), verb, script_settings),
             LockKind::Read | LockKind::Write | LockKind::Semaphore { .. } => {
-                share::command(*kind, target.first(), verb, by, script_settings)
+                share::command(*kind, target.first(), verb, script_settings)
             }
-            LockKind::Multi => multi::command(target.keys(), verb, by, script_settings),
+            LockKind::Multi => multi::command(target.keys(), verb, script_settings),
         },
-        Request::Renew(batch) => renewal::command(batch, by),
-        Request::Release(batch) => mutex::release_many(batch, by),
-        Request::RateLimit { key, request } => rate_limiter::command(key, request, by),
-        Request::Adopt { key, adopt } => mutex::adopt(key, adopt, by, script_settings),
-        Request::Inspect { keys, named } => operators::inspect(keys, *named, by),
+        Request::Renew(batch) => renewal::command(batch),
+        Request::Release(batch) => mutex::release_many(batch),
+        Request::RateLimit { key, request } => rate_limiter::command(key, request),
+        Request::Adopt { key, adopt } => mutex::adopt(key, adopt, script_settings),
+        Request::Inspect { keys, named } => operators::inspect(keys, *named),
         Request::Scan {
             from,
             prefix,
             pattern,
         } => operators::scan(*from, prefix, pattern),
         Request::ForceRelease { key, owner } => {
-            operators::force_release(key, owner, by, script_settings)
+            operators::force_release(key, owner, script_settings)
         }
     }
 }
@@ -210,7 +205,7 @@ mod tests {
             target: &odd,
             verb: &verb,
         };
-        let command = encode(&request, ScriptRef::Text, &script_settings);
+        let command = encode(&request, &script_settings).by_text();
         let parts = parts(&command);
         assert_eq!(parts[0], "EVAL");
         assert!(!parts[1].contains("FLUSHALL"));
@@ -223,7 +218,7 @@ mod tests {
     fn renewal_and_plain_release_declare_the_locks_key_alone() {
         let script_settings = ScriptSettings::new(Duration::from_mins(10), Duration::from_secs(1));
         let keys = |request: Request<'_>| {
-            let command = encode(&request, ScriptRef::Digest, &script_settings);
+            let command = encode(&request, &script_settings);
             parts(&command).swap_remove(2)
         };
         let owner: Arc<str> = "lh1:u:l".into();

@@ -2,18 +2,13 @@
 
 use super::command::Command;
 use super::script_settings::ScriptSettings;
-use super::text::{MULTI_ACQUIRE, MULTI_RELEASE, ScriptRef, ask, keep};
+use super::text::{MULTI_ACQUIRE, MULTI_RELEASE, ask, keep};
 use crate::message::{Ask, Verb};
 use crate::name::LockKey;
 
-pub(super) fn command(
-    keys: &[LockKey],
-    verb: &Verb,
-    by: ScriptRef,
-    script_settings: &ScriptSettings,
-) -> Command {
+pub(super) fn command(keys: &[LockKey], verb: &Verb, script_settings: &ScriptSettings) -> Command {
     let acquire = |what: &Ask, from: &str| {
-        let mut command = MULTI_ACQUIRE.with_companions(by, keys);
+        let mut command = MULTI_ACQUIRE.with_companions(keys);
         ask(&mut command, what, "take", script_settings);
         command.arg(from);
         command
@@ -22,11 +17,11 @@ pub(super) fn command(
     match verb {
         Verb::Acquire { ask, .. } => acquire(ask, ""),
         Verb::TakeOver { ask, from, .. } => acquire(ask, from),
-        Verb::Keep { owner, life, .. } => keep(keys, owner, 0, *life, None, by),
+        Verb::Keep { owner, life, .. } => keep(keys, owner, 0, *life, None),
         Verb::Release { owner, .. }
         | Verb::HandOver { owner, .. }
         | Verb::Withdraw { owner, .. } => {
-            let mut command = MULTI_RELEASE.with_companions(by, keys);
+            let mut command = MULTI_RELEASE.with_companions(keys);
             command.arg(&**owner);
             script_settings.of_waiters(&mut command);
             command

@@ -7,21 +7,16 @@ use super::reply;
 use super::script_settings::ScriptSettings;
 use super::text::{
     MUTEX_ACQUIRE, MUTEX_ADOPT, MUTEX_HAND_OVER, MUTEX_RELEASE, MUTEX_RELEASE_MANY,
-    MUTEX_TAKE_OVER, ScriptRef, ask, give_back, keep,
+    MUTEX_TAKE_OVER, ask, give_back, keep,
 };
 use crate::clock::ms_rounded_up;
 use crate::message::{AcquireMode, Adopt, Ask, GiveBack, NotReleased, PlainRelease, Reply, Verb};
 use crate::name::{Companion, LockKey};
 
-pub(super) fn command(
-    key: &LockKey,
-    verb: &Verb,
-    by: ScriptRef,
-    script_settings: &ScriptSettings,
-) -> Command {
+pub(super) fn command(key: &LockKey, verb: &Verb, script_settings: &ScriptSettings) -> Command {
     let keys = std::slice::from_ref(key);
     let hand_over = |owner: &str, block: Option<GiveBack>, queued: bool| {
-        let mut command = MUTEX_HAND_OVER.with_companions(by, keys);
+        let mut command = MUTEX_HAND_OVER.with_companions(keys);
         command.arg(owner);
         give_back(&mut command, block);
         script_settings.of_waiters(&mut command);
@@ -33,7 +28,7 @@ pub(super) fn command(
     };
     match verb {
         Verb::Acquire { ask: what, mode } => {
-            let mut command = MUTEX_ACQUIRE.with_companions(by, keys);
+            let mut command = MUTEX_ACQUIRE.with_companions(keys);
             // A free mutex may be in a gap. This process must not take it then, because the gap is for clients that
             // poll.
             let how = match mode {
@@ -49,7 +44,7 @@ pub(super) fn command(
             from,
             give_back: block,
         } => {
-            let mut command = MUTEX_TAKE_OVER.with_companions(by, keys);
+            let mut command = MUTEX_TAKE_OVER.with_companions(keys);
             ask(&mut command, what, "poll", script_settings);
             command.arg(&**from);
             give_back(&mut command, *block);
@@ -57,7 +52,7 @@ pub(super) fn command(
             command
         }
         Verb::Release { owner, .. } => {
-            let mut command = MUTEX_RELEASE.command(by, 1);
+            let mut command = MUTEX_RELEASE.command(1);
             command.arg(key.key()).arg(&**owner);
             command
         }
@@ -69,7 +64,7 @@ pub(super) fn command(
             life,
             give_back: block,
             ..
-        } => keep(keys, owner, 0, *life, *block, by),
+        } => keep(keys, owner, 0, *life, *block),
         Verb::Withdraw { owner, .. } => hand_over(owner, None, true),
     }
 }
@@ -85,8 +80,8 @@ pub(super) fn plain(key: &LockKey, ask: &Ask, script_settings: &ScriptSettings) 
     })
 }
 
-pub(super) fn release_many(batch: &[PlainRelease<'_>], by: ScriptRef) -> Command {
-    let mut command = MUTEX_RELEASE_MANY.command(by, batch.len());
+pub(super) fn release_many(batch: &[PlainRelease<'_>]) -> Command {
+    let mut command = MUTEX_RELEASE_MANY.command(batch.len());
     for release in batch {
         command.arg(release.key.key());
     }
@@ -111,13 +106,8 @@ pub(super) fn replies(mutexes: usize, value: &Value) -> Option<Reply> {
     }
 }
 
-pub(super) fn adopt(
-    key: &LockKey,
-    adopt: &Adopt,
-    by: ScriptRef,
-    script_settings: &ScriptSettings,
-) -> Command {
-    let mut command = MUTEX_ADOPT.command(by, 2);
+pub(super) fn adopt(key: &LockKey, adopt: &Adopt, script_settings: &ScriptSettings) -> Command {
+    let mut command = MUTEX_ADOPT.command(2);
     command
         .arg(key.key())
         .arg(key.companion(Companion::Fence))

@@ -6,7 +6,7 @@ use redis::Value;
 
 use super::command::Command;
 use super::script_settings::ScriptSettings;
-use super::text::{FORCE_RELEASE, INSPECT, ScriptRef};
+use super::text::{FORCE_RELEASE, INSPECT};
 use crate::message::{Cursor, Reply, Seen, SeenHolder};
 use crate::name::{BROKEN, LockKey};
 
@@ -14,8 +14,8 @@ use crate::name::{BROKEN, LockKey};
 /// inspect this number of locks.
 const PAGE: u32 = 200;
 
-pub(super) fn inspect(keys: &[LockKey], named: bool, by: ScriptRef) -> Command {
-    let mut command = INSPECT.with_companions(by, keys);
+pub(super) fn inspect(keys: &[LockKey], named: bool) -> Command {
+    let mut command = INSPECT.with_companions(keys);
     command.arg(if named { "named" } else { "found" });
     command
 }
@@ -122,10 +122,9 @@ pub(super) fn page(from: Cursor, value: Value) -> Option<Reply> {
 pub(super) fn force_release(
     key: &LockKey,
     owner: &str,
-    by: ScriptRef,
     script_settings: &ScriptSettings,
 ) -> Command {
-    let mut command = FORCE_RELEASE.with_companions(by, std::slice::from_ref(key));
+    let mut command = FORCE_RELEASE.with_companions(std::slice::from_ref(key));
     command.arg(owner).arg(BROKEN);
     script_settings.of_waiters(&mut command);
     command

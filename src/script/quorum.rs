@@ -14,7 +14,7 @@ use super::script_settings::{self, ScriptSettings};
 use super::text::{
     OF_A_QUORUM, QUORUM_ACQUIRE, QUORUM_ADOPT, QUORUM_FORCE_RELEASE, QUORUM_MULTI_ACQUIRE,
     QUORUM_MULTI_RELEASE, QUORUM_RAISE, QUORUM_RELEASE, QUORUM_SHARE_ACQUIRE, QUORUM_SHARE_RELEASE,
-    Script, ScriptRef,
+    Script,
 };
 use crate::clock::ms_rounded_up;
 use crate::core::quorum::{Holder, Reserved, ReservedByName, Vote};
@@ -58,7 +58,7 @@ pub(crate) fn acquire(
             (&QUORUM_SHARE_ACQUIRE, true)
         }
     };
-    let mut command = script.with_companions(ScriptRef::Digest, lock.target.keys());
+    let mut command = script.with_companions(lock.target.keys());
     command
         .arg(&*ask.owner)
         .arg(ms_rounded_up(ask.lease))
@@ -84,7 +84,7 @@ pub(crate) fn raise(
     script_settings: &ScriptSettings,
 ) -> Command {
     let keys = lock.target.keys();
-    let mut command = QUORUM_RAISE.command(ScriptRef::Digest, 2 * keys.len());
+    let mut command = QUORUM_RAISE.command(2 * keys.len());
     for key in keys {
         command.arg(key.key()).arg(key.companion(Companion::Fence));
     }
@@ -113,7 +113,7 @@ pub(crate) fn release(
         LockKind::Multi => &QUORUM_MULTI_RELEASE,
         LockKind::Read | LockKind::Write | LockKind::Semaphore { .. } => &QUORUM_SHARE_RELEASE,
     };
-    let mut command = script.with_companions(ScriptRef::Digest, lock.target.keys());
+    let mut command = script.with_companions(lock.target.keys());
     command.arg(owner);
     if lock.kind == LockKind::Multi {
         // Its blocks have one fence, so there is nothing to give back. It always leaves the queues.
@@ -141,7 +141,7 @@ pub(crate) fn adopt(
     clock: u64,
     script_settings: &ScriptSettings,
 ) -> Command {
-    let mut command = QUORUM_ADOPT.command(ScriptRef::Text, 2);
+    let mut command = QUORUM_ADOPT.command(2);
     command
         .arg(key.key())
         .arg(key.companion(Companion::Fence))
@@ -151,16 +151,15 @@ pub(crate) fn adopt(
         .arg(clock)
         .arg(&*adopt.from)
         .arg(u8::from(adopt.fencing));
-    command
+    command.by_text()
 }
 
 /// Returns the command that takes a lock of any kind from an owner at a node.
 pub(crate) fn force_release(key: &LockKey, owner: &str) -> Command {
-    let mut command =
-        QUORUM_FORCE_RELEASE.with_companions(ScriptRef::Text, std::slice::from_ref(key));
+    let mut command = QUORUM_FORCE_RELEASE.with_companions(std::slice::from_ref(key));
     command.arg(owner).arg(BROKEN);
     of_waiters(&mut command);
-    command
+    command.by_text()
 }
 
 /// Adds the arguments of `queue.lua`. A node is one server, so it counts all of its subscribers.

@@ -5,12 +5,12 @@ use std::time::Duration;
 use redis::Value;
 
 use super::command::Command;
-use super::text::{RATE_LIMITER, ScriptRef};
+use super::text::RATE_LIMITER;
 use crate::message::{RateRequest, Reply};
 use crate::name::LockKey;
 
-pub(super) fn command(key: &LockKey, request: &RateRequest, by: ScriptRef) -> Command {
-    let mut command = RATE_LIMITER.command(by, 1);
+pub(super) fn command(key: &LockKey, request: &RateRequest) -> Command {
+    let mut command = RATE_LIMITER.command(1);
     command
         .arg(key.key())
         .arg(request.permits)

@@ -3,12 +3,12 @@
 use redis::Value;
 
 use super::command::Command;
-use super::text::{RENEW, ScriptRef};
+use super::text::RENEW;
 use crate::clock::ms_rounded_up;
 use crate::message::{Gone, LockKind, Renewal, Renewed, Reply};
 
-pub(super) fn command(batch: &[Renewal<'_>], by: ScriptRef) -> Command {
-    let mut command = RENEW.command(by, batch.len());
+pub(super) fn command(batch: &[Renewal<'_>]) -> Command {
+    let mut command = RENEW.command(batch.len());
     for renewal in batch {
         command.arg(renewal.key.key());
     }

@@ -2,7 +2,7 @@
 
 use super::command::Command;
 use super::script_settings::ScriptSettings;
-use super::text::{SHARE_ACQUIRE, SHARE_RELEASE, ScriptRef, ask, give_back, keep};
+use super::text::{SHARE_ACQUIRE, SHARE_RELEASE, ask, give_back, keep};
 use crate::message::{Ask, GiveBack, LockKind, Verb};
 use crate::name::LockKey;
 
@@ -10,7 +10,6 @@ pub(super) fn command(
     kind: LockKind,
     key: &LockKey,
     verb: &Verb,
-    by: ScriptRef,
     script_settings: &ScriptSettings,
 ) -> Command {
     let keys = std::slice::from_ref(key);
@@ -20,7 +19,7 @@ pub(super) fn command(
         _ => "permits",
     };
     let acquire = |what: &Ask, from: &str, block: Option<GiveBack>| {
-        let mut command = SHARE_ACQUIRE.with_companions(by, keys);
+        let mut command = SHARE_ACQUIRE.with_companions(keys);
         ask(&mut command, what, how, script_settings);
         command.arg(what.units).arg(kind.total_units()).arg(from);
         give_back(&mut command, block);
@@ -28,7 +27,7 @@ pub(super) fn command(
         command
     };
     let release = |owner: &str, units: u32, block: Option<GiveBack>, queued: bool| {
-        let mut command = SHARE_RELEASE.with_companions(by, keys);
+        let mut command = SHARE_RELEASE.with_companions(keys);
         command.arg(owner);
         give_back(&mut command, block);
         script_settings.of_waiters(&mut command);
@@ -57,7 +56,7 @@ pub(super) fn command(
             units,
             life,
             give_back: block,
-        } => keep(keys, owner, *units, *life, *block, by),
+        } => keep(keys, owner, *units, *life, *block),
         Verb::Withdraw { owner, units } => release(owner, *units, None, true),
     }
 }

@@ -182,15 +182,6 @@ pub(super) static OF_A_QUORUM: [&Script; 9] = [
     &KEEP,
 ];
 
-/// The way in which a command names its script.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ScriptRef {
-    /// The digest. A server that has not loaded the script answers `NOSCRIPT`.
-    Digest,
-    /// The text. The server then keeps the script.
-    Text,
-}
-
 impl Script {
     fn digest(&self) -> &str {
         let hash = || Box::new(redis::Script::new(self.text).get_hash().to_owned());
@@ -203,20 +194,15 @@ impl Script {
     }
 
     /// Returns a command that names the script and the number of its keys. The caller adds the keys and the arguments.
-    pub(super) fn command(&self, by: ScriptRef, keys: usize) -> Command {
-        // Room for the longest call about a mutex with an ordinary name, so that the command need not grow.
-        let mut command = Command::with_capacity(640);
-        match by {
-            ScriptRef::Digest => command.arg("EVALSHA").arg(self.digest()),
-            ScriptRef::Text => command.arg("EVAL").arg(self.text),
-        };
+    pub(super) fn command(&self, keys: usize) -> Command {
+        let mut command = Command::of_script(self.digest(), self.text);
         command.arg(keys);
         command
     }
 
     /// Returns a command with the keys of these locks: for each its own key and its companions.
-    pub(super) fn with_companions(&self, by: ScriptRef, locks: &[LockKey]) -> Command {
-        let mut command = self.command(by, 4 * locks.len());
+    pub(super) fn with_companions(&self, locks: &[LockKey]) -> Command {
+        let mut command = self.command(4 * locks.len());
         for key in locks {
             command.arg(key.key());
             for which in [Companion::Fence, Companion::Queue, Companion::Waiters] {
@@ -227,48 +213,6 @@ impl Script {
     }
 }
 
-/// Returns packed commands, without the first `skipped` ones. They name the scripts of a quorum by their text instead of
-/// their digest.
-pub(crate) fn with_texts(packed: &[u8], skipped: usize) -> Vec<u8> {
-    let mut rest = packed;
-    let mut texts = Vec::with_capacity(packed.len());
-    let mut place = 0;
-    // Each command is `*<number of parts>`, and each part `$<length>` and its bytes.
-    while let Some(parts) = number(&mut rest, b'*') {
-        let mut command = Command::default();
-        let mut by_digest = false;
-        for part_of_command in 0..parts {
-            let length = number(&mut rest, b'$').unwrap_or_default();
-            let (part, after) = rest.split_at(length);
-            rest = after.strip_prefix(b"\r\n").unwrap_or(after);
-            if by_digest {
-                let is_meant = |script: &&&Script| script.digest().as_bytes() == part;
-                let script = OF_A_QUORUM.iter().find(is_meant);
-                command.arg(script.map_or(part, |script| script.text.as_bytes()));
-                by_digest = false;
-            } else if part_of_command == 0 && part == b"EVALSHA" {
-                command.arg("EVAL");
-                by_digest = true;
-            } else {
-                command.arg(part);
-            }
-        }
-        if place >= skipped {
-            command.pack(&mut texts);
-        }
-        place += 1;
-    }
-    texts
-}
-
-/// Takes a line out of packed commands: a number behind this sign.
-fn number(packed: &mut &[u8], sign: u8) -> Option<usize> {
-    let line = packed.strip_prefix(&[sign])?;
-    let end = line.iter().position(|byte| *byte == b'\r')?;
-    *packed = line.get(end + 2..)?;
-    std::str::from_utf8(&line[..end]).ok()?.parse().ok()
-}
-
 /// Returns the command that keeps locks for `life` after the end of their lease. `units` is 0 for whole locks. Fences
 /// can be given back for a single lock only.
 pub(super) fn keep(
@@ -277,10 +221,9 @@ pub(super) fn keep(
     units: u32,
     life: Duration,
     block: Option<GiveBack>,
-    by: ScriptRef,
 ) -> Command {
     let fence = block.and(keys.first());
-    let mut command = KEEP.command(by, keys.len() + usize::from(fence.is_some()));
+    let mut command = KEEP.command(keys.len() + usize::from(fence.is_some()));
     for key in keys {
         command.arg(key.key());
     }
@@ -327,24 +270,5 @@ mod tests {
         let ms = crate::core::quorum::LONGEST_TURN.as_millis();
         let line = format!("local LONGEST_TURN = {ms}\n");
         assert!(QUORUM_ACQUIRE.text.contains(&line), "{line}");
-    }
-
-    #[test]
-    fn a_digest_becomes_the_text_of_its_script() {
-        let by = |script: ScriptRef| {
-            let mut renew = RENEW.command(script, 1);
-            // An argument is no script, whatever it says.
-            let digest = KEEP.digest();
-            renew.arg("EVALSHA").arg(digest).arg("*1\r\n$4\r\nPING\r\n");
-            let mut packed = QUORUM_RAISE.command(script, 0).packed();
-            let first = packed.len();
-            renew.pack(&mut packed);
-            Command::new("PING").pack(&mut packed);
-            (packed, first)
-        };
-        let ((digests, _), (texts, first)) = (by(ScriptRef::Digest), by(ScriptRef::Text));
-        assert_eq!(with_texts(&digests, 0), texts);
-        assert_eq!(with_texts(&digests, 1), texts[first..]);
-        assert!(with_texts(&digests, 3).is_empty());
     }
 }

@@ -34,7 +34,7 @@ use redis::Value;
 
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{Cursor, Renewed, Reply, Request, Verb};
-use crate::script::{self, Command, ScriptRef};
+use crate::script::{self, Command};
 use crate::store::errors::RequestError;
 use crate::store::login::connect;
 use crate::store::refusal::{refusal, says};
@@ -152,8 +152,8 @@ impl<'a> Link<'a> {
         // An empty renewal by digest, and in the same write by text, which loads the script. On a slow link the first
         // lease would have no time for another round trip.
         let renewal = Request::Renew(&[]);
-        let commands = [ScriptRef::Digest, ScriptRef::Text]
-            .map(|by| script::encode(&renewal, by, &self.route.script_settings));
+        let by_digest = script::encode(&renewal, &self.route.script_settings);
+        let by_text = by_digest.by_text();
         let begun = Instant::now();
         let heard = |number, answer| match answer {
             Value::ServerError(error) if number > 0 => {
@@ -162,7 +162,7 @@ impl<'a> Link<'a> {
             }
             _ => Ok(()),
         };
-        let asked = open.requests(&commands, self.route.io_timeout, heard);
+        let asked = open.requests(&[by_digest, by_text], self.route.io_timeout, heard);
         asked.map_err(|fault| self.failed(fault).into_failure(&self.route))??;
         self.round_trip = self.round_trip.max(Some(begun.elapsed()));
         self.open = Some(Open::Own(open));
@@ -267,7 +267,7 @@ impl<'a> Link<'a> {
             let time = budget.step(self.route.io_timeout);
             let open = self.open.take();
             let mut open = open.ok_or_else(Failure::another_question)?;
-            let role = open.request(Command::new("ROLE"), false, time);
+            let role = open.request(&Command::new("ROLE"), false, time);
             let role = role.map_err(|fault| self.failed(fault).into_failure(&self.route))?;
             if let Err(failure) = check_role(&self.route, role) {
                 self.suspect();
@@ -346,14 +346,14 @@ impl<'a> Link<'a> {
     fn once(&mut self, request: &Request<'_>, budget: &mut Budget) -> Result<Value, RequestError> {
         let mut open = self.opened(budget).map_err(RequestError::Answered)?;
         let settings = &self.route.script_settings;
-        let mut ask = |command: Command| {
+        let mut ask = |command: &Command| {
             let time = budget.step(self.route.io_timeout);
             let answer = open.request(command, self.is_asking, time);
             answer.map_err(|fault| self.failed(fault))
         };
         let mut value = Value::Nil;
         if let Some(command) = script::encode_plain(request, settings) {
-            value = match ask(command)? {
+            value = match ask(&command)? {
                 Value::Okay => script::TAKEN_WITHOUT_A_FENCE,
                 value @ (Value::Nil | Value::ServerError(_)) => value,
                 _ => {
@@ -363,10 +363,11 @@ impl<'a> Link<'a> {
             };
         }
         if value == Value::Nil {
-            value = ask(script::encode(request, ScriptRef::Digest, settings))?;
-        }
-        if matches!(&value, Value::ServerError(error) if error.code() == "NOSCRIPT") {
-            value = ask(script::encode(request, ScriptRef::Text, settings))?;
+            let command = script::encode(request, settings);
+            value = ask(&command)?;
+            if matches!(&value, Value::ServerError(error) if error.code() == "NOSCRIPT") {
+                value = ask(&command.by_text())?;
+            }
         }
         if let Value::ServerError(error) = value {
             let moved = says(&error, &["READONLY"]);

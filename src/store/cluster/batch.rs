@@ -27,7 +27,7 @@ use super::{ClusterState, Master};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{NotReleased, PlainRelease, Renewal, Renewed, Reply, Request};
 use crate::name::LockKey;
-use crate::script::{self, ScriptRef};
+use crate::script;
 use crate::store::refusal::refusal;
 use crate::store::{Answer, DedicatedConnection, NodeReport};
 use crate::sync::Arc;
@@ -163,12 +163,10 @@ impl ClusterConnection {
                 break;
             }
             let parts = parts(&shared, &mut groups, &mut results, left);
-            let encode = |number: usize, by: ScriptRef| {
+            let encode = |number: usize| {
                 let group: &Group = &groups[number];
                 let settings = &shared.routes.first.script_settings;
-                batch.with(&group.numbers, |request| {
-                    script::encode(request, by, settings)
-                })
+                batch.with(&group.numbers, |request| script::encode(request, settings))
             };
             let how = Exchange {
                 encode: &encode,
@@ -229,7 +227,7 @@ impl ClusterConnection {
             };
             let parts = [Part { master, is_asking }];
             let how = Exchange {
-                encode: &|_, by| script::encode(request, by, &shared.routes.first.script_settings),
+                encode: &|_| script::encode(request, &shared.routes.first.script_settings),
                 limit: left,
                 is_gain: false,
             };

@@ -41,7 +41,7 @@ use super::master::Address;
 use super::{ClusterState, Master, unavailable};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::Request;
-use crate::script::{self, Command, ScriptRef};
+use crate::script::{self, Command};
 use crate::store::login::connect;
 use crate::store::refusal::refusal;
 use crate::store::route::{Budget, Route};
@@ -69,7 +69,7 @@ pub(super) struct Part {
 /// How an exchange goes.
 pub(super) struct Exchange<'a> {
     /// Encodes the part of this number.
-    pub(super) encode: &'a dyn Fn(usize, ScriptRef) -> Command,
+    pub(super) encode: &'a dyn Fn(usize) -> Command,
     pub(super) limit: Duration,
     /// Whether replicas must confirm the writes, if the settings name any.
     pub(super) is_gain: bool,
@@ -205,7 +205,7 @@ impl Lanes {
             how,
             parts,
             shared,
-            by: vec![ScriptRef::Digest; parts.len()],
+            by_text: vec![false; parts.len()],
             answers: vec![None; parts.len()],
             is_resent: false,
         };
@@ -436,14 +436,14 @@ fn open(route: &Route) -> Result<(Socket, Duration), Failure> {
     let mut socket = connect(route, &Budget::unlimited())?;
     // An empty renewal by digest, and then by text, which loads the script.
     let renewal = Request::Renew(&[]);
-    let commands = [ScriptRef::Digest, ScriptRef::Text]
-        .map(|by| script::encode(&renewal, by, &route.script_settings));
+    let by_digest = script::encode(&renewal, &route.script_settings);
+    let by_text = by_digest.by_text();
     let heard = |number, value| match value {
         Value::ServerError(error) if number > 0 => Err(refusal(&route.server, error)),
         _ => Ok(()),
     };
     let begun = Instant::now();
-    let asked = socket.requests(&commands, route.io_timeout, heard);
+    let asked = socket.requests(&[by_digest, by_text], route.io_timeout, heard);
     asked.map_err(|fault| route.broken(fault))??;
     Ok((socket, begun.elapsed()))
 }

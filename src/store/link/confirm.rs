@@ -38,7 +38,7 @@ impl Link<'_> {
         };
         let mut wait = Command::new("WAIT");
         wait.arg(wanted).arg(patience.as_millis() as u64);
-        let confirmed = match open.request(wait, false, time).map_err(RequestError::of) {
+        let confirmed = match open.request(&wait, false, time).map_err(RequestError::of) {
             Ok(Value::Int(count)) => u32::try_from(count).unwrap_or(0),
             Ok(Value::ServerError(error)) => {
                 return Err(Failure {

@@ -8,7 +8,7 @@ use redis::Value;
 use super::{Link, Open};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{Reply, Request};
-use crate::script::{self, Command, ScriptRef};
+use crate::script::{self, Command};
 use crate::store::refusal::refusal;
 use crate::store::route::Budget;
 use crate::store::sentinel::check_role;
@@ -25,7 +25,7 @@ impl Link<'_> {
         let commands = [
             Command::new("INFO").arg("server").to_owned(),
             Command::new("ROLE"),
-            script::encode(request, ScriptRef::Text, &route.script_settings),
+            script::encode(request, &route.script_settings).by_text(),
         ];
         let mut open = match self.open.take() {
             Some(Open::Own(open)) => open,

@@ -37,15 +37,15 @@ impl Open<'_> {
     /// Sends a command, after ASKING if `is_asking`, and returns its answer.
     pub(super) fn request(
         &mut self,
-        command: Command,
+        command: &Command,
         is_asking: bool,
         time: TimeSpan,
     ) -> Result<Value, TransportError> {
         match self {
             Self::Own(socket) if is_asking => ask_for_moving_slot(socket, command, time.limit),
-            Self::Own(socket) => socket.request(&command, time.limit),
+            Self::Own(socket) => socket.request(command, time.limit),
             Self::Shared(member, limits) => {
-                member.request(&command, is_asking, time, &|| limits.is_over())
+                member.request(command, is_asking, time, &|| limits.is_over())
             }
         }
     }
@@ -160,7 +160,7 @@ impl<'a> Link<'a> {
 /// Sends a command after ASKING, in one write.
 fn ask_for_moving_slot(
     open: &mut Socket,
-    command: Command,
+    command: &Command,
     limit: Duration,
 ) -> Result<Value, TransportError> {
     let mut value = Value::Nil;
@@ -168,7 +168,7 @@ fn ask_for_moving_slot(
         value = answer;
         Ok(())
     };
-    match open.requests(&[Command::new("ASKING"), command], limit, heard)? {
+    match open.requests(&[Command::new("ASKING"), command.clone()], limit, heard)? {
         // The answer to ASKING is of no interest: without its effect, the command is redirected.
         Ok(()) => Ok(value),
         Err(never) => match never {},

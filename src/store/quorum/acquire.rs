@@ -20,6 +20,7 @@ use crate::core::lease::valid_until;
 use crate::core::quorum::{Chosen, Reserved, ReservedByName, Verdict, Vote, choose, verdict};
 use crate::error::Failure;
 use crate::message::{Ask, LockKind, Reply};
+use crate::script::Command;
 use crate::script::quorum::{self as node_request, Lock, NodeGiveBack};
 use crate::store::quorum::Shared;
 use crate::store::quorum::connection::NodeConnection;
@@ -62,7 +63,6 @@ impl Shared {
             lock.kind == LockKind::Read && former.is_some_and(|former| former.units() != ask.units);
         let request =
             node_request::acquire(lock, ask, was_writer, clock_us(), &self.script_settings);
-        let request = request.packed();
         let heard = ballot.round(connections, &request, former, until);
         let mut result = verdict(&ballot.votes);
         // With too few answers the caller releases the former owner again.
@@ -128,16 +128,18 @@ impl<'a> Ballot<'a> {
     fn round(
         &mut self,
         connections: &mut [NodeConnection],
-        request: &[u8],
+        request: &Command,
         former: Option<&OwnerRelease<'_>>,
         until: Instant,
     ) -> Vec<Heard> {
         let shared = self.shared;
         let lock = self.lock;
-        let packed = former.map(|former| {
-            let releases = shared.packed_releases(std::slice::from_ref(former));
-            let with_request = |release: Vec<u8>| [&release, request].concat();
-            releases.into_iter().map(with_request).collect::<Vec<_>>()
+        let with_releases = former.map(|former| {
+            let mut commands = shared.releases(std::slice::from_ref(former));
+            for commands in &mut commands {
+                commands.push(request.clone());
+            }
+            commands
         });
         let is_asked: Vec<_> = self
             .votes
@@ -145,9 +147,9 @@ impl<'a> Ballot<'a> {
             .map(|vote| !matches!(vote, Some(Vote::Granted { .. })))
             .collect();
         let failures = shared.ask_each(connections, true, until, |number| {
-            is_asked[number].then(|| match &packed {
-                Some(packed) => (&*packed[number], 2),
-                None => (request, 1),
+            is_asked[number].then(|| match &with_releases {
+                Some(commands) => &*commands[number],
+                None => std::slice::from_ref(request),
             })
         });
         for (number, failure) in failures.into_iter().enumerate() {
@@ -268,9 +270,9 @@ impl<'a> Ballot<'a> {
             self.ask.fences,
             &self.shared.script_settings,
         );
-        let raise = raise.packed();
         let failures = self.shared.ask_each(connections, false, until, |number| {
-            chosen.low.contains(&number).then_some((&*raise, 1))
+            let is_low = chosen.low.contains(&number);
+            is_low.then_some(std::slice::from_ref(&raise))
         });
         let mut raised = 0;
         let mut failed = failures.iter().flatten().count();
@@ -376,7 +378,7 @@ impl<'a> Ballot<'a> {
         let owner = &self.ask.owner;
         let give_back = reserved.map(|reserved: Reserved| NodeGiveBack { used: 0, reserved });
         let command = node_request::release(self.lock, (owner, self.ask.units), give_back, true);
-        connections[number].send_and_forget(&command.packed(), Some(self.orphan()));
+        connections[number].send_and_forget(&command, Some(self.orphan()));
     }
 
     /// Returns the owner, to be released in the background at a node that may have it.

@@ -45,9 +45,13 @@ impl Shared {
         };
         let new = ask(&adopt.owner);
         let mut ballot = Ballot::new(self, lock, &new);
-        let request = node_request::adopt(key, adopt, clock_us(), &self.script_settings);
-        let packed = request.packed();
-        ballot.failures = self.ask_each(connections, true, until, |_| Some((&packed, 1)));
+        let requests = [node_request::adopt(
+            key,
+            adopt,
+            clock_us(),
+            &self.script_settings,
+        )];
+        ballot.failures = self.ask_each(connections, true, until, |_| Some(&requests[..]));
         ballot.is_open = ballot.failures.iter().map(Option::is_none).collect();
         let (mut adopted, mut gone, mut why) = (0, 0, Gone::Removed);
         gather(connections, self.within(until), &mut |number, answer| {
@@ -98,7 +102,7 @@ impl Shared {
         for (number, connection) in connections.iter_mut().enumerate() {
             if ballot.votes[number].is_some() || ballot.is_open[number] {
                 outcome = Outcome::Unknown;
-                connection.send_and_forget(&request.packed(), None);
+                connection.send_and_forget(&request, None);
             }
         }
         let failure = self.no_quorum(settled.err().unwrap_or(adopted), ballot.failures);

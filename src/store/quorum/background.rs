@@ -93,15 +93,14 @@ impl Shared {
         let orphans = self.nodes[number].take_orphans(SystemClock.now());
         let mut connections = [NodeConnection::new(shared, number)];
         for some in orphans.chunks(AT_A_TIME) {
-            let mut packed = Vec::new();
-            for orphan in some {
+            let release = |orphan: &Orphan| {
                 let lock = Lock {
                     kind: orphan.kind,
                     target: &orphan.target,
                 };
                 node_request::release(lock, (&orphan.owner, orphan.units), None, true)
-                    .pack(&mut packed);
-            }
+            };
+            let releases: Vec<_> = some.iter().map(release).collect();
             let mut answered = 0;
             let mut is_done = vec![false; some.len()];
             let [connection] = &mut connections;
@@ -110,7 +109,7 @@ impl Shared {
             let sent = connection
                 .look()
                 .and_then(|()| connection.connect(until))
-                .and_then(|()| connection.send(&packed, some.len()));
+                .and_then(|()| connection.send(&releases));
             if sent.is_ok() {
                 let waits = Waits {
                     limit: self.node_timeout,

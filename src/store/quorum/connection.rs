@@ -17,8 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::clock::{Clock, SystemClock, Time};
 use crate::error::{Failure, FailureKind, Outcome};
-use crate::script;
-use crate::script::Command;
+use crate::script::{self, Command};
 use crate::store::cuts::CLOSED;
 use crate::store::login;
 use crate::store::quorum::Shared;
@@ -43,8 +42,8 @@ pub(super) struct NodeConnection {
     unanswered: VecDeque<Unanswered>,
     /// How many of them the caller waits for: the last ones.
     wanted: usize,
-    /// The last request for whose answers the caller waits: its packed commands, and their number.
-    request: (Vec<u8>, usize),
+    /// The last request for whose answers the caller waits.
+    request: Vec<Command>,
     /// The time from the last request whose answer the caller waited for until it took that answer.
     took: Duration,
     used: Instant,
@@ -64,7 +63,7 @@ impl NodeConnection {
             socket: None,
             unanswered: VecDeque::new(),
             wanted: 0,
-            request: (Vec::new(), 0),
+            request: Vec::new(),
             took: Duration::ZERO,
             used: Instant::now(),
         }
@@ -144,24 +143,23 @@ impl NodeConnection {
         })
     }
 
-    /// Sends packed commands on an open connection. Their answers come from [`Self::answer`].
-    pub(super) fn send(&mut self, packed: &[u8], commands: usize) -> Result<(), Failure> {
+    /// Sends commands on an open connection. Their answers come from [`Self::answer`].
+    pub(super) fn send(&mut self, commands: &[Command]) -> Result<(), Failure> {
         self.used = Instant::now();
-        let (request, count) = &mut self.request;
-        request.clear();
-        request.extend_from_slice(packed);
-        *count = commands;
-        self.write(packed, commands, None)?;
-        self.wanted = commands;
+        self.request.clear();
+        self.request.extend_from_slice(commands);
+        self.write(commands, None)?;
+        self.wanted = commands.len();
         Ok(())
     }
 
     /// Sends a command for whose answer nobody waits. If the node may not execute it, `orphan` is released in the
     /// background.
-    pub(super) fn send_and_forget(&mut self, packed: &[u8], orphan: Option<Orphan>) {
+    pub(super) fn send_and_forget(&mut self, command: &Command, orphan: Option<Orphan>) {
         if self.socket.is_some() {
             // A failure keeps the orphan.
-            self.write(packed, 1, orphan.map(Box::new)).ok();
+            let commands = std::slice::from_ref(command);
+            self.write(commands, orphan.map(Box::new)).ok();
         } else if let Some(orphan) = orphan {
             self.shared.keep_orphan(self.number, orphan);
         }
@@ -176,21 +174,20 @@ impl NodeConnection {
         }
     }
 
-    fn write(
-        &mut self,
-        packed: &[u8],
-        commands: usize,
-        orphan: Option<Box<Orphan>>,
-    ) -> Result<(), Failure> {
+    fn write(&mut self, commands: &[Command], orphan: Option<Box<Orphan>>) -> Result<(), Failure> {
+        let mut packed = Vec::new();
+        for command in commands {
+            command.pack(&mut packed);
+        }
         let sent = SystemClock.now();
-        for _ in 1..commands {
+        for _ in 1..commands.len() {
             self.unanswered.push_back(Unanswered { sent, orphan: None });
         }
         self.unanswered.push_back(Unanswered { sent, orphan });
         let limit = self.shared.node_timeout;
         match &mut self.socket {
             Some(socket) => socket
-                .write(packed, limit)
+                .write(&packed, limit)
                 .map_err(|error| self.broken(TransportError::Io(error))),
             None => Ok(()),
         }
@@ -238,9 +235,9 @@ impl NodeConnection {
             // The scripts were flushed. Send this command and those after it again, with the texts of the scripts. The
             // answers to the first copies are late answers from now on. A text gets no such answer, so this happens
             // once.
-            let (request, commands) = &self.request;
-            let packed = script::with_texts(request, commands - self.wanted);
-            self.write(&packed, self.wanted, None)?;
+            let answered = self.request.len() - self.wanted;
+            let texts = self.request.iter().skip(answered).map(Command::by_text);
+            self.write(&texts.collect::<Vec<_>>(), None)?;
             return Ok(Some((value, true)));
         }
         self.wanted -= 1;

@@ -329,8 +329,8 @@ impl Shared {
     }
 
     fn ping(&self, connections: &mut [NodeConnection], until: Instant) -> Result<Reply, Failure> {
-        let ping = Command::new("PING").packed();
-        let mut failures = self.ask_each(connections, false, until, |_| Some((&ping, 1)));
+        let ping = [Command::new("PING")];
+        let mut failures = self.ask_each(connections, false, until, |_| Some(&ping[..]));
         let mut answered = 0;
         gather(connections, self.within(until), &mut |number, answer| {
             match answer {
@@ -362,15 +362,15 @@ impl Shared {
         connections: &mut [NodeConnection],
         votes: bool,
         until: Instant,
-        commands: impl Fn(usize) -> Option<(&'p [u8], usize)> + Sync,
+        commands: impl Fn(usize) -> Option<&'p [Command]> + Sync,
     ) -> Vec<Option<Failure>> {
-        let ask = |number: usize, connection: &mut NodeConnection, (packed, count)| {
+        let ask = |number: usize, connection: &mut NodeConnection, commands| {
             // Only a new connection shows that the node has restarted.
             let asked = connection.connect(until).and_then(|()| {
                 if votes {
                     self.nodes[number].check_may_vote(SystemClock.now())?;
                 }
-                connection.send(packed, count)
+                connection.send(commands)
             });
             asked.err()
         };

@@ -13,7 +13,7 @@ use std::time::Instant;
 use crate::error::Failure;
 use crate::message::{Cursor, Gone, Reply, Request, Seen};
 use crate::name::LockKey;
-use crate::script::{self, Command, ScriptRef};
+use crate::script::{self, Command};
 use crate::store::quorum::Shared;
 use crate::store::quorum::connection::NodeConnection;
 use crate::store::quorum::round::{Enough, gather};
@@ -28,8 +28,8 @@ impl Shared {
         command: &Command,
         until: Instant,
     ) -> Vec<Result<Reply, Failure>> {
-        let packed = command.packed();
-        let failures = self.ask_each(connections, false, until, |_| Some((&packed, 1)));
+        let commands = std::slice::from_ref(command);
+        let failures = self.ask_each(connections, false, until, |_| Some(commands));
         let mut replies: Vec<_> = failures
             .into_iter()
             .map(|failure| failure.map(Err))
@@ -58,7 +58,7 @@ impl Shared {
         let mut merged: Option<Vec<Option<Seen>>> = None;
         let mut answered = 0;
         // By its text, because a connection loads only the scripts of locks.
-        let command = script::encode(request, ScriptRef::Text, &self.script_settings);
+        let command = script::encode(request, &self.script_settings).by_text();
         let replies = self.ask_all(connections, request, &command, until);
         for (number, reply) in replies.into_iter().enumerate() {
             match reply {
@@ -97,9 +97,8 @@ impl Shared {
             prefix,
             pattern,
         };
-        let command = script::encode(&request, ScriptRef::Text, &self.script_settings);
-        let packed = command.packed();
-        let asked = |number| (number == node).then_some((&*packed, 1));
+        let commands = [script::encode(&request, &self.script_settings)];
+        let asked = |number| (number == node).then_some(&commands[..]);
         let mut failures = self.ask_each(connections, false, until, asked);
         let failure = failures.get_mut(node).and_then(Option::take);
         let mut answer = Err(failure.unwrap_or_else(Failure::another_question));

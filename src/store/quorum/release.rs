@@ -24,7 +24,7 @@ use crate::error::{Failure, Outcome};
 use crate::message::{GiveBack, Gone, LockKind, NotReleased, PlainRelease, Reply, Request, Verb};
 use crate::name::Target;
 use crate::script::quorum::{self as node_request, Lock, NodeGiveBack};
-use crate::script::{self, ScriptRef};
+use crate::script::{self, Command};
 use crate::store::quorum::Shared;
 use crate::store::quorum::connection::NodeConnection;
 use crate::store::quorum::node::Orphan;
@@ -234,10 +234,9 @@ impl Shared {
         releases: &[OwnerRelease<'_>],
         until: Instant,
     ) -> Result<Vec<Option<Reply>>, Failure> {
-        let packed = self.packed_releases(releases);
-        let mut failures = self.ask_each(connections, false, until, |number| {
-            Some((&packed[number], releases.len()))
-        });
+        let commands = self.releases(releases);
+        let mut failures =
+            self.ask_each(connections, false, until, |number| Some(&*commands[number]));
         let mut tallies = vec![Tally::default(); releases.len()];
         let mut answers = vec![0; connections.len()];
         let mut waits = self.within(until);
@@ -300,9 +299,9 @@ impl Shared {
         Ok(replies)
     }
 
-    /// Returns the packed commands that end these owners, for each node.
-    pub(super) fn packed_releases(&self, releases: &[OwnerRelease<'_>]) -> Vec<Vec<u8>> {
-        let mut packed = vec![Vec::new(); self.nodes.len()];
+    /// Returns the commands that end these owners, for each node.
+    pub(super) fn releases(&self, releases: &[OwnerRelease<'_>]) -> Vec<Vec<Command>> {
+        let mut commands = vec![Vec::new(); self.nodes.len()];
         for release in releases {
             let owner = (&*release.owner, release.units);
             let votes = match release.how {
@@ -314,7 +313,7 @@ impl Shared {
                 let vote = votes.as_ref().map(|votes| votes[number]);
                 vote.is_some_and(|vote| vote.until.is_some())
             };
-            for (number, packed) in packed.iter_mut().enumerate() {
+            for (number, commands) in commands.iter_mut().enumerate() {
                 let command = match release.how {
                     How::Keep(life, used) => {
                         let reserved = votes.as_ref().and_then(|votes| votes[number].reserved);
@@ -334,7 +333,7 @@ impl Shared {
                             target: release.lock.target,
                             verb: &verb,
                         };
-                        script::encode(&request, ScriptRef::Digest, &self.script_settings)
+                        script::encode(&request, &self.script_settings)
                     }
                     How::Withdraw => node_request::release(release.lock, owner, None, true),
                     How::Release { used } => {
@@ -345,10 +344,10 @@ impl Shared {
                         node_request::release(release.lock, owner, give_back, !has_vote(number))
                     }
                 };
-                command.pack(packed);
+                commands.push(command);
             }
         }
-        packed
+        commands
     }
 
     /// Forgets the votes of an owner that has ended. Has it released later at each node that has not confirmed the end.
@@ -374,7 +373,7 @@ impl Shared {
                 // The node has kept nothing, but it may have the owner in its queue.
                 let owner = (&*release.owner, release.units);
                 let withdrawal = node_request::release(release.lock, owner, None, true);
-                connection.send_and_forget(&withdrawal.packed(), Some(orphan()));
+                connection.send_and_forget(&withdrawal, Some(orphan()));
                 continue;
             }
             match heard(number) {

@@ -11,7 +11,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::core::lease::valid_until;
 use crate::error::{Failure, Outcome};
 use crate::message::{Renewal, Renewed, Reply, Request};
-use crate::script::{self, ScriptRef};
+use crate::script;
 use crate::store::quorum::Shared;
 use crate::store::quorum::connection::NodeConnection;
 use crate::store::quorum::round::{Enough, gather};
@@ -28,12 +28,11 @@ impl Shared {
     ) -> Result<Vec<Renewed>, Failure> {
         let sent = SystemClock.now();
         let request = Request::Renew(batch);
-        let command = script::encode(&request, ScriptRef::Digest, &self.script_settings);
-        let packed = command.packed();
+        let commands = [script::encode(&request, &self.script_settings)];
         for renewal in batch {
             self.votes.ask_for(&renewal.owner, renewal.lease);
         }
-        let mut failures = self.ask_each(connections, true, until, |_| Some((&packed, 1)));
+        let mut failures = self.ask_each(connections, true, until, |_| Some(&commands[..]));
         let is_sent = failures.iter().any(Option::is_none);
         let mut answers: Vec<Option<Vec<Renewed>>> = vec![None; connections.len()];
         // How many nodes have answered, and how many of them have confirmed all leases.

@@ -6,7 +6,7 @@ use redis::Value;
 
 use super::{Exchange, Lane, LaneState, Missing, Open, Part, SHORTEST_GRACE};
 use crate::error::{Failure, FailureKind, Outcome};
-use crate::script::{Command, ScriptRef};
+use crate::script::Command;
 use crate::store::cluster::{ClusterState, unavailable};
 use crate::store::errors::RequestError;
 use crate::store::socket::TransportError;
@@ -19,8 +19,8 @@ pub(super) struct Running<'a> {
     pub(super) how: &'a Exchange<'a>,
     pub(super) parts: &'a [Part],
     pub(super) shared: &'a ClusterState,
-    /// How each part names its script.
-    pub(super) by: Vec<ScriptRef>,
+    /// Whether each part is sent with the text of its script.
+    pub(super) by_text: Vec<bool>,
     pub(super) answers: Vec<Option<Result<Value, Failure>>>,
     pub(super) is_resent: bool,
 }
@@ -74,7 +74,11 @@ impl Running<'_> {
                 Command::new("ASKING").pack(&mut packed);
                 open.missing.push_back(Missing::Asking);
             }
-            (self.how.encode)(number, self.by[number]).pack(&mut packed);
+            let mut command = (self.how.encode)(number);
+            if self.by_text[number] {
+                command = command.by_text();
+            }
+            command.pack(&mut packed);
             open.missing.push_back(Missing::Part(number));
         }
         if self.how.is_gain && route.replicas > 0 {
@@ -117,9 +121,9 @@ impl Running<'_> {
                     Some(Missing::Part(number)) => {
                         let is_unknown = matches!(&value, Value::ServerError(error)
                             if error.code() == "NOSCRIPT")
-                            && self.by[number] == ScriptRef::Digest;
+                            && !self.by_text[number];
                         if is_unknown {
-                            self.by[number] = ScriptRef::Text;
+                            self.by_text[number] = true;
                             is_unknown_script = true;
                         } else {
                             is_served |= !matches!(value, Value::ServerError(_));

@@ -71,7 +71,7 @@ fn ask(lanes: &mut Lanes, shared: &ClusterState, masters: &[Arc<Master>], word: 
         .collect();
     let words = |number: usize| format!("{word} {number}");
     let how = Exchange {
-        encode: &|number, _| Command::new("ECHO").arg(words(number)).to_owned(),
+        encode: &|number| Command::new("ECHO").arg(words(number)).to_owned(),
         limit: Duration::from_secs(20),
         is_gain: false,
     };
