@@ -46,7 +46,7 @@ use crate::core::queue::{
     AcquireParams, Arrival, Finish, GrantedTo, Health, HeldLease, Queue, Seats,
 };
 use crate::core::release_task::ReleaseTask;
-use crate::core::timer_queue::{Numbered, TimerQueue, renewal_due};
+use crate::core::timer_queue::{TimerQueue, renewal_due};
 use crate::message::{AcquireMode, Ask, LockKind, Renewal, Reply, Request, Verb};
 use crate::name::{LockKey, Target};
 use crate::random::{Rng, SystemRng};
@@ -91,18 +91,6 @@ impl HeldLease for () {
 
     fn terms(&self) -> Terms {
         TERMS
-    }
-}
-
-/// A lease in a timer queue.
-struct Due {
-    due: Time,
-    number: u64,
-}
-
-impl Numbered for Due {
-    fn number(&self) -> u64 {
-        self.number
     }
 }
 
@@ -246,16 +234,15 @@ fn leases(bench: &mut Criterion) {
             let mut timer_queue = TimerQueue::default();
             for number in 0..leases {
                 let due = Time::from_nanos(number);
-                timer_queue.insert(due, Due { due, number });
+                timer_queue.insert((due, number), number);
             }
             let mut jitter = 0_u64;
             bench.iter(|| {
-                let Due { due, number } = timer_queue
-                    .pop_due(Time::NEVER)
-                    .expect("it is put back each time");
+                let due = timer_queue.next().expect("there are leases");
+                let number = timer_queue.pop_due(due).expect("it is due");
                 jitter = jitter.wrapping_add(0x9e37_79b9_7f4a_7c15);
                 let due = renewal_due(due, TERMS.lease(), jitter);
-                timer_queue.insert(due, Due { due, number });
+                timer_queue.insert((due, number), number);
             });
         });
     }

@@ -1,147 +1,51 @@
 //! The timers of the renewal thread and the watch thread: a queue of things by their time, the sleep of such a thread,
 //! and the times at which a lease is renewed.
 
-use std::borrow::Borrow;
-use std::cmp::Ordering;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::time::Duration;
 
 use crate::clock::Time;
 use crate::core::lease::drift;
 
-/// A thing in a [`TimerQueue`], with a number that no other thing there has.
-pub(crate) trait Numbered {
-    fn number(&self) -> u64;
-}
-
-/// The place of a thing in a [`TimerQueue`]: its time and its number.
+/// The place of a thing in a [`TimerQueue`]: the time at which it is due, and a number that no other thing there has.
 pub(crate) type Place = (Time, u64);
 
-/// Things in the order of their times.
-///
-/// The caller that inserts a thing keeps its [`Place`], and removes the thing by it. Both take a time that grows with
-/// the logarithm of the number of things. The number is part of the thing, so that a place is small: a process may have
-/// 100,000 leases in this queue.
+/// Things in the order of their times. The caller that inserts a thing keeps its [`Place`], and removes the thing by it.
 #[derive(Debug)]
-pub(crate) struct TimerQueue<T> {
-    due: BTreeSet<Due<T>>,
-}
-
-#[derive(Debug)]
-struct Due<T> {
-    at: Time,
-    thing: T,
-}
-
-/// A thing in the queue, or the place by which a thing is looked up.
-trait Placed {
-    fn at(&self) -> Time;
-    fn number(&self) -> u64;
-}
-
-impl<T: Numbered> Placed for Due<T> {
-    fn at(&self) -> Time {
-        self.at
-    }
-
-    fn number(&self) -> u64 {
-        self.thing.number()
-    }
-}
-
-impl Placed for Place {
-    fn at(&self) -> Time {
-        self.0
-    }
-
-    fn number(&self) -> u64 {
-        self.1
-    }
-}
-
-/// Compares two places. It reads the numbers only if the times are equal, because a number is elsewhere in memory.
-fn in_order<A: Placed + ?Sized, B: Placed + ?Sized>(one: &A, other: &B) -> Ordering {
-    let by_time = one.at().cmp(&other.at());
-    by_time.then_with(|| one.number().cmp(&other.number()))
-}
-
-impl Ord for dyn Placed + '_ {
-    fn cmp(&self, other: &Self) -> Ordering {
-        in_order(self, other)
-    }
-}
-
-impl PartialOrd for dyn Placed + '_ {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for dyn Placed + '_ {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for dyn Placed + '_ {}
-
-impl<T: Numbered> Ord for Due<T> {
-    fn cmp(&self, other: &Self) -> Ordering {
-        in_order(self, other)
-    }
-}
-
-impl<T: Numbered> PartialOrd for Due<T> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<T: Numbered> PartialEq for Due<T> {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl<T: Numbered> Eq for Due<T> {}
-
-impl<'a, T: Numbered + 'a> Borrow<dyn Placed + 'a> for Due<T> {
-    fn borrow(&self) -> &(dyn Placed + 'a) {
-        self
-    }
-}
+pub(crate) struct TimerQueue<T>(BTreeMap<Place, T>);
 
 impl<T> Default for TimerQueue<T> {
     fn default() -> Self {
-        Self {
-            due: BTreeSet::new(),
-        }
+        Self(BTreeMap::new())
     }
 }
 
-impl<T: Numbered> TimerQueue<T> {
-    pub(crate) fn insert(&mut self, at: Time, thing: T) {
-        self.due.insert(Due { at, thing });
+impl<T> TimerQueue<T> {
+    pub(crate) fn insert(&mut self, place: Place, thing: T) {
+        self.0.insert(place, thing);
     }
 
     pub(crate) fn remove(&mut self, place: Place) -> Option<T> {
-        let due = self.due.take(&place as &dyn Placed)?;
-        Some(due.thing)
+        self.0.remove(&place)
     }
 
-    /// Returns the earliest thing, and when it is due.
-    pub(crate) fn first(&self) -> Option<(Time, &T)> {
-        self.due.first().map(|due| (due.at, &due.thing))
+    /// Returns the earliest thing, and its place.
+    pub(crate) fn first(&self) -> Option<(Place, &T)> {
+        self.0
+            .first_key_value()
+            .map(|(place, thing)| (*place, thing))
+    }
+
+    /// Returns when the earliest thing is due.
+    pub(crate) fn next(&self) -> Option<Time> {
+        self.first().map(|((at, _), _)| at)
     }
 
     /// Takes out the earliest thing, if it is due at `now`.
     pub(crate) fn pop_due(&mut self, now: Time) -> Option<T> {
-        let first = self.due.first()?;
-        if first.at > now {
-            return None;
-        }
-        self.due.pop_first().map(|due| due.thing)
+        let first = self.0.first_entry()?;
+        (first.key().0 <= now).then(|| first.remove())
     }
 
     /// Returns the things after the place `after` that are due at `until` or before, earliest first, with their places.
@@ -150,15 +54,9 @@ impl<T: Numbered> TimerQueue<T> {
         after: Place,
         until: Time,
     ) -> impl Iterator<Item = (Place, &T)> {
-        let after = Bound::Excluded(&after as &dyn Placed);
-        let due = self.due.range::<dyn Placed, _>((after, Bound::Unbounded));
-        let due = due.take_while(move |due| due.at <= until);
-        due.map(|due| ((due.at, due.thing.number()), &due.thing))
-    }
-
-    /// Returns when the earliest thing is due.
-    pub(crate) fn next(&self) -> Option<Time> {
-        self.due.first().map(|due| due.at)
+        let later = self.0.range((Bound::Excluded(after), Bound::Unbounded));
+        let due = later.take_while(move |((at, _), _)| *at <= until);
+        due.map(|(place, thing)| (*place, thing))
     }
 }
 
@@ -359,12 +257,6 @@ mod tests {
         assert!(timer.rest(after(21), None).is_none());
     }
 
-    impl Numbered for u64 {
-        fn number(&self) -> u64 {
-            *self
-        }
-    }
-
     proptest! {
         /// The plain model is a list that is searched.
         #[test]
@@ -377,7 +269,7 @@ mod tests {
                 match act {
                     0 => {
                         let number = number as u64;
-                        timer_queue.insert(at(time), number);
+                        timer_queue.insert((at(time), number), number);
                         model.push((at(time), number));
                     }
                     1 if !model.is_empty() => {

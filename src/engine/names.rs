@@ -9,9 +9,8 @@
 //! `L` is the type of a lease of this process. It is a parameter because a lease itself refers to the entry of its
 //! name.
 
-use std::borrow::Borrow;
-use std::collections::HashSet;
-use std::hash::{Hash, Hasher};
+use hashbrown::HashTable;
+use hashbrown::hash_table::OccupiedEntry;
 
 use crate::clock::Time;
 use crate::core::attempt::Attempt;
@@ -24,98 +23,9 @@ use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, Thread, thread};
 /// The number of shards: enough that threads with different names seldom lock the same shard.
 const SHARDS: usize = 32;
 
-/// The identity of an entry: two kinds of lock have separate queues, even for the same name.
-#[derive(Clone, Copy)]
-struct Id<'a> {
-    kind: LockKind,
-    /// The text of [`Target::id`].
-    text: &'a str,
-    /// The fingerprint of the text.
-    fingerprint: Fingerprint,
-}
-
-impl<'a> Id<'a> {
-    fn new(kind: LockKind, target: &'a Target) -> Self {
-        Self {
-            kind,
-            text: target.id(),
-            fingerprint: target.fingerprint(),
-        }
-    }
-}
-
-impl PartialEq for Id<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        self.kind == other.kind && self.text == other.text
-    }
-}
-
-impl Eq for Id<'_> {}
-
-impl Hash for Id<'_> {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        // Locks of several kinds on one name are rare.
-        state.write_u32(self.fingerprint);
-    }
-}
-
-/// All names in use by this engine.
+/// All names in use by this engine. An entry has its own key, so each name takes up less memory than in a map.
 pub(crate) struct Names<L> {
-    shards: [Mutex<HashSet<Named<L>>>; SHARDS],
-}
-
-/// An entry in the table. It is its own key, because a separate key would double the memory of each name.
-struct Named<L>(Arc<Entry<L>>);
-
-/// An entry, or the identity for which the table is searched.
-trait Identity {
-    fn id(&self) -> Id<'_>;
-}
-
-impl<L> Identity for Named<L> {
-    fn id(&self) -> Id<'_> {
-        self.0.id()
-    }
-}
-
-impl Identity for Id<'_> {
-    fn id(&self) -> Id<'_> {
-        *self
-    }
-}
-
-impl PartialEq for dyn Identity + '_ {
-    fn eq(&self, other: &Self) -> bool {
-        self.id() == other.id()
-    }
-}
-
-impl Eq for dyn Identity + '_ {}
-
-impl Hash for dyn Identity + '_ {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.id().hash(state);
-    }
-}
-
-impl<L> PartialEq for Named<L> {
-    fn eq(&self, other: &Self) -> bool {
-        self.id() == other.id()
-    }
-}
-
-impl<L> Eq for Named<L> {}
-
-impl<L> Hash for Named<L> {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.id().hash(state);
-    }
-}
-
-impl<'a, L: 'a> Borrow<dyn Identity + 'a> for Named<L> {
-    fn borrow(&self) -> &(dyn Identity + 'a) {
-        self
-    }
+    shards: [Mutex<HashTable<Arc<Entry<L>>>>; SHARDS],
 }
 
 /// One name in use.
@@ -199,8 +109,8 @@ impl<L: HeldLease> Names<L> {
         }
     }
 
-    fn shard(&self, id: Id<'_>) -> &Mutex<HashSet<Named<L>>> {
-        &self.shards[id.fingerprint as usize % SHARDS]
+    fn shard(&self, fingerprint: Fingerprint) -> &Mutex<HashTable<Arc<Entry<L>>>> {
+        &self.shards[fingerprint as usize % SHARDS]
     }
 
     /// Calls `act` with the locked entry of a name. Makes the entry if there is none.
@@ -210,17 +120,15 @@ impl<L: HeldLease> Names<L> {
         target: &Target,
         mut act: impl FnMut(&Arc<Entry<L>>, &mut State<L>) -> T,
     ) -> T {
-        let id = Id::new(kind, target);
+        let fingerprint = target.fingerprint();
+        let is_meant = |entry: &Arc<Entry<L>>| entry.is(kind, target.id());
+        let hash_of = |entry: &Arc<Entry<L>>| hash(entry.target.fingerprint());
         loop {
             let entry = {
-                let mut shard = self.shard(id).lock();
-                if let Some(Named(entry)) = shard.get(&id as &dyn Identity) {
-                    Arc::clone(entry)
-                } else {
-                    let entry = Arc::new(Entry::new(kind, target.clone()));
-                    shard.insert(Named(Arc::clone(&entry)));
-                    entry
-                }
+                let mut shard = self.shard(fingerprint).lock();
+                let found = shard.entry(hash(fingerprint), is_meant, hash_of);
+                let found = found.or_insert_with(|| Arc::new(Entry::new(kind, target.clone())));
+                Arc::clone(found.get())
             };
             let mut state = entry.lock();
             if !state.queue.is_retired() {
@@ -231,14 +139,10 @@ impl<L: HeldLease> Names<L> {
 
     /// Returns the entry of a name, if there is one. `id` is the text of [`Target::id`].
     pub(crate) fn find(&self, kind: LockKind, id: &str) -> Option<Arc<Entry<L>>> {
-        let id = Id {
-            kind,
-            text: id,
-            fingerprint: name::fingerprint(id),
-        };
-        let shard = self.shard(id).lock();
-        let Named(entry) = shard.get(&id as &dyn Identity)?;
-        Some(Arc::clone(entry))
+        let fingerprint = name::fingerprint(id);
+        let shard = self.shard(fingerprint).lock();
+        let found = shard.find(hash(fingerprint), |entry| entry.is(kind, id));
+        found.cloned()
     }
 
     /// Returns the entry of a name, and keeps it in the table until [`unpin`](Names::unpin).
@@ -259,12 +163,13 @@ impl<L: HeldLease> Names<L> {
 
     /// Takes the entry out of the table if it is not in use: no lease, no delegate, no waiting thread, no pin.
     pub(crate) fn retire(&self, entry: &Entry<L>) {
-        let id = entry.id();
-        let mut shard = self.shard(id).lock();
+        let fingerprint = entry.target.fingerprint();
+        let mut shard = self.shard(fingerprint).lock();
         let mut state = entry.lock();
         if state.is_idle() && !state.queue.is_retired() {
             state.queue.retire();
-            shard.remove(&id as &dyn Identity);
+            let found = shard.find_entry(hash(fingerprint), |other| other.is_of(entry));
+            found.map(OccupiedEntry::remove).ok();
         }
     }
 
@@ -274,8 +179,7 @@ impl<L: HeldLease> Names<L> {
             .iter()
             .flat_map(|shard| {
                 let shard = shard.lock();
-                let entries = shard.iter().map(|Named(entry)| Arc::clone(entry));
-                entries.collect::<Vec<_>>()
+                shard.iter().cloned().collect::<Vec<_>>()
             })
             .collect()
     }
@@ -295,8 +199,10 @@ impl<L: HeldLease> Entry<L> {
 }
 
 impl<L> Entry<L> {
-    fn id(&self) -> Id<'_> {
-        Id::new(self.kind, &self.target)
+    /// Returns whether the entry has this identity: two kinds of lock have separate queues, even for the same name. `id` is
+    /// the text of [`Target::id`].
+    fn is(&self, kind: LockKind, id: &str) -> bool {
+        self.kind == kind && **self.target.id() == *id
     }
 
     /// Returns the request `verb` for this lock.
@@ -310,12 +216,19 @@ impl<L> Entry<L> {
 
     /// Returns whether both are the same kind of lock on the same name.
     pub(crate) fn is_of(&self, other: &Self) -> bool {
-        self.id() == other.id()
+        self.is(other.kind, other.target.id())
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State<L>> {
         self.state.lock()
     }
+}
+
+/// Returns the hash of an entry with this fingerprint. All entries of a shard share the bits that choose the shard, so the
+/// hash leaves them out. The factor spreads the other bits, because a table reads the highest and the lowest ones.
+fn hash(fingerprint: Fingerprint) -> u64 {
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    u64::from(fingerprint / SHARDS as u32).wrapping_mul(FACTOR)
 }
 
 impl<L: HeldLease> State<L> {

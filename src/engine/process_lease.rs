@@ -10,7 +10,7 @@ use crate::config::Terms;
 use crate::core::attempt::Grant;
 use crate::core::lease::{AtomicLease, LeaseStatus, sent_for, valid_until};
 use crate::core::queue::{self, Health, HeldLease};
-use crate::core::timer_queue::{Numbered, Place, at_risk_below};
+use crate::core::timer_queue::{Place, at_risk_below};
 use crate::engine::Engine;
 use crate::engine::names;
 use crate::error::{Lost, LostCause};
@@ -94,12 +94,6 @@ impl HeldLease for Arc<ProcessLease> {
 
     fn units(&self) -> u32 {
         self.units
-    }
-}
-
-impl Numbered for Arc<ProcessLease> {
-    fn number(&self) -> u64 {
-        self.number
     }
 }
 

@@ -422,7 +422,8 @@ impl State {
         process_lease
             .renewal_due_ns
             .store(due.as_nanos(), Ordering::Relaxed);
-        self.leases.insert(due, Arc::clone(process_lease));
+        self.leases
+            .insert((due, process_lease.number), Arc::clone(process_lease));
     }
 
     fn take(&mut self, process_lease: &ProcessLease) {
@@ -447,7 +448,7 @@ impl State {
     fn take_due(&mut self, now: Time, lags: &Recorder) -> Option<Arc<[Arc<ProcessLease>]>> {
         let (mut batch, mut keys) = (Vec::new(), 0);
         while keys < BATCH {
-            let Some((due, process_lease)) = self.leases.first() else {
+            let Some(((due, _), process_lease)) = self.leases.first() else {
                 break;
             };
             let gathered_within = if process_lease.is_in_pickup_window() {

@@ -25,7 +25,7 @@
 
 use crate::clock::Time;
 use crate::core::lease::LeaseStatus;
-use crate::core::timer_queue::{Numbered, Place, TimerQueue, WorkerTimer};
+use crate::core::timer_queue::{Place, TimerQueue, WorkerTimer};
 use crate::engine::Engine;
 use crate::engine::events::{LeaseInfo, Notice};
 use crate::engine::hold_limit::HoldLimit;
@@ -62,22 +62,10 @@ struct State {
     timer: WorkerTimer,
 }
 
-impl Numbered for Arc<HoldLimit> {
-    fn number(&self) -> u64 {
-        self.number.load(Ordering::Relaxed)
-    }
-}
-
 /// A lease that lingers. It keeps the engine alive, because only the engine can release it.
 struct Lingering {
     _engine: Arc<Engine>,
     process_lease: Arc<ProcessLease>,
-}
-
-impl Numbered for Lingering {
-    fn number(&self) -> u64 {
-        self.process_lease.number
-    }
 }
 
 impl Watch {
@@ -131,9 +119,10 @@ impl Watch {
     /// registered.
     pub(crate) fn register_hold(&self, limit: &Arc<HoldLimit>) {
         let mut state = self.state.lock();
-        limit.number.store(state.next_hold, Ordering::Relaxed);
+        let number = state.next_hold;
         state.next_hold += 1;
-        state.holds.insert(limit.due, Arc::clone(limit));
+        limit.number.store(number, Ordering::Relaxed);
+        state.holds.insert((limit.due, number), Arc::clone(limit));
         self.wake_for(&mut state, limit.due);
     }
 
@@ -156,7 +145,7 @@ impl Watch {
             process_lease: Arc::clone(process_lease),
         };
         let mut state = self.state.lock();
-        state.lingers.insert(due, lingering);
+        state.lingers.insert((due, process_lease.number), lingering);
         self.wake_for(&mut state, due);
     }
 
@@ -359,7 +348,8 @@ impl State {
         process_lease
             .watch_due_ns
             .store(at.as_nanos(), Ordering::Relaxed);
-        self.leases.insert(at, Arc::clone(process_lease));
+        self.leases
+            .insert((at, process_lease.number), Arc::clone(process_lease));
     }
 
     fn take(&mut self, process_lease: &ProcessLease) -> bool {

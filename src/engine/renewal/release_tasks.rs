@@ -20,7 +20,7 @@ use std::time::Duration;
 use super::{AFTER_PANIC, BATCH, RenewalThread, State};
 use crate::clock::Time;
 use crate::core::release_task::{Next, ReleaseTask};
-use crate::core::timer_queue::{Numbered, Place};
+use crate::core::timer_queue::Place;
 use crate::engine::Engine;
 use crate::engine::process_lease::Entry;
 use crate::error::{Failure, FailureKind, Outcome};
@@ -40,8 +40,6 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// A release task in the timer queue.
 pub(super) struct Job {
-    /// The number of the job, unique in the timer queue.
-    number: u64,
     /// The engine, which lives until the job is done.
     _engine: Arc<Engine>,
     entry: Arc<Entry>,
@@ -101,8 +99,7 @@ impl RenewalThread {
             return;
         };
         let now = engine.now();
-        let mut job = Job {
-            number: 0,
+        let job = Job {
             _engine: strong,
             entry: Arc::clone(entry),
             release_task,
@@ -120,10 +117,9 @@ impl RenewalThread {
             return;
         }
         state.unexecuted += usize::from(!job.release_task.is_executed());
-        let (due, number) = background_place.unwrap_or_else(|| state.new_place(now));
-        job.number = number;
-        state.release_tasks.insert(due, job);
-        self.wake_for(&mut state, due);
+        let place = background_place.unwrap_or_else(|| state.new_place(now));
+        state.release_tasks.insert(place, job);
+        self.wake_for(&mut state, place.0);
     }
 
     /// Returns the places of all background releases of these keys, for any kind of lock.
@@ -312,12 +308,6 @@ impl RenewalThread {
     }
 }
 
-impl Numbered for Job {
-    fn number(&self) -> u64 {
-        self.number
-    }
-}
-
 impl State {
     /// Returns a place at this time that no other job has.
     fn new_place(&mut self, due: Time) -> Place {
@@ -327,10 +317,9 @@ impl State {
     }
 
     /// Puts a job into a new place, and returns the place.
-    fn queue(&mut self, mut job: Job, due: Time) -> Place {
+    fn queue(&mut self, job: Job, due: Time) -> Place {
         let place = self.new_place(due);
-        job.number = place.1;
-        self.release_tasks.insert(due, job);
+        self.release_tasks.insert(place, job);
         place
     }
 
@@ -339,15 +328,15 @@ impl State {
     fn begin_jobs(&mut self, now: Time) -> Vec<SentTask> {
         let mut begun: Vec<SentTask> = Vec::new();
         while begun.len() < BATCH {
-            let Some((due, job)) = self.release_tasks.first() else {
+            let Some((before, job)) = self.release_tasks.first() else {
                 break;
             };
             let joins = begun.is_empty()
                 || (begun[0].is_plain() && is_plain(&job.entry, job.release_task.verb()));
-            if due > now || !joins {
+            if before.0 > now || !joins {
                 break;
             }
-            let Some(mut job) = self.release_tasks.pop_due(now) else {
+            let Some(mut job) = self.release_tasks.remove(before) else {
                 break;
             };
             job.release_task.refresh_min_hold(now);
