@@ -42,6 +42,7 @@ use crate::config::Terms;
 use crate::core::attempt::{Attempt, Input, OrphanedOwner, Step, StepContext, SubscriptionState};
 use crate::core::fence::{Fences, block};
 use crate::core::lease::{AtomicLease, valid_until};
+use crate::core::linger::LingerOptions;
 use crate::core::queue::{
     AcquireParams, Arrival, Finish, GrantedTo, Health, HeldLease, Queue, Seats,
 };
@@ -75,6 +76,7 @@ fn wants() -> AcquireParams {
     AcquireParams {
         units: 1,
         terms: TERMS,
+        linger: None,
         waits: true,
     }
 }
@@ -92,6 +94,10 @@ impl HeldLease for () {
     fn terms(&self) -> Terms {
         TERMS
     }
+
+    fn linger(&self) -> Option<LingerOptions> {
+        None
+    }
 }
 
 fn grant(fences: Fences) -> Seats<()> {
@@ -101,7 +107,7 @@ fn grant(fences: Fences) -> Seats<()> {
 /// Returns a mutex's queue. The first thread holds the lock, and `waiting` others wait.
 fn held(waiting: u64) -> Queue<u64, ()> {
     let mut queue = Queue::new(LockKind::Mutex.sharing());
-    let Arrival::Delegate = queue.arrive(wants(), NOW, |()| Health::Good, || 0) else {
+    let Arrival::Delegate(None) = queue.arrive(wants(), NOW, |()| Health::Good, || 0) else {
         unreachable!("nobody was before it");
     };
     queue.begin(
@@ -121,7 +127,7 @@ fn queues(bench: &mut Criterion) {
         bench.iter(|| {
             black_box(queue.arrive(wants(), NOW, |()| Health::Good, || 0));
             black_box(queue.begin(grant(Fences::new(1, 1)), GrantedTo::Delegate, NOW));
-            black_box(queue.finish(1, NOW, Health::Good));
+            black_box(queue.finish(1, NOW, Health::Good, None));
             queue.ended()
         });
     });
@@ -130,7 +136,8 @@ fn queues(bench: &mut Criterion) {
         bench.bench_function(&name, |bench| {
             let mut queue = held(waiting);
             bench.iter(|| {
-                let Finish::GoesOn((Some((waiter, _)), _)) = queue.finish(1, NOW, Health::Good)
+                let Finish::GoesOn((Some((waiter, _)), _)) =
+                    queue.finish(1, NOW, Health::Good, None)
                 else {
                     unreachable!("there are fences for years");
                 };
@@ -148,7 +155,7 @@ fn queues(bench: &mut Criterion) {
         }
         bench.iter(|| {
             black_box(queue.arrive(wants(), NOW, |()| Health::Good, || 0));
-            queue.finish(1, NOW, Health::Good)
+            queue.finish(1, NOW, Health::Good, None)
         });
     });
 }
@@ -165,6 +172,7 @@ fn attempts(bench: &mut Criterion) {
         round_trip: Duration::ZERO,
         quantum: QUANTUM,
         fence_block: block(LockKind::Mutex, QUANTUM),
+        fewest_fences: 1,
         shareable_owner: None,
         total_units: 1,
         crowded: false,

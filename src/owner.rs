@@ -91,31 +91,15 @@ impl ProcessTag {
 
     /// Returns the tag as the owners show it: `01234567-89ab-8cde`.
     pub(crate) fn text(self) -> String {
-        let mut text = self.tagged(Uuid::nil()).to_string();
+        let mut text = self.recallable(Uuid::nil()).to_string();
         text.truncate(18);
         text
     }
 
-    /// Returns a UUID with this tag, and the 62 random bits at the end of `unique`.
-    fn tagged(self, unique: Uuid) -> Uuid {
+    /// Returns the unique part of a recallable owner: this tag, and the 62 random bits at the end of `unique`.
+    pub(crate) fn recallable(self, unique: Uuid) -> Uuid {
         let (_, least) = unique.as_u64_pair();
         Uuid::from_u64_pair(u64::from_be_bytes(self.0), least)
-    }
-}
-
-/// A source of random numbers for recallable owners.
-pub(crate) struct RecallableRng {
-    pub(crate) tag: ProcessTag,
-    pub(crate) rng: Arc<dyn Rng>,
-}
-
-impl Rng for RecallableRng {
-    fn uuid(&self) -> Uuid {
-        self.tag.tagged(self.rng.uuid())
-    }
-
-    fn bits(&self) -> u64 {
-        self.rng.bits()
     }
 }
 
@@ -215,23 +199,17 @@ mod tests {
 
     #[test]
     fn recallable_owners_differ_and_show_their_process() {
-        let rng: Arc<dyn Rng> = Arc::new(SystemRng::new());
+        let rng = SystemRng::new();
         let tag = ProcessTag::new(rng.uuid());
-        let (tagged, text) = (
-            RecallableRng {
-                tag,
-                rng: Arc::clone(&rng),
-            },
-            tag.text(),
-        );
-        let owners = [generate(&tagged, "l"), generate(&tagged, "l")];
+        let text = tag.text();
+        let owners = [(); 2].map(|()| text_of(tag.recallable(rng.uuid()), "l"));
         assert_ne!(owners[0], owners[1]);
         for owner in &owners {
             assert_eq!((&owner[4..22], &owner[18..19]), (&*text, "8"));
             assert_eq!(label(owner), Some("l"));
             assert!(Owner::new(owner, "l").is_recallable());
         }
-        assert!(!Owner::new(&generate(&*rng, "l"), "l").is_recallable());
+        assert!(!Owner::new(&generate(&rng, "l"), "l").is_recallable());
         assert_ne!(ProcessTag::new(rng.uuid()).text(), text);
     }
 

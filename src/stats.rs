@@ -133,27 +133,8 @@ impl Count {
     }
 }
 
-/// A number that rises and falls.
-#[derive(Default)]
-pub(crate) struct Gauge(AtomicU64);
-
-impl Gauge {
-    pub(crate) fn raise(&self) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-
-    pub(crate) fn lower(&self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
-    }
-
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::SeqCst)
-    }
-}
-
 /// The counters of a manager, which its threads add to.
 pub(crate) struct Counters {
-    pub(crate) lingering: Gauge,
     pub(crate) contended: Count,
     /// Calls that have ended, of those in `contended`.
     pub(crate) waits_over: Count,
@@ -185,7 +166,6 @@ pub(crate) struct Counters {
 impl Counters {
     pub(crate) fn new() -> Self {
         Self {
-            lingering: Gauge::default(),
             contended: Count::default(),
             waits_over: Count::default(),
             tries_held: Count::default(),
@@ -221,7 +201,7 @@ impl Counters {
 
     /// Returns a reading of all counters. It reads ends before beginnings, so it never has an end without its
     /// beginning.
-    pub(crate) fn load(&self, events_dropped: u64, quantum: Duration) -> Stats {
+    pub(crate) fn load(&self, lingering: u64, events_dropped: u64, quantum: Duration) -> Stats {
         let waits_over = self.waits_over.get();
         let (released, lost) = (self.holds_released.load(), self.holds_lost.load());
         let (asked, passed_on) = (self.waits_asked.load(), self.waits_passed_on.load());
@@ -233,7 +213,7 @@ impl Counters {
             passed_on: passed,
             released: ended,
             held: waits.count().saturating_sub(holds.count()),
-            lingering: self.lingering.get(),
+            lingering,
             contended,
             waiting: contended.saturating_sub(waits_over),
             tries_held: self.tries_held.get(),

@@ -63,8 +63,9 @@ impl Builder {
     /// * No [`min_hold`](Builder::min_hold) runs. The lease was not [adopted](LockManager::adopt).
     ///
     /// The next lock gets the lease only if its handle has the same `lease`, `renew`, [`fencing`](Builder::fencing),
-    /// [`max_hold`](Builder::max_hold) and `linger`. Otherwise it releases the lease first, and then asks the server. The
-    /// same holds if this process wants the name as another kind of lock. A fence rises with each guard as always.
+    /// [`max_hold`](Builder::max_hold) and `linger`. Otherwise one request releases the lease, and asks the server for
+    /// another. If this process wants the name as another kind of lock, it releases the lease first. A fence rises with each
+    /// guard as always.
     ///
     /// The setting applies to [`Mutex`](crate::Mutex), to the outermost guard of a
     /// [`ReentrantMutex`](crate::ReentrantMutex), and to a [`MultiLock`](crate::MultiLock) of one name. The other kinds

@@ -33,11 +33,6 @@ pub(crate) struct Terms {
     pub(crate) renew: bool,
     /// Whether the guards have fences.
     pub(crate) fencing: bool,
-    /// How long the lease may stay without a guard.
-    linger_ms: u32,
-    /// The `max_hold` of the guards, if the lease lingers; otherwise 0, because guards with different limits may share a
-    /// lease.
-    max_hold_ms: u32,
 }
 
 impl Terms {
@@ -49,22 +44,11 @@ impl Terms {
             lease_ms: ms as u32,
             renew,
             fencing: true,
-            linger_ms: 0,
-            max_hold_ms: 0,
         }
     }
 
     pub(crate) fn lease(self) -> Duration {
         Duration::from_millis(self.lease_ms.into())
-    }
-
-    pub(crate) fn linger(self) -> Duration {
-        Duration::from_millis(self.linger_ms.into())
-    }
-
-    /// Returns whether the lease may stay with this process without a guard.
-    pub(crate) fn lingers(self) -> bool {
-        self.linger_ms > 0
     }
 }
 
@@ -105,12 +89,8 @@ impl Options {
     }
 
     pub(crate) fn terms(&self) -> Terms {
-        let ms = |length: Duration| ms_rounded_up(length).try_into();
-        let max_hold = self.max_hold.filter(|_| !self.linger.is_zero());
         Terms {
             fencing: self.fencing,
-            linger_ms: ms(self.linger).unwrap_or(u32::MAX),
-            max_hold_ms: max_hold.map_or(0, |limit| ms(limit).unwrap_or(u32::MAX)),
             ..Terms::new(self.lease, self.renew)
         }
     }

@@ -230,10 +230,8 @@ impl Attempt {
 
     /// Returns the terms of the next request, and the part of them that its answer is read by.
     fn request(&mut self, queued: bool, context: &StepContext<'_>) -> (Ask, Sent) {
-        // A contended lock is likely to be contended again. A lock that was free most likely has no other waiter. A lease
-        // that lingers needs a fence for each of its guards.
-        let has_several_guards =
-            context.crowded || self.patience.is_contended() || context.terms.lingers();
+        // A contended lock is likely to be contended again. A lock that was free most likely has no other waiter.
+        let has_several_guards = context.crowded || self.patience.is_contended();
         let channel = channel(context);
         let shareable_owner = context.shareable_owner.clone().filter(|_| !queued);
         let offer = self.offer(channel.as_deref(), context);
@@ -246,7 +244,7 @@ impl Attempt {
             } else if has_several_guards {
                 context.fence_block
             } else {
-                1
+                context.fewest_fences
             },
             // An owner in the queue waits its turn.
             shareable_owner,

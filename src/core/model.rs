@@ -315,6 +315,7 @@ impl World {
                     round_trip: Duration::ZERO,
                     quantum: Duration::from_micros(5),
                     fence_block: 5,
+                    fewest_fences: 1,
                     shareable_owner: None,
                     total_units: 1,
                     crowded: false,

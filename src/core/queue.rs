@@ -22,7 +22,7 @@
 //! | held | the last turn ends, nobody waits | ending | release |
 //! | held | the same, and the lease lingers ([`super::linger`]) | idle lease | keep the lease, without a request |
 //! | idle lease | a thread arrives that the lease fits | held | give it a turn, without a request |
-//! | idle lease | another thread arrives | asking | release the lease, and then ask Redis |
+//! | idle lease | another thread arrives | asking | let that thread ask by taking over the lease |
 //! | idle lease | the linger ends | ending | release |
 //! | held | the last turn ends, and the lock is kept from all threads (`min_hold`) | ending | release it to nobody; then let the first thread ask |
 //! | held | the lease is lost | asking / idle | let the next thread ask anew |
@@ -44,8 +44,9 @@
 
 mod decisions;
 mod delegate;
-mod idle;
 mod seats;
+
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -54,9 +55,9 @@ use crate::config::Terms;
 use crate::core::ticket_queue::TicketQueue;
 use crate::message::Sharing;
 
-pub(crate) use decisions::{Arrival, Begun, Entrants, Finish, GrantedTo, IdleLease};
+pub(crate) use decisions::{Arrival, Begun, Entrants, Finish, GrantedTo, Health, IdleLease};
 use delegate::{DelegateReply, DelegateRequest};
-pub(crate) use seats::{Seats, Turn};
+pub(crate) use seats::{AcquireParams, HeldLease, Seats, Turn};
 
 /// The queue of one name. `W` stands for a waiting thread, `T` for a lease.
 #[derive(Debug)]
@@ -78,39 +79,6 @@ pub(crate) struct Queue<W, T> {
 struct Waiting<W> {
     params: AcquireParams,
     waiter: W,
-}
-
-/// The part of a lock that a thread wants, and on which terms.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AcquireParams {
-    /// The number of units that the thread takes up.
-    pub(crate) units: u32,
-    pub(crate) terms: Terms,
-    /// Whether it waits for the lock, or only for an answer.
-    pub(crate) waits: bool,
-}
-
-/// The facts about a lease that the queue needs.
-pub(crate) trait HeldLease: Clone {
-    /// Returns the number that tells the lease from all others.
-    fn number(&self) -> u64;
-    /// Returns the terms that all turns of the lease share.
-    fn terms(&self) -> Terms;
-    /// Returns how much of the lock each turn of the lease takes up.
-    fn units(&self) -> u32;
-}
-
-/// Whether a lease may go to the next thread in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Health {
-    /// Held, renewed, on time.
-    Good,
-    /// Still held, but not renewed, late, extended beyond its terms, detached, or not confirmed since a sign of lost
-    /// data: the next thread asks Redis.
-    Poor,
-    /// Still held, but kept from all threads for a while (`min_hold`): it is released, and then the next thread asks.
-    KeptBack,
-    Lost,
 }
 
 impl<W, T: HeldLease> Queue<W, T> {
@@ -146,24 +114,17 @@ impl<W, T: HeldLease> Queue<W, T> {
         // 1. Nobody is before it: it takes a seat, or asks for one.
         if self.waiting.is_empty() {
             for seats in &mut self.process_leases {
-                let is_admitted = admits(seats, &params, self.sharing, now);
+                let is_admitted = seats.admits(&params, self.sharing, now);
                 if is_admitted && health(&seats.process_lease) == Health::Good {
-                    let was_idle = seats.is_idle();
                     if let Some(turn) = seats.admit() {
-                        return if was_idle {
-                            Arrival::FromIdle(turn)
-                        } else {
-                            Arrival::Turn(turn)
-                        };
+                        return Arrival::Turn(turn);
                     }
                 }
             }
-            if let Some(idle) = self.replace_idle(params.units) {
-                return Arrival::DelegateAfterRelease(idle);
-            }
-            if self.may_ask() {
+            let idle = self.idle_lease_in_the_way();
+            if idle.is_some() || self.may_ask() {
                 self.asking = Some(DelegateRequest::new(params.units, DelegateReply::None));
-                return Arrival::Delegate;
+                return Arrival::Delegate(idle);
             }
         }
         // 2. A try needs no more than an answer, which the delegate may have. Without a delegate, this process itself
@@ -198,6 +159,11 @@ impl<W, T: HeldLease> Queue<W, T> {
     /// Returns whether nothing is held, asked or waited for.
     pub(crate) fn is_idle(&self) -> bool {
         self.asking.is_none() && self.process_leases.is_empty() && !self.is_releasing
+    }
+
+    /// Returns whether a thread asks Redis.
+    pub(crate) fn is_asking(&self) -> bool {
+        self.asking.is_some()
     }
 
     /// Returns whether this process is releasing the lock.
@@ -329,8 +295,14 @@ impl<W, T: HeldLease> Queue<W, T> {
         (tries, self.next_delegate(DelegateReply::None))
     }
 
-    /// Ends a turn of lease `number`.
-    pub(crate) fn finish(&mut self, number: u64, now: Time, health: Health) -> Finish<W, T> {
+    /// Ends a turn of lease `number`. `linger` is how long the lease may stay without a guard, if it may.
+    pub(crate) fn finish(
+        &mut self,
+        number: u64,
+        now: Time,
+        health: Health,
+        linger: Option<Duration>,
+    ) -> Finish<W, T> {
         // 1. The lease may be over already.
         let Some(index) = self.position(number) else {
             return Finish::Stale;
@@ -346,8 +318,8 @@ impl<W, T: HeldLease> Queue<W, T> {
                 if entrants.0.is_some() || taken > 0 {
                     return Finish::GoesOn(entrants);
                 }
-                if let Some(stay) = self.stay(index, now) {
-                    return Finish::Lingers(stay);
+                if let Some(until) = linger.and_then(|length| self.stay(index, now, length)) {
+                    return Finish::Lingers(until);
                 }
             }
             Health::Poor | Health::KeptBack if taken > 0 => {
@@ -374,10 +346,46 @@ impl<W, T: HeldLease> Queue<W, T> {
         self.over(index, DelegateReply::None)
     }
 
+    /// Ends the linger of the leases for which `is_meant` returns true. Takes out the one that is idle: the caller must
+    /// release it, and then call [`ended`](Queue::ended).
+    pub(crate) fn stop_linger(&mut self, is_meant: impl Fn(&T) -> bool) -> Option<IdleLease<T>> {
+        let mut leases = self.process_leases.iter_mut();
+        let index =
+            leases.position(|seats| is_meant(&seats.process_lease) && seats.stop_linger())?;
+        self.is_releasing = !self.sharing.several;
+        Some(self.take_idle(index))
+    }
+
     /// Ends a release. Returns the thread that asks next.
     pub(crate) fn ended(&mut self) -> Option<W> {
         self.is_releasing = false;
         self.next_delegate(DelegateReply::None)
+    }
+
+    /// Lets the lease stay without a guard, if no other thread or lease is there. While an adopted lease is being released, a
+    /// thread that the lease does not fit would wait for it until the linger ends.
+    fn stay(&mut self, index: usize, now: Time, length: Duration) -> Option<Time> {
+        let is_wanted = !self.waiting.is_empty() || self.asking.is_some() || self.is_releasing;
+        if is_wanted || self.process_leases.len() > 1 {
+            return None;
+        }
+        self.process_leases[index].stay(now, length)
+    }
+
+    /// Takes out an idle lease if it is all that keeps an arriving thread from asking.
+    fn idle_lease_in_the_way(&mut self) -> Option<IdleLease<T>> {
+        let is_alone = matches!(&*self.process_leases, [only] if only.is_idle());
+        let is_free = self.asking.is_none() && !self.is_releasing;
+        (is_alone && is_free).then(|| self.take_idle(0))
+    }
+
+    fn take_idle(&mut self, index: usize) -> IdleLease<T> {
+        let seats = self.process_leases.swap_remove(index);
+        IdleLease {
+            fence: seats.fence(),
+            give_back: seats.give_back(),
+            process_lease: seats.process_lease,
+        }
     }
 
     /// After the first turn of a quantum: lets the waiting threads in for which there is room, and finds out which
@@ -404,7 +412,7 @@ impl<W, T: HeldLease> Queue<W, T> {
         let (mut first, mut rest) = (None, Vec::new());
         let seats = &mut self.process_leases[index];
         while let Some(next) = self.waiting.front() {
-            if !admits(seats, &next.params, self.sharing, now) {
+            if !seats.admits(&next.params, self.sharing, now) {
                 break;
             }
             let Some(turn) = seats.admit() else {
@@ -459,18 +467,6 @@ impl<W, T: HeldLease> Queue<W, T> {
         let is_it = |seats: &Seats<T>| seats.process_lease.number() == number;
         self.process_leases.iter().position(is_it)
     }
-}
-
-/// Returns whether a thread may share a lease in its present quantum.
-fn admits<T: HeldLease>(
-    seats: &Seats<T>,
-    params: &AcquireParams,
-    sharing: Sharing,
-    now: Time,
-) -> bool {
-    seats.has_room(params.units, sharing)
-        && seats.process_lease.terms() == params.terms
-        && seats.is_open(now)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! The way in: from a call to a guard.
 //!
 //! 1. The thread enters the queue of the name ([`crate::core::queue`]). If this process has a lease with room for the
-//!    thread, the thread gets its guard, and sends no request. If it has one that lingers, but does not fit, the thread
-//!    releases that first ([`super::linger`]).
+//!    thread, the thread gets its guard, and sends no request. A lease that lingers, but does not fit, ends
+//!    ([`super::linger`]).
 //! 2. If another thread of this process asks Redis, this thread waits ([`super::wait`]). It also waits if this process
 //!    holds or is releasing the lock, and the kind allows a process only one lease.
 //! 3. Otherwise this thread is the *delegate* and asks Redis for all threads of this process ([`super::delegate`]).
@@ -13,7 +13,7 @@
 
 use crate::config::no_linger_on_a_quorum;
 use crate::core::attempt::Attempt;
-use crate::core::queue::{AcquireParams, Arrival};
+use crate::core::queue::Arrival;
 use crate::engine::Engine;
 use crate::engine::call::{AcquireCall, NotAcquired};
 use crate::engine::delegate::Delegate;
@@ -57,39 +57,27 @@ impl Engine {
         metrics: &mut WaitMetrics<'_>,
     ) -> Result<GuardInner, NotAcquired> {
         let arrived = metrics.arrived;
-        let params = AcquireParams {
-            units: call.units,
-            terms: call.options.terms(),
-            waits: call.until.is_some(),
-        };
         let mut mailbox = None;
-        let (entry, arrival) = self.names.with(call.kind, call.target, |entry, state| {
+        let (entry, arrival, counted) = self.names.with(call.kind, call.target, |entry, state| {
             let arrival = state.queue.arrive(
-                params,
+                call.params(),
                 arrived,
                 |process_lease| self.health(process_lease, arrived),
                 || Arc::clone(mailbox.insert(Mailbox::new())),
             );
-            if matches!(
-                arrival,
-                Arrival::Delegate | Arrival::DelegateAfterRelease(_)
-            ) {
+            // `close` looks at the name after this, and then waits for busy threads.
+            let counted = matches!(arrival, Arrival::Delegate(_)).then(|| {
                 state.forget_last_reply();
-            }
-            (Arc::clone(entry), arrival)
+                self.count_busy()
+            });
+            (Arc::clone(entry), arrival, counted)
         });
         let guard = |turn, since| GuardInner::new(Arc::clone(self), turn, since, &call.options);
         let attempt = match (arrival, mailbox) {
-            (Arrival::FromIdle(turn), _) => {
-                self.stats.lingering.lower();
-                metrics.granted(&turn, arrived, false);
-                return Ok(guard(turn, arrived));
-            }
-            (Arrival::DelegateAfterRelease(idle), _) => {
-                self.release_idle_now(&idle, call);
-                Box::new(self.attempt(call, Attempt::new, arrived))
-            }
             (Arrival::Turn(turn), _) => {
+                if turn.process_lease.linger.is_some() {
+                    self.was_idle(&turn.process_lease);
+                }
                 metrics.granted(&turn, arrived, false);
                 return Ok(guard(turn, arrived));
             }
@@ -105,8 +93,12 @@ impl Engine {
                 }
             }
             (Arrival::Queued(_), None) => unreachable!("a queued thread has its mailbox"),
-            (Arrival::Delegate, _) => Box::new(self.attempt(call, Attempt::new, arrived)),
+            (Arrival::Delegate(None), _) => Box::new(self.attempt(call, Attempt::new, arrived)),
+            (Arrival::Delegate(Some(idle)), _) => {
+                Box::new(self.take_over_idle(call, &idle, arrived))
+            }
         };
+        let _counted = counted.unwrap_or_else(|| self.count_busy());
         Delegate::new(self, call, &entry, attempt, metrics).run()
     }
 

@@ -3,6 +3,8 @@
 use crate::cancel::Cancel;
 use crate::clock::Time;
 use crate::config::Options;
+use crate::core::linger::LingerOptions;
+use crate::core::queue::AcquireParams;
 use crate::engine::Engine;
 use crate::error::{Error, Failure};
 use crate::message::LockKind;
@@ -23,6 +25,21 @@ pub(crate) struct AcquireCall<'a> {
 }
 
 impl AcquireCall<'_> {
+    /// Returns the part of the lock that the call wants, and its terms.
+    pub(super) fn params(&self) -> AcquireParams {
+        AcquireParams {
+            units: self.units,
+            terms: self.options.terms(),
+            linger: self.linger(),
+            waits: self.until.is_some(),
+        }
+    }
+
+    /// Returns how the lease of the call lingers, or `None` if it never does.
+    pub(super) fn linger(&self) -> Option<LingerOptions> {
+        LingerOptions::of(&self.options)
+    }
+
     /// Returns whether the call must end: the manager is closed, or the token is cancelled. Locks no mutex.
     pub(super) fn is_over(&self, engine: &Engine) -> bool {
         engine.is_closed() || self.is_cancelled()

@@ -43,7 +43,7 @@ use crate::claim::Claim;
 use crate::clock::Time;
 use crate::core::attempt::Grant;
 use crate::core::lease::{LeaseStatus, valid_until};
-use crate::core::queue::GrantedTo;
+use crate::core::queue::{AcquireParams, GrantedTo};
 use crate::engine::Engine;
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::process_lease::{Entry, Turn};
@@ -146,12 +146,17 @@ impl Engine {
         while let Some(candidate) = candidates.last_mut() {
             let failure = match self.adopt_as(entry, claim, candidate) {
                 Ok(Ok(grant)) => {
-                    let terms = self.settings.options.terms();
+                    let params = AcquireParams {
+                        units: 1,
+                        terms: self.settings.options.terms(),
+                        linger: None,
+                        waits: false,
+                    };
                     let count = |turn: &Turn, now: Time| {
                         self.count_guard(turn, now.since(asked), true);
                     };
                     let begun =
-                        self.begin_lease(entry, terms, 1, grant, GrantedTo::OtherThread, count);
+                        self.begin_lease(entry, &params, grant, GrantedTo::OtherThread, count);
                     return begun.map_err(|failure| failure.into_error(Some(entry.target.name())));
                 }
                 Ok(Err(now)) => {

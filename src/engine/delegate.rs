@@ -52,7 +52,13 @@ impl Engine {
         let now = self.now();
         let subscription = self.wakeup.subscription(now);
         let quantum = self.quantum.get(&subscription);
-        let terms = call.options.terms();
+        let (terms, may_linger) = (call.options.terms(), call.linger().is_some());
+        // A lease with a `min_hold` is not handed to the next thread, so it needs one fence.
+        let fence_block = if call.options.min_hold.is_zero() {
+            fence::block(entry.kind, quantum)
+        } else {
+            1
+        };
         StepContext {
             now,
             arrived,
@@ -66,12 +72,9 @@ impl Engine {
             grants_by_message: self.grants_by_message(call, entry),
             round_trip: Duration::ZERO,
             quantum,
-            // A lease with a `min_hold` is not handed to the next thread, so it needs one fence.
-            fence_block: if call.options.min_hold.is_zero() {
-                fence::block(entry.kind, quantum)
-            } else {
-                1
-            },
+            fence_block,
+            // If the lease lingers, each of its guards needs a fence.
+            fewest_fences: if may_linger { fence_block } else { 1 },
             total_units: entry.kind.total_units(),
             shareable_owner: lease_to_share.map(|process_lease| self.owner_of(process_lease)),
             crowded: entry.lock().queue.is_crowded(),
@@ -79,7 +82,7 @@ impl Engine {
             outage_limit: self.settings.outage_limit,
             waits_through_outages: self.settings.wait_through_outages,
             label: &self.settings.label,
-            rng: self.owner_source(terms),
+            rng: self.owner_source(may_linger),
         }
     }
 
@@ -135,10 +138,9 @@ impl<'a, 'm> Delegate<'a, 'm> {
         }
     }
 
-    /// Asks Redis until the thread has a guard, or its call has ended without one.
+    /// Asks Redis until the thread has a guard, or its call has ended without one. The thread counts as busy.
     pub(super) fn run(mut self) -> Result<GuardInner, NotAcquired> {
         let engine = self.engine;
-        let _counted = engine.count_busy();
         // 1. Settle unsent releases. Otherwise Redis could answer that this process itself still holds the lock.
         if !self.call.is_over(engine) {
             engine.release_lingering(self.call);

@@ -14,7 +14,7 @@ use crate::clock::Time;
 use crate::config::Options;
 use crate::core::attempt::{Grant, OrphanedOwner};
 use crate::core::lease::{LeaseStatus, valid_until};
-use crate::core::queue::GrantedTo;
+use crate::core::queue::{AcquireParams, GrantedTo};
 use crate::engine::Engine;
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::process_lease::{Entry, ProcessLease, Turn};
@@ -108,14 +108,14 @@ impl Engine {
                         kept_until: None,
                     };
                     let count = |turn: &Turn, _| self.count_guard(turn, Duration::ZERO, true);
-                    let begun = self.begin_lease(
-                        entry,
-                        writer.terms,
-                        1,
-                        grant,
-                        GrantedTo::OtherThread,
-                        count,
-                    );
+                    let params = AcquireParams {
+                        units: 1,
+                        terms: writer.terms,
+                        linger: None,
+                        waits: false,
+                    };
+                    let begun =
+                        self.begin_lease(entry, &params, grant, GrantedTo::OtherThread, count);
                     return begun.map(Some);
                 }
                 Reply::NotOwner(_) => {

@@ -8,11 +8,10 @@
 //! 4. If the lease was lost before it entered the queue, the thread takes the lease out again.
 
 use crate::clock::Time;
-use crate::config::Terms;
 use crate::core::attempt::Grant;
 use crate::core::fence::Fences;
 use crate::core::lease::LeaseStatus;
-use crate::core::queue::{Begun, GrantedTo, Health, Seats};
+use crate::core::queue::{AcquireParams, Begun, GrantedTo, Health, Seats};
 use crate::engine::Engine;
 use crate::engine::call::{AcquireCall, NotAcquired};
 use crate::engine::guard_inner::GuardInner;
@@ -30,9 +29,8 @@ impl Engine {
         grant: Grant,
         metrics: &WaitMetrics<'_>,
     ) -> Result<GuardInner, NotAcquired> {
-        let (terms, units) = (call.options.terms(), call.units);
         let count = |turn: &Turn, now| metrics.granted(turn, now, true);
-        match self.begin_lease(entry, terms, units, grant, GrantedTo::Delegate, count) {
+        match self.begin_lease(entry, &call.params(), grant, GrantedTo::Delegate, count) {
             Ok((turn, since)) => {
                 let engine = Arc::clone(self);
                 Ok(GuardInner::new(engine, turn, since, &call.options))
@@ -53,23 +51,19 @@ impl Engine {
     pub(super) fn begin_lease(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
-        terms: Terms,
-        units: u32,
+        params: &AcquireParams,
         grant: Grant,
         to: GrantedTo,
         count: impl FnOnce(&Turn, Time),
     ) -> Result<(Turn, Time), Failure> {
         let fences = Fences::granted(entry.kind, grant.fence, grant.fences);
         let (quantum, sent) = (grant.quantum, grant.sent);
-        let process_lease = self.register_lease(entry, terms, units, grant)?;
-        let linger = self.new_linger(&process_lease);
+        let process_lease = self.register_lease(entry, params, grant)?;
         let now = self.now();
         let quantum_end = now + quantum;
         let seats = Seats::new(Arc::clone(&process_lease), fences, quantum_end);
-        let seats = seats.with_linger(linger);
         let (begun, may_be_gone) = {
             let mut state = entry.lock();
-            self.remember_recall(&process_lease, &state);
             // From here on the lease itself shows the holder. Only a delegate for more of the lock needs a newer reply.
             state.forget_last_reply();
             let may_be_gone = state.may_have_been_released_by_force(sent);
@@ -79,6 +73,9 @@ impl Engine {
             }
             (begun, may_be_gone)
         };
+        if process_lease.linger.is_some() {
+            self.expect_recalls(&process_lease);
+        }
         if may_be_gone {
             self.renewal.renew_now(self, &process_lease);
         }
@@ -95,8 +92,7 @@ impl Engine {
     fn register_lease(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
-        terms: Terms,
-        units: u32,
+        params: &AcquireParams,
         grant: Grant,
     ) -> Result<Arc<ProcessLease>, Failure> {
         let sent = grant.sent;
@@ -105,8 +101,7 @@ impl Engine {
             number,
             &self.settings.label,
             Arc::clone(entry),
-            terms,
-            units,
+            params,
             grant,
         ));
         let registered = self

@@ -7,6 +7,7 @@ use crate::clock::Time;
 use crate::core::lease::LeaseStatus;
 use crate::engine::Engine;
 use crate::engine::process_lease::ProcessLease;
+use crate::engine::watch::Timed;
 use crate::error::LostCause;
 use crate::sync::{Arc, AtomicU8, AtomicU64, Ordering};
 
@@ -81,7 +82,9 @@ impl HoldLimits {
                 number: AtomicU64::new(0),
                 state: AtomicU8::new(OPEN),
             });
-            engine.watch.register_hold(&limit);
+            let timed = Arc::clone(&limit) as Arc<dyn Timed>;
+            let (_, number) = engine.watch.register_timer(limit.due, timed);
+            limit.number.store(number, Ordering::Relaxed);
             limit
         };
         let max_hold = max_hold.map(|length| watch(length, Action::End));
@@ -120,7 +123,8 @@ impl HoldLimits {
     /// Ends the limits at the end of the guard. Returns false if the watch thread has ended the guard before.
     pub(super) fn finish(&self, engine: &Engine) -> bool {
         let is_first = |limit: &Arc<HoldLimit>| {
-            engine.watch.deregister_hold(limit);
+            let number = limit.number.load(Ordering::Relaxed);
+            engine.watch.deregister_timer((limit.due, number));
             limit.decide(FINISHED)
         };
         self.warn_after.as_ref().map(is_first);
@@ -139,9 +143,11 @@ impl HoldLimit {
     fn is_exceeded(&self) -> bool {
         self.state.load(Ordering::Acquire) == EXCEEDED
     }
+}
 
-    /// Does the action, unless the guard has ended. Called by the watch thread when the time is over.
-    pub(crate) fn exceed(&self, engine: &Arc<Engine>, now: Time) {
+impl Timed for HoldLimit {
+    /// Does the action, unless the guard has ended.
+    fn act(&self, engine: &Arc<Engine>, now: Time) {
         if !self.decide(EXCEEDED) {
             return;
         }

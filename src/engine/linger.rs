@@ -1,13 +1,16 @@
 //! The linger: after its last guard, a mutex stays with this process for a while, and the next lock of it sends nothing.
 //! [`crate::core::linger`] decides. This module does what it decides:
 //!
-//! 1. A lease that may linger gets a *recallable* owner, which shows the channel of this process ([`crate::owner`]). Its
-//!    grant starts the subscription, and reserves a block of fences.
-//! 2. The last guard ends. If the lease may stay, no request is sent. At the first time, the watch thread gets a timer
-//!    for the end. The renewal thread renews the lease meanwhile, so a process that dies delays others by the lease.
-//! 3. A thread that locks the name gets the lease, with the next fence.
-//! 4. A stop ends the linger. If the lease is idle, it ends in this process under the mutex of its name, and then it is
-//!    released. If it has a guard, the end of the guard releases it.
+//! 1. A call whose handle has `linger` draws a *recallable* owner, which shows the channel of this process
+//!    ([`crate::owner`]). Its request reserves a block of fences, one for each guard.
+//! 2. The grant makes a [`LeaseLinger`], if the owner is recallable, and starts the subscription for recalls.
+//! 3. The last guard ends. If the lease may stay, no request is sent, and the lease is *idle*. At the first time, the watch
+//!    thread gets a timer for the end. The renewal thread renews the lease meanwhile, so a process that dies delays others
+//!    by the lease.
+//! 4. A thread that locks the name gets the lease, with the next fence. If the lease does not fit the thread, the lease ends
+//!    in this process. The thread is the delegate, and its first request takes the lease over.
+//! 5. A stop ends the linger. If the lease is idle, it leaves its queue, and ends in this process. Then it is released. If
+//!    it has a guard, the end of the guard releases it.
 //!
 //! | stop | comes from | the release is sent by |
 //! | --- | --- | --- |
@@ -15,8 +18,10 @@
 //! | a recall | the wakeup thread, or a reply to a renewal | the renewal thread, and the lock is handed over |
 //! | the subscription has ended | the wakeup thread | the renewal thread |
 //! | `close` | the closing thread | the renewal thread; `close` waits for it |
-//! | a lock of the same mutex that the lease does not fit | the locking thread | that thread, before it asks |
 //! | a request for the key as another kind | the thread that sends it | that thread, before it asks |
+//!
+//! All that the engine knows of a linger is here: [`Lingers`] is its part of the engine, [`LeaseLinger`] its part of a
+//! lease. A lease without one passes nothing of this module.
 //!
 //! # Recalls
 //!
@@ -24,8 +29,10 @@
 //!    on the channel of the owner's process (`recall.lua`). The first waiter of the queue repeats it at each poll; if
 //!    the first one has died, each waiter does. A new waiter that finds the value marked sends none, so contended locks
 //!    cost no recalls.
-//! 2. The wakeup thread looks the lease up by its key, and compares the owner. If the lease is not there yet, its grant may
-//!    be on the way: then the name remembers the owner until the lease begins.
+//! 2. The wakeup thread looks the lease up by its key, and compares the owner. If the lease is not there yet, and a delegate
+//!    asks, then its grant may be on the way. So the thread adds the owner to the list of early recalls.
+//! 3. A lease enters its queue. Then its thread looks into that list. The wakeup thread looks for the lease and adds its
+//!    owner under the mutex of the name. So either it finds the lease, or the lease finds its owner in the list.
 //!
 //! A recall is only a hint. If it is lost, the lease lingers until the next poll of a waiter, or the next renewal: its
 //! reply says that others wait.
@@ -45,75 +52,145 @@
 //! idle. The wakeup thread and `close` change that state first, and then look at each name under its mutex. So either the
 //! thread sees the change, or the lease is found idle.
 //!
-//! A lease that a thread has taken out of its queue is not idle any more, and `close` does not find it. So a thread that
-//! ends a linger counts as a delegate until Redis has replied to the release, or the renewal thread has it. `close` waits
-//! for delegates.
+//! A lease that a thread has taken out of its queue is not idle any more, and `close` does not find it. So a thread counts as
+//! busy from before it takes an idle lease out, until Redis has replied to the release or the renewal thread has it. `close`
+//! waits for busy threads.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::config::Terms;
+use uuid::Uuid;
+
+use crate::clock::Time;
+use crate::core::attempt::{Attempt, OrphanedOwner};
 use crate::core::lease::LeaseStatus;
-use crate::core::linger::{Linger, Stay};
 use crate::core::queue::IdleLease;
 use crate::engine::Engine;
 use crate::engine::call::AcquireCall;
 use crate::engine::events::{LeaseInfo, Notice};
-use crate::engine::process_lease::{ProcessLease, State};
-use crate::engine::release::Unreleased;
+use crate::engine::process_lease::{LeaseLinger, ProcessLease};
+use crate::engine::release::{Mode, Unreleased};
+use crate::engine::watch::Timed;
 use crate::error::LostCause;
 use crate::message::{Gone, LockKind};
 use crate::name::LockKey;
-use crate::owner::{self, Owner};
+use crate::owner::{self, Owner, ProcessTag};
 use crate::random::Rng;
 use crate::store::Limits;
-use crate::sync::Arc;
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
+
+/// The largest number of early recalls that are remembered. If one is forgotten, the waiter repeats it at its next poll.
+const MOST_EARLY_RECALLS: usize = 64;
+
+/// The part of an engine that is about lingers.
+pub(super) struct Lingers {
+    /// The source of owners for leases that may linger.
+    owners: RecallableRng,
+    /// Whether a lease of this engine could ever linger.
+    is_used: AtomicBool,
+    /// The number of idle leases.
+    idle: AtomicU64,
+    /// Recalled owners of which this process had no lease, the last one at the end. Their grants may be on the way.
+    early_recalls: Mutex<VecDeque<Owner>>,
+}
+
+/// A source of random numbers for recallable owners.
+struct RecallableRng {
+    tag: ProcessTag,
+    rng: Arc<dyn Rng>,
+}
+
+/// The timer of a lease that lingers or has lingered. It keeps the engine alive, because only the engine can release the
+/// lease.
+struct LingerTimer {
+    _engine: Arc<Engine>,
+    process_lease: Arc<ProcessLease>,
+}
+
+impl Rng for RecallableRng {
+    fn uuid(&self) -> Uuid {
+        self.tag.recallable(self.rng.uuid())
+    }
+
+    fn bits(&self) -> u64 {
+        self.rng.bits()
+    }
+}
+
+impl Timed for LingerTimer {
+    fn act(&self, engine: &Arc<Engine>, _now: Time) {
+        engine.end_linger(&self.process_lease);
+    }
+}
+
+impl Lingers {
+    pub(super) fn new(tag: ProcessTag, rng: Arc<dyn Rng>) -> Self {
+        Self {
+            owners: RecallableRng { tag, rng },
+            is_used: AtomicBool::new(false),
+            idle: AtomicU64::new(0),
+            early_recalls: Mutex::default(),
+        }
+    }
+
+    /// Returns the source of the owners for leases that may linger.
+    pub(super) fn owner_source(&self) -> &dyn Rng {
+        &self.owners
+    }
+
+    /// Returns the number of idle leases.
+    pub(super) fn idle(&self) -> u64 {
+        self.idle.load(Ordering::SeqCst)
+    }
+
+    /// Returns the number of early recalls that are remembered.
+    #[cfg(test)]
+    pub(super) fn early_recalls(&self) -> usize {
+        self.early_recalls.lock().len()
+    }
+}
 
 impl Engine {
-    /// Returns the source of the owners for leases on these terms.
-    pub(super) fn owner_source(&self, terms: Terms) -> &dyn Rng {
-        if terms.lingers() {
-            &self.recallable_rng
-        } else {
-            &*self.rng
-        }
-    }
-
-    /// Returns the linger of a lease that was just granted, and starts the subscription for its recalls. Returns `None` if
-    /// the lease never lingers.
-    pub(super) fn new_linger(&self, process_lease: &ProcessLease) -> Option<Linger> {
-        let terms = process_lease.terms;
-        if !terms.lingers() || !process_lease.owner.is_recallable() {
-            return None;
-        }
+    /// Starts the subscription for the recalls of a lease that has entered its queue, and may linger. Has the lease stop if
+    /// it was recalled while its grant was on the way.
+    pub(super) fn expect_recalls(&self, process_lease: &ProcessLease) {
+        self.lingers.is_used.store(true, Ordering::SeqCst);
         self.wakeup.start(self);
-        Some(Linger::new(terms.linger()))
-    }
-
-    /// Has a new lease stop if it was recalled while its grant was on the way. Called under the mutex of its name.
-    pub(super) fn remember_recall(&self, process_lease: &ProcessLease, state: &State) {
-        if process_lease.terms.lingers() && state.was_recalled(&self.owner_of(process_lease)) {
+        let mut early_recalls = self.lingers.early_recalls.lock();
+        let is_it = |recalled: &Owner| *recalled == process_lease.owner;
+        if let Some(index) = early_recalls.iter().position(is_it) {
+            early_recalls.remove(index);
             process_lease.note_contended();
         }
     }
 
-    /// Stops the linger of a lease whose guard ends, if the lease must not become idle now. Called under the mutex of its
-    /// name.
-    pub(super) fn before_linger(&self, process_lease: &ProcessLease, state: &mut State) {
-        if !process_lease.terms.lingers() {
-            return;
-        }
-        if process_lease.is_contended() || !self.wakeup.is_ready() || self.is_closed() {
-            let number = process_lease.number;
-            // The lease has its guard still, so it is not idle.
-            state.queue.stop_linger(|other| other.number == number);
-        }
+    /// Returns for how long the lease of an ending guard may stay. Called under the mutex of its name.
+    pub(super) fn may_stay(
+        &self,
+        process_lease: &ProcessLease,
+        linger: &LeaseLinger,
+        mode: Mode,
+    ) -> Option<Duration> {
+        let is_stopped =
+            process_lease.is_contended() || !self.wakeup.is_ready() || self.is_closed();
+        (mode == Mode::Release && !is_stopped).then_some(linger.options.length)
     }
 
-    /// Counts a lease that becomes idle, and sets its timer. Called under the mutex of its name.
-    pub(super) fn begin_linger(self: &Arc<Self>, process_lease: &Arc<ProcessLease>, stay: Stay) {
-        self.stats.lingering.raise();
-        if stay.is_first {
-            self.watch.register_linger(self, process_lease, stay.until);
+    /// Counts a lease that becomes idle until `until`, and sets its timer. Called under the mutex of its name.
+    pub(super) fn begin_linger(self: &Arc<Self>, process_lease: &Arc<ProcessLease>, until: Time) {
+        let Some(linger) = &process_lease.linger else {
+            return;
+        };
+        linger.is_idle.store(true, Ordering::SeqCst);
+        self.lingers.idle.fetch_add(1, Ordering::SeqCst);
+        let has_timer = linger.timer.lock().is_some();
+        if !has_timer {
+            let timer = Arc::new(LingerTimer {
+                _engine: Arc::clone(self),
+                process_lease: Arc::clone(process_lease),
+            });
+            let place = self.watch.register_timer(until, timer);
+            *linger.timer.lock() = Some(place);
         }
     }
 
@@ -121,6 +198,25 @@ impl Engine {
     pub(super) fn tell_of_linger(&self, process_lease: &ProcessLease, remaining: Duration) {
         self.events
             .tell(|| Notice::Lingers(LeaseInfo::of(self, process_lease), remaining));
+    }
+
+    /// Notes that a lease is not idle any more. Returns whether it was. Called by the thread that has given the lease a
+    /// guard, or taken it out of its queue.
+    pub(super) fn was_idle(&self, process_lease: &ProcessLease) -> bool {
+        let linger = process_lease.linger.as_ref();
+        let was_idle = linger.is_some_and(|linger| linger.is_idle.swap(false, Ordering::SeqCst));
+        if was_idle {
+            self.lingers.idle.fetch_sub(1, Ordering::SeqCst);
+        }
+        was_idle
+    }
+
+    /// Takes the timer of a lease that ends out of the watch thread.
+    pub(super) fn remove_linger_timer(&self, linger: &LeaseLinger) {
+        let place = linger.timer.lock().take();
+        if let Some(place) = place {
+            self.watch.deregister_timer(place);
+        }
     }
 
     /// Ends the linger of a lease. If it is idle, the renewal thread releases it.
@@ -133,6 +229,9 @@ impl Engine {
 
     /// Ends the lingers of all leases. The renewal thread releases those that are idle.
     pub(super) fn end_all_lingers(&self) {
+        if !self.lingers.is_used.load(Ordering::SeqCst) {
+            return;
+        }
         let _counted = self.count_busy();
         for entry in self.names.all() {
             let idle = entry.lock().queue.stop_linger(|_| true);
@@ -152,43 +251,67 @@ impl Engine {
         let Some(entry) = self.names.find(LockKind::Mutex, key) else {
             return;
         };
-        let recalled_owner = Owner::new(owner, &self.settings.label);
+        let owner = Owner::new(owner, &self.settings.label);
         let _counted = self.count_busy();
         let idle = {
             let mut state = entry.lock();
             let mut leases = state.queue.process_leases();
-            let found = leases.find(|process_lease| process_lease.owner == recalled_owner);
-            let Some(process_lease) = found.cloned() else {
+            if let Some(process_lease) = leases.find(|process_lease| process_lease.owner == owner) {
+                process_lease.note_contended();
                 drop(leases);
-                return state.note_recalled(owner);
-            };
-            drop(leases);
-            process_lease.note_contended();
-            state
-                .queue
-                .stop_linger(|other| other.owner == recalled_owner)
+                state.queue.stop_linger(|other| other.owner == owner)
+            } else {
+                drop(leases);
+                if state.queue.is_asking() {
+                    self.note_early_recall(owner);
+                }
+                None
+            }
         };
         self.release_idle_later(idle);
     }
 
-    /// Releases the idle lease of a mutex that the locking thread does not fit. If the request fails, the renewal thread
-    /// repeats it.
-    pub(super) fn release_idle_now(
-        &self,
-        idle: &IdleLease<Arc<ProcessLease>>,
-        call: &AcquireCall<'_>,
-    ) {
-        let is_over = || call.is_over(self);
-        self.release_idle(idle, self.limits_of_release(call, &is_over));
+    /// Remembers a recall for a lease whose grant may be on its way. Called under the mutex of its name.
+    fn note_early_recall(&self, owner: Owner) {
+        let mut early_recalls = self.lingers.early_recalls.lock();
+        if early_recalls.len() == MOST_EARLY_RECALLS {
+            early_recalls.pop_front();
+        }
+        early_recalls.push_back(owner);
     }
 
-    /// Releases the mutexes that linger on the keys of a call for another kind.
+    /// Ends an idle lease in this process for a thread that the lease does not fit. Returns that thread's attempt, which
+    /// takes the lease over.
+    pub(super) fn take_over_idle(
+        &self,
+        call: &AcquireCall<'_>,
+        idle: &IdleLease<Arc<ProcessLease>>,
+        now: Time,
+    ) -> Attempt {
+        let Some(Unreleased { give_back, .. }) = self.end_idle(idle) else {
+            return self.attempt(call, Attempt::new, now);
+        };
+        let from = OrphanedOwner {
+            give_back,
+            ..self.orphaned_owner(&idle.process_lease, now)
+        };
+        let rng = self.owner_source(call.linger().is_some());
+        Attempt::take_back(rng, &self.settings.label, from, false)
+    }
+
+    /// Releases the mutexes that linger on the keys of a call for another kind. Takes at most as long as one request may.
     pub(super) fn release_lingering(&self, call: &AcquireCall<'_>) {
-        if call.kind != LockKind::Mutex {
-            let is_over = || call.is_over(self);
-            let limits = self.limits_of_release(call, &is_over);
-            self.release_lingering_on(call.target.keys(), limits);
+        if call.kind == LockKind::Mutex {
+            return;
         }
+        let limit = self.now() + self.settings.io_timeout;
+        let until = call.until.map_or(limit, |until| until.min(limit));
+        let is_over = || call.is_over(self);
+        let limits = Limits {
+            is_over: Some(&is_over),
+            ..self.limits(Some(until))
+        };
+        self.release_lingering_on(call.target.keys(), limits);
     }
 
     /// Releases the mutexes that linger on these keys, and blocks until Redis has replied. Returns the last owner of which
@@ -198,9 +321,10 @@ impl Engine {
         keys: &[LockKey],
         limits: Limits<'_>,
     ) -> Option<Arc<str>> {
-        if self.stats.lingering.get() == 0 {
+        if self.lingers.idle() == 0 {
             return None;
         }
+        let _counted = self.count_busy();
         let mut released = None;
         for key in keys {
             let Some(entry) = self.names.find(LockKind::Mutex, key.key()) else {
@@ -217,24 +341,9 @@ impl Engine {
         released
     }
 
-    /// Returns the limits of a release that a call sends before its own requests: at most those of one request.
-    fn limits_of_release<'l>(
-        &self,
-        call: &AcquireCall<'_>,
-        is_over: &'l (dyn Fn() -> bool + Sync),
-    ) -> Limits<'l> {
-        let limit = self.now() + self.settings.io_timeout;
-        let until = call.until.map_or(limit, |until| until.min(limit));
-        Limits {
-            is_over: Some(is_over),
-            ..self.limits(Some(until))
-        }
-    }
-
     /// Releases a lease that has left its queue. Blocks until Redis has replied. Returns true if Redis has released it. If
     /// the request fails, the renewal thread repeats it.
     fn release_idle(&self, idle: &IdleLease<Arc<ProcessLease>>, limits: Limits<'_>) -> bool {
-        let _counted = self.count_busy();
         let process_lease = &idle.process_lease;
         let Some(unreleased) = self.end_idle(idle) else {
             return false;
@@ -265,8 +374,8 @@ impl Engine {
 
     /// Ends a lease that has left its queue in this process. Returns `None` if it was lost.
     fn end_idle(&self, idle: &IdleLease<Arc<ProcessLease>>) -> Option<Unreleased> {
-        self.stats.lingering.lower();
         let process_lease = &idle.process_lease;
+        self.was_idle(process_lease);
         let now = self.now();
         let status = process_lease.validity.end(now);
         if let LeaseStatus::Lost(_) = status {

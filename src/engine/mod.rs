@@ -45,6 +45,8 @@
 //! | 3 | [`watch::Watch`] | leases and guards, by the time at which they must end |
 //! | 3 | [`wakeup::Wakeup`] | the register of sleeping delegates |
 //! | 3 | [`process_lease::ProcessLease`] | the listeners for a loss, and other rare fields |
+//! | 3 | [`process_lease::LeaseLinger`] | the place of its timer |
+//! | 3 | [`linger::Lingers`] | the early recalls |
 //! | 3 | [`names::Mailbox`] | the signal for one waiting thread |
 //! | 3 | [`claim::Tried`] | the owners of adoptions without a clear reply |
 //! | 3 | [`events::Events`] | the listener, until the events thread takes it |
@@ -86,7 +88,7 @@ use crate::clock::{Clock, EngineClock, Time};
 use crate::config::Settings;
 use crate::error::{Error, Failure, FailureKind, Outcome, Result};
 use crate::message::{Reply, Request};
-use crate::owner::{ProcessTag, RecallableRng};
+use crate::owner::ProcessTag;
 use crate::panics::survived;
 use crate::process::ForkGuard;
 use crate::random::Rng;
@@ -97,6 +99,7 @@ use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, Weak};
 use claim::Tried;
 use events::Events;
 use handed_over::HandedOver;
+use linger::Lingers;
 use process_lease::{Names, Signal};
 use quantum::Quantum;
 use renewal::RenewalThread;
@@ -109,8 +112,7 @@ pub(crate) struct Engine {
     store: Arc<dyn Store>,
     clock: EngineClock,
     rng: Arc<dyn Rng>,
-    /// The source of owners whose leases may linger.
-    recallable_rng: RecallableRng,
+    lingers: Lingers,
     names: Names,
     renewal: Arc<RenewalThread>,
     watch: Arc<Watch>,
@@ -154,10 +156,7 @@ impl Engine {
         rng: Arc<dyn Rng>,
     ) -> Arc<Self> {
         let tag = ProcessTag::new(rng.uuid());
-        let recallable_rng = RecallableRng {
-            tag,
-            rng: Arc::clone(&rng),
-        };
+        let lingers = Lingers::new(tag, Arc::clone(&rng));
         let wakeup = Arc::new(Wakeup::new(tag));
         // The events thread must be the only owner of the listener, and drop it.
         let listener = settings.listener.take();
@@ -168,7 +167,7 @@ impl Engine {
             store,
             clock,
             rng,
-            recallable_rng,
+            lingers,
             names: Names::new(),
             renewal: Arc::new(RenewalThread::new()),
             watch: Arc::new(Watch::new()),
@@ -270,8 +269,9 @@ impl Engine {
 
     /// Returns the counters and the quantum. Reads only atomic values, so a forked child may call it too.
     pub(crate) fn stats(&self) -> Stats {
+        let (lingering, dropped) = (self.lingers.idle(), self.events.dropped());
         self.stats
-            .load(self.events.dropped(), self.quantum(self.now()))
+            .load(lingering, dropped, self.quantum(self.now()))
     }
 
     /// Sends a request on a pooled connection, and returns the reply. Turns a panic into a failure: if a delegate
@@ -288,6 +288,15 @@ impl Engine {
         })?;
         self.count_hand_over(request, &answer.reply);
         Ok(answer)
+    }
+
+    /// Returns the source of the owners for leases that may linger, or for leases that never do.
+    fn owner_source(&self, may_linger: bool) -> &dyn Rng {
+        if may_linger {
+            self.lingers.owner_source()
+        } else {
+            &*self.rng
+        }
     }
 
     /// Returns the time limits of a request. `until` is the end of the caller's wait, or `None` if the caller does not

@@ -62,8 +62,6 @@ struct ContentionInfo {
     last_held: Option<(Time, Arc<str>)>,
     /// The number of [`pin`](Names::pin) calls without their [`unpin`](Names::unpin).
     pins: u32,
-    /// The owner of the last recall, if that was not a lease of this process. Its grant may be on its way.
-    recalled: Option<Arc<str>>,
     /// The time of the last notice that `force_release` has removed an owner for which this process had no lease.
     forced_release: Option<Time>,
 }
@@ -263,26 +261,6 @@ impl<L: HeldLease> State<L> {
         let contention = self.contention.get_or_insert_default();
         contention.last = LastReply::Held(Arc::clone(holder));
         contention.last_held = Some((now, Arc::clone(holder)));
-    }
-
-    /// Notes that an owner was recalled of which this process has no lease, if a grant may be on its way.
-    pub(crate) fn note_recalled(&mut self, owner: &str) {
-        if self.queue.is_asking() {
-            self.contention.get_or_insert_default().recalled = Some(owner.into());
-        }
-    }
-
-    /// Returns whether there was a recall for an owner without a lease.
-    #[cfg(test)]
-    pub(crate) fn is_recall_noted(&self) -> bool {
-        let contention = self.contention.as_deref();
-        contention.is_some_and(|contention| contention.recalled.is_some())
-    }
-
-    /// Returns whether the last recall was for this owner.
-    pub(crate) fn was_recalled(&self, owner: &str) -> bool {
-        let contention = self.contention.as_deref();
-        contention.is_some_and(|contention| contention.recalled.as_deref() == Some(owner))
     }
 
     /// Notes, at `now`, that `force_release` has removed an owner for which this process has no lease. Does nothing if no

@@ -9,7 +9,8 @@ use crate::clock::Time;
 use crate::config::Terms;
 use crate::core::attempt::Grant;
 use crate::core::lease::{AtomicLease, LeaseStatus, sent_for, valid_until};
-use crate::core::queue::{self, Health, HeldLease};
+use crate::core::linger::LingerOptions;
+use crate::core::queue::{self, AcquireParams, Health, HeldLease};
 use crate::core::timer_queue::{Place, at_risk_below};
 use crate::engine::Engine;
 use crate::engine::names;
@@ -37,6 +38,8 @@ pub(crate) struct ProcessLease {
     /// The units of the lock that the lease has.
     pub(crate) units: u32,
     pub(crate) terms: Terms,
+    /// `None` if the lease never lingers.
+    pub(super) linger: Option<Box<LeaseLinger>>,
     /// The deadline of the lease, or how it ended.
     pub(crate) validity: AtomicLease,
     /// The first deadline of a lease that was granted by message, in nanoseconds; 0 for other leases. Until a renewal, the
@@ -61,6 +64,14 @@ pub(crate) struct ProcessLease {
     cold: Mutex<Option<Box<ColdState>>>,
 }
 
+/// The part of a lease that is about its linger ([`super::linger`]).
+pub(super) struct LeaseLinger {
+    pub(super) options: LingerOptions,
+    pub(super) is_idle: AtomicBool,
+    /// The place of the timer for the end of the linger.
+    pub(super) timer: Mutex<Option<Place>>,
+}
+
 #[derive(Default)]
 struct ColdState {
     /// The fences of a multi-lock's names after the first.
@@ -75,8 +86,6 @@ struct ColdState {
     confirmed: Option<Time>,
     /// The end of the longest `min_hold` of the guards. Redis keeps the lock until then, even after the last guard.
     min_hold_until: Option<Time>,
-    /// The end of the linger, once the watch thread has a timer for it.
-    linger_timer: Option<Time>,
     /// The number of the last votes of a quorum that were applied.
     votes_version: u32,
     /// The channels that receive the loss.
@@ -94,6 +103,10 @@ impl HeldLease for Arc<ProcessLease> {
 
     fn units(&self) -> u32 {
         self.units
+    }
+
+    fn linger(&self) -> Option<LingerOptions> {
+        self.linger.as_ref().map(|linger| linger.options)
     }
 }
 
@@ -113,15 +126,27 @@ impl LossListener {
     }
 }
 
+impl LeaseLinger {
+    /// Returns the linger of a lease that is granted to `owner`. Returns `None` if the lease never lingers.
+    fn new(options: Option<LingerOptions>, owner: &Owner) -> Option<Box<Self>> {
+        let options = options.filter(|_| owner.is_recallable())?;
+        Some(Box::new(Self {
+            options,
+            is_idle: AtomicBool::new(false),
+            timer: Mutex::default(),
+        }))
+    }
+}
+
 impl ProcessLease {
     pub(crate) fn new(
         number: u64,
         label: &str,
         entry: Arc<Entry>,
-        terms: Terms,
-        units: u32,
+        params: &AcquireParams,
         grant: Grant,
     ) -> Self {
+        let (terms, owner) = (params.terms, Owner::new(&grant.owner, label));
         let (rest, uncertain_until) = (grant.rest, grant.uncertain_until);
         // Note this time only if it is later than the end of this grant's own lease.
         let kept_until = grant
@@ -131,8 +156,9 @@ impl ProcessLease {
         Self {
             number,
             entry,
-            owner: Owner::new(&grant.owner, label),
-            units,
+            linger: LeaseLinger::new(params.linger, &owner),
+            owner,
+            units: params.units,
             terms,
             validity: AtomicLease::new(grant.deadline),
             pickup_deadline_ns: grant.pickup_window.map_or(0, |_| grant.deadline.as_nanos()),
@@ -217,17 +243,6 @@ impl ProcessLease {
     /// Notes that other processes wait for the lock.
     pub(super) fn note_contended(&self) {
         self.contended.store(true, Ordering::Relaxed);
-    }
-
-    /// Notes the time of the timer for the end of the linger.
-    pub(super) fn note_linger_timer(&self, at: Time) {
-        self.cold.lock().get_or_insert_default().linger_timer = Some(at);
-    }
-
-    /// Returns the place of that timer, if there is one.
-    pub(super) fn linger_timer(&self) -> Option<Place> {
-        let at = self.cold(|cold| cold.linger_timer);
-        at.map(|at| (at, self.number))
     }
 
     /// Returns true for the first call: that caller must have the keys of the lost lease released.
@@ -441,7 +456,7 @@ impl Engine {
         if process_lease.validity.deadline() < before && status != LeaseStatus::Ended {
             self.watch.handle_now(process_lease);
         }
-        if process_lease.terms.lingers() && process_lease.is_contended() {
+        if process_lease.linger.is_some() && process_lease.is_contended() {
             self.end_linger(process_lease);
         }
         status

@@ -45,6 +45,8 @@ use crate::sync::{Arc, Ordering};
 pub(super) enum Mode {
     /// The lock goes to the next thread, or is released in Redis.
     Release,
+    /// As `Release`, but the lease does not linger: a guard that was held for too long leaves the lock to others.
+    MaxHold,
     /// The lock stays in Redis: for a claim, or for the reader that a writer becomes.
     Detach,
 }
@@ -159,17 +161,20 @@ impl Engine {
             let health = self.health_at_end(process_lease, now, mode);
             // Read the fence for the report of a loss before `finish` removes the lease from the queue.
             let fence = state.queue.fence(process_lease.number);
-            self.before_linger(process_lease, &mut state);
-            let finish = state.queue.finish(process_lease.number, now, health);
+            let linger = process_lease.linger.as_deref();
+            let linger = linger.and_then(|linger| self.may_stay(process_lease, linger, mode));
+            let finish = state
+                .queue
+                .finish(process_lease.number, now, health, linger);
             let status = match &finish {
                 Finish::GoesOn(..) => process_lease.validity.status(now),
-                Finish::Lingers(stay) => {
-                    self.begin_linger(process_lease, *stay);
+                Finish::Lingers(until) => {
+                    self.begin_linger(process_lease, *until);
                     process_lease.validity.status(now)
                 }
                 _ => process_lease.validity.end(now),
             };
-            if mode == Mode::Release && matches!(finish, Finish::TakeOver(..)) {
+            if mode != Mode::Detach && matches!(finish, Finish::TakeOver(..)) {
                 // Until the next thread has asked, other threads see this owner as the holder.
                 state.note_last_reply(LastReply::Held(self.owner_of(process_lease)));
             }
@@ -185,8 +190,8 @@ impl Engine {
                 }
                 None
             }
-            Finish::Lingers(stay) => {
-                self.tell_of_linger(process_lease, stay.until.since(now));
+            Finish::Lingers(until) => {
+                self.tell_of_linger(process_lease, until.since(now));
                 None
             }
             Finish::TakeOver(next, give_back) => {
@@ -203,7 +208,7 @@ impl Engine {
                         give_back,
                         ..self.orphaned_owner(process_lease, now)
                     };
-                    let rng = self.owner_source(process_lease.terms);
+                    let rng = self.owner_source(process_lease.linger.is_some());
                     let attempt = Attempt::take_over(rng, &self.settings.label, from);
                     next.send(Signal::Delegate(Some(Box::new(attempt))));
                     None
@@ -239,8 +244,8 @@ impl Engine {
         match (mode, self.health(process_lease, now)) {
             (_, Health::Lost) => Health::Lost,
             (Mode::Detach, _) => Health::Poor,
-            (Mode::Release, _) if process_lease.min_hold_until(now).is_some() => Health::KeptBack,
-            (Mode::Release, health) => health,
+            _ if process_lease.min_hold_until(now).is_some() => Health::KeptBack,
+            (_, health) => health,
         }
     }
 
@@ -273,9 +278,7 @@ impl Engine {
     /// Ends the turn of a guard that has reached its `max_hold`. Called by the watch thread, so the renewal thread
     /// sends the release.
     pub(super) fn end_at_max_hold(self: &Arc<Self>, process_lease: &Arc<ProcessLease>, now: Time) {
-        // A guard that was held for too long leaves the lock to others, so its lease does not linger.
-        self.end_linger(process_lease);
-        if let (_, Some(unreleased)) = self.end_turn(process_lease, now, Mode::Release) {
+        if let (_, Some(unreleased)) = self.end_turn(process_lease, now, Mode::MaxHold) {
             self.release_later(process_lease, &unreleased);
         }
     }
@@ -371,28 +374,24 @@ impl Engine {
     pub(super) fn deregister(&self, process_lease: &Arc<ProcessLease>) {
         self.renewal.deregister(process_lease);
         self.watch.deregister_lease(process_lease);
-        if process_lease.terms.lingers() {
-            self.watch.deregister_linger(process_lease);
+        if let Some(linger) = &process_lease.linger {
+            self.remove_linger_timer(linger);
         }
     }
 
     /// Ends a lost lease before its guards end. Makes the next thread the delegate, and notifies the listeners.
     pub(super) fn lost(&self, process_lease: &Arc<ProcessLease>, cause: LostCause) {
-        let (fence, was_idle, next) = {
+        let (fence, next) = {
             let queue = &mut process_lease.entry.lock().queue;
-            (
-                queue.fence(process_lease.number),
-                queue.is_lingering(process_lease.number),
-                queue.lost(process_lease.number),
-            )
+            let fence = queue.fence(process_lease.number);
+            (fence, queue.lost(process_lease.number))
         };
         self.count_loss_once(process_lease, LeaseStatus::Lost(cause), fence);
         self.make_next_the_delegate(&process_lease.entry, next);
         self.renewal.deregister(process_lease);
         process_lease.announce(cause);
-        if was_idle {
+        if process_lease.linger.is_some() && self.was_idle(process_lease) {
             // No guard ends after this loss.
-            self.stats.lingering.lower();
             self.after_loss(process_lease, LeaseStatus::Lost(cause));
         }
     }

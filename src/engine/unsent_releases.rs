@@ -50,7 +50,7 @@ impl Engine {
                 && !release_task.keeps_lock();
             if is_this_lock && attempt.is_new() {
                 let (label, waits) = (&self.settings.label, attempt.waits());
-                let rng = self.owner_source(call.options.terms());
+                let rng = self.owner_source(call.linger().is_some());
                 *attempt = Attempt::take_back(rng, label, release_task.unsent(), waits);
             } else if self.now() >= until || is_over() {
                 self.renewal.add_release_task(self, &released, release_task);

@@ -164,7 +164,7 @@ impl Engine {
         begin: impl FnOnce(&dyn crate::random::Rng, &str, u32) -> Attempt,
         now: Time,
     ) -> Attempt {
-        let rng = self.owner_source(call.options.terms());
+        let rng = self.owner_source(call.linger().is_some());
         let attempt = begin(rng, &self.settings.label, call.units);
         attempt.after_hand_over(
             call.kind == LockKind::Mutex && self.handed_over.was_handed_over(call.target, now),

@@ -5,9 +5,9 @@
 //!
 //! | step | the thread |
 //! | --- | --- |
-//! | 1 | takes each due lease and each due limit of a guard out of its timer queue, and handles it by the table below; ends the linger of each lease whose time is over |
+//! | 1 | takes each due lease and each other due thing out of its timer queue; handles the lease by the table below, and lets the other thing act ([`Timed`]) |
 //! | 2 | four times a second, looks ahead: puts each lease that would be due within a second, but was renewed since, back at its new time |
-//! | 3 | sleeps until the next lease or limit is due, for at most a second, so that it notices a resume from suspend |
+//! | 3 | sleeps until the next lease or other thing is due, for at most a second, so that it notices a resume from suspend |
 //!
 //! Step 2 takes 200 leases at a time, and does step 1 in between. So the number of leases does not delay a loss.
 //!
@@ -28,7 +28,6 @@ use crate::core::lease::LeaseStatus;
 use crate::core::timer_queue::{Place, TimerQueue, WorkerTimer};
 use crate::engine::Engine;
 use crate::engine::events::{LeaseInfo, Notice};
-use crate::engine::hold_limit::HoldLimit;
 use crate::engine::process_lease::ProcessLease;
 use crate::logging;
 use crate::panics::survived;
@@ -52,20 +51,18 @@ pub(crate) struct Watch {
 /// The state of the watch thread, guarded by its mutex.
 #[derive(Default)]
 struct State {
-    /// The leases. A queue for both leases and limits would have larger places, and there are many leases.
+    /// The leases. In one queue with the others they would take up more memory, and there are many leases.
     leases: TimerQueue<Arc<ProcessLease>>,
-    /// The limits of guards: `max_hold` and `warn_after`.
-    holds: TimerQueue<Arc<HoldLimit>>,
-    next_hold: u64,
-    /// The leases that linger or have lingered, by the end of that time.
-    lingers: TimerQueue<Lingering>,
+    /// The other things.
+    timed: TimerQueue<Arc<dyn Timed>>,
+    next_timed: u64,
     timer: WorkerTimer,
 }
 
-/// A lease that lingers. It keeps the engine alive, because only the engine can release it.
-struct Lingering {
-    _engine: Arc<Engine>,
-    process_lease: Arc<ProcessLease>,
+/// A thing other than a lease that acts at its time: the limit of a guard, or the end of a linger.
+pub(super) trait Timed: Send + Sync {
+    /// Acts, because the time is over. Does no I/O.
+    fn act(&self, engine: &Arc<Engine>, now: Time);
 }
 
 impl Watch {
@@ -115,47 +112,20 @@ impl Watch {
         }
     }
 
-    /// Registers a guard's `max_hold` or `warn_after`. The thread runs already, because the guard's lease is
-    /// registered.
-    pub(crate) fn register_hold(&self, limit: &Arc<HoldLimit>) {
+    /// Registers a thing that acts at `due`. Returns its place. The thread runs already, because a lease is registered.
+    pub(super) fn register_timer(&self, due: Time, timed: Arc<dyn Timed>) -> Place {
         let mut state = self.state.lock();
-        let number = state.next_hold;
-        state.next_hold += 1;
-        limit.number.store(number, Ordering::Relaxed);
-        state.holds.insert((limit.due, number), Arc::clone(limit));
-        self.wake_for(&mut state, limit.due);
-    }
-
-    /// Takes a limit out of the timer queue, if it is there.
-    pub(crate) fn deregister_hold(&self, limit: &HoldLimit) {
-        let number = limit.number.load(Ordering::Relaxed);
-        self.state.lock().holds.remove((limit.due, number));
-    }
-
-    /// Registers the end of a lease's linger. The thread runs already, because the lease is registered.
-    pub(crate) fn register_linger(
-        &self,
-        engine: &Arc<Engine>,
-        process_lease: &Arc<ProcessLease>,
-        due: Time,
-    ) {
-        process_lease.note_linger_timer(due);
-        let lingering = Lingering {
-            _engine: Arc::clone(engine),
-            process_lease: Arc::clone(process_lease),
-        };
-        let mut state = self.state.lock();
-        state.lingers.insert((due, process_lease.number), lingering);
+        let place = (due, state.next_timed);
+        state.next_timed += 1;
+        state.timed.insert(place, timed);
         self.wake_for(&mut state, due);
+        place
     }
 
-    /// Takes the end of a lease's linger out of the timer queue, if it is there.
-    pub(crate) fn deregister_linger(&self, process_lease: &ProcessLease) {
-        let Some(place) = process_lease.linger_timer() else {
-            return;
-        };
-        // The last reference to the engine may go, so drop it without the mutex.
-        let removed = self.state.lock().lingers.remove(place);
+    /// Takes a thing out of the timer queue, if it is there.
+    pub(super) fn deregister_timer(&self, place: Place) {
+        // The thing may be the last to refer to the engine, so drop it without the mutex.
+        let removed = self.state.lock().timed.remove(place);
         drop(removed);
     }
 
@@ -249,33 +219,20 @@ impl Watch {
         std::iter::successors(Some((Time::from_nanos(0), 0)), next).count()
     }
 
-    /// Settles all leases and limits that are due.
+    /// Settles all that is due.
     fn handle_all_due(&self, engine: &Arc<Engine>) {
         loop {
             let now = engine.now();
             // Unlock the mutex before anything is handled.
-            let (lease, hold, lingering) = {
+            let (lease, timed) = {
                 let mut state = self.state.lock();
-                let State {
-                    leases,
-                    holds,
-                    lingers,
-                    ..
-                } = &mut *state;
-                (
-                    leases.pop_due(now),
-                    holds.pop_due(now),
-                    lingers.pop_due(now),
-                )
+                (state.leases.pop_due(now), state.timed.pop_due(now))
             };
-            if lease.is_none() && hold.is_none() && lingering.is_none() {
+            if lease.is_none() && timed.is_none() {
                 return;
             }
-            if let Some(lingering) = lingering {
-                engine.end_linger(&lingering.process_lease);
-            }
-            if let Some(limit) = hold {
-                limit.exceed(engine, now);
+            if let Some(timed) = timed {
+                timed.act(engine, now);
             }
             if let Some(process_lease) = lease {
                 self.handle_due(engine, &process_lease, now);
@@ -338,10 +295,8 @@ fn look_at(engine: &Engine, process_lease: &ProcessLease) -> Option<Time> {
 
 impl State {
     fn next_due(&self) -> Option<Time> {
-        [self.leases.next(), self.holds.next(), self.lingers.next()]
-            .into_iter()
-            .flatten()
-            .min()
+        let both = [self.leases.next(), self.timed.next()];
+        both.into_iter().flatten().min()
     }
 
     fn put(&mut self, process_lease: &Arc<ProcessLease>, at: Time) {

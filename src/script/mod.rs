@@ -132,7 +132,7 @@ mod tests {
     use super::*;
     use crate::message::{Ask, Renewal};
     use crate::name::{CHANNEL_PREFIX, LockKey, RECALL, Target};
-    use crate::owner::{self, MARK, MAX_LABEL, ProcessTag, RecallableRng};
+    use crate::owner::{self, MARK, MAX_LABEL, OWNER_PREFIX, ProcessTag};
     use crate::random::{Rng, SystemRng};
     use crate::sync::Arc;
 
@@ -164,13 +164,11 @@ mod tests {
     #[test]
     fn the_recall_of_the_scripts_is_the_one_that_processes_read() {
         let recall = include_str!("lua/recall.lua");
-        let rng = RecallableRng {
-            tag: ProcessTag::new(SystemRng::new().uuid()),
-            rng: Arc::new(SystemRng::new()),
-        };
-        let owner = owner::generate(&rng, "l");
+        let rng = SystemRng::new();
+        let tag = ProcessTag::new(rng.uuid());
+        let owner = format!("{OWNER_PREFIX}{}:l", tag.recallable(rng.uuid()));
         // Lua counts from 1.
-        assert_eq!(&owner[4..22], rng.tag.text());
+        assert_eq!(&owner[4..22], tag.text());
         assert!(recall.contains("string.sub(value, 5, 22)"));
         assert_eq!(&owner[18..19], "8");
         assert!(recall.contains("string.sub(value, 19, 19) ~= '8'"));

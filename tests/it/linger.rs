@@ -463,8 +463,7 @@ fn a_handle_with_other_terms_gets_a_lease_of_its_own() {
             .expect("this process had it");
         assert_ne!(guard.owner(), owner, "{what}");
         assert!(guard.fence() > last || what == "fencing", "{what}");
-        // A release comes first, and then the lock.
-        assert!(told.try_iter().count() >= 2, "{what}");
+        assert!(told.try_iter().count() >= 1, "{what}: it asks");
         drop(guard);
         locks.force_release("n", "nobody").expect("asked");
     }

@@ -29,6 +29,8 @@ pub(crate) struct StepContext<'a> {
     pub(crate) quantum: Duration,
     /// How many fences a grant reserves if the lease will go to other threads, for that quantum.
     pub(crate) fence_block: u64,
+    /// How many fences a grant reserves otherwise.
+    pub(crate) fewest_fences: u64,
     /// A lease of this process that more threads may share, if no other process waits.
     pub(crate) shareable_owner: Option<Arc<str>>,
     /// The number of units of the lock.

@@ -32,7 +32,7 @@ struct Scene {
     delegates: u32,
     waits_through_outages: bool,
     fencing: bool,
-    linger: Duration,
+    fewest_fences: u64,
     grants_by_message: bool,
     round_trip: Duration,
     crowded: bool,
@@ -53,7 +53,7 @@ impl Scene {
             delegates: 1,
             waits_through_outages: false,
             fencing: true,
-            linger: Duration::ZERO,
+            fewest_fences: 1,
             grants_by_message: false,
             round_trip: Duration::ZERO,
             crowded: false,
@@ -68,7 +68,6 @@ impl Scene {
         let options = Options {
             lease: self.lease,
             fencing: self.fencing,
-            linger: self.linger,
             ..Settings::default().options
         };
         self.attempt.step(
@@ -84,6 +83,7 @@ impl Scene {
                 round_trip: self.round_trip,
                 quantum: self.quantum,
                 fence_block: 100,
+                fewest_fences: self.fewest_fences,
                 shareable_owner: None,
                 total_units: 1,
                 crowded: self.crowded,

@@ -1,27 +1,36 @@
 //! The decisions of the queue. The calling thread executes them.
 
 use super::seats::Turn;
-use crate::core::linger::Stay;
+use crate::clock::Time;
 use crate::message::GiveBack;
+
+/// Whether a lease may go to the next thread in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Health {
+    /// Held, renewed, on time.
+    Good,
+    /// Still held, but not renewed, late, extended beyond its terms, detached, or not confirmed since a sign of lost
+    /// data: the next thread asks Redis.
+    Poor,
+    /// Still held, but kept from all threads for a while (`min_hold`): it is released, and then the next thread asks.
+    KeptBack,
+    Lost,
+}
 
 /// The role of a thread that arrived.
 #[derive(Debug)]
 pub(crate) enum Arrival<T> {
-    /// It asks Redis.
-    Delegate,
+    /// It asks Redis. If this process has an idle lease that does not fit it, the thread takes that lease over.
+    Delegate(Option<IdleLease<T>>),
     /// It waits, under this ticket.
     Queued(u64),
     /// It shares a lease that this process has.
     Turn(Turn<T>),
-    /// It gets a lease that was idle.
-    FromIdle(Turn<T>),
-    /// It releases this idle lease, which does not fit, and then asks Redis.
-    DelegateAfterRelease(IdleLease<T>),
     /// It only tried, and the lock is held.
     Held,
 }
 
-/// An idle lease that has left the queue: it ends here, and must be released.
+/// An idle lease that has left the queue: the caller must end it here, and then release it or take it over.
 #[derive(Debug)]
 pub(crate) struct IdleLease<T> {
     pub(crate) process_lease: T,
@@ -64,8 +73,8 @@ pub(crate) enum Finish<W, T> {
     Stale,
     /// The lease goes on: in the guards that share it still, and in these threads.
     GoesOn(Entrants<W, T>),
-    /// The lease goes on without a guard.
-    Lingers(Stay),
+    /// The lease goes on without a guard, until this time at most.
+    Lingers(Time),
     /// The lease has ended here; this thread asks Redis to let this process keep the lock.
     TakeOver(W, Option<GiveBack>),
     /// The lease has ended here, and nobody wants it: release it, then call [`Queue::ended`](super::Queue::ended).

@@ -1,10 +1,36 @@
 //! A lease of this process, and the turns that its threads have in it.
 
+use std::time::Duration;
+
 use crate::clock::Time;
+use crate::config::Terms;
 use crate::core::fence::Fences;
-use crate::core::linger::{Linger, Stay};
-use crate::core::queue::HeldLease;
+use crate::core::linger::{Linger, LingerOptions};
 use crate::message::{GiveBack, Sharing};
+
+/// The part of a lock that a thread wants, and on which terms.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AcquireParams {
+    /// The number of units that the thread takes up.
+    pub(crate) units: u32,
+    pub(crate) terms: Terms,
+    /// `None` if the lease must end with its last guard.
+    pub(crate) linger: Option<LingerOptions>,
+    /// Whether it waits for the lock, or only for an answer.
+    pub(crate) waits: bool,
+}
+
+/// The facts about a lease that the queue needs.
+pub(crate) trait HeldLease: Clone {
+    /// Returns the number that tells the lease from all others.
+    fn number(&self) -> u64;
+    /// Returns the terms that all turns of the lease share.
+    fn terms(&self) -> Terms;
+    /// Returns how much of the lock each turn of the lease takes up.
+    fn units(&self) -> u32;
+    /// Returns the options that all turns of a lease that may linger share.
+    fn linger(&self) -> Option<LingerOptions>;
+}
 
 /// One thread's part in a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,8 +47,7 @@ pub(crate) struct Seats<T> {
     taken: u32,
     fences: Fences,
     quantum_end: Time,
-    /// `None` if the lease never lingers.
-    linger: Option<Box<Linger>>,
+    linger: Linger,
 }
 
 impl<T: HeldLease> Seats<T> {
@@ -33,14 +58,8 @@ impl<T: HeldLease> Seats<T> {
             taken: 0,
             fences,
             quantum_end,
-            linger: None,
+            linger: Linger::default(),
         }
-    }
-
-    /// Lets the lease linger after its guards.
-    pub(crate) fn with_linger(mut self, linger: Option<Linger>) -> Self {
-        self.linger = linger.map(Box::new);
-        self
     }
 
     /// Returns whether a thread that wants `units` of the lock finds a seat.
@@ -49,25 +68,36 @@ impl<T: HeldLease> Seats<T> {
     }
 
     /// Returns whether a further thread may have the lease in memory: before the end of the quantum, or of the linger.
-    pub(super) fn is_open(&self, now: Time) -> bool {
-        let lingers = self.linger.as_ref().is_some_and(|it| it.is_open(now));
-        lingers || (!self.is_idle() && now < self.quantum_end)
+    fn is_open(&self, now: Time) -> bool {
+        now < self.quantum_end || self.linger.is_open(now)
+    }
+
+    /// Returns whether a thread may share the lease in its present quantum.
+    pub(super) fn admits(&self, params: &AcquireParams, sharing: Sharing, now: Time) -> bool {
+        self.has_room(params.units, sharing)
+            && self.process_lease.terms() == params.terms
+            && self.process_lease.linger() == params.linger
+            && self.is_open(now)
     }
 
     /// Returns whether the lease stays with this process without a guard.
     pub(super) fn is_idle(&self) -> bool {
-        self.linger.as_ref().is_some_and(|it| it.is_idle())
+        self.taken == 0
     }
 
-    /// Takes in that the last guard has ended, and no thread waits. Returns `None` if the lease must be released.
-    pub(super) fn stay(&mut self, now: Time) -> Option<Stay> {
-        let linger = self.linger.as_mut().filter(|_| !self.fences.is_empty());
-        linger.and_then(|linger| linger.guard_ended(now))
+    /// Lets the lease stay for `length` after its first guard. Returns the end of that time, or `None` if the lease must be
+    /// released.
+    pub(super) fn stay(&mut self, now: Time, length: Duration) -> Option<Time> {
+        if self.fences.is_empty() {
+            return None;
+        }
+        self.linger.guard_ended(now, length)
     }
 
-    /// Ends the linger. Returns true if the lease was idle, and must be released.
+    /// Ends the linger. Returns whether the lease is idle, and must be released.
     pub(super) fn stop_linger(&mut self) -> bool {
-        self.linger.as_mut().is_some_and(|linger| linger.stop())
+        self.linger.stop();
+        self.is_idle()
     }
 
     /// Sets when the quantum ends.
@@ -79,9 +109,6 @@ impl<T: HeldLease> Seats<T> {
     pub(super) fn admit(&mut self) -> Option<Turn<T>> {
         let fence = self.fences.take()?;
         self.taken += 1;
-        if let Some(linger) = &mut self.linger {
-            linger.taken();
-        }
         Some(Turn {
             process_lease: self.process_lease.clone(),
             fence,

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::decisions::Admitted;
 use super::*;
 use crate::core::fence::Fences;
-use crate::core::linger::Linger;
+use crate::core::linger::LingerOptions;
 use crate::message::GiveBack;
 
 const TERMS: Terms = Terms::new(Duration::from_secs(30), true);
@@ -38,15 +38,21 @@ impl HeldLease for u32 {
     fn terms(&self) -> Terms {
         TERMS
     }
+
+    fn linger(&self) -> Option<LingerOptions> {
+        None
+    }
 }
 
 /// How long the leases linger that do so.
 const LINGER_MS: u64 = 100;
+const LINGER: Option<Duration> = Some(Duration::from_millis(LINGER_MS));
 
 fn params(units: u32, waits: bool) -> AcquireParams {
     AcquireParams {
         units,
         terms: TERMS,
+        linger: None,
         waits,
     }
 }
@@ -70,7 +76,7 @@ fn a_lease_is_handed_on_until_its_quantum_is_over() {
     let arrive = |queue: &mut Queue<&str, u32>, who| {
         queue.arrive(params(1, true), at(0), |_| Health::Good, || who)
     };
-    assert!(matches!(arrive(&mut queue, "a"), Arrival::Delegate));
+    assert!(matches!(arrive(&mut queue, "a"), Arrival::Delegate(None)));
     assert!(matches!(arrive(&mut queue, "b"), Arrival::Queued(0)));
     assert!(matches!(arrive(&mut queue, "c"), Arrival::Queued(1)));
     let begun = queue.begin(
@@ -80,12 +86,12 @@ fn a_lease_is_handed_on_until_its_quantum_is_over() {
     );
     assert_eq!(begun.turn.fence, 100);
     assert!(begun.admitted.0.is_none() && begun.next.is_none());
-    let Finish::GoesOn((Some(("b", turn)), _)) = queue.finish(9, at(49), Health::Good) else {
+    let Finish::GoesOn((Some(("b", turn)), _)) = queue.finish(9, at(49), Health::Good, None) else {
         panic!("not handed on");
     };
     assert_eq!(turn.fence, 101);
     let Finish::TakeOver("c", Some(back)) =
-        queue.finish(turn.process_lease.number(), at(50), Health::Good)
+        queue.finish(turn.process_lease.number(), at(50), Health::Good, None)
     else {
         panic!("no take-over at the end of the quantum");
     };
@@ -111,7 +117,7 @@ fn a_thread_with_other_terms_takes_over() {
         at(0),
     );
     assert!(matches!(
-        queue.finish(1, at(1), Health::Good),
+        queue.finish(1, at(1), Health::Good, None),
         Finish::TakeOver("b", _)
     ));
 }
@@ -123,21 +129,24 @@ fn readers_sit_together_until_the_quantum_is_over_and_then_ask_anew() {
     let arrive = |queue: &mut Queue<u32, u32>, now| {
         queue.arrive(params(1, true), now, |_| Health::Good, || 0)
     };
-    assert!(matches!(arrive(&mut queue, at(0)), Arrival::Delegate));
+    assert!(matches!(arrive(&mut queue, at(0)), Arrival::Delegate(None)));
     assert!(matches!(arrive(&mut queue, at(0)), Arrival::Queued(_)));
     let begun = queue.begin(grant(1, fences(), at(50)), GrantedTo::Delegate, at(0));
     assert_eq!(begun.admitted.0.map(|(_, turn)| turn.fence), Some(7));
     assert!(matches!(arrive(&mut queue, at(49)), Arrival::Turn(_)));
     // The old lease goes on for the threads that are in it. No other thread joins them, or waits for their end.
-    assert!(matches!(arrive(&mut queue, at(50)), Arrival::Delegate));
+    assert!(matches!(
+        arrive(&mut queue, at(50)),
+        Arrival::Delegate(None)
+    ));
     queue.begin(grant(2, fences(), at(100)), GrantedTo::Delegate, at(50));
     assert!(matches!(arrive(&mut queue, at(51)), Arrival::Turn(turn) if turn.process_lease == 2));
     for _ in 0..2 {
-        let finish = queue.finish(1, at(52), Health::Good);
+        let finish = queue.finish(1, at(52), Health::Good, None);
         assert!(matches!(finish, Finish::GoesOn((None, _))));
     }
     assert!(matches!(
-        queue.finish(1, at(52), Health::Good),
+        queue.finish(1, at(52), Health::Good, None),
         Finish::Release(None)
     ));
 }
@@ -148,7 +157,10 @@ fn permits_are_asked_for_in_turn_and_handed_on_to_equal_requests() {
     let arrive = |queue: &mut Queue<&str, u32>, units, who| {
         queue.arrive(params(units, true), at(0), |_| Health::Good, || who)
     };
-    assert!(matches!(arrive(&mut queue, 1, "a"), Arrival::Delegate));
+    assert!(matches!(
+        arrive(&mut queue, 1, "a"),
+        Arrival::Delegate(None)
+    ));
     assert!(matches!(arrive(&mut queue, 1, "b"), Arrival::Queued(_)));
     assert!(matches!(arrive(&mut queue, 2, "c"), Arrival::Queued(_)));
     assert!(matches!(arrive(&mut queue, 1, "d"), Arrival::Queued(_)));
@@ -160,7 +172,7 @@ fn permits_are_asked_for_in_turn_and_handed_on_to_equal_requests() {
     assert_eq!(begun.next, Some("b"), "there may be another");
     // While b asks, the lease of a goes to no thread: c is first and wants two units.
     assert!(matches!(
-        queue.finish(1, at(1), Health::Good),
+        queue.finish(1, at(1), Health::Good, None),
         Finish::Release(_)
     ));
     let begun = queue.begin(
@@ -169,7 +181,7 @@ fn permits_are_asked_for_in_turn_and_handed_on_to_equal_requests() {
         at(2),
     );
     assert_eq!(begun.next, Some("c"));
-    let Finish::GoesOn((Some(("d", _)), _)) = queue.finish(2, at(3), Health::Good) else {
+    let Finish::GoesOn((Some(("d", _)), _)) = queue.finish(2, at(3), Health::Good, None) else {
         panic!("not handed on");
     };
 }
@@ -178,12 +190,13 @@ fn permits_are_asked_for_in_turn_and_handed_on_to_equal_requests() {
 fn lingering() -> Queue<&'static str, u32> {
     let mut queue = Queue::new(ALONE);
     queue.arrive(params(1, true), at(0), |_| Health::Good, || "a");
-    let linger = Linger::new(Duration::from_millis(LINGER_MS));
-    let seats = grant(9, Fences::new(100, 10), at(50)).with_linger(Some(linger));
-    queue.begin(seats, GrantedTo::Delegate, at(0));
-    let finish = queue.finish(9, at(10), Health::Good);
-    let until = at(10 + LINGER_MS);
-    assert!(matches!(finish, Finish::Lingers(stay) if stay.is_first && stay.until == until));
+    queue.begin(
+        grant(9, Fences::new(100, 10), at(50)),
+        GrantedTo::Delegate,
+        at(0),
+    );
+    let finish = queue.finish(9, at(10), Health::Good, LINGER);
+    assert!(matches!(finish, Finish::Lingers(until) if until == at(10 + LINGER_MS)));
     assert!(!queue.is_idle(), "the name stays in use");
     queue
 }
@@ -192,31 +205,36 @@ fn lingering() -> Queue<&'static str, u32> {
 fn an_idle_lease_goes_to_the_next_thread_even_after_its_quantum() {
     let mut queue = lingering();
     let arrival = queue.arrive(params(1, false), at(100), |_| Health::Good, || "b");
-    assert!(matches!(arrival, Arrival::FromIdle(turn) if turn.fence == 101));
+    assert!(matches!(arrival, Arrival::Turn(turn) if turn.fence == 101));
     // Another thread waits for the guard, and gets the lease in memory.
     let arrival = queue.arrive(params(1, true), at(100), |_| Health::Good, || "c");
     assert!(matches!(arrival, Arrival::Queued(_)));
-    let finish = queue.finish(9, at(101), Health::Good);
+    let finish = queue.finish(9, at(101), Health::Good, LINGER);
     assert!(matches!(finish, Finish::GoesOn((Some(("c", _)), _))));
-    let finish = queue.finish(9, at(102), Health::Good);
-    assert!(matches!(finish, Finish::Lingers(stay) if !stay.is_first));
-    assert!(queue.is_lingering(9));
+    let finish = queue.finish(9, at(102), Health::Good, LINGER);
+    assert!(matches!(finish, Finish::Lingers(until) if until == at(10 + LINGER_MS)));
 }
 
 #[test]
 fn an_idle_lease_that_does_not_fit_is_replaced() {
     let mut other = params(1, true);
     other.terms = Terms::new(Duration::from_secs(31), true);
+    let mut lingering_too = params(1, true);
+    lingering_too.linger = Some(LingerOptions {
+        length: Duration::from_millis(LINGER_MS),
+        max_hold: None,
+    });
     let same = params(1, true);
     for (params, now, health) in [
         (other, at(11), Health::Good),
+        (lingering_too, at(11), Health::Good),
         (same, at(10 + LINGER_MS), Health::Good),
         (same, at(11), Health::Poor),
         (same, at(11), Health::Lost),
     ] {
         let mut queue = lingering();
         let arrival = queue.arrive(params, now, |_| health, || "b");
-        let Arrival::DelegateAfterRelease(idle) = arrival else {
+        let Arrival::Delegate(Some(idle)) = arrival else {
             panic!("{arrival:?}");
         };
         let unused = GiveBack {
@@ -248,12 +266,14 @@ fn a_lease_does_not_linger_while_another_is_released() {
     queue.arrive(params(1, false), at(0), |_| Health::Good, || "a");
     let adopted = grant(8, Fences::new(90, 1), at(50));
     queue.begin(adopted, GrantedTo::OtherThread, at(0));
-    let finish = queue.finish(8, at(0), Health::Good);
+    let finish = queue.finish(8, at(0), Health::Good, LINGER);
     assert!(matches!(finish, Finish::Release(_)), "{finish:?}");
-    let linger = Linger::new(Duration::from_millis(LINGER_MS));
-    let seats = grant(9, Fences::new(100, 10), at(50)).with_linger(Some(linger));
-    queue.begin(seats, GrantedTo::Delegate, at(0));
-    let finish = queue.finish(9, at(0), Health::Good);
+    queue.begin(
+        grant(9, Fences::new(100, 10), at(50)),
+        GrantedTo::Delegate,
+        at(0),
+    );
+    let finish = queue.finish(9, at(0), Health::Good, LINGER);
     assert!(matches!(finish, Finish::Release(_)), "{finish:?}");
     let mut other = params(1, true);
     other.terms = Terms::new(Duration::from_secs(31), true);
@@ -267,21 +287,21 @@ fn a_lease_lingers_only_if_it_is_healthy_has_fences_and_was_not_stopped() {
     let held = |fences| {
         let mut queue: Queue<&str, u32> = Queue::new(ALONE);
         queue.arrive(params(1, true), at(0), |_| Health::Good, || "a");
-        let linger = Linger::new(Duration::from_millis(LINGER_MS));
-        let seats = grant(9, fences, at(50)).with_linger(Some(linger));
-        queue.begin(seats, GrantedTo::Delegate, at(0));
+        queue.begin(grant(9, fences, at(50)), GrantedTo::Delegate, at(0));
         queue
     };
     let block = || Fences::new(1, 9);
-    let finish = held(Fences::new(1, 1)).finish(9, at(1), Health::Good);
+    let finish = held(Fences::new(1, 1)).finish(9, at(1), Health::Good, LINGER);
     assert!(matches!(finish, Finish::Release(None)));
+    let finish = held(block()).finish(9, at(1), Health::Good, None);
+    assert!(matches!(finish, Finish::Release(Some(_))));
     for health in [Health::Poor, Health::KeptBack] {
-        let finish = held(block()).finish(9, at(1), health);
+        let finish = held(block()).finish(9, at(1), health, LINGER);
         assert!(matches!(finish, Finish::Release(Some(_))), "{health:?}");
     }
     let mut stopped = held(block());
     assert!(stopped.stop_linger(|_| true).is_none(), "it has a guard");
-    let finish = stopped.finish(9, at(1), Health::Good);
+    let finish = stopped.finish(9, at(1), Health::Good, LINGER);
     assert!(matches!(finish, Finish::Release(Some(_))));
     let lost = lingering().lost(9);
     assert!(lost.is_none());
@@ -459,7 +479,7 @@ proptest! {
     ) {
         let lingers = lingers && sharing == ALONE;
         // A lease that a thread adopts never lingers.
-        let linger = || lingers.then(|| Linger::new(Duration::from_millis(LINGER_MS)));
+        let mut may_linger = Vec::new();
         let mut queue: Queue<u64, u32> = Queue::new(sharing);
         let mut model = Model {
             sharing,
@@ -478,7 +498,7 @@ proptest! {
                 Act::Arrive(units, waits) => {
                     let fits = model.waiting.is_empty() && model.fits(units);
                     match queue.arrive(params(units, waits), now, |_| Health::Good, || who) {
-                        Arrival::Delegate => {
+                        Arrival::Delegate(None) => {
                             prop_assert!(model.may_ask() && model.waiting.is_empty());
                             model.asking = Some((units, DelegateReply::None));
                         }
@@ -486,11 +506,7 @@ proptest! {
                             prop_assert!(fits);
                             model.turn(turn, units);
                         }
-                        Arrival::FromIdle(turn) => {
-                            prop_assert!(fits && model.is_idle());
-                            model.turn(turn, units);
-                        }
-                        Arrival::DelegateAfterRelease(idle) => {
+                        Arrival::Delegate(Some(idle)) => {
                             prop_assert!(!fits && model.waiting.is_empty() && model.asking.is_none());
                             prop_assert_eq!(model.taken(idle.process_lease), 0);
                             model.over(idle.process_lease);
@@ -533,8 +549,10 @@ proptest! {
                     if let Some((units, _)) = model.asking.take() {
                         let block = Fences::new(model.fence + 10, fences);
                         let lease = lease(who as u32, units);
-                        let seats = grant(lease, block, at(1)).with_linger(linger());
-                        let begun = queue.begin(seats, GrantedTo::Delegate, now);
+                        if lingers {
+                            may_linger.push(lease);
+                        }
+                        let begun = queue.begin(grant(lease, block, at(1)), GrantedTo::Delegate, now);
                         model.begun(begun, lease, units);
                     }
                 }
@@ -572,16 +590,17 @@ proptest! {
                     let process_lease = turn.process_lease;
                     let stale = !model.process_leases.iter().any(|(other, _)| *other == process_lease);
                     let empty = model.taken(process_lease) == 0;
-                    match queue.finish(process_lease.number(), now, health) {
+                    let linger = LINGER.filter(|_| may_linger.contains(&process_lease));
+                    match queue.finish(process_lease.number(), now, health, linger) {
                         Finish::Stale => prop_assert!(stale),
                         Finish::GoesOn((first, rest)) => {
                             model.admitted(first.into_iter().chain(rest));
                             prop_assert!(model.taken(process_lease) > 0);
                         }
-                        Finish::Lingers(stay) => {
+                        Finish::Lingers(until) => {
                             prop_assert!(empty && model.waiting.is_empty() && model.asking.is_none());
-                            prop_assert!(lingers && model.process_leases.len() == 1 && !model.is_releasing);
-                            prop_assert_eq!(stay.until, at(LINGER_MS));
+                            prop_assert!(linger.is_some() && model.process_leases.len() == 1 && !model.is_releasing);
+                            prop_assert_eq!(until, at(LINGER_MS));
                         }
                         Finish::TakeOver(who, _) => {
                             prop_assert!(empty && !sharing.several);

@@ -114,10 +114,7 @@ fn a_recall_that_overtakes_its_grant_is_remembered() {
         let engine = Arc::clone(engine);
         thread::spawn(move || lock(&engine))
     };
-    wait_for(|| {
-        let all = engine.names.all();
-        all.iter().any(|entry| entry.lock().is_recall_noted())
-    });
+    wait_for(|| engine.lingers.early_recalls() == 1);
     go_on.send(()).expect("the request waits");
     let guard = locking.join().expect("no panic");
     let owner = guard.owner().to_owned();
