@@ -57,7 +57,7 @@ use crate::message::Sharing;
 
 pub(crate) use decisions::{Arrival, Begun, Entrants, Finish, GrantedTo, Health, IdleLease};
 use delegate::{DelegateReply, DelegateRequest};
-pub(crate) use seats::{AcquireParams, HeldLease, Seats, Turn};
+pub(crate) use seats::{AcquireParams, HeldLease, Seats, TurnOf};
 
 /// The queue of one name. `W` stands for a waiting thread, `T` for a lease.
 #[derive(Debug)]
@@ -390,7 +390,7 @@ impl<W, T: HeldLease> Queue<W, T> {
 
     /// After the first turn of a quantum: lets the waiting threads in for which there is room, and finds out which
     /// others are answered or ask next.
-    fn admit_behind(&mut self, index: usize, turn: Turn<T>, now: Time) -> Begun<W, T> {
+    fn admit_behind(&mut self, index: usize, turn: TurnOf<T>, now: Time) -> Begun<W, T> {
         let admitted = self.admit_waiting(index, now);
         let next = self.next_delegate(DelegateReply::None);
         let tried = if self.sharing.several {

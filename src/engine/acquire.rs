@@ -67,7 +67,7 @@ impl Engine {
             );
             // `close` looks at the name after this, and then waits for busy threads.
             let counted = matches!(arrival, Arrival::Delegate(_)).then(|| {
-                state.forget_last_reply();
+                state.contention.forget_last_reply();
                 self.count_busy()
             });
             (Arc::clone(entry), arrival, counted)

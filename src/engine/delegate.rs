@@ -30,9 +30,9 @@ use crate::core::attempt::{Attempt, Input, Step, StepContext};
 use crate::core::{fence, pickup};
 use crate::engine::Engine;
 use crate::engine::call::{AcquireCall, NotAcquired};
+use crate::engine::contention::LastReply;
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::metrics::WaitMetrics;
-use crate::engine::names::LastReply;
 use crate::engine::process_lease::{Entry, ProcessLease, Signal, Turn};
 use crate::engine::wakeup::{Message, Waker};
 use crate::error::{Error, Failure, FailureKind, Result};
@@ -380,7 +380,7 @@ impl<'a, 'm> Delegate<'a, 'm> {
             let mut state = self.entry.lock();
             let (tries, next) = state.queue.try_failed();
             if next.is_some() {
-                state.forget_last_reply();
+                state.contention.forget_last_reply();
             }
             (tries, next)
         };
@@ -399,7 +399,9 @@ impl<'a, 'm> Delegate<'a, 'm> {
 /// Notes that a request failed.
 fn note_failed(entry: &Entry, failure: &Failure) {
     let mut state = entry.lock();
-    state.note_last_reply(LastReply::Failed(failure.clone()));
+    state
+        .contention
+        .note_last_reply(LastReply::Failed(failure.clone()));
     state.queue.not_answered();
 }
 
@@ -407,7 +409,7 @@ fn note_failed(entry: &Entry, failure: &Failure) {
 fn note_held(entry: &Entry, now: Time, holder: &Arc<str>, is_queued: bool) {
     let tries = {
         let mut state = entry.lock();
-        state.note_held(now, holder);
+        state.contention.note_held(now, holder);
         state.queue.answered_held(is_queued)
     };
     for mailbox in tries {

@@ -65,11 +65,11 @@ impl Engine {
         let (begun, may_be_gone) = {
             let mut state = entry.lock();
             // From here on the lease itself shows the holder. Only a delegate for more of the lock needs a newer reply.
-            state.forget_last_reply();
-            let may_be_gone = state.may_have_been_released_by_force(sent);
+            state.contention.forget_last_reply();
+            let may_be_gone = state.contention.may_have_been_released_by_force(sent);
             let begun = state.queue.begin(seats, to, now);
             if !state.queue.is_crowded() {
-                state.forget_contention();
+                state.contention.forget();
             }
             (begun, may_be_gone)
         };

@@ -7,8 +7,9 @@
 //! | a lock's way in | [`acquire`], then [`wait`] or [`delegate`] with [`unsent_releases`], then [`grant`] |
 //! | a call, and the reasons for which it gets no guard | [`call`] |
 //! | its way out | [`release`] |
-//! | the guard, and the lease that guards of one process share | [`guard_inner`], [`hold_limit`], [`process_lease`] |
-//! | the queues of the threads, by name | [`names`] |
+//! | the guard, and its limits | [`guard_inner`], [`hold_limit`] |
+//! | the lease that guards of one process share, and its name | [`process_lease`], with [`cold_state`], [`contention`], [`health`] |
+//! | the table of the names | [`names`] |
 //! | a lease that stays after its last guard | [`linger`] |
 //! | a claim, a writer that becomes a reader | [`claim`], [`downgrade`] |
 //! | the rate limiter, requests of operators | [`rate_limiter`], [`admin`] |
@@ -40,14 +41,14 @@
 //! | row | mutex | guards |
 //! | --- | --- | --- |
 //! | 1 | a shard of [`names::Names`] | the entries of names |
-//! | 2 | [`names::Entry`] | the state of one name, with its queue |
+//! | 2 | [`process_lease::Entry`] | the state of one name, with its queue |
 //! | 3 | [`renewal::RenewalThread`] | leases and release tasks, by the time at which they are due |
 //! | 3 | [`watch::Watch`] | leases and guards, by the time at which they must end |
 //! | 3 | [`wakeup::Wakeup`] | the register of sleeping delegates |
 //! | 3 | [`process_lease::ProcessLease`] | the listeners for a loss, and other rare fields |
 //! | 3 | [`process_lease::LeaseLinger`] | the place of its timer |
 //! | 3 | [`linger::Lingers`] | the early recalls |
-//! | 3 | [`names::Mailbox`] | the signal for one waiting thread |
+//! | 3 | [`process_lease::Mailbox`] | the signal for one waiting thread |
 //! | 3 | [`claim::Tried`] | the owners of adoptions without a clear reply |
 //! | 3 | [`events::Events`] | the listener, until the events thread takes it |
 //! | 3 | [`Cancel`](crate::Cancel) | the threads that a cancel unparks |
@@ -59,12 +60,15 @@ mod acquire;
 mod admin;
 pub(crate) mod call;
 mod claim;
+mod cold_state;
+mod contention;
 mod delegate;
 mod downgrade;
 pub(crate) mod events;
 mod grant;
 pub(crate) mod guard_inner;
 mod handed_over;
+mod health;
 mod hold_limit;
 mod linger;
 mod metrics;
@@ -100,7 +104,8 @@ use claim::Tried;
 use events::Events;
 use handed_over::HandedOver;
 use linger::Lingers;
-use process_lease::{Names, Signal};
+use names::Names;
+use process_lease::Signal;
 use quantum::Quantum;
 use renewal::RenewalThread;
 use wakeup::Wakeup;

@@ -1,33 +1,71 @@
-//! A lease of this process, from a grant to its end. The guards of its threads have it one after another, or share it.
+//! A lease of this process, from a grant to its end, and the name that it is of. The guards of its threads have it one after
+//! another, or share it.
+//!
+//! A lease refers to the entry of its name, and the queue of a name to its leases. So both stand here. The table of the
+//! names is [`super::names`].
 
 use std::mem;
 use std::time::Duration;
 
-use crossbeam_channel::Sender;
-
 use crate::clock::Time;
 use crate::config::Terms;
-use crate::core::attempt::Grant;
+use crate::core::attempt::{Attempt, Grant};
 use crate::core::lease::{AtomicLease, LeaseStatus, sent_for, valid_until};
 use crate::core::linger::LingerOptions;
-use crate::core::queue::{self, AcquireParams, Health, HeldLease};
+use crate::core::queue::{AcquireParams, Health, HeldLease, Queue, TurnOf};
 use crate::core::timer_queue::{Place, at_risk_below};
-use crate::engine::Engine;
-use crate::engine::names;
-use crate::error::{Lost, LostCause};
-use crate::message::{Gone, Renewal, Renewed};
-use crate::name::LockKey;
+use crate::engine::cold_state::{ColdState, LossListener};
+use crate::engine::contention::Contention;
+use crate::error::{Failure, LostCause};
+use crate::message::{Gone, LockKind, Renewed, Request, Verb};
+use crate::name::{LockKey, Target};
 use crate::owner::Owner;
-use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
+use crate::sync::{
+    Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, Thread, thread,
+};
 
-/// The names of this engine, and their parts.
-pub(crate) type Names = names::Names<Arc<ProcessLease>>;
-pub(crate) type Entry = names::Entry<Arc<ProcessLease>>;
-pub(crate) type State = names::State<Arc<ProcessLease>>;
-pub(crate) type Mailbox = names::Mailbox<Arc<ProcessLease>>;
-pub(crate) type Signal = names::Signal<Arc<ProcessLease>>;
 /// A guard's part in a lease of this process.
-pub(crate) type Turn = queue::Turn<Arc<ProcessLease>>;
+pub(crate) type Turn = TurnOf<Arc<ProcessLease>>;
+
+/// One name in use.
+pub(crate) struct Entry {
+    pub(crate) kind: LockKind,
+    pub(crate) target: Target,
+    state: Mutex<NameState>,
+}
+
+/// The state of one name, guarded by the mutex of its entry.
+pub(crate) struct NameState {
+    pub(crate) queue: Queue<Arc<Mailbox>, Arc<ProcessLease>>,
+    pub(super) contention: Contention,
+}
+
+/// The place where a waiting thread receives its signal.
+pub(crate) struct Mailbox {
+    thread: Thread,
+    /// Whether the signal was sent, so that a thread that wakes without one locks no mutex.
+    ready: AtomicBool,
+    signal: Mutex<Option<Signal>>,
+}
+
+/// The message to a waiting thread that was taken out of the queue.
+pub(crate) enum Signal {
+    /// The thread holds the lock, since this time.
+    Turn(Turn, Time),
+    /// The thread is the delegate now. It continues this attempt, or begins one.
+    Delegate(Option<Box<Attempt>>),
+    /// The thread is the delegate now, because the try before it failed.
+    AfterTry {
+        /// Whether the attempt of the failed try counted as waiting.
+        waits: bool,
+    },
+    /// The lock is held, and the thread only tried.
+    Held,
+    /// The request of the delegate failed.
+    Failed(Failure),
+    /// The manager is closed.
+    Closed,
+}
 
 /// A lease of this process on one name; on several names for a multi-lock.
 pub(crate) struct ProcessLease {
@@ -72,24 +110,83 @@ pub(super) struct LeaseLinger {
     pub(super) timer: Mutex<Option<Place>>,
 }
 
-#[derive(Default)]
-struct ColdState {
-    /// The fences of a multi-lock's names after the first.
-    rest: Vec<u64>,
-    /// The time until which Redis may still execute an earlier request of this owner.
-    uncertain_until: Option<Time>,
-    /// The time until which Redis may keep the key. It covers extensions without a reply, and requests of unknown
-    /// outcome.
-    kept_until: Option<Time>,
-    /// The time at which the last confirmed renewal was sent. Noted from the first extension on. Before that, the
-    /// deadline shows this time.
-    confirmed: Option<Time>,
-    /// The end of the longest `min_hold` of the guards. Redis keeps the lock until then, even after the last guard.
-    min_hold_until: Option<Time>,
-    /// The number of the last votes of a quorum that were applied.
-    votes_version: u32,
-    /// The channels that receive the loss.
-    listeners: Vec<LossListener>,
+impl Entry {
+    pub(super) fn new(kind: LockKind, target: Target) -> Self {
+        Self {
+            kind,
+            target,
+            state: Mutex::new(NameState {
+                queue: Queue::new(kind.sharing()),
+                contention: Contention::default(),
+            }),
+        }
+    }
+
+    /// Returns whether the entry has this identity: two kinds of lock have separate queues, even for the same name. `id` is
+    /// the text of [`Target::id`].
+    pub(super) fn is(&self, kind: LockKind, id: &str) -> bool {
+        self.kind == kind && **self.target.id() == *id
+    }
+
+    /// Returns the request `verb` for this lock.
+    pub(crate) fn request<'a>(&'a self, verb: &'a Verb) -> Request<'a> {
+        Request::Lock {
+            kind: self.kind,
+            target: &self.target,
+            verb,
+        }
+    }
+
+    /// Returns whether both are the same kind of lock on the same name.
+    pub(crate) fn is_of(&self, other: &Self) -> bool {
+        self.is(other.kind, other.target.id())
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, NameState> {
+        self.state.lock()
+    }
+}
+
+impl NameState {
+    /// Returns whether the entry may leave the table: no lease, no delegate, no waiting thread, no pin.
+    pub(super) fn is_unused(&self) -> bool {
+        self.queue.is_idle() && !self.contention.is_pinned()
+    }
+
+    /// Notes, at `now`, that `force_release` has removed an owner for which this process has no lease. Does nothing if no
+    /// grant of this name can be on its way: no delegate asks, and no thread has pinned the entry to adopt or downgrade. The
+    /// message does not name the lock, so the owner may belong to another name.
+    pub(super) fn note_forced_release(&mut self, now: Time) {
+        if self.queue.is_asking() || self.contention.is_pinned() {
+            self.contention.note_forced_release(now);
+        }
+    }
+}
+
+impl Mailbox {
+    /// Makes a slot for the calling thread.
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            thread: thread::current(),
+            ready: AtomicBool::new(false),
+            signal: Mutex::new(None),
+        })
+    }
+
+    /// Sends the signal and unparks the thread. The thread that took the slot out of the queue must call this, once.
+    pub(crate) fn send(&self, signal: Signal) {
+        *self.signal.lock() = Some(signal);
+        self.ready.store(true, Ordering::Release);
+        self.thread.unpark();
+    }
+
+    /// Returns the signal, if it was sent.
+    pub(crate) fn take(&self) -> Option<Signal> {
+        if !self.ready.load(Ordering::Acquire) {
+            return None;
+        }
+        self.signal.lock().take()
+    }
 }
 
 impl HeldLease for Arc<ProcessLease> {
@@ -107,22 +204,6 @@ impl HeldLease for Arc<ProcessLease> {
 
     fn linger(&self) -> Option<LingerOptions> {
         self.linger.as_ref().map(|linger| linger.options)
-    }
-}
-
-/// A channel for the loss of one guard.
-pub(super) struct LossListener {
-    pub(super) guard_number: u32,
-    pub(super) sender: Sender<Lost>,
-    /// The message. Its cause is a placeholder.
-    pub(super) lost: Lost,
-}
-
-impl LossListener {
-    /// Sends the loss with its cause.
-    pub(super) fn notify(self, cause: LostCause) {
-        // A full channel has the loss already. A channel without a receiver needs no message.
-        self.sender.try_send(Lost { cause, ..self.lost }).ok();
     }
 }
 
@@ -271,7 +352,7 @@ impl ProcessLease {
     }
 
     /// Returns whether Redis has confirmed the lease by a reply to a request that was sent after `cut`.
-    fn is_confirmed_after(&self, cut: Time) -> bool {
+    pub(super) fn is_confirmed_after(&self, cut: Time) -> bool {
         if self.is_extended.load(Ordering::Acquire) {
             let confirmed = self.cold(|cold| cold.confirmed);
             return confirmed.is_some_and(|sent| sent > cut);
@@ -389,11 +470,7 @@ impl ProcessLease {
 
     /// Sends the loss to all channels. The caller must hold no mutex.
     pub(crate) fn announce(&self, cause: LostCause) {
-        let listeners = match &mut *self.cold.lock() {
-            Some(cold) => mem::take(&mut cold.listeners),
-            None => return,
-        };
-        for listener in listeners {
+        for listener in self.take_listeners(|_| true) {
             listener.notify(cause);
         }
     }
@@ -406,85 +483,16 @@ impl ProcessLease {
 
     /// Removes and returns the channels for the loss of one guard.
     pub(super) fn remove_listeners(&self, guard_number: u32) -> Vec<LossListener> {
-        match &mut *self.cold.lock() {
-            Some(cold) => {
-                let all = mem::take(&mut cold.listeners).into_iter();
-                let (removed, kept) =
-                    all.partition(|listener| listener.guard_number == guard_number);
-                cold.listeners = kept;
-                removed
-            }
-            None => Vec::new(),
-        }
-    }
-}
-
-impl Engine {
-    /// Returns the owner of a lease as it is written in Redis.
-    pub(super) fn owner_of(&self, process_lease: &ProcessLease) -> Arc<str> {
-        process_lease.owner.to_arc(&self.settings.label)
+        self.take_listeners(|listener| listener.guard_number == guard_number)
     }
 
-    /// Returns a renewal for `lease` for each key of a process lease.
-    pub(super) fn renewals<'a>(
-        &'a self,
-        process_lease: &'a ProcessLease,
-        lease: Duration,
-    ) -> impl Iterator<Item = Renewal<'a>> + use<'a> {
-        let label: &'a str = &self.settings.label;
-        process_lease.keys().iter().map(move |key| Renewal {
-            kind: process_lease.entry.kind,
-            key,
-            owner: process_lease.owner.text(label),
-            units: process_lease.units,
-            lease,
-        })
-    }
-
-    /// Applies the replies to a renewal ([`ProcessLease::renewed`]). Has the watch thread handle the lease if it is lost, or
-    /// ends earlier than before.
-    pub(super) fn apply_renewal(
-        &self,
-        process_lease: &Arc<ProcessLease>,
-        sent: Time,
-        lease: Duration,
-        replies: &[Renewed],
-    ) -> LeaseStatus {
-        let before = process_lease.validity.deadline();
-        let status = process_lease.renewed(sent, self.now(), lease, replies);
-        // A lease that has ended has no deadline, and `None` is less than any.
-        if process_lease.validity.deadline() < before && status != LeaseStatus::Ended {
-            self.watch.handle_now(process_lease);
-        }
-        if process_lease.linger.is_some() && process_lease.is_contended() {
-            self.end_linger(process_lease);
-        }
-        status
-    }
-
-    /// Returns the holder of the lock, as far as this process knows.
-    pub(super) fn holder(&self, state: &State) -> Option<Arc<str>> {
-        state.holder(|process_lease| self.owner_of(process_lease))
-    }
-
-    /// Returns whether a lease may go to the next thread in memory at `now`.
-    ///
-    /// If the server closed a connection, it may have restarted without its data. A lease whose last confirmation is
-    /// older than that does not go to the next thread in memory: that thread asks Redis.
-    pub(super) fn health(self: &Arc<Self>, process_lease: &Arc<ProcessLease>, now: Time) -> Health {
-        let health = process_lease.health(now);
-        let cut = self.store.last_cut();
-        if health != Health::Good
-            || cut == Time::from_nanos(0)
-            || process_lease.is_confirmed_after(cut)
-        {
-            return health;
-        }
-        if process_lease.entry.kind.sharing().together {
-            // The lease goes on while other threads ask. Renew it now: once confirmed, it can be shared in memory
-            // again.
-            self.renewal.renew_now(self, process_lease);
-        }
-        Health::Poor
+    fn take_listeners(&self, is_meant: impl Fn(&LossListener) -> bool) -> Vec<LossListener> {
+        let Some(cold) = &mut *self.cold.lock() else {
+            return Vec::new();
+        };
+        let all = mem::take(&mut cold.listeners).into_iter();
+        let (taken, kept) = all.partition(is_meant);
+        cold.listeners = kept;
+        taken
     }
 }

@@ -31,8 +31,8 @@ use crate::core::lease::LeaseStatus;
 use crate::core::queue::{Finish, Health};
 use crate::core::release_task::{Next, ReleaseTask};
 use crate::engine::Engine;
+use crate::engine::contention::LastReply;
 use crate::engine::guard_inner::GuardInner;
-use crate::engine::names::LastReply;
 use crate::engine::process_lease::{Entry, Mailbox, ProcessLease, Signal};
 use crate::error::{Error, Failure, LostCause, Result};
 use crate::logging;
@@ -176,7 +176,9 @@ impl Engine {
             };
             if mode != Mode::Detach && matches!(finish, Finish::TakeOver(..)) {
                 // Until the next thread has asked, other threads see this owner as the holder.
-                state.note_last_reply(LastReply::Held(self.owner_of(process_lease)));
+                state
+                    .contention
+                    .note_last_reply(LastReply::Held(self.owner_of(process_lease)));
             }
             (status, finish, fence, now)
         };
@@ -330,7 +332,7 @@ impl Engine {
         match next {
             Some(mailbox) => {
                 // The last reply may not be true any more.
-                entry.lock().forget_last_reply();
+                entry.lock().contention.forget_last_reply();
                 mailbox.send(Signal::Delegate(None));
             }
             None => self.names.retire(entry),

@@ -20,8 +20,8 @@ use crate::clock::Time;
 use crate::core::attempt::Attempt;
 use crate::engine::Engine;
 use crate::engine::call::{AcquireCall, NotAcquired};
-use crate::engine::names::LastReply;
-use crate::engine::process_lease::{Entry, Mailbox, Signal, State, Turn};
+use crate::engine::contention::LastReply;
+use crate::engine::process_lease::{Entry, Mailbox, NameState, Signal, Turn};
 use crate::error::{Error, Failure, FailureKind, Outcome, Result};
 use crate::message::LockKind;
 use crate::store::LEAST;
@@ -127,7 +127,7 @@ impl Engine {
             }
             // Any request may take `LEAST`. So give the delegate's first request that time: without its reply, the
             // result of this wait would be an error.
-            if matches!(state.last(), LastReply::NoAnswer) && until < arrived + LEAST {
+            if matches!(state.contention.last(), LastReply::NoAnswer) && until < arrived + LEAST {
                 until = arrived + LEAST;
                 continue;
             }
@@ -139,21 +139,28 @@ impl Engine {
     }
 
     /// Returns the result of a wait whose time is over: the last state of the lock that this process knows.
-    fn result_of_wait(&self, call: &AcquireCall<'_>, state: &State, arrived: Time) -> NotAcquired {
-        match (state.last(), self.holder(state)) {
+    fn result_of_wait(
+        &self,
+        call: &AcquireCall<'_>,
+        state: &NameState,
+        arrived: Time,
+    ) -> NotAcquired {
+        match (state.contention.last(), self.holder(state)) {
             (_, Some(holder)) => NotAcquired::Held(Some(holder)),
             // This process holds the lock until Redis has executed the release.
             (_, None) if state.queue.is_releasing() => NotAcquired::Held(None),
             (LastReply::Failed(failure), None) => call.failed(failure.clone()),
             // The request in flight has no reply yet. But an earlier one may have got a reply during this wait.
-            (LastReply::NoAnswer | LastReply::Held(_), None) => match state.holder_since(arrived) {
-                Some(holder) => NotAcquired::Held(Some(holder)),
-                None => call.failed(Failure::plain(
-                    FailureKind::Unavailable,
-                    Outcome::Unknown,
-                    "the wait ended before the server answered",
-                )),
-            },
+            (LastReply::NoAnswer | LastReply::Held(_), None) => {
+                match state.contention.holder_since(arrived) {
+                    Some(holder) => NotAcquired::Held(Some(holder)),
+                    None => call.failed(Failure::plain(
+                        FailureKind::Unavailable,
+                        Outcome::Unknown,
+                        "the wait ended before the server answered",
+                    )),
+                }
+            }
         }
     }
 

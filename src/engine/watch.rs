@@ -43,14 +43,14 @@ const LOOKS_EVERY: Duration = Duration::from_millis(250);
 const AT_A_TIME: usize = 200;
 
 pub(crate) struct Watch {
-    state: Mutex<State>,
+    state: Mutex<WatchState>,
     /// Notified if an earlier time is due, and if the engine is dropped.
     changed: Condvar,
 }
 
 /// The state of the watch thread, guarded by its mutex.
 #[derive(Default)]
-struct State {
+struct WatchState {
     /// The leases. In one queue with the others they would take up more memory, and there are many leases.
     leases: TimerQueue<Arc<ProcessLease>>,
     /// The other things.
@@ -136,7 +136,7 @@ impl Watch {
     }
 
     /// Wakes the thread if it sleeps past `due`.
-    fn wake_for(&self, state: &mut State, due: Time) {
+    fn wake_for(&self, state: &mut WatchState, due: Time) {
         if state.timer.expect(due) {
             self.changed.notify_all();
         }
@@ -293,7 +293,7 @@ fn look_at(engine: &Engine, process_lease: &ProcessLease) -> Option<Time> {
     Some(risk_of(engine, process_lease, deadline).unwrap_or(deadline))
 }
 
-impl State {
+impl WatchState {
     fn next_due(&self) -> Option<Time> {
         let both = [self.leases.next(), self.timed.next()];
         both.into_iter().flatten().min()

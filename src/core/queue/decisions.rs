@@ -1,6 +1,6 @@
 //! The decisions of the queue. The calling thread executes them.
 
-use super::seats::Turn;
+use super::seats::TurnOf;
 use crate::clock::Time;
 use crate::message::GiveBack;
 
@@ -25,7 +25,7 @@ pub(crate) enum Arrival<T> {
     /// It waits, under this ticket.
     Queued(u64),
     /// It shares a lease that this process has.
-    Turn(Turn<T>),
+    Turn(TurnOf<T>),
     /// It only tried, and the lock is held.
     Held,
 }
@@ -40,7 +40,7 @@ pub(crate) struct IdleLease<T> {
 }
 
 /// A thread that waited and now has its turn.
-pub(crate) type Admitted<W, T> = (W, Turn<T>);
+pub(crate) type Admitted<W, T> = (W, TurnOf<T>);
 
 /// The threads that come in at one moment. Mostly it is one, so the first is kept apart from the allocation.
 pub(crate) type Entrants<W, T> = (Option<Admitted<W, T>>, Vec<Admitted<W, T>>);
@@ -57,7 +57,7 @@ pub(crate) enum GrantedTo {
 #[derive(Debug)]
 pub(crate) struct Begun<W, T> {
     /// The turn of the thread that asked.
-    pub(crate) turn: Turn<T>,
+    pub(crate) turn: TurnOf<T>,
     /// The waiting threads that share the lease.
     pub(crate) admitted: Entrants<W, T>,
     /// Threads that only tried, and now know that the lock is held.

@@ -34,7 +34,7 @@ pub(crate) trait HeldLease: Clone {
 
 /// One thread's part in a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Turn<T> {
+pub(crate) struct TurnOf<T> {
     pub(crate) process_lease: T,
     pub(crate) fence: u64,
 }
@@ -106,10 +106,10 @@ impl<T: HeldLease> Seats<T> {
     }
 
     /// Gives a thread its turn. Returns `None` if the fences are used up.
-    pub(super) fn admit(&mut self) -> Option<Turn<T>> {
+    pub(super) fn admit(&mut self) -> Option<TurnOf<T>> {
         let fence = self.fences.take()?;
         self.taken += 1;
-        Some(Turn {
+        Some(TurnOf {
             process_lease: self.process_lease.clone(),
             fence,
         })

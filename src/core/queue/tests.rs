@@ -356,7 +356,7 @@ struct Model {
     process_leases: Vec<(u32, u32)>,
     /// The leases that go to no further thread.
     shut: Vec<u32>,
-    turns: Vec<Turn<u32>>,
+    turns: Vec<TurnOf<u32>>,
     is_releasing: bool,
     fence: u64,
 }
@@ -383,8 +383,8 @@ impl Model {
         (units, waits)
     }
 
-    fn turn(&mut self, turn: Turn<u32>, units: u32) {
-        let repeats = |other: &Turn<u32>| other.fence == turn.fence;
+    fn turn(&mut self, turn: TurnOf<u32>, units: u32) {
+        let repeats = |other: &TurnOf<u32>| other.fence == turn.fence;
         assert!(!self.turns.iter().any(repeats), "a fence was repeated");
         self.fence = self.fence.max(turn.fence);
         assert!(

@@ -1,0 +1,42 @@
+//! Fields that most leases do not need, so that a lease is small.
+
+use crossbeam_channel::Sender;
+
+use crate::clock::Time;
+use crate::error::{Lost, LostCause};
+
+#[derive(Default)]
+pub(super) struct ColdState {
+    /// The fences of a multi-lock's names after the first.
+    pub(super) rest: Vec<u64>,
+    /// The time until which Redis may still execute an earlier request of this owner.
+    pub(super) uncertain_until: Option<Time>,
+    /// The time until which Redis may keep the key. It covers extensions without a reply, and requests of unknown
+    /// outcome.
+    pub(super) kept_until: Option<Time>,
+    /// The time at which the last confirmed renewal was sent. Noted from the first extension on. Before that, the
+    /// deadline shows this time.
+    pub(super) confirmed: Option<Time>,
+    /// The end of the longest `min_hold` of the guards. Redis keeps the lock until then, even after the last guard.
+    pub(super) min_hold_until: Option<Time>,
+    /// The number of the last votes of a quorum that were applied.
+    pub(super) votes_version: u32,
+    /// The channels that receive the loss.
+    pub(super) listeners: Vec<LossListener>,
+}
+
+/// A channel for the loss of one guard.
+pub(super) struct LossListener {
+    pub(super) guard_number: u32,
+    pub(super) sender: Sender<Lost>,
+    /// The message. Its cause is a placeholder.
+    pub(super) lost: Lost,
+}
+
+impl LossListener {
+    /// Sends the loss with its cause.
+    pub(super) fn notify(self, cause: LostCause) {
+        // A full channel has the loss already. A channel without a receiver needs no message.
+        self.sender.try_send(Lost { cause, ..self.lost }).ok();
+    }
+}

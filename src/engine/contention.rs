@@ -1,0 +1,101 @@
+//! What this process knows of a lock that it does not hold.
+
+use crate::clock::Time;
+use crate::error::Failure;
+use crate::sync::Arc;
+
+/// The last reply about a lock that this process does not hold.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum LastReply {
+    /// No reply yet, or none that may still be true.
+    #[default]
+    NoAnswer,
+    /// This owner holds the lock.
+    Held(Arc<str>),
+    /// The request failed.
+    Failed(Failure),
+}
+
+/// The last replies about a lock, and the pins of its entry. Most names are only held, and have none.
+#[derive(Debug, Default)]
+pub(crate) struct Contention(Option<Box<ContentionInfo>>);
+
+#[derive(Debug, Default)]
+struct ContentionInfo {
+    /// The last reply.
+    last: LastReply,
+    /// The time and the holder of the last reply that the lock is held.
+    last_held: Option<(Time, Arc<str>)>,
+    /// The number of [`pin`](super::names::Names::pin) calls without their [`unpin`](super::names::Names::unpin).
+    pins: u32,
+    /// The time of the last notice that `force_release` has removed an owner for which this process had no lease.
+    forced_release: Option<Time>,
+}
+
+impl Contention {
+    /// Notes a call of [`pin`](super::names::Names::pin).
+    pub(super) fn pin(&mut self) {
+        self.0.get_or_insert_default().pins += 1;
+    }
+
+    /// Ends a pin.
+    pub(super) fn unpin(&mut self) {
+        if let Some(info) = &mut self.0 {
+            info.pins -= 1;
+        }
+    }
+
+    /// Returns whether the entry must stay in the table.
+    pub(super) fn is_pinned(&self) -> bool {
+        self.0.as_ref().is_some_and(|info| info.pins > 0)
+    }
+
+    /// Returns the last reply about the lock.
+    pub(super) fn last(&self) -> &LastReply {
+        self.0
+            .as_ref()
+            .map_or(&LastReply::NoAnswer, |info| &info.last)
+    }
+
+    /// Forgets the last reply, because it may not be true any more.
+    pub(super) fn forget_last_reply(&mut self) {
+        if let Some(info) = &mut self.0 {
+            info.last = LastReply::NoAnswer;
+        }
+    }
+
+    pub(super) fn note_last_reply(&mut self, last: LastReply) {
+        self.0.get_or_insert_default().last = last;
+    }
+
+    /// Notes the reply, at `now`, that this owner holds the lock.
+    pub(super) fn note_held(&mut self, now: Time, holder: &Arc<str>) {
+        let info = self.0.get_or_insert_default();
+        info.last = LastReply::Held(Arc::clone(holder));
+        info.last_held = Some((now, Arc::clone(holder)));
+    }
+
+    /// Returns the holder of the last "held" reply, if that reply came at `since` or later.
+    pub(super) fn holder_since(&self, since: Time) -> Option<Arc<str>> {
+        let (at, holder) = self.0.as_ref()?.last_held.as_ref()?;
+        (*at >= since).then(|| Arc::clone(holder))
+    }
+
+    /// Notes, at `now`, that `force_release` has removed an owner for which this process has no lease.
+    pub(super) fn note_forced_release(&mut self, now: Time) {
+        self.0.get_or_insert_default().forced_release = Some(now);
+    }
+
+    /// Returns whether the lease that begins now, and was asked for at `sent`, may have been released by force already.
+    pub(super) fn may_have_been_released_by_force(&self, sent: Time) -> bool {
+        let noted = self.0.as_ref().and_then(|info| info.forced_release);
+        noted.is_some_and(|noted| noted >= sent)
+    }
+
+    /// Forgets all replies, because this process holds the lock now and no thread waits.
+    pub(super) fn forget(&mut self) {
+        if !self.is_pinned() {
+            self.0 = None;
+        }
+    }
+}
