@@ -121,7 +121,11 @@ impl<W, T: HeldLease> Queue<W, T> {
                     }
                 }
             }
-            let idle = self.idle_lease_in_the_way();
+            let idle = if self.process_leases.is_empty() {
+                None
+            } else {
+                self.idle_lease_in_the_way()
+            };
             if idle.is_some() || self.may_ask() {
                 self.asking = Some(DelegateRequest::new(params.units, DelegateReply::None));
                 return Arrival::Delegate(idle);

@@ -143,7 +143,9 @@ impl<'a, 'm> Delegate<'a, 'm> {
         let engine = self.engine;
         // 1. Settle unsent releases. Otherwise Redis could answer that this process itself still holds the lock.
         if !self.call.is_over(engine) {
-            engine.release_lingering(self.call);
+            if self.call.kind != LockKind::Mutex {
+                engine.release_lingering(self.call);
+            }
             engine.settle_releases(self.call, self.entry, &mut self.attempt);
         }
         let mut input = Input::Go;

@@ -301,9 +301,6 @@ impl Engine {
 
     /// Releases the mutexes that linger on the keys of a call for another kind. Takes at most as long as one request may.
     pub(super) fn release_lingering(&self, call: &AcquireCall<'_>) {
-        if call.kind == LockKind::Mutex {
-            return;
-        }
         let limit = self.now() + self.settings.io_timeout;
         let until = call.until.map_or(limit, |until| until.min(limit));
         let is_over = || call.is_over(self);
