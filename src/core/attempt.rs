@@ -74,8 +74,6 @@ pub(crate) struct Attempt {
     units: u32,
     state: State,
     patience: Patience,
-    /// Whether this process handed the lock over a moment ago, and the attempt has sent no request since.
-    is_after_hand_over: bool,
     /// The random part of the owner's nonces, and how many requests have had one.
     nonces: Option<(Uuid, u32)>,
     /// The last grant by message that was allowed and may come, and when the request was sent that allowed it.
@@ -192,16 +190,12 @@ impl Attempt {
         };
         match state {
             State::Ask(in_redis) | State::AskSent { in_redis, .. } => {
-                let (ask, mut request) = self.request(in_redis.queued, context);
-                let is_after_hand_over = std::mem::take(&mut self.is_after_hand_over);
+                let (ask, request) = self.request(in_redis.queued, context);
                 let mode = if in_redis.queued {
                     AcquireMode::QueueFirst
-                } else if is_after_hand_over {
-                    AcquireMode::AfterHandOver
                 } else {
                     AcquireMode::TakeFree
                 };
-                request.hides_ttl = mode == AcquireMode::AfterHandOver;
                 let verb = Verb::Acquire { ask, mode };
                 let in_redis = InRedis {
                     queued: in_redis.queued || request.queues(),
@@ -254,7 +248,6 @@ impl Attempt {
         let request = Sent {
             fences: ask.fences,
             quantum: context.quantum,
-            hides_ttl: false,
             offered: ask.shareable_owner.is_some(),
             channel: ask.channel.clone(),
             offer,
@@ -301,13 +294,14 @@ impl Attempt {
                 ttl,
                 ..
             } => {
-                let mut noted = self.note_reply(state, sent, resent, context);
+                let noted = self.note_reply(state, sent, resent, context);
                 // The owner stays in the queues, so that a message reaches this attempt. The next request is of another
-                // owner. If somebody waits, that one comes last. So the attempt does not ask just because another's turn
-                // ends. A lease may end in so short a time too, so it polls soon.
-                let ttl_of_lease = ttl.filter(|ttl| *ttl > LONGEST_TURN);
-                noted.request.hides_ttl = ttl != ttl_of_lease;
-                let step = self.held(&noted.request, ttl_of_lease, &holder, context);
+                // owner. If somebody waits, that owner comes last. So the attempt does not ask just because the turn of
+                // another waiter ends. A lease may end in so short a time too, so the attempt polls soon.
+                let is_of_a_lease = |ttl: &Duration| *ttl > LONGEST_TURN;
+                let ttl =
+                    ttl.map(|ttl| Some(ttl).filter(is_of_a_lease).unwrap_or(pickup::SHORTEST));
+                let step = self.held(&noted.request, ttl, &holder, context);
                 (State::Outvoted(noted.in_redis), step)
             }
             Reply::Outvoted {
@@ -433,8 +427,7 @@ impl Attempt {
             return over;
         }
         // 4. Sleep until the next poll, or until the holder's lease expires. A lease that never expires, or is about to
-        //    expire, gives no time to wake up: poll. If the reply hid that time, the first poll learns it, so it comes within
-        //    the shortest pickup window: the new holder may have crashed, and its lease may be as short as that.
+        //    expire, gives no time to wake up: poll.
         let poll = if request.channel == channel(context) {
             poll::pause(
                 &context.subscription,
@@ -448,12 +441,10 @@ impl Attempt {
             // nobody listens on, or not be sent at all, until the next request names the right channel.
             SHORTEST_PAUSE
         };
-        let pause = match ttl {
-            Some(ttl) => (ttl + AFTER_EXPIRY).min(poll),
-            None if request.hides_ttl => poll.min(pickup::SHORTEST),
-            None => poll,
-        };
-        sleep(pause, context)
+        sleep(
+            ttl.map_or(poll, |ttl| poll.min(ttl + AFTER_EXPIRY)),
+            context,
+        )
     }
 }
 

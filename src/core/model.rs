@@ -285,12 +285,7 @@ impl World {
         self.send_releases(who, fate);
         let (mut attempt, mut input) =
             match std::mem::replace(&mut self.processes[who].state, State::Idle) {
-                State::Idle => {
-                    // Each second attempt begins as after a hand-over, whether or not there was one.
-                    let is_after_hand_over = self.processes[who].served % 2 == 1;
-                    let attempt = Attempt::new(&self.rng, "p", 1);
-                    (attempt.after_hand_over(is_after_hand_over), Input::Go)
-                }
+                State::Idle => (Attempt::new(&self.rng, "p", 1), Input::Go),
                 State::Asking(attempt, input) => (attempt, input),
                 State::Sleeping(attempt, until) if until <= self.now => {
                     let input = self.woken(who, attempt.owner());

@@ -93,7 +93,7 @@ impl Engine {
                 }
             }
             (Arrival::Queued(_), None) => unreachable!("a queued thread has its mailbox"),
-            (Arrival::Delegate(None), _) => Box::new(self.attempt(call, Attempt::new, arrived)),
+            (Arrival::Delegate(None), _) => Box::new(self.attempt(call, Attempt::new)),
             (Arrival::Delegate(Some(idle)), _) => {
                 Box::new(self.take_over_idle(call, &idle, arrived))
             }

@@ -342,7 +342,7 @@ impl<'a, 'm> Delegate<'a, 'm> {
     fn share(&mut self, offered: Option<Arc<ProcessLease>>) -> Option<GuardInner> {
         let (engine, call) = (self.engine, self.call);
         let now = engine.now();
-        let new = engine.attempt(call, Attempt::after_waiting, now);
+        let new = engine.attempt(call, Attempt::after_waiting);
         let used = mem::replace(&mut *self.attempt, new);
         engine.clean_up_after(self.entry, used, self.lease());
         let turn: Turn = engine.reopen(self.entry, &*offered?, now, self.metrics)?;

@@ -289,7 +289,7 @@ impl Engine {
         now: Time,
     ) -> Attempt {
         let Some(Unreleased { give_back, .. }) = self.end_idle(idle) else {
-            return self.attempt(call, Attempt::new, now);
+            return self.attempt(call, Attempt::new);
         };
         let from = OrphanedOwner {
             give_back,

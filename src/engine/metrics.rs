@@ -161,7 +161,7 @@ impl Engine {
         });
     }
 
-    /// Notes and counts a hand-over to another process, if the reply to this request reports one.
+    /// Counts a hand-over to another process, if the reply to this request reports one.
     pub(super) fn count_hand_over(&self, request: &Request<'_>, reply: &Reply) {
         let Request::Lock { target, verb, .. } = request else {
             return;
@@ -171,7 +171,6 @@ impl Engine {
             (verb, Reply::HandedOver) => verb.owner(),
             _ => return,
         };
-        self.handed_over.note(request, self.now());
         self.stats.handed_over.add(1);
         self.events.step(|| {
             Notice::HandedOver(LeaseInfo {

@@ -67,7 +67,6 @@ mod downgrade;
 pub(crate) mod events;
 mod grant;
 pub(crate) mod guard_inner;
-mod handed_over;
 mod health;
 mod hold_limit;
 mod linger;
@@ -102,7 +101,6 @@ use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, Weak};
 
 use claim::Tried;
 use events::Events;
-use handed_over::HandedOver;
 use linger::Lingers;
 use names::Names;
 use process_lease::Signal;
@@ -126,7 +124,6 @@ pub(crate) struct Engine {
     events: Arc<Events>,
     stats: Counters,
     quantum: Quantum,
-    handed_over: HandedOver,
     closed: AtomicBool,
     /// The number of delegates, which ask Redis or sleep before they ask again, and of threads that end a linger. `close`
     /// waits for all of them.
@@ -181,7 +178,6 @@ impl Engine {
             events,
             stats: Counters::new(),
             quantum,
-            handed_over: HandedOver::new(),
             closed: AtomicBool::new(false),
             busy_threads: AtomicU64::new(0),
             fork_guard: ForkGuard::here(),

@@ -4,7 +4,6 @@
 mod background;
 mod claims;
 mod closing;
-mod handed_over;
 mod leases;
 mod linger;
 mod listener;

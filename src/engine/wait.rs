@@ -23,7 +23,7 @@ use crate::engine::call::{AcquireCall, NotAcquired};
 use crate::engine::contention::LastReply;
 use crate::engine::process_lease::{Entry, Mailbox, NameState, Signal, Turn};
 use crate::error::{Error, Failure, FailureKind, Outcome, Result};
-use crate::message::LockKind;
+use crate::random::Rng;
 use crate::store::LEAST;
 use crate::sync::{Arc, thread};
 
@@ -60,7 +60,7 @@ impl Engine {
                     None
                 });
                 Ok(Waited::Delegate(attempt.unwrap_or_else(|| {
-                    Box::new(self.attempt(call, Attempt::after_waiting, self.now()))
+                    Box::new(self.attempt(call, Attempt::after_waiting))
                 })))
             }
             Signal::AfterTry { waits } => {
@@ -69,11 +69,7 @@ impl Engine {
                 } else {
                     Attempt::new
                 };
-                Ok(Waited::Delegate(Box::new(self.attempt(
-                    call,
-                    begin,
-                    self.now(),
-                ))))
+                Ok(Waited::Delegate(Box::new(self.attempt(call, begin))))
             }
             Signal::Held => Err(self.held(entry)),
             Signal::Failed(failure) => Err(call.failed(failure)),
@@ -164,17 +160,13 @@ impl Engine {
         }
     }
 
-    /// Makes an attempt for the calling thread, at `now`.
+    /// Makes an attempt for the calling thread.
     pub(super) fn attempt(
         &self,
         call: &AcquireCall<'_>,
-        begin: impl FnOnce(&dyn crate::random::Rng, &str, u32) -> Attempt,
-        now: Time,
+        begin: impl FnOnce(&dyn Rng, &str, u32) -> Attempt,
     ) -> Attempt {
         let rng = self.owner_source(call.linger().is_some());
-        let attempt = begin(rng, &self.settings.label, call.units);
-        attempt.after_hand_over(
-            call.kind == LockKind::Mutex && self.handed_over.was_handed_over(call.target, now),
-        )
+        begin(rng, &self.settings.label, call.units)
     }
 }

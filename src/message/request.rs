@@ -73,16 +73,13 @@ pub(crate) enum Verb {
     Withdraw { owner: Arc<str>, units: u32 },
 }
 
-/// How a request treats a free lock, and whether its reply tells how long the holder's lease lasts.
+/// How a request treats a free lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AcquireMode {
     /// The caller takes a free lock, before the processes in the queue.
     TakeFree,
     /// The first process in the queue gets a free lock.
     QueueFirst,
-    /// The same, and the reply does not tell how long the holder's lease lasts. This process handed the lock over less than 250 ms
-    /// ago, so another process most likely holds it, and its lease has just begun.
-    AfterHandOver,
 }
 
 /// The terms of a request for a lock.

@@ -34,7 +34,6 @@ pub(super) fn command(key: &LockKey, verb: &Verb, script_settings: &ScriptSettin
             let how = match mode {
                 AcquireMode::TakeFree if script_settings.poller_gap.is_zero() => "take",
                 AcquireMode::TakeFree | AcquireMode::QueueFirst => "poll",
-                AcquireMode::AfterHandOver => "again",
             };
             ask(&mut command, what, how, script_settings);
             command

@@ -63,7 +63,7 @@ pub fn mutex(bench: &Bench) -> Result<Measured> {
 
 /// Measures processes of one thread. So each guard goes to another process.
 pub fn workers(bench: &Bench) -> Result<Measured> {
-    let (measured, wait) = beside_token(bench, 1, 16.0, [0.9, 1.1])?;
+    let (measured, wait) = beside_token(bench, 1, 19.0, [0.9, 1.1])?;
     Ok(measured.beside("longest_wait_ms", wait))
 }
 

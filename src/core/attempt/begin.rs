@@ -37,19 +37,10 @@ impl Attempt {
             units,
             state,
             patience: Patience::new(wait),
-            is_after_hand_over: false,
             nonces: None,
             offer: None,
             former_owner: None,
             orphaned_owners: Vec::new(),
-        }
-    }
-
-    /// Notes whether this process handed the lock over a moment ago.
-    pub(crate) fn after_hand_over(self, is_after_hand_over: bool) -> Self {
-        Self {
-            is_after_hand_over,
-            ..self
         }
     }
 }

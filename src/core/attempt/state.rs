@@ -53,8 +53,6 @@ pub(super) struct Sent {
     pub(super) fences: u64,
     /// The quantum of the lease, for which the fences are reserved.
     pub(super) quantum: Duration,
-    /// Whether its reply does not tell how long the holder's lease lasts.
-    pub(super) hides_ttl: bool,
     /// Whether a lease was offered to be shared instead.
     pub(super) offered: bool,
     /// The channel under which the queue will know the owner; `None` if the owner must not queue.

@@ -163,35 +163,6 @@ fn a_free_lock_is_one_request_with_one_fence() {
 }
 
 #[test]
-fn only_the_first_request_after_a_hand_over_says_so() {
-    let mode = |verb: Verb| match verb {
-        Verb::Acquire { mode, .. } => mode,
-        other => panic!("not asked, but {other:?}"),
-    };
-    for (subscription, next) in [
-        (
-            SubscriptionState::Ready("c".into()),
-            AcquireMode::QueueFirst,
-        ),
-        // The first request did not queue.
-        (SubscriptionState::NotYet, AcquireMode::TakeFree),
-    ] {
-        let mut scene = Scene::waiting();
-        scene.subscription = subscription;
-        let attempt = Attempt::new(&scene.rng, "l", 1);
-        scene.attempt = attempt.after_hand_over(true);
-        assert_eq!(mode(scene.send(Input::Go)), AcquireMode::AfterHandOver);
-        // The reply hides how long the lease of the new holder lasts. The next one tells it.
-        let begun = scene.now;
-        match scene.replied(held(None)) {
-            Step::Sleep(until) => assert!(until <= begun + pickup::SHORTEST, "{until:?}"),
-            other => panic!("not asleep, but {other:?}"),
-        }
-        assert_eq!(mode(scene.send(Input::Woken)), next);
-    }
-}
-
-#[test]
 fn a_lease_that_was_not_offered_cannot_be_shared() {
     let mut scene = Scene::waiting();
     scene.send(Input::Go);

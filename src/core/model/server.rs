@@ -146,7 +146,7 @@ impl Server {
             };
         }
         let reply = Reply::Held {
-            ttl: (mode != AcquireMode::AfterHandOver).then(|| end.since(now)),
+            ttl: Some(end.since(now)),
             holder: Arc::clone(holder),
         };
         if let Some(channel) = &ask.channel {

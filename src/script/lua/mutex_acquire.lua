@@ -50,4 +50,4 @@ if ARGV[6] ~= '-' then
     recall(lock, value, owner, is_new)
   end
 end
-return {0, ARGV[5] == 'again' and -1 or redis.call('PTTL', lock), owner_in(value)}
+return {0, redis.call('PTTL', lock), owner_in(value)}

@@ -4,15 +4,13 @@
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
 -- ARGV  1 owner  2 lease ms  3 number of fences; '0' if the lock gets none, and its fence is then 0
 --       4 fence memory ms
---       5 'take' (take a free lock at once), 'poll' (let the queue go first), or 'again' (the same; this process handed the
---       lock over a moment ago, so the reply need not tell how long the holder's lease lasts)
+--       5 'take' (take a free lock at once) or 'poll' (let the queue go first)
 --       6 channel: '-' if the caller does not queue, '' if it queues without a channel. If the caller takes a grant by
 --       message, ' <number of fences, 0 or 1> <nonce>' follows the channel.  7 pickup window ms
 --       8 life of a waiter ms  9 '1' if PUBLISH counts all subscribers
 -- Reply first fence                    granted
 --       {first fence, 1}               granted, and others wait
---       {0, ttl ms (PTTL), holder}     held (of another client's long value only the beginning). After 'again' the ttl is
---                                      -1, except in a gap (gap.lua)
+--       {0, ttl ms (PTTL), holder}     held (of another client's long value only the beginning)
 -- Idempotent because the owner is unique to the attempt: a repeat finds it as the holder, and grants again.
 if ARGV[5] == 'take' and redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
   local fence = next_fences(KEYS[2], ARGV[3], ARGV[4])

@@ -24,5 +24,5 @@ repeat
     redis.call('PEXPIRE', KEYS[3], 2 * ARGV[8])
     redis.call('PEXPIRE', KEYS[4], 2 * ARGV[8])
   end
-  return {0, ARGV[5] == 'again' and -1 or redis.call('PTTL', KEYS[1]), holder}
+  return {0, redis.call('PTTL', KEYS[1]), holder}
 until true

@@ -304,7 +304,7 @@ fn a_hand_over_without_a_command_loses_no_waiter() {
 
 #[test]
 fn the_fast_path_of_a_join_does_what_the_script_does() {
-    let modes = prop::sample::select(vec!["take", "poll", "again"]);
+    let modes = prop::sample::select(vec!["take", "poll"]);
     let channels = prop::sample::select(channels(CALLER).to_vec());
     let channels = prop_oneof![1 => Just(text("-")), 6 => channels];
     // The caller is new in the queue, or one of those who wait.

@@ -461,35 +461,6 @@ fn the_front_of_a_queue_and_the_rest_take_turns() {
     }
 }
 
-/// Asks for a mutex as a process that handed it over a moment ago.
-fn acquire_again(redis: &mut Redis, who: usize) -> Value {
-    let (me, life) = (owner(who), LIFE.to_string());
-    let args = [&*me, LEASE, "1", "600000", "again", "", CLAIM, &life, "0"];
-    redis.eval(MUTEX_ACQUIRE, &["a"], &args)
-}
-
-#[test]
-fn a_request_after_a_hand_over_waits_in_the_queue_and_learns_no_ttl() {
-    let held = |who| {
-        let holder = Value::BulkString(owner(who).into_bytes());
-        Value::Array(vec![Value::Int(0), Value::Int(-1), holder])
-    };
-    once(|redis| {
-        acquire(redis, 0, true, "");
-        assert_eq!(acquire_again(redis, 1), held(0));
-        assert_eq!(redis.queue("a"), [owner(1)]);
-        // The mutex is free, and another owner is before this one.
-        let () = redis.ask(&["DEL", "a"]);
-        assert_eq!(acquire_again(redis, 0), held(1));
-        assert_eq!(holder(redis, "a"), (Some(1), true));
-        // Without others, the request takes it.
-        release(redis, 0, true);
-        release(redis, 1, false);
-        assert!(matches!(acquire_again(redis, 0), Value::Int(1..)));
-        assert_eq!(holder(redis, "a"), (Some(0), false));
-    });
-}
-
 /// Each join keeps both keys of the queue for a life at least, whatever time they had left before.
 #[test]
 fn a_waiter_that_joins_keeps_the_queue_alive() {
@@ -512,7 +483,9 @@ fn a_waiter_that_joins_keeps_the_queue_alive() {
         }
         // The records of the waiters were deleted alone.
         let () = redis.ask(&["DEL", &waiters]);
-        acquire_again(redis, 1);
+        let (me, life) = (owner(1), LIFE.to_string());
+        let args = [&*me, LEASE, "1", "600000", "poll", "", CLAIM, &life, "0"];
+        redis.eval(MUTEX_ACQUIRE, &["a"], &args);
         for key in [&queue, &waiters] {
             assert!(left(redis, key) >= LIFE);
         }
