@@ -68,6 +68,10 @@ impl Rng for Fixed {
     }
 
     fn bits(&self) -> u64 {
+        7
+    }
+
+    fn jitter(&self) -> u64 {
         7 << 48
     }
 }

@@ -1,4 +1,5 @@
-//! The source of random numbers. They have two uses: the unique part of an owner, and jitter.
+//! The source of random numbers. They have three uses: the unique part of an owner, the nonces of grants by message, and
+//! jitter.
 
 use std::time::Duration;
 
@@ -11,8 +12,11 @@ pub(crate) trait Rng: Send + Sync {
     /// Returns a number that was never returned before, as a version 4 UUID (RFC 9562).
     fn uuid(&self) -> Uuid;
 
-    /// Returns any number, for jitter only.
+    /// Returns 64 bits that nobody can guess, even from all numbers that this source has returned before.
     fn bits(&self) -> u64;
+
+    /// Returns any number, for jitter only: each number shows the next one.
+    fn jitter(&self) -> u64;
 }
 
 /// The random numbers of the system. Jitter comes from `SplitMix64`, which starts from a UUID of the system.
@@ -36,6 +40,12 @@ impl Rng for SystemRng {
     }
 
     fn bits(&self) -> u64 {
+        // A UUID has six fixed bits: four at the end of its first half, and two at the beginning of its second half.
+        let (first, second) = Uuid::new_v4().as_u64_pair();
+        first & !0xffff | second & 0xffff
+    }
+
+    fn jitter(&self) -> u64 {
         // SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
         let mut z = self
             .state
@@ -61,7 +71,7 @@ pub(crate) fn jittered_by_half(rng: &dyn Rng, most: Duration) -> Duration {
 /// Returns `length` less a random part of `by`.
 fn shortened(rng: &dyn Rng, length: Duration, by: Duration) -> Duration {
     // The top 16 bits are a fraction in 65,536ths.
-    let part = (rng.bits() >> 48) as u32;
+    let part = (rng.jitter() >> 48) as u32;
     length.saturating_sub(by * part / 65_536)
 }
 
@@ -76,5 +86,16 @@ mod tests {
         let drawn: Vec<_> = (0..1000).map(|_| jittered(&rng, most)).collect();
         assert!(drawn.iter().all(|d| *d <= most && *d > most * 3 / 4));
         assert!(drawn.iter().any(|d| *d != drawn[0]), "no jitter at all");
+    }
+
+    #[test]
+    fn none_of_the_64_bits_is_fixed() {
+        let rng = SystemRng::new();
+        let (mut zeros, mut ones) = (0, 0);
+        for _ in 0..200 {
+            let bits = rng.bits();
+            (zeros, ones) = (zeros | !bits, ones | bits);
+        }
+        assert_eq!((zeros, ones), (u64::MAX, u64::MAX));
     }
 }

@@ -46,8 +46,6 @@ mod step;
 
 use std::time::Duration;
 
-use uuid::Uuid;
-
 use crate::clock::Time;
 use crate::core::lease::valid_until;
 use crate::core::quorum::LONGEST_TURN;
@@ -74,8 +72,6 @@ pub(crate) struct Attempt {
     units: u32,
     state: State,
     patience: Patience,
-    /// The random part of the owner's nonces, and how many requests have had one.
-    nonces: Option<(Uuid, u32)>,
     /// The last grant by message that was allowed and may come, and when the request was sent that allowed it.
     offer: Option<(Box<Offer>, Time)>,
     /// The owner before this one, if too few replicas confirmed its grant. Its key stays until it is withdrawn.
@@ -228,7 +224,7 @@ impl Attempt {
         let has_several_guards = context.crowded || self.patience.is_contended();
         let channel = channel(context);
         let shareable_owner = context.shareable_owner.clone().filter(|_| !queued);
-        let offer = self.offer(channel.as_deref(), context);
+        let offer = Self::offer(channel.as_deref(), context);
         let ask = Ask {
             owner: Arc::clone(&self.owner),
             units: self.units,

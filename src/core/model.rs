@@ -120,7 +120,7 @@ struct Process {
     served: usize,
 }
 
-/// Random numbers that are the same in every run of a history: owners count up, and there is no jitter.
+/// Random numbers that are the same in every run of a history: owners and nonces count up, and there is no jitter.
 struct Counting(AtomicU64);
 
 impl Rng for Counting {
@@ -129,6 +129,10 @@ impl Rng for Counting {
     }
 
     fn bits(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn jitter(&self) -> u64 {
         0
     }
 }

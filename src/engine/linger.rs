@@ -115,6 +115,10 @@ impl Rng for RecallableRng {
     fn bits(&self) -> u64 {
         self.rng.bits()
     }
+
+    fn jitter(&self) -> u64 {
+        self.rng.jitter()
+    }
 }
 
 impl Timed for LingerTimer {

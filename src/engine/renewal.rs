@@ -118,7 +118,7 @@ impl RenewalThread {
         let due = if process_lease.is_in_pickup_window() {
             engine.now() + RAISED_AFTER
         } else {
-            renewal_due(sent, process_lease.terms.lease(), engine.rng.bits())
+            renewal_due(sent, process_lease.terms.lease(), engine.rng.jitter())
         };
         let mut state = self.state.lock();
         self.ensure_running(&mut state, engine)?;
@@ -296,7 +296,7 @@ impl RenewalThread {
         };
         let (now, mut replies) = (engine.now(), &replies[..]);
         // The whole batch gets the same jitter: its leases stay together, and different batches drift apart.
-        let jitter = engine.rng.bits();
+        let jitter = engine.rng.jitter();
         for part in batch.chunks(AT_A_TIME) {
             let confirmed: Vec<_> = part
                 .iter()

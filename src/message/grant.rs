@@ -4,7 +4,7 @@
 //! 2. The script that hands the mutex over reserves a fence, makes the waiter the holder for its pickup window, and then
 //!    publishes the owner, the nonce and the fence.
 //! 3. The waiter holds the mutex when it reads that message. The nonce proves that step 2 came after the request was
-//!    sent. So the lease lasts at least for the pickup window from then, by any clock.
+//!    sent, because no earlier message shows anything of it. So the lease lasts at least for the pickup window from then, by any clock.
 //!
 //! Another message is the owner alone. Its waiter asks Redis for the lock.
 //!
@@ -12,22 +12,22 @@
 
 use std::fmt;
 
-use uuid::Uuid;
-
 use crate::name::LARGEST_FENCE;
+use crate::random::Rng;
 
-/// A text that nobody can guess: a random part of the attempt, and the number of the request.
+/// The 128 random bits of one request. Nobody can guess them, even from the nonces of all other requests.
 ///
-/// It is a secret of this process and of Redis. `Debug` does not show it.
+/// They are a secret of this process and of Redis. `Debug` does not show them.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Nonce {
-    pub(crate) secret: Uuid,
-    pub(crate) request: u32,
-}
+pub(crate) struct Nonce([u64; 2]);
+
+/// The number of hexadecimal digits of a nonce.
+const NONCE_DIGITS: usize = 32;
 
 impl fmt::Display for Nonce {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.secret.simple(), self.request)
+        let Self([first, second]) = self;
+        write!(f, "{first:016x}{second:016x}")
     }
 }
 
@@ -38,12 +38,19 @@ impl fmt::Debug for Nonce {
 }
 
 impl Nonce {
+    /// Makes the nonce of the next request.
+    pub(crate) fn new(rng: &dyn Rng) -> Self {
+        Self([rng.bits(), rng.bits()])
+    }
+
     fn parse(text: &str) -> Option<Self> {
-        let (secret, request) = text.split_once('-')?;
-        Some(Self {
-            secret: Uuid::try_parse(secret).ok()?,
-            request: request.parse().ok()?,
-        })
+        let is_nonce =
+            text.len() == NONCE_DIGITS && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let (first, second) = text
+            .split_at_checked(NONCE_DIGITS / 2)
+            .filter(|_| is_nonce)?;
+        let number = |digits| u64::from_str_radix(digits, 16).ok();
+        Some(Self([number(first)?, number(second)?]))
     }
 }
 
@@ -79,10 +86,7 @@ mod tests {
     use super::*;
 
     fn nonce() -> Nonce {
-        Nonce {
-            secret: Uuid::from_u128(0xa1),
-            request: 7,
-        }
+        Nonce([0xa1, 7])
     }
 
     #[test]
@@ -107,8 +111,10 @@ mod tests {
             format!("{nonce} -1"),
             format!("{nonce} {}", LARGEST_FENCE + 1),
             format!("{nonce} 1 1"),
-            format!("{} 1", nonce.secret.simple()),
-            "x-1 1".to_owned(),
+            format!("{nonce}0 1"),
+            format!("{} 1", &nonce.to_string()[1..]),
+            format!("+{} 1", &nonce.to_string()[1..]),
+            format!("{} 1", "é".repeat(NONCE_DIGITS / 2)),
         ] {
             let text = format!("lh1:u:l {rest}");
             assert_eq!(

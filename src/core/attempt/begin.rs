@@ -37,7 +37,6 @@ impl Attempt {
             units,
             state,
             patience: Patience::new(wait),
-            nonces: None,
             offer: None,
             former_owner: None,
             orphaned_owners: Vec::new(),

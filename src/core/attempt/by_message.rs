@@ -63,22 +63,12 @@ impl Attempt {
     }
 
     /// Returns the grant by message that the next request allows.
-    pub(super) fn offer(
-        &mut self,
-        channel: Option<&str>,
-        context: &StepContext<'_>,
-    ) -> Option<Box<Offer>> {
+    pub(super) fn offer(channel: Option<&str>, context: &StepContext<'_>) -> Option<Box<Offer>> {
         if !context.grants_by_message || context.crowded || channel.is_none_or(str::is_empty) {
             return None;
         }
-        let (secret, requests) = self.nonces.get_or_insert_with(|| (context.rng.uuid(), 0));
-        *requests += 1;
-        let nonce = Nonce {
-            secret: *secret,
-            request: *requests,
-        };
         Some(Box::new(Offer {
-            nonce,
+            nonce: Nonce::new(context.rng),
             terms: context.terms,
             quantum: context.quantum,
             pickup_window: context.pickup_window,

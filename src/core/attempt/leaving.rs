@@ -59,7 +59,7 @@ impl Attempt {
     pub(super) fn rename(&mut self, in_redis: &InRedis, context: &StepContext<'_>) -> State {
         self.leave_behind(in_redis);
         self.owner = owner::generate(context.rng, context.label);
-        (self.nonces, self.offer) = (None, None);
+        self.offer = None;
         State::new()
     }
 

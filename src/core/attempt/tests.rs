@@ -5,7 +5,7 @@ use crate::config::{Options, Settings};
 use crate::core::outage::{LONGEST_PAUSE, UNCONFIRMED_PAUSE};
 use crate::core::pickup;
 use crate::message::GiveBack;
-use crate::random::SystemRng;
+use crate::random::{Rng, SystemRng};
 
 mod messages;
 mod quorum;
@@ -23,7 +23,7 @@ const START: Time = Time::from_nanos(1 << 50);
     reason = "each is a fact that tests set by itself"
 )]
 struct Scene {
-    rng: SystemRng,
+    rng: Arc<dyn Rng>,
     now: Time,
     until: Option<Time>,
     subscription: SubscriptionState,
@@ -41,9 +41,9 @@ struct Scene {
 
 impl Scene {
     fn new(until: Option<Time>) -> Self {
-        let rng = SystemRng::new();
+        let rng = Arc::new(SystemRng::new());
         Self {
-            attempt: Attempt::new(&rng, "l", 1),
+            attempt: Attempt::new(&*rng, "l", 1),
             rng,
             now: START,
             until,
@@ -91,7 +91,7 @@ impl Scene {
                 outage_limit: Duration::from_mins(1),
                 waits_through_outages: self.waits_through_outages,
                 label: "l",
-                rng: &self.rng,
+                rng: &*self.rng,
             },
         )
     }
@@ -649,7 +649,7 @@ fn taking_over(scene: &mut Scene) -> Arc<str> {
         kept_until: None,
         give_back: None,
     };
-    scene.attempt = Attempt::take_over(&scene.rng, "l", orphaned_owner);
+    scene.attempt = Attempt::take_over(&*scene.rng, "l", orphaned_owner);
     let verb = scene.send(Input::Go);
     assert!(matches!(verb, Verb::TakeOver { from: f, .. } if f == from));
     from
@@ -741,7 +741,7 @@ fn a_wait_that_takes_a_release_back_keeps_its_patience() {
             kept_until: None,
             give_back: None,
         };
-        scene.attempt = Attempt::take_back(&scene.rng, "l", from.clone(), waits);
+        scene.attempt = Attempt::take_back(&*scene.rng, "l", from.clone(), waits);
         scene.send(Input::Go);
         let step = scene.failed(FailureKind::Unavailable, Outcome::NotExecuted);
         assert_eq!(matches!(step, Step::Sleep(_)), waits, "{step:?}");
@@ -762,7 +762,7 @@ fn a_take_over_that_is_abandoned_leaves_its_unused_fences_to_be_given_back() {
             kept_until: None,
             give_back: unused,
         };
-        scene.attempt = Attempt::take_over(&scene.rng, "l", from);
+        scene.attempt = Attempt::take_over(&*scene.rng, "l", from);
         scene.send(Input::Go);
         if let Some(outcome) = failure {
             scene.failed(FailureKind::Unavailable, outcome);
@@ -782,7 +782,7 @@ fn a_take_over_from_an_uncertain_owner_leaves_that_owner_behind() {
             kept_until: None,
             give_back: Some(GiveBack { used: 1, last: 9 }),
         };
-        scene.attempt = Attempt::take_over(&scene.rng, "l", from.clone());
+        scene.attempt = Attempt::take_over(&*scene.rng, "l", from.clone());
         scene.send(Input::Go);
         scene.replied(reply);
         // The take-over has given the unused fences back.

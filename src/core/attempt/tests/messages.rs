@@ -4,6 +4,8 @@ use super::*;
 use crate::core::lease::valid_until;
 use crate::core::timer_queue::at_risk_below;
 use crate::message::GrantMessage;
+use crate::random::Rng;
+use crate::sync::Mutex;
 
 const FENCE: u64 = 9;
 
@@ -180,14 +182,59 @@ fn only_a_request_with_a_channel_allows_a_grant_by_message() {
 }
 
 #[test]
-fn a_new_owner_has_a_new_secret() {
+fn a_grant_to_the_former_owner_is_not_used() {
     let mut scene = scene();
     taking_over(&mut scene);
     let first = scene.ask_for_grant();
     scene.failed(FailureKind::Unavailable, Outcome::Unknown);
     let second = scene.queue();
-    assert_ne!(first.nonce.secret, second.nonce.secret);
+    assert_ne!(first.nonce, second.nonce);
     assert!(scene.message(first).is_none());
+}
+
+/// A source of random numbers that keeps the bits that it has returned.
+struct Recorded {
+    rng: SystemRng,
+    bits: Mutex<Vec<u64>>,
+}
+
+impl Rng for Recorded {
+    fn uuid(&self) -> uuid::Uuid {
+        self.rng.uuid()
+    }
+
+    fn bits(&self) -> u64 {
+        let bits = self.rng.bits();
+        self.bits.lock().push(bits);
+        bits
+    }
+
+    fn jitter(&self) -> u64 {
+        self.rng.jitter()
+    }
+}
+
+/// Another process sees the nonce of each grant that is published. It must not learn that of a later request from them.
+#[test]
+fn each_request_that_queues_draws_a_nonce_of_its_own() {
+    let mut scene = scene();
+    let recorded = Arc::new(Recorded {
+        rng: SystemRng::new(),
+        bits: Mutex::default(),
+    });
+    scene.rng = Arc::clone(&recorded) as Arc<dyn Rng>;
+    for _ in 0..3 {
+        let grant = scene.queue();
+        // Two draws for each request are all that its nonce shows.
+        let drawn = std::mem::take(&mut *recorded.bits.lock());
+        let [first, second] = drawn[..] else {
+            panic!("{} draws", drawn.len());
+        };
+        assert_eq!(
+            grant.nonce.to_string(),
+            format!("{first:016x}{second:016x}")
+        );
+    }
 }
 
 #[test]

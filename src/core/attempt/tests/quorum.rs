@@ -131,7 +131,7 @@ fn a_take_over_without_a_majority_leaves_the_former_lease_to_be_released() {
         kept_until: None,
         give_back: None,
     };
-    scene.attempt = Attempt::take_over(&scene.rng, "l", from.clone());
+    scene.attempt = Attempt::take_over(&*scene.rng, "l", from.clone());
     assert!(matches!(scene.send(Input::Go), Verb::TakeOver { .. }));
     no_quorum(&mut scene);
     assert_eq!(scene.attempt.orphaned_owners(), [from]);
