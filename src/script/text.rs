@@ -31,9 +31,11 @@ pub(super) static MUTEX_ACQUIRE: Script = script!(
     "record.lua",
     "fence.lua",
     "mutex_acquire_free.lua",
-    "mutex_acquire_join.lua",
     "value.lua",
     "queue.lua",
+    "mutex_acquire_held.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
     "gap.lua",
     "recall.lua",
     "mutex_acquire.lua"
@@ -43,19 +45,25 @@ pub(super) static MUTEX_TAKE_OVER: Script = script!(
     "fence.lua",
     "value.lua",
     "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
     "gap.lua",
     "recall.lua",
     "mutex_take_over.lua",
+    "mutex_acquire_held.lua",
     "mutex_acquire.lua"
 );
 pub(super) static MUTEX_RELEASE: Script = script!("mutex_release.lua");
-pub(super) static MUTEX_RELEASE_MANY: Script = script!("value.lua", "mutex_release_many.lua");
+pub(super) static MUTEX_RELEASE_MANY: Script =
+    script!("value.lua", "batch.lua", "mutex_release_many.lua");
 pub(super) static MUTEX_HAND_OVER: Script = script!(
     "record.lua",
     "fence.lua",
-    "mutex_hand_over_by_message.lua",
     "value.lua",
     "queue.lua",
+    "queue_waiter.lua",
+    "mutex_hand_over_by_message.lua",
+    "queue_next.lua",
     "gap.lua",
     "mutex_hand_over.lua"
 );
@@ -67,6 +75,8 @@ pub(super) static SHARE_ACQUIRE: Script = script!(
     "share_acquire_free.lua",
     "value.lua",
     "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
     "share.lua",
     "share_acquire.lua"
 );
@@ -74,6 +84,8 @@ pub(super) static SHARE_RELEASE: Script = script!(
     "share_release_plain.lua",
     "value.lua",
     "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
     "share.lua",
     "share_release.lua"
 );
@@ -83,6 +95,8 @@ pub(super) static MULTI_ACQUIRE: Script = script!(
     "multi_acquire_free.lua",
     "value.lua",
     "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
     "gap.lua",
     "recall.lua",
     "multi_acquire.lua"
@@ -91,15 +105,29 @@ pub(super) static MULTI_RELEASE: Script = script!(
     "multi_release_plain.lua",
     "value.lua",
     "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
     "gap.lua",
     "multi_release.lua"
 );
 pub(super) static RATE_LIMITER: Script = script!("rate_limiter.lua");
 pub(super) static INSPECT: Script = script!("value.lua", "inspect.lua");
-pub(super) static FORCE_RELEASE: Script =
-    script!("value.lua", "queue.lua", "share.lua", "force_release.lua");
-pub(super) static RENEW: Script = script!("value.lua", "renew.lua");
-pub(super) static KEEP: Script = script!("value.lua", "queue.lua", "keep.lua");
+pub(super) static FORCE_RELEASE: Script = script!(
+    "value.lua",
+    "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
+    "share.lua",
+    "force_release.lua"
+);
+pub(super) static RENEW: Script = script!("value.lua", "batch.lua", "renew.lua");
+pub(super) static KEEP: Script = script!(
+    "value.lua",
+    "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
+    "keep.lua"
+);
 
 pub(super) static QUORUM_ACQUIRE: Script = script!(
     "record.lua",
@@ -107,6 +135,8 @@ pub(super) static QUORUM_ACQUIRE: Script = script!(
     "quorum_acquire_free.lua",
     "value.lua",
     "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
     "quorum_turn.lua",
     "quorum_acquire.lua"
 );
@@ -114,6 +144,8 @@ pub(super) static QUORUM_SHARE_ACQUIRE: Script = script!(
     "record.lua",
     "value.lua",
     "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
     "share.lua",
     "quorum_turn.lua",
     "quorum_fence.lua",
@@ -122,6 +154,8 @@ pub(super) static QUORUM_SHARE_ACQUIRE: Script = script!(
 pub(super) static QUORUM_SHARE_RELEASE: Script = script!(
     "value.lua",
     "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
     "share.lua",
     "quorum_turn.lua",
     "quorum_share.lua",
@@ -131,6 +165,8 @@ pub(super) static QUORUM_MULTI_ACQUIRE: Script = script!(
     "record.lua",
     "value.lua",
     "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
     "quorum_turn.lua",
     "quorum_fence.lua",
     "quorum_multi_acquire.lua"
@@ -138,6 +174,8 @@ pub(super) static QUORUM_MULTI_ACQUIRE: Script = script!(
 pub(super) static QUORUM_MULTI_RELEASE: Script = script!(
     "value.lua",
     "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
     "quorum_turn.lua",
     "quorum_multi_release.lua"
 );
@@ -150,10 +188,13 @@ pub(super) static QUORUM_ADOPT: Script = script!(
 pub(super) static QUORUM_FORCE_RELEASE: Script = script!(
     "value.lua",
     "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
     "share.lua",
     "quorum_turn.lua",
     "quorum_share.lua",
-    "quorum_force_release.lua"
+    "quorum_force_release.lua",
+    "force_release.lua"
 );
 pub(super) static QUORUM_RAISE: Script = script!(
     "record.lua",
@@ -165,6 +206,8 @@ pub(super) static QUORUM_RELEASE: Script = script!(
     "quorum_release_plain.lua",
     "value.lua",
     "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
     "quorum_turn.lua",
     "quorum_release.lua"
 );

@@ -336,12 +336,22 @@ fn missing(path: &str, text: &str) -> Vec<&'static str> {
     let file = path.rsplit('/').next().unwrap_or_default();
     let wanted: &[_] = match file {
         // Parts of several scripts.
-        "record.lua" | "fence.lua" | "value.lua" | "queue.lua" | "gap.lua" | "recall.lua"
-        | "share.lua" | "quorum_fence.lua" | "quorum_share.lua" | "quorum_turn.lua" => {
-            &["-- Shared: "]
-        }
+        "record.lua"
+        | "fence.lua"
+        | "value.lua"
+        | "queue.lua"
+        | "queue_next.lua"
+        | "queue_waiter.lua"
+        | "gap.lua"
+        | "recall.lua"
+        | "batch.lua"
+        | "share.lua"
+        | "quorum_force_release.lua"
+        | "quorum_fence.lua"
+        | "quorum_share.lua"
+        | "quorum_turn.lua" => &["-- Shared: "],
         // The second half of other scripts.
-        "mutex_acquire_join.lua" | "mutex_acquire.lua" => {
+        "mutex_acquire_held.lua" | "mutex_acquire.lua" => {
             &["KEYS, ARGV and reply as in mutex_acquire_free.lua"]
         }
         "mutex_hand_over.lua" => &["KEYS, ARGV and reply as in mutex_hand_over_by_message.lua"],

@@ -1,5 +1,5 @@
 -- Takes a lock of any kind from one owner, gives it to the waiters, and notifies the owner's process.
--- value.lua, queue.lua and share.lua come before.
+-- value.lua, queue*.lua and share.lua come before. On a quorum quorum_force_release.lua follows them.
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
 -- ARGV  1 owner  2 channel for owners that lost their lock to an operator  3 life of a waiter ms
@@ -20,7 +20,7 @@ elseif kind == 'zset' then
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', lock, 0, '+inf')) do
     if owner_in(string.match(member, ' (.*)$')) == owner then has_ended = drop(member) end
   end
-  advance(nil)
+  advance(nil, nil, has_ended)
   close()
 elseif kind ~= 'none' then
   return redis.error_reply('WRONGTYPE something that is no lock has this name')

@@ -1,4 +1,4 @@
--- Shared: the gap, a time in which a contended mutex is left free for clients that poll. queue.lua comes before.
+-- Shared: the gap, a time in which a contended mutex is left free for clients that poll. queue_next.lua comes before.
 --
 -- | step | actor | action |
 -- | --- | --- | --- |
@@ -31,7 +31,7 @@ local function leave_free(lock, owner, gap, quantum)
   local left = gap_left()
   if left and left > -tonumber(quantum) then return false end
   redis.call('HSET', waiters, GAP, string.format('%.0f %s', now_ms() + gap, owner))
-  -- As long as in `keep_keys`, because nothing may shorten the time of this key.
+  -- As long as in `join`, because nothing may shorten the time of this key.
   redis.call('PEXPIRE', waiters, 2 * life)
   redis.call('DEL', lock)
   return true

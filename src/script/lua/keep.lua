@@ -1,4 +1,4 @@
--- Ends a lease, and keeps the lock from all processes for a while longer (min_hold). value.lua and queue.lua come
+-- Ends a lease, and keeps the lock from all processes for a while longer (min_hold). value.lua and queue*.lua come
 -- before.
 --
 -- KEYS  the locks alone: for a missing companion in a slot that is being moved, the server answers TRYAGAIN. If fences

@@ -1,5 +1,5 @@
 -- Acquires several mutexes, all or none, if one of them is held or has a queue. multi_acquire_free.lua, value.lua,
--- queue.lua and gap.lua come before. KEYS, ARGV and reply as in multi_acquire_free.lua.
+-- queue*.lua, gap.lua and recall.lua come before. KEYS, ARGV and reply as in multi_acquire_free.lua.
 --
 -- A set waits like this:
 --
@@ -18,7 +18,7 @@
 -- a lost reply granted the name.
 --
 -- At the first held name a set waits for its turn. At the front of a further queue it takes turns with the waiters that
--- did not come to the front (queue.lua). So each further name costs at most two leases of other owners, and two more
+-- did not come to the front (queue_next.lua). So each further name costs at most two leases of other owners, and two more
 -- for each set that came to that front earlier.
 local owner, channel, window = ARGV[1], ARGV[6], tonumber(ARGV[7])
 life, counts_subscribers = ARGV[8], ARGV[9]

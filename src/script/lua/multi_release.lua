@@ -1,5 +1,5 @@
 -- Releases several mutexes of which one may have waiters, or is not held by the owner. multi_release_plain.lua,
--- value.lua, queue.lua and gap.lua come before. KEYS, ARGV and reply as in multi_release_plain.lua.
+-- value.lua, queue*.lua and gap.lua come before. KEYS, ARGV and reply as in multi_release_plain.lua.
 life, counts_subscribers = ARGV[2], ARGV[3]
 local given = false
 

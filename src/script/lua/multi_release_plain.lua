@@ -1,4 +1,4 @@
--- Releases several mutexes. Each is handed to its first live waiter, or freed. value.lua, queue.lua, gap.lua and
+-- Releases several mutexes. Each is handed to its first live waiter, or freed. value.lua, queue*.lua, gap.lua and
 -- multi_release.lua follow.
 --
 -- KEYS  for each: lock, fence, queue, waiters

@@ -1,7 +1,8 @@
 -- Ends one owner of a mutex, and asks for the mutex under a new owner of the same process: at the end of a quantum, or
 -- if the old lease cannot serve the next thread. If no other process waits, the new owner gets the mutex. Otherwise the
 -- mutex is handed over, and the new owner joins the queue.
--- record.lua, fence.lua, value.lua, queue.lua and gap.lua come before, mutex_acquire.lua after it.
+-- record.lua, fence.lua, value.lua, queue*.lua and gap.lua come before, mutex_acquire_held.lua and
+-- mutex_acquire.lua after it.
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
 -- ARGV  1 to 9 as in mutex_acquire_free.lua (5 is 'poll')  10 the owner that ends  11 last fence used  12 last of its block
@@ -25,11 +26,10 @@ if held == ARGV[10] or held == ARGV[10] .. MARK then
     -- SET, because a new lease begins: an extension of the old lease must not outlast it.
     refused = give(KEYS[1], ARGV[1], ARGV[2])
     if refused then return refused end
-    if value_of(KEYS[1], redis.call) == ARGV[1] then return fence end
-    return {fence, 1}
+    return value_of(KEYS[1], redis.call) == ARGV[1] and fence or {fence, 1}
   end
   -- The value is marked, so the release will find this process in the queue. If joining fails, the next poll joins.
   if ARGV[6] ~= '-' and not refused then pcall(join, ARGV[1], ARGV[7], '1/1', ARGV[6]) end
   return {0, tonumber(pickup), head}
 end
--- The old owner does not hold the mutex any more: go on in mutex_acquire.lua, which follows.
+-- The old owner does not hold the mutex any more: go on in the files that follow.

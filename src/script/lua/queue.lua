@@ -11,6 +11,9 @@
 -- reached no subscriber proves that the process is gone.
 local queue, waiters, life, counts_subscribers
 
+-- The owner that a script has taken out of `queue` as the first one, and its ticket, for `pop_next` in queue_next.lua.
+local popped
+
 -- The server's time, read once a script.
 local clock
 local function server_time()
@@ -18,37 +21,24 @@ local function server_time()
   return clock
 end
 
-local function now_ms()
-  local time = server_time()
-  return time[1] * 1000 + math.floor(time[2] / 1000)
-end
-
 -- The first ticket of owners at the front of the queue; their tickets end below zero. The ticket of another owner is the
 -- server's time in microseconds when the owner joined.
 local FRONT = -1000000000
-
--- Keeps the two keys, which exist, for a while after the last waiter was seen. They get a TTL together, so a look at one of
--- them shows whether both live long enough. Most often they do. `waiters` may live longer. If `waiters` alone was deleted, by
--- hand or by an eviction, the new one has no TTL at first. It gets one when a join next renews that of `queue`. As long as
--- anybody waits, that happens within `life`.
-local function keep_keys()
-  if redis.call('PTTL', queue) >= tonumber(life) then return end
-  redis.call('PEXPIRE', queue, 2 * life)
-  redis.call('PEXPIRE', waiters, 2 * life)
-end
 
 -- Puts `owner` at the end of the queue. With `in_front` it comes before all others, but behind earlier ones at the
 -- front. An owner in the queue keeps its place, unless it now comes to the front. Its record is written anew.
 -- Returns whether the owner is new in the queue.
 local function join(owner, pickup, units, channel, in_front)
   local ticket = in_front and redis.call('ZSCORE', queue, owner)
-  redis.call('HSET', waiters, owner, string.format('%.0f %s %s %s', now_ms(), pickup, units, channel))
+  local time = server_time()
+  local micros = string.sub('00000' .. time[2], -6)
+  local record = string.format('%s%s %s %s %s', time[1], string.sub(micros, 1, 3), pickup, units, channel)
+  redis.call('HSET', waiters, owner, record)
   local added
   if not in_front then
-    local time = server_time()
     -- LT keeps the earlier ticket. After the server's clock was set back, the next poll of a waiter lowers its ticket, so
     -- that newer waiters do not come before it.
-    added = redis.pcall('ZADD', queue, 'LT', time[1] .. string.sub('00000' .. time[2], -6), owner)
+    added = redis.pcall('ZADD', queue, 'LT', time[1] .. micros, owner)
   elseif not (ticket and tonumber(ticket) < 0) then
     local last = redis.call('ZRANGE', queue, '(0', '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')[2]
     added = redis.pcall('ZADD', queue, (last or FRONT) + 1, owner)
@@ -58,176 +48,13 @@ local function join(owner, pickup, units, channel, in_front)
     redis.call('HDEL', waiters, owner)
     redis.call('ZADD', queue, 'NX', 0, owner)
   end
-  keep_keys()
+  -- Both keys live for a while after the last waiter was seen. They get a TTL together, so a look at one of them shows
+  -- whether both live long enough. Most often they do. `waiters` may live longer. If `waiters` alone was deleted, by hand
+  -- or by an eviction, the new one has no TTL at first. It gets one when a join next renews that of `queue`. As long as
+  -- anybody waits, that happens within `life`.
+  if redis.call('PTTL', queue) < tonumber(life) then
+    redis.call('PEXPIRE', queue, 2 * life)
+    redis.call('PEXPIRE', waiters, 2 * life)
+  end
   return added == 1
 end
-
-local function leave(owner)
-  redis.call('ZREM', queue, owner)
-  redis.call('HDEL', waiters, owner)
-end
-
--- Returns the parts of a waiter's record: when it was last seen, its pickup window, its units, the units of the lock, its
--- channel, and the number of fences and the nonce of a grant by message, or two empty texts. Returns nil if there is no
--- record.
-local function parts_of(record)
-  return string.match(record or '', '^(%d+) (%d+) (%d+)/(%d+) (%S*) ?(%d*) ?(%S*)$')
-end
-
-local function waiter(owner)
-  return parts_of(redis.call('HGET', waiters, owner))
-end
-
--- Wakes a waiter by a message on its channel: its owner, or a grant. Returns false if its process is known to be gone.
-local function wake(message, channel)
-  if channel == '' then return true end
-  -- If an access list forbids the PUBLISH, the waiter counts as alive: it polls.
-  local reached = redis.pcall('PUBLISH', channel, message)
-  return type(reached) == 'table' or reached > 0 or counts_subscribers ~= '1'
-end
-
--- A field of `waiters`. It exists if the last owner that got its turn came from the front of the queue, before waiters
--- that were not at the front.
-local FRONT_HAD = '=front'
-
--- Returns whether a message on a channel may reach a subscriber. If an access list forbids the question, it may.
-local function may_have_subscriber(channel)
-  if channel == '' or counts_subscribers ~= '1' then return true end
-  local count = redis.pcall('PUBSUB', 'NUMSUB', channel)
-  return count.err ~= nil or count[2] > 0
-end
-
--- Calls a command after an owner was popped. If the server rejects it, the owner gets its place back, and the script
--- ends.
-local function of_popped(owner, ticket, ...)
-  local reply = redis.pcall(...)
-  if type(reply) == 'table' and reply.err then
-    redis.call('ZADD', queue, ticket, owner)
-    return redis.call(...)
-  end
-  return reply
-end
-
--- Takes the owner that is next out of the queue. Returns the owner, its ticket, and whether it goes before waiters that
--- are not at the front. Owners at the front and the others take turns. Otherwise two sets that come to the front again
--- and again would starve the others.
-local function pop_next()
-  -- A part of the script before this file may have taken the first one out already.
-  local first = ARGV.popped or redis.call('ZPOPMIN', queue)
-  ARGV.popped = nil
-  if not first[1] or tonumber(first[2]) > 0 then return first[1], first[2], false end
-  local owner, ticket = first[1], first[2]
-  local other = of_popped(owner, ticket, 'ZRANGE', queue, '(0', '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
-  if not other[1] or not of_popped(owner, ticket, 'HGET', waiters, FRONT_HAD) then
-    return owner, ticket, other[1] ~= nil
-  end
-  -- If the server rejects that, it is the turn of the first one after all.
-  if type(redis.pcall('ZADD', queue, ticket, owner)) == 'table' then return owner, ticket, true end
-  redis.call('ZREM', queue, other[1])
-  return other[1], other[2], false
-end
-
--- Takes the next live waiter out of the queue, and notifies it by `notify`. Stops at `self`, which needs no message.
--- Returns the waiter and its pickup window ms. On the way it drops waiters that were last seen more than `max_silence` ms
--- ago, or whose channel has no subscriber.
--- `notify` gets the waiter, its pickup window, its channel, and its fences and nonce. It returns false if the waiter's
--- process is known to be gone.
-local function next_waiter(self, max_silence, notify)
-  local now = now_ms()
-  while true do
-    local head, ticket, is_past_others = pop_next()
-    if not head then return nil end
-    local record = of_popped(head, ticket, 'HGET', waiters, head)
-    local seen, pickup, _, _, channel, fences, nonce = parts_of(record)
-    local is_self = head == self
-    local is_alive = is_self or seen and math.abs(now - seen) <= tonumber(max_silence)
-    local fields = {head}
-    if is_alive and not is_past_others then fields[2] = FRONT_HAD end
-    local deleted = of_popped(head, ticket, 'HDEL', waiters, unpack(fields))
-    local is_notified = is_self or is_alive and notify(head, pickup, channel, fences, nonce)
-    -- By pcall: the owner has left the queue, and a rejected write must not keep the lock from it.
-    if is_notified and is_past_others or not is_notified and deleted == 2 then
-      redis.pcall('HSET', waiters, FRONT_HAD, '1')
-      redis.pcall('PEXPIRE', waiters, 2 * life)
-    end
-    if is_self then return head end
-    if is_notified then return head, pickup end
-  end
-end
-
--- Wakes the first live waiter, and leaves it in the queue. Drops dead waiters on the way. Returns the waiter, its
--- pickup window ms and its channel.
-local function wake_head()
-  local now = now_ms()
-  while true do
-    local head = redis.call('ZRANGE', queue, 0, 0)[1]
-    if not head then return end
-    local seen, pickup, _, _, channel = waiter(head)
-    if seen and math.abs(now - seen) <= tonumber(life) and wake(head, channel) then return head, pickup, channel end
-    leave(head)
-  end
-end
-
--- Makes `owner` the holder of a mutex for `ttl` ms, and marks the value if others wait. Returns an error if the server
--- refuses the write.
-local function give(lock, owner, ttl)
-  local value = owner
-  if redis.call('ZCARD', queue) > 0 then value = owner .. MARK end
-  local set = redis.pcall('SET', lock, value, 'PX', ttl)
-  return set.err and set
-end
-
--- Makes the next live waiter the holder of a mutex for its pickup window, and notifies it. Stops at `self`, which does
--- not become the holder yet. Returns the waiter, an error if the server refused to make it the holder, and its pickup
--- window ms.
--- The message comes last, so that it never tells of a grant that failed. If a message without a grant reaches nobody,
--- the next waiter becomes the holder in place of this one. But a waiter that listens at a replica may receive a message
--- although PUBLISH counts nobody. So a grant by message is final, and the script looks for subscribers before it.
--- `reserve` reserves fences. With it, a waiter with a nonce gets a grant by message: its owner, the nonce and the fence.
--- Otherwise the message is the owner, which then asks for the mutex.
-local function give_to_next(lock, self, max_silence, reserve)
-  local refused, was_given
-  local function give_and_notify(head, pickup, channel, fences, nonce)
-    local message, is_granted = head, false
-    if reserve and nonce ~= '' and may_have_subscriber(channel) then
-      local fence = reserve(fences)
-      if type(fence) == 'number' then message, is_granted = string.format('%s %s %.0f', head, nonce, fence), true end
-    end
-    -- The value is marked in any case: a mutex that was handed over will most likely have waiters again. Without any, the
-    -- release only looks into an empty queue.
-    local set = redis.pcall('SET', lock, head .. MARK, 'PX', pickup)
-    refused, was_given = set.err and set, true
-    return refused or wake(message, channel) or is_granted
-  end
-  local head, pickup = next_waiter(self, max_silence, give_and_notify)
-  -- The messages may all have reached nobody.
-  if was_given and (refused or not head or head == self) then redis.call('DEL', lock) end
-  return head, refused, pickup
-end
-
--- Hands a mutex to the first live waiter, for its pickup window. Frees the mutex if there is none. Returns the new
--- holder. `reserve` as for `give_to_next`.
-local function hand_over(lock, reserve)
-  local head, refused = give_to_next(lock, nil, life, reserve)
-  if head and not refused then return head end
-  redis.call('DEL', lock)
-end
-
--- Calls `act`. Returns true and the result of `act`. Returns false if a key had another type than a lock's: such a key
--- is not ours, and must not keep a lock from its end. After any other error, returns false, nil and the error as a
--- reply, because raising it again would lose its code.
-local function ignore_wrong_type(act, ...)
-  local ok, result = pcall(act, ...)
-  if ok then return true, result end
-  local text = type(result) == 'table' and result.err or result
-  if string.find(text, 'WRONGTYPE', 1, true) then return false end
-  return false, nil, redis.error_reply(text)
-end
-
--- Gives back the fences after `used`, unless another grant has raised the record above `last`.
-local function give_back(fence, used, last)
-  if used ~= '' and redis.pcall('GET', fence) == last then
-    redis.pcall('SET', fence, used, 'KEEPTTL')
-  end
-end
-

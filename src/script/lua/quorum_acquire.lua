@@ -6,20 +6,18 @@ queue, waiters, life, counts_subscribers = KEYS[3], KEYS[4], ARGV[8], ARGV[9]
 local value = value_of(lock, redis.call)
 local is_holder = value == owner or value == owner .. MARK
 
-if value and not is_holder then
+local left, who
+if not value then
+  left, who = turn_of_another(owner, ARGV[6], '1')
+elseif not is_holder then
+  left, who = redis.call('PTTL', lock), owner_in(value)
+end
+if left then
   if ARGV[6] ~= '-' then
     join(owner, ARGV[7], '1/1', ARGV[6])
-    if is_ours(value) and not is_marked(value) then redis.pcall('APPEND', lock, MARK) end
+    if value and is_ours(value) and not is_marked(value) then redis.pcall('APPEND', lock, MARK) end
   end
-  return {0, redis.call('PTTL', lock), owner_in(value)}
-end
-
-if not value then
-  local left, who = turn_of_another(owner, ARGV[6], '1')
-  if left then
-    if ARGV[6] ~= '-' then join(owner, ARGV[7], '1/1', ARGV[6]) end
-    return {0, left, who}
-  end
+  return {0, left, who}
 end
 
 -- The reads come first, so that a companion of another type ends the script before it writes anything. Then comes the

@@ -1,5 +1,5 @@
 -- Acquires a mutex on one node of a quorum, or joins its queue. record.lua and quorum_fence.lua come before.
--- value.lua, queue.lua, quorum_turn.lua and quorum_acquire.lua follow.
+-- value.lua, queue*.lua, quorum_turn.lua and quorum_acquire.lua follow.
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
 -- ARGV  1 owner  2 lease ms  3 number of fences  4 fence memory ms  5 the client's clock, µs since 1970

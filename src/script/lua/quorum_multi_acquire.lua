@@ -1,4 +1,4 @@
--- Acquires several mutexes on one node of a quorum, all or none. record.lua, value.lua, queue.lua, quorum_turn.lua and
+-- Acquires several mutexes on one node of a quorum, all or none. record.lua, value.lua, queue*.lua, quorum_turn.lua and
 -- quorum_fence.lua come before.
 --
 -- KEYS  for each, in the order of their names: lock, fence, queue, waiters

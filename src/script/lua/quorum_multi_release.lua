@@ -1,5 +1,5 @@
 -- Releases several mutexes on one node of a quorum, and wakes the first live waiter of each, whose turn it is then.
--- value.lua, queue.lua and quorum_turn.lua come before.
+-- value.lua, queue*.lua and quorum_turn.lua come before.
 --
 -- KEYS  for each: lock, fence, queue, waiters
 -- ARGV  1 owner  2 life of a waiter ms  3 '1' if PUBLISH counts all subscribers

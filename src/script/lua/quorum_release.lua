@@ -7,14 +7,7 @@ local value = value_of(lock, redis.call)
 local is_holder = value == owner or value == owner .. MARK
 
 if is_holder then
-  if ARGV[2] ~= '' then
-    -- The client knows the first fence that this node answered, so the record stays there at least. If the client used
-    -- larger fences than this node reserved, there are none to give back. After a raise the record is larger than the
-    -- reply, and give_back leaves it alone. The end of a raise must not be ARGV[3]: a late copy of the raise would make
-    -- it the record again, after another owner's grant.
-    local kept = math.max(tonumber(ARGV[2]), tonumber(ARGV[4]))
-    if kept < tonumber(ARGV[3]) then give_back(KEYS[2], string.format('%.0f', kept), ARGV[3]) end
-  end
+  give_back_at_node(KEYS[2], ARGV[2], ARGV[3], ARGV[4])
   redis.call('DEL', lock)
   -- Without the mark nobody waits.
   if value == owner and not is_withdrawal then return 1 end

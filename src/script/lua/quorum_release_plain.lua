@@ -1,4 +1,4 @@
--- Releases a mutex on one node of a quorum, and wakes the first live waiter, whose turn it is then. value.lua, queue.lua,
+-- Releases a mutex on one node of a quorum, and wakes the first live waiter, whose turn it is then. value.lua, queue*.lua,
 -- quorum_turn.lua and quorum_release.lua follow.
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters

@@ -1,4 +1,4 @@
--- Acquires a reader-writer lock on one node of a quorum, or joins its queue. record.lua, value.lua, queue.lua,
+-- Acquires a reader-writer lock on one node of a quorum, or joins its queue. record.lua, value.lua, queue*.lua,
 -- share.lua, quorum_turn.lua and quorum_fence.lua come before.
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters

@@ -1,5 +1,5 @@
 -- Releases a reader-writer lock on one node of a quorum, and wakes the first live waiters. If the lock is free then, it is
--- the first waiter's turn. value.lua, queue.lua, share.lua, quorum_turn.lua and quorum_share.lua come before.
+-- the first waiter's turn. value.lua, queue*.lua, share.lua, quorum_turn.lua and quorum_share.lua come before.
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
 -- ARGV  1 to 7 as in quorum_release_plain.lua (a reader has no fences to give back)
@@ -15,11 +15,7 @@ if refused then return refused end
 if total == 0 then total = ALL end
 
 local released = drop(ARGV[8] .. ' ' .. owner)
-if released and ARGV[2] ~= '' then
-  -- The record stays at this node's reply at least, as in quorum_release.lua.
-  local kept = math.max(tonumber(ARGV[2]), tonumber(ARGV[4]))
-  if kept < tonumber(ARGV[3]) then give_back(KEYS[2], string.format('%.0f', kept), ARGV[3]) end
-end
+if released then give_back_at_node(KEYS[2], ARGV[2], ARGV[3], ARGV[4]) end
 if released or has_expired then
   close()
 elseif not is_withdrawal then

@@ -1,4 +1,4 @@
--- Shared: the recall of a mutex that its process may keep without a guard (linger). value.lua and queue.lua come before.
+-- Shared: the recall of a mutex that its process may keep without a guard (linger). queue_next.lua comes before.
 --
 -- The UUID of a recallable owner has version 8. Its first 18 characters are the end of the name of the channel of its
 -- process.

@@ -1,4 +1,4 @@
--- Renews many leases. value.lua comes before.
+-- Renews many leases. value.lua and batch.lua come before.
 --
 -- KEYS  the locks alone: for a missing companion in a slot that is being moved, the server answers TRYAGAIN
 -- ARGV  for each lock its owner, its lease in ms, and its units if several owners share the lock, else 0
@@ -7,19 +7,6 @@
 -- Idempotent because it only raises a time to live, and creates nothing.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-
--- Returns the text of an error, or false. All calls are by pcall, so that one bad key does not end the batch.
-local function failed(reply)
-  return type(reply) == 'table' and reply.err
-end
-
--- Returns whether the server rejects writes to any key. The caller must know, because its connection may lead to the
--- wrong server.
-local function is_of_the_server(reply)
-  for _, code in ipairs({'READONLY', 'MISCONF', 'NOREPLICAS'}) do
-    if string.find(reply.err, code, 1, true) then return true end
-  end
-end
 
 -- Renews a mutex. Returns the result to reply, or an error as a table.
 local function renew(key, owner, lease)
@@ -54,19 +41,8 @@ local function renew_share(key, owner, lease, units)
   return 1
 end
 
-local reply = {}
-for i, key in ipairs(KEYS) do
+return for_each_key(function(key, i)
   local owner, lease, units = ARGV[3 * i - 2], tonumber(ARGV[3 * i - 1]), ARGV[3 * i]
-  local result
-  if units == '0' then
-    result = renew(key, owner, lease)
-  else
-    result = renew_share(key, owner, lease, units)
-  end
-  if failed(result) then
-    if is_of_the_server(result) then return result end
-    result = string.find(result.err, 'WRONGTYPE', 1, true) and -1 or -2
-  end
-  reply[i] = result
-end
-return reply
+  if units == '0' then return renew(key, owner, lease) end
+  return renew_share(key, owner, lease, units)
+end)

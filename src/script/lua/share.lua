@@ -1,4 +1,4 @@
--- Shared: the leases that several owners have of one lock, which is divided into units. queue.lua comes before.
+-- Shared: the leases that several owners have of one lock, which is divided into units. queue_next.lua comes before.
 --
 -- `lock` is a sorted set of '<units> <owner>', each with the ms at which its lease ends. Two members count units, by a
 -- score below zero: '=of' has minus the number of units of the lock, '=used' has minus the number in use.

@@ -1,4 +1,4 @@
--- Acquires units of a lock that is divided into units. record.lua and fence.lua come before. value.lua, queue.lua,
+-- Acquires units of a lock that is divided into units. record.lua and fence.lua come before. value.lua, queue*.lua,
 -- share.lua and share_acquire.lua follow.
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters

@@ -1,4 +1,4 @@
--- Releases units of a lock, and gives free units to waiters. value.lua, queue.lua, share.lua and share_release.lua
+-- Releases units of a lock, and gives free units to waiters. value.lua, queue*.lua, share.lua and share_release.lua
 -- follow.
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters

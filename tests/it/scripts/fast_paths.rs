@@ -1,24 +1,22 @@
-//! Two scripts of a mutex have a fast path before most of their functions. Here a script with its fast path,
+//! The script that hands a mutex over has a fast path before most of its functions. Here the script with its fast path,
 //! and the same script without it, meet the same data, and must leave the same.
 
 use proptest::prelude::*;
 
-use super::mutexes::{MUTEX_ACQUIRE, MUTEX_HAND_OVER};
+use super::mutexes::MUTEX_HAND_OVER;
 use super::{
     CLAIM, Check, LEASE, LIFE, Listener, OWNERS, Redis, channel, once_heard, owner, run_heard,
 };
 use crate::support::companions_of;
 
-const HAND_OVER_FAST: &str = script!("mutex_hand_over_by_message.lua");
-const JOIN_FAST: &str = script!("mutex_acquire_join.lua");
-/// The caller of both scripts. The other owners wait.
+/// The caller of the script. The other owners wait.
 const CALLER: usize = 0;
 /// The processes of the waiters with this number and higher ones are gone: nobody listens to their channels.
 const GONE: usize = OWNERS;
 /// The record of the last fence, if there is one. The caller gives back what it has not used of its block up to that.
 const LAST_FENCE: &str = "9";
 
-/// The commands of both scripts.
+/// The commands of the script.
 const COMMANDS: [&str; 18] = [
     "getrange", "time", "zpopmin", "hget", "hdel", "pubsub", "get", "set", "zadd", "publish",
     "hset", "pttl", "pexpire", "del", "append", "zrange", "zrem", "zcard",
@@ -185,19 +183,23 @@ impl Case {
         seen.iter().map(|seen| without_times(seen)).collect()
     }
 
-    /// Checks that a script leaves the same with and without its fast path.
-    fn check(
-        &self,
-        redis: &mut Redis,
-        listener: &mut Listener,
-        (script, fast_path): (&str, &str),
-    ) -> Check {
-        let rest = script.replace(fast_path, "");
-        prop_assert_eq!(rest.len() + fast_path.len(), script.len());
-        let [with, without] = [script, &rest].map(|one| self.seen_after(redis, listener, one));
+    /// Checks that the script leaves the same with and without its fast path.
+    fn check(&self, redis: &mut Redis, listener: &mut Listener) -> Check {
+        let slow = without_fast_path();
+        let [with, without] =
+            [MUTEX_HAND_OVER, &*slow].map(|one| self.seen_after(redis, listener, one));
         prop_assert_eq!(with, without);
         Ok(())
     }
+}
+
+/// Returns the script without its fast path, the block at the end of its first file.
+fn without_fast_path() -> String {
+    let first = script!("mutex_hand_over_by_message.lua");
+    let begin = first.find("\nrepeat\n").expect("it has a fast path");
+    let slow = MUTEX_HAND_OVER.replace(&first[begin..], "\n");
+    assert!(slow.len() < MUTEX_HAND_OVER.len());
+    slow
 }
 
 /// Replaces each number that may be a point in time, or a fence, by a sign. Rounds the time that a key has left up to ten
@@ -253,7 +255,7 @@ fn the_fast_path_of_a_hand_over_does_what_the_script_does() {
     let args =
         args.prop_map(|(counts, withdraws, gap, used)| hand_over(&used, &counts, &withdraws, &gap));
     run_heard(2_500, case(args), |redis, listener, case| {
-        case.check(redis, listener, (MUTEX_HAND_OVER, HAND_OVER_FAST))
+        case.check(redis, listener)
     });
 }
 
@@ -282,11 +284,7 @@ fn a_hand_over_without_a_command_loses_no_waiter() {
                 denied: Some(command),
                 args: hand_over("", "1", "0", "0"),
             };
-            let fast_and_not = [
-                MUTEX_HAND_OVER,
-                &MUTEX_HAND_OVER.replace(HAND_OVER_FAST, ""),
-            ];
-            for script in fast_and_not {
+            for script in [MUTEX_HAND_OVER, &without_fast_path()] {
                 case.seen_after(redis, listener, script);
                 let [_, queue, _] = companions_of("a");
                 let holder: Option<String> = redis.ask(&["GET", "a"]);
@@ -299,28 +297,5 @@ fn a_hand_over_without_a_command_loses_no_waiter() {
                 assert!(lost.is_empty(), "{lost:?} without {command}, {is_at_front}");
             }
         }
-    });
-}
-
-#[test]
-fn the_fast_path_of_a_join_does_what_the_script_does() {
-    let modes = prop::sample::select(vec!["take", "poll"]);
-    let channels = prop::sample::select(channels(CALLER).to_vec());
-    let channels = prop_oneof![1 => Just(text("-")), 6 => channels];
-    // The caller is new in the queue, or one of those who wait.
-    let args = (modes, channels, prop::sample::select(vec![CALLER, 1, GONE]));
-    let args = args.prop_map(|(mode, channel, caller)| {
-        let terms = [owner(caller), text(LEASE), text("1"), text("600000")];
-        let rest = [
-            text(mode),
-            channel,
-            text(CLAIM),
-            LIFE.to_string(),
-            text("1"),
-        ];
-        terms.into_iter().chain(rest).collect()
-    });
-    run_heard(2_500, case(args), |redis, listener, case| {
-        case.check(redis, listener, (MUTEX_ACQUIRE, JOIN_FAST))
     });
 }

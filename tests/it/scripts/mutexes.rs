@@ -18,17 +18,22 @@ const MUTEX_TAKE_OVER: &str = script!(
     "fence.lua",
     "value.lua",
     "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
     "gap.lua",
     "recall.lua",
     "mutex_take_over.lua",
+    "mutex_acquire_held.lua",
     "mutex_acquire.lua"
 );
 pub(super) const MUTEX_HAND_OVER: &str = script!(
     "record.lua",
     "fence.lua",
-    "mutex_hand_over_by_message.lua",
     "value.lua",
     "queue.lua",
+    "queue_waiter.lua",
+    "mutex_hand_over_by_message.lua",
+    "queue_next.lua",
     "gap.lua",
     "mutex_hand_over.lua"
 );
@@ -36,9 +41,11 @@ pub(super) const MUTEX_ACQUIRE: &str = script!(
     "record.lua",
     "fence.lua",
     "mutex_acquire_free.lua",
-    "mutex_acquire_join.lua",
     "value.lua",
     "queue.lua",
+    "mutex_acquire_held.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
     "gap.lua",
     "recall.lua",
     "mutex_acquire.lua"
@@ -47,6 +54,8 @@ const MULTI_RELEASE: &str = script!(
     "multi_release_plain.lua",
     "value.lua",
     "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
     "gap.lua",
     "multi_release.lua"
 );
@@ -56,6 +65,8 @@ const MULTI_ACQUIRE: &str = script!(
     "multi_acquire_free.lua",
     "value.lua",
     "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
     "gap.lua",
     "recall.lua",
     "multi_acquire.lua"

@@ -22,6 +22,8 @@ const QUORUM_ACQUIRE: &str = script!(
     "quorum_acquire_free.lua",
     "value.lua",
     "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
     "quorum_turn.lua",
     "quorum_acquire.lua"
 );
@@ -29,6 +31,8 @@ const QUORUM_RELEASE: &str = script!(
     "quorum_release_plain.lua",
     "value.lua",
     "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
     "quorum_turn.lua",
     "quorum_release.lua"
 );

@@ -15,6 +15,8 @@ const QUORUM_MULTI_ACQUIRE: &str = script!(
     "record.lua",
     "value.lua",
     "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
     "quorum_turn.lua",
     "quorum_fence.lua",
     "quorum_multi_acquire.lua"
@@ -22,6 +24,8 @@ const QUORUM_MULTI_ACQUIRE: &str = script!(
 const QUORUM_MULTI_RELEASE: &str = script!(
     "value.lua",
     "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
     "quorum_turn.lua",
     "quorum_multi_release.lua"
 );

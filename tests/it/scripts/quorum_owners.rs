@@ -15,10 +15,13 @@ const QUORUM_ADOPT: &str = script!(
 const QUORUM_FORCE_RELEASE: &str = script!(
     "value.lua",
     "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
     "share.lua",
     "quorum_turn.lua",
     "quorum_share.lua",
-    "quorum_force_release.lua"
+    "quorum_force_release.lua",
+    "force_release.lua"
 );
 
 /// Takes the lock `name` from an owner, as an operator does.

@@ -19,6 +19,8 @@ const QUORUM_SHARE_ACQUIRE: &str = script!(
     "record.lua",
     "value.lua",
     "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
     "share.lua",
     "quorum_turn.lua",
     "quorum_fence.lua",
@@ -27,6 +29,8 @@ const QUORUM_SHARE_ACQUIRE: &str = script!(
 const QUORUM_SHARE_RELEASE: &str = script!(
     "value.lua",
     "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
     "share.lua",
     "quorum_turn.lua",
     "quorum_share.lua",

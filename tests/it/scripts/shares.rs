@@ -15,10 +15,19 @@ const SHARE_RELEASE: &str = script!(
     "share_release_plain.lua",
     "value.lua",
     "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
     "share.lua",
     "share_release.lua"
 );
-const FORCE_RELEASE: &str = script!("value.lua", "queue.lua", "share.lua", "force_release.lua");
+const FORCE_RELEASE: &str = script!(
+    "value.lua",
+    "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
+    "share.lua",
+    "force_release.lua"
+);
 const INSPECT: &str = script!("value.lua", "inspect.lua");
 const SHARE_ACQUIRE: &str = script!(
     "record.lua",
@@ -27,6 +36,8 @@ const SHARE_ACQUIRE: &str = script!(
     "value.lua",
     "value.lua",
     "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
     "share.lua",
     "share_acquire.lua"
 );
@@ -295,7 +306,10 @@ fn shares(redis: &mut Redis, of: u64, units: [u64; OWNERS], history: &[Act]) -> 
 
 fn renew(redis: &mut Redis, who: usize, units: u64) -> Vec<i64> {
     let mut renew = redis::cmd("EVAL");
-    renew.arg(script!("renew.lua")).arg(1).arg(NAME);
+    renew
+        .arg(script!("batch.lua", "renew.lua"))
+        .arg(1)
+        .arg(NAME);
     renew.arg(owner(who)).arg(LEASE).arg(units);
     renew.query(&mut redis.0).expect("it never fails")
 }

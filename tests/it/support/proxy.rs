@@ -50,6 +50,7 @@ impl Role {
     fn of(first_request: &[u8]) -> Self {
         let renewal = redis::Script::new(concat!(
             include_str!("../../../src/script/lua/value.lua"),
+            include_str!("../../../src/script/lua/batch.lua"),
             include_str!("../../../src/script/lua/renew.lua")
         ));
         let has = |word: &str| {
