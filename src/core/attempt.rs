@@ -7,26 +7,26 @@
 //!
 //! | state | input | next state | step |
 //! | --- | --- | --- | --- |
-//! | `Ask` | go, woken | `AskSent` | send *acquire*: a request may go before the queue, until one has put the owner into it |
-//! | `TakeOver` | go, woken | `TakeOverSent` | send *take-over* of the lease that this process's last guard ended |
-//! | `AskSent`, `TakeOverSent` | go, woken: the request was not written | as from `Ask`, `TakeOver` | the same |
-//! | `AskSent`, `TakeOverSent` | granted in time | `Granted` | done |
-//! | `AskSent`, `TakeOverSent` | granted, but the lease may be over | `Ask`, new owner | abandon the owner, back off |
-//! | `AskSent`, `TakeOverSent` | the offered lease may be shared | `Ask` | done: the owner is not used |
-//! | `AskSent`, `TakeOverSent` | held | `Ask` | a try is done; a wait sleeps until a message, the holder's expiry, or its poll |
-//! | `AskSent`, `TakeOverSent` | held, and the subscription began or ended meanwhile | `Ask` | ask again at once: the queue has the wrong channel |
-//! | `AskSent`, `TakeOverSent` | outvoted, and a holder may have a majority | `Outvoted` | as after held, but the end of another's turn does not wake it |
-//! | `AskSent`, `TakeOverSent` | outvoted, and the votes are split | `Ask`, new owner | a try asks once more; a wait asks again after a moment |
-//! | `AskSent`, `TakeOverSent` | failed, because a quorum has too few votes | `Ask`, new owner | abandon the lease that was to be taken over, back off |
-//! | `Outvoted` | go, woken | `AskSent` | abandon the owner; send *acquire* under a new one |
-//! | `AskSent`, `TakeOverSent` | held by the former owner, whose withdrawal is on its way | `Ask` | no answer: back off |
-//! | `AskSent`, `TakeOverSent` | the semaphore has another number of permits | `Ask` | done |
-//! | `AskSent`, `TakeOverSent` | failed, certainly not executed | `Ask`, `TakeOver` | back off |
-//! | `AskSent` | failed, outcome unknown | `Ask` | back off, ask under the same owner: asking is idempotent |
-//! | `AskSent` | failed after a part was executed | `Ask` | the same |
-//! | `AskSent` | granted, but too few replicas confirmed it | `Ask`, new owner | abandon the owner, back off |
-//! | `TakeOverSent` | failed, outcome unknown or partly executed | `Ask`, new owner | abandon both owners, back off |
-//! | `Ask` | granted by message, as [`by_message`] allows it | `Granted` | done |
+//! | `Ask` | go, woken | `Sent` | send *acquire*: a request may go before the queue, until one has put the owner into it |
+//! | `Ask` with a lease that this process's last guard ended | go, woken | `Sent` | send *take-over* of that lease |
+//! | `Sent` | go, woken: the request was not written | as from `Ask` | the same |
+//! | `Sent` | granted in time | `Granted` | done |
+//! | `Sent` | granted, but the lease may be over | `Ask`, new owner | abandon the owner, back off |
+//! | `Sent` | the offered lease may be shared | `Ask` | done: the owner is not used |
+//! | `Sent` | held | `Ask` | a try is done; a wait sleeps until a message, the holder's expiry, or its poll |
+//! | `Sent` | held, and the subscription began or ended meanwhile | `Ask` | ask again at once: the queue has the wrong channel |
+//! | `Sent` | outvoted, and a holder may have a majority | `Outvoted` | as after held, but the end of another's turn does not wake it |
+//! | `Sent` | outvoted, and the votes are split | `Ask`, new owner | a try asks once more; a wait asks again after a moment |
+//! | `Sent` | failed, because a quorum has too few votes | `Ask`, new owner | abandon the lease that was to be taken over, back off |
+//! | `Outvoted` | go, woken | `Sent` | abandon the owner; send *acquire* under a new one |
+//! | `Sent` | held by the former owner, whose withdrawal is on its way | `Ask` | no answer: back off |
+//! | `Sent` | the semaphore has another number of permits | `Ask` | done |
+//! | `Sent` | failed, certainly not executed | `Ask`, as before | back off |
+//! | `Sent`, an acquire | failed, outcome unknown | `Ask` | back off, ask under the same owner: asking is idempotent |
+//! | `Sent`, an acquire | failed after a part was executed | `Ask` | the same |
+//! | `Sent`, an acquire | granted, but too few replicas confirmed it | `Ask`, new owner | abandon the owner, back off |
+//! | `Sent`, a take-over | failed, outcome unknown or partly executed | `Ask`, new owner | abandon both owners, back off |
+//! | `Ask` | granted by message, as the tables below allow it | `Granted` | done |
 //! | any but `Granted` | granted by message otherwise | | as woken |
 //! | any but `Granted` | go, woken, but the thread's time is over | the same | done: the next thread may continue the attempt |
 //!
@@ -36,10 +36,28 @@
 //! An owner for which a release or a withdrawal was sent never asks again. An owner with a request of unknown outcome is
 //! *uncertain* until a lease has passed since the request was sent: Redis may still execute the request. A thread that
 //! ends such an owner repeats the ending until then ([`super::release_task`]).
+//!
+//! # Grants by message
+//!
+//! See [`crate::message::GrantMessage`].
+//!
+//! | step | the attempt |
+//! | --- | --- |
+//! | 1 | sends a request that queues: it carries a new nonce, and so allows a grant by message |
+//! | 2 | gets the reply "held", or no reply: only a grant with this nonce counts from now on. The reply says that no earlier grant to this owner stands. |
+//! | 3 | gets a message with that nonce: the hand-over came after the request was sent. So the lease lasts for the pickup window from that time. |
+//!
+//! In these cases the attempt does not use the message. It asks, and Redis finds its owner as the holder:
+//!
+//! | case | because |
+//! | --- | --- |
+//! | so little of the pickup window is left that the lease would be at risk, or that three round trips of the link take longer | the lease could end before its first renewal |
+//! | another thread drives the attempt now, with other terms | the record of the waiter has the terms before |
+//! | other threads of this process wait | a grant by message has one fence, and a reply brings enough for them |
+//!
+//! The attempt ends with the grant. So it uses one message at most, and none after a grant by reply. A release or a
+//! withdrawal ends it too.
 
-mod begin;
-mod by_message;
-mod leaving;
 mod patience;
 mod state;
 mod step;
@@ -48,13 +66,17 @@ use std::time::Duration;
 
 use crate::clock::Time;
 use crate::core::lease::valid_until;
+use crate::core::outage::is_of_replicas;
 use crate::core::quorum::LONGEST_TURN;
+use crate::core::timer_queue::at_risk_below;
 use crate::core::{pickup, poll};
 use crate::error::{Failure, FailureKind, Outcome};
-use crate::message::{AcquireMode, Ask, Reply, Verb};
+use crate::message::{AcquireMode, Ask, GrantMessage, Nonce, Reply, Verb};
+use crate::owner;
+use crate::random::Rng;
 use crate::sync::Arc;
 
-use patience::{Patience, SHORTEST_PAUSE, sleep};
+use patience::{Patience, SHORTEST_PAUSE, Wait, sleep};
 use state::{InRedis, Offer, Sent, State, Uncertain};
 
 pub(crate) use crate::core::poll::SubscriptionState;
@@ -81,6 +103,52 @@ pub(crate) struct Attempt {
 }
 
 impl Attempt {
+    /// Begins an attempt at `units` of the lock.
+    pub(crate) fn new(rng: &dyn Rng, label: &str, units: u32) -> Self {
+        Self::begin(rng, label, units, None, Wait::NotBegun)
+    }
+
+    /// Begins an attempt of a thread that has waited behind others of its process.
+    pub(crate) fn after_waiting(rng: &dyn Rng, label: &str, units: u32) -> Self {
+        Self::begin(rng, label, units, None, Wait::Begun)
+    }
+
+    /// Begins an attempt to keep the lock that this process holds as `from`. Its lease has ended here.
+    pub(crate) fn take_over(rng: &dyn Rng, label: &str, from: OrphanedOwner) -> Self {
+        let units = from.units;
+        Self::begin(rng, label, units, Some(from), Wait::Contended)
+    }
+
+    /// Begins an attempt to keep a lock whose release was not sent, so no other thread was notified.
+    /// `waits`: a wait has begun.
+    pub(crate) fn take_back(rng: &dyn Rng, label: &str, from: OrphanedOwner, waits: bool) -> Self {
+        let units = from.units;
+        let wait = if waits { Wait::Begun } else { Wait::NotBegun };
+        Self::begin(rng, label, units, Some(from), wait)
+    }
+
+    /// Begins an attempt. With `from` it takes over the lease of that owner.
+    fn begin(
+        rng: &dyn Rng,
+        label: &str,
+        units: u32,
+        from: Option<OrphanedOwner>,
+        wait: Wait,
+    ) -> Self {
+        Self {
+            owner: owner::generate(rng, label),
+            units,
+            state: State::Ask {
+                in_redis: InRedis::default(),
+                from,
+            },
+            patience: Patience::new(wait),
+            offer: None,
+            former_owner: None,
+            orphaned_owners: Vec::new(),
+        }
+    }
+
     /// Returns whether failures are waited out.
     pub(crate) fn waits(&self) -> bool {
         self.patience.has_begun()
@@ -89,13 +157,10 @@ impl Attempt {
     /// Returns whether the attempt has done nothing yet, so that another may take its place.
     pub(crate) fn is_new(&self) -> bool {
         match &self.state {
-            State::Ask(in_redis) | State::AskSent { in_redis, .. } => {
-                !in_redis.has_owner() && !self.patience.is_contended()
+            State::Ask { in_redis, from } | State::Sent { in_redis, from, .. } => {
+                from.is_none() && !in_redis.has_owner() && !self.patience.is_contended()
             }
-            State::Outvoted(_)
-            | State::TakeOver { .. }
-            | State::TakeOverSent { .. }
-            | State::Granted => false,
+            State::Outvoted(_) | State::Granted => false,
         }
     }
 
@@ -122,13 +187,11 @@ impl Attempt {
     /// Ends an attempt that no thread continues. Returns the owners that may be left in Redis.
     pub(crate) fn abandon(mut self) -> Vec<OrphanedOwner> {
         match std::mem::replace(&mut self.state, State::Granted) {
-            State::Ask(in_redis) | State::Outvoted(in_redis) | State::AskSent { in_redis, .. } => {
+            State::Ask { in_redis, from } | State::Sent { in_redis, from, .. } => {
+                self.orphaned_owners.extend(from);
                 self.leave_behind(&in_redis);
             }
-            State::TakeOver { from, queued } | State::TakeOverSent { from, queued, .. } => {
-                self.orphaned_owners.push(from);
-                self.leave_behind(&InRedis::new(queued));
-            }
+            State::Outvoted(in_redis) => self.leave_behind(&in_redis),
             // The holder of the grant ends this owner. A release from here would end the lock under a guard.
             State::Granted => {}
         }
@@ -140,6 +203,7 @@ impl Attempt {
         // Each branch takes the state apart, and returns the one that follows.
         let state = std::mem::replace(&mut self.state, State::Granted);
         let (state, step) = match input {
+            // Granted by message, as the tables at the top allow it; otherwise as woken.
             Input::GrantedByMessage(message) => match self.accept(&state, message, context) {
                 Some(grant) => (State::Granted, Step::Granted(grant)),
                 None => self.go_on(state, context),
@@ -180,42 +244,43 @@ impl Attempt {
 
     /// Sends the next request. A request that is under way already was not written: its thread gave up first.
     fn send(&mut self, state: State, context: &StepContext<'_>) -> (State, Step) {
-        let state = match state {
-            State::Outvoted(in_redis) => self.rename(&in_redis, context),
-            state => state,
-        };
-        match state {
-            State::Ask(in_redis) | State::AskSent { in_redis, .. } => {
-                let (ask, request) = self.request(in_redis.queued, context);
-                let mode = if in_redis.queued {
-                    AcquireMode::QueueFirst
-                } else {
-                    AcquireMode::TakeFree
-                };
-                let verb = Verb::Acquire { ask, mode };
-                let in_redis = InRedis {
-                    queued: in_redis.queued || request.queues(),
-                    ..in_redis
-                };
-                (State::AskSent { request, in_redis }, Step::Send(verb))
+        let (in_redis, from) = match state {
+            // Outvoted: abandon the owner, and send an acquire under a new one.
+            State::Outvoted(in_redis) => {
+                self.rename(&in_redis, context);
+                (InRedis::default(), None)
             }
-            State::TakeOver { from, queued } | State::TakeOverSent { from, queued, .. } => {
-                let (ask, request) = self.request(queued, context);
-                let verb = Verb::TakeOver {
-                    ask,
-                    from: Arc::clone(&from.owner),
-                    give_back: from.give_back,
-                };
-                let state = State::TakeOverSent {
-                    queued: queued || request.queues(),
-                    request,
-                    from,
-                };
-                (state, Step::Send(verb))
-            }
-            State::Outvoted(_) => unreachable!("it has a new owner"),
+            // Sent, but not written: as from `Ask`.
+            State::Ask { in_redis, from } | State::Sent { in_redis, from, .. } => (in_redis, from),
             State::Granted => unreachable!("an attempt ends with its grant"),
-        }
+        };
+        let (ask, request) = self.request(in_redis.queued, context);
+        let verb = match &from {
+            Some(from) => Verb::TakeOver {
+                ask,
+                from: Arc::clone(&from.owner),
+                give_back: from.give_back,
+            },
+            // The request may go before the queue, until one has put the owner into it.
+            None if in_redis.queued => Verb::Acquire {
+                ask,
+                mode: AcquireMode::QueueFirst,
+            },
+            None => Verb::Acquire {
+                ask,
+                mode: AcquireMode::TakeFree,
+            },
+        };
+        let in_redis = InRedis {
+            queued: in_redis.queued || request.channel.is_some(),
+            ..in_redis
+        };
+        let state = State::Sent {
+            request,
+            in_redis,
+            from,
+        };
+        (state, Step::Send(verb))
     }
 
     /// Returns the terms of the next request, and the part of them that its answer is read by.
@@ -261,58 +326,78 @@ impl Attempt {
         context: &StepContext<'_>,
     ) -> (State, Step) {
         match reply {
+            // Granted, in time or not.
             Reply::Granted {
                 fence,
                 count,
                 rest,
                 contended,
             } => {
-                let noted = self.note_reply(state, sent, resent, context);
-                let fences = count.unwrap_or(noted.request.fences);
-                self.granted(noted, sent, (fence, fences, rest, contended), context)
-            }
-            Reply::Shared if state.offers() => {
-                let NotedReply { in_redis, .. } = self.note_reply(state, sent, resent, context);
-                // Only an owner that is not in the queue offers a lease, and this answer puts none there.
-                let in_redis = InRedis {
-                    queued: false,
-                    ..in_redis
+                let is_take_over = matches!(state, State::Sent { from: Some(_), .. });
+                let (request, in_redis) = self.note_reply(state, sent, resent, context);
+                let grant = Grant {
+                    owner: Arc::clone(&self.owner),
+                    fence,
+                    fences: count.unwrap_or(request.fences),
+                    quantum: request.quantum,
+                    rest,
+                    sent,
+                    deadline: valid_until(sent, context.terms.lease()),
+                    pickup_window: None,
+                    is_by_message: false,
+                    // A lock that this process waited for is likely to have other waiters. A take-over would have found
+                    // them.
+                    contended: contended || (self.patience.is_contended() && !is_take_over),
+                    uncertain_until: in_redis.uncertain_after(context.now),
+                    kept_until: in_redis.kept_until(),
                 };
-                (State::Ask(in_redis), Step::Shared)
+                self.granted(grant, in_redis, context)
             }
+            // The offered lease may be shared: the owner is not used. Only an owner that is not in the queue offers a
+            // lease, and this answer puts none there.
+            Reply::Shared if state.offers() => {
+                let (_, in_redis) = self.note_reply(state, sent, resent, context);
+                (State::ask(in_redis.not_queued()), Step::Shared)
+            }
+            // Held: a try is done, and a wait sleeps until a message, the holder's expiry, or its poll. Two other rows
+            // stand in `held`: the holder is the former owner, or the subscription began or ended meanwhile.
             Reply::Held { ttl, holder } => {
-                let noted = self.note_reply(state, sent, resent, context);
-                let step = self.held(&noted.request, ttl, &holder, context);
-                (State::Ask(noted.in_redis), step)
+                let (request, in_redis) = self.note_reply(state, sent, resent, context);
+                let step = self.held(&request, ttl, &holder, context);
+                (State::ask(in_redis), step)
             }
+            // Outvoted, and a holder may have a majority. The owner stays in the queues, so that a message reaches this
+            // attempt. The next request is of another owner. If somebody waits, that owner comes last. So the attempt
+            // does not ask just because the turn of another waiter ends. A lease may end in so short a time too, so the
+            // attempt polls soon.
             Reply::Outvoted {
                 holder: Some(holder),
                 ttl,
                 ..
             } => {
-                let noted = self.note_reply(state, sent, resent, context);
-                // The owner stays in the queues, so that a message reaches this attempt. The next request is of another
-                // owner. If somebody waits, that owner comes last. So the attempt does not ask just because the turn of
-                // another waiter ends. A lease may end in so short a time too, so the attempt polls soon.
+                let (request, in_redis) = self.note_reply(state, sent, resent, context);
                 let is_of_a_lease = |ttl: &Duration| *ttl > LONGEST_TURN;
                 let ttl =
                     ttl.map(|ttl| Some(ttl).filter(is_of_a_lease).unwrap_or(pickup::SHORTEST));
-                let step = self.held(&noted.request, ttl, &holder, context);
-                (State::Outvoted(noted.in_redis), step)
+                let step = self.held(&request, ttl, &holder, context);
+                (State::Outvoted(in_redis), step)
             }
+            // Outvoted, and the votes are split: a try asks once more, and a wait asks again after a moment. A quorum has
+            // withdrawn the owner.
             Reply::Outvoted {
                 holder: None,
                 granted,
                 needed,
                 ..
             } => {
-                let noted = self.note_reply(state, sent, resent, context);
-                let state = self.rename_withdrawn(&noted.in_redis, context);
+                let (_, in_redis) = self.note_reply(state, sent, resent, context);
+                let state = self.rename(&in_redis.not_queued(), context);
                 let failure = Failure::no_quorum(needed as usize, granted as usize, Vec::new());
                 (state, self.patience.split(failure, context))
             }
+            // The semaphore has another number of permits: done.
             Reply::Differs(stored) => {
-                let NotedReply { in_redis, .. } = self.note_reply(state, sent, resent, context);
+                let (_, in_redis) = self.note_reply(state, sent, resent, context);
                 let kind = FailureKind::PermitsDiffer {
                     asked: context.total_units,
                     stored,
@@ -320,10 +405,11 @@ impl Attempt {
                 let words = "the semaphore in Redis has another number of permits";
                 let failure = Failure::plain(kind, Outcome::NotExecuted, words);
                 (
-                    State::Ask(in_redis),
+                    State::ask(in_redis),
                     self.patience.back_off(failure, false, context),
                 )
             }
+            // An answer to another request counts as a failure of unknown outcome.
             _ => {
                 let failure = Failure::another_question();
                 let state = self.failed(state, sent, &failure, context);
@@ -332,14 +418,14 @@ impl Attempt {
         }
     }
 
-    /// Notes that the request under way has an answer, whichever it is.
+    /// Notes that the request under way has an answer, whichever it is. Returns the request, and the traces of its owner.
     fn note_reply(
         &mut self,
         state: State,
         sent: Time,
         resent: bool,
         context: &StepContext<'_>,
-    ) -> NotedReply {
+    ) -> (Sent, InRedis) {
         let (mut request, mut in_redis, from) = state.into_request();
         self.offer = request.offer.take().map(|offer| (offer, sent));
         // 1. Redis may execute a request twice if it was sent twice.
@@ -349,57 +435,31 @@ impl Attempt {
         }
         // 2. Every answer to a take-over ends the old lease, and takes its unused fences back. But Redis may still
         //    execute an earlier request of the old owner.
-        let has_taken_over = from.is_some();
         let uncertain = from.filter(|from| from.uncertain_until.is_some());
         self.orphaned_owners
             .extend(uncertain.map(|from| OrphanedOwner {
                 give_back: None,
                 ..from
             }));
-        NotedReply {
-            request,
-            in_redis,
-            has_taken_over,
-        }
+        (request, in_redis)
     }
 
-    /// Takes a grant in: its fence, the number of fences, the fences of further names, and whether others wait.
+    /// Takes a grant in. Leaves its owner behind, and asks under another, if the lease may be over already.
     fn granted(
         &mut self,
-        noted: NotedReply,
-        sent: Time,
-        (fence, fences, rest, contended): (u64, u64, Vec<u64>, bool),
+        grant: Grant,
+        mut in_redis: InRedis,
         context: &StepContext<'_>,
     ) -> (State, Step) {
         let lease = context.terms.lease();
-        let deadline = valid_until(sent, lease);
-        let mut in_redis = noted.in_redis;
-        // 1. The lease may be over already. Then leave its owner behind, and ask under another.
-        if context.now >= deadline {
-            in_redis.note(Uncertain::new(sent, sent + lease, lease));
-            let state = self.rename(&in_redis, context);
-            let failure = Failure::too_late();
-            return (state, self.patience.back_off(failure, false, context));
+        if context.now < grant.deadline {
+            // The owner has left the queue. An uncertain request of it is the grant's from here on.
+            return (State::Granted, Step::Granted(grant));
         }
-        // 2. The owner has left the queue. An uncertain request of it is the grant's from here on.
-        let grant = Grant {
-            owner: Arc::clone(&self.owner),
-            fence,
-            fences,
-            quantum: noted.request.quantum,
-            rest,
-            sent,
-            deadline,
-            pickup_window: None,
-            is_by_message: false,
-            // A lock that this process waited for is likely to have other waiters. A take-over would have found them.
-            contended: contended || (self.patience.is_contended() && !noted.has_taken_over),
-            uncertain_until: in_redis
-                .uncertain_until()
-                .filter(|until| *until > context.now),
-            kept_until: in_redis.kept_until(),
-        };
-        (State::Granted, Step::Granted(grant))
+        in_redis.note(Uncertain::new(grant.sent, grant.sent + lease, lease));
+        let state = self.rename(&in_redis, context);
+        let failure = Failure::too_late();
+        (state, self.patience.back_off(failure, false, context))
     }
 
     /// Takes in that `holder` holds the lock, for `ttl` if that is known.
@@ -442,14 +502,124 @@ impl Attempt {
             context,
         )
     }
-}
 
-/// A request that was answered.
-struct NotedReply {
-    request: Sent,
-    in_redis: InRedis,
-    /// Whether the request took a lease over.
-    has_taken_over: bool,
+    /// Returns the grant of a message. Returns `None` if the attempt must not use it.
+    fn accept(
+        &self,
+        state: &State,
+        message: GrantMessage,
+        context: &StepContext<'_>,
+    ) -> Option<Grant> {
+        let State::Ask {
+            in_redis,
+            from: None,
+        } = state
+        else {
+            return None;
+        };
+        let (offer, sent) = self.offer.as_ref()?;
+        let lease = context.terms.lease();
+        let kept_for = offer.pickup_window.min(lease);
+        let deadline = valid_until(*sent, kept_for);
+        let is_usable = message.nonce == offer.nonce
+            && offer.terms == context.terms
+            && (message.fence > 0) == context.terms.fencing
+            && !context.crowded
+            && context.now + at_risk_below(kept_for).max(context.round_trip * 3) <= deadline;
+        is_usable.then(|| Grant {
+            owner: Arc::clone(&self.owner),
+            fence: message.fence,
+            fences: u64::from(context.terms.fencing),
+            quantum: offer.quantum,
+            rest: Vec::new(),
+            sent: *sent,
+            deadline,
+            pickup_window: (kept_for < lease).then_some(kept_for),
+            is_by_message: true,
+            contended: true,
+            uncertain_until: in_redis.uncertain_after(context.now),
+            kept_until: in_redis.kept_until(),
+        })
+    }
+
+    /// Returns the grant by message that the next request allows.
+    fn offer(channel: Option<&str>, context: &StepContext<'_>) -> Option<Box<Offer>> {
+        if !context.grants_by_message || context.crowded || channel.is_none_or(str::is_empty) {
+            return None;
+        }
+        Some(Box::new(Offer {
+            nonce: Nonce::new(context.rng),
+            terms: context.terms,
+            quantum: context.quantum,
+            pickup_window: context.pickup_window,
+        }))
+    }
+
+    /// Takes in that the request under way failed. Returns the state to go on from.
+    fn failed(
+        &mut self,
+        state: State,
+        sent: Time,
+        failure: &Failure,
+        context: &StepContext<'_>,
+    ) -> State {
+        let lease = context.terms.lease();
+        let (request, mut in_redis, from) = state.into_request();
+        // 0. A quorum has too few votes, and has withdrawn the owner. So the owner must not ask again. The renewal thread
+        //    releases the lease that was to be taken over.
+        if let FailureKind::NoQuorum { .. } = failure.kind {
+            self.orphaned_owners.extend(from);
+            return self.rename(&in_redis.not_queued(), context);
+        }
+        // 1. Redis certainly executed nothing: go on as before. Only the owner's place in the queue stays: it is never
+        //    certain that Redis does not have it.
+        let Some(until) = failure.uncertain_until(sent, lease) else {
+            return State::Ask { in_redis, from };
+        };
+        // 2. The owner may come to hold the lock.
+        self.offer = request.offer.map(|offer| (offer, sent));
+        in_redis.note(Uncertain::new(sent, until, lease));
+        let is_unconfirmed = is_of_replicas(failure);
+        if is_unconfirmed {
+            self.former_owner = Some(Arc::clone(&self.owner));
+        }
+        match from {
+            // 3. A take-over, outcome unknown or partly executed: abandon both owners. The release that must follow for the old owner may end a grant of the new one: neither asks again.
+            Some(from) => {
+                self.orphaned_owners.push(OrphanedOwner {
+                    uncertain_until: from.uncertain_until.max(in_redis.uncertain_until()),
+                    kept_until: from.kept_until.max(in_redis.kept_until()),
+                    ..from
+                });
+                self.rename(&in_redis, context)
+            }
+            // 4. An acquire was granted, but too few replicas confirmed it: abandon the owner. No guard relies on an unconfirmed grant, so the grant must not keep the lock from others.
+            None if is_unconfirmed => self.rename(&in_redis, context),
+            // 5. An acquire, outcome unknown or partly executed: asking again under the same owner is idempotent.
+            None => State::ask(in_redis),
+        }
+    }
+
+    /// Leaves the owner behind, to be released, and makes a new one. Returns the state of the new owner.
+    fn rename(&mut self, in_redis: &InRedis, context: &StepContext<'_>) -> State {
+        self.leave_behind(in_redis);
+        self.owner = owner::generate(context.rng, context.label);
+        self.offer = None;
+        State::ask(InRedis::default())
+    }
+
+    /// Adds the owner to the orphaned owners, if Redis may have it.
+    fn leave_behind(&mut self, in_redis: &InRedis) {
+        if in_redis.has_owner() {
+            self.orphaned_owners.push(OrphanedOwner {
+                owner: Arc::clone(&self.owner),
+                units: self.units,
+                uncertain_until: in_redis.uncertain_until(),
+                kept_until: in_redis.kept_until(),
+                give_back: None,
+            });
+        }
+    }
 }
 
 /// Returns the channel to queue under; `None` if the request must not queue. A try never queues.

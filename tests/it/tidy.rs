@@ -6,7 +6,7 @@
 //! 3. Only `sync.rs` names `std::sync` and `std::thread`. Clippy cannot check that: it does not distinguish
 //!    `std::sync::Arc` from the re-export `crate::sync::Arc`.
 //! 4. Only `store/` uses `script/`, which encodes messages for the redis crate. Other files use the messages.
-//! 5. A file has at most `LONGEST_FILE` lines.
+//! 5. A file has at most `LONGEST_FILE` lines, but for the files of `MAY_BE_LONGER`.
 //! 6. No file has a note to do something later. Clippy checks the macros `todo!` and `unimplemented!`.
 //! 7. Each Lua script documents its arguments, its reply, and why it may be repeated.
 
@@ -40,7 +40,10 @@ fn floor(module: &str) -> Option<u32> {
 /// The floor of `lib.rs`, and so of what it re-exports.
 const TOP_FLOOR: u32 = 10;
 
-const LONGEST_FILE: usize = 500;
+const LONGEST_FILE: usize = 700;
+
+/// One state table is one file, however long it is: its rows stand at the arms of `impl Attempt`.
+const MAY_BE_LONGER: [&str; 1] = ["core/attempt.rs"];
 
 static TREE: LazyLock<Tree> = LazyLock::new(|| Tree::new(&files("rs")));
 
@@ -268,7 +271,9 @@ fn no_file_is_long() {
     let tests = "#[cfg(test)]\nmod tests {\n    fn g() {}\n}\n";
     let long = |text: &str| too_long(&Tree::new(&[("a.rs", text)]));
     assert_eq!(long(&(lines.clone() + tests)), [""; 0]);
-    assert_eq!(long(&(lines + "\n")), ["a.rs has 501 lines"]);
+    assert_eq!(long(&(lines.clone() + "\n")), ["a.rs has 701 lines"]);
+    let exception = Tree::new(&[(MAY_BE_LONGER[0], &(lines + "\n"))]);
+    assert_eq!(too_long(&exception), [""; 0]);
 
     assert_eq!(too_long(&TREE), [""; 0]);
 }
@@ -277,7 +282,8 @@ fn too_long(tree: &Tree) -> Vec<String> {
     let sources = tree
         .sources()
         .iter()
-        .filter(|source| source.lines > LONGEST_FILE);
+        .filter(|source| source.lines > LONGEST_FILE)
+        .filter(|source| !MAY_BE_LONGER.contains(&&*source.path));
     sources
         .map(|Source { path, lines, .. }| format!("{path} has {lines} lines"))
         .collect()

@@ -10,27 +10,26 @@ use crate::sync::Arc;
 
 #[derive(Debug)]
 pub(super) enum State {
-    /// No request is under way; the next one asks for the lock.
-    Ask(InRedis),
+    /// No request is under way. The next one asks for the lock, or takes over the lease of `from`.
+    Ask {
+        in_redis: InRedis,
+        from: Option<OrphanedOwner>,
+    },
     /// No request is under way. A quorum has withdrawn the owner from some nodes, so the next request is of a new owner.
     /// Until then this one stays in the queues of the others.
     Outvoted(InRedis),
-    /// No request is under way; the next one takes over the lease of `from`.
-    TakeOver { from: OrphanedOwner, queued: bool },
-    /// A request for the lock is under way.
-    AskSent { request: Sent, in_redis: InRedis },
-    /// A request that takes over the lease of `from` is under way.
-    TakeOverSent {
+    /// A request is under way that asks for the lock, or takes over the lease of `from`.
+    Sent {
         request: Sent,
-        from: OrphanedOwner,
-        queued: bool,
+        in_redis: InRedis,
+        from: Option<OrphanedOwner>,
     },
     /// The owner holds the lock.
     Granted,
 }
 
 /// The traces of the attempt's owner that Redis may have.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct InRedis {
     /// Whether the owner may be in the lock's queue.
     pub(super) queued: bool,
@@ -72,58 +71,40 @@ pub(super) struct Offer {
 }
 
 impl State {
-    pub(super) fn new() -> Self {
-        Self::Ask(InRedis::new(false))
-    }
-
-    pub(super) fn take_over(from: OrphanedOwner) -> Self {
-        Self::TakeOver {
-            from,
-            queued: false,
+    /// Returns the state in which the next request asks for the lock.
+    pub(super) fn ask(in_redis: InRedis) -> Self {
+        Self::Ask {
+            in_redis,
+            from: None,
         }
     }
 
     /// Takes the request under way apart: its terms, the traces of its owner, and the lease that it takes over.
     pub(super) fn into_request(self) -> (Sent, InRedis, Option<OrphanedOwner>) {
         match self {
-            Self::AskSent { request, in_redis } => (request, in_redis, None),
-            Self::TakeOverSent {
+            Self::Sent {
                 request,
+                in_redis,
                 from,
-                queued,
-            } => (request, InRedis::new(queued), Some(from)),
-            Self::Ask(_) | Self::Outvoted(_) | Self::TakeOver { .. } | Self::Granted => {
-                no_request()
-            }
-        }
-    }
-
-    /// Returns the state before the request under way. Only the owner's place in the queue stays: it is never certain
-    /// that Redis does not have it.
-    pub(super) fn before_request(self) -> Self {
-        match self {
-            Self::AskSent { in_redis, .. } => Self::Ask(in_redis),
-            Self::TakeOverSent { from, queued, .. } => Self::TakeOver { from, queued },
-            Self::Ask(_) | Self::Outvoted(_) | Self::TakeOver { .. } | Self::Granted => {
-                no_request()
-            }
+            } => (request, in_redis, from),
+            Self::Ask { .. } | Self::Outvoted(_) | Self::Granted => unreachable!(
+                "an attempt takes in an answer or a failure only while a request is under way"
+            ),
         }
     }
 
     /// Returns whether the request under way offers a lease to be shared.
     pub(super) fn offers(&self) -> bool {
-        match self {
-            Self::AskSent { request, .. } | Self::TakeOverSent { request, .. } => request.offered,
-            Self::Ask(_) | Self::Outvoted(_) | Self::TakeOver { .. } | Self::Granted => false,
-        }
+        matches!(self, Self::Sent { request, .. } if request.offered)
     }
 }
 
 impl InRedis {
-    pub(super) fn new(queued: bool) -> Self {
+    /// Returns the traces of an owner that has left the queue.
+    pub(super) fn not_queued(self) -> Self {
         Self {
-            queued,
-            uncertain: None,
+            queued: false,
+            ..self
         }
     }
 
@@ -134,6 +115,11 @@ impl InRedis {
 
     pub(super) fn uncertain_until(&self) -> Option<Time> {
         self.uncertain.map(|uncertain| uncertain.until)
+    }
+
+    /// Returns the same, if it is later than `now`.
+    pub(super) fn uncertain_after(&self, now: Time) -> Option<Time> {
+        self.uncertain_until().filter(|until| *until > now)
     }
 
     pub(super) fn kept_until(&self) -> Option<Time> {
@@ -159,15 +145,4 @@ impl Uncertain {
             kept_until: sent + lease * 2,
         }
     }
-}
-
-impl Sent {
-    /// Returns whether the request leaves its owner in the queue of a lock that is held.
-    pub(super) fn queues(&self) -> bool {
-        self.channel.is_some()
-    }
-}
-
-fn no_request() -> ! {
-    unreachable!("an attempt takes in an answer or a failure only while a request is under way")
 }
