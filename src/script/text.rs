@@ -18,10 +18,24 @@ pub(super) struct Script {
     digest: OnceBox<String>,
 }
 
+/// The text of a file of `lua/`, or of the three files of the queue.
+macro_rules! part {
+    ("queue*.lua") => {
+        concat!(
+            part!("queue.lua"),
+            part!("queue_waiter.lua"),
+            part!("queue_next.lua")
+        )
+    };
+    ($part:literal) => {
+        include_str!(concat!("lua/", $part))
+    };
+}
+
 macro_rules! script {
-    ($($part:literal),+) => {
+    ($($part:tt),+) => {
         Script {
-            text: concat!($(include_str!(concat!("lua/", $part))),+),
+            text: concat!($(part!($part)),+),
             digest: OnceBox::new(),
         }
     };
@@ -44,9 +58,7 @@ pub(super) static MUTEX_TAKE_OVER: Script = script!(
     "record.lua",
     "fence.lua",
     "value.lua",
-    "queue.lua",
-    "queue_waiter.lua",
-    "queue_next.lua",
+    "queue*.lua",
     "gap.lua",
     "recall.lua",
     "mutex_take_over.lua",
@@ -74,18 +86,14 @@ pub(super) static SHARE_ACQUIRE: Script = script!(
     "fence.lua",
     "share_acquire_free.lua",
     "value.lua",
-    "queue.lua",
-    "queue_waiter.lua",
-    "queue_next.lua",
+    "queue*.lua",
     "share.lua",
     "share_acquire.lua"
 );
 pub(super) static SHARE_RELEASE: Script = script!(
     "share_release_plain.lua",
     "value.lua",
-    "queue.lua",
-    "queue_waiter.lua",
-    "queue_next.lua",
+    "queue*.lua",
     "share.lua",
     "share_release.lua"
 );
@@ -94,9 +102,7 @@ pub(super) static MULTI_ACQUIRE: Script = script!(
     "fence.lua",
     "multi_acquire_free.lua",
     "value.lua",
-    "queue.lua",
-    "queue_waiter.lua",
-    "queue_next.lua",
+    "queue*.lua",
     "gap.lua",
     "recall.lua",
     "multi_acquire.lua"
@@ -104,48 +110,30 @@ pub(super) static MULTI_ACQUIRE: Script = script!(
 pub(super) static MULTI_RELEASE: Script = script!(
     "multi_release_plain.lua",
     "value.lua",
-    "queue.lua",
-    "queue_waiter.lua",
-    "queue_next.lua",
+    "queue*.lua",
     "gap.lua",
     "multi_release.lua"
 );
 pub(super) static RATE_LIMITER: Script = script!("rate_limiter.lua");
 pub(super) static INSPECT: Script = script!("value.lua", "inspect.lua");
-pub(super) static FORCE_RELEASE: Script = script!(
-    "value.lua",
-    "queue.lua",
-    "queue_waiter.lua",
-    "queue_next.lua",
-    "share.lua",
-    "force_release.lua"
-);
+pub(super) static FORCE_RELEASE: Script =
+    script!("value.lua", "queue*.lua", "share.lua", "force_release.lua");
 pub(super) static RENEW: Script = script!("value.lua", "batch.lua", "renew.lua");
-pub(super) static KEEP: Script = script!(
-    "value.lua",
-    "queue.lua",
-    "queue_waiter.lua",
-    "queue_next.lua",
-    "keep.lua"
-);
+pub(super) static KEEP: Script = script!("value.lua", "queue*.lua", "keep.lua");
 
 pub(super) static QUORUM_ACQUIRE: Script = script!(
     "record.lua",
     "quorum_fence.lua",
     "quorum_acquire_free.lua",
     "value.lua",
-    "queue.lua",
-    "queue_waiter.lua",
-    "queue_next.lua",
+    "queue*.lua",
     "quorum_turn.lua",
     "quorum_acquire.lua"
 );
 pub(super) static QUORUM_SHARE_ACQUIRE: Script = script!(
     "record.lua",
     "value.lua",
-    "queue.lua",
-    "queue_waiter.lua",
-    "queue_next.lua",
+    "queue*.lua",
     "share.lua",
     "quorum_turn.lua",
     "quorum_fence.lua",
@@ -153,9 +141,7 @@ pub(super) static QUORUM_SHARE_ACQUIRE: Script = script!(
 );
 pub(super) static QUORUM_SHARE_RELEASE: Script = script!(
     "value.lua",
-    "queue.lua",
-    "queue_waiter.lua",
-    "queue_next.lua",
+    "queue*.lua",
     "share.lua",
     "quorum_turn.lua",
     "quorum_share.lua",
@@ -164,18 +150,14 @@ pub(super) static QUORUM_SHARE_RELEASE: Script = script!(
 pub(super) static QUORUM_MULTI_ACQUIRE: Script = script!(
     "record.lua",
     "value.lua",
-    "queue.lua",
-    "queue_waiter.lua",
-    "queue_next.lua",
+    "queue*.lua",
     "quorum_turn.lua",
     "quorum_fence.lua",
     "quorum_multi_acquire.lua"
 );
 pub(super) static QUORUM_MULTI_RELEASE: Script = script!(
     "value.lua",
-    "queue.lua",
-    "queue_waiter.lua",
-    "queue_next.lua",
+    "queue*.lua",
     "quorum_turn.lua",
     "quorum_multi_release.lua"
 );
@@ -187,9 +169,7 @@ pub(super) static QUORUM_ADOPT: Script = script!(
 );
 pub(super) static QUORUM_FORCE_RELEASE: Script = script!(
     "value.lua",
-    "queue.lua",
-    "queue_waiter.lua",
-    "queue_next.lua",
+    "queue*.lua",
     "share.lua",
     "quorum_turn.lua",
     "quorum_share.lua",
@@ -205,9 +185,7 @@ pub(super) static QUORUM_RAISE: Script = script!(
 pub(super) static QUORUM_RELEASE: Script = script!(
     "quorum_release_plain.lua",
     "value.lua",
-    "queue.lua",
-    "queue_waiter.lua",
-    "queue_next.lua",
+    "queue*.lua",
     "quorum_turn.lua",
     "quorum_release.lua"
 );
