@@ -101,9 +101,11 @@ impl OurScripts {
             "record.lua",
             "fence.lua",
             "mutex_acquire_free.lua",
-            "mutex_acquire_join.lua",
             "value.lua",
             "queue.lua",
+            "mutex_acquire_held.lua",
+            "queue_waiter.lua",
+            "queue_next.lua",
             "gap.lua",
             "recall.lua",
             "mutex_acquire.lua"
