@@ -1,5 +1,6 @@
 //! The events of a manager, and the listener that receives them.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use crate::sync::Arc;
 /// A [`MultiGuard`](crate::MultiGuard) has one owner and one event for all names that one request acquires. Locking a
 /// [`ReentrantMutex`](crate::ReentrantMutex) again is no event.
 ///
-/// No event holds a password.
+/// `Display` writes the text that the log has. No event holds a password.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
@@ -23,9 +24,9 @@ pub enum Event<'a> {
     #[non_exhaustive]
     Acquired {
         /// The name of the lock.
-        name: &'a str,
+        name: Cow<'a, str>,
         /// The owner of the lease.
-        owner: &'a str,
+        owner: Cow<'a, str>,
         /// The fence of the guard.
         fence: u64,
         /// The time since the call of the thread.
@@ -36,17 +37,17 @@ pub enum Event<'a> {
     #[non_exhaustive]
     Contended {
         /// The name of the lock.
-        name: &'a str,
+        name: Cow<'a, str>,
         /// The owner that held the lock when this process last knew.
-        holder: Option<&'a str>,
+        holder: Option<Cow<'a, str>>,
     },
     /// A thread has a guard in a lease that this process had already. It got the guard in memory, without a request.
     #[non_exhaustive]
     PassedOn {
         /// The name of the lock.
-        name: &'a str,
+        name: Cow<'a, str>,
         /// The owner of the lease.
-        owner: &'a str,
+        owner: Cow<'a, str>,
         /// The fence of the guard.
         fence: u64,
         /// The time since the call of the thread.
@@ -58,18 +59,18 @@ pub enum Event<'a> {
     #[non_exhaustive]
     HandedOver {
         /// The name of the lock.
-        name: &'a str,
+        name: Cow<'a, str>,
         /// The owner of the lease that has ended.
-        owner: &'a str,
+        owner: Cow<'a, str>,
     },
     /// A guard was ended, and held its lock until then as far as this process knew. If Redis replies to the release
     /// that the lock had been lost, [`Lost`](Event::Lost) follows.
     #[non_exhaustive]
     Released {
         /// The name of the lock.
-        name: &'a str,
+        name: Cow<'a, str>,
         /// The owner of the lease.
-        owner: &'a str,
+        owner: Cow<'a, str>,
         /// The fence of the guard.
         fence: u64,
         /// The time since the lock was granted to the guard.
@@ -81,9 +82,9 @@ pub enum Event<'a> {
     #[non_exhaustive]
     Lingers {
         /// The name of the lock.
-        name: &'a str,
+        name: Cow<'a, str>,
         /// The owner of the lease.
-        owner: &'a str,
+        owner: Cow<'a, str>,
         /// The time for which the lease may still linger.
         remaining: Duration,
     },
@@ -92,9 +93,9 @@ pub enum Event<'a> {
     #[non_exhaustive]
     HeldLong {
         /// The name of the lock.
-        name: &'a str,
+        name: Cow<'a, str>,
         /// The owner of the lease.
-        owner: &'a str,
+        owner: Cow<'a, str>,
         /// The fence of the guard.
         fence: u64,
         /// The time since the lock was granted to the guard.
@@ -105,9 +106,9 @@ pub enum Event<'a> {
     #[non_exhaustive]
     Renewed {
         /// The name of the lock.
-        name: &'a str,
+        name: Cow<'a, str>,
         /// The owner of the lease.
-        owner: &'a str,
+        owner: Cow<'a, str>,
         /// The time that is left of the lease.
         remaining: Duration,
     },
@@ -116,9 +117,9 @@ pub enum Event<'a> {
     #[non_exhaustive]
     AtRisk {
         /// The name of the lock.
-        name: &'a str,
+        name: Cow<'a, str>,
         /// The owner of the lease.
-        owner: &'a str,
+        owner: Cow<'a, str>,
         /// The time that is left of the lease.
         remaining: Duration,
     },
@@ -127,9 +128,9 @@ pub enum Event<'a> {
     #[non_exhaustive]
     Lost {
         /// The lock, the fence and the cause.
-        lost: &'a Lost,
+        lost: Lost,
         /// The owner of the lease.
-        owner: &'a str,
+        owner: Cow<'a, str>,
     },
     /// A connection of one of leasehold's threads has failed. Further failures are no events until it has recovered. On a
     /// quorum each node has a connection and events. The failed requests of callers are errors of their
@@ -139,9 +140,9 @@ pub enum Event<'a> {
         /// The connection.
         connection: Connection,
         /// The address of the server. `None` if too few nodes of a [quorum](crate::LockManager::quorum) answer.
-        node: Option<&'a str>,
+        node: Option<Cow<'a, str>>,
         /// The failure.
-        error: &'a Error,
+        error: Error,
     },
     /// A connection that had failed works again.
     #[non_exhaustive]
@@ -150,7 +151,7 @@ pub enum Event<'a> {
         connection: Connection,
         /// The address of the server, which may be another one than before: see
         /// [`sentinel`](crate::LockManager::sentinel). `None` if enough nodes of a quorum answer again.
-        node: Option<&'a str>,
+        node: Option<Cow<'a, str>>,
     },
 }
 
@@ -208,6 +209,99 @@ impl Event<'_> {
             | Self::AtRisk { name, .. } => Some(name),
             Self::Lost { lost, .. } => Some(&lost.name),
             Self::Unreachable { .. } | Self::Recovered { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for Event<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Acquired {
+                name,
+                owner,
+                fence,
+                waited,
+            } => write!(
+                f,
+                "lock {name:?}: granted after {waited:?}, fence {fence}, owner {owner:?}"
+            ),
+            Self::Contended {
+                name,
+                holder: Some(holder),
+            } => {
+                write!(f, "lock {name:?}: waiting, held by {holder:?}")
+            }
+            Self::Contended { name, holder: None } => write!(f, "lock {name:?}: waiting"),
+            Self::PassedOn {
+                name,
+                owner,
+                fence,
+                waited,
+            } => write!(
+                f,
+                "lock {name:?}: handed on in memory after {waited:?}, fence {fence}, owner {owner:?}"
+            ),
+            Self::HandedOver { name, owner } => {
+                write!(
+                    f,
+                    "lock {name:?}: handed over to the next waiter by {owner:?}"
+                )
+            }
+            Self::Released {
+                name,
+                owner,
+                fence,
+                held,
+            } => write!(
+                f,
+                "lock {name:?}: released after {held:?}, fence {fence}, owner {owner:?}"
+            ),
+            Self::Lingers {
+                name,
+                owner,
+                remaining,
+            } => write!(
+                f,
+                "lock {name:?}: lingers for {remaining:?}, owner {owner:?}"
+            ),
+            Self::HeldLong {
+                name,
+                owner,
+                fence,
+                held,
+            } => write!(
+                f,
+                "lock {name:?}: held for {held:?} by {owner:?}, fence {fence}"
+            ),
+            Self::Renewed {
+                name,
+                owner,
+                remaining,
+            } => {
+                write!(
+                    f,
+                    "lock {name:?}: renewed for {remaining:?}, owner {owner:?}"
+                )
+            }
+            Self::AtRisk {
+                name,
+                owner,
+                remaining,
+            } => write!(
+                f,
+                "lock {name:?}: its renewal is overdue, {remaining:?} left, owner {owner:?}"
+            ),
+            Self::Lost { lost, owner } => {
+                write!(f, "{lost} (fence {}, owner {owner:?})", lost.fence)
+            }
+            Self::Unreachable {
+                connection, error, ..
+            } => {
+                write!(f, "connection {connection:?} is out of reach: {error}")
+            }
+            Self::Recovered { connection, .. } => {
+                write!(f, "connection {connection:?} works again")
+            }
         }
     }
 }

@@ -19,15 +19,9 @@
 //! it before another thread can act on the change. So the events of a lock stay in order. The watch thread queues
 //! warnings and logs nothing, because a logger may block.
 
-use std::fmt;
-use std::time::Duration;
-
 use crossbeam_channel::{Receiver, Sender};
 use once_cell::sync::OnceCell;
 
-use crate::engine::Engine;
-use crate::engine::process_lease::ProcessLease;
-use crate::error::{Error, Lost};
 #[cfg(doc)]
 use crate::event::Listener;
 use crate::event::{Connection, Event, SharedListener};
@@ -35,7 +29,7 @@ use crate::logging::{self, Level};
 use crate::panics::survived;
 use crate::stats::Count;
 use crate::store::NodeReport;
-use crate::sync::{Arc, Mutex, thread};
+use crate::sync::{Mutex, thread};
 
 /// The length of the queue. The documentation of [`Listener`] states it.
 const QUEUE: usize = 4096;
@@ -46,60 +40,15 @@ pub(crate) struct Events {
     /// The listener, until the thread takes it.
     listener: Mutex<Option<SharedListener>>,
     /// The sending end of the queue, once the thread runs.
-    queue: OnceCell<Sender<Notice>>,
+    queue: OnceCell<Sender<Event<'static>>>,
     /// The number of dropped events.
     dropped: Count,
 }
 
 /// The state of the events thread.
 struct EventsThread {
-    queue: Receiver<Notice>,
+    queue: Receiver<Event<'static>>,
     listener: Option<SharedListener>,
-}
-
-/// The data of a guard for an event. It may outlive the guard.
-pub(crate) struct GuardInfo {
-    pub(crate) name: Arc<str>,
-    pub(crate) owner: Arc<str>,
-    pub(crate) fence: u64,
-}
-
-/// The data of a lease for an event. It may outlive the lease.
-pub(crate) struct LeaseInfo {
-    pub(crate) name: Arc<str>,
-    pub(crate) owner: Arc<str>,
-}
-
-impl GuardInfo {
-    pub(crate) fn of(engine: &Engine, process_lease: &ProcessLease, fence: u64) -> Self {
-        let LeaseInfo { name, owner } = LeaseInfo::of(engine, process_lease);
-        Self { name, owner, fence }
-    }
-}
-
-impl LeaseInfo {
-    pub(crate) fn of(engine: &Engine, process_lease: &ProcessLease) -> Self {
-        Self {
-            name: process_lease.entry.target.name().into(),
-            owner: engine.owner_of(process_lease),
-        }
-    }
-}
-
-/// An [`Event`] with owned data, in the queue.
-pub(crate) enum Notice {
-    Acquired(GuardInfo, Duration),
-    Contended(Arc<str>, Option<Arc<str>>),
-    PassedOn(GuardInfo, Duration),
-    HandedOver(LeaseInfo),
-    Released(GuardInfo, Duration),
-    Lingers(LeaseInfo, Duration),
-    HeldLong(GuardInfo, Duration),
-    Renewed(LeaseInfo, Duration),
-    AtRisk(LeaseInfo, Duration),
-    Lost(Lost, Arc<str>),
-    Unreachable(Connection, Option<Arc<str>>, Error),
-    Recovered(Connection, Option<Arc<str>>),
 }
 
 /// The servers that one of leasehold's threads does not reach, by their places in the store.
@@ -109,18 +58,26 @@ pub(crate) struct Unreached(Vec<usize>);
 impl Unreached {
     /// Takes in what the store reports of a server. Returns the event if the server was reached before and is not
     /// reached now, or the reverse.
-    pub(crate) fn note(&mut self, connection: Connection, report: NodeReport) -> Option<Notice> {
+    pub(crate) fn note(
+        &mut self,
+        connection: Connection,
+        report: NodeReport,
+    ) -> Option<Event<'static>> {
         let Self(places) = self;
+        let node = report.node.map(|node| node.to_string().into());
         let known = places.iter().position(|place| *place == report.place);
         match (known, report.failure) {
             (None, Some(failure)) => {
                 places.push(report.place);
-                let error = failure.into_error(None);
-                Some(Notice::Unreachable(connection, report.node, error))
+                Some(Event::Unreachable {
+                    connection,
+                    node,
+                    error: failure.into_error(None),
+                })
             }
             (Some(known), None) => {
                 places.swap_remove(known);
-                Some(Notice::Recovered(connection, report.node))
+                Some(Event::Recovered { connection, node })
             }
             (None, None) | (Some(_), Some(_)) => None,
         }
@@ -143,30 +100,30 @@ impl Events {
     }
 
     /// Queues an event for the listener, if there is one. The caller must hold no mutex.
-    pub(crate) fn tell(&self, notice: impl FnOnce() -> Notice) {
+    pub(crate) fn tell(&self, event: impl FnOnce() -> Event<'static>) {
         if self.listens {
-            self.put(notice());
+            self.put(event());
         }
     }
 
     /// Logs an event at DEBUG on the calling thread, and queues it for the listener. The caller must hold no mutex.
-    pub(crate) fn step(&self, notice: impl FnOnce() -> Notice) {
+    pub(crate) fn step(&self, event: impl FnOnce() -> Event<'static>) {
         let is_logged = logging::is_wanted(Level::Debug);
         if self.listens || is_logged {
-            let notice = notice();
+            let event = event();
             if is_logged {
-                logging::debug!("{notice}");
+                logging::debug!("{event}");
             }
             if self.listens {
-                self.put(notice);
+                self.put(event);
             }
         }
     }
 
     /// Queues an event for the log, at WARN, and for the listener. The caller must hold no mutex.
-    pub(crate) fn warn(&self, notice: impl FnOnce() -> Notice) {
+    pub(crate) fn warn(&self, event: impl FnOnce() -> Event<'static>) {
         if self.listens || logging::is_wanted(Level::Warn) {
-            self.put(notice());
+            self.put(event());
         }
     }
 
@@ -176,9 +133,9 @@ impl Events {
     }
 
     /// Queues an event, or counts it as dropped.
-    fn put(&self, notice: Notice) {
+    fn put(&self, event: Event<'static>) {
         let sent = match self.queue.get_or_try_init(|| self.start()) {
-            Ok(queue) => queue.try_send(notice).is_ok(),
+            Ok(queue) => queue.try_send(event).is_ok(),
             Err(_) => false,
         };
         if !sent {
@@ -187,7 +144,7 @@ impl Events {
     }
 
     /// Starts the thread, which takes the listener.
-    fn start(&self) -> std::io::Result<Sender<Notice>> {
+    fn start(&self) -> std::io::Result<Sender<Event<'static>>> {
         let (sender, queue) = crossbeam_channel::bounded(QUEUE);
         let listener = self.listener.lock().clone();
         let events_thread = EventsThread { queue, listener };
@@ -203,14 +160,14 @@ impl EventsThread {
     /// Handles events until the queue is empty and the engine is dropped.
     fn run(self) {
         let mut has_panicked = false;
-        for notice in self.queue {
-            if let Notice::Lost(..) | Notice::HeldLong(..) = notice {
-                logging::warning!("{notice}");
+        for event in self.queue {
+            if let Event::Lost { .. } | Event::HeldLong { .. } = event {
+                logging::warning!("{event}");
             }
             let Some(SharedListener(listener)) = &self.listener else {
                 continue;
             };
-            let tell = || listener.on_event(&notice.event());
+            let tell = || listener.on_event(&event);
             if survived(tell).is_none() && !std::mem::replace(&mut has_panicked, true) {
                 logging::error!("the event listener panicked; it will be called again");
             }
@@ -218,127 +175,13 @@ impl EventsThread {
     }
 }
 
-/// Writes the text of the log record.
-impl fmt::Display for Notice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Acquired(GuardInfo { name, owner, fence }, waited) => write!(
-                f,
-                "lock {name:?}: granted after {waited:?}, fence {fence}, owner {owner:?}"
-            ),
-            Self::Contended(name, Some(holder)) => {
-                write!(f, "lock {name:?}: waiting, held by {holder:?}")
-            }
-            Self::Contended(name, None) => write!(f, "lock {name:?}: waiting"),
-            Self::PassedOn(GuardInfo { name, owner, fence }, waited) => write!(
-                f,
-                "lock {name:?}: handed on in memory after {waited:?}, fence {fence}, owner {owner:?}"
-            ),
-            Self::HandedOver(LeaseInfo { name, owner }) => {
-                write!(
-                    f,
-                    "lock {name:?}: handed over to the next waiter by {owner:?}"
-                )
-            }
-            Self::Released(GuardInfo { name, owner, fence }, held) => write!(
-                f,
-                "lock {name:?}: released after {held:?}, fence {fence}, owner {owner:?}"
-            ),
-            Self::Lingers(LeaseInfo { name, owner }, remaining) => write!(
-                f,
-                "lock {name:?}: lingers for {remaining:?}, owner {owner:?}"
-            ),
-            Self::HeldLong(GuardInfo { name, owner, fence }, held) => write!(
-                f,
-                "lock {name:?}: held for {held:?} by {owner:?}, fence {fence}"
-            ),
-            Self::Renewed(LeaseInfo { name, owner }, remaining) => {
-                write!(
-                    f,
-                    "lock {name:?}: renewed for {remaining:?}, owner {owner:?}"
-                )
-            }
-            Self::AtRisk(LeaseInfo { name, owner }, remaining) => write!(
-                f,
-                "lock {name:?}: its renewal is overdue, {remaining:?} left, owner {owner:?}"
-            ),
-            Self::Lost(lost, owner) => {
-                write!(f, "{lost} (fence {}, owner {owner:?})", lost.fence)
-            }
-            Self::Unreachable(connection, _, error) => {
-                write!(f, "connection {connection:?} is out of reach: {error}")
-            }
-            Self::Recovered(connection, _) => write!(f, "connection {connection:?} works again"),
-        }
-    }
-}
-
-impl Notice {
-    /// Returns the event for the listener.
-    fn event(&self) -> Event<'_> {
-        match self {
-            Self::Acquired(GuardInfo { name, owner, fence }, waited) => Event::Acquired {
-                name,
-                owner,
-                fence: *fence,
-                waited: *waited,
-            },
-            Self::Contended(name, holder) => Event::Contended {
-                name,
-                holder: holder.as_deref(),
-            },
-            Self::PassedOn(GuardInfo { name, owner, fence }, waited) => Event::PassedOn {
-                name,
-                owner,
-                fence: *fence,
-                waited: *waited,
-            },
-            Self::HandedOver(LeaseInfo { name, owner }) => Event::HandedOver { name, owner },
-            Self::Released(GuardInfo { name, owner, fence }, held) => Event::Released {
-                name,
-                owner,
-                fence: *fence,
-                held: *held,
-            },
-            Self::Lingers(LeaseInfo { name, owner }, remaining) => Event::Lingers {
-                name,
-                owner,
-                remaining: *remaining,
-            },
-            Self::HeldLong(GuardInfo { name, owner, fence }, held) => Event::HeldLong {
-                name,
-                owner,
-                fence: *fence,
-                held: *held,
-            },
-            Self::Renewed(LeaseInfo { name, owner }, remaining) => Event::Renewed {
-                name,
-                owner,
-                remaining: *remaining,
-            },
-            Self::AtRisk(LeaseInfo { name, owner }, remaining) => Event::AtRisk {
-                name,
-                owner,
-                remaining: *remaining,
-            },
-            Self::Lost(lost, owner) => Event::Lost { lost, owner },
-            Self::Unreachable(connection, node, error) => Event::Unreachable {
-                connection: *connection,
-                node: node.as_deref(),
-                error,
-            },
-            Self::Recovered(connection, node) => Event::Recovered {
-                connection: *connection,
-                node: node.as_deref(),
-            },
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::sync::Arc;
 
     /// A time limit far longer than any step takes, so that only a hang reaches it.
     const PATIENCE: Duration = Duration::from_secs(20);
@@ -347,8 +190,11 @@ mod tests {
         Events::new(Some(SharedListener(Arc::new(listener))))
     }
 
-    fn contended(number: usize) -> Notice {
-        Notice::Contended(number.to_string().into(), None)
+    fn contended(number: usize) -> Event<'static> {
+        Event::Contended {
+            name: number.to_string().into(),
+            holder: None,
+        }
     }
 
     fn number(event: &Event<'_>) -> usize {
@@ -430,8 +276,8 @@ mod tests {
             (0, true, None),
             (1, true, Some("recovered")),
         ] {
-            let notice = unreached.note(Connection::Renewal, report(place, is_reached));
-            let kind = notice.as_ref().map(|notice| notice.event().kind());
+            let event = unreached.note(Connection::Renewal, report(place, is_reached));
+            let kind = event.as_ref().map(Event::kind);
             assert_eq!(kind, expected, "{place} {is_reached}");
         }
     }

@@ -67,11 +67,11 @@ use crate::core::lease::LeaseStatus;
 use crate::core::queue::IdleLease;
 use crate::engine::Engine;
 use crate::engine::call::AcquireCall;
-use crate::engine::events::{LeaseInfo, Notice};
 use crate::engine::process_lease::{LeaseLinger, ProcessLease};
 use crate::engine::release::{Mode, Unreleased};
 use crate::engine::watch::Timed;
 use crate::error::LostCause;
+use crate::event::Event;
 use crate::message::{Gone, LockKind};
 use crate::name::LockKey;
 use crate::owner::{self, Owner, ProcessTag};
@@ -200,8 +200,14 @@ impl Engine {
 
     /// Tells the listener of a lease that has become idle.
     pub(super) fn tell_of_linger(&self, process_lease: &ProcessLease, remaining: Duration) {
-        self.events
-            .tell(|| Notice::Lingers(LeaseInfo::of(self, process_lease), remaining));
+        self.events.tell(|| {
+            let (name, owner) = self.name_and_owner(process_lease);
+            Event::Lingers {
+                name,
+                owner,
+                remaining,
+            }
+        });
     }
 
     /// Notes that a lease is not idle any more. Returns whether it was. Called by the thread that has given the lease a

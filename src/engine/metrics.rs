@@ -17,6 +17,7 @@
 //! | Redis confirms a renewal | `renewed` | renewed |
 //! | Redis hands the lock over to another process | `handed_over` | handed over |
 
+use std::borrow::Cow;
 use std::mem;
 use std::time::Duration;
 
@@ -24,9 +25,9 @@ use crate::clock::Time;
 use crate::core::lease::LeaseStatus;
 use crate::engine::Engine;
 use crate::engine::call::{AcquireCall, NotAcquired};
-use crate::engine::events::{GuardInfo, LeaseInfo, Notice};
 use crate::engine::process_lease::{ProcessLease, Turn};
 use crate::error::{Lost, LostCause};
+use crate::event::Event;
 use crate::message::{Reply, Request, Verb};
 use crate::sync::Arc;
 
@@ -59,9 +60,10 @@ impl<'a> WaitMetrics<'a> {
             return;
         }
         self.engine.stats.contended.add(1);
-        self.engine
-            .events
-            .step(|| Notice::Contended(call.target.name().into(), holder()));
+        self.engine.events.step(|| Event::Contended {
+            name: call.target.name().to_owned().into(),
+            holder: holder().map(|holder| holder.to_string().into()),
+        });
     }
 
     /// Notes that the call has a guard since `since`. `from_redis` is false if another thread of this process gave it.
@@ -100,11 +102,22 @@ impl Engine {
         };
         waits.record(waited);
         self.events.step(|| {
-            let guard = GuardInfo::of(self, &turn.process_lease, turn.fence);
+            let (name, owner) = self.name_and_owner(&turn.process_lease);
+            let fence = turn.fence;
             if from_redis {
-                Notice::Acquired(guard, waited)
+                Event::Acquired {
+                    name,
+                    owner,
+                    fence,
+                    waited,
+                }
             } else {
-                Notice::PassedOn(guard, waited)
+                Event::PassedOn {
+                    name,
+                    owner,
+                    fence,
+                    waited,
+                }
             }
         });
     }
@@ -120,8 +133,15 @@ impl Engine {
     ) {
         if let LeaseStatus::Live(_) = process_lease.validity.status(now) {
             self.stats.holds_released.record(held);
-            self.events
-                .step(|| Notice::Released(GuardInfo::of(self, process_lease, fence), held));
+            self.events.step(|| {
+                let (name, owner) = self.name_and_owner(process_lease);
+                Event::Released {
+                    name,
+                    owner,
+                    fence,
+                    held,
+                }
+            });
         } else {
             self.stats.holds_lost.record(held);
         }
@@ -141,23 +161,40 @@ impl Engine {
     /// Counts a guard that has been held for longer than `warn_after`.
     pub(super) fn count_held_long(&self, process_lease: &ProcessLease, fence: u64, held: Duration) {
         self.stats.held_long.add(1);
-        self.events
-            .warn(|| Notice::HeldLong(GuardInfo::of(self, process_lease, fence), held));
+        self.events.warn(|| {
+            let (name, owner) = self.name_and_owner(process_lease);
+            Event::HeldLong {
+                name,
+                owner,
+                fence,
+                held,
+            }
+        });
     }
 
     /// Counts a renewal that Redis has confirmed. `left` is the time that is left of the lease.
     pub(super) fn count_renewal(&self, process_lease: &ProcessLease, left: Duration) {
         self.stats.renewed.add(1);
-        self.events
-            .tell(|| Notice::Renewed(LeaseInfo::of(self, process_lease), left));
+        self.events.tell(|| {
+            let (name, owner) = self.name_and_owner(process_lease);
+            Event::Renewed {
+                name,
+                owner,
+                remaining: left,
+            }
+        });
     }
 
     /// Counts the loss of a lease, or of one guard at its `max_hold`.
     pub(super) fn count_loss(&self, process_lease: &ProcessLease, fence: u64, cause: LostCause) {
         self.stats.lost(cause).add(1);
         self.events.warn(|| {
-            let LeaseInfo { name, owner } = LeaseInfo::of(self, process_lease);
-            Notice::Lost(Lost { name, fence, cause }, owner)
+            let name = process_lease.entry.target.name().into();
+            let owner = self.owner_of(process_lease).to_string().into();
+            Event::Lost {
+                lost: Lost { name, fence, cause },
+                owner,
+            }
         });
     }
 
@@ -172,11 +209,19 @@ impl Engine {
             _ => return,
         };
         self.stats.handed_over.add(1);
-        self.events.step(|| {
-            Notice::HandedOver(LeaseInfo {
-                name: target.name().into(),
-                owner: Arc::clone(owner),
-            })
+        self.events.step(|| Event::HandedOver {
+            name: target.name().to_owned().into(),
+            owner: owner.to_string().into(),
         });
+    }
+
+    /// Returns the name of a lease's lock and its owner, for an event that may outlive the lease.
+    pub(super) fn name_and_owner(
+        &self,
+        process_lease: &ProcessLease,
+    ) -> (Cow<'static, str>, Cow<'static, str>) {
+        let name = process_lease.entry.target.name().to_owned();
+        let owner = self.owner_of(process_lease).to_string();
+        (name.into(), owner.into())
     }
 }

@@ -382,12 +382,12 @@ impl RenewalThread {
     /// Tells the listener which servers the last requests have reached, and which they have not.
     fn tell_of_servers(&self, engine: &Engine, dedicated_connection: &mut dyn DedicatedConnection) {
         for report in dedicated_connection.take_reports() {
-            let notice = {
+            let event = {
                 let mut state = self.state.lock();
                 state.unreached.note(Connection::Renewal, report)
             };
-            if let Some(notice) = notice {
-                engine.events.tell(|| notice);
+            if let Some(event) = event {
+                engine.events.tell(|| event);
             }
         }
     }

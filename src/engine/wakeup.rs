@@ -45,9 +45,9 @@ use std::time::{Duration, Instant};
 use crate::clock::Time;
 use crate::core::attempt::SubscriptionState;
 use crate::engine::Engine;
-use crate::engine::events::{Notice, Unreached};
+use crate::engine::events::Unreached;
 use crate::error::{Chain, Failure, FailureKind, Outcome};
-use crate::event::Connection;
+use crate::event::{Connection, Event};
 use crate::logging;
 use crate::message::GrantMessage;
 use crate::name::{BROKEN, CHANNEL_PREFIX, RECALL};
@@ -175,9 +175,9 @@ impl Wakeup {
         let (wakeup, store) = (Arc::clone(self), Arc::clone(&engine.store));
         let (rng, engine_of) = (Arc::clone(&engine.rng), engine.weak_self.clone());
         let events = Arc::downgrade(&engine.events);
-        let tell = move |notice| {
+        let tell = move |event| {
             if let Some(events) = events.upgrade() {
-                events.tell(|| notice);
+                events.tell(|| event);
             }
         };
         let started = thread::Builder::new()
@@ -276,7 +276,7 @@ impl Wakeup {
         store: &dyn crate::store::Store,
         rng: &dyn crate::random::Rng,
         engine: &Weak<Engine>,
-        tell: &dyn Fn(Notice),
+        tell: &dyn Fn(Event<'static>),
     ) {
         let mut pause = FIRST_PAUSE;
         let mut unreached = Unreached::default();
@@ -291,10 +291,10 @@ impl Wakeup {
                     PubSubEvent::Node(report) => {
                         // Without the right to subscribe, the connection works all the same.
                         let is_denied = matches!(&report.failure, Some(failure) if failure.kind == FailureKind::Denied);
-                        if let (false, Some(notice)) =
+                        if let (false, Some(event)) =
                             (is_denied, unreached.note(Connection::Wakeup, report))
                         {
-                            tell(notice);
+                            tell(event);
                         }
                     }
                     PubSubEvent::Muted(failure) => {

@@ -27,8 +27,8 @@ use crate::clock::Time;
 use crate::core::lease::LeaseStatus;
 use crate::core::timer_queue::{Place, TimerQueue, WorkerTimer};
 use crate::engine::Engine;
-use crate::engine::events::{LeaseInfo, Notice};
 use crate::engine::process_lease::ProcessLease;
+use crate::event::Event;
 use crate::logging;
 use crate::panics::survived;
 use crate::sync::{Arc, Condvar, Mutex, Ordering, Weak, thread};
@@ -256,9 +256,13 @@ impl Watch {
                         }
                     } else if self.put_back(process_lease, deadline) {
                         if risk.is_some() {
-                            let events = &engine.events;
-                            events.tell(|| {
-                                Notice::AtRisk(LeaseInfo::of(engine, process_lease), left)
+                            engine.events.tell(|| {
+                                let (name, owner) = engine.name_and_owner(process_lease);
+                                Event::AtRisk {
+                                    name,
+                                    owner,
+                                    remaining: left,
+                                }
                             });
                         }
                         return;

@@ -51,24 +51,28 @@ impl RecordedEvent {
             node: node.map(str::to_owned),
             ..about_lock(what, "", "", 0, ms(0))
         };
-        let recorded = match *event {
+        let recorded = match event {
             Event::Acquired {
                 name,
                 owner,
                 fence,
                 waited,
                 ..
-            } => about_lock("acquired", name, owner, fence, waited),
-            Event::Contended { name, holder, .. } => {
-                about_lock("contended", name, holder.unwrap_or_default(), 0, ms(0))
-            }
+            } => about_lock("acquired", name, owner, *fence, *waited),
+            Event::Contended { name, holder, .. } => about_lock(
+                "contended",
+                name,
+                holder.as_deref().unwrap_or_default(),
+                0,
+                ms(0),
+            ),
             Event::PassedOn {
                 name,
                 owner,
                 fence,
                 waited,
                 ..
-            } => about_lock("passed on", name, owner, fence, waited),
+            } => about_lock("passed on", name, owner, *fence, *waited),
             Event::HandedOver { name, owner, .. } => {
                 about_lock("handed over", name, owner, 0, ms(0))
             }
@@ -78,26 +82,26 @@ impl RecordedEvent {
                 fence,
                 held,
                 ..
-            } => about_lock("released", name, owner, fence, held),
+            } => about_lock("released", name, owner, *fence, *held),
             Event::HeldLong {
                 name,
                 owner,
                 fence,
                 held,
                 ..
-            } => about_lock("held long", name, owner, fence, held),
+            } => about_lock("held long", name, owner, *fence, *held),
             Event::Renewed {
                 name,
                 owner,
                 remaining,
                 ..
-            } => about_lock("renewed", name, owner, 0, remaining),
+            } => about_lock("renewed", name, owner, 0, *remaining),
             Event::AtRisk {
                 name,
                 owner,
                 remaining,
                 ..
-            } => about_lock("at risk", name, owner, 0, remaining),
+            } => about_lock("at risk", name, owner, 0, *remaining),
             Event::Lost { lost, owner, .. } => Self {
                 cause: Some(lost.cause),
                 ..about_lock("lost", &lost.name, owner, lost.fence, ms(0))
@@ -111,12 +115,12 @@ impl RecordedEvent {
                 let is_of_a_quorum = matches!(error, Error::NoQuorum { name: None, .. });
                 assert!(is_of_a_quorum || matches!(error, Error::Unavailable { name: None, .. }));
                 assert_eq!(node.is_none(), is_of_a_quorum);
-                about_connection("unreachable", connection, node)
+                about_connection("unreachable", *connection, node.as_deref())
             }
             Event::Recovered {
                 connection, node, ..
-            } => about_connection("recovered", connection, node),
-            ref other => panic!("an unknown event: {other:?}"),
+            } => about_connection("recovered", *connection, node.as_deref()),
+            other => panic!("an unknown event: {other:?}"),
         };
         assert_eq!(event.kind(), recorded.what.replace(' ', "_"));
         assert_eq!(event.name().unwrap_or_default(), recorded.name);

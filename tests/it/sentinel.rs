@@ -420,13 +420,17 @@ fn events_name_the_servers_that_fail_and_recover() {
     let set = Sentinels::start();
     let (tell, told) = channel();
     let listener = move |event: &Event<'_>| {
-        let about = match *event {
+        let about = match event {
             Event::Unreachable {
                 connection, node, ..
-            } => (connection, "unreachable", node.map(str::to_owned)),
+            } => (
+                *connection,
+                "unreachable",
+                node.as_deref().map(str::to_owned),
+            ),
             Event::Recovered {
                 connection, node, ..
-            } => (connection, "recovered", node.map(str::to_owned)),
+            } => (*connection, "recovered", node.as_deref().map(str::to_owned)),
             _ => return,
         };
         tell.send(about).ok();

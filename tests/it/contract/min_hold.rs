@@ -164,7 +164,7 @@ pub(super) fn a_timeout_at_a_kept_lock_names_the_last_owner(kind: Kind) {
     let (tell, told) = channel();
     let locks = build(patient(redis.url()).listener(move |event: &Event<'_>| {
         if let Event::Contended { holder, .. } = event {
-            tell.send(holder.map(str::to_owned)).ok();
+            tell.send(holder.as_deref().map(str::to_owned)).ok();
         }
     }));
     let lock = kind.of(&locks, &name).lease(LEASE).min_hold(KEPT);
