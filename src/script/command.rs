@@ -49,6 +49,11 @@ impl Command {
         command
     }
 
+    /// Returns whether the command names a script by its digest.
+    pub(crate) fn is_by_digest(&self) -> bool {
+        self.script.is_some()
+    }
+
     /// Returns the same command, with the text of its script in place of the digest. The server then keeps the script.
     pub(crate) fn by_text(&self) -> Self {
         let Some(NamedScript { text, length }) = self.script else {

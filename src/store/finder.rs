@@ -18,12 +18,12 @@
 //! if the failure is not transient: another check would find the same.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, bounded};
 use once_cell::sync::OnceCell;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::error::{Failure, Outcome};
 use crate::logging;
@@ -31,7 +31,7 @@ use crate::panics::survived;
 use crate::store::LOOK_EVERY;
 use crate::store::errors::unavailable;
 use crate::store::socket::Socket;
-use crate::store::waker::{take_wakes, wake, wakers};
+use crate::store::waker::{readable, take_wakes, wake, wakers};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Condvar, Mutex, Ordering, thread};
 
 /// The pause after a panic. Repeated panics must not use a whole core.
@@ -325,14 +325,11 @@ impl<T: Clone + Send + 'static> FinderThread<T> {
     /// Blocks until something can be read from one of the sockets, the thread is woken, or it is this time. Returns the
     /// places of the sockets that can be read.
     pub(super) fn wait(&self, sockets: &[&Socket], until: Instant) -> Vec<usize> {
-        let mut polled = vec![PollFd::new(&self.woken, PollFlags::IN)];
-        polled.extend(sockets.iter().map(|it| PollFd::new(*it, PollFlags::IN)));
-        let left = until.saturating_duration_since(Instant::now());
-        // An error means that a signal came, or that the system has no memory: look again.
-        poll(&mut polled, Timespec::try_from(left).ok().as_ref()).ok();
+        let sockets = sockets.iter().map(|socket| socket.as_fd());
+        let is_ready = readable(sockets.chain([self.woken.as_fd()]), until);
         take_wakes(&self.woken);
-        let is_readable = |place: &usize| !polled[place + 1].revents().is_empty();
-        (0..sockets.len()).filter(is_readable).collect()
+        let places = 0..is_ready.len() - 1;
+        places.filter(|place| is_ready[*place]).collect()
     }
 
     /// Does `work` on a short-lived thread, because it may block for long. Wakes this thread when it is done.

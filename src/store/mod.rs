@@ -23,13 +23,15 @@
 //! | `cuts` | signs that a server has lost its data |
 //! | `server_info` | the first question to a server: is it one master, and may it evict locks? |
 //! | `socket`, `tls` | bytes, with a time limit for each request and its answer |
+//! | `exchange` | requests to several servers, and their answers as they come |
 //! | `resolve` | the addresses of a host, within a time limit |
-//! | `waker` | waking a thread that waits for several sockets |
+//! | `waker` | waiting for several sockets, and waking a thread that does |
 //! | `frame` | where an answer ends |
 
 pub(crate) mod cluster;
 mod cuts;
 mod errors;
+mod exchange;
 mod finder;
 pub(crate) mod frame;
 mod link;

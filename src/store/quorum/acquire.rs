@@ -18,15 +18,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::clock::{Clock, SystemClock, Time};
 use crate::core::lease::valid_until;
 use crate::core::quorum::{Chosen, Reserved, ReservedByName, Verdict, Vote, choose, verdict};
-use crate::error::Failure;
+use crate::error::{Failure, Outcome};
 use crate::message::{Ask, LockKind, Reply};
 use crate::script::Command;
 use crate::script::quorum::{self as node_request, Lock, NodeGiveBack};
-use crate::store::quorum::Shared;
-use crate::store::quorum::connection::NodeConnection;
 use crate::store::quorum::node::{FIRST_REPETITION, Orphan};
 use crate::store::quorum::release::{Heard, OwnerRelease};
-use crate::store::quorum::round::{Enough, gather};
+use crate::store::quorum::round::{Enough, QuorumCall, Recipients};
+use crate::store::quorum::state::QuorumState;
 use crate::store::quorum::votes::{NodeVote, NodeVotes};
 use crate::sync::{Arc, thread};
 
@@ -37,7 +36,7 @@ const ASKS_ON_AFTER: Duration = Duration::from_micros(500);
 
 /// An attempt to get the votes of a majority.
 pub(super) struct Ballot<'a> {
-    shared: &'a Shared,
+    state: &'a QuorumState,
     lock: Lock<'a>,
     ask: &'a Ask,
     /// The votes, and the reasons why there is none.
@@ -47,60 +46,61 @@ pub(super) struct Ballot<'a> {
     pub(super) is_open: Vec<bool>,
 }
 
-impl Shared {
+impl QuorumCall<'_> {
     /// Asks for a lock: the table at the top. `former` is released in the same write.
     pub(super) fn acquire(
-        &self,
-        connections: &mut [NodeConnection],
+        &mut self,
         lock: Lock<'_>,
         ask: &Ask,
         former: Option<&OwnerRelease<'_>>,
-        until: Instant,
     ) -> Result<Reply, Failure> {
-        let sent = SystemClock.now();
-        let mut ballot = Ballot::new(self, lock, ask);
+        let (sent, state) = (SystemClock.now(), self.state);
+        let mut ballot = Ballot::new(state, lock, ask);
         let was_writer =
             lock.kind == LockKind::Read && former.is_some_and(|former| former.units() != ask.units);
         let request =
-            node_request::acquire(lock, ask, was_writer, clock_us(), &self.script_settings);
-        let heard = ballot.round(connections, &request, former, until);
+            node_request::acquire(lock, ask, was_writer, clock_us(), &state.script_settings);
+        let heard = ballot.ask(self, &request, former);
         let mut result = verdict(&ballot.votes);
         // With too few answers the caller releases the former owner again.
         if let Some(former) = former.filter(|_| result != Verdict::TooFew) {
-            self.forget(connections, former, |number| heard[number]);
+            self.forget(former, |number| heard[number]);
         }
         let mut pause = ASKS_ON_AFTER;
         for _ in 0..ASKS_ON {
-            if result != Verdict::Split || !ballot.has_first() || Instant::now() + pause >= until {
+            if result != Verdict::Split
+                || !ballot.has_first()
+                || Instant::now() + pause >= self.until
+            {
                 break;
             }
             thread::sleep(pause);
             pause += ASKS_ON_AFTER;
-            ballot.round(connections, &request, None, until);
+            ballot.ask(self, &request, None);
             result = verdict(&ballot.votes);
         }
         match result {
-            Verdict::Granted => match ballot.settle_fences(connections, until) {
-                Ok((chosen, count)) => Ok(ballot.granted(connections, &chosen, count, sent)),
-                Err(granted) => Ok(ballot.outvoted(connections, granted, None)),
+            Verdict::Granted => match ballot.settle_fences(self) {
+                Ok((chosen, count)) => Ok(ballot.granted(self, &chosen, count, sent)),
+                Err(granted) => Ok(ballot.outvoted(self, granted, None)),
             },
             Verdict::Held { holder, ttl } if ballot.may_have_nothing() => {
                 Ok(Reply::Held { ttl, holder })
             }
             Verdict::Held { holder, ttl } => {
                 let granted = ballot.granted_votes().count();
-                Ok(ballot.outvoted(connections, granted, Some((holder, ttl))))
+                Ok(ballot.outvoted(self, granted, Some((holder, ttl))))
             }
             Verdict::Split => {
                 let granted = ballot.granted_votes().count();
-                Ok(ballot.outvoted(connections, granted, None))
+                Ok(ballot.outvoted(self, granted, None))
             }
             Verdict::TooFew => {
                 let granted = ballot.granted_votes().count();
-                ballot.withdraw(connections, true);
-                let failure = self.no_quorum(granted, ballot.failures);
+                ballot.withdraw(self, true);
+                let failure = state.no_quorum(granted, ballot.failures);
                 // Until then the nodes had less than `node_timeout`.
-                let timed_out = failure.is_transient() && Instant::now() >= until;
+                let timed_out = failure.is_transient() && Instant::now() >= self.until;
                 Err(Failure {
                     timed_out,
                     ..failure
@@ -111,10 +111,10 @@ impl Shared {
 }
 
 impl<'a> Ballot<'a> {
-    pub(super) fn new(shared: &'a Shared, lock: Lock<'a>, ask: &'a Ask) -> Self {
-        let nodes = shared.nodes.len();
+    pub(super) fn new(state: &'a QuorumState, lock: Lock<'a>, ask: &'a Ask) -> Self {
+        let nodes = state.nodes.len();
         Self {
-            shared,
+            state,
             lock,
             ask,
             votes: vec![None; nodes],
@@ -125,58 +125,37 @@ impl<'a> Ballot<'a> {
 
     /// Does steps 1 and 2: asks each node that has not granted the lock. Returns the answer of each node to the
     /// release of the former owner.
-    fn round(
+    fn ask(
         &mut self,
-        connections: &mut [NodeConnection],
+        call: &mut QuorumCall<'_>,
         request: &Command,
         former: Option<&OwnerRelease<'_>>,
-        until: Instant,
     ) -> Vec<Heard> {
-        let shared = self.shared;
-        let lock = self.lock;
-        let with_releases = former.map(|former| {
-            let mut commands = shared.releases(std::slice::from_ref(former));
-            for commands in &mut commands {
-                commands.push(request.clone());
+        let (state, lock, nodes) = (self.state, self.lock, self.votes.len());
+        let mut commands = match former {
+            Some(former) => state.releases(std::slice::from_ref(former)),
+            None => vec![Vec::with_capacity(1); nodes],
+        };
+        let mut heard = vec![Heard::Failure; nodes];
+        let mut may_have_owner = self.is_open.clone();
+        for (number, vote) in self.votes.iter_mut().enumerate() {
+            if matches!(vote, Some(Vote::Granted { .. })) {
+                commands[number].clear();
+                continue;
             }
-            commands
-        });
-        let is_asked: Vec<_> = self
-            .votes
-            .iter()
-            .map(|vote| !matches!(vote, Some(Vote::Granted { .. })))
-            .collect();
-        let failures = shared.ask_each(connections, true, until, |number| {
-            is_asked[number].then(|| match &with_releases {
-                Some(commands) => &*commands[number],
-                None => std::slice::from_ref(request),
-            })
-        });
-        for (number, failure) in failures.into_iter().enumerate() {
-            if is_asked[number] {
-                let before = self.votes[number].take();
-                // A node that answered "held" may have the owner in its queue.
-                self.is_open[number] |= before.is_some() && failure.is_some();
-                self.failures[number] = failure;
-            }
+            heard[number] = match former {
+                None => Heard::Answer,
+                Some(_) => Heard::Nothing { sent_after: 1 },
+            };
+            commands[number].push(request.clone());
+            // A node that answered "held" may have the owner in its queue.
+            may_have_owner[number] |= vote.take().is_some();
+            self.failures[number] = None;
+            self.is_open[number] = true;
         }
-        let is_asked: Vec<_> = is_asked
-            .iter()
-            .zip(&self.failures)
-            .map(|(is_asked, failure)| *is_asked && failure.is_none())
-            .collect();
-        let mut heard: Vec<_> = is_asked
-            .iter()
-            .map(|is_asked| match (is_asked, former) {
-                (false, _) => Heard::Failure,
-                (true, None) => Heard::Answer,
-                (true, Some(_)) => Heard::Nothing { sent_after: 1 },
-            })
-            .collect();
         let has_fences = self.ask.fences > 0;
-        let (votes, failures) = (&mut self.votes, &mut self.failures);
-        let mut answered = vec![false; connections.len()];
-        gather(connections, shared.within(until), &mut |number, answer| {
+        let commands = |number: usize| Some(&*commands[number]).filter(|some| !some.is_empty());
+        call.round(Recipients::Voters, commands, &mut |number, answer| {
             match answer {
                 // The answer about the former owner comes first.
                 Ok(value) if matches!(heard[number], Heard::Nothing { .. }) => {
@@ -186,26 +165,25 @@ impl<'a> Ballot<'a> {
                     };
                 }
                 Ok(value) => {
-                    answered[number] = true;
+                    self.is_open[number] = false;
                     match node_request::vote(lock, has_fences, &value) {
-                        Some(vote) => votes[number] = Some(vote),
-                        None => failures[number] = Some(shared.unexpected(number, value)),
+                        Some(vote) => self.votes[number] = Some(vote),
+                        None => self.failures[number] = Some(state.unexpected(number, value)),
                     }
                 }
                 Err(failure) => {
-                    if heard[number] != Heard::Answer {
+                    let is_unsent = failure.outcome == Outcome::NotExecuted;
+                    if is_unsent {
+                        self.is_open[number] = may_have_owner[number];
+                    }
+                    if is_unsent || heard[number] != Heard::Answer {
                         heard[number] = Heard::Failure;
                     }
-                    failures[number] = Some(failure);
+                    self.failures[number] = Some(failure);
                 }
             }
-            enough(shared.needed, votes, failures)
+            enough(state.needed, &self.votes, &self.failures)
         });
-        for number in 0..connections.len() {
-            if is_asked[number] {
-                self.is_open[number] = !answered[number];
-            }
-        }
         heard
     }
 
@@ -237,16 +215,12 @@ impl<'a> Ballot<'a> {
     ///
     /// Returns how many nodes have granted the fence, if that is no majority because a chosen node did not raise its
     /// record.
-    pub(super) fn settle_fences(
-        &self,
-        connections: &mut [NodeConnection],
-        until: Instant,
-    ) -> Result<(Chosen, u64), usize> {
+    pub(super) fn settle_fences(&self, call: &mut QuorumCall<'_>) -> Result<(Chosen, u64), usize> {
         let granted: Vec<_> = self
             .granted_votes()
             .map(|(number, fences, _)| (number, fences.clone()))
             .collect();
-        let Some(chosen) = choose(&granted, self.shared.needed) else {
+        let Some(chosen) = choose(&granted, self.state.needed) else {
             return Err(granted.len());
         };
         if self.ask.fences == 0 {
@@ -268,15 +242,12 @@ impl<'a> Ballot<'a> {
             (&self.ask.owner, self.ask.units),
             &chosen.fences,
             self.ask.fences,
-            &self.shared.script_settings,
+            &self.state.script_settings,
         );
-        let failures = self.shared.ask_each(connections, false, until, |number| {
-            let is_low = chosen.low.contains(&number);
-            is_low.then_some(std::slice::from_ref(&raise))
-        });
-        let mut raised = 0;
-        let mut failed = failures.iter().flatten().count();
-        gather(connections, self.shared.within(until), &mut |_, answer| {
+        let raise = [raise];
+        let commands = |number| chosen.low.contains(&number).then_some(&raise[..]);
+        let (mut raised, mut failed) = (0, 0);
+        call.round(Recipients::All, commands, &mut |_, answer| {
             let records = answer.ok().and_then(|value| node_request::raised(&value));
             match records {
                 Some(Ok(records)) if reaches(&records, &chosen.fences) => {
@@ -300,7 +271,7 @@ impl<'a> Ballot<'a> {
     /// Does step 4 after a grant.
     pub(super) fn granted(
         &mut self,
-        connections: &mut [NodeConnection],
+        call: &mut QuorumCall<'_>,
         chosen: &Chosen,
         count: u64,
         sent: Time,
@@ -315,16 +286,16 @@ impl<'a> Ballot<'a> {
                 reserved: self.reserved(fences),
             };
         }
-        for number in 0..connections.len() {
+        for number in 0..self.votes.len() {
             if self.is_open[number] {
-                self.withdraw_from(connections, number);
+                self.withdraw_from(call, number);
             }
         }
         let now = SystemClock.now();
         let units = self.ask.units;
         let owner = &self.ask.owner;
         let lease = self.ask.lease;
-        self.shared.votes.insert(owner, units, lease, votes, now);
+        self.state.votes.insert(owner, units, lease, votes, now);
         Reply::Granted {
             fence: chosen.fences[0],
             count: Some(count),
@@ -337,30 +308,30 @@ impl<'a> Ballot<'a> {
     /// also leaves the queues.
     fn outvoted(
         &mut self,
-        connections: &mut [NodeConnection],
+        call: &mut QuorumCall<'_>,
         granted: usize,
         held: Option<(Arc<str>, Option<Duration>)>,
     ) -> Reply {
-        self.withdraw(connections, held.is_none());
+        self.withdraw(call, held.is_none());
         let (holder, ttl) = held.map_or((None, None), |(holder, ttl)| (Some(holder), ttl));
         Reply::Outvoted {
             holder,
             ttl,
             granted: u32::try_from(granted).unwrap_or(u32::MAX),
-            needed: u32::try_from(self.shared.needed).unwrap_or(u32::MAX),
+            needed: u32::try_from(self.state.needed).unwrap_or(u32::MAX),
         }
     }
 
     /// Withdraws the owner from each node that granted it, or may do so. `everywhere`: also from the queues.
-    pub(super) fn withdraw(&mut self, connections: &mut [NodeConnection], everywhere: bool) {
-        for number in 0..connections.len() {
+    pub(super) fn withdraw(&mut self, call: &mut QuorumCall<'_>, everywhere: bool) {
+        for number in 0..self.votes.len() {
             let has_owner = match &self.votes[number] {
                 Some(Vote::Granted { .. }) => true,
                 Some(Vote::Held(_)) => everywhere && self.ask.channel.is_some(),
                 None => self.is_open[number],
             };
             if has_owner {
-                self.withdraw_from(connections, number);
+                self.withdraw_from(call, number);
             }
         }
     }
@@ -370,7 +341,7 @@ impl<'a> Ballot<'a> {
         fences.first().copied().filter(|_| self.ask.fences > 0)
     }
 
-    fn withdraw_from(&self, connections: &mut [NodeConnection], number: usize) {
+    fn withdraw_from(&self, call: &mut QuorumCall<'_>, number: usize) {
         let reserved = match &self.votes[number] {
             Some(Vote::Granted { fences, .. }) => self.reserved(fences),
             _ => None,
@@ -378,7 +349,7 @@ impl<'a> Ballot<'a> {
         let owner = &self.ask.owner;
         let give_back = reserved.map(|reserved: Reserved| NodeGiveBack { used: 0, reserved });
         let command = node_request::release(self.lock, (owner, self.ask.units), give_back, true);
-        connections[number].send_and_forget(&command, Some(self.orphan()));
+        call.connections[number].send_and_forget(command, Some(self.orphan()));
     }
 
     /// Returns the owner, to be released in the background at a node that may have it.

@@ -6,29 +6,19 @@
 //! | the detached owner has no majority any more | the new owner is withdrawn; the claim is lost |
 //! | fewer answers | the nodes that adopted it take the detached owner back, so that the claim can be adopted later. A node that cannot be asked to may keep the new owner. No release is sent to it, because it must not free the lock. The caller asks under the same owner again, which that node grants. |
 
-use std::time::Instant;
-
 use crate::clock::{Clock, SystemClock};
 use crate::error::{Failure, Outcome};
 use crate::message::{Adopt, Ask, Gone, LockKind, Reply};
 use crate::name::{LockKey, Target};
 use crate::script::quorum::{self as node_request, Lock};
-use crate::store::quorum::Shared;
 use crate::store::quorum::acquire::{Ballot, clock_us};
-use crate::store::quorum::connection::NodeConnection;
-use crate::store::quorum::round::{Enough, gather};
+use crate::store::quorum::round::{Enough, QuorumCall, Recipients};
 use crate::sync::Arc;
 
-impl Shared {
+impl QuorumCall<'_> {
     /// Adopts a mutex: the table at the top.
-    pub(super) fn adopt(
-        &self,
-        connections: &mut [NodeConnection],
-        key: &LockKey,
-        adopt: &Adopt,
-        until: Instant,
-    ) -> Result<Reply, Failure> {
-        let sent = SystemClock.now();
+    pub(super) fn adopt(&mut self, key: &LockKey, adopt: &Adopt) -> Result<Reply, Failure> {
+        let (sent, state) = (SystemClock.now(), self.state);
         let target = Target::from(key.clone());
         let lock = Lock {
             kind: LockKind::Mutex,
@@ -43,19 +33,20 @@ impl Shared {
             channel: None,
             nonce: None,
         };
+        let request = |adopt: &Adopt| {
+            let settings = &state.script_settings;
+            node_request::adopt(key, adopt, clock_us(), settings)
+        };
         let new = ask(&adopt.owner);
-        let mut ballot = Ballot::new(self, lock, &new);
-        let requests = [node_request::adopt(
-            key,
-            adopt,
-            clock_us(),
-            &self.script_settings,
-        )];
-        ballot.failures = self.ask_each(connections, true, until, |_| Some(&requests[..]));
-        ballot.is_open = ballot.failures.iter().map(Option::is_none).collect();
+        let mut ballot = Ballot::new(state, lock, &new);
+        let command = [request(adopt)];
+        let spare = state.nodes.len() - state.needed;
         let (mut adopted, mut gone, mut why) = (0, 0, Gone::Removed);
-        gather(connections, self.within(until), &mut |number, answer| {
-            ballot.is_open[number] &= answer.is_err();
+        ballot.is_open.fill(true);
+        let commands = |_| Some(&command[..]);
+        self.round(Recipients::Voters, commands, &mut |number, answer| {
+            let is_unsent = |failure: &Failure| failure.outcome == Outcome::NotExecuted;
+            ballot.is_open[number] = matches!(&answer, Err(failure) if !is_unsent(failure));
             match answer.map(|value| (node_request::adopted(lock, adopt.fencing, &value), value)) {
                 Ok((Some(Ok(vote)), _)) => {
                     ballot.votes[number] = Some(vote);
@@ -65,47 +56,44 @@ impl Shared {
                     gone += 1;
                     why = if gone == 1 { now } else { why };
                 }
-                Ok((None, value)) => ballot.failures[number] = Some(self.unexpected(number, value)),
+                Ok((None, value)) => {
+                    ballot.failures[number] = Some(state.unexpected(number, value));
+                }
                 Err(failure) => ballot.failures[number] = Some(failure),
             }
-            if adopted >= self.needed || gone > self.nodes.len() - self.needed {
-                Enough::Almost
-            } else {
-                Enough::No
-            }
+            Enough::almost_if(adopted >= state.needed || gone > spare)
         });
-        if gone > self.nodes.len() - self.needed {
-            ballot.withdraw(connections, true);
+        if gone > spare {
+            ballot.withdraw(self, true);
             return Ok(Reply::NotOwner(why));
         }
-        let settled = ballot.settle_fences(connections, until);
+        let settled = ballot.settle_fences(self);
         if let Ok((chosen, count)) = settled {
-            let reply = ballot.granted(connections, &chosen, count, sent);
+            let reply = ballot.granted(self, &chosen, count, sent);
             // Where the adoption is not confirmed, the detached owner may still be.
             let old = ask(&adopt.from);
-            let mut rest = Ballot::new(self, lock, &old);
+            let mut rest = Ballot::new(state, lock, &old);
             for (number, vote) in ballot.votes.iter().enumerate() {
                 rest.is_open[number] = vote.is_none();
             }
-            rest.withdraw(connections, true);
-            self.votes.remove(&adopt.from);
+            rest.withdraw(self, true);
+            state.votes.remove(&adopt.from);
             return Ok(reply);
         }
         // The claim must stay valid.
-        let back = Adopt {
+        let back = request(&Adopt {
             owner: Arc::clone(&adopt.from),
             from: Arc::clone(&adopt.owner),
             ..adopt.clone()
-        };
-        let request = node_request::adopt(key, &back, clock_us(), &self.script_settings);
+        });
         let mut outcome = Outcome::NotExecuted;
-        for (number, connection) in connections.iter_mut().enumerate() {
+        for (number, connection) in self.connections.iter_mut().enumerate() {
             if ballot.votes[number].is_some() || ballot.is_open[number] {
                 outcome = Outcome::Unknown;
-                connection.send_and_forget(&request, None);
+                connection.send_and_forget(back.clone(), None);
             }
         }
-        let failure = self.no_quorum(settled.err().unwrap_or(adopted), ballot.failures);
+        let failure = state.no_quorum(settled.err().unwrap_or(adopted), ballot.failures);
         Err(Failure { outcome, ..failure })
     }
 }

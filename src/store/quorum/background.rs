@@ -15,17 +15,17 @@ use crate::logging;
 use crate::panics::survived;
 use crate::random::{SystemRng, jittered};
 use crate::script::quorum::{self as node_request, Lock};
-use crate::store::quorum::Shared;
 use crate::store::quorum::connection::NodeConnection;
 use crate::store::quorum::node::Orphan;
-use crate::store::quorum::round::{Enough, Waits, gather};
+use crate::store::quorum::round::{Enough, QuorumCall, Recipients};
+use crate::store::quorum::state::QuorumState;
 
 /// How long orphans are gathered before they are released.
 const GATHERED_FOR: Duration = Duration::from_millis(10);
 /// How many orphans are released by one write.
 const AT_A_TIME: usize = 100;
 
-impl Shared {
+impl QuorumState {
     /// Notes that a node is down, and plans a probe.
     pub(super) fn node_is_down(&self, number: usize, failure: &Failure) {
         let node = &self.nodes[number];
@@ -33,7 +33,7 @@ impl Shared {
             let address = &node.route.server.address;
             let why = crate::error::Chain(&*failure.cause);
             logging::warning!("{address} is not asked for a while: {why}");
-            self.plan(pause, move |shared| shared.probe(number));
+            self.plan(pause, move |state| state.probe(number));
         }
     }
 
@@ -46,7 +46,7 @@ impl Shared {
     fn plan_orphans(&self, number: usize) {
         if let Some(pause) = self.nodes[number].plan_orphans(SystemClock.now()) {
             let pause = pause.max(GATHERED_FOR);
-            self.plan(pause, move |shared| shared.release_orphans(number));
+            self.plan(pause, move |state| state.release_orphans(number));
         }
     }
 
@@ -54,20 +54,20 @@ impl Shared {
         let weak = self.weak_self.clone();
         let pause = jittered(&SystemRng::new(), pause);
         self.background.execute_after(pause, move || {
-            if let Some(shared) = weak.upgrade() {
-                survived(|| job(&shared));
+            if let Some(state) = weak.upgrade() {
+                survived(|| job(&state));
             }
         });
     }
 
     /// Probes a node. If it answers, it is up.
     fn probe(&self, number: usize) {
-        let Some(shared) = self.weak_self.upgrade() else {
+        let Some(state) = self.weak_self.upgrade() else {
             return;
         };
         let node = &self.nodes[number];
         // A caller has no more time to connect either.
-        let opened = survived(|| NodeConnection::new(shared, number).open(self.node_timeout));
+        let opened = survived(|| NodeConnection::new(state, number).open(self.node_timeout));
         let panicked = || {
             let words = "the probe panicked";
             Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, words)
@@ -80,18 +80,18 @@ impl Shared {
             }
             Err(failure) => {
                 let pause = node.note_still_down(failure);
-                self.plan(pause, move |shared| shared.probe(number));
+                self.plan(pause, move |state| state.probe(number));
             }
         }
     }
 
     /// Releases the orphans of a node. Keeps those that it did not answer for.
     fn release_orphans(&self, number: usize) {
-        let Some(shared) = self.weak_self.upgrade() else {
+        let Some(state) = self.weak_self.upgrade() else {
             return;
         };
         let orphans = self.nodes[number].take_orphans(SystemClock.now());
-        let mut connections = [NodeConnection::new(shared, number)];
+        let mut connections = [NodeConnection::new(state, number)];
         for some in orphans.chunks(AT_A_TIME) {
             let release = |orphan: &Orphan| {
                 let lock = Lock {
@@ -100,33 +100,22 @@ impl Shared {
                 };
                 node_request::release(lock, (&orphan.owner, orphan.units), None, true)
             };
-            let releases: Vec<_> = some.iter().map(release).collect();
+            let commands: Vec<_> = some.iter().map(release).collect();
             let mut answered = 0;
             let mut is_done = vec![false; some.len()];
-            let [connection] = &mut connections;
             // A connect may take half of that, which is as long as in a probe.
             let until = Instant::now() + self.node_timeout * 2;
-            let sent = connection
-                .look()
-                .and_then(|()| connection.connect(until))
-                .and_then(|()| connection.send(&releases));
-            if sent.is_ok() {
-                let waits = Waits {
-                    limit: self.node_timeout,
-                    grace: self.node_timeout,
-                    nodes: 1,
-                };
-                gather(&mut connections, waits, &mut |_, answer| {
-                    if let (Ok(value), Some(is_done)) = (answer, is_done.get_mut(answered)) {
-                        // A server that is busy does it later. After another error, such as a key of another type, a
-                        // repetition would not help.
-                        *is_done = node_request::released(&value).is_some()
-                            || !self.unexpected(number, value).is_transient();
-                        answered += 1;
-                    }
-                    Enough::No
-                });
-            }
+            let mut call = QuorumCall::new(self, &mut connections, until);
+            call.round(Recipients::All, |_| Some(&commands), &mut |_, answer| {
+                if let (Ok(value), Some(is_done)) = (answer, is_done.get_mut(answered)) {
+                    // A server that is busy does it later. After another error, such as a key of another type, a
+                    // repetition would not help.
+                    *is_done = node_request::released(&value).is_some()
+                        || !self.unexpected(number, value).is_transient();
+                    answered += 1;
+                }
+                Enough::No
+            });
             let now = SystemClock.now();
             for (orphan, is_done) in some.iter().zip(is_done) {
                 if let Some(orphan) = orphan.clone().again(is_done, now) {

@@ -15,18 +15,18 @@
 //! | 4 | Every second, subscribe at nodes that are up and have no connection. |
 
 use std::collections::HashMap;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
-
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::error::Failure;
 use crate::script::Command;
 use crate::store::PubSubEvent;
 use crate::store::login::connect;
 use crate::store::pubsub::{PushMessage, subscribe};
-use crate::store::quorum::Shared;
+use crate::store::quorum::state::QuorumState;
 use crate::store::route::Budget;
 use crate::store::socket::Socket;
+use crate::store::waker::readable;
 
 /// How long a message waits for the same message of other nodes.
 const GATHERED_FOR: Duration = Duration::from_millis(2);
@@ -34,13 +34,13 @@ const GATHERED_FOR: Duration = Duration::from_millis(2);
 const SAME_RELEASE: Duration = Duration::from_millis(50);
 /// How long one wait is, and how often step 4 is done.
 const SILENCE: Duration = Duration::from_secs(1);
-/// How long a part of a TLS record, which cannot be read alone, may delay the messages of the other nodes.
-const REST_OF_RECORD: Duration = Duration::from_millis(1);
+/// The time limit of a read on a socket that has something to read.
+const READ_WITHIN: Duration = Duration::from_millis(1);
 /// After this silence a node gets a PING.
 const SILENCE_TO_PING: Duration = Duration::from_secs(3);
 
 /// A connection that is subscribed at one node.
-struct Listener {
+struct NodeListener {
     socket: Socket,
     heard: Instant,
     pinged: Option<Instant>,
@@ -59,17 +59,17 @@ struct Hint {
 
 /// Listens until `hear` returns false. See [`crate::store::Store::listen`].
 pub(super) fn listen(
-    shared: &Shared,
+    state: &QuorumState,
     channels: &[&str],
     hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
 ) -> Result<(), Failure> {
-    let mut failures: Vec<Option<Failure>> = vec![None; shared.nodes.len()];
-    let mut listeners: Vec<Option<Listener>> = Vec::new();
-    listeners.resize_with(shared.nodes.len(), || None);
-    subscribe_missing(shared, channels, &mut listeners, &mut failures, hear);
-    let mut reached = vec![None; shared.nodes.len() + 1];
-    report(shared, &listeners, &failures, &mut reached, hear);
-    check_majority(shared, &listeners, &failures)?;
+    let mut failures: Vec<Option<Failure>> = vec![None; state.nodes.len()];
+    let mut listeners: Vec<Option<NodeListener>> = Vec::new();
+    listeners.resize_with(state.nodes.len(), || None);
+    subscribe_missing(state, channels, &mut listeners, &mut failures, hear);
+    let mut reached = vec![None; state.nodes.len() + 1];
+    report(state, &listeners, &failures, &mut reached, hear);
+    check_majority(state, &listeners, &failures)?;
     if !hear(PubSubEvent::Subscribed) {
         return Ok(());
     }
@@ -79,7 +79,7 @@ pub(super) fn listen(
         // 2. Pass messages on. The first may have come with the answer to a subscription.
         for (number, slot) in listeners.iter_mut().enumerate() {
             let noted =
-                |listener: &mut Listener| note_messages(shared, listener, number, &mut hints);
+                |listener: &mut NodeListener| note_messages(state, listener, number, &mut hints);
             if let Some(Err(failure)) = slot.as_mut().map(noted) {
                 *slot = None;
                 failures[number] = Some(failure);
@@ -88,7 +88,7 @@ pub(super) fn listen(
         let now = Instant::now();
         let mut is_wanted = true;
         for ((channel, payload), hint) in &mut hints {
-            if hint.take_due(now, shared.needed) {
+            if hint.take_due(now, state.needed) {
                 is_wanted &= hear(PubSubEvent::Message { channel, payload });
             }
         }
@@ -96,31 +96,31 @@ pub(super) fn listen(
         // 3 and 4.
         if now >= subscribe_at {
             is_wanted &= hear(PubSubEvent::Silence);
-            ping_silent(shared, &mut listeners, &mut failures);
-            subscribe_missing(shared, channels, &mut listeners, &mut failures, hear);
+            ping_silent(state, &mut listeners, &mut failures);
+            subscribe_missing(state, channels, &mut listeners, &mut failures, hear);
             subscribe_at = Instant::now() + SILENCE;
         }
         if !is_wanted {
             return Ok(());
         }
-        report(shared, &listeners, &failures, &mut reached, hear);
-        check_majority(shared, &listeners, &failures)?;
+        report(state, &listeners, &failures, &mut reached, hear);
+        check_majority(state, &listeners, &failures)?;
         // Wait, and read what has come.
         let hint_due = hints.values().filter_map(Hint::due).min();
         let until = hint_due.map_or(subscribe_at, |due| due.min(subscribe_at));
-        for number in wait(&listeners, until.saturating_duration_since(Instant::now())) {
-            let route = &shared.nodes[number].route;
-            let read = |listener: &mut Listener| -> Result<(), Failure> {
-                match listener.socket.read(REST_OF_RECORD) {
-                    Ok(()) => (listener.heard, listener.pinged) = (Instant::now(), None),
-                    Err(fault) if fault.is_timeout() => {}
-                    Err(fault) => return Err(route.broken(fault)),
+        let connected = listeners.iter().flatten();
+        let ready = readable(connected.map(|listener| listener.socket.as_fd()), until);
+        let slots = listeners.iter_mut().enumerate();
+        let connected = slots.filter(|(_, slot)| slot.is_some());
+        for ((number, slot), _) in connected.zip(ready).filter(|(_, is_ready)| *is_ready) {
+            let Some(listener) = slot else { continue };
+            match listener.socket.read(READ_WITHIN) {
+                Ok(()) => (listener.heard, listener.pinged) = (Instant::now(), None),
+                Err(fault) if fault.is_timeout() => {}
+                Err(fault) => {
+                    failures[number] = Some(state.nodes[number].route.broken(fault));
+                    *slot = None;
                 }
-                Ok(())
-            };
-            if let Some(Err(failure)) = listeners[number].as_mut().map(read) {
-                listeners[number] = None;
-                failures[number] = Some(failure);
             }
         }
     }
@@ -128,12 +128,12 @@ pub(super) fn listen(
 
 /// Notes the messages of a node that were read.
 fn note_messages(
-    shared: &Shared,
-    listener: &mut Listener,
+    state: &QuorumState,
+    listener: &mut NodeListener,
     number: usize,
     hints: &mut Hints,
 ) -> Result<(), Failure> {
-    let route = &shared.nodes[number].route;
+    let route = &state.nodes[number].route;
     while let Some(value) = listener
         .socket
         .take()
@@ -189,9 +189,9 @@ impl Hint {
 
 /// Does step 1, and step 4: subscribes at each node that is up and has no connection.
 fn subscribe_missing(
-    shared: &Shared,
+    state: &QuorumState,
     channels: &[&str],
-    listeners: &mut [Option<Listener>],
+    listeners: &mut [Option<NodeListener>],
     failures: &mut [Option<Failure>],
     hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
 ) {
@@ -199,10 +199,10 @@ fn subscribe_missing(
         if listener.is_some() {
             continue;
         }
-        let node = &shared.nodes[number];
+        let node = &state.nodes[number];
         let subscribed = node.check_up().and_then(|()| {
-            let mut socket = connect(&node.route, &Budget::new(shared.node_timeout))?;
-            let muted = subscribe(&mut socket, &node.route, shared.node_timeout, channels)?;
+            let mut socket = connect(&node.route, &Budget::new(state.node_timeout))?;
+            let muted = subscribe(&mut socket, &node.route, state.node_timeout, channels)?;
             Ok((socket, muted))
         });
         match subscribed {
@@ -210,7 +210,7 @@ fn subscribe_missing(
                 if let Some(failure) = muted {
                     hear(PubSubEvent::Muted(&failure));
                 }
-                *listener = Some(Listener {
+                *listener = Some(NodeListener {
                     socket,
                     heard: Instant::now(),
                     pinged: None,
@@ -223,13 +223,13 @@ fn subscribe_missing(
 
 /// Does step 3.
 fn ping_silent(
-    shared: &Shared,
-    listeners: &mut [Option<Listener>],
+    state: &QuorumState,
+    listeners: &mut [Option<NodeListener>],
     failures: &mut [Option<Failure>],
 ) {
     for (number, slot) in listeners.iter_mut().enumerate() {
         let Some(listener) = slot else { continue };
-        let route = &shared.nodes[number].route;
+        let route = &state.nodes[number].route;
         let now = Instant::now();
         let result = match listener.pinged {
             Some(pinged) if now >= pinged + route.io_timeout => {
@@ -239,7 +239,7 @@ fn ping_silent(
                 listener.pinged = Some(now);
                 let sent = listener
                     .socket
-                    .send(&Command::new("PING"), shared.node_timeout);
+                    .send(&Command::new("PING"), state.node_timeout);
                 sent.map_err(|fault| route.broken(fault))
             }
             _ => Ok(()),
@@ -251,47 +251,24 @@ fn ping_silent(
     }
 }
 
-/// Waits until a node has sent something, for at most `limit`. Returns those nodes.
-fn wait(listeners: &[Option<Listener>], limit: Duration) -> Vec<usize> {
-    let mut numbers = Vec::new();
-    let mut polled = Vec::new();
-    for (number, listener) in listeners.iter().enumerate() {
-        if let Some(listener) = listener {
-            numbers.push(number);
-            polled.push(PollFd::new(&listener.socket, PollFlags::IN));
-        }
-    }
-    // An error means that a signal came, or that the system has no memory: look again.
-    let ready = poll(&mut polled, Timespec::try_from(limit).ok().as_ref()).unwrap_or(0);
-    if ready == 0 {
-        return Vec::new();
-    }
-    let is_ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
-    numbers
-        .into_iter()
-        .zip(&polled)
-        .filter_map(|(number, fd)| is_ready(fd).then_some(number))
-        .collect()
-}
-
 /// Reports each node that is listened to and was not, and the reverse. The same for a majority of them. `reached` has
 /// what was reported last.
 fn report(
-    shared: &Shared,
-    listeners: &[Option<Listener>],
+    state: &QuorumState,
+    listeners: &[Option<NodeListener>],
     failures: &[Option<Failure>],
     reached: &mut [Option<bool>],
     hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
 ) {
-    let has_majority = listeners.iter().flatten().count() >= shared.needed;
+    let has_majority = listeners.iter().flatten().count() >= state.needed;
     let are_reached = listeners.iter().map(Option::is_some).chain([has_majority]);
     for (place, is_reached) in are_reached.enumerate() {
         if reached[place].replace(is_reached) == Some(is_reached) {
             continue;
         }
-        let report = match shared.nodes.get(place) {
+        let report = match state.nodes.get(place) {
             Some(node) => node.report(failures[place].clone().filter(|_| !is_reached)),
-            None => shared.report(check_majority(shared, listeners, failures).err()),
+            None => state.report(check_majority(state, listeners, failures).err()),
         };
         hear(PubSubEvent::Node(report));
     }
@@ -299,12 +276,12 @@ fn report(
 
 /// Returns a failure if fewer than a majority of the nodes are listened to.
 fn check_majority(
-    shared: &Shared,
-    listeners: &[Option<Listener>],
+    state: &QuorumState,
+    listeners: &[Option<NodeListener>],
     failures: &[Option<Failure>],
 ) -> Result<(), Failure> {
     let listening = listeners.iter().flatten().count();
-    if listening >= shared.needed {
+    if listening >= state.needed {
         return Ok(());
     }
     let failures = listeners
@@ -312,7 +289,7 @@ fn check_majority(
         .zip(failures)
         .map(|(listener, failure)| failure.clone().filter(|_| listener.is_none()))
         .collect();
-    Err(shared.no_quorum(listening, failures))
+    Err(state.no_quorum(listening, failures))
 }
 
 #[cfg(test)]

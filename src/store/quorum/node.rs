@@ -57,11 +57,11 @@ pub(super) struct QuorumNode {
     heard_at: AtomicU64,
     /// Since when the node may vote, in nanoseconds of the clock.
     may_vote_at: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<NodeState>,
 }
 
 #[derive(Default)]
-struct State {
+struct NodeState {
     /// Why the node is down.
     failure: Option<Failure>,
     pause: Duration,

@@ -1,4 +1,4 @@
-//! The requests of operators, to all nodes.
+//! The requests of operators, and the question whether the nodes answer, to all nodes.
 //!
 //! | request | the reply |
 //! | --- | --- |
@@ -8,105 +8,99 @@
 //!
 //! Inspecting and scanning need a majority of the nodes. With fewer, nobody could tell whether a lock is held.
 
-use std::time::Instant;
+use redis::Value;
 
-use crate::error::Failure;
+use crate::error::{Failure, FailureKind};
 use crate::message::{Cursor, Gone, Reply, Request, Seen};
 use crate::name::LockKey;
 use crate::script::{self, Command};
-use crate::store::quorum::Shared;
-use crate::store::quorum::connection::NodeConnection;
-use crate::store::quorum::round::{Enough, gather};
+use crate::store::quorum::round::{Enough, QuorumCall, Recipients};
 use crate::sync::Arc;
 
-impl Shared {
-    /// Sends the same request to every node, and returns the reply of each, or its failure.
-    fn ask_all(
-        &self,
-        connections: &mut [NodeConnection],
-        request: &Request<'_>,
-        command: &Command,
-        until: Instant,
-    ) -> Vec<Result<Reply, Failure>> {
-        let commands = std::slice::from_ref(command);
-        let failures = self.ask_each(connections, false, until, |_| Some(commands));
-        let mut replies: Vec<_> = failures
-            .into_iter()
-            .map(|failure| failure.map(Err))
-            .collect();
-        gather(connections, self.within(until), &mut |number, answer| {
-            replies[number] = Some(answer.and_then(|value| match value {
-                redis::Value::ServerError(_) => Err(self.unexpected(number, value)),
-                value => script::decode(request, value),
-            }));
-            Enough::No
+impl QuorumCall<'_> {
+    /// Asks every node whether it answers. Returns an error unless a majority does.
+    pub(super) fn ping(&mut self) -> Result<Reply, Failure> {
+        let (state, ping) = (self.state, [Command::new("PING")]);
+        let mut failures = vec![None; self.connections.len()];
+        let mut answered = 0;
+        self.round(Recipients::All, |_| Some(&ping), &mut |number, answer| {
+            match answer {
+                Ok(Value::SimpleString(_) | Value::BulkString(_)) => answered += 1,
+                Ok(value) => failures[number] = Some(state.unexpected(number, value)),
+                Err(failure) => failures[number] = Some(failure),
+            }
+            Enough::almost_if(answered >= state.needed)
         });
-        replies
-            .into_iter()
-            .map(|reply| reply.unwrap_or_else(|| Err(Failure::another_question())))
-            .collect()
+        let is_same = |failure: &Failure| failure.kind == FailureKind::SameServer;
+        if answered >= state.needed && !failures.iter().flatten().any(is_same) {
+            return Ok(Reply::Pong);
+        }
+        Err(state.no_quorum(answered, failures))
+    }
+
+    /// Sends the same request to every node, and gives each reply to `heard`, in the order of the nodes. Returns how many nodes have replied, and
+    /// the failures of the others.
+    fn ask_all(
+        &mut self,
+        request: &Request<'_>,
+        command: Command,
+        mut heard: impl FnMut(usize, Reply) -> Result<(), Failure>,
+    ) -> (usize, Vec<Option<Failure>>) {
+        let (state, command) = (self.state, [command]);
+        let mut replies: Vec<_> = self.connections.iter().map(|_| None).collect();
+        self.round(
+            Recipients::All,
+            |_| Some(&command),
+            &mut |number, answer| {
+                let reply = answer.and_then(|value| state.decode(number, request, value));
+                replies[number] = Some(reply);
+                Enough::No
+            },
+        );
+        let mut failures = vec![None; replies.len()];
+        for (number, reply) in replies.into_iter().enumerate() {
+            let reply = reply.unwrap_or_else(|| Err(Failure::another_question()));
+            failures[number] = reply.and_then(|reply| heard(number, reply)).err();
+        }
+        let answered = failures.iter().filter(|failure| failure.is_none()).count();
+        (answered, failures)
     }
 
     /// Inspects locks at every node.
-    pub(super) fn inspect(
-        &self,
-        connections: &mut [NodeConnection],
-        request: &Request<'_>,
-        until: Instant,
-    ) -> Result<Reply, Failure> {
-        let mut failures = vec![None; connections.len()];
-        let mut merged: Option<Vec<Option<Seen>>> = None;
-        let mut answered = 0;
+    pub(super) fn inspect(&mut self, request: &Request<'_>) -> Result<Reply, Failure> {
+        let state = self.state;
         // By its text, because a connection loads only the scripts of locks.
-        let command = script::encode(request, &self.script_settings).by_text();
-        let replies = self.ask_all(connections, request, &command, until);
-        for (number, reply) in replies.into_iter().enumerate() {
-            match reply {
-                Ok(Reply::Inspected(seen)) => {
-                    answered += 1;
-                    let address = &self.nodes[number].route.server.address;
-                    let seen = seen
-                        .into_iter()
-                        .map(|seen| seen.map(|seen| at(seen, address)));
-                    merged = Some(match merged {
-                        None => seen.collect(),
-                        // A node may answer about the first keys only.
-                        Some(all) => all.into_iter().zip(seen).map(merge).collect(),
-                    });
-                }
-                Ok(_) => failures[number] = Some(Failure::another_question()),
-                Err(failure) => failures[number] = Some(failure),
-            }
-        }
+        let command = script::encode(request, &state.script_settings).by_text();
+        let mut merged: Option<Vec<Option<Seen>>> = None;
+        let (answered, failures) = self.ask_all(request, command, |number, reply| {
+            let Reply::Inspected(seen) = reply else {
+                return Err(Failure::another_question());
+            };
+            let address = &state.nodes[number].route.server.address;
+            let seen = seen
+                .into_iter()
+                .map(|seen| seen.map(|seen| at(seen, address)));
+            merged = Some(match merged.take() {
+                None => seen.collect(),
+                // A node may answer about the first keys only.
+                Some(all) => all.into_iter().zip(seen).map(merge).collect(),
+            });
+            Ok(())
+        });
         match merged {
-            Some(merged) if answered >= self.needed => Ok(Reply::Inspected(merged)),
-            _ => Err(self.no_quorum(answered, failures)),
+            Some(merged) if answered >= state.needed => Ok(Reply::Inspected(merged)),
+            _ => Err(state.no_quorum(answered, failures)),
         }
     }
 
     /// Lists some keys of one node. If the node fails, goes on with the next one.
-    pub(super) fn scan(
-        &self,
-        connections: &mut [NodeConnection],
-        (from, prefix, pattern): (Cursor, &str, &str),
-        until: Instant,
-    ) -> Result<Reply, Failure> {
-        let node = from.node as usize;
-        let request = Request::Scan {
-            from,
-            prefix,
-            pattern,
-        };
-        let commands = [script::encode(&request, &self.script_settings)];
-        let asked = |number| (number == node).then_some(&commands[..]);
-        let mut failures = self.ask_each(connections, false, until, asked);
-        let failure = failures.get_mut(node).and_then(Option::take);
-        let mut answer = Err(failure.unwrap_or_else(Failure::another_question));
-        gather(connections, self.within(until), &mut |_, value| {
-            answer = value.and_then(|value| match value {
-                redis::Value::ServerError(_) => Err(self.unexpected(node, value)),
-                value => script::decode(&request, value),
-            });
+    pub(super) fn scan(&mut self, from: Cursor, request: &Request<'_>) -> Result<Reply, Failure> {
+        let (state, node) = (self.state, from.node as usize);
+        let command = [script::encode(request, &state.script_settings).by_text()];
+        let mut answer = Err(Failure::another_question());
+        let commands = |number| (number == node).then_some(&command[..]);
+        self.round(Recipients::All, commands, &mut |_, value| {
+            answer = value.and_then(|value| state.decode(node, request, value));
             Enough::Yes
         });
         let next_node = Cursor {
@@ -114,7 +108,8 @@ impl Shared {
             failed: from.failed + u32::from(answer.is_err()),
             ..Cursor::START
         };
-        let next_node = Some(next_node).filter(|next| (next.node as usize) < self.nodes.len());
+        let nodes = state.nodes.len();
+        let next_node = Some(next_node).filter(|next| (next.node as usize) < nodes);
         match answer {
             Ok(Reply::Page { keys, next }) => Ok(Reply::Page {
                 keys,
@@ -123,10 +118,10 @@ impl Shared {
             Ok(_) => Err(Failure::another_question()),
             Err(failure) => {
                 let failed = from.failed as usize + 1;
-                if failed > self.nodes.len() - self.needed {
-                    let mut failures = vec![None; self.nodes.len()];
+                if failed > nodes - state.needed {
+                    let mut failures = vec![None; nodes];
                     failures[node] = Some(failure);
-                    return Err(self.no_quorum(self.nodes.len() - failed, failures));
+                    return Err(state.no_quorum(nodes - failed, failures));
                 }
                 Ok(Reply::Page {
                     keys: Vec::new(),
@@ -138,37 +133,26 @@ impl Shared {
 
     /// Takes a lock from an owner at every node.
     pub(super) fn force_release(
-        &self,
-        connections: &mut [NodeConnection],
+        &mut self,
+        request: &Request<'_>,
         key: &LockKey,
         owner: &str,
-        until: Instant,
     ) -> Result<Reply, Failure> {
-        let request = Request::ForceRelease { key, owner };
         let command = script::quorum::force_release(key, owner);
-        let mut failures = vec![None; connections.len()];
-        let (mut released, mut answered) = (false, 0);
-        let replies = self.ask_all(connections, &request, &command, until);
-        for (number, reply) in replies.into_iter().enumerate() {
-            match reply {
-                Ok(Reply::Released) => {
-                    released = true;
-                    answered += 1;
-                }
-                Ok(Reply::NotOwner(_)) => answered += 1,
-                Ok(_) => failures[number] = Some(Failure::another_question()),
-                Err(failure) => failures[number] = Some(failure),
+        let mut result = Reply::NotOwner(Gone::Removed);
+        let (answered, failures) = self.ask_all(request, command, |_, reply| match reply {
+            Reply::Released => {
+                result = Reply::Released;
+                Ok(())
             }
-        }
+            Reply::NotOwner(_) => Ok(()),
+            _ => Err(Failure::another_question()),
+        });
         // The nodes that did not answer may all still have the owner.
-        if connections.len() - answered >= self.needed {
-            return Err(self.no_quorum(answered, failures));
+        if failures.len() - answered >= self.state.needed {
+            return Err(self.state.no_quorum(answered, failures));
         }
-        Ok(if released {
-            Reply::Released
-        } else {
-            Reply::NotOwner(Gone::Removed)
-        })
+        Ok(result)
     }
 }
 

@@ -14,7 +14,7 @@
 //! | a majority answered, and too few of them have released it, because the others reject the request | the failure of these nodes |
 //! | fewer | a failure of unknown outcome: the caller repeats the request |
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::Value;
 
@@ -25,10 +25,9 @@ use crate::message::{GiveBack, Gone, LockKind, NotReleased, PlainRelease, Reply,
 use crate::name::Target;
 use crate::script::quorum::{self as node_request, Lock, NodeGiveBack};
 use crate::script::{self, Command};
-use crate::store::quorum::Shared;
-use crate::store::quorum::connection::NodeConnection;
 use crate::store::quorum::node::Orphan;
-use crate::store::quorum::round::{Enough, gather};
+use crate::store::quorum::round::{Enough, QuorumCall, Recipients};
+use crate::store::quorum::state::QuorumState;
 use crate::sync::Arc;
 
 /// For how long a node may have an owner in its queue: a waiter that does not ask again for 3 s loses its place.
@@ -181,26 +180,15 @@ impl Tally {
     }
 }
 
-impl Shared {
+impl QuorumCall<'_> {
     /// Ends one owner.
-    pub(super) fn end_one(
-        &self,
-        connections: &mut [NodeConnection],
-        release: OwnerRelease<'_>,
-        until: Instant,
-    ) -> Result<Reply, Failure> {
-        let replies = self.end(connections, &[release], until)?;
-        let only = replies.into_iter().next();
+    pub(super) fn end_one(&mut self, release: OwnerRelease<'_>) -> Result<Reply, Failure> {
+        let only = self.end(&[release])?.into_iter().next();
         only.flatten().ok_or_else(Failure::another_question)
     }
 
     /// Releases several mutexes by one round.
-    pub(super) fn release_many(
-        &self,
-        connections: &mut [NodeConnection],
-        batch: &[PlainRelease<'_>],
-        until: Instant,
-    ) -> Result<Reply, Failure> {
+    pub(super) fn release_many(&mut self, batch: &[PlainRelease<'_>]) -> Result<Reply, Failure> {
         let targets: Vec<_> = batch
             .iter()
             .map(|release| Target::from(release.key.clone()))
@@ -218,36 +206,29 @@ impl Shared {
                 how: How::Release { used: None },
             })
             .collect();
-        let replies = self.end(connections, &releases, until)?;
-        let replies = replies.into_iter();
-        Ok(Reply::Each(
-            replies
-                .map(|reply| reply.ok_or(NotReleased::Refused))
-                .collect(),
-        ))
+        let replies = self.end(&releases)?.into_iter();
+        let each = replies.map(|reply| reply.ok_or(NotReleased::Refused));
+        Ok(Reply::Each(each.collect()))
     }
 
     /// Ends several owners by one round: the steps at the top. Returns the reply for each.
-    pub(super) fn end(
-        &self,
-        connections: &mut [NodeConnection],
-        releases: &[OwnerRelease<'_>],
-        until: Instant,
-    ) -> Result<Vec<Option<Reply>>, Failure> {
-        let commands = self.releases(releases);
-        let mut failures =
-            self.ask_each(connections, false, until, |number| Some(&*commands[number]));
+    fn end(&mut self, releases: &[OwnerRelease<'_>]) -> Result<Vec<Option<Reply>>, Failure> {
+        let (state, nodes) = (self.state, self.connections.len());
+        let commands = state.releases(releases);
+        let mut failures = vec![None; nodes];
         let mut tallies = vec![Tally::default(); releases.len()];
-        let mut answers = vec![0; connections.len()];
-        let mut waits = self.within(until);
-        if releases.len() == 1 {
-            waits.nodes = self.needed;
-        }
-        gather(connections, waits, &mut |number, answer| {
+        let mut answers = vec![0; nodes];
+        let (recipients, enough) = match releases {
+            [_] => (Recipients::Majority, Enough::Yes),
+            // The number of late answers would keep the connection from the next request.
+            _ => (Recipients::All, Enough::Almost),
+        };
+        let commands = |number: usize| Some(&commands[number][..]);
+        self.round(recipients, commands, &mut |number, answer| {
             match answer {
                 Ok(value) => {
                     if let Some(tally) = tallies.get_mut(answers[number]) {
-                        if let Err(failure) = tally.note(self, number, value) {
+                        if let Err(failure) = tally.note(state, number, value) {
                             failures[number] = Some(failure);
                         }
                     }
@@ -255,39 +236,39 @@ impl Shared {
                 }
                 Err(failure) => failures[number] = Some(failure),
             }
-            let is_enough = |tally: &Tally| tally.is_certain(self.nodes.len(), self.needed);
-            match (tallies.iter().all(is_enough), releases) {
-                (false, _) => Enough::No,
-                (true, [_]) => Enough::Yes,
-                // The number of late answers would keep the connection from the next request.
-                (true, _) => Enough::Almost,
+            let is_certain = |tally: &Tally| tally.is_certain(nodes, state.needed);
+            if tallies.iter().all(is_certain) {
+                enough
+            } else {
+                Enough::No
             }
         });
-        let nodes = connections.len();
         let is_told = |tally: &Tally| {
-            tally.result(nodes, self.needed).is_some()
-                || tally.answered() + tally.refused >= self.needed
+            tally.result(nodes, state.needed).is_some()
+                || tally.answered() + tally.refused >= state.needed
         };
         if !tallies.iter().all(is_told) {
             let fewest = tallies.iter().map(|tally| tally.released).min();
-            let failure = self.no_quorum(fewest.unwrap_or(0), failures);
+            let failure = state.no_quorum(fewest.unwrap_or(0), failures);
             return Err(Failure {
                 outcome: Outcome::Unknown,
                 ..failure
             });
         }
-        let replies = tallies.iter().map(|tally| tally.result(nodes, self.needed));
+        let replies = tallies
+            .iter()
+            .map(|tally| tally.result(nodes, state.needed));
         let replies: Vec<_> = replies.collect();
         if let ([None], [_]) = (&*replies, releases) {
             // The nodes reject it, and the caller must know the reason.
             return Err(Failure {
                 outcome: Outcome::PartlyExecuted,
-                ..self.no_quorum(tallies[0].released, failures)
+                ..state.no_quorum(tallies[0].released, failures)
             });
         }
         for (place, release) in releases.iter().enumerate() {
             if replies[place].is_some() {
-                self.forget(connections, release, |number| match failures[number] {
+                self.forget(release, |number| match failures[number] {
                     Some(_) => Heard::Failure,
                     None if answers[number] > place => Heard::Answer,
                     None => Heard::Nothing {
@@ -299,9 +280,40 @@ impl Shared {
         Ok(replies)
     }
 
+    /// Forgets the votes of an owner that has ended. Has it released later at each node that has not confirmed the end.
+    pub(super) fn forget(&mut self, release: &OwnerRelease<'_>, heard: impl Fn(usize) -> Heard) {
+        let removed = self.state.votes.remove(&release.owner);
+        let (votes, longest) = removed.unwrap_or_default();
+        // A node may have executed any request about the owner, even the last one, and even without a vote.
+        let length = (longest + drift(longest)).max(LEFT_IN_QUEUE);
+        let mut orphan = None;
+        let mut orphan = || {
+            let made = orphan.get_or_insert_with(|| release.orphan(length));
+            made.clone()
+        };
+        let is_kept = matches!(release.how, How::Keep(..));
+        for (number, connection) in self.connections.iter_mut().enumerate() {
+            let has_vote = votes.get(number).is_some_and(|vote| vote.until.is_some());
+            if is_kept && !has_vote {
+                // The node has kept nothing, but it may have the owner in its queue.
+                let owner = (&*release.owner, release.units);
+                let withdrawal = node_request::release(release.lock, owner, None, true);
+                connection.send_and_forget(withdrawal, Some(orphan()));
+                continue;
+            }
+            match heard(number) {
+                Heard::Answer => {}
+                Heard::Nothing { sent_after } => connection.release_later(sent_after, orphan()),
+                Heard::Failure => self.state.keep_orphan(number, orphan()),
+            }
+        }
+    }
+}
+
+impl QuorumState {
     /// Returns the commands that end these owners, for each node.
     pub(super) fn releases(&self, releases: &[OwnerRelease<'_>]) -> Vec<Vec<Command>> {
-        let mut commands = vec![Vec::new(); self.nodes.len()];
+        let mut commands = vec![Vec::with_capacity(releases.len() + 1); self.nodes.len()];
         for release in releases {
             let owner = (&*release.owner, release.units);
             let votes = match release.how {
@@ -314,7 +326,7 @@ impl Shared {
                 vote.is_some_and(|vote| vote.until.is_some())
             };
             for (number, commands) in commands.iter_mut().enumerate() {
-                let command = match release.how {
+                commands.push(match release.how {
                     How::Keep(life, used) => {
                         let reserved = votes.as_ref().and_then(|votes| votes[number].reserved);
                         // The node answered the first fence, so its record stays there at least.
@@ -343,50 +355,15 @@ impl Shared {
                             .map(|(used, reserved)| NodeGiveBack { used, reserved });
                         node_request::release(release.lock, owner, give_back, !has_vote(number))
                     }
-                };
-                commands.push(command);
+                });
             }
         }
         commands
     }
-
-    /// Forgets the votes of an owner that has ended. Has it released later at each node that has not confirmed the end.
-    pub(super) fn forget(
-        &self,
-        connections: &mut [NodeConnection],
-        release: &OwnerRelease<'_>,
-        heard: impl Fn(usize) -> Heard,
-    ) {
-        let removed = self.votes.remove(&release.owner);
-        let (votes, longest) = removed.unwrap_or_default();
-        // A node may have executed any request about the owner, even the last one, and even without a vote.
-        let length = (longest + drift(longest)).max(LEFT_IN_QUEUE);
-        let mut orphan = None;
-        let mut orphan = || {
-            let made = orphan.get_or_insert_with(|| release.orphan(length));
-            made.clone()
-        };
-        let is_kept = matches!(release.how, How::Keep(..));
-        for (number, connection) in connections.iter_mut().enumerate() {
-            let has_vote = votes.get(number).is_some_and(|vote| vote.until.is_some());
-            if is_kept && !has_vote {
-                // The node has kept nothing, but it may have the owner in its queue.
-                let owner = (&*release.owner, release.units);
-                let withdrawal = node_request::release(release.lock, owner, None, true);
-                connection.send_and_forget(&withdrawal, Some(orphan()));
-                continue;
-            }
-            match heard(number) {
-                Heard::Answer => {}
-                Heard::Nothing { sent_after } => connection.release_later(sent_after, orphan()),
-                Heard::Failure => self.keep_orphan(number, orphan()),
-            }
-        }
-    }
 }
 
 impl Tally {
-    fn note(&mut self, shared: &Shared, number: usize, value: Value) -> Result<(), Failure> {
+    fn note(&mut self, state: &QuorumState, number: usize, value: Value) -> Result<(), Failure> {
         match node_request::released(&value) {
             Some(Reply::Released) => self.released += 1,
             Some(Reply::HandedOver) => {
@@ -397,7 +374,7 @@ impl Tally {
             Some(Reply::NotOwner(Gone::Taken)) => self.taken += 1,
             _ => {
                 self.refused += 1;
-                return Err(shared.unexpected(number, value));
+                return Err(state.unexpected(number, value));
             }
         }
         Ok(())

@@ -5,44 +5,33 @@
 //!
 //! A node that has restarted renews nothing until it may vote: it may have forgotten who holds the lock.
 
-use std::time::Instant;
-
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{Clock, SystemClock, Time};
 use crate::core::lease::valid_until;
 use crate::error::{Failure, Outcome};
 use crate::message::{Renewal, Renewed, Reply, Request};
 use crate::script;
-use crate::store::quorum::Shared;
-use crate::store::quorum::connection::NodeConnection;
-use crate::store::quorum::round::{Enough, gather};
+use crate::store::quorum::round::{Enough, QuorumCall, Recipients};
+use crate::store::quorum::state::QuorumState;
 use crate::store::quorum::votes::{Confirmation, VoteStatus};
 
-impl Shared {
+impl QuorumCall<'_> {
     /// Renews leases. Returns the result for each key. The keys of one owner come after each other, and have one
     /// result.
-    pub(super) fn renew(
-        &self,
-        connections: &mut [NodeConnection],
-        batch: &[Renewal<'_>],
-        until: Instant,
-    ) -> Result<Vec<Renewed>, Failure> {
-        let sent = SystemClock.now();
+    pub(super) fn renew(&mut self, batch: &[Renewal<'_>]) -> Result<Vec<Renewed>, Failure> {
+        let (sent, state) = (SystemClock.now(), self.state);
         let request = Request::Renew(batch);
-        let commands = [script::encode(&request, &self.script_settings)];
+        let command = [script::encode(&request, &state.script_settings)];
         for renewal in batch {
-            self.votes.ask_for(&renewal.owner, renewal.lease);
+            state.votes.ask_for(&renewal.owner, renewal.lease);
         }
-        let mut failures = self.ask_each(connections, true, until, |_| Some(&commands[..]));
-        let is_sent = failures.iter().any(Option::is_none);
-        let mut answers: Vec<Option<Vec<Renewed>>> = vec![None; connections.len()];
+        let mut failures = vec![None; self.connections.len()];
+        let mut answers: Vec<Option<Vec<Renewed>>> = vec![None; self.connections.len()];
         // How many nodes have answered, and how many of them have confirmed all leases.
         let (mut answered, mut confirmed) = (0, 0);
-        gather(connections, self.within(until), &mut |number, answer| {
-            let results = answer.and_then(|value| match value {
-                redis::Value::ServerError(_) => Err(self.unexpected(number, value)),
-                value => script::decode(&request, value).and_then(Reply::renewed),
-            });
-            match results {
+        let commands = |_| Some(&command[..]);
+        self.round(Recipients::Voters, commands, &mut |number, answer| {
+            let reply = answer.and_then(|value| state.decode(number, &request, value));
+            match reply.and_then(Reply::renewed) {
                 Ok(results) => {
                     confirmed += usize::from(results.iter().all(Renewed::is_confirmed));
                     answers[number] = Some(results);
@@ -50,38 +39,37 @@ impl Shared {
                 }
                 Err(failure) => failures[number] = Some(failure),
             }
-            if confirmed >= self.needed {
-                Enough::Almost
-            } else {
-                Enough::No
-            }
+            Enough::almost_if(confirmed >= state.needed)
         });
         // With few answers the votes count too: a lease may have lost one.
         if answered == 0 {
-            let failure = self.no_quorum(answered, failures);
-            let outcome = if is_sent {
-                Outcome::Unknown
-            } else {
+            let is_unsent = |failure: &Failure| failure.outcome == Outcome::NotExecuted;
+            let outcome = if failures.iter().flatten().all(is_unsent) {
                 Outcome::NotExecuted
+            } else {
+                Outcome::Unknown
             };
+            let failure = state.no_quorum(answered, failures);
             return Err(Failure { outcome, ..failure });
         }
         let mut results = Vec::with_capacity(batch.len());
         for one_owner in batch.chunk_by(|one, other| one.owner == other.owner) {
             let first = results.len();
-            let result = self.renewed(one_owner, sent, |node, key| {
+            let result = state.renewed(one_owner, sent, |node, key| {
                 answers[node].as_ref().map(|results| results[first + key])
             });
             results.resize(first + one_owner.len(), result);
         }
         Ok(results)
     }
+}
 
+impl QuorumState {
     /// Takes in what the nodes answered about the keys of one owner. `answer` returns the answer of a node about a key.
     fn renewed(
         &self,
         keys: &[Renewal<'_>],
-        sent: crate::clock::Time,
+        sent: Time,
         answer: impl Fn(usize, usize) -> Option<Renewed>,
     ) -> Renewed {
         let mut is_contended = false;
