@@ -22,12 +22,14 @@ use std::time::{Duration, Instant};
 use redis::Value;
 
 use super::call::{is_split, or_release_alone};
-use super::lanes::{Exchange, Lanes, Part};
-use super::{ClusterState, Master};
+use super::connection::Part;
+use super::connections::MasterConnections;
+use super::master::Master;
+use super::state::ClusterState;
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{NotReleased, PlainRelease, Renewal, Renewed, Reply, Request};
 use crate::name::LockKey;
-use crate::script;
+use crate::script::{self, Command};
 use crate::store::refusal::refusal;
 use crate::store::{Answer, DedicatedConnection, NodeReport};
 use crate::sync::Arc;
@@ -39,7 +41,7 @@ const ROUNDS: u32 = 4;
 pub(super) struct ClusterConnection {
     shared: Arc<ClusterState>,
     /// Empty before the first request.
-    lanes: Option<Lanes>,
+    connections: Option<MasterConnections>,
 }
 
 /// Some names of one slot, by their numbers in the batch, and the node to which the slot is moving.
@@ -134,7 +136,7 @@ impl ClusterConnection {
     pub(super) fn new(shared: Arc<ClusterState>) -> Self {
         Self {
             shared,
-            lanes: None,
+            connections: None,
         }
     }
 
@@ -147,9 +149,9 @@ impl ClusterConnection {
         let until = Instant::now() + limit;
         let shared = Arc::clone(&self.shared);
         shared.map(limit)?;
-        let lanes = match &mut self.lanes {
-            Some(lanes) => lanes,
-            none => none.insert(Lanes::new()?),
+        let connections = match &mut self.connections {
+            Some(connections) => connections,
+            none => none.insert(MasterConnections::new()?),
         };
         let mut results = Results {
             names: (0..batch.names()).map(|_| None).collect(),
@@ -162,18 +164,8 @@ impl ClusterConnection {
             if groups.is_empty() || left.is_zero() {
                 break;
             }
-            let parts = parts(&shared, &mut groups, &mut results, left);
-            let encode = |number: usize| {
-                let group: &Group = &groups[number];
-                let settings = &shared.routes.first.script_settings;
-                batch.with(&group.numbers, |request| script::encode(request, settings))
-            };
-            let how = Exchange {
-                encode: &encode,
-                limit: left,
-                is_gain: B::IS_GAIN,
-            };
-            let exchanged = lanes.exchange(&shared, &parts, &how);
+            let parts = parts(&shared, batch, &mut groups, &mut results, left);
+            let exchanged = connections.exchange(&shared, &parts, left, B::IS_GAIN);
             results.is_resent |= exchanged.is_resent;
             let mut again = Vec::new();
             for ((group, part), answer) in groups.iter().zip(&parts).zip(exchanged.answers) {
@@ -186,7 +178,7 @@ impl ClusterConnection {
                     }
                     Err(failure) => {
                         if is_nonsense(&failure) {
-                            lanes.close(&part.master);
+                            connections.close(&part.master);
                         }
                         let next = group.after(&shared, &part.master, &failure);
                         if let (None, [only], true) = (&next, &*group.numbers, is_refusal(&failure))
@@ -211,9 +203,9 @@ impl ClusterConnection {
     /// Sends one request about names of one slot.
     fn ask(&mut self, slot: u16, request: &Request<'_>, until: Instant) -> Result<Answer, Failure> {
         let shared = Arc::clone(&self.shared);
-        let lanes = match &mut self.lanes {
-            Some(lanes) => lanes,
-            none => none.insert(Lanes::new()?),
+        let connections = match &mut self.connections {
+            Some(connections) => connections,
+            none => none.insert(MasterConnections::new()?),
         };
         let (mut moving_to, mut is_resent) = (None, false);
         let mut rounds = 0;
@@ -225,13 +217,12 @@ impl ClusterConnection {
                 Some(master) => master,
                 None => shared.owner(slot, left)?,
             };
-            let parts = [Part { master, is_asking }];
-            let how = Exchange {
-                encode: &|_| script::encode(request, &shared.routes.first.script_settings),
-                limit: left,
-                is_gain: false,
-            };
-            let exchanged = lanes.exchange(&shared, &parts, &how);
+            let parts = [Part {
+                master,
+                is_asking,
+                command: command(&shared, request),
+            }];
+            let exchanged = connections.exchange(&shared, &parts, left, false);
             is_resent |= exchanged.is_resent;
             let answer = exchanged.answers.into_iter().next();
             let answer = answer.unwrap_or_else(|| Err(Failure::another_question()));
@@ -249,7 +240,7 @@ impl ClusterConnection {
                 Err(failure) => failure,
             };
             if is_nonsense(&failure) {
-                lanes.close(master);
+                connections.close(master);
             }
             match (failure.kind, failure.redirect()) {
                 (FailureKind::Moved, Some(to)) if rounds < ROUNDS => {
@@ -268,11 +259,11 @@ impl DedicatedConnection for ClusterConnection {
     fn open(&mut self) -> Result<(), Failure> {
         let limit = self.shared.routes.settings.connect_timeout;
         let map = self.shared.map(limit)?;
-        let lanes = match &mut self.lanes {
-            Some(lanes) => lanes,
-            none => none.insert(Lanes::new()?),
+        let connections = match &mut self.connections {
+            Some(connections) => connections,
+            none => none.insert(MasterConnections::new()?),
         };
-        lanes.open(&map.masters(), limit);
+        connections.open(&map.masters(), limit);
         Ok(())
     }
 
@@ -364,10 +355,11 @@ fn by_slot<B: Batch>(batch: &B) -> Vec<Group> {
 }
 
 /// Returns the part of each group. Removes the groups whose slots nobody has.
-fn parts<R>(
+fn parts<B: Batch>(
     shared: &Arc<ClusterState>,
+    batch: &B,
     groups: &mut Vec<Group>,
-    results: &mut Results<R>,
+    results: &mut Results<B::Result>,
     limit: Duration,
 ) -> Vec<Part> {
     let mut parts = Vec::with_capacity(groups.len());
@@ -379,7 +371,11 @@ fn parts<R>(
         };
         match master {
             Ok(master) => {
-                parts.push(Part { master, is_asking });
+                parts.push(Part {
+                    master,
+                    is_asking,
+                    command: batch.with(&group.numbers, |request| command(shared, request)),
+                });
                 true
             }
             Err(failure) => {
@@ -389,6 +385,10 @@ fn parts<R>(
         }
     });
     parts
+}
+
+fn command(shared: &ClusterState, request: &Request<'_>) -> Command {
+    script::encode(request, &shared.routes.first.script_settings)
 }
 
 /// Reads the answer about a group.

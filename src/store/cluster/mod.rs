@@ -46,12 +46,13 @@
 //! | `master`, `routes` | a master with its connections, and the ways to all nodes |
 //! | `call` | a request on the caller's thread |
 //! | `operators` | requests that concern several slots |
-//! | `lanes` | the connections of the renewal thread, one for each master |
+//! | `connections`, `connection` | the connections of the renewal thread, one for each master |
 //! | `batch` | renewals and releases on those connections, by slot |
 
 mod batch;
 mod call;
-mod lanes;
+mod connection;
+mod connections;
 mod map;
 mod master;
 mod operators;
@@ -63,13 +64,11 @@ use crate::clock::Time;
 use crate::config::{ClusterNodes, Settings};
 use crate::error::Failure;
 use crate::message::Request;
-use crate::store::errors::unavailable;
 use crate::store::finder::Finder;
 use crate::store::{Answer, DedicatedConnection, Limits, PubSubEvent, Store};
 use crate::sync::{Arc, AtomicU32};
 
 use batch::ClusterConnection;
-use master::Master;
 use routes::ClusterRoutes;
 use search::ClusterSearch;
 use state::ClusterState;

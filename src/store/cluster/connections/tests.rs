@@ -1,4 +1,4 @@
-//! Lanes to servers that hang, and that close connections.
+//! Connections to masters that hang, and that close connections.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use super::*;
 use crate::config::{ClusterNodes, Settings};
 use crate::script::Command;
 use crate::store::frame::Frame;
-use crate::sync::AtomicBool;
+use crate::sync::{AtomicBool, thread};
 
 /// A server that answers each command with its last word, unless it is held.
 struct Echo {
@@ -61,21 +61,21 @@ fn answer(mut stream: TcpStream, is_held: &AtomicBool) {
 }
 
 /// Sends a word that was never sent before to each master. Returns whether each has answered with that word.
-fn ask(lanes: &mut Lanes, shared: &ClusterState, masters: &[Arc<Master>], word: &str) -> Vec<bool> {
-    let parts: Vec<_> = masters
-        .iter()
-        .map(|master| Part {
-            master: Arc::clone(master),
-            is_asking: false,
-        })
-        .collect();
+fn ask(
+    connections: &mut MasterConnections,
+    shared: &ClusterState,
+    masters: &[Arc<Master>],
+    word: &str,
+) -> Vec<bool> {
     let words = |number: usize| format!("{word} {number}");
-    let how = Exchange {
-        encode: &|number| Command::new("ECHO").arg(words(number)).to_owned(),
-        limit: Duration::from_secs(20),
-        is_gain: false,
+    let part = |(number, master): (usize, &Arc<Master>)| Part {
+        master: Arc::clone(master),
+        is_asking: false,
+        command: Command::new("ECHO").arg(words(number)).to_owned(),
     };
-    let answers = lanes.exchange(shared, &parts, &how).answers;
+    let parts: Vec<_> = masters.iter().enumerate().map(part).collect();
+    let limit = Duration::from_secs(20);
+    let answers = connections.exchange(shared, &parts, limit, false).answers;
     let answers = answers.into_iter().enumerate();
     answers
         .map(|(number, answer)| match answer {
@@ -92,7 +92,7 @@ fn ask(lanes: &mut Lanes, shared: &ClusterState, masters: &[Arc<Master>], word: 
 }
 
 #[test]
-fn a_lane_that_hangs_is_left_out_until_it_answers() {
+fn a_master_that_hangs_is_left_out_until_it_answers() {
     let settings = Settings::default();
     let nodes = ClusterNodes::new(&["redis://127.0.0.1:1/".to_owned()], &settings);
     let cluster = Cluster::new(nodes.expect("a URL"), &settings);
@@ -101,28 +101,29 @@ fn a_lane_that_hangs_is_left_out_until_it_answers() {
     let masters = servers
         .each_ref()
         .map(|server| shared.routes.new_master(&server.address));
-    let mut lanes = Lanes::new().expect("a pair of sockets");
+    let mut connections = MasterConnections::new().expect("a pair of sockets");
     let mut words = (0..).map(|number: u32| number.to_string());
-    let mut ask_both = |lanes: &mut Lanes| {
+    let mut ask_both = |connections: &mut MasterConnections| {
         let word = words.next().expect("there is no end");
-        ask(lanes, shared, &masters, &word)
+        ask(connections, shared, &masters, &word)
     };
-    let wait = |lanes: &mut Lanes, ask: &mut dyn FnMut(&mut Lanes) -> Vec<bool>| {
+    let wait = |connections: &mut MasterConnections,
+                ask: &mut dyn FnMut(&mut MasterConnections) -> Vec<bool>| {
         let begun = Instant::now();
-        while ask(lanes) != [true, true] {
+        while ask(connections) != [true, true] {
             assert!(
                 begun.elapsed() < Duration::from_secs(20),
                 "they never answer"
             );
         }
     };
-    lanes.open(&masters, Duration::from_secs(20));
-    wait(&mut lanes, &mut ask_both);
+    connections.open(&masters, Duration::from_secs(20));
+    wait(&mut connections, &mut ask_both);
     for _ in 0..3 {
         servers[1].is_held.store(true, Ordering::SeqCst);
         // On a busy machine the other may be late too.
         let begun = Instant::now();
-        while ask_both(&mut lanes) != [true, false] {
+        while ask_both(&mut connections) != [true, false] {
             assert!(
                 begun.elapsed() < Duration::from_secs(20),
                 "it never answers"
@@ -130,40 +131,40 @@ fn a_lane_that_hangs_is_left_out_until_it_answers() {
         }
         assert!(masters[1].is_suspected.load(Ordering::SeqCst));
         servers[1].is_held.store(false, Ordering::SeqCst);
-        wait(&mut lanes, &mut ask_both);
+        wait(&mut connections, &mut ask_both);
         assert!(!masters[1].is_suspected.load(Ordering::SeqCst));
     }
 }
 
 /// The connection of an earlier exchange is used once more before its end is noticed.
 #[test]
-fn a_lane_whose_connection_was_closed_is_opened_again() {
+fn a_connection_that_the_master_closed_is_opened_again() {
     let settings = Settings::default();
     let nodes = ClusterNodes::new(&["redis://127.0.0.1:1/".to_owned()], &settings);
     let cluster = Cluster::new(nodes.expect("a URL"), &settings);
     let shared = &cluster.shared;
     let server = Echo::start();
     let masters = [shared.routes.new_master(&server.address)];
-    let mut lanes = Lanes::new().expect("a pair of sockets");
+    let mut connections = MasterConnections::new().expect("a pair of sockets");
     let begun = Instant::now();
-    let is_answered = |lanes: &mut Lanes, word: &str| {
-        while ask(lanes, shared, &masters, word) != [true] {
+    let is_answered = |connections: &mut MasterConnections, word: &str| {
+        while ask(connections, shared, &masters, word) != [true] {
             assert!(
                 begun.elapsed() < Duration::from_secs(20),
                 "it never answers"
             );
         }
     };
-    is_answered(&mut lanes, "first");
-    let lane = lanes.by_address.values_mut().next().expect("it was used");
-    let LaneState::Open(open) = &mut lane.state else {
+    is_answered(&mut connections, "first");
+    let connection = connections.by_address.values_mut().next();
+    let ConnectionState::Open(open) = &mut connection.expect("it was used").state else {
         panic!("it has just answered");
     };
-    // The server ends a connection on which it gets nonsense.
-    open.socket
-        .write(b"+nonsense\r\n", Duration::from_secs(1))
-        .expect("it is open");
-    is_answered(&mut lanes, "second");
+    // The server ends a connection on which it gets a command without words.
+    let nonsense = Command::default();
+    open.tell(nonsense, SentPart::Asking).expect("it is open");
+    open.unanswered().clear();
+    is_answered(&mut connections, "second");
 }
 
 /// A process that only holds leases must learn that a master is gone.
@@ -178,11 +179,12 @@ fn a_master_that_refuses_connections_is_suspected_and_not_waited_for() {
         port: 1,
     };
     let master = [shared.routes.new_master(&refusing)];
-    let mut lanes = Lanes::new().expect("a pair of sockets");
-    assert_eq!(ask(&mut lanes, shared, &master, "first"), [false]);
+    let mut connections = MasterConnections::new().expect("a pair of sockets");
+    assert_eq!(ask(&mut connections, shared, &master, "first"), [false]);
     assert!(master[0].is_suspected.load(Ordering::SeqCst));
-    // The lane opens again in the background, and the exchange does not wait for that.
-    assert_eq!(ask(&mut lanes, shared, &master, "second"), [false]);
-    let lane = lanes.by_address.values().next().expect("it was used");
-    assert!(lane.failure.is_some() && !lane.is_waited_for());
+    // The connection opens again in the background, and the exchange does not wait for that.
+    assert_eq!(ask(&mut connections, shared, &master, "second"), [false]);
+    let connection = connections.by_address.values().next();
+    let connection = connection.expect("it was used");
+    assert!(connection.failure.is_some() && !connection.is_waited_for());
 }
