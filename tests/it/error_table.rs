@@ -349,7 +349,7 @@ fn a_failed_login_returns_the_reason() {
 /// The documentation of [`Error`] has the same table.
 #[test]
 fn the_documented_table_is_this_one() {
-    let page = include_str!("../../src/error.rs");
+    let page = include_str!("../../src/error/public.rs");
     let documented: Vec<(&str, &str, bool)> = page
         .lines()
         .filter_map(|line| {
@@ -435,7 +435,7 @@ fn retryable_variants(page: &str) -> HashMap<&str, bool> {
 /// The documented table has a row for each variant, which agrees with `is_retryable`.
 #[test]
 fn each_documented_variant_is_retryable_or_not_as_it_says() {
-    let page = include_str!("../../src/error.rs");
+    let page = include_str!("../../src/error/public.rs");
     let documented = retryable_variants(page);
     let kinds = [
         ErrorKind::Closed,
