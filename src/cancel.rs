@@ -59,25 +59,25 @@ use crate::sync::{Arc, AtomicBool, Mutex, Ordering, Thread, thread};
 /// ```
 #[derive(Clone, Default)]
 pub struct Cancel {
-    shared: Arc<Shared>,
+    shared: Arc<TokenState>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct TokenState {
     cancelled: AtomicBool,
-    register: Mutex<Register>,
+    register: Mutex<BlockedThreads>,
 }
 
 /// The threads that are blocked with a token. The token's mutex guards it.
 #[derive(Default)]
-struct Register {
+struct BlockedThreads {
     blocked: HashMap<u64, Thread>,
     next: u64,
 }
 
 /// The place of a blocked call in the register. Dropping it leaves the register.
 pub(crate) struct Registered {
-    shared: Arc<Shared>,
+    shared: Arc<TokenState>,
     number: u64,
 }
 

@@ -76,8 +76,8 @@ use crate::owner;
 use crate::random::Rng;
 use crate::sync::Arc;
 
-use patience::{Patience, SHORTEST_PAUSE, Wait, sleep};
-use state::{InRedis, Offer, Sent, State, Uncertain};
+use patience::{Patience, SHORTEST_PAUSE, WaitState, sleep};
+use state::{AttemptState, InRedis, Offer, Sent, Uncertain};
 
 pub(crate) use crate::core::poll::SubscriptionState;
 pub(crate) use step::{Grant, Input, OrphanedOwner, Step, StepContext};
@@ -92,7 +92,7 @@ pub(crate) struct Attempt {
     owner: Arc<str>,
     /// The number of units of the lock that the attempt is for.
     units: u32,
-    state: State,
+    state: AttemptState,
     patience: Patience,
     /// The last grant by message that was allowed and may come, and when the request was sent that allowed it.
     offer: Option<(Box<Offer>, Time)>,
@@ -105,25 +105,29 @@ pub(crate) struct Attempt {
 impl Attempt {
     /// Begins an attempt at `units` of the lock.
     pub(crate) fn new(rng: &dyn Rng, label: &str, units: u32) -> Self {
-        Self::begin(rng, label, units, None, Wait::NotBegun)
+        Self::begin(rng, label, units, None, WaitState::NotBegun)
     }
 
     /// Begins an attempt of a thread that has waited behind others of its process.
     pub(crate) fn after_waiting(rng: &dyn Rng, label: &str, units: u32) -> Self {
-        Self::begin(rng, label, units, None, Wait::Begun)
+        Self::begin(rng, label, units, None, WaitState::Begun)
     }
 
     /// Begins an attempt to keep the lock that this process holds as `from`. Its lease has ended here.
     pub(crate) fn take_over(rng: &dyn Rng, label: &str, from: OrphanedOwner) -> Self {
         let units = from.units;
-        Self::begin(rng, label, units, Some(from), Wait::Contended)
+        Self::begin(rng, label, units, Some(from), WaitState::Contended)
     }
 
     /// Begins an attempt to keep a lock whose release was not sent, so no other thread was notified.
     /// `waits`: a wait has begun.
     pub(crate) fn take_back(rng: &dyn Rng, label: &str, from: OrphanedOwner, waits: bool) -> Self {
         let units = from.units;
-        let wait = if waits { Wait::Begun } else { Wait::NotBegun };
+        let wait = if waits {
+            WaitState::Begun
+        } else {
+            WaitState::NotBegun
+        };
         Self::begin(rng, label, units, Some(from), wait)
     }
 
@@ -133,12 +137,12 @@ impl Attempt {
         label: &str,
         units: u32,
         from: Option<OrphanedOwner>,
-        wait: Wait,
+        wait: WaitState,
     ) -> Self {
         Self {
             owner: owner::generate(rng, label),
             units,
-            state: State::Ask {
+            state: AttemptState::Ask {
                 in_redis: InRedis::default(),
                 from,
             },
@@ -157,10 +161,10 @@ impl Attempt {
     /// Returns whether the attempt has done nothing yet, so that another may take its place.
     pub(crate) fn is_new(&self) -> bool {
         match &self.state {
-            State::Ask { in_redis, from } | State::Sent { in_redis, from, .. } => {
+            AttemptState::Ask { in_redis, from } | AttemptState::Sent { in_redis, from, .. } => {
                 from.is_none() && !in_redis.has_owner() && !self.patience.is_contended()
             }
-            State::Outvoted(_) | State::Granted => false,
+            AttemptState::Outvoted(_) | AttemptState::Granted => false,
         }
     }
 
@@ -186,14 +190,14 @@ impl Attempt {
 
     /// Ends an attempt that no thread continues. Returns the owners that may be left in Redis.
     pub(crate) fn abandon(mut self) -> Vec<OrphanedOwner> {
-        match std::mem::replace(&mut self.state, State::Granted) {
-            State::Ask { in_redis, from } | State::Sent { in_redis, from, .. } => {
+        match std::mem::replace(&mut self.state, AttemptState::Granted) {
+            AttemptState::Ask { in_redis, from } | AttemptState::Sent { in_redis, from, .. } => {
                 self.orphaned_owners.extend(from);
                 self.leave_behind(&in_redis);
             }
-            State::Outvoted(in_redis) => self.leave_behind(&in_redis),
+            AttemptState::Outvoted(in_redis) => self.leave_behind(&in_redis),
             // The holder of the grant ends this owner. A release from here would end the lock under a guard.
-            State::Granted => {}
+            AttemptState::Granted => {}
         }
         self.orphaned_owners
     }
@@ -201,11 +205,11 @@ impl Attempt {
     /// Takes an event in. Returns the next thing to do.
     pub(crate) fn step(&mut self, input: Input, context: &StepContext<'_>) -> Step {
         // Each branch takes the state apart, and returns the one that follows.
-        let state = std::mem::replace(&mut self.state, State::Granted);
+        let state = std::mem::replace(&mut self.state, AttemptState::Granted);
         let (state, step) = match input {
             // Granted by message, as the tables at the top allow it; otherwise as woken.
             Input::GrantedByMessage(message) => match self.accept(&state, message, context) {
-                Some(grant) => (State::Granted, Step::Granted(grant)),
+                Some(grant) => (AttemptState::Granted, Step::Granted(grant)),
                 None => self.go_on(state, context),
             },
             Input::Go | Input::Woken => self.go_on(state, context),
@@ -228,7 +232,7 @@ impl Attempt {
     }
 
     /// Sends the next request, unless the thread's time is over.
-    fn go_on(&mut self, state: State, context: &StepContext<'_>) -> (State, Step) {
+    fn go_on(&mut self, state: AttemptState, context: &StepContext<'_>) -> (AttemptState, Step) {
         match self.patience.end(context) {
             Some(over) => (state, over),
             None => self.send(state, context),
@@ -238,21 +242,23 @@ impl Attempt {
     /// Takes in that the thread has ended its call, and left the request that was sent at `sent`. Another thread may
     /// continue the attempt. So this decides nothing, and counts as no failure of the server.
     pub(crate) fn left(&mut self, sent: Time, failure: &Failure, context: &StepContext<'_>) {
-        let state = std::mem::replace(&mut self.state, State::Granted);
+        let state = std::mem::replace(&mut self.state, AttemptState::Granted);
         self.state = self.failed(state, sent, failure, context);
     }
 
     /// Sends the next request. A request that is under way already was not written: its thread gave up first.
-    fn send(&mut self, state: State, context: &StepContext<'_>) -> (State, Step) {
+    fn send(&mut self, state: AttemptState, context: &StepContext<'_>) -> (AttemptState, Step) {
         let (in_redis, from) = match state {
             // Outvoted: abandon the owner, and send an acquire under a new one.
-            State::Outvoted(in_redis) => {
+            AttemptState::Outvoted(in_redis) => {
                 self.rename(&in_redis, context);
                 (InRedis::default(), None)
             }
             // Sent, but not written: as from `Ask`.
-            State::Ask { in_redis, from } | State::Sent { in_redis, from, .. } => (in_redis, from),
-            State::Granted => unreachable!("an attempt ends with its grant"),
+            AttemptState::Ask { in_redis, from } | AttemptState::Sent { in_redis, from, .. } => {
+                (in_redis, from)
+            }
+            AttemptState::Granted => unreachable!("an attempt ends with its grant"),
         };
         let (ask, request) = self.request(in_redis.queued, context);
         let verb = match &from {
@@ -275,7 +281,7 @@ impl Attempt {
             queued: in_redis.queued || request.channel.is_some(),
             ..in_redis
         };
-        let state = State::Sent {
+        let state = AttemptState::Sent {
             request,
             in_redis,
             from,
@@ -319,12 +325,12 @@ impl Attempt {
     /// Takes an answer in.
     fn replied(
         &mut self,
-        state: State,
+        state: AttemptState,
         sent: Time,
         resent: bool,
         reply: Reply,
         context: &StepContext<'_>,
-    ) -> (State, Step) {
+    ) -> (AttemptState, Step) {
         match reply {
             // Granted, in time or not.
             Reply::Granted {
@@ -333,7 +339,7 @@ impl Attempt {
                 rest,
                 contended,
             } => {
-                let is_take_over = matches!(state, State::Sent { from: Some(_), .. });
+                let is_take_over = matches!(state, AttemptState::Sent { from: Some(_), .. });
                 let (request, in_redis) = self.note_reply(state, sent, resent, context);
                 let grant = Grant {
                     owner: Arc::clone(&self.owner),
@@ -357,14 +363,14 @@ impl Attempt {
             // lease, and this answer puts none there.
             Reply::Shared if state.offers() => {
                 let (_, in_redis) = self.note_reply(state, sent, resent, context);
-                (State::ask(in_redis.not_queued()), Step::Shared)
+                (AttemptState::ask(in_redis.not_queued()), Step::Shared)
             }
             // Held: a try is done, and a wait sleeps until a message, the holder's expiry, or its poll. Two other rows
             // stand in `held`: the holder is the former owner, or the subscription began or ended meanwhile.
             Reply::Held { ttl, holder } => {
                 let (request, in_redis) = self.note_reply(state, sent, resent, context);
                 let step = self.held(&request, ttl, &holder, context);
-                (State::ask(in_redis), step)
+                (AttemptState::ask(in_redis), step)
             }
             // Outvoted, and a holder may have a majority. The owner stays in the queues, so that a message reaches this
             // attempt. The next request is of another owner. If somebody waits, that owner comes last. So the attempt
@@ -380,7 +386,7 @@ impl Attempt {
                 let ttl =
                     ttl.map(|ttl| Some(ttl).filter(is_of_a_lease).unwrap_or(pickup::SHORTEST));
                 let step = self.held(&request, ttl, &holder, context);
-                (State::Outvoted(in_redis), step)
+                (AttemptState::Outvoted(in_redis), step)
             }
             // Outvoted, and the votes are split: a try asks once more, and a wait asks again after a moment. A quorum has
             // withdrawn the owner.
@@ -405,7 +411,7 @@ impl Attempt {
                 let words = "the semaphore in Redis has another number of permits";
                 let failure = Failure::plain(kind, Outcome::NotExecuted, words);
                 (
-                    State::ask(in_redis),
+                    AttemptState::ask(in_redis),
                     self.patience.back_off(failure, false, context),
                 )
             }
@@ -421,7 +427,7 @@ impl Attempt {
     /// Notes that the request under way has an answer, whichever it is. Returns the request, and the traces of its owner.
     fn note_reply(
         &mut self,
-        state: State,
+        state: AttemptState,
         sent: Time,
         resent: bool,
         context: &StepContext<'_>,
@@ -450,11 +456,11 @@ impl Attempt {
         grant: Grant,
         mut in_redis: InRedis,
         context: &StepContext<'_>,
-    ) -> (State, Step) {
+    ) -> (AttemptState, Step) {
         let lease = context.terms.lease();
         if context.now < grant.deadline {
             // The owner has left the queue. An uncertain request of it is the grant's from here on.
-            return (State::Granted, Step::Granted(grant));
+            return (AttemptState::Granted, Step::Granted(grant));
         }
         in_redis.note(Uncertain::new(grant.sent, grant.sent + lease, lease));
         let state = self.rename(&in_redis, context);
@@ -506,11 +512,11 @@ impl Attempt {
     /// Returns the grant of a message. Returns `None` if the attempt must not use it.
     fn accept(
         &self,
-        state: &State,
+        state: &AttemptState,
         message: GrantMessage,
         context: &StepContext<'_>,
     ) -> Option<Grant> {
-        let State::Ask {
+        let AttemptState::Ask {
             in_redis,
             from: None,
         } = state
@@ -558,11 +564,11 @@ impl Attempt {
     /// Takes in that the request under way failed. Returns the state to go on from.
     fn failed(
         &mut self,
-        state: State,
+        state: AttemptState,
         sent: Time,
         failure: &Failure,
         context: &StepContext<'_>,
-    ) -> State {
+    ) -> AttemptState {
         let lease = context.terms.lease();
         let (request, mut in_redis, from) = state.into_request();
         // 0. A quorum has too few votes, and has withdrawn the owner. So the owner must not ask again. The renewal thread
@@ -574,7 +580,7 @@ impl Attempt {
         // 1. Redis certainly executed nothing: go on as before. Only the owner's place in the queue stays: it is never
         //    certain that Redis does not have it.
         let Some(until) = failure.uncertain_until(sent, lease) else {
-            return State::Ask { in_redis, from };
+            return AttemptState::Ask { in_redis, from };
         };
         // 2. The owner may come to hold the lock.
         self.offer = request.offer.map(|offer| (offer, sent));
@@ -596,16 +602,16 @@ impl Attempt {
             // 4. An acquire was granted, but too few replicas confirmed it: abandon the owner. No guard relies on an unconfirmed grant, so the grant must not keep the lock from others.
             None if is_unconfirmed => self.rename(&in_redis, context),
             // 5. An acquire, outcome unknown or partly executed: asking again under the same owner is idempotent.
-            None => State::ask(in_redis),
+            None => AttemptState::ask(in_redis),
         }
     }
 
     /// Leaves the owner behind, to be released, and makes a new one. Returns the state of the new owner.
-    fn rename(&mut self, in_redis: &InRedis, context: &StepContext<'_>) -> State {
+    fn rename(&mut self, in_redis: &InRedis, context: &StepContext<'_>) -> AttemptState {
         self.leave_behind(in_redis);
         self.owner = owner::generate(context.rng, context.label);
         self.offer = None;
-        State::ask(InRedis::default())
+        AttemptState::ask(InRedis::default())
     }
 
     /// Adds the owner to the orphaned owners, if Redis may have it.

@@ -63,7 +63,7 @@ pub(crate) use seats::{AcquireParams, HeldLease, Seats, TurnOf};
 #[derive(Debug)]
 pub(crate) struct Queue<W, T> {
     sharing: Sharing,
-    waiting: TicketQueue<Waiting<W>>,
+    waiting: TicketQueue<QueuedThread<W>>,
     /// The delegate's request, while there is a delegate.
     asking: Option<DelegateRequest>,
     /// At most one lease, unless the kind allows several, or a thread adopts.
@@ -76,7 +76,7 @@ pub(crate) struct Queue<W, T> {
 
 /// A thread that waits.
 #[derive(Debug)]
-struct Waiting<W> {
+struct QueuedThread<W> {
     params: AcquireParams,
     waiter: W,
 }
@@ -142,7 +142,7 @@ impl<W, T: HeldLease> Queue<W, T> {
         }
         // 3. It waits.
         let waiter = waiter();
-        Arrival::Queued(self.waiting.push(Waiting { params, waiter }))
+        Arrival::Queued(self.waiting.push(QueuedThread { params, waiter }))
     }
 
     /// Takes out a thread that gives up. Returns false if it has a turn or a task already.

@@ -42,7 +42,7 @@ pub(crate) enum Vote {
         /// Whether other processes wait for the lock at this node.
         contended: bool,
     },
-    Held(Holder),
+    Held(NodeHolder),
 }
 
 /// The longest time for which a node grants the lock only to the waiter that it has woken. `quorum_turn.lua` has it too.
@@ -50,7 +50,7 @@ pub(crate) const LONGEST_TURN: Duration = Duration::from_millis(100);
 
 /// The owner that a node names: the holder of a lock, or the waiter whose turn it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Holder {
+pub(crate) struct NodeHolder {
     pub(crate) owner: Arc<str>,
     /// How long its lease or its turn lasts from now on; `None` if that is not known.
     pub(crate) ttl: Option<Duration>,
@@ -80,7 +80,7 @@ pub(crate) enum Verdict {
 /// If nodes name different readers, each of the readers counts at all of those nodes: readers share the lock and the turn.
 pub(crate) fn verdict(votes: &[Option<Vote>]) -> Verdict {
     let (nodes, needed) = (votes.len(), majority(votes.len()));
-    let mut holders: SmallVec<[&Holder; 8]> = SmallVec::new();
+    let mut holders: SmallVec<[&NodeHolder; 8]> = SmallVec::new();
     let mut granted = 0;
     for vote in votes.iter().flatten() {
         match vote {
@@ -101,8 +101,9 @@ pub(crate) fn verdict(votes: &[Option<Vote>]) -> Verdict {
     if in_the_way == 0 {
         return Verdict::Split;
     }
-    let may_hold =
-        |one: &Holder, node: &Holder| one.owner == node.owner || one.is_reader && node.is_reader;
+    let may_hold = |one: &NodeHolder, node: &NodeHolder| {
+        one.owner == node.owner || one.is_reader && node.is_reader
+    };
     let nodes_of = |one| holders.iter().filter(|node| may_hold(one, node)).count();
     let leading = holders
         .iter()
@@ -199,7 +200,7 @@ mod tests {
 
     /// Returns a vote for a holder, which is a reader if its name begins with `r`.
     fn held(holder: &str, ms: u64) -> Vote {
-        Vote::Held(Holder {
+        Vote::Held(NodeHolder {
             owner: holder.into(),
             ttl: Some(Duration::from_millis(ms)),
             is_reader: holder.starts_with('r'),
@@ -254,7 +255,7 @@ mod tests {
             assert_eq!(verdict(&said.map(vote)), expected, "{said:?}");
         }
         assert_eq!(verdict(&["ra1", "rb2", "+"].map(vote)), held_by("rb", 1));
-        let unknown = Some(Vote::Held(Holder {
+        let unknown = Some(Vote::Held(NodeHolder {
             owner: "a".into(),
             ttl: None,
             is_reader: false,

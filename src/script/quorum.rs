@@ -17,13 +17,13 @@ use super::text::{
     Script,
 };
 use crate::clock::ms_rounded_up;
-use crate::core::quorum::{Holder, Reserved, ReservedByName, Vote};
+use crate::core::quorum::{NodeHolder, Reserved, ReservedByName, Vote};
 use crate::message::{Adopt, Ask, Gone, LockKind, Reply};
 use crate::name::{BROKEN, Companion, LockKey, Target};
 
 /// A lock, as the requests to a node name it.
 #[derive(Clone, Copy)]
-pub(crate) struct Lock<'a> {
+pub(crate) struct LockId<'a> {
     pub(crate) kind: LockKind,
     pub(crate) target: &'a Target,
 }
@@ -45,7 +45,7 @@ pub(crate) fn load() -> [Command; 9] {
 /// Returns the command that asks a node for a lock. `clock` is this process's time, in µs since 1970. `was_writer`: the
 /// caller has just released the lock as a writer, and becomes a reader before other writers.
 pub(crate) fn acquire(
-    lock: Lock<'_>,
+    lock: LockId<'_>,
     ask: &Ask,
     was_writer: bool,
     clock: u64,
@@ -77,7 +77,7 @@ pub(crate) fn acquire(
 /// Returns the command that raises the records of a node: each to the end of `count` fences from the fence of its name
 /// on.
 pub(crate) fn raise(
-    lock: Lock<'_>,
+    lock: LockId<'_>,
     (owner, units): (&str, u32),
     fences: &[u64],
     count: u64,
@@ -103,7 +103,7 @@ pub(crate) fn raise(
 
 /// Returns the command that releases a lock at a node. A withdrawal also takes the owner out of the queue.
 pub(crate) fn release(
-    lock: Lock<'_>,
+    lock: LockId<'_>,
     (owner, units): (&str, u32),
     give_back: Option<NodeGiveBack>,
     is_withdrawal: bool,
@@ -168,7 +168,7 @@ fn of_waiters(command: &mut Command) {
 }
 
 /// Reads a node's answer to a request for a lock, which has a fence with `fencing`.
-pub(crate) fn vote(lock: Lock<'_>, fencing: bool, value: &Value) -> Option<Vote> {
+pub(crate) fn vote(lock: LockId<'_>, fencing: bool, value: &Value) -> Option<Vote> {
     let Value::Array(parts) = value else {
         return None;
     };
@@ -179,7 +179,7 @@ pub(crate) fn vote(lock: Lock<'_>, fencing: bool, value: &Value) -> Option<Vote>
         reader @ ..,
     ] = parts.as_slice()
     {
-        return Some(Vote::Held(Holder {
+        return Some(Vote::Held(NodeHolder {
             owner: String::from_utf8_lossy(holder).into(),
             ttl: u64::try_from(*ttl)
                 .ok()
@@ -239,7 +239,11 @@ pub(crate) fn released(value: &Value) -> Option<Reply> {
 }
 
 /// Reads a node's answer to an adoption: the vote, unless the detached owner does not hold the mutex.
-pub(crate) fn adopted(lock: Lock<'_>, fencing: bool, value: &Value) -> Option<Result<Vote, Gone>> {
+pub(crate) fn adopted(
+    lock: LockId<'_>,
+    fencing: bool,
+    value: &Value,
+) -> Option<Result<Vote, Gone>> {
     match value {
         Value::Int(-1) => Some(Err(Gone::Removed)),
         Value::Int(-2) => Some(Err(Gone::Taken)),
@@ -279,7 +283,7 @@ mod tests {
             })
         };
         let (one, two) = (target(1), target(2));
-        let lock = |kind, target| Lock { kind, target };
+        let lock = |kind, target| LockId { kind, target };
         let answer = numbers(&[T + 5, T + 9, 1]);
         for kind in [LockKind::Mutex, LockKind::Read, LockKind::Write] {
             assert_eq!(
@@ -298,7 +302,7 @@ mod tests {
     #[test]
     fn a_vote_tells_whether_it_names_a_reader() {
         let target = target(1);
-        let lock = Lock {
+        let lock = LockId {
             kind: LockKind::Write,
             target: &target,
         };
@@ -312,7 +316,7 @@ mod tests {
             (9, vec![Value::Int(1), Value::Int(1)], None),
         ] {
             let expected = expected.map(|(ttl, is_reader)| {
-                Vote::Held(Holder {
+                Vote::Held(NodeHolder {
                     owner: "a".into(),
                     ttl: ttl.map(Duration::from_millis),
                     is_reader,
@@ -347,7 +351,7 @@ mod tests {
             (LockKind::Multi, &two, numbers(&[T + 5, 0])),
             (LockKind::Multi, &two, numbers(&[T + 5, T + 6, T + 7, 0])),
         ] {
-            let lock = Lock { kind, target };
+            let lock = LockId { kind, target };
             assert_eq!(vote(lock, true, &answer), None, "{answer:?}");
             assert_eq!(adopted(lock, true, &answer), None, "{answer:?}");
         }

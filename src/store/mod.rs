@@ -6,6 +6,7 @@
 //!
 //! | module | its subject |
 //! | --- | --- |
+//! | `api` | what the floors above see: [`Store`], and the limits and answers of a request |
 //! | `node` | one server, and the store of one |
 //! | `shared` | the connections to one server, which threads share that call at the same moment |
 //! | `places` | the r2d2 pool of places for connections |
@@ -28,6 +29,7 @@
 //! | `waker` | waiting for several sockets, and waking a thread that does |
 //! | `frame` | where an answer ends |
 
+mod api;
 pub(crate) mod cluster;
 mod cuts;
 mod errors;
@@ -52,136 +54,5 @@ mod socket;
 pub(crate) mod tls;
 mod waker;
 
-use std::time::Duration;
-
-use crate::clock::Time;
-use crate::error::Failure;
-use crate::message::{Reply, Request};
-use crate::sync::Arc;
-
-/// The limits of a request, in addition to the time limits of connecting and of input and output.
-#[derive(Clone, Copy)]
-pub(crate) struct Limits<'a> {
-    /// How long to wait for a free connection.
-    pub(crate) checkout: Duration,
-    /// How long the request may take, with connecting.
-    pub(crate) whole: Duration,
-    /// Whether it goes before requests of threads that only ask for a lock. A holder's requests always do.
-    pub(crate) has_priority: bool,
-    /// Whether the caller waits for the lock, and so through a failure of the server.
-    pub(crate) is_of_a_wait: bool,
-    /// Returns whether the caller has ended the call. A thread that waits for a connection or a master looks often. So does
-    /// one that lets another thread read its answer.
-    pub(crate) is_over: Option<&'a (dyn Fn() -> bool + Sync)>,
-}
-
-impl Limits<'_> {
-    fn is_over(&self) -> bool {
-        self.is_over.is_some_and(|is_over| is_over())
-    }
-}
-
-/// How often a thread looks whether its call is over, while it waits for a pooled connection, for a master, or for an
-/// answer that another thread reads.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-
-/// The shortest time limit of a request, however late it is sent. With less time no request would succeed, and the
-/// result would be "unavailable" although the server would have granted the lock.
-pub(crate) const LEAST: Duration = Duration::from_millis(100);
-
-/// The reply to a request, and whether the request was sent twice.
-#[derive(Clone, Debug)]
-pub(crate) struct Answer {
-    pub(crate) reply: Reply,
-    /// Whether the request was sent twice, because the first connection turned out to be closed. The server may have
-    /// executed it twice, or may execute the first one later.
-    pub(crate) resent: bool,
-}
-
-/// An event of a listener.
-#[derive(Debug)]
-pub(crate) enum PubSubEvent<'a> {
-    /// A server is reached, or cannot be reached.
-    Node(NodeReport),
-    /// This user may subscribe to the channel, but not publish on it. The confirmation of SUBSCRIBE comes next.
-    Muted(&'a Failure),
-    /// SUBSCRIBE was confirmed: from now on no message is missed.
-    Subscribed,
-    Message {
-        channel: &'a str,
-        payload: &'a [u8],
-    },
-    /// No message came for about a second, or something other than a message came.
-    Silence,
-}
-
-/// A report whether a server is reached, by the connections of one thread.
-#[derive(Clone, Debug)]
-pub(crate) struct NodeReport {
-    /// The place of the server in the store, which the server may leave to another one. A quorum as a whole has a place
-    /// too.
-    pub(crate) place: usize,
-    /// The address of the server. `None` for a quorum as a whole.
-    pub(crate) node: Option<Arc<str>>,
-    /// The failure, if the server cannot be reached.
-    pub(crate) failure: Option<Failure>,
-}
-
-/// The way of the floors above to Redis.
-pub(crate) trait Store: Send + Sync {
-    /// Sends a request on a pooled connection, and returns the reply. Blocks until there is a reply or a failure.
-    fn call(&self, request: &Request<'_>, limits: Limits<'_>) -> Result<Answer, Failure>;
-
-    /// Returns whether all names of one request must share a slot.
-    fn has_slots(&self) -> bool {
-        false
-    }
-
-    /// Returns whether several independent nodes vote. After a loss, some of them may still have the lock.
-    fn is_quorum(&self) -> bool {
-        false
-    }
-
-    /// Returns a connection outside the pool, for a single thread. So a thousand waiting threads that use up the pool
-    /// cannot delay that thread. It connects at its first request.
-    fn dedicated_connection(&self) -> Box<dyn DedicatedConnection>;
-
-    /// Returns when the store last saw a sign that a server may have lost its data: a connection that the other side
-    /// closed or refused, or a server that was started again. Returns the clock's zero if there was none.
-    fn last_cut(&self) -> Time {
-        Time::from_nanos(0)
-    }
-
-    /// Subscribes to the channels, and reports each event to `hear` until `hear` returns false.
-    ///
-    /// # Errors
-    ///
-    /// Returns the reason why the subscription failed or broke.
-    fn listen(
-        &self,
-        channels: &[&str],
-        hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
-    ) -> Result<(), Failure>;
-}
-
-/// A connection for a single thread.
-pub(crate) trait DedicatedConnection: Send {
-    /// Connects, and prepares for renewals, unless it is connected.
-    ///
-    /// # Errors
-    ///
-    /// Returns the reason why it could not connect. The next request tries again.
-    fn open(&mut self) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    /// Sends a request, and returns the reply. On an open connection that takes at most `limit`, or two round trips of
-    /// the link if those take longer, but at most `io_timeout`.
-    fn call(&mut self, request: &Request<'_>, limit: Duration) -> Result<Answer, Failure>;
-
-    /// Returns what the requests since the last call of this function have shown of the servers. A report may repeat an
-    /// earlier one.
-    fn take_reports(&mut self) -> Vec<NodeReport> {
-        Vec::new()
-    }
-}
+use api::LOOK_EVERY;
+pub(crate) use api::{Answer, DedicatedConnection, LEAST, Limits, NodeReport, PubSubEvent, Store};

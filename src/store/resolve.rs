@@ -36,7 +36,7 @@ use crate::sync::{Arc, Condvar, Mutex, thread};
 #[derive(Debug, Default)]
 pub(crate) struct Resolver {
     /// The names that are not idle.
-    names: Mutex<BTreeMap<Name, State>>,
+    names: Mutex<BTreeMap<Name, NameLookup>>,
     /// Notified at the end of each lookup.
     ended: Condvar,
 }
@@ -49,7 +49,7 @@ const FOUND_FOR: Duration = Duration::from_secs(10);
 const FAILED_FOR: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-struct State {
+struct NameLookup {
     lookup: Arc<Lookup>,
     /// Whether the lookup was too slow for a caller.
     was_slow: bool,
@@ -112,7 +112,7 @@ impl Resolver {
             }
         }
         let lookup = Arc::<Lookup>::default();
-        let state = State {
+        let state = NameLookup {
             lookup: Arc::clone(&lookup),
             was_slow: false,
             idle_at: None,

@@ -31,7 +31,7 @@ const MOST_SPLITS: u32 = 8;
 /// The answers and failures that decide whether a wait goes on.
 #[derive(Debug)]
 pub(super) struct Patience {
-    wait: Wait,
+    wait: WaitState,
     /// The failures since the last answer.
     outage: Option<Outage>,
     /// How often the votes of a quorum were split.
@@ -40,7 +40,7 @@ pub(super) struct Patience {
 
 /// How far the wait has come.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Wait {
+pub(super) enum WaitState {
     /// No wait has begun: the first failure is returned at once.
     NotBegun,
     /// A thread of this process waits: failures are waited out.
@@ -52,7 +52,7 @@ pub(super) enum Wait {
 }
 
 impl Patience {
-    pub(super) fn new(wait: Wait) -> Self {
+    pub(super) fn new(wait: WaitState) -> Self {
         Self {
             wait,
             outage: None,
@@ -62,12 +62,12 @@ impl Patience {
 
     /// Returns whether failures are waited out.
     pub(super) fn has_begun(&self) -> bool {
-        !matches!(self.wait, Wait::NotBegun)
+        !matches!(self.wait, WaitState::NotBegun)
     }
 
     /// Returns whether others are known to have wanted the lock.
     pub(super) fn is_contended(&self) -> bool {
-        matches!(self.wait, Wait::Contended | Wait::Held(_))
+        matches!(self.wait, WaitState::Contended | WaitState::Held(_))
     }
 
     /// Returns the last failure, if Redis has not answered since.
@@ -77,7 +77,7 @@ impl Patience {
 
     /// Takes in that Redis answered "held". That ends every outage but one of replicas.
     pub(super) fn answered_held(&mut self, now: Time) {
-        self.wait = Wait::Held(now);
+        self.wait = WaitState::Held(now);
         self.outage.take_if(|outage| !outage.outlives_an_answer());
     }
 
@@ -146,7 +146,7 @@ impl Patience {
 
     /// Returns the result of a thread whose deadline `cut` its last request short. `None`: it had the answer "held".
     fn before(&self, cut: Failure, context: &StepContext<'_>) -> Option<Failure> {
-        let was_held = matches!(self.wait, Wait::Held(at) if at >= context.arrived);
+        let was_held = matches!(self.wait, WaitState::Held(at) if at >= context.arrived);
         self.failure().or_else(|| (!was_held).then_some(cut))
     }
 }

@@ -9,7 +9,7 @@ use crate::message::Nonce;
 use crate::sync::Arc;
 
 #[derive(Debug)]
-pub(super) enum State {
+pub(super) enum AttemptState {
     /// No request is under way. The next one asks for the lock, or takes over the lease of `from`.
     Ask {
         in_redis: InRedis,
@@ -70,7 +70,7 @@ pub(super) struct Offer {
     pub(super) pickup_window: Duration,
 }
 
-impl State {
+impl AttemptState {
     /// Returns the state in which the next request asks for the lock.
     pub(super) fn ask(in_redis: InRedis) -> Self {
         Self::Ask {

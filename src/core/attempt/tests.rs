@@ -628,7 +628,7 @@ fn a_request_that_is_cut_short_leaves_the_answer_before_it() {
     assert_eq!(cut_short(&mut was_held), None);
     // An answer from before this thread's wait does not count.
     was_held.now = START;
-    was_held.attempt.patience = Patience::new(Wait::Held(START - Duration::from_millis(1)));
+    was_held.attempt.patience = Patience::new(WaitState::Held(START - Duration::from_millis(1)));
     assert_eq!(cut_short(&mut was_held), Some(FailureKind::Unavailable));
 
     let mut failed = Scene::new(Some(end));

@@ -21,7 +21,7 @@ use crate::core::quorum::{Chosen, Reserved, ReservedByName, Verdict, Vote, choos
 use crate::error::{Failure, Outcome};
 use crate::message::{Ask, LockKind, Reply};
 use crate::script::Command;
-use crate::script::quorum::{self as node_request, Lock, NodeGiveBack};
+use crate::script::quorum::{self as node_request, LockId, NodeGiveBack};
 use crate::store::quorum::node::{FIRST_REPETITION, Orphan};
 use crate::store::quorum::release::{Heard, OwnerRelease};
 use crate::store::quorum::round::{Enough, QuorumCall, Recipients};
@@ -37,7 +37,7 @@ const ASKS_ON_AFTER: Duration = Duration::from_micros(500);
 /// An attempt to get the votes of a majority.
 pub(super) struct Ballot<'a> {
     state: &'a QuorumState,
-    lock: Lock<'a>,
+    lock: LockId<'a>,
     ask: &'a Ask,
     /// The votes, and the reasons why there is none.
     pub(super) votes: Vec<Option<Vote>>,
@@ -50,7 +50,7 @@ impl QuorumCall<'_> {
     /// Asks for a lock: the table at the top. `former` is released in the same write.
     pub(super) fn acquire(
         &mut self,
-        lock: Lock<'_>,
+        lock: LockId<'_>,
         ask: &Ask,
         former: Option<&OwnerRelease<'_>>,
     ) -> Result<Reply, Failure> {
@@ -111,7 +111,7 @@ impl QuorumCall<'_> {
 }
 
 impl<'a> Ballot<'a> {
-    pub(super) fn new(state: &'a QuorumState, lock: Lock<'a>, ask: &'a Ask) -> Self {
+    pub(super) fn new(state: &'a QuorumState, lock: LockId<'a>, ask: &'a Ask) -> Self {
         let nodes = state.nodes.len();
         Self {
             state,

@@ -10,7 +10,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::error::{Failure, Outcome};
 use crate::message::{Adopt, Ask, Gone, LockKind, Reply};
 use crate::name::{LockKey, Target};
-use crate::script::quorum::{self as node_request, Lock};
+use crate::script::quorum::{self as node_request, LockId};
 use crate::store::quorum::acquire::{Ballot, clock_us};
 use crate::store::quorum::round::{Enough, QuorumCall, Recipients};
 use crate::sync::Arc;
@@ -20,7 +20,7 @@ impl QuorumCall<'_> {
     pub(super) fn adopt(&mut self, key: &LockKey, adopt: &Adopt) -> Result<Reply, Failure> {
         let (sent, state) = (SystemClock.now(), self.state);
         let target = Target::from(key.clone());
-        let lock = Lock {
+        let lock = LockId {
             kind: LockKind::Mutex,
             target: &target,
         };

@@ -14,7 +14,7 @@ use crate::error::{Failure, FailureKind, Outcome};
 use crate::logging;
 use crate::panics::survived;
 use crate::random::{SystemRng, jittered};
-use crate::script::quorum::{self as node_request, Lock};
+use crate::script::quorum::{self as node_request, LockId};
 use crate::store::quorum::connection::NodeConnection;
 use crate::store::quorum::node::Orphan;
 use crate::store::quorum::round::{Enough, QuorumCall, Recipients};
@@ -94,7 +94,7 @@ impl QuorumState {
         let mut connections = [NodeConnection::new(state, number)];
         for some in orphans.chunks(AT_A_TIME) {
             let release = |orphan: &Orphan| {
-                let lock = Lock {
+                let lock = LockId {
                     kind: orphan.kind,
                     target: &orphan.target,
                 };

@@ -47,7 +47,7 @@ use crate::clock::Time;
 use crate::config::{Server, Settings};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{LockKind, Reply, Request, Verb};
-use crate::script::quorum::Lock;
+use crate::script::quorum::LockId;
 use crate::store::places::Pooled;
 use crate::store::pool::Pool;
 use crate::store::{Answer, DedicatedConnection, LEAST, Limits, NodeReport, PubSubEvent, Store};
@@ -192,7 +192,7 @@ impl QuorumCall<'_> {
                 target,
                 verb,
             } => {
-                let lock = Lock {
+                let lock = LockId {
                     kind: *kind,
                     target,
                 };
@@ -216,7 +216,7 @@ impl QuorumCall<'_> {
     }
 
     /// Sends a request about one lock.
-    fn ask_about(&mut self, lock: Lock<'_>, verb: &Verb) -> Result<Reply, Failure> {
+    fn ask_about(&mut self, lock: LockId<'_>, verb: &Verb) -> Result<Reply, Failure> {
         match (verb, OwnerRelease::of(lock, verb)) {
             (_, Some(release)) => self.end_one(release),
             (

@@ -23,7 +23,7 @@ use crate::core::lease::drift;
 use crate::error::{Failure, Outcome};
 use crate::message::{GiveBack, Gone, LockKind, NotReleased, PlainRelease, Reply, Request, Verb};
 use crate::name::Target;
-use crate::script::quorum::{self as node_request, Lock, NodeGiveBack};
+use crate::script::quorum::{self as node_request, LockId, NodeGiveBack};
 use crate::script::{self, Command};
 use crate::store::quorum::node::Orphan;
 use crate::store::quorum::round::{Enough, QuorumCall, Recipients};
@@ -46,7 +46,7 @@ pub(super) enum Heard {
 
 /// The end of one owner of a lock.
 pub(super) struct OwnerRelease<'a> {
-    lock: Lock<'a>,
+    lock: LockId<'a>,
     owner: Arc<str>,
     units: u32,
     how: How,
@@ -75,7 +75,7 @@ struct Tally {
 
 impl<'a> OwnerRelease<'a> {
     /// Returns the end of an owner by this verb. Returns `None` if the verb asks for a lock.
-    pub(super) fn of(lock: Lock<'a>, verb: &Verb) -> Option<Self> {
+    pub(super) fn of(lock: LockId<'a>, verb: &Verb) -> Option<Self> {
         let (owner, units, how) = match verb {
             Verb::Release { owner, units } => (owner, units, How::Release { used: None }),
             Verb::HandOver {
@@ -102,7 +102,7 @@ impl<'a> OwnerRelease<'a> {
 
     /// Returns the end of a lease that is taken over.
     pub(super) fn of_lease(
-        lock: Lock<'a>,
+        lock: LockId<'a>,
         owner: &Arc<str>,
         units: u32,
         give_back: Option<GiveBack>,
@@ -197,7 +197,7 @@ impl QuorumCall<'_> {
             .iter()
             .zip(&targets)
             .map(|(release, target)| OwnerRelease {
-                lock: Lock {
+                lock: LockId {
                     kind: LockKind::Mutex,
                     target,
                 },
