@@ -1,4 +1,4 @@
-//! What the floors above see of a store, and what its modules share.
+//! The store as the layers above see it: its trait, and the limits and answers of a request.
 
 use std::time::Duration;
 
@@ -75,7 +75,7 @@ pub(crate) struct NodeReport {
     pub(crate) failure: Option<Failure>,
 }
 
-/// The way of the floors above to Redis.
+/// The way of the layers above to Redis.
 pub(crate) trait Store: Send + Sync {
     /// Sends a request on a pooled connection, and returns the reply. Blocks until there is a reply or a failure.
     fn call(&self, request: &Request<'_>, limits: Limits<'_>) -> Result<Answer, Failure>;

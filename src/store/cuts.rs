@@ -2,7 +2,7 @@
 //!
 //! A connection that the other side closed or refused is such a sign. So is a server that is loading or has become a
 //! replica. A server that does not answer may only be slow. All links along a route note their signs in one place, and
-//! the floors above ask when the last one was seen.
+//! the layers above ask when the last one was seen.
 
 use std::io;
 

@@ -1,12 +1,12 @@
 //! The connections to Redis, and the calls on them.
 //!
-//! A *node* is one logical Redis that runs one script atomically. The floors above use it only through the trait
+//! A *node* is one logical Redis that runs one script atomically. The layers above use it only through the trait
 //! [`Store`]. So a store of several nodes, or of a test, can replace it. On a cluster the keys of one script must share a
 //! slot ([`Store::has_slots`]). Every other node holds all keys, whatever their slots.
 //!
 //! | module | its subject |
 //! | --- | --- |
-//! | `api` | what the floors above see: [`Store`], and the limits and answers of a request |
+//! | `api` | the trait [`Store`], by which the layers above use a store, and the limits and answers of a request |
 //! | `node` | one server, and the store of one |
 //! | `shared` | the connections to one server, which threads share that call at the same moment |
 //! | `places` | the r2d2 pool of places for connections |

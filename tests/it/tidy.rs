@@ -1,6 +1,6 @@
 //! Rules of `src/` that neither the compiler nor clippy checks. The tests parse the files; they do not count test code.
 //!
-//! 1. A file uses only its own floor and lower floors: see `floor`.
+//! 1. A file uses only its own layer and lower layers: see `layer`.
 //! 2. Modules of one folder do not use each other in a circle. A module stands for itself and all modules below it, so
 //!    a module and the modules below it may use each other: they are one module to all others.
 //! 3. Only `sync.rs` names `std::sync` and `std::thread`. Clippy cannot check that: it does not distinguish
@@ -19,8 +19,8 @@ use std::sync::LazyLock;
 
 use syntax::{Module, Source, Tree};
 
-/// Returns the floor of a module right below the root, or `None` if the module has no floor yet.
-fn floor(module: &str) -> Option<u32> {
+/// Returns the layer of a module right below the root, or `None` if the module has no layer yet.
+fn layer(module: &str) -> Option<u32> {
     Some(match module {
         "error" | "name" | "owner" | "clock" | "process" | "sync" | "random" | "logging"
         | "panics" => 1,
@@ -32,13 +32,13 @@ fn floor(module: &str) -> Option<u32> {
         "guard" => 7,
         "lock" => 8,
         "manager" | "builder" | "admin" => 9,
-        "fuzzing" => TOP_FLOOR,
+        "fuzzing" => TOP_LAYER,
         _ => return None,
     })
 }
 
-/// The floor of `lib.rs`, and so of what it re-exports.
-const TOP_FLOOR: u32 = 10;
+/// The layer of `lib.rs`, and so of what it re-exports.
+const TOP_LAYER: u32 = 10;
 
 const LONGEST_FILE: usize = 700;
 
@@ -47,10 +47,10 @@ const MAY_BE_LONGER: [&str; 1] = ["core/attempt.rs"];
 
 static TREE: LazyLock<Tree> = LazyLock::new(|| Tree::new(&files("rs")));
 
-// 1. Floors.
+// 1. Layers.
 
 #[test]
-fn a_file_uses_its_own_floor_and_lower_ones() {
+fn a_file_uses_its_own_layer_and_lower_ones() {
     let bad = "
         // use crate::manager;
         use crate::{clock::Time, engine::{Engine, names::Entry as E}, store};
@@ -65,7 +65,7 @@ fn a_file_uses_its_own_floor_and_lower_ones() {
         impl T { #[cfg(test)] fn t() { crate::manager::m(); } }
         use crate::config;
     ";
-    let higher = |path| uses_of_higher_floors(&Tree::new(&[(path, bad)]));
+    let higher = |path| uses_of_higher_layers(&Tree::new(&[(path, bad)]));
     assert_eq!(
         higher("core/queue.rs"),
         [
@@ -80,25 +80,25 @@ fn a_file_uses_its_own_floor_and_lower_ones() {
     assert_eq!(higher("clock/real.rs").len(), 7);
     assert_eq!(higher("manager.rs"), ["manager.rs uses Error"]);
     assert_eq!(higher("lib.rs"), [""; 0]);
-    assert_eq!(higher("new/mod.rs"), ["new/mod.rs has no floor"]);
+    assert_eq!(higher("new/mod.rs"), ["new/mod.rs has no layer"]);
 
-    assert_eq!(uses_of_higher_floors(&TREE), [""; 0]);
+    assert_eq!(uses_of_higher_layers(&TREE), [""; 0]);
 }
 
-fn uses_of_higher_floors(tree: &Tree) -> Vec<String> {
+fn uses_of_higher_layers(tree: &Tree) -> Vec<String> {
     let mut found = Vec::new();
     for source in tree.sources() {
         let own = match source.module.first() {
-            Some(module) => floor(module),
-            None => Some(TOP_FLOOR),
+            Some(module) => layer(module),
+            None => Some(TOP_LAYER),
         };
         let Some(own) = own else {
-            found.push(format!("{} has no floor", source.path));
+            found.push(format!("{} has no layer", source.path));
             continue;
         };
         for path in tree.paths_of(source) {
-            let used = path.first().and_then(|module| floor(module));
-            if used.unwrap_or(TOP_FLOOR) > own {
+            let used = path.first().and_then(|module| layer(module));
+            if used.unwrap_or(TOP_LAYER) > own {
                 found.push(format!("{} uses {}", source.path, path.join("::")));
             }
         }

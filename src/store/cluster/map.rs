@@ -1,10 +1,10 @@
 //! The slot map: which master has which slot.
 //!
-//! Each node of a cluster has a view of the slots, and a view may be old. The cluster itself compares the *config epochs*
+//! Each node of a cluster has a table of the slots, and a table may be old. The cluster itself compares the *config epochs*
 //! of two masters that claim one slot: a failover and the end of a migration give the new owner a larger epoch than all
 //! others. The map follows the same rule. So a node that was cut off or stopped cannot turn it back:
 //!
-//! | the view gives a slot to | the map |
+//! | the table gives a slot to | the map |
 //! | --- | --- |
 //! | the same master as before | keeps it |
 //! | another, whose epoch is at least that of the owner | takes the new one |
@@ -12,13 +12,13 @@
 //! | another, and it does not know the owner, which has left the cluster | takes the new one |
 //! | nobody | keeps the owner, which rejects requests for that slot itself |
 //!
-//! A view is *foreign* to the map if it knows no node that the map knows, by the node's id. The node is of another cluster
-//! then, which would grant locks that the masters have granted already. So a foreign view never changes the map. An example:
-//! the map knows the nodes `a`, `b` and `c`. The view of a node that knows only `x` and `y` is foreign. The view of `c` is
+//! A table is *foreign* to the map if it knows no node that the map knows, by the node's id. The node is of another cluster
+//! then, which would grant locks that the masters have granted already. So a foreign table never changes the map. An example:
+//! the map knows the nodes `a`, `b` and `c`. The table of a node that knows only `x` and `y` is foreign. The table of `c` is
 //! not, although `c` has taken the slots of `a`, and the operator has removed `a`.
 //!
-//! A redirection is not a view: the owner itself says that it has the slot no more. So it moves that slot at once, and the
-//! next view confirms or corrects it.
+//! A redirection is not a table: the owner itself says that it has the slot no more. So it moves that slot at once, and the
+//! next table confirms or corrects it.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -32,9 +32,9 @@ use crate::sync::Arc;
 /// The host of a node whose address another node does not know.
 pub(super) const UNKNOWN_HOST: &str = "?";
 
-/// The view of one node.
+/// The slot table of one node: the slots and their masters, as this node reports them.
 #[derive(Debug, Default)]
-pub(super) struct View {
+pub(super) struct SlotTable {
     /// The first and the last slot of each range, and the place of its owner in `masters`.
     ranges: Vec<(u16, u16, usize)>,
     masters: Vec<Claimant>,
@@ -44,7 +44,7 @@ pub(super) struct View {
     epochs: HashMap<String, u64>,
 }
 
-/// A master that has slots, in the view of a node.
+/// A master that has slots, in the table of a node.
 #[derive(Debug)]
 struct Claimant {
     id: String,
@@ -58,9 +58,9 @@ pub(super) struct SlotMap {
     masters: Vec<KnownMaster>,
     /// For each slot the place of its owner in `masters`, or [`NOBODY`].
     owners: Box<[u16]>,
-    /// All nodes that can be asked for their view.
+    /// All nodes that can be asked for their table.
     nodes: Vec<Address>,
-    /// The ids of all nodes that the last view knows.
+    /// The ids of all nodes that the last table knows.
     ids: Vec<String>,
 }
 
@@ -79,13 +79,13 @@ const KEPT_FOR: Duration = Duration::from_secs(60);
 
 const NOBODY: u16 = u16::MAX;
 
-impl View {
+impl SlotTable {
     /// Reads the answers of the node `asked` to `CLUSTER SLOTS` and `CLUSTER NODES`. Returns `None` if they cannot be
     /// read, or name no slot.
     ///
     /// The first answer has the addresses that the cluster prefers, and the second has the epochs.
     pub(super) fn read(asked: &Address, slots: &Value, nodes: &Value) -> Option<Self> {
-        let mut view = Self::default();
+        let mut table = Self::default();
         let Value::BulkString(nodes) = nodes else {
             return None;
         };
@@ -96,7 +96,7 @@ impl View {
             let epoch = words.nth(3)?.parse().ok()?;
             // A replica has no slots, and the epoch of its master there.
             let is_replica = flags.split(',').any(|flag| flag == "slave");
-            view.epochs.insert(id, if is_replica { 0 } else { epoch });
+            table.epochs.insert(id, if is_replica { 0 } else { epoch });
         }
         let Value::Array(ranges) = slots else {
             return None;
@@ -120,17 +120,17 @@ impl View {
                     continue;
                 };
                 if place == 0 {
-                    owner = Some(view.claimant(id, &address));
+                    owner = Some(table.claimant(id, &address));
                 }
-                if !view.nodes.contains(&address) {
-                    view.nodes.push(address);
+                if !table.nodes.contains(&address) {
+                    table.nodes.push(address);
                 }
             }
             if let Some(owner) = owner {
-                view.ranges.push((first, last, owner));
+                table.ranges.push((first, last, owner));
             }
         }
-        (!view.ranges.is_empty()).then_some(view)
+        (!table.ranges.is_empty()).then_some(table)
     }
 
     /// Returns the place of a master.
@@ -170,20 +170,20 @@ fn node_of(asked: &Address, node: &Value) -> Option<(Address, String)> {
 }
 
 impl SlotMap {
-    /// Returns the map after a view: the table at the top. `make` makes a master at an address.
+    /// Returns the map after a table: the table at the top. `make` makes a master at an address.
     pub(super) fn after(
         last: Option<&Self>,
-        view: &View,
+        table: &SlotTable,
         make: &mut dyn FnMut(&Address) -> Arc<Master>,
     ) -> Self {
         let mut next = Self {
             masters: Vec::new(),
             owners: vec![NOBODY; usize::from(SLOTS)].into(),
-            nodes: view.nodes.clone(),
-            ids: view.epochs.keys().cloned().collect(),
+            nodes: table.nodes.clone(),
+            ids: table.epochs.keys().cloned().collect(),
         };
         let mut claimed = vec![None; usize::from(SLOTS)];
-        for (first, last, owner) in &view.ranges {
+        for (first, last, owner) in &table.ranges {
             claimed[usize::from(*first)..=usize::from(*last)].fill(Some(*owner));
         }
         // A slot may be moving to a master that has none yet.
@@ -191,14 +191,14 @@ impl SlotMap {
             |known: &&KnownMaster| known.named_at.is_some_and(|at| at.elapsed() < KEPT_FOR);
         let unslotted = last.iter().flat_map(|last| last.without_slots());
         next.masters.extend(unslotted.filter(is_kept).cloned());
-        let mut places = vec![None; view.masters.len()];
+        let mut places = vec![None; table.masters.len()];
         for (slot, number) in claimed.into_iter().enumerate() {
             let owner = last.and_then(|last| last.known(slot));
-            let claimant = number.map(|number: usize| &view.masters[number]);
+            let claimant = number.map(|number: usize| &table.masters[number]);
             let keeps = match (owner, claimant) {
                 (Some(owner), Some(claimant)) if owner.id != claimant.id => {
-                    let is_known = view.epoch(&owner.id);
-                    let claimed = view.epoch(&claimant.id).unwrap_or(0);
+                    let is_known = table.epoch(&owner.id);
+                    let claimed = table.epoch(&claimant.id).unwrap_or(0);
                     is_known.is_some_and(|seen| claimed < seen.max(owner.epoch))
                 }
                 (Some(_), None) => true,
@@ -206,7 +206,7 @@ impl SlotMap {
             };
             let place = match (owner, claimant) {
                 (Some(owner), _) if keeps => {
-                    let epoch = view.epoch(&owner.id).unwrap_or(0).max(owner.epoch);
+                    let epoch = table.epoch(&owner.id).unwrap_or(0).max(owner.epoch);
                     next.add(&owner.id, epoch, Arc::clone(&owner.master))
                 }
                 (_, Some(claimant)) => {
@@ -214,7 +214,7 @@ impl SlotMap {
                     *place.get_or_insert_with(|| {
                         let address = &claimant.address;
                         let known = last.and_then(|last| last.master_at(address));
-                        let seen = view.epoch(&claimant.id).unwrap_or(0);
+                        let seen = table.epoch(&claimant.id).unwrap_or(0);
                         let before = last.and_then(|last| last.epoch(&claimant.id));
                         let master = known.unwrap_or_else(|| make(address));
                         next.add(&claimant.id, seen.max(before.unwrap_or(0)), master)
@@ -227,11 +227,11 @@ impl SlotMap {
         next
     }
 
-    /// Returns whether a view is foreign to this map: it knows no node that the map knows.
-    pub(super) fn is_foreign(&self, view: &View) -> bool {
+    /// Returns whether a table is foreign to this map: it knows no node that the map knows.
+    pub(super) fn is_foreign(&self, table: &SlotTable) -> bool {
         let masters = self.masters.iter().map(|known| &known.id);
         let mut ids = masters.chain(&self.ids);
-        !ids.any(|id| view.epochs.contains_key(id))
+        !ids.any(|id| table.epochs.contains_key(id))
     }
 
     /// Returns the map after a redirection of this slot.
@@ -378,11 +378,11 @@ pub(super) mod tests {
         Value::Array(parts)
     }
 
-    /// Returns a view in which each of these ids has a range, and a port and an epoch.
-    pub(in super::super) fn view(
+    /// Returns a table in which each of these ids has a range, and a port and an epoch.
+    pub(in super::super) fn table(
         masters: &[(&str, u16, u64, (u16, u16))],
         others: &[(&str, u64)],
-    ) -> View {
+    ) -> SlotTable {
         let slots = masters.iter().map(|(id, port, _, (first, last))| {
             range(
                 (*first).into(),
@@ -395,20 +395,20 @@ pub(super) mod tests {
             format!("{id} 1.2.3.4:1@2,name master - 0 1700000000 {epoch} connected 0-5\n")
         });
         let nodes = bulk(&nodes.collect::<String>());
-        View::read(&address(1), &Value::Array(slots.collect()), &nodes).expect("a view")
+        SlotTable::read(&address(1), &Value::Array(slots.collect()), &nodes).expect("a table")
     }
 
     fn port_of(map: &SlotMap, slot: u16) -> Option<u16> {
         map.owner(slot).map(|master| master.address.port)
     }
 
-    fn after(last: Option<&SlotMap>, view: &View) -> SlotMap {
-        SlotMap::after(last, view, &mut make)
+    fn after(last: Option<&SlotMap>, table: &SlotTable) -> SlotMap {
+        SlotMap::after(last, table, &mut make)
     }
 
     #[test]
     fn a_slot_goes_to_the_owner_with_the_larger_epoch_and_not_back() {
-        let old = view(
+        let old = table(
             &[("a", 1, 5, (0, 99)), ("b", 2, 6, (100, 199))],
             &[("c", 5)],
         );
@@ -418,7 +418,7 @@ pub(super) mod tests {
             [Some(1), Some(2), None]
         );
         // A failover from `a` to `c`.
-        let new = view(
+        let new = table(
             &[("c", 3, 7, (0, 99)), ("b", 2, 6, (100, 199))],
             &[("a", 5)],
         );
@@ -433,59 +433,59 @@ pub(super) mod tests {
         assert_eq!(port_of(&again, 0), Some(3));
         assert!(again.has_same_owners(&failed_over));
         // A migration of one slot back, to a node that has another address by now.
-        let moved = view(&[("a", 9, 8, (7, 7)), ("c", 3, 7, (8, 99))], &[("b", 6)]);
+        let moved = table(&[("a", 9, 8, (7, 7)), ("c", 3, 7, (8, 99))], &[("b", 6)]);
         let moved = after(Some(&failed_over), &moved);
         assert_eq!(
             [6, 7, 8].map(|slot| port_of(&moved, slot)),
             [Some(3), Some(9), Some(3)]
         );
-        // A slot that a view gives to nobody stays where it is.
+        // A slot that a table gives to nobody stays where it is.
         assert_eq!(port_of(&moved, 100), Some(2));
     }
 
     #[test]
     fn a_view_is_foreign_if_it_knows_no_node_of_the_map() {
-        let old = view(
+        let old = table(
             &[("a", 1, 5, (0, 99)), ("b", 2, 6, (100, 199))],
             &[("c", 0)],
         );
         let map = after(None, &old);
         // A cluster that was built anew at the same addresses.
-        let new = view(&[("x", 1, 50, (0, 99)), ("y", 2, 51, (100, 199))], &[]);
+        let new = table(&[("x", 1, 50, (0, 99)), ("y", 2, 51, (100, 199))], &[]);
         assert!(!map.is_foreign(&old) && map.is_foreign(&new));
         // All masters have failed over to a replica that the map knows, and were removed.
-        let replaced = view(&[("c", 3, 7, (0, 199))], &[]);
+        let replaced = table(&[("c", 3, 7, (0, 199))], &[]);
         assert!(!map.is_foreign(&replaced));
         let next = after(Some(&map), &replaced);
         assert_eq!(
             [0, 100].map(|slot| port_of(&next, slot)),
             [Some(3), Some(3)]
         );
-        // A master whose slots the new view gives to nobody is still known.
-        let less = after(Some(&map), &view(&[("c", 3, 7, (0, 99))], &[]));
-        assert!(!less.is_foreign(&view(&[("b", 2, 6, (100, 199))], &[])));
+        // A master whose slots the new table gives to nobody is still known.
+        let less = after(Some(&map), &table(&[("c", 3, 7, (0, 99))], &[]));
+        assert!(!less.is_foreign(&table(&[("b", 2, 6, (100, 199))], &[])));
     }
 
     #[test]
     fn a_redirection_moves_one_slot_until_a_view_has_it() {
-        let old = view(&[("a", 1, 5, (0, 99))], &[("b", 6)]);
+        let old = table(&[("a", 1, 5, (0, 99))], &[("b", 6)]);
         let map = after(None, &old);
         let to = make(&address(2));
         let moved = map.after_move(7, &to);
         assert_eq!([6, 7].map(|slot| port_of(&moved, slot)), [Some(1), Some(2)]);
         assert!(moved.has(&to) && moved.masters().len() == 2);
-        let new = view(&[("a", 1, 5, (0, 6)), ("b", 2, 6, (7, 99))], &[]);
+        let new = table(&[("a", 1, 5, (0, 6)), ("b", 2, 6, (7, 99))], &[]);
         let next = after(Some(&moved), &new);
         assert!(
             Arc::ptr_eq(next.owner(7).expect("b"), &to),
             "its connections stay open"
         );
-        // A master to which a slot is moving has none in any view yet.
+        // A master to which a slot is moving has none in any table yet.
         let importing = make(&address(3));
         let kept = after(Some(&next.with(&importing)), &new);
         assert!(kept.has(&importing) && !kept.masters().contains_master(&importing));
         // A master that has lost its slots is no master any more.
-        let taken = view(&[("b", 2, 9, (0, 99))], &[("a", 5)]);
+        let taken = table(&[("b", 2, 9, (0, 99))], &[("a", 5)]);
         let taken = after(Some(&next), &taken);
         assert!(!taken.has(next.owner(0).expect("a")));
     }
@@ -504,24 +504,25 @@ pub(super) mod tests {
     fn a_node_without_a_host_is_the_one_that_was_asked() {
         let nodes =
             bulk("a 1.2.3.4:1@2 master - 0 0 5 connected\nb 1.2.3.4:2@3 slave a 0 0 5 connected\n");
-        let read = |range| View::read(&address(1), &Value::Array(vec![range]), &nodes);
-        let hosts = |view: &View| -> Vec<String> {
-            view.nodes.iter().map(|node| node.host.clone()).collect()
+        let read = |range| SlotTable::read(&address(1), &Value::Array(vec![range]), &nodes);
+        let hosts = |table: &SlotTable| -> Vec<String> {
+            table.nodes.iter().map(|node| node.host.clone()).collect()
         };
-        let both = read(range(0, 5, &[("", 1, "a"), ("::1", 2, "b")])).expect("a view");
+        let both = read(range(0, 5, &[("", 1, "a"), ("::1", 2, "b")])).expect("a table");
         assert_eq!(hosts(&both), ["h", "::1"]);
         let unknown = Value::Array(vec![Value::Nil, Value::Int(1), bulk("a")]);
         let nil = Value::Array(vec![Value::Int(0), Value::Int(5), unknown]);
-        assert_eq!(hosts(&read(nil).expect("a view")), ["h"]);
+        assert_eq!(hosts(&read(nil).expect("a table")), ["h"]);
         // Nobody knows the host of the master.
         assert!(read(range(0, 5, &[("?", 1, "a"), ("x", 2, "b")])).is_none());
     }
 
     #[test]
-    fn an_answer_that_makes_no_sense_is_no_view() {
+    fn an_answer_that_makes_no_sense_is_no_table() {
         let nodes = bulk("a 1.2.3.4:1@2 master - 0 0 5 connected\n");
         let good = range(0, 5, &[("h", 1, "a")]);
-        let read = |slots: Value, nodes: &Value| View::read(&address(1), &slots, nodes).is_some();
+        let read =
+            |slots: Value, nodes: &Value| SlotTable::read(&address(1), &slots, nodes).is_some();
         assert!(read(Value::Array(vec![good.clone()]), &nodes));
         for slots in [
             Value::Nil,

@@ -25,7 +25,7 @@
 //!
 //! # No stale answer
 //!
-//! A node answers a request with keys only if it is the master of their slot by its own view. A replica, and a master that
+//! A node answers a request with keys only if it is the master of their slot by its own table. A replica, and a master that
 //! knows of its demotion, answer `MOVED`, even if the request writes nothing. So "gone" and "taken" need no proof by
 //! `ROLE`, as they do behind sentinels. Three cases are left:
 //!
@@ -40,8 +40,8 @@
 //!
 //! | module | its subject |
 //! | --- | --- |
-//! | `map` | the slot map, and how it takes in the view of a node |
-//! | `search` | the thread that asks the nodes for their views |
+//! | `map` | the slot map, and how it takes in the table of a node |
+//! | `search` | the thread that asks the nodes for their tables |
 //! | `state` | the map, and the masters that fail |
 //! | `master`, `routes` | a master with its connections, and the ways to all nodes |
 //! | `call` | a request on the caller's thread |

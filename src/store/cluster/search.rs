@@ -2,9 +2,9 @@
 //!
 //! | a check | the thread |
 //! | --- | --- |
-//! | without a map: the first discovery | asks all nodes at once that the user has named, and waits for their views, but only for [`PATIENCE`] after the first. It makes the map of these views, by the rules of the map ([`super::map`]). If two views share no node, the nodes are of several clusters, and there is no map |
-//! | with a map | asks a node for its view, another one in each check. If it fails, or has not answered for [`PATIENCE`], asks the next one too. Takes in the first view that comes |
-//! | with a map, and the view is foreign | refuses it, with a warning once for each node, and asks the next node. So a cluster that was built anew needs a new manager |
+//! | without a map: the first discovery | asks all nodes at once that the user has named, and waits for their tables, but only for [`PATIENCE`] after the first. It makes the map of these tables, by the rules of the map ([`super::map`]). If two tables share no node, the nodes are of several clusters, and there is no map |
+//! | with a map | asks a node for its table, another one in each check. If it fails, or has not answered for [`PATIENCE`], asks the next one too. Takes in the first table that comes |
+//! | with a map, and the table is foreign | refuses it, with a warning once for each node, and asks the next node. So a cluster that was built anew needs a new manager |
 //!
 //! A check begins
 //!
@@ -13,7 +13,7 @@
 //!   own time and this one;
 //! * every [`CHECK_EVERY`] otherwise.
 //!
-//! Each node is asked on a short-lived thread, because it may hang. The nodes are all that the last view has named, and
+//! Each node is asked on a short-lived thread, because it may hang. The nodes are all that the last table has named, and
 //! those that the user has named.
 
 use std::collections::{HashSet, VecDeque};
@@ -26,7 +26,7 @@ use redis::{ConnectionAddr, Value};
 use crate::error::{Chain, Failure, FailureKind, Outcome};
 use crate::logging;
 use crate::script::Command;
-use crate::store::cluster::map::{SlotMap, View};
+use crate::store::cluster::map::{SlotMap, SlotTable};
 use crate::store::cluster::master::Address;
 use crate::store::cluster::routes::ClusterRoutes;
 use crate::store::errors::unavailable;
@@ -47,21 +47,21 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// The longest time for one node.
 const STEP: Duration = Duration::from_secs(1);
 
-/// A view, and the address of the node that has answered it.
-type ViewOf = (Arc<str>, View);
+/// A table, and the address of the node that has answered it.
+type TableOf = (Arc<str>, SlotTable);
 
 pub(super) struct ClusterSearch {
     routes: Arc<ClusterRoutes>,
     /// How many nodes were asked, so that each check begins with another one.
     asked: usize,
-    /// The nodes whose views were refused.
+    /// The nodes whose tables were refused.
     strangers: HashSet<Arc<str>>,
 }
 
 impl Search<Arc<SlotMap>> for ClusterSearch {
     fn check(&mut self, thread: &FinderThread<Arc<SlotMap>>) -> Result<(), Failure> {
-        let views = self.views(thread)?;
-        self.publish(&thread.finder, &views)
+        let tables = self.tables(thread)?;
+        self.publish(&thread.finder, &tables)
     }
 
     fn pause(&mut self, thread: &FinderThread<Arc<SlotMap>>) {
@@ -91,12 +91,12 @@ impl ClusterSearch {
         }
     }
 
-    /// Asks for the views that make the next map. Returns none only if the thread must end.
-    fn views(&mut self, thread: &FinderThread<Arc<SlotMap>>) -> Result<Vec<ViewOf>, Failure> {
+    /// Asks for the tables that make the next map. Returns none only if the thread must end.
+    fn tables(&mut self, thread: &FinderThread<Arc<SlotMap>>) -> Result<Vec<TableOf>, Failure> {
         let map = thread.finder.found();
         let mut unasked = self.nodes(map.as_deref());
         let mut asked = Vec::new();
-        let (mut failures, mut views) = (Vec::new(), Vec::new());
+        let (mut failures, mut tables) = (Vec::new(), Vec::new());
         // When the next node is asked. After the last one: when the check ends.
         let mut next_at = Instant::now();
         while !(unasked.is_empty() && asked.is_empty()) {
@@ -109,7 +109,7 @@ impl ClusterSearch {
                 match unasked.pop_front() {
                     Some((address, route)) => {
                         let node = Arc::clone(&route.server.address);
-                        match thread.aside(move || view_of(&address, &route)) {
+                        match thread.aside(move || table_of(&address, &route)) {
                             Ok(answer) => asked.push((node, answer)),
                             Err(error) => failures.push(unavailable(format!(
                                 "no thread could be started to ask a node: {error}"
@@ -135,24 +135,24 @@ impl ClusterSearch {
                         failures.push(unavailable("asking a node panicked"));
                     }
                     (Ok(Err(failure)), _) => failures.push(failure),
-                    (Ok(Ok(view)), Some(map)) if map.is_foreign(&view) => {
+                    (Ok(Ok(table)), Some(map)) if map.is_foreign(&table) => {
                         failures.push(self.refuse(node));
                     }
-                    (Ok(Ok(view)), Some(_)) => return Ok(vec![(node, view)]),
-                    (Ok(Ok(view)), None) => {
-                        views.push((node, view));
+                    (Ok(Ok(table)), Some(_)) => return Ok(vec![(node, table)]),
+                    (Ok(Ok(table)), None) => {
+                        tables.push((node, table));
                         next_at = next_at.min(Instant::now() + PATIENCE);
                     }
                 }
             }
         }
-        if views.is_empty() {
+        if tables.is_empty() {
             return Err(of_all(&failures));
         }
-        Ok(views)
+        Ok(tables)
     }
 
-    /// Returns the failure of a node whose view is foreign. Logs it once.
+    /// Returns the failure of a node whose table is foreign. Logs it once.
     fn refuse(&mut self, node: Arc<str>) -> Failure {
         let words = format!("{node} is a node of another cluster");
         if self.strangers.insert(node) {
@@ -163,28 +163,28 @@ impl ClusterSearch {
         unavailable(words)
     }
 
-    /// Takes the views into the map.
+    /// Takes the tables into the map.
     ///
     /// # Errors
     ///
     /// Returns a failure if the nodes are of several clusters.
-    fn publish(&self, finder: &Finder<Arc<SlotMap>>, views: &[ViewOf]) -> Result<(), Failure> {
-        let Some(((first, _), _)) = views.split_first() else {
+    fn publish(&self, finder: &Finder<Arc<SlotMap>>, tables: &[TableOf]) -> Result<(), Failure> {
+        let Some(((first, _), _)) = tables.split_first() else {
             return Ok(());
         };
         let mut changed = None;
         finder.publish(|last| {
             let mut next = last.cloned();
-            for (node, view) in views {
-                if next.as_ref().is_some_and(|next| next.is_foreign(view)) {
+            for (node, table) in tables {
+                if next.as_ref().is_some_and(|next| next.is_foreign(table)) {
                     let words = format!("{first} and {node} are nodes of different clusters");
                     let (kind, outcome) = (FailureKind::SeveralClusters, Outcome::NotExecuted);
                     return Err(Failure::plain(kind, outcome, words));
                 }
                 let make = &mut |address: &Address| self.routes.new_master(address);
-                next = Some(Arc::new(SlotMap::after(next.as_deref(), view, make)));
+                next = Some(Arc::new(SlotMap::after(next.as_deref(), table, make)));
             }
-            // There is at least one view.
+            // There is at least one table.
             let map = next.ok_or_else(Failure::another_question)?;
             let is_another = last.is_none_or(|last| !last.has_same_owners(&map));
             changed = is_another.then(|| map.masters().len());
@@ -238,8 +238,8 @@ fn is_suspicious(finder: &Finder<Arc<SlotMap>>) -> bool {
     finder.has_failed() || masters.any(|master| master.is_suspected.load(Ordering::Relaxed))
 }
 
-/// Asks a node for its view.
-fn view_of(address: &Address, route: &Route) -> Result<View, Failure> {
+/// Asks a node for its table.
+fn table_of(address: &Address, route: &Route) -> Result<SlotTable, Failure> {
     let limit = route.io_timeout.min(STEP);
     let mut socket = log_in(route, &Budget::new(STEP.max(route.connect_timeout)))?;
     let commands = ["SLOTS", "NODES"].map(|what| Command::new("CLUSTER").arg(what).to_owned());
@@ -256,15 +256,15 @@ fn view_of(address: &Address, route: &Route) -> Result<View, Failure> {
     };
     let asked = socket.requests(&commands, limit, heard);
     asked.map_err(|fault| route.broken(fault))??;
-    let view = match &answers[..] {
-        [slots, nodes] => View::read(address, slots, nodes),
+    let table = match &answers[..] {
+        [slots, nodes] => SlotTable::read(address, slots, nodes),
         _ => None,
     };
     let words = || format!("{} knows no master of any slot", route.server.address);
-    view.ok_or_else(|| unavailable(words()))
+    table.ok_or_else(|| unavailable(words()))
 }
 
-/// Returns the failure of a check in which no node had a view. If a node has given a reason that stays, it is that one.
+/// Returns the failure of a check in which no node had a table. If a node has given a reason that stays, it is that one.
 fn of_all(failures: &[Failure]) -> Failure {
     if let Some(failure) = failures.iter().find(|failure| !failure.is_transient()) {
         return failure.clone();
@@ -286,21 +286,21 @@ fn of_all(failures: &[Failure]) -> Failure {
 mod tests {
     use super::*;
     use crate::config::{ClusterNodes, Settings};
-    use crate::store::cluster::map::tests::view;
+    use crate::store::cluster::map::tests::table;
 
     /// The ports of the owners of slots 0 and 100 after a first discovery in which these nodes have answered.
-    fn discovered(views: Vec<View>) -> Result<Vec<u16>, Failure> {
+    fn discovered(tables: Vec<SlotTable>) -> Result<Vec<u16>, Failure> {
         let settings = Settings::default();
         let urls = ["redis://127.0.0.1:1/".to_owned()];
         let nodes = ClusterNodes::new(&urls, &settings).expect("a URL");
         let routes = Arc::new(ClusterRoutes::new(nodes, &settings));
         let search = ClusterSearch::new(Arc::clone(&routes));
         let finder = Finder::new("test", "node", Box::new(ClusterSearch::new(routes)));
-        let views: Vec<_> = views
+        let tables: Vec<_> = tables
             .into_iter()
-            .map(|view| ("node".into(), view))
+            .map(|table| ("node".into(), table))
             .collect();
-        search.publish(&finder, &views)?;
+        search.publish(&finder, &tables)?;
         let map = finder.found().expect("it is published");
         let owners = [0, 100].iter().filter_map(|slot| map.owner(*slot));
         Ok(owners.map(|owner| owner.address.port).collect())
@@ -310,28 +310,28 @@ mod tests {
     fn of_the_views_of_the_first_discovery_the_latest_counts() {
         // A master was cut off before `c` has taken its slots.
         let old = || {
-            view(
+            table(
                 &[("a", 1, 5, (0, 99)), ("b", 2, 6, (100, 199))],
                 &[("c", 0)],
             )
         };
         let new = || {
-            view(
+            table(
                 &[("c", 3, 7, (0, 99)), ("b", 2, 6, (100, 199))],
                 &[("a", 5)],
             )
         };
-        for views in [vec![old(), new()], vec![new(), old()], vec![new(), new()]] {
-            assert_eq!(discovered(views).expect("one cluster"), [3, 2]);
+        for tables in [vec![old(), new()], vec![new(), old()], vec![new(), new()]] {
+            assert_eq!(discovered(tables).expect("one cluster"), [3, 2]);
         }
     }
 
     #[test]
-    fn views_of_the_first_discovery_that_share_no_node_are_of_several_clusters() {
-        let ours = || view(&[("a", 1, 5, (0, 99)), ("b", 2, 6, (100, 199))], &[]);
-        let theirs = || view(&[("x", 8, 9, (0, 199))], &[]);
-        for views in [vec![ours(), theirs()], vec![theirs(), ours(), ours()]] {
-            let failure = discovered(views).expect_err("two clusters");
+    fn tables_of_the_first_discovery_that_share_no_node_are_of_several_clusters() {
+        let ours = || table(&[("a", 1, 5, (0, 99)), ("b", 2, 6, (100, 199))], &[]);
+        let theirs = || table(&[("x", 8, 9, (0, 199))], &[]);
+        for tables in [vec![ours(), theirs()], vec![theirs(), ours(), ours()]] {
+            let failure = discovered(tables).expect_err("two clusters");
             assert_eq!(failure.kind, FailureKind::SeveralClusters);
         }
     }

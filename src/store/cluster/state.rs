@@ -144,7 +144,7 @@ impl ClusterState {
         Err(last)
     }
 
-    /// Returns whether the cluster has a node at this address, by the last view.
+    /// Returns whether the cluster has a node at this address, by the last table.
     fn has_node(&self, address: &Address) -> bool {
         let map = self.finder.found();
         map.is_none_or(|map| map.nodes().contains(address))
