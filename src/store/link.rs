@@ -37,18 +37,20 @@ use crate::message::{Cursor, Renewed, Reply, Request, Verb};
 use crate::script::{self, Command};
 use crate::store::errors::RequestError;
 use crate::store::login::connect;
+use crate::store::places::PlaceWait;
 use crate::store::refusal::{refusal, says};
 use crate::store::route::{Budget, Route};
 use crate::store::sentinel::{Discovery, check_role};
+use crate::store::shared::{Connections, PooledConnection};
 use crate::store::socket::{Socket, TransportError};
-use crate::store::{Answer, NodeReport};
+use crate::store::{Answer, Limits, NodeReport};
 use crate::sync::Arc;
 
 mod confirm;
+mod connection;
 mod identify;
-mod pooled;
 
-use pooled::{Open, Pool};
+use connection::LinkConnection;
 
 /// A connection, or the means to open one.
 pub(crate) struct Link<'a> {
@@ -57,9 +59,7 @@ pub(crate) struct Link<'a> {
     /// The number of the master to which `route` leads.
     master: u64,
     route: Arc<Route>,
-    open: Option<Open<'a>>,
-    /// The pool, for the link of a caller.
-    pool: Option<Pool<'a>>,
+    connection: LinkConnection<'a>,
     /// Whether ASKING goes before the request: a node of a cluster then serves a slot that is moving to it.
     is_asking: bool,
     /// The measured round trip. `None` for a link of the pool, because each of its callers has a time limit.
@@ -69,25 +69,38 @@ pub(crate) struct Link<'a> {
 }
 
 impl<'a> Link<'a> {
-    fn new((master, route): (u64, Arc<Route>), discovery: Option<Arc<Discovery>>) -> Self {
+    /// Makes a link for a single thread, which sends all requests on it.
+    pub(crate) fn dedicated(route: Route, discovery: Option<Arc<Discovery>>) -> Self {
         Self {
             discovery,
-            master,
-            route,
-            open: None,
-            pool: None,
+            master: 0,
+            route: Arc::new(route),
+            connection: LinkConnection::Own(None),
             is_asking: false,
-            round_trip: None,
+            round_trip: Some(Duration::ZERO),
             reports: Vec::new(),
         }
     }
 
-    /// Makes a link for a single thread, which sends all requests on it.
-    pub(crate) fn dedicated(route: Route, discovery: Option<Arc<Discovery>>) -> Self {
-        Self {
-            round_trip: Some(Duration::ZERO),
-            ..Self::new((0, Arc::new(route)), discovery)
-        }
+    /// Makes a link for a request. Enters a connection of the pool, or takes a place for one, within `wait`.
+    pub(in crate::store) fn pooled(
+        connections: &'a Connections,
+        discovery: Option<&Arc<Discovery>>,
+        request: &Request<'_>,
+        limits: Limits<'a>,
+        wait: &mut PlaceWait<'_>,
+    ) -> Result<Self, Failure> {
+        let mut pooled = PooledConnection::new(connections, request, limits);
+        let (master, route) = pooled.enter(wait)?;
+        Ok(Self {
+            discovery: discovery.cloned(),
+            master,
+            route,
+            connection: LinkConnection::Pooled(pooled),
+            is_asking: false,
+            round_trip: None,
+            reports: Vec::new(),
+        })
     }
 
     /// Makes `route` the way to the master. Closes a connection to another server.
@@ -100,10 +113,10 @@ impl<'a> Link<'a> {
         }
         let (number, route) = discovery.master(limit)?;
         if number != self.master {
-            self.open = None;
+            self.connection.end(PooledConnection::close);
             (self.master, self.route) = (number, Arc::new(route));
-            if let Some(pool) = &self.pool {
-                pool.note_master(self.master, &self.route);
+            if let LinkConnection::Pooled(pooled) = &self.connection {
+                pooled.note_master(self.master, &self.route);
             }
         }
         Ok(())
@@ -131,9 +144,6 @@ impl<'a> Link<'a> {
             return RequestError::of(fault);
         }
         self.suspect();
-        if let (true, Some(pool)) = (fault.is_closed(), &self.pool) {
-            pool.note_cut();
-        }
         RequestError::of(fault)
     }
 
@@ -141,7 +151,7 @@ impl<'a> Link<'a> {
     /// Does nothing if the connection is open.
     pub(crate) fn open_for_renewals(&mut self) -> Result<(), Failure> {
         self.find(self.route.connect_timeout)?;
-        if self.open.is_some() {
+        if self.connection.is_open() {
             return Ok(());
         }
         self.connect_for_renewals()
@@ -165,7 +175,7 @@ impl<'a> Link<'a> {
         let asked = open.requests(&[by_digest, by_text], self.route.io_timeout, heard);
         asked.map_err(|fault| self.failed(fault).into_failure(&self.route))??;
         self.round_trip = self.round_trip.max(Some(begun.elapsed()));
-        self.open = Some(Open::Own(open));
+        self.connection.open(open, self.master);
         Ok(())
     }
 
@@ -184,7 +194,7 @@ impl<'a> Link<'a> {
         let is_unknown = |failure: &Failure| failure.outcome == Outcome::Unknown;
         match &answer {
             Ok(_) => self.note_round_trip(took, false),
-            Err(failure) if is_unknown(failure) && self.open.is_none() && took >= limit => {
+            Err(failure) if is_unknown(failure) && !self.connection.is_open() && took >= limit => {
                 self.note_round_trip(took, true);
             }
             Err(_) => {}
@@ -264,17 +274,13 @@ impl<'a> Link<'a> {
         budget: &Budget,
     ) -> Result<(), Failure> {
         if may_come_from_a_replica(request, reply) {
-            let time = budget.step(self.route.io_timeout);
-            let open = self.open.take();
-            let mut open = open.ok_or_else(Failure::another_question)?;
-            let role = open.request(&Command::new("ROLE"), false, time);
-            let role = role.map_err(|fault| self.failed(fault).into_failure(&self.route))?;
+            let role = self.ask(&Command::new("ROLE"), budget);
+            let role = role.map_err(|trouble| trouble.into_failure(&self.route))?;
             if let Err(failure) = check_role(&self.route, role) {
                 self.suspect();
-                open.retire();
+                self.connection.end(PooledConnection::retire);
                 return Err(failure);
             }
-            self.open = Some(open);
         }
         let number = self.master;
         self.find(budget.left(self.route.connect_timeout))?;
@@ -308,7 +314,7 @@ impl<'a> Link<'a> {
         let value = loop {
             let entered = self.enter_again(budget);
             entered.map_err(|failure| failed(failure, resent))?;
-            let reused = self.open.is_some();
+            let reused = self.connection.is_open();
             match self.once(request, budget) {
                 Ok(value) => break value,
                 // Another caller has ended the connection before anything of this request was written.
@@ -324,9 +330,7 @@ impl<'a> Link<'a> {
         };
         let reply = script::decode(request, value).inspect_err(|_| {
             // This may be the answer to another request, so nothing on this connection can be trusted any more.
-            if let Some(open) = self.open.take() {
-                open.distrust();
-            }
+            self.connection.end(PooledConnection::distrust);
         })?;
         if self.route.replicas > 0 && reply.is_gain() {
             // The server has executed the request. If it was sent twice, the server may execute it once more, later.
@@ -342,31 +346,42 @@ impl<'a> Link<'a> {
         Ok(Answer { reply, resent })
     }
 
+    /// Enters a connection again, if the one that it had entered has ended. The wait counts from when the request was
+    /// first sent.
+    fn enter_again(&mut self, budget: &Budget) -> Result<(), Failure> {
+        if let LinkConnection::Pooled(pooled) = &mut self.connection {
+            if pooled.has_left() {
+                let limits = pooled.limits;
+                let left = limits.checkout.saturating_sub(budget.started.elapsed());
+                let mut wait = PlaceWait::new(Instant::now(), budget.left(left), limits.is_over);
+                (self.master, self.route) = pooled.enter(&mut wait)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Sends the request and reads the answer, connecting first if needed.
     fn once(&mut self, request: &Request<'_>, budget: &mut Budget) -> Result<Value, RequestError> {
-        let mut open = self.opened(budget).map_err(RequestError::Answered)?;
-        let settings = &self.route.script_settings;
-        let mut ask = |command: &Command| {
-            let time = budget.step(self.route.io_timeout);
-            let answer = open.request(command, self.is_asking, time);
-            answer.map_err(|fault| self.failed(fault))
-        };
+        if !self.connection.is_open() {
+            self.open(budget).map_err(RequestError::Answered)?;
+        }
+        let settings = Arc::clone(&self.route.script_settings);
         let mut value = Value::Nil;
-        if let Some(command) = script::encode_plain(request, settings) {
-            value = match ask(&command)? {
+        if let Some(command) = script::encode_plain(request, &settings) {
+            value = match self.ask(&command, budget)? {
                 Value::Okay => script::TAKEN_WITHOUT_A_FENCE,
                 value @ (Value::Nil | Value::ServerError(_)) => value,
                 _ => {
-                    open.distrust();
+                    self.connection.end(PooledConnection::distrust);
                     return Err(RequestError::Answered(Failure::another_question()));
                 }
             };
         }
         if value == Value::Nil {
-            let command = script::encode(request, settings);
-            value = ask(&command)?;
+            let command = script::encode(request, &settings);
+            value = self.ask(&command, budget)?;
             if matches!(&value, Value::ServerError(error) if error.code() == "NOSCRIPT") {
-                value = ask(&command.by_text())?;
+                value = self.ask(&command.by_text(), budget)?;
             }
         }
         if let Value::ServerError(error) = value {
@@ -379,28 +394,33 @@ impl<'a> Link<'a> {
             // A server that has become a replica stays one, but its name may lead to the new master by now. And a user
             // whose request is denied may have more rights on a new connection.
             if moved || failure.kind == FailureKind::Denied {
-                open.retire();
-            } else {
-                self.open = Some(open);
+                self.connection.end(PooledConnection::retire);
             }
             return Err(RequestError::Answered(failure));
         }
-        self.open = Some(open);
         Ok(value)
     }
 
-    /// Returns the open connection. Opens one if there is none.
-    fn opened(&mut self, budget: &mut Budget) -> Result<Open<'a>, Failure> {
-        if let Some(open) = self.open.take() {
-            return Ok(open);
+    /// Sends a command, and returns its answer.
+    fn ask(&mut self, command: &Command, budget: &Budget) -> Result<Value, RequestError> {
+        let time = budget.step(self.route.io_timeout);
+        match self.connection.request(command, self.is_asking, time) {
+            Ok(value) => Ok(value),
+            Err(fault) => Err(self.failed(fault)),
         }
-        if self.round_trip.is_some() {
-            let open = self.connect(&Budget::unlimited());
+    }
+
+    /// Opens the connection.
+    fn open(&mut self, budget: &mut Budget) -> Result<(), Failure> {
+        let socket = if self.round_trip.is_some() {
+            let socket = self.connect(&Budget::unlimited());
             budget.started = Instant::now();
-            return open.map(Open::Own);
-        }
-        let socket = self.connect(budget)?;
-        Ok(self.share(socket))
+            socket?
+        } else {
+            self.connect(budget)?
+        };
+        self.connection.open(socket, self.master);
+        Ok(())
     }
 
     /// Notes how long a request took. `is_cut` means that it reached its limit without an answer.

@@ -7,7 +7,7 @@ use crate::config::{SentinelSet, Server, Settings};
 use crate::error::Failure;
 use crate::message::Request;
 use crate::store::link::Link;
-use crate::store::places::Wait;
+use crate::store::places::PlaceWait;
 use crate::store::pubsub;
 use crate::store::route::{Budget, Route, route};
 use crate::store::sentinel::Discovery;
@@ -61,8 +61,8 @@ impl Drop for Node {
 
 impl Store for Node {
     fn call(&self, request: &Request<'_>, limits: Limits<'_>) -> Result<Answer, Failure> {
-        let started = Instant::now();
-        let mut now = started;
+        let begun = Instant::now();
+        let mut now = begun;
         if let Some(discovery) = &self.discovery {
             // A call that waits for a master needs no connection yet.
             discovery.wait(limits.whole.min(self.route.connect_timeout), &|| {
@@ -70,14 +70,12 @@ impl Store for Node {
             })?;
             now = Instant::now();
         }
-        let left = |now: Instant| limits.whole.saturating_sub(now - started);
-        let is_over = || limits.is_over();
-        let wait = Wait::since(now, limits.checkout.min(left(now)), &is_over);
-        let pool = (&self.pool, self.discovery.as_ref());
-        Link::of_pool(pool, request, (limits, &wait), |link| {
-            let now = wait.now();
-            link.call(request, &mut Budget::since(now, left(now).max(LEAST)))
-        })
+        let left = limits.whole.saturating_sub(now - begun);
+        let mut wait = PlaceWait::new(now, limits.checkout.min(left), limits.is_over);
+        let discovery = self.discovery.as_ref();
+        let mut link = Link::pooled(&self.pool, discovery, request, limits, &mut wait)?;
+        let left = limits.whole.saturating_sub(wait.now - begun);
+        link.call(request, &mut Budget::since(wait.now, left.max(LEAST)))
     }
 
     fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {

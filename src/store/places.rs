@@ -5,10 +5,12 @@
 //! connection replaces it. So the pool does not test connections on checkout: a PING would cost half of the throughput,
 //! and prove nothing about the request after it.
 //!
-//! r2d2's thread has a second task: it closes connections that no thread has used for a while. The task holds the pool
+//! No thread waits in r2d2. The owner of a pool has a mutex, its *gate*. A thread takes a place by `try_get` while it has
+//! the gate, or waits at a condition variable of the gate. The owner decides who goes first.
+//!
+//! r2d2's thread has a second task: it closes connections that no thread has used for a while. The task holds the owner
 //! weakly, and ends with it.
 
-use std::cell::Cell;
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -19,15 +21,13 @@ use crate::panics::survived;
 use crate::store::LOOK_EVERY;
 use crate::sync::{Arc, Weak};
 
-/// How long an unused connection is kept. A held lock needs none.
-const IDLE: Duration = Duration::from_secs(15);
-/// How often the pool looks for unused connections.
-const CLOSE_EVERY: Duration = Duration::from_secs(3);
+/// How long an unused connection is kept, and how often the pool looks for such connections. A held lock needs none.
+pub(super) const IDLE: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(3));
 
 /// How long to wait for r2d2's thread to start.
 const THREAD_STARTS_WITHIN: Duration = Duration::from_secs(10);
 
-/// The content of a place of the pool: a link, or a connection to each node of a quorum.
+/// The content of a place of the pool: a connection, or one to each node of a quorum.
 pub(crate) trait Pooled: Send + 'static {
     /// Closes the connections that have not been used for `idle`. They open again when they are used.
     fn close_if_idle(&mut self, idle: Duration);
@@ -52,7 +52,7 @@ impl<L: Pooled> r2d2::ManageConnection for Factory<L> {
         Ok(())
     }
 
-    /// Returns false: a link that broke has closed its connection, and opens another when it is used.
+    /// Returns false: the thread that finds a connection broken closes it, and the next one opens another.
     fn has_broken(&self, _: &mut L) -> bool {
         false
     }
@@ -71,26 +71,14 @@ pub(super) type TakenPlace<L> = r2d2::PooledConnection<Factory<L>>;
 
 /// The places of a pool.
 pub(super) struct Places<L: Pooled> {
-    pool: Arc<r2d2::Pool<Factory<L>>>,
+    pool: r2d2::Pool<Factory<L>>,
     /// The thread of the pool.
     threads: Arc<ScheduledThreadPool>,
-    idle: Duration,
-    look_every: Duration,
 }
 
 impl<L: Pooled> Places<L> {
     /// Makes `size` places. `make` makes what a place has, and returns `None` if the store was dropped.
     pub(super) fn new(make: impl Fn() -> Option<L> + Send + Sync + 'static, size: u32) -> Self {
-        Self::closing_after(make, size, IDLE, CLOSE_EVERY)
-    }
-
-    /// Makes places whose unused connections are looked for every `look_every`, and closed if not used for `idle`.
-    pub(super) fn closing_after(
-        make: impl Fn() -> Option<L> + Send + Sync + 'static,
-        size: u32,
-        idle: Duration,
-        look_every: Duration,
-    ) -> Self {
         // r2d2's default is three threads, most of which would have no work.
         let threads = ScheduledThreadPool::builder()
             .num_threads(1)
@@ -98,7 +86,7 @@ impl<L: Pooled> Places<L> {
             .thread_name_pattern("leasehold-pool-{}")
             .build();
         let threads = Arc::new(threads);
-        let places = r2d2::Pool::builder()
+        let pool = r2d2::Pool::builder()
             .max_size(size)
             .test_on_check_out(false)
             // Places do not expire. The task below closes the connections in them.
@@ -106,114 +94,102 @@ impl<L: Pooled> Places<L> {
             .max_lifetime(None)
             .thread_pool(Arc::clone(&threads))
             .build_unchecked(Factory(Box::new(make)));
-        // r2d2's thread makes the places. Wait for the first one: on a busy machine the thread may start later than the
-        // time limit of the first request, which would then fail although the server is there.
-        drop(places.get_timeout(THREAD_STARTS_WITHIN));
-        let pool = Arc::new(places);
-        let places = Self {
-            pool: Arc::clone(&pool),
-            threads,
-            idle,
-            look_every,
-        };
-        places.look_after(Arc::downgrade(&pool), close_idle);
-        places
+        // r2d2's thread makes the places, one after the other, and then does this. On a busy machine the thread may start
+        // later than the time limit of the first request, which would then fail although the server is there.
+        let (task, all_made) = crossbeam_channel::bounded::<()>(0);
+        threads.execute_after(Duration::from_nanos(1), move || drop(task));
+        all_made.recv_timeout(THREAD_STARTS_WITHIN).ok();
+        Self { pool, threads }
     }
 
-    /// Has the pool's thread look for unused connections in `owner` too, as it does in the free places.
-    pub(super) fn look_after<T>(&self, owner: Weak<T>, close_idle: fn(&T, Duration))
-    where
-        T: Send + Sync + 'static,
-    {
-        let (every, idle) = (self.look_every, self.idle);
+    /// Has the pool's thread call `close_idle` now and then, as long as the owner of the pool is there.
+    pub(super) fn close_idle_of<T: Send + Sync + 'static>(
+        &self,
+        owner: &Arc<T>,
+        (idle, every): (Duration, Duration),
+        close_idle: fn(&T, Duration),
+    ) {
+        let owner = Arc::downgrade(owner);
         self.threads
             .execute_with_fixed_delay(every, every, move || {
-                if let Some(owner) = owner.upgrade() {
+                if let Some(owner) = Weak::upgrade(&owner) {
                     // The pool of threads does not call a task again after a panic.
                     survived(|| close_idle(&owner, idle));
                 }
             });
     }
 
-    /// Returns a free place, the one that came back last.
+    /// Returns a free place, the one that came back last. The caller has the gate.
     pub(super) fn try_take(&self) -> Option<TakenPlace<L>> {
         self.pool.try_get()
     }
 
-    /// Returns a free place. Waits for one for at most `limit`.
-    pub(super) fn take(&self, limit: Duration) -> Option<TakenPlace<L>> {
-        self.pool.get_timeout(limit).ok()
+    /// Returns whether a place is free.
+    pub(super) fn has_free(&self) -> bool {
+        self.pool.state().idle_connections > 0
+    }
+
+    /// Closes the connections of the free places that have not been used for `idle`. The caller then wakes the threads
+    /// that have found no place meanwhile.
+    pub(super) fn close_idle(&self, idle: Duration) {
+        // All places are taken before one goes back. Otherwise the same one would come again and again.
+        let mut free = Vec::new();
+        while let Some(place) = self.pool.try_get() {
+            free.push(place);
+        }
+        // The one that was used last goes back last, because the pool gives out first the one that came back last.
+        while let Some(mut place) = free.pop() {
+            place.close_if_idle(idle);
+        }
     }
 }
 
-/// The limits of a thread's wait for a connection.
-pub(crate) struct Wait<'a> {
+/// The limits of a thread's wait at the gate.
+pub(super) struct PlaceWait<'a> {
     begun: Instant,
-    limit: Duration,
     /// The last reading of the clock, because a reading takes a tenth as long as a call without waits.
-    now: Cell<Instant>,
+    pub(super) now: Instant,
+    limit: Duration,
     /// Returns whether the call is over. It is called every [`LOOK_EVERY`].
-    pub(super) is_over: &'a dyn Fn() -> bool,
+    pub(super) is_over: Option<&'a (dyn Fn() -> bool + Sync)>,
 }
 
-impl<'a> Wait<'a> {
-    pub(crate) fn new(limit: Duration, is_over: &'a dyn Fn() -> bool) -> Self {
-        Self::since(Instant::now(), limit, is_over)
-    }
-
+impl<'a> PlaceWait<'a> {
     /// Makes the limits of a wait that begins now.
-    pub(super) fn since(now: Instant, limit: Duration, is_over: &'a dyn Fn() -> bool) -> Self {
+    pub(super) fn new(
+        now: Instant,
+        limit: Duration,
+        is_over: Option<&'a (dyn Fn() -> bool + Sync)>,
+    ) -> Self {
         Self {
             begun: now,
+            now,
             limit,
-            now: Cell::new(now),
             is_over,
         }
     }
 
-    /// Returns the last reading of the clock: the beginning, unless the thread has waited.
-    pub(super) fn now(&self) -> Instant {
-        self.now.get()
+    /// Reads the clock, and returns how long to wait before the next look; `None` if the time or the call is over.
+    pub(super) fn slice(&mut self) -> Option<Duration> {
+        self.now = Instant::now();
+        let left = self.limit.saturating_sub(self.now - self.begun);
+        (!left.is_zero() && !self.is_over()).then(|| left.min(LOOK_EVERY))
     }
 
-    /// Reads the clock.
-    pub(super) fn read(&self) -> Instant {
-        self.now.set(Instant::now());
-        self.now()
-    }
-
-    pub(super) fn left(&self) -> Duration {
-        let waited = self.read().saturating_duration_since(self.begun);
-        self.limit.saturating_sub(waited)
-    }
-
-    /// Returns how long to wait before the next look; `None` if the time or the call is over.
-    pub(super) fn slice(&self) -> Option<Duration> {
-        let left = self.left();
-        (!left.is_zero() && !(self.is_over)()).then(|| left.min(LOOK_EVERY))
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over.is_some_and(|is_over| is_over())
     }
 
     /// Returns the failure of a call that got no connection.
     pub(super) fn failure(&self) -> Failure {
-        let waited = self.read().saturating_duration_since(self.begun);
-        let words = format!("no pooled connection became free within {waited:.0?}");
+        let words = format!(
+            "no pooled connection became free within {:.0?}",
+            self.begun.elapsed()
+        );
         Failure {
             timed_out: true,
             ..Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, words)
         }
-    }
-}
-
-/// Closes the connections of the free links that have not been used for `idle`. They connect again on their next use.
-fn close_idle<L: Pooled>(places: &r2d2::Pool<Factory<L>>, idle: Duration) {
-    // All links are taken out before one goes back. Otherwise the same link would come again and again.
-    let mut free = Vec::new();
-    while let Some(link) = places.try_get() {
-        free.push(link);
-    }
-    // The link that was used last goes back last, because the pool gives out first the link that came back last.
-    while let Some(mut link) = free.pop() {
-        link.close_if_idle(idle);
     }
 }
 
@@ -241,24 +217,28 @@ mod tests {
     #[test]
     fn closing_idle_connections_keeps_the_order_of_checkouts() {
         let places = places();
-        let take = || places.take(SOON).expect("it is free");
-        let all: Vec<_> = (0..3).map(|_| take()).collect();
+        let take_all = || -> Vec<_> { (0..3).map_while(|_| places.try_take()).collect() };
+        let all = take_all();
         let mut order: Vec<_> = all.iter().map(|place| place.0).collect();
+        assert_eq!(order.len(), 3, "all are there from the beginning");
         order.reverse();
         for place in all {
             drop(place);
         }
-        close_idle(&places.pool, Duration::ZERO);
-        let again: Vec<_> = (0..3).map(|_| take()).collect();
-        let again: Vec<_> = again.iter().map(|place| place.0).collect();
+        places.close_idle(Duration::ZERO);
+        let again: Vec<_> = take_all().iter().map(|place| place.0).collect();
         assert_eq!(again, order);
     }
 
     #[test]
     fn the_thread_ends_with_the_places() {
-        let places = places();
-        let weak = Arc::downgrade(&places.pool);
-        drop(places);
+        struct Owner(Places<Numbered>);
+        let owner = Arc::new(Owner(places()));
+        owner
+            .0
+            .close_idle_of(&owner, IDLE, |owner, idle| owner.0.close_idle(idle));
+        let weak = Arc::downgrade(&owner.0.threads);
+        drop(owner);
         let begun = Instant::now();
         while weak.upgrade().is_some() {
             assert!(begun.elapsed() < SOON, "something keeps it");

@@ -1,210 +1,130 @@
 //! The pool of connections to the nodes of a quorum: a thread has a connection to each node for itself.
 //!
-//! A thread that asks for a lock goes through a gate first. So a thousand threads that wait for locks cannot keep a
-//! holder from its release.
-//!
-//! | request | waits for |
-//! | --- | --- |
-//! | with priority | a place: so for the requests under way, and for the threads that are through the gate already |
-//! | any other | the gate; then a place |
-//!
-//! The gate lets through at most as many threads as there are places, and none while a request with priority waits. The
-//! requests of holders have priority. So does the request of a thread that was notified of a hand-over: if it does not
-//! ask soon, it loses its turn.
+//! Requests with priority take a place before all others. So a thousand threads that wait for locks cannot keep a holder
+//! from its release. The requests of holders have priority. So does the request of a thread that was notified of a
+//! hand-over: if it does not ask soon, it loses its turn.
 
 use std::ops::{Deref, DerefMut};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error::Failure;
-use crate::store::places::{Places, Pooled, TakenPlace, Wait};
-use crate::sync::{Condvar, Mutex};
+use crate::store::places::{IDLE, PlaceWait, Places, Pooled, TakenPlace};
+use crate::sync::{Arc, Condvar, Mutex};
 
 /// A pool of links, with a gate before it.
 pub(crate) struct Pool<L: Pooled> {
     places: Places<L>,
-    gate: Gate,
+    /// The gate: how many threads wait for a place, with priority and without.
+    waiting: Mutex<[usize; 2]>,
+    /// Notified when a place may be free for a thread with priority, or without.
+    changed: [Condvar; 2],
 }
 
-/// The gate for requests without priority.
-struct Gate {
-    state: Mutex<State>,
-    /// Notified when another thread may go through.
-    changed: Condvar,
-}
-
-/// The state of the gate, guarded by its mutex.
-struct State {
-    /// How many more threads may go through.
-    free: u32,
-    /// How many requests with priority wait for a place.
-    priority_waiting: u32,
-    /// How many threads wait before the gate. A notification takes a system call even if it wakes nobody.
-    waiting: u32,
-}
-
-/// The permission of a thread that is through the gate. Its drop lets another thread through.
-struct Checkout<'a>(&'a Gate);
-
-/// A request with priority that waits for a place. Until its drop no thread goes through the gate.
-struct Priority<'a>(&'a Gate);
-
-/// A link, and the permission of the thread that uses it.
-struct Taken<'a, L: Pooled> {
-    // The link is dropped first, so that its place is free when the next thread goes through the gate.
-    link: TakenPlace<L>,
-    _checkout: Option<Checkout<'a>>,
+/// A place that a thread has taken. Its drop gives the place back.
+struct PoolPlace<'a, L: Pooled> {
+    pool: &'a Pool<L>,
+    /// `None` during its drop.
+    place: Option<TakenPlace<L>>,
 }
 
 impl<L: Pooled> Pool<L> {
     /// Makes a pool of `size` places. `make` makes what a place has, and returns `None` if the store was dropped.
-    pub(crate) fn new(make: impl Fn() -> Option<L> + Send + Sync + 'static, size: u32) -> Self {
-        let gate = Gate {
-            state: Mutex::new(State {
-                free: size,
-                priority_waiting: 0,
-                waiting: 0,
-            }),
-            changed: Condvar::new(),
-        };
-        Self {
+    pub(crate) fn new(
+        make: impl Fn() -> Option<L> + Send + Sync + 'static,
+        size: u32,
+    ) -> Arc<Self> {
+        let pool = Arc::new(Self {
             places: Places::new(make, size),
-            gate,
-        }
+            waiting: Mutex::new([0; 2]),
+            changed: [const { Condvar::new() }; 2],
+        });
+        pool.places.close_idle_of(&pool, IDLE, Self::close_idle);
+        pool
     }
 
-    /// Waits for a free link. With priority it waits before all others. Every [`LOOK_EVERY`] it calls `is_over`, and
-    /// stops waiting if the call is over.
+    fn close_idle(&self, idle: Duration) {
+        self.places.close_idle(idle);
+        self.notify(*self.waiting.lock());
+    }
+
+    /// Waits for a free place. With priority it waits before all others. Every [`LOOK_EVERY`](crate::store::LOOK_EVERY) it
+    /// calls `is_over`, and stops waiting if the call is over.
     ///
     /// # Errors
     ///
-    /// Returns [`FailureKind::Unavailable`] if no link became free within `wait`, or before the call was over.
+    /// Returns [`FailureKind::Unavailable`](crate::error::FailureKind) if no place became free within `wait`, or before
+    /// the call was over.
     pub(crate) fn take(
         &self,
         wait: Duration,
         has_priority: bool,
-        is_over: &dyn Fn() -> bool,
+        is_over: Option<&(dyn Fn() -> bool + Sync)>,
     ) -> Result<impl DerefMut<Target = L>, Failure> {
-        let wait = Wait::new(wait, is_over);
-        let taken = if has_priority {
-            self.with_priority(&wait)
-        } else {
-            self.in_turn(&wait)
-        };
-        // One more look, so that no request of a call that is over delays others.
-        let taken = taken.filter(|_| !is_over());
-        taken.ok_or_else(|| wait.failure())
-    }
-
-    fn in_turn(&self, wait: &Wait<'_>) -> Option<Taken<'_, L>> {
-        let checkout = self.gate.check_out(wait)?;
-        Some(Taken {
-            link: self.place(wait)?,
-            _checkout: Some(checkout),
-        })
-    }
-
-    fn with_priority(&self, wait: &Wait<'_>) -> Option<Taken<'_, L>> {
-        let link = self.places.try_take().or_else(|| {
-            let _priority = self.gate.close();
-            self.place(wait)
-        })?;
-        Some(Taken {
-            link,
-            _checkout: None,
-        })
-    }
-
-    /// Waits for a free place.
-    fn place(&self, wait: &Wait<'_>) -> Option<TakenPlace<L>> {
-        // r2d2 hands out a free place even if no time is left.
-        let mut slice = wait.slice().unwrap_or_default();
-        loop {
-            if let Some(link) = self.places.take(slice) {
-                return Some(link);
+        let mut wait = PlaceWait::new(Instant::now(), wait, is_over);
+        let own = usize::from(!has_priority);
+        let mut waiting = self.waiting.lock();
+        let place = loop {
+            if has_priority || waiting[0] == 0 {
+                if let Some(place) = self.places.try_take() {
+                    break Some(place);
+                }
             }
-            slice = wait.slice()?;
+            let Some(slice) = wait.slice() else {
+                break None;
+            };
+            waiting[own] += 1;
+            waiting = self.changed[own].wait_for(waiting, slice);
+            waiting[own] -= 1;
+        };
+        // Only this thread was notified. If a place is free, another thread may take it.
+        self.notify(*waiting);
+        drop(waiting);
+        let place = place.map(|place| PoolPlace {
+            pool: self,
+            place: Some(place),
+        });
+        // One more look, so that no request of a call that is over delays others.
+        let place = place.filter(|_| !wait.is_over());
+        place.ok_or_else(|| wait.failure())
+    }
+
+    /// Wakes a thread that waits, first those with priority, if there is a free place.
+    fn notify(&self, waiting: [usize; 2]) {
+        let first = waiting.iter().position(|count| *count > 0);
+        if let Some(first) = first.filter(|_| self.places.has_free()) {
+            self.changed[first].notify_one();
         }
     }
 }
 
-impl Gate {
-    /// Waits until the gate is open. Returns `None` if the wait is over first.
-    fn check_out(&self, wait: &Wait<'_>) -> Option<Checkout<'_>> {
-        let mut state = self.state.lock();
-        while !state.is_open() {
-            let slice = wait.slice()?;
-            state.waiting += 1;
-            state = self.changed.wait_for(state, slice);
-            state.waiting -= 1;
-        }
-        state.free -= 1;
-        // Only this thread was notified. If the gate is still open, another thread may go through.
-        self.notify(&state);
-        Some(Checkout(self))
-    }
-
-    /// Wakes a thread that waits, if it may go through.
-    fn notify(&self, state: &State) {
-        if state.waiting > 0 && state.is_open() {
-            self.changed.notify_one();
-        }
-    }
-
-    /// Closes the gate until the result is dropped.
-    fn close(&self) -> Priority<'_> {
-        self.state.lock().priority_waiting += 1;
-        Priority(self)
-    }
-}
-
-impl State {
-    fn is_open(&self) -> bool {
-        self.free > 0 && self.priority_waiting == 0
-    }
-}
-
-impl Drop for Checkout<'_> {
+impl<L: Pooled> Drop for PoolPlace<'_, L> {
     fn drop(&mut self) {
-        let mut state = self.0.state.lock();
-        state.free += 1;
-        self.0.notify(&state);
+        let waiting = self.pool.waiting.lock();
+        self.place = None;
+        self.pool.notify(*waiting);
     }
 }
 
-impl Drop for Priority<'_> {
-    fn drop(&mut self) {
-        let mut state = self.0.state.lock();
-        state.priority_waiting -= 1;
-        self.0.notify(&state);
-    }
-}
-
-impl<L: Pooled> Deref for Taken<'_, L> {
+impl<L: Pooled> Deref for PoolPlace<'_, L> {
     type Target = L;
 
     fn deref(&self) -> &L {
-        &self.link
+        self.place.as_ref().expect("it is there until the drop")
     }
 }
 
-impl<L: Pooled> DerefMut for Taken<'_, L> {
+impl<L: Pooled> DerefMut for PoolPlace<'_, L> {
     fn deref_mut(&mut self) -> &mut L {
-        &mut self.link
+        self.place.as_mut().expect("it is there until the drop")
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use super::*;
     use crate::sync::{AtomicBool, AtomicU32, Ordering, thread};
 
     const SOON: Duration = Duration::from_secs(20);
-
-    fn never() -> bool {
-        false
-    }
 
     struct Nothing;
 
@@ -212,7 +132,7 @@ mod tests {
         fn close_if_idle(&mut self, _: Duration) {}
     }
 
-    fn pool(size: u32) -> Pool<Nothing> {
+    fn pool(size: u32) -> Arc<Pool<Nothing>> {
         Pool::new(|| Some(Nothing), size)
     }
 
@@ -224,26 +144,24 @@ mod tests {
             let pool = pool(size);
             let (waiting, served) = (AtomicU32::new(0), AtomicU32::new(0));
             let mut held: Vec<_> = (0..size)
-                .map(|_| pool.take(SOON, false, &never).expect("it is free"))
+                .map(|_| pool.take(SOON, false, None).expect("it is free"))
                 .collect();
             thread::scope(|scope| {
                 for _ in 0..ASKING {
                     scope.spawn(|| {
                         waiting.fetch_add(1, Ordering::SeqCst);
-                        let link = pool.take(SOON, false, &never).expect("it comes free");
+                        let link = pool.take(SOON, false, None).expect("it comes free");
                         served.fetch_add(1, Ordering::SeqCst);
                         drop(link);
                     });
                 }
                 let with_priority = scope.spawn(|| {
-                    let link = pool.take(SOON, true, &never).expect("it comes free");
+                    let link = pool.take(SOON, true, None).expect("it comes free");
                     let before = served.load(Ordering::SeqCst);
                     drop(link);
                     before
                 });
-                while waiting.load(Ordering::SeqCst) < ASKING
-                    || pool.gate.state.lock().priority_waiting == 0
-                {
+                while waiting.load(Ordering::SeqCst) < ASKING || pool.waiting.lock()[0] == 0 {
                     thread::yield_now();
                 }
                 drop(held.pop());
@@ -251,37 +169,38 @@ mod tests {
                 drop(held);
             });
             assert_eq!(served.load(Ordering::SeqCst), ASKING);
-            assert_eq!(pool.gate.state.lock().free, size);
+            let free = (0..=size).map_while(|_| pool.places.try_take());
+            assert_eq!(free.collect::<Vec<_>>().len() as u32, size);
         }
     }
 
     #[test]
     fn a_wait_ends_at_its_time_limit() {
         let pool = pool(1);
-        let held = pool.take(SOON, false, &never).expect("it is free");
+        let held = pool.take(SOON, false, None).expect("it is free");
         let short = Duration::from_millis(20);
         for has_priority in [false, true] {
             let started = Instant::now();
-            assert!(pool.take(short, has_priority, &never).is_err());
+            assert!(pool.take(short, has_priority, None).is_err());
             assert!(started.elapsed() >= short);
         }
         drop(held);
         for has_priority in [true, false, true] {
-            assert!(pool.take(SOON, has_priority, &never).is_ok());
+            assert!(pool.take(SOON, has_priority, None).is_ok());
         }
     }
 
     #[test]
     fn a_call_that_is_over_does_not_wait_for_a_place() {
         let pool = pool(1);
-        let held = pool.take(SOON, false, &never).expect("it is free");
+        let held = pool.take(SOON, false, None).expect("it is free");
         let over = AtomicBool::new(false);
         let is_over = || over.load(Ordering::SeqCst);
         thread::scope(|scope| {
             // One thread waits at the gate, the other for a place.
             let waits = [false, true].map(|has_priority| {
                 let (pool, is_over) = (&pool, &is_over);
-                scope.spawn(move || pool.take(SOON * 10, has_priority, is_over).is_err())
+                scope.spawn(move || pool.take(SOON * 10, has_priority, Some(is_over)).is_err())
             });
             over.store(true, Ordering::SeqCst);
             let begun = Instant::now();
@@ -292,7 +211,7 @@ mod tests {
         });
         drop(held);
         // A call that is over does not get a free place either.
-        assert!(pool.take(SOON, false, &is_over).is_err());
-        assert!(pool.take(SOON, false, &never).is_ok());
+        assert!(pool.take(SOON, false, Some(&is_over)).is_err());
+        assert!(pool.take(SOON, false, None).is_ok());
     }
 }

@@ -16,6 +16,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use redis::{ConnectionAddr, Value};
+use rustix::event::PollFlags;
 use socket2::{Domain, SockAddr, Type};
 
 use crate::script::Command;
@@ -170,7 +171,7 @@ impl Socket {
     fn shake_hands(&mut self) -> io::Result<()> {
         while let Some(tls) = &self.reading.stream.tls {
             tls.take_output(&mut self.writing.unsent);
-            self.writing.flush()?;
+            self.writing.write_packed()?;
             if !tls.is_shaking_hands() {
                 break;
             }
@@ -264,11 +265,6 @@ impl Socket {
         self.writing.write_packed().map_err(TransportError::Io)
     }
 
-    /// Returns what its two halves share.
-    pub(super) fn stream(&self) -> &Stream {
-        self.writing.stream()
-    }
-
     /// Returns the next message of the server. Returns `None` if the message is not complete within `limit`. The part
     /// that has come by then is kept.
     pub(super) fn next(&mut self, limit: Duration) -> Result<Option<Value>, TransportError> {
@@ -305,12 +301,19 @@ impl Reading {
         }
     }
 
-    /// Blocks until an answer has come, or until `deadline`. All answers that have come are [ready](Self::ready) then.
-    /// Returns whether a part of a further one has come too.
-    pub(super) fn answers(&mut self, deadline: Instant) -> Result<bool, TransportError> {
-        self.limit.deadline = deadline;
-        let first = self.answer()?;
-        self.ready.push(first);
+    /// Blocks until an answer has come, or until the deadline. Without a deadline, reads what has come. All answers that have
+    /// come are [ready](Self::ready) then. Returns whether a part of a further one has come too.
+    pub(super) fn answers(&mut self, deadline: Option<Instant>) -> Result<bool, TransportError> {
+        if let Some(deadline) = deadline {
+            self.limit.deadline = deadline;
+            let first = self.answer()?;
+            self.ready.push(first);
+        } else {
+            let read = self.stream.os.read_now(&mut self.piece);
+            if let Some(read) = read.map_err(TransportError::Io)? {
+                self.take_piece(read)?;
+            }
+        }
         while let Some(value) = self.take()? {
             self.ready.push(value);
         }
@@ -324,7 +327,12 @@ impl Reading {
 
     fn read_piece(&mut self) -> Result<(), TransportError> {
         let read = self.limit.read(&self.stream.os, &mut self.piece);
-        match read.map_err(TransportError::Io)? {
+        self.take_piece(read.map_err(TransportError::Io)?)
+    }
+
+    /// Takes the bytes of a piece that was read.
+    fn take_piece(&mut self, read: usize) -> Result<(), TransportError> {
+        match read {
             0 => Err(TransportError::Io(io::ErrorKind::UnexpectedEof.into())),
             read => {
                 let read = self.stream.decrypt(&self.piece[..read], &mut self.received);
@@ -340,37 +348,46 @@ impl Writing {
         &mut self.packed
     }
 
-    /// Writes the packed bytes, and what an earlier write has left. After a failure because the time is over, the rest
-    /// can be written later. `now` is the time, if the caller has just read the clock.
-    pub(super) fn write_by(&mut self, deadline: Instant, now: Option<Instant>) -> io::Result<()> {
-        (self.limit.deadline, self.limit.now) = (deadline, now);
-        self.write_packed()
+    /// Writes the packed bytes, and what an earlier write has left. After a failure because the time is over, the rest can be
+    /// written later. Without a deadline, writes what there is room for. `now` is the time, if the caller has just read the
+    /// clock.
+    pub(super) fn write_by(
+        &mut self,
+        deadline: Option<Instant>,
+        now: Option<Instant>,
+    ) -> io::Result<()> {
+        self.stream.encrypt(&mut self.packed, &mut self.unsent)?;
+        self.packed.clear();
+        if let Some(deadline) = deadline {
+            (self.limit.deadline, self.limit.now) = (deadline, now);
+        }
+        while self.sent < self.unsent.len() {
+            let (os, rest) = (&self.stream.os, &self.unsent[self.sent..]);
+            let written = match deadline {
+                Some(_) => self.limit.write(os, rest)?,
+                None => match os.write_now(rest)? {
+                    Some(written) => written,
+                    None => return Ok(()),
+                },
+            };
+            if written == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            self.sent += written;
+        }
+        self.unsent.clear();
+        self.sent = 0;
+        Ok(())
+    }
+
+    /// Writes the packed bytes within the limit of the request under way.
+    fn write_packed(&mut self) -> io::Result<()> {
+        self.write_by(Some(self.limit.deadline), None)
     }
 
     /// Returns whether an earlier write has left bytes.
     pub(super) fn has_unsent(&self) -> bool {
         !self.unsent.is_empty()
-    }
-
-    fn write_packed(&mut self) -> io::Result<()> {
-        self.stream.encrypt(&mut self.packed, &mut self.unsent)?;
-        self.packed.clear();
-        self.flush()
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        while self.sent < self.unsent.len() {
-            match self
-                .limit
-                .write(&self.stream.os, &self.unsent[self.sent..])?
-            {
-                0 => return Err(io::ErrorKind::WriteZero.into()),
-                written => self.sent += written,
-            }
-        }
-        self.unsent.clear();
-        self.sent = 0;
-        Ok(())
     }
 
     /// Returns what the two halves share.
@@ -404,6 +421,11 @@ impl Stream {
     pub(super) fn shut_down(&self) {
         // A failure means that it has ended already.
         self.os.shut_down().ok();
+    }
+
+    /// Waits for at most `limit` until the socket is ready for one of these: see [`Os::poll`].
+    pub(super) fn poll(&self, asked: PollFlags, limit: Duration) -> PollFlags {
+        self.os.poll(asked, limit)
     }
 
     /// Moves the bytes of requests to the unsent ones. With TLS, encrypts them.
@@ -444,7 +466,7 @@ fn dial(addresses: &[SocketAddr], deadline: Instant) -> io::Result<Os> {
             Ok(stream) => {
                 // A request is small and waits for its answer, so holding packets back would gain nothing.
                 stream.set_nodelay(true)?;
-                return Ok(Os::Tcp(stream));
+                return Ok(Os(stream.into()));
             }
             Err(error) => last = error,
         }
@@ -463,7 +485,7 @@ fn dial_unix(path: &Path, limit: Duration) -> io::Result<Os> {
         // The operating system limits the time of a connect by the limit for writing.
         socket.set_write_timeout(Some(left.max(TOLERANCE)))?;
         match socket.connect(&address) {
-            Ok(()) => return Ok(Os::Unix(socket.into())),
+            Ok(()) => return Ok(Os(socket.into())),
             // A signal interrupted it.
             Err(error) if error.kind() == io::ErrorKind::Interrupted && !left.is_zero() => {}
             Err(error) if is_timeout(&error) => return Err(io::ErrorKind::TimedOut.into()),

@@ -3,12 +3,16 @@
 //! Each thread locks and releases another name, again and again. So each grant must be the thread's own: the key
 //! in Redis has the owner of its guard. An answer that reached another thread would show.
 
+use std::hint;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use leasehold::{Cancel, Error, LockGuard, LockManager, Result};
+use leasehold::{Cancel, Error, LockGuard, LockManager, Mutex, Result};
+use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
 
 use crate::support::{
     Fault, PATIENCE, Proxy, Raw, Role, SLACK, Server, Task, build, locking, locking_asleep, ms,
@@ -286,4 +290,110 @@ fn no_call_fails_after_the_server_has_closed_all_connections() {
             .raw()
             .ask(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
     });
+}
+
+/// Binds this thread to one core, and all threads that it starts later.
+fn bind_to_one_core() {
+    let allowed = sched_getaffinity(None).expect("the cores of this thread");
+    let mut one = CpuSet::new();
+    let mut cores = (0..CpuSet::MAX_CPU).rev();
+    one.set(cores.find(|core| allowed.is_set(*core)).expect("a core"));
+    sched_setaffinity(None, &one).expect("it may use the core");
+}
+
+/// Lets a thread run only while no other thread wants its core.
+fn make_idle(thread: Pid) {
+    let thread = thread.as_raw_nonzero().to_string();
+    let chrt = ["--idle", "--pid", "0", &thread];
+    let done = Command::new("chrt").args(chrt).status();
+    assert!(done.expect("chrt of util-linux").success());
+}
+
+/// Returns how long it takes to lock and release.
+fn pair(mutex: &Mutex) -> Duration {
+    let begun = Instant::now();
+    let guard = mutex.lock().expect("nobody else has it");
+    guard.release().expect("it is held");
+    begun.elapsed()
+}
+
+/// Ends the threads of a test, also if it fails.
+struct EndAtDrop<'a>(&'a AtomicBool);
+
+impl Drop for EndAtDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Eight threads hardly get any CPU time while they wait for answers, and a thread that does shares their connection. They
+/// hold no half of the socket. So its calls go on, as they do on a connection of its own.
+#[test]
+fn a_thread_goes_on_beside_threads_that_get_no_cpu_time() {
+    const IDLE: usize = 8;
+    const PAIRS: usize = 60;
+    /// Less than the idle threads wait for the core. A busy machine also delays the calls on the other connection.
+    const MORE: Duration = ms(40);
+    let server = Server::start();
+    let manager = || {
+        let builder = LockManager::single(&server.url()).pool_size(1);
+        build(builder.io_timeout(PATIENCE).lease(LEASE))
+    };
+    let (shared, own) = (manager(), manager());
+    let mutexes = [&shared, &own].map(|locks| locks.mutex("n"));
+    // The threads of the managers start here: later ones would be bound to the core too.
+    let _ = mutexes.each_ref().map(pair);
+    let is_over = AtomicBool::new(false);
+    let medians = thread::scope(|scope| {
+        let (is_over, shared) = (&is_over, &shared);
+        let _end = EndAtDrop(is_over);
+        server.pause();
+        let asked = shared.stats().requests;
+        // The first one is alone when it begins to read, and gets CPU time.
+        scope.spawn(|| pair(&shared.mutex("first")));
+        wait_until("it asks", || shared.stats().requests > asked);
+        let (sender, idle) = channel();
+        for number in 0..IDLE {
+            let (mutex, sender) = (shared.mutex(format!("idle{number}")), sender.clone());
+            scope.spawn(move || {
+                bind_to_one_core();
+                sender.send(gettid()).expect("the test waits");
+                while !is_over.load(Ordering::SeqCst) {
+                    pair(&mutex);
+                }
+            });
+        }
+        let idle: Vec<_> = idle.iter().take(IDLE).collect();
+        wait_until("the others ask", || {
+            shared.stats().requests > asked + IDLE as u64
+        });
+        idle.into_iter().for_each(make_idle);
+        let (sender, busy) = channel();
+        scope.spawn(move || {
+            bind_to_one_core();
+            sender.send(()).expect("the test waits");
+            while !is_over.load(Ordering::SeqCst) {
+                hint::spin_loop();
+            }
+        });
+        busy.recv().expect("it spins");
+        server.resume();
+        let measured = scope.spawn(move || {
+            bind_to_one_core();
+            let mut times = [const { Vec::new() }; 2];
+            for _ in 0..PAIRS {
+                for (mutex, times) in mutexes.iter().zip(&mut times) {
+                    times.push(pair(mutex));
+                }
+            }
+            times.map(|mut times| {
+                times.sort_unstable();
+                times[PAIRS / 2]
+            })
+        });
+        measured.join().expect("no call fails")
+    });
+    let [shared, own] = medians;
+    println!("a pair beside idle threads took {shared:?}, and alone {own:?}");
+    assert!(shared < own * 10 + MORE, "{shared:?}, alone {own:?}");
 }

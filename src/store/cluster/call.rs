@@ -13,7 +13,7 @@ use crate::store::cluster::master::Master;
 use crate::store::cluster::state::ClusterState;
 use crate::store::errors::was_cut;
 use crate::store::link::Link;
-use crate::store::places::Wait;
+use crate::store::places::PlaceWait;
 use crate::store::route::Budget;
 use crate::store::{Answer, LEAST, Limits};
 use crate::sync::{Arc, thread};
@@ -172,9 +172,9 @@ impl ClusterState {
         (limits, wait): (Limits<'_>, Duration),
         work: impl FnOnce(&mut Link) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let is_over = || limits.is_over();
-        let wait = Wait::new(wait, &is_over);
-        let done = Link::of_pool((master.pool(), None), request, (limits, &wait), work);
+        let mut wait = PlaceWait::new(Instant::now(), wait, limits.is_over);
+        let link = Link::pooled(master.pool(), None, request, limits, &mut wait);
+        let done = link.and_then(|mut link| work(&mut link));
         match &done {
             Ok(_) => master.note_answer(),
             Err(failure) if failure.kind == FailureKind::TryAgain => master.note_answer(),

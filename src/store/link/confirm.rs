@@ -21,9 +21,6 @@ impl Link<'_> {
     pub(super) fn confirm(&mut self, budget: &Budget) -> Result<(), Failure> {
         let (route, wanted) = (self.route.clone(), self.route.replicas);
         let server = &route.server;
-        let words = "the connection closed before the replicas were asked";
-        let lost = || Failure::plain(FailureKind::Unavailable, Outcome::Unknown, words);
-        let mut open = self.open.take().ok_or_else(lost)?;
         let time = budget.step(self.route.io_timeout);
         let limit = time.limit;
         // A count is worth more than no answer, so the server's time for the WAIT is shorter than the limit here. The
@@ -38,7 +35,8 @@ impl Link<'_> {
         };
         let mut wait = Command::new("WAIT");
         wait.arg(wanted).arg(patience.as_millis() as u64);
-        let confirmed = match open.request(&wait, false, time).map_err(RequestError::of) {
+        let answer = self.connection.request(&wait, false, time);
+        let confirmed = match answer.map_err(RequestError::of) {
             Ok(Value::Int(count)) => u32::try_from(count).unwrap_or(0),
             Ok(Value::ServerError(error)) => {
                 return Err(Failure {
@@ -66,7 +64,6 @@ impl Link<'_> {
                 });
             }
         };
-        self.open = Some(open);
         if confirmed >= wanted {
             return Ok(());
         }

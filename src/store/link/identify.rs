@@ -5,13 +5,15 @@
 
 use redis::Value;
 
-use super::{Link, Open};
+use super::Link;
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{Reply, Request};
 use crate::script::{self, Command};
 use crate::store::refusal::refusal;
 use crate::store::route::Budget;
 use crate::store::sentinel::check_role;
+use crate::store::shared::PooledConnection;
+use crate::sync::Arc;
 
 impl Link<'_> {
     /// Sends a request, and returns the reply of a master, and the number of its process: the first 16 digits of its
@@ -21,17 +23,16 @@ impl Link<'_> {
         request: &Request<'_>,
         budget: &Budget,
     ) -> Result<(Reply, u64), Failure> {
-        let (route, reused) = (self.route.clone(), self.open.is_some());
+        let (route, reused) = (Arc::clone(&self.route), self.connection.is_open());
         let commands = [
             Command::new("INFO").arg("server").to_owned(),
             Command::new("ROLE"),
             script::encode(request, &route.script_settings).by_text(),
         ];
-        let mut open = match self.open.take() {
-            Some(Open::Own(open)) => open,
-            // SCAN shares no connection.
-            Some(Open::Shared(..)) | None => self.connect(budget)?,
-        };
+        if !reused {
+            let socket = self.connect(budget)?;
+            self.connection.open(socket, self.master);
+        }
         let mut answers = Vec::new();
         let heard = |_, answer| match answer {
             Value::ServerError(error) => {
@@ -43,7 +44,10 @@ impl Link<'_> {
                 Ok(())
             }
         };
-        match open.requests(&commands, budget.left(route.io_timeout), heard) {
+        match self
+            .connection
+            .requests(&commands, budget.left(route.io_timeout), heard)
+        {
             // The request only reads.
             Err(_) if reused => return self.call_identified(request, budget),
             Err(fault) => return Err(route.broken(fault)),
@@ -51,13 +55,12 @@ impl Link<'_> {
         }
         let [report, role, value] =
             <[Value; 3]>::try_from(answers).map_err(|_| Failure::another_question())?;
-        check_role(&route, role)?;
+        check_role(&route, role).inspect_err(|_| self.connection.end(PooledConnection::retire))?;
         let run = run(&report).ok_or_else(|| {
             let words = "the server does not report its run_id";
             Failure::plain(FailureKind::Protocol, Outcome::NotExecuted, words)
         })?;
         let reply = script::decode(request, value)?;
-        self.open = Some(Open::Own(open));
         Ok((reply, run))
     }
 }

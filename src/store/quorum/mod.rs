@@ -63,7 +63,7 @@ const LONGEST_CALL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The store of a quorum.
 pub(crate) struct Quorum {
-    pool: Pool<NodeConnections>,
+    pool: Arc<Pool<NodeConnections>>,
     state: Arc<QuorumState>,
 }
 
@@ -116,9 +116,8 @@ impl Store for Quorum {
     fn call(&self, request: &Request<'_>, limits: Limits<'_>) -> Result<Answer, Failure> {
         let started = Instant::now();
         let wait = limits.checkout.min(limits.whole);
-        let is_over = || limits.is_over();
         let has_priority = limits.has_priority || request.is_of_a_holder();
-        let mut connections = self.pool.take(wait, has_priority, &is_over)?;
+        let mut connections = self.pool.take(wait, has_priority, limits.is_over)?;
         let left = limits.whole.saturating_sub(started.elapsed());
         connections.call(&self.state, request, left.max(LEAST))
     }

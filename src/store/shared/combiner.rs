@@ -1,7 +1,7 @@
 //! The requests of several callers on one connection. It decides who writes and who reads, and gives each answer to its
 //! caller.
 //!
-//! This module does no input and output, and knows no time. Its functions run under the mutex of [`super`].
+//! This module does no input and output, and knows no time. Its functions run under the mutex of the connection.
 //!
 //! A request:
 //!
@@ -19,8 +19,8 @@
 //!
 //! | role | work | is taken by | ends, or passes on |
 //! | --- | --- | --- | --- |
-//! | writer | writes what waits | the first caller that adds a request, or the last one that takes its result: see below | if nothing waits any more; when its caller leaves, to the caller of the first request that waits, or of one that is not written whole |
-//! | reader | reads, and hands each answer to its caller | a caller whose request is written whole, once it has nothing to write | when its caller leaves, to the last caller whose request is written whole |
+//! | writer | writes what waits | the first caller that adds a request, or the last one that takes its result: see below | if nothing waits any more; when its caller leaves, to the caller of the first request that waits, or of one that is not written whole; to a caller that [takes it over](#roles-that-are-taken-over) |
+//! | reader | reads, and hands each answer to its caller | a caller whose request is written whole, once it has nothing to write | when its caller leaves, to the last caller whose request is written whole; to a caller that takes it over |
 //!
 //! So these hold between two calls of these functions, until the connection fails:
 //!
@@ -35,16 +35,30 @@
 //! The reader passes its role to the *last* caller in flight, because that one can read the answers of all others. Each of
 //! them is then woken once.
 //!
-//! A writer takes no two requests for one key at a time. The second one goes out with its next write.
+//! A writer takes no two requests for one key at a time. The second one goes out with its next write. If the socket has no
+//! room for all bytes, the rest is written before any others.
 //!
 //! ASKING may go ahead of a request. Its bytes and those of the request are one piece. Its answer is dropped.
+//!
+//! # Roles that are taken over
+//!
+//! The system may give the thread of a caller no CPU time: it has a low priority, and the cores are busy. Its role must not
+//! keep the others waiting. So a caller that has slept for a while looks at the socket itself, and takes over:
+//!
+//! | its request | the socket | the half of the socket | it becomes |
+//! | --- | --- | --- | --- |
+//! | is not written whole | has room | nobody writes at this moment | the writer |
+//! | is written whole | has something to read | nobody reads at this moment | the reader |
+//!
+//! The caller that had the role finds that out when it runs again.
 //!
 //! # Collected requests
 //!
 //! A read brings the answers of many callers, and most of these callers soon add their next requests. To write each of
 //! these alone would cost each side a system call for each. So a caller that adds a request writes nothing while others
 //! are about to take their results. They are awake, so that is a matter of microseconds. If the system gives those
-//! threads no CPU time, the requests wait until it does. One of these callers writes the requests that wait:
+//! threads no CPU time, the caller takes the writer's role over, and the next ones wait for those threads no more. One of
+//! these callers writes the requests that wait:
 //!
 //! | caller | when |
 //! | --- | --- |
@@ -64,20 +78,22 @@ const PARTS: usize = 4;
 /// The requests on a connection. `C` wakes a caller, `A` is an answer, and `E` is the failure of the connection.
 pub(super) struct Combiner<C, A, E> {
     /// The requests that have a caller, by their tickets.
-    requests: Vec<Option<Request<C, A, E>>>,
+    requests: Vec<Option<CallerRequest<C, A, E>>>,
     /// The bytes of the requests that wait, in their order.
     outbox: Vec<u8>,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingRequest>,
     /// The requests that a writer has taken and that have no answer yet, in the order of their bytes.
     in_flight: VecDeque<InFlight>,
     /// How many of them, the last ones, may not be written whole.
     being_written: usize,
-    /// Whether a writer has left without writing all that it took.
+    /// Whether the last write has left bytes.
     has_unsent: bool,
     writer: Option<Ticket>,
     reader: Option<Ticket>,
     /// The number of results that their callers have not taken. These callers are awake, or were woken.
     results: usize,
+    /// How many of the results nobody waits for any more, because their callers were not seen to take them.
+    stale_results: usize,
     /// The number of placeholders, whose answers are overdue.
     placeholders: usize,
     /// The failure for callers that come after it.
@@ -88,18 +104,18 @@ pub(super) struct Combiner<C, A, E> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket(usize);
 
-struct Request<C, A, E> {
+struct CallerRequest<C, A, E> {
     caller: C,
-    state: State<A, E>,
+    state: RequestState<A, E>,
 }
 
-enum State<A, E> {
+enum RequestState<A, E> {
     Waiting,
     InFlight,
     Ended(Result<A, E>),
 }
 
-struct Waiting {
+struct WaitingRequest {
     ticket: Ticket,
     key: Fingerprint,
     has_priority: bool,
@@ -128,7 +144,7 @@ pub(super) struct Failures<E> {
 
 /// The next step of a caller.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Step<A, E> {
+pub(super) enum CallerStep<A, E> {
     /// It is the writer: it [takes](Combiner::take) what waits, and writes it.
     Write,
     /// It is the reader.
@@ -151,6 +167,7 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
             writer: None,
             reader: None,
             results: 0,
+            stale_results: 0,
             placeholders: 0,
             failure: None,
         }
@@ -173,9 +190,9 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
-        let request = Request {
+        let request = CallerRequest {
             caller,
-            state: State::Waiting,
+            state: RequestState::Waiting,
         };
         let free = self.requests.iter().position(Option::is_none);
         let ticket = Ticket(free.unwrap_or(self.requests.len()));
@@ -185,14 +202,14 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
         self.requests[ticket.0] = Some(request);
         let end = self.outbox.len();
         pack(&mut self.outbox);
-        let waiting = Waiting {
+        let waiting = WaitingRequest {
             ticket,
             key,
             has_priority,
             answers,
             length: self.outbox.len() - end,
         };
-        let has_no_priority = |other: &Waiting| !other.has_priority;
+        let has_no_priority = |other: &WaitingRequest| !other.has_priority;
         match self.waiting.iter().position(has_no_priority) {
             Some(at) if has_priority => {
                 let before = self.waiting.iter().take(at).map(|other| other.length);
@@ -209,25 +226,23 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
     }
 
     /// Returns the next step of a caller. Adds the callers to wake.
-    pub(super) fn next(&mut self, ticket: Ticket, wake: &mut Vec<C>) -> Step<A, E> {
+    pub(super) fn next(&mut self, ticket: Ticket, wake: &mut Vec<C>) -> CallerStep<A, E> {
         let Some(request) = &self.requests[ticket.0] else {
-            return Step::Wait;
+            return CallerStep::Wait;
         };
-        let is_in_flight = match request.state {
-            State::Waiting => false,
-            State::InFlight => true,
-            State::Ended(_) => {
-                let nobody_writes = self.writer.is_none() && !self.waiting.is_empty();
-                if nobody_writes && !self.collects(self.waiting.len(), self.results - 1) {
-                    self.writer = Some(ticket);
-                    return Step::Write;
-                }
-                return self.take_result(ticket, wake);
+        let is_in_flight = matches!(request.state, RequestState::InFlight);
+        if let RequestState::Ended(_) = request.state {
+            let nobody_writes = self.writer.is_none() && !self.waiting.is_empty();
+            if nobody_writes && !self.collects(self.waiting.len(), self.results - 1) {
+                self.writer = Some(ticket);
+                return CallerStep::Write;
             }
-        };
+            let result = self.leave(ticket, wake);
+            return result.map_or(CallerStep::Wait, CallerStep::Done);
+        }
         if self.writer == Some(ticket) {
             if self.has_unsent || !self.waiting.is_empty() {
-                return Step::Write;
+                return CallerStep::Write;
             }
             self.writer = None;
         }
@@ -235,37 +250,36 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
             self.reader = Some(ticket);
         }
         if self.reader == Some(ticket) {
-            Step::Read
+            CallerStep::Read
         } else {
-            Step::Wait
+            CallerStep::Wait
         }
     }
 
-    /// Returns the next step of a caller that has no time to write. It leaves, unless it has its result.
-    pub(super) fn next_without_time(&mut self, ticket: Ticket, wake: &mut Vec<C>) -> Step<A, E> {
+    /// Makes a caller that has slept the writer or the reader, in place of one that may not run: the table at the top of
+    /// this module. The caller says which half of the socket is free, and ready.
+    pub(super) fn take_over(&mut self, ticket: Ticket, may_write: bool, may_read: bool) {
         let request = self.requests[ticket.0].as_ref();
-        match request.map(|request| &request.state) {
-            Some(State::Ended(_)) => self.take_result(ticket, wake),
-            _ => Step::Wait,
+        let is_written = match request.map(|request| &request.state) {
+            Some(RequestState::Waiting) => false,
+            Some(RequestState::InFlight) => self.is_written(ticket),
+            Some(RequestState::Ended(_)) | None => return,
+        };
+        if is_written && may_read {
+            self.reader = Some(ticket);
+        } else if !is_written && may_write {
+            self.writer = Some(ticket);
+            self.stale_results = self.results;
         }
     }
 
-    fn take_result(&mut self, ticket: Ticket, wake: &mut Vec<C>) -> Step<A, E> {
-        let request = self.requests[ticket.0].take();
-        self.results -= 1;
-        self.pass_roles_of(ticket, wake);
-        match request {
-            Some(Request {
-                state: State::Ended(result),
-                ..
-            }) => Step::Done(result),
-            _ => Step::Wait,
-        }
-    }
-
-    /// Moves the bytes that wait into `packed`, which must be empty. The writer calls this, and then [`Self::written`].
+    /// Moves the bytes that wait into `packed`, which must be empty. If an earlier write has left bytes, those go first, and
+    /// this moves none. The writer calls this, and then [`Self::written`].
     pub(super) fn take(&mut self, packed: &mut Vec<u8>) {
-        let is_second = |(at, other): &(usize, &Waiting)| {
+        if self.has_unsent {
+            return;
+        }
+        let is_second = |(at, other): &(usize, &WaitingRequest)| {
             let mut before = self.waiting.iter().take(*at);
             before.any(|earlier| earlier.key == other.key)
         };
@@ -280,7 +294,7 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
         }
         for taken in self.waiting.drain(..count) {
             if let Some(request) = &mut self.requests[taken.ticket.0] {
-                request.state = State::InFlight;
+                request.state = RequestState::InFlight;
             }
             self.in_flight.push_back(InFlight {
                 owner: Some(taken.ticket),
@@ -290,7 +304,7 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
         self.being_written += count;
     }
 
-    /// Notes the end of a write. Without `is_whole` the writer's time was over before all bytes were written.
+    /// Notes the end of a write. Without `is_whole` the writer's time was over, or the socket had no room for all bytes.
     pub(super) fn written(&mut self, is_whole: bool) {
         if is_whole {
             self.being_written = 0;
@@ -342,7 +356,7 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
                 continue;
             };
             if let Some(request) = &mut self.requests[owner.0] {
-                request.state = State::Ended(Ok(answer));
+                request.state = RequestState::Ended(Ok(answer));
                 self.results += 1;
                 // These two are awake.
                 if owner != reader && Some(owner) != self.writer {
@@ -353,22 +367,30 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
         true
     }
 
-    /// Ends the request of a caller that leaves without its result. Adds the callers to wake.
-    pub(super) fn leave(&mut self, ticket: Ticket, wake: &mut Vec<C>) {
-        let request = self.requests[ticket.0].take();
-        match request.map(|request| request.state) {
-            Some(State::Waiting) => self.withdraw(ticket),
-            Some(State::InFlight) => {
+    /// Ends the request of a caller that leaves. Returns the result, if there is one. Adds the callers to wake.
+    pub(super) fn leave(&mut self, ticket: Ticket, wake: &mut Vec<C>) -> Option<Result<A, E>> {
+        let request = self.requests[ticket.0].take()?;
+        let result = match request.state {
+            RequestState::Waiting => {
+                self.withdraw(ticket);
+                None
+            }
+            RequestState::InFlight => {
                 let is_its = |request: &&mut InFlight| request.owner == Some(ticket);
                 if let Some(request) = self.in_flight.iter_mut().find(is_its) {
                     request.owner = None;
                     self.placeholders += 1;
                 }
+                None
             }
-            Some(State::Ended(_)) => self.results -= 1,
-            None => {}
-        }
+            RequestState::Ended(result) => {
+                self.results -= 1;
+                self.stale_results = self.stale_results.min(self.results);
+                Some(result)
+            }
+        };
         self.pass_roles_of(ticket, wake);
+        result
     }
 
     /// Removes the bytes of a request that no writer has taken.
@@ -395,12 +417,12 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
                 continue;
             };
             let failure = match request.state {
-                State::Ended(_) => continue,
-                State::Waiting => &failures.unsent,
-                State::InFlight if first == Some(Ticket(number)) => &failures.first,
-                State::InFlight => &failures.others,
+                RequestState::Ended(_) => continue,
+                RequestState::Waiting => &failures.unsent,
+                RequestState::InFlight if first == Some(Ticket(number)) => &failures.first,
+                RequestState::InFlight => &failures.others,
             };
-            request.state = State::Ended(Err(failure.clone()));
+            request.state = RequestState::Ended(Err(failure.clone()));
             self.results += 1;
             wake.push(request.caller.clone());
         }
@@ -447,7 +469,7 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
     /// `results` are about to take their results.
     fn collects(&self, waiting: usize, results: usize) -> bool {
         let others = waiting + self.in_flight.len() + results;
-        results > 0 && self.waiting.len() < others / PARTS
+        results > self.stale_results && self.waiting.len() < others / PARTS
     }
 
     fn wake(&self, ticket: Option<Ticket>, wake: &mut Vec<C>) {
@@ -460,18 +482,13 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
         self.waiting.len() + self.in_flight.len()
     }
 
-    /// Returns whether the answer to a request is overdue whose caller has left.
+    /// Returns whether something is overdue: the answer to a request whose caller has left, or the rest of a write.
     pub(super) fn is_overdue(&self) -> bool {
-        self.placeholders > 0
+        self.placeholders > 0 || self.has_unsent
     }
 
     pub(super) fn has_failed(&self) -> bool {
         self.failure.is_some()
-    }
-
-    /// Returns whether the connection can serve others: no answer is missing, and nothing is unsent.
-    pub(super) fn is_clean(&self) -> bool {
-        self.failure.is_none() && self.load() == 0 && !self.has_unsent
     }
 }
 
@@ -498,7 +515,9 @@ mod tests {
         Awake(u16, Ticket),
         /// It runs only after it is woken.
         Parked(u16, Ticket),
+        /// It has the half that writes, and these bytes.
         Writing(u16, Ticket, Vec<u8>),
+        /// It waits for answers, without the half that reads.
         Reading(u16, Ticket),
     }
 
@@ -506,7 +525,9 @@ mod tests {
     struct Model {
         combiner: Combiner<usize, u16, &'static str>,
         callers: Vec<Caller>,
-        /// The bytes that a writer has left because its time was over.
+        /// The callers that get no CPU time any more.
+        stopped: [bool; CALLERS],
+        /// The bytes that a writer has left.
         unsent: Vec<u8>,
         /// The bytes that the server has got, and the answers that it has sent.
         inbox: Vec<u8>,
@@ -522,10 +543,15 @@ mod tests {
             has_priority: bool,
             is_asking: bool,
         },
-        /// A caller goes on. If it writes, it has time for this part of its bytes.
+        /// A caller goes on. If it writes, there is room for this part of its bytes. If that is not all, its time may be over.
         GoOn {
             percent: usize,
+            is_late: bool,
         },
+        /// A caller that sleeps looks at the socket itself.
+        Look,
+        /// A caller gets no CPU time any more. Not in the middle of a write: others cannot help then.
+        Stop,
         Leave,
         Answer,
         Fail,
@@ -536,6 +562,7 @@ mod tests {
             Self {
                 combiner: Combiner::new(),
                 callers: (0..CALLERS).map(|_| Caller::Idle).collect(),
+                stopped: [false; CALLERS],
                 unsent: Vec::new(),
                 inbox: Vec::new(),
                 answers: VecDeque::new(),
@@ -546,6 +573,8 @@ mod tests {
 
         fn happen(&mut self, number: usize, event: Event) {
             match event {
+                Event::Call { .. } | Event::GoOn { .. } | Event::Look | Event::Leave
+                    if self.stopped[number] => {}
                 Event::Call {
                     key,
                     has_priority,
@@ -553,7 +582,17 @@ mod tests {
                 } => {
                     self.call(number, key, has_priority, is_asking);
                 }
-                Event::GoOn { percent } => self.go_on(number, percent),
+                Event::GoOn { percent, is_late } => self.go_on(number, percent, is_late),
+                Event::Look => {
+                    if let Caller::Parked(id, ticket) = self.callers[number] {
+                        self.look(ticket);
+                        self.step(number, id, ticket);
+                    }
+                }
+                Event::Stop => {
+                    let writes = matches!(self.callers[number], Caller::Writing(..));
+                    self.stopped[number] |= !writes;
+                }
                 Event::Leave => self.leave(number),
                 Event::Answer => self.answer(),
                 Event::Fail => {
@@ -596,7 +635,15 @@ mod tests {
             self.next += 1;
         }
 
-        fn go_on(&mut self, number: usize, percent: usize) {
+        /// Lets a caller take a role over, as far as the halves of the socket are free and ready.
+        fn look(&mut self, ticket: Ticket) {
+            let writes = |caller: &Caller| matches!(caller, Caller::Writing(..));
+            let may_write = !self.callers.iter().any(writes);
+            let may_read = !self.answers.is_empty();
+            self.combiner.take_over(ticket, may_write, may_read);
+        }
+
+        fn go_on(&mut self, number: usize, percent: usize, is_late: bool) {
             match std::mem::replace(&mut self.callers[number], Caller::Idle) {
                 Caller::Idle => {}
                 Caller::Parked(id, ticket) => self.callers[number] = Caller::Parked(id, ticket),
@@ -606,27 +653,32 @@ mod tests {
                     let written = self.unsent.len() * percent / 100;
                     self.inbox.extend(self.unsent.drain(..written));
                     self.combiner.written(self.unsent.is_empty());
-                    if self.unsent.is_empty() {
-                        self.step(number, id, ticket);
-                    } else {
+                    if is_late && !self.unsent.is_empty() {
                         self.end_time(number, id, ticket);
+                    } else {
+                        self.step(number, id, ticket);
                     }
                 }
-                Caller::Reading(id, ticket) if self.answers.is_empty() => {
-                    self.callers[number] = Caller::Reading(id, ticket);
-                }
                 Caller::Reading(id, ticket) => {
-                    let count = (self.answers.len() * percent).div_ceil(100).max(1);
-                    let mut answers: Vec<_> = self.answers.drain(..count).collect();
-                    let mut wake = Vec::new();
-                    let fits = self
-                        .combiner
-                        .received(ticket, &mut answers, false, &mut wake);
-                    assert!(fits, "more answers than requests");
-                    self.wake(wake);
+                    let is_ready = !self.answers.is_empty();
+                    self.look(ticket);
                     self.step(number, id, ticket);
+                    // Another caller may read in its place.
+                    if is_ready && matches!(self.callers[number], Caller::Reading(..)) {
+                        self.read(ticket, percent);
+                        self.step(number, id, ticket);
+                    }
                 }
             }
+        }
+
+        fn read(&mut self, reader: Ticket, percent: usize) {
+            let count = (self.answers.len() * percent).div_ceil(100).max(1);
+            let mut answers: Vec<_> = self.answers.drain(..count).collect();
+            let (combiner, mut wake) = (&mut self.combiner, Vec::new());
+            let fits = combiner.received(reader, &mut answers, false, &mut wake);
+            assert!(fits, "more answers than requests");
+            self.wake(wake);
         }
 
         fn step(&mut self, number: usize, id: u16, ticket: Ticket) {
@@ -634,7 +686,7 @@ mod tests {
             let step = self.combiner.next(ticket, &mut wake);
             self.wake(wake);
             self.callers[number] = match step {
-                Step::Write => {
+                CallerStep::Write => {
                     let mut bytes = Vec::new();
                     self.combiner.take(&mut bytes);
                     let mut keys: Vec<_> = bytes.chunks(LENGTH).map(|request| request[2]).collect();
@@ -644,9 +696,9 @@ mod tests {
                     assert_eq!(keys.len(), count, "two requests for a key in one write");
                     Caller::Writing(id, ticket, bytes)
                 }
-                Step::Read => Caller::Reading(id, ticket),
-                Step::Wait => Caller::Parked(id, ticket),
-                Step::Done(result) => {
+                CallerStep::Read => Caller::Reading(id, ticket),
+                CallerStep::Wait => Caller::Parked(id, ticket),
+                CallerStep::Done(result) => {
                     self.end(id, result);
                     Caller::Idle
                 }
@@ -656,15 +708,11 @@ mod tests {
         /// The time of a caller that writes is over. It leaves, unless it has its result.
         fn end_time(&mut self, number: usize, id: u16, ticket: Ticket) {
             let mut wake = Vec::new();
-            let step = self.combiner.next_without_time(ticket, &mut wake);
-            self.wake(wake);
-            if let Step::Done(result) = step {
+            if let Some(result) = self.combiner.leave(ticket, &mut wake) {
                 self.end(id, result);
-                self.callers[number] = Caller::Idle;
-            } else {
-                self.callers[number] = Caller::Awake(id, ticket);
-                self.leave(number);
             }
+            self.callers[number] = Caller::Idle;
+            self.wake(wake);
         }
 
         /// Checks that a result is that of this request.
@@ -735,7 +783,7 @@ mod tests {
             let (writer, reader) = (holder(self.combiner.writer), holder(self.combiner.reader));
             let is_result = |ticket: &Ticket| {
                 let request = self.combiner.requests[ticket.0].as_ref();
-                request.is_some_and(|request| matches!(request.state, State::Ended(_)))
+                request.is_some_and(|request| matches!(request.state, RequestState::Ended(_)))
             };
             let is_awake = |caller: &&Caller| match caller {
                 Caller::Idle | Caller::Parked(..) => false,
@@ -763,8 +811,10 @@ mod tests {
         fn finish(&mut self) {
             for _ in 0..200 {
                 for number in 0..CALLERS {
-                    self.happen(number, Event::GoOn { percent: 100 });
+                    let (percent, is_late) = (100, false);
+                    self.happen(number, Event::GoOn { percent, is_late });
                     self.happen(number, Event::Answer);
+                    self.happen(number, Event::Look);
                 }
             }
         }
@@ -777,9 +827,12 @@ mod tests {
             has_priority,
             is_asking,
         });
+        let percent = prop_oneof![3 => Just(100), 1 => 0..100usize];
         prop_oneof![
             6 => call,
-            12 => prop_oneof![3 => Just(100), 1 => 0..100usize].prop_map(|percent| Event::GoOn { percent }),
+            12 => (percent, any::<bool>()).prop_map(|(percent, is_late)| Event::GoOn { percent, is_late }),
+            1 => Just(Event::Look),
+            1 => Just(Event::Stop),
             2 => Just(Event::Leave),
             6 => Just(Event::Answer),
         ]
@@ -801,25 +854,25 @@ mod tests {
             bytes.len()
         };
         let tickets: Vec<_> = (0..16).map(|caller| add(&mut combiner, caller)).collect();
-        assert_eq!(combiner.next(tickets[0], &mut wake), Step::Write);
+        assert_eq!(combiner.next(tickets[0], &mut wake), CallerStep::Write);
         assert_eq!(write(&mut combiner), 16);
-        assert_eq!(combiner.next(tickets[0], &mut wake), Step::Read);
+        assert_eq!(combiner.next(tickets[0], &mut wake), CallerStep::Read);
         let mut answers = (0..16).collect();
         assert!(combiner.received(tickets[0], &mut answers, false, &mut wake));
         assert_eq!(wake.len(), 15);
         let mut writes = Vec::new();
         for (caller, ticket) in tickets.into_iter().enumerate() {
             let mut step = combiner.next(ticket, &mut wake);
-            if step == Step::Write {
+            if step == CallerStep::Write {
                 writes.push(write(&mut combiner));
                 step = combiner.next(ticket, &mut wake);
             }
-            assert_eq!(step, Step::Done(Ok(caller)));
+            assert_eq!(step, CallerStep::Done(Ok(caller)));
             let ticket = add(&mut combiner, caller);
-            if combiner.next(ticket, &mut wake) == Step::Write {
+            if combiner.next(ticket, &mut wake) == CallerStep::Write {
                 writes.push(write(&mut combiner));
                 // It reads, or another one does.
-                assert_ne!(combiner.next(ticket, &mut wake), Step::Write);
+                assert_ne!(combiner.next(ticket, &mut wake), CallerStep::Write);
             }
         }
         // A quarter of the 15 others each. The last one has nobody to wait for.
@@ -829,7 +882,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-        /// Each caller gets the answer to its own request, whoever writes, reads and leaves.
+        /// Each caller gets the answer to its own request, whoever writes, reads and leaves, and whoever never runs again.
         #[test]
         fn each_caller_that_stays_gets_its_answer(
             events in prop::collection::vec((0..CALLERS, event()), 1..120),
@@ -843,8 +896,9 @@ mod tests {
                 model.happen(number, event);
             }
             model.finish();
-            let is_idle = |caller: &Caller| matches!(caller, Caller::Idle);
-            prop_assert!(model.callers.iter().all(is_idle), "{:?}", model.callers);
+            let mut callers = model.callers.iter().zip(model.stopped);
+            let has_ended = |(caller, stopped)| stopped || matches!(caller, &Caller::Idle);
+            prop_assert!(callers.all(has_ended), "{:?}", model.callers);
         }
     }
 }

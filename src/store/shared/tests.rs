@@ -1,19 +1,27 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
 
-use super::member::Turn;
+use redis::Value;
+use rustix::event::PollFlags;
+
+use super::connections::MOST_IN_FLIGHT;
+use super::request::{SharedRequest, Work};
+use super::terms::CallTerms;
 use super::*;
 use crate::config::{Server, Settings};
-use crate::error::{FailureKind, Outcome};
-use crate::message::{RateRequest, Reply};
+use crate::error::{Failure, FailureKind, Outcome};
+use crate::message::{RateRequest, Reply, Request};
+use crate::name::LockKey;
 use crate::script::Command;
 use crate::store::frame::Frame;
 use crate::store::link::Link;
-use crate::store::route::{Budget, route};
+use crate::store::places::{IDLE, PlaceWait};
+use crate::store::route::{Budget, TimeSpan, route};
 use crate::store::socket::Socket;
 use crate::store::{Answer, Limits};
-use crate::sync::{AtomicBool, AtomicU32, Ordering, thread};
+use crate::sync::{Arc, AtomicBool, AtomicU32, Ordering, thread};
 
 const SOON: Duration = Duration::from_secs(20);
 /// A short limit of a call.
@@ -41,10 +49,10 @@ struct Line {
 
 impl Peer {
     fn new(size: u32) -> Self {
-        Self::with_places(size, Places::new(|| Some(Place::new()), size))
+        Self::closing_after(IDLE, size)
     }
 
-    fn with_places(size: u32, places: Places<Place>) -> Self {
+    fn closing_after(idle: (Duration, Duration), size: u32) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("it is bound").port();
         let url = format!("redis://127.0.0.1:{port}/");
@@ -58,7 +66,7 @@ impl Peer {
         route.asked_about_itself.store(true, Ordering::Relaxed);
         Self {
             listener,
-            connections: Connections::with_places((0, Arc::new(route)), size, places),
+            connections: Connections::closing_after(idle, (0, Arc::new(route)), size),
         }
     }
 
@@ -93,43 +101,64 @@ impl Peer {
             key: &key,
             request: rate,
         };
-        let pool = (&self.connections, None);
-        let is_over = || limits.is_over();
-        let wait = Wait::new(limits.checkout, &is_over);
-        Link::of_pool(pool, &request, (limits, &wait), |link| {
-            entered();
-            link.call(&request, &mut Budget::new(limits.whole))
-        })
+        let mut wait = PlaceWait::new(Instant::now(), limits.checkout, limits.is_over);
+        let mut link = Link::pooled(&self.connections, None, &request, limits, &mut wait)?;
+        entered();
+        link.call(&request, &mut Budget::new(limits.whole))
     }
 
-    fn enter(&self, terms: CallTerms, wait: Duration) -> Result<Entered, Failure> {
-        self.connections
-            .enter(terms, 0, &Wait::new(wait, &|| false))
+    fn enter(&self, terms: CallTerms, wait: Duration) -> Result<PooledConnection<'_>, Failure> {
+        self.enter_within(terms, limits(wait))
+    }
+
+    fn enter_within<'a>(
+        &'a self,
+        terms: CallTerms,
+        limits: Limits<'a>,
+    ) -> Result<PooledConnection<'a>, Failure> {
+        let mut pooled = PooledConnection {
+            connections: &self.connections,
+            terms,
+            limits,
+            place: None,
+            connection: None,
+        };
+        pooled.enter(&mut PlaceWait::new(
+            Instant::now(),
+            limits.checkout,
+            limits.is_over,
+        ))?;
+        Ok(pooled)
     }
 
     /// Enters a connection to share. Opens it if there is none.
-    fn share(&self) -> Member {
-        match self.enter(ORDINARY, SOON).expect("there is room") {
-            Entered::Member(member) => member,
-            Entered::Seat(mut seat) => {
-                let (_, route) = self.connections.master();
-                let address = route.server.info.addr();
-                let socket = Socket::connect(address, &route.resolver, SOON);
-                let member = seat.share(socket.expect("it listens"), 0, ORDINARY);
-                member.ok().expect("it may be shared")
-            }
+    fn share(&self) -> PooledConnection<'_> {
+        self.share_for(1)
+    }
+
+    /// Does the same for a request about this key.
+    fn share_for(&self, key: u32) -> PooledConnection<'_> {
+        let terms = CallTerms {
+            key: Some(key),
+            ..ORDINARY
+        };
+        let mut pooled = self.enter(terms, SOON * 3).expect("there is room");
+        if !pooled.is_open() {
+            let (_, route) = self.connections.gate.lock().master.clone();
+            let socket = Socket::connect(route.server.info.addr(), &route.resolver, SOON);
+            pooled.open(socket.expect("it listens"), 0);
         }
+        pooled
     }
 
     fn waiting(&self) -> usize {
-        self.connections.state.lock().waiting.iter().sum()
+        self.connections.gate.lock().waiting.iter().sum()
     }
 
     /// Checks that no place is in use.
     fn assert_free(&self) {
-        let state = self.connections.state.lock();
-        assert_eq!(state.in_use, 0);
-        assert!(state.shared.iter().all(Option::is_none));
+        let gate = self.connections.gate.lock();
+        assert_eq!((gate.taken, gate.shared.len()), (0, 0));
     }
 }
 
@@ -193,10 +222,29 @@ fn limits(limit: Duration) -> Limits<'static> {
     }
 }
 
-/// Returns the time, and the end of a long limit.
-fn soon() -> (Instant, Instant) {
-    let now = Instant::now();
-    (now, now + SOON)
+/// Returns a long time limit.
+fn soon() -> TimeSpan {
+    Budget::new(SOON).step(SOON)
+}
+
+/// Returns a command of this number.
+fn command(number: u64) -> Command {
+    Command::new("n").arg(number).clone()
+}
+
+/// Begins a request of this number, and returns what its thread does first.
+fn begin<'a>(caller: &'a PooledConnection<'_>, number: u64) -> (SharedRequest<'a>, Work) {
+    SharedRequest::begin(caller, &command(number), false, soon()).expect("it is open")
+}
+
+/// Lets the thread of a request go on.
+fn step(request: &mut SharedRequest<'_>) -> Work {
+    request.step(request.connection.state.lock())
+}
+
+/// Returns the value of the answer to the request of this number.
+fn answer_to(number: i64) -> Value {
+    Value::Array(vec![Value::Int(0), Value::Int(number)])
 }
 
 fn is_answer(answer: &Answer, number: u64) -> bool {
@@ -379,6 +427,7 @@ fn a_call_that_has_sent_nothing_goes_to_another_connection() {
     thread::scope(|scope| {
         let peer = &peer;
         // Its caller has entered the connection when another one ends it.
+        let mut other = other;
         let call = scope.spawn(move || peer.call_within(1, limits(SOON), || other.distrust()));
         assert_eq!(line.request(), None, "nothing is sent on it");
         scope.spawn(|| peer.accept().serve());
@@ -438,13 +487,12 @@ fn connections_that_were_open_before_one_was_found_closed_are_not_used() {
         let answer = peer.call(1, SOON).expect("it is sent again");
         assert!(is_answer(&answer, 1) && answer.resent, "{answer:?}");
         drop(members);
-        let seats: Vec<_> = (0..3).map(|_| peer.enter(ALONE, SOON)).collect();
-        let socket_of = |entered| match entered {
-            Ok(Entered::Seat(mut seat)) => seat.take_socket(0),
-            _ => panic!("it has a place for itself"),
-        };
-        let open = seats.into_iter().filter_map(socket_of).count();
+        let alone = (0..3).map(|_| peer.enter(ALONE, SOON).expect("it has a place for itself"));
+        let alone: Vec<_> = alone.collect();
+        let open = alone.iter().filter(|pooled| pooled.is_open()).count();
         assert_eq!(open, 1, "only the connection of the last request");
+        drop(alone);
+        peer.connections.close_idle(Duration::ZERO);
     });
     peer.assert_free();
 }
@@ -453,24 +501,22 @@ fn connections_that_were_open_before_one_was_found_closed_are_not_used() {
 #[test]
 fn a_connection_that_a_caller_ends_is_not_taken_for_one_that_the_server_closed() {
     let peer = Peer::new(1);
-    let other = peer.share();
-    let mut line = peer.accept();
     thread::scope(|scope| {
         let call = scope.spawn(|| peer.call(1, SOON));
+        let mut line = peer.accept();
         line.requests(1);
-        let is_read = || {
-            let state = peer.connections.state.lock();
-            let mut shared = state.shared.iter().flatten();
-            shared.all(|shared| shared.reading.is_none())
+        let connection = {
+            let gate = peer.connections.gate.lock();
+            Arc::clone(gate.shared[0].connection.as_ref().expect("it is open"))
         };
-        while !is_read() {
+        while connection.state.lock().reading.is_some() {
             thread::yield_now();
         }
-        other.distrust();
+        connection.distrust();
         let failure = call.join().expect("no panic").expect_err("no answer");
         assert_eq!(failure.outcome, Outcome::Unknown);
     });
-    assert_eq!(peer.connections.state.lock().cut, None);
+    assert_eq!(peer.connections.gate.lock().cut, None);
     peer.assert_free();
 }
 
@@ -496,27 +542,28 @@ fn an_answer_to_no_request_is_not_kept_for_the_next_one() {
 #[test]
 fn a_caller_that_panics_passes_its_role_on() {
     let peer = Peer::new(1);
-    let members = [peer.share(), peer.share()];
+    let [panics, mut other] = [peer.share(), peer.share_for(2)];
     let mut line = peer.accept();
-    let mut command = Command::new("n");
-    let first = command.arg(1).clone();
-    let second = Command::new("n").arg(2).clone();
-    let [panics, mut other] = members;
     thread::scope(|scope| {
         let panicked = catch_unwind(AssertUnwindSafe(|| {
-            let mut turn = Turn::begin(&panics, &first, false, soon()).expect("it is open");
-            assert!(matches!(turn.step(), combiner::Step::Write));
-            turn.write();
-            assert!(matches!(turn.step(), combiner::Step::Read));
+            let (mut request, work) = begin(&panics, 1);
+            assert!(matches!(work, Work::Write));
+            request.write();
+            assert!(matches!(step(&mut request), Work::Await(PollFlags::IN)));
+            line.requests(1);
+            line.send("*2\r\n:0\r\n");
+            request.await_socket(PollFlags::IN);
+            assert!(matches!(step(&mut request), Work::Read));
+            request.read();
             panic!("a panic of the test");
         }));
         assert!(panicked.is_err());
-        let soon = Budget::new(SOON).step(SOON);
-        let other = scope.spawn(move || other.request(&second, false, soon, &|| false));
-        let numbers = line.requests(2);
-        line.answer(&numbers);
+        let other = scope.spawn(move || other.request(&command(2), false, soon()));
+        line.requests(1);
+        line.send(":1\r\n");
+        line.answer(&[2]);
         let answer = other.join().expect("no panic").expect("it goes on");
-        assert_eq!(answer, Value::Array(vec![Value::Int(0), Value::Int(2)]));
+        assert_eq!(answer, answer_to(2));
     });
     drop(panics);
     peer.assert_free();
@@ -528,48 +575,135 @@ fn a_writer_without_time_leaves_its_role_to_another_caller() {
     for has_taken in [false, true] {
         let peer = Peer::new(1);
         let first = peer.share();
-        let of_another_key = CallTerms {
-            key: Some(2),
-            ..ORDINARY
-        };
-        let Ok(Entered::Member(second)) = peer.enter(of_another_key, SOON) else {
-            panic!("it may be shared");
-        };
-        let members = [first, second];
         let mut line = peer.accept();
-        let commands = [1, 2].map(|number| Command::new("n").arg(number).clone());
-        let begun = Instant::now();
-        let mut writer = Turn::begin(&members[0], &commands[0], false, soon()).expect("it is open");
-        let mut other = Turn::begin(&members[1], &commands[1], false, soon()).expect("it is open");
+        // Alone on the connection, it blocks until its time is over.
+        let mut entered = (!has_taken).then(|| peer.share_for(2));
+        let over = Instant::now();
+        let (mut writer, work) = begin(&first, 1);
+        assert!(matches!(work, Work::Write));
+        let second = entered.take().unwrap_or_else(|| peer.share_for(2));
+        let (mut other, work) = begin(&second, 2);
+        // A caller that reads would not write what the writer leaves.
+        assert!(matches!(work, Work::Park));
         if has_taken {
-            assert!(matches!(writer.step(), combiner::Step::Write));
-            // A caller that reads would not write what the writer leaves.
-            assert!(matches!(other.step(), combiner::Step::Wait));
+            writer.deadline = over;
         }
-        writer.deadline = begun;
         writer.write();
-        assert!(matches!(writer.step(), combiner::Step::Wait));
+        writer.deadline = over;
+        assert!(matches!(step(&mut writer), Work::Left));
         drop(writer);
-        assert!(matches!(other.step(), combiner::Step::Write));
-        other.write();
-        let numbers = if has_taken { vec![1, 2] } else { vec![2] };
-        assert_eq!(line.requests(numbers.len()), numbers);
-        line.answer(&numbers);
-        while !matches!(other.step(), combiner::Step::Done(Ok(_))) {
-            other.read();
+        for _ in 0..if has_taken { 2 } else { 1 } {
+            assert!(matches!(step(&mut other), Work::Write));
+            other.write();
+        }
+        assert_eq!(line.requests(2), [1, 2]);
+        line.answer(&[1, 2]);
+        loop {
+            match step(&mut other) {
+                Work::Await(asked) => other.await_socket(asked),
+                Work::Read => other.read(),
+                Work::Done(answer) => break assert_eq!(answer.expect("it came"), answer_to(2)),
+                _ => panic!("it is the reader"),
+            }
         }
         drop(other);
-        drop(members);
+        drop((first, second));
         peer.assert_free();
     }
+}
+
+/// The system gives it no CPU time. Another thread sleeps until it reads the answer of both.
+#[test]
+fn a_reader_that_never_runs_again_holds_up_no_other_caller() {
+    let peer = Peer::new(1);
+    let [stopped, mut other] = [peer.share(), peer.share_for(2)];
+    let mut line = peer.accept();
+    let (mut reader, work) = begin(&stopped, 1);
+    assert!(matches!(work, Work::Write));
+    reader.write();
+    assert!(matches!(step(&mut reader), Work::Await(PollFlags::IN)));
+    thread::scope(|scope| {
+        let other = scope.spawn(move || other.request(&command(2), false, soon()));
+        assert_eq!(line.requests(2), [1, 2]);
+        line.answer(&[1, 2]);
+        let answer = other.join().expect("no panic").expect("it reads itself");
+        assert_eq!(answer, answer_to(2));
+    });
+    // It has its answer when it runs again.
+    let Work::Done(answer) = step(&mut reader) else {
+        panic!("another thread has read its answer");
+    };
+    assert_eq!(answer.expect("it came"), answer_to(1));
+    drop(reader);
+    drop(stopped);
+    peer.assert_free();
+}
+
+/// The socket had no room for all that it wrote. Another thread sleeps until it writes the requests of both.
+#[test]
+fn a_writer_that_never_runs_again_holds_up_no_other_caller() {
+    /// More than a socket holds.
+    const LONG: usize = 32 << 20;
+    let peer = Peer::new(1);
+    let [stopped, mut other] = [peer.share(), peer.share_for(2)];
+    let mut line = peer.accept();
+    let long = Command::new("n").arg(vec![b'x'; LONG]).arg(1).clone();
+    let (mut writer, work) =
+        SharedRequest::begin(&stopped, &long, false, soon()).expect("it is open");
+    assert!(matches!(work, Work::Write));
+    writer.write();
+    assert!(matches!(step(&mut writer), Work::Await(PollFlags::OUT)));
+    thread::scope(|scope| {
+        let other = scope.spawn(move || other.request(&command(2), false, soon()));
+        assert_eq!(line.requests(2), [1, 2]);
+        line.answer(&[1, 2]);
+        let answer = other.join().expect("no panic").expect("it writes itself");
+        assert_eq!(answer, answer_to(2));
+    });
+    let Work::Done(answer) = step(&mut writer) else {
+        panic!("another thread has read its answer");
+    };
+    assert_eq!(answer.expect("it came"), answer_to(1));
+    drop(writer);
+    drop(stopped);
+    peer.assert_free();
+}
+
+/// It is late, and another thread that gets no CPU time should have read its answer.
+#[test]
+fn a_caller_takes_an_answer_that_has_come_by_its_deadline() {
+    let peer = Peer::new(1);
+    let [stopped, second] = [peer.share(), peer.share_for(2)];
+    let mut line = peer.accept();
+    let (mut reader, work) = begin(&stopped, 1);
+    assert!(matches!(work, Work::Write));
+    reader.write();
+    assert!(matches!(step(&mut reader), Work::Await(PollFlags::IN)));
+    let (mut late, work) = begin(&second, 2);
+    assert!(matches!(work, Work::Write));
+    late.write();
+    assert!(matches!(step(&mut late), Work::Park));
+    assert_eq!(line.requests(2), [1, 2]);
+    line.answer(&[1, 2]);
+    reader.await_socket(PollFlags::IN);
+    late.deadline = Instant::now();
+    late.park();
+    assert!(matches!(step(&mut late), Work::Read));
+    late.read();
+    let Work::Done(answer) = step(&mut late) else {
+        panic!("the answer has come");
+    };
+    assert_eq!(answer.expect("it came"), answer_to(2));
+    drop((reader, late));
+    drop((stopped, second));
+    peer.assert_free();
 }
 
 /// The renewal thread has no part in it: it may never have run, or has ended.
 #[test]
 fn connections_that_nobody_uses_are_closed() {
     let soon = Duration::from_millis(20);
-    let places = Places::closing_after(|| Some(Place::new()), 3, soon, soon);
-    let peer = Peer::with_places(3, places);
+    let peer = Peer::closing_after((soon, soon), 3);
     thread::scope(|scope| {
         // It serves until the connection is closed.
         let served = scope.spawn(|| peer.accept().serve());
@@ -582,7 +716,7 @@ fn connections_that_nobody_uses_are_closed() {
 fn two_threads_have_a_connection_each_and_more_share_one() {
     let peer = Peer::new(3);
     let mut members: Vec<_> = (0..3).map(|_| peer.share()).collect();
-    let connections = || peer.connections.state.lock().in_use;
+    let connections = || peer.connections.gate.lock().taken;
     assert_eq!(connections(), 2);
     // The third shares the one that it has found fullest, and so do the threads that come back.
     for _ in 0..2 {
@@ -606,18 +740,16 @@ fn a_full_connection_has_room_for_requests_with_priority_only() {
         ..ORDINARY
     };
     let entered = peer.enter(release, Duration::ZERO);
-    assert!(matches!(entered, Ok(Entered::Member(_))));
-    let waiting = Arc::clone(&peer.connections);
-    let waits = thread::spawn(move || {
-        let wait = Wait::new(SOON, &|| false);
-        waiting.enter(ORDINARY, 0, &wait).is_ok()
+    assert!(entered.as_ref().is_ok_and(PooledConnection::is_open));
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| peer.enter(ORDINARY, SOON).is_ok());
+        while peer.waiting() == 0 {
+            thread::yield_now();
+        }
+        // They leave room for another.
+        drop((last, entered));
+        assert!(waits.join().expect("no panic"));
     });
-    while peer.waiting() == 0 {
-        thread::yield_now();
-    }
-    // They leave room for another.
-    drop((last, entered));
-    assert!(waits.join().expect("no panic"));
     drop(members);
     peer.assert_free();
 }
@@ -675,11 +807,9 @@ fn a_thread_that_wants_a_connection_for_itself_gets_a_shared_one_when_it_is_empt
         // Otherwise the connection might never be empty.
         assert!(peer.enter(ORDINARY, SHORT).is_err());
         drop(member);
-        let seat = alone.join().expect("no panic").expect("it comes free");
-        let Entered::Seat(mut seat) = seat else {
-            panic!("others may enter it");
-        };
-        assert!(seat.take_socket(0).is_some(), "it was closed");
+        let alone = alone.join().expect("no panic").expect("it comes free");
+        assert!(alone.place.is_some(), "others may enter it");
+        assert!(alone.is_open(), "it was closed");
     });
     peer.assert_free();
 }
@@ -696,8 +826,11 @@ fn a_wait_ends_at_its_time_limit_or_when_its_call_is_over() {
     let over = AtomicBool::new(false);
     let is_over = || over.load(Ordering::SeqCst);
     let enter = |terms| {
-        let wait = Wait::new(SOON * 10, &is_over);
-        peer.connections.enter(terms, 0, &wait).is_err()
+        let limits = Limits {
+            is_over: Some(&is_over),
+            ..limits(SOON * 10)
+        };
+        peer.enter_within(terms, limits).is_err()
     };
     thread::scope(|scope| {
         let waits = [ORDINARY, ALONE].map(|terms| scope.spawn(move || enter(terms)));

@@ -1,12 +1,19 @@
 //! The socket of the operating system, and the time limit of the input or output under way.
 
-use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use crate::store::waker::readable;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
+
+/// A write to a connection that has ended sends no signal. On Apple's systems, the socket has that as an option.
+#[cfg(not(target_vendor = "apple"))]
+const NO_SIGNAL: SendFlags = SendFlags::NOSIGNAL;
+#[cfg(target_vendor = "apple")]
+const NO_SIGNAL: SendFlags = SendFlags::empty();
 
 /// How much longer than the rest of the time the operating system's limit may be. It is also the shortest limit of a
 /// connect.
@@ -23,17 +30,42 @@ pub(super) struct TimeLimit {
     last_look_for: Option<Instant>,
 }
 
-pub(super) enum Os {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
+/// A connected socket.
+pub(super) struct Os(pub(super) OwnedFd);
 
 impl Os {
     pub(super) fn shut_down(&self) -> io::Result<()> {
-        match self {
-            Self::Tcp(stream) => stream.shutdown(Shutdown::Both),
-            Self::Unix(stream) => stream.shutdown(Shutdown::Both),
+        Ok(shutdown(self, Shutdown::Both)?)
+    }
+
+    /// Waits for at most `limit` until the socket is ready for one of these. Returns what it is ready for: after a failure
+    /// for all, because the next input or output shows it.
+    pub(super) fn poll(&self, asked: PollFlags, limit: Duration) -> PollFlags {
+        let mut sockets = [PollFd::new(self, asked)];
+        let limit = Timespec::try_from(limit).ok();
+        match poll(&mut sockets, limit.as_ref()) {
+            Ok(0) | Err(Errno::INTR) => PollFlags::empty(),
+            Ok(_) if asked.contains(sockets[0].revents()) => sockets[0].revents(),
+            Ok(_) | Err(_) => asked,
         }
+    }
+
+    /// Reads what has come. Returns `None` if nothing has.
+    pub(super) fn read_now(&self, to: &mut [u8]) -> io::Result<Option<usize>> {
+        unless_blocked(recv(self, to, RecvFlags::DONTWAIT).map(|(read, _)| read))
+    }
+
+    /// Writes what there is room for. Returns `None` if there is none.
+    pub(super) fn write_now(&self, from: &[u8]) -> io::Result<Option<usize>> {
+        unless_blocked(send(self, from, SendFlags::DONTWAIT | NO_SIGNAL))
+    }
+}
+
+fn unless_blocked(done: Result<usize, Errno>) -> io::Result<Option<usize>> {
+    match done {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -51,73 +83,58 @@ impl TimeLimit {
     /// call until the deadline has passed, and the answer may have come meanwhile. So the first read after a deadline still
     /// reads what is there.
     pub(super) fn read(&mut self, os: &Os, to: &mut [u8]) -> io::Result<usize> {
-        self.repeat_interrupted(Some(os), |limit| match os {
-            Os::Tcp(stream) => {
-                limit.map_or(Ok(()), |limit| stream.set_read_timeout(Some(limit)))?;
-                (&*stream).read(to)
-            }
-            Os::Unix(stream) => {
-                limit.map_or(Ok(()), |limit| stream.set_read_timeout(Some(limit)))?;
-                (&*stream).read(to)
-            }
-        })
-    }
-
-    pub(super) fn write(&mut self, os: &Os, from: &[u8]) -> io::Result<usize> {
-        self.repeat_interrupted(None, |limit| match os {
-            Os::Tcp(stream) => {
-                limit.map_or(Ok(()), |limit| stream.set_write_timeout(Some(limit)))?;
-                (&*stream).write(from)
-            }
-            Os::Unix(stream) => {
-                limit.map_or(Ok(()), |limit| stream.set_write_timeout(Some(limit)))?;
-                (&*stream).write(from)
-            }
-        })
-    }
-
-    /// Does some work within the time limit. Repeats it if a signal interrupts it. The work first sets the rest of the
-    /// time on the operating system's socket, if it gets one. Most requests and answers are one piece each, and have the
-    /// same limit. The time set before is then right to the millisecond, and is not set again. If the time is over already,
-    /// the work is done once if `read_from` has something to read.
-    fn repeat_interrupted<T>(
-        &mut self,
-        read_from: Option<&Os>,
-        mut work: impl FnMut(Option<Duration>) -> io::Result<T>,
-    ) -> io::Result<T> {
         loop {
-            let now = self.now.take().unwrap_or_else(Instant::now);
-            let left = self.deadline.saturating_duration_since(now);
-            let limit = if left.is_zero() {
-                let mut is_first =
-                    || self.last_look_for.replace(self.deadline) != Some(self.deadline);
-                let has_come = |os: &Os| readable([os.as_fd()], self.deadline)[0];
-                if !read_from.is_some_and(|os| is_first() && has_come(os)) {
-                    return Err(io::ErrorKind::TimedOut.into());
-                }
-                // The read finds bytes, so it needs no time limit.
-                None
-            } else {
-                let is_right = |set: Duration| set >= left && set <= left + TOLERANCE;
-                let limit = (!self.os_limit.is_some_and(is_right)).then_some(left);
-                self.os_limit = limit.or(self.os_limit);
-                limit
-            };
-            match work(limit) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if is_timeout(&error) => return Err(io::ErrorKind::TimedOut.into()),
-                done => return done,
+            if let Some(limit) = self.limit(Some(os))? {
+                set_socket_timeout(os, Timeout::Recv, Some(limit))?;
+            }
+            match recv(os, &mut *to, RecvFlags::empty()) {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Err(io::ErrorKind::TimedOut.into()),
+                read => return Ok(read?.0),
             }
         }
+    }
+
+    /// Writes some bytes. Waits until the deadline for room for them.
+    pub(super) fn write(&mut self, os: &Os, from: &[u8]) -> io::Result<usize> {
+        loop {
+            if let Some(limit) = self.limit(None)? {
+                set_socket_timeout(os, Timeout::Send, Some(limit))?;
+            }
+            match send(os, from, NO_SIGNAL) {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Err(io::ErrorKind::TimedOut.into()),
+                written => return Ok(written?),
+            }
+        }
+    }
+
+    /// Returns the limit to set on the operating system's socket, if it must be set. Most requests and answers are one piece
+    /// each, and have the same limit. The limit set before is then right to the millisecond, and is not set again. If the
+    /// time is over already, this is an error, unless `readable` has something to read.
+    fn limit(&mut self, readable: Option<&Os>) -> io::Result<Option<Duration>> {
+        let now = self.now.take().unwrap_or_else(Instant::now);
+        let left = self.deadline.saturating_duration_since(now);
+        if left.is_zero() {
+            let is_first = self.last_look_for.replace(self.deadline) != Some(self.deadline);
+            let has_come = |os: &Os| !os.poll(PollFlags::IN, Duration::ZERO).is_empty();
+            if is_first && readable.is_some_and(has_come) {
+                // The read finds bytes, so it needs no time limit.
+                return Ok(None);
+            }
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        if (self.os_limit).is_some_and(|set| set >= left && set <= left + TOLERANCE) {
+            return Ok(None);
+        }
+        self.os_limit = Some(left);
+        Ok(self.os_limit)
     }
 }
 
 impl AsFd for Os {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Tcp(stream) => stream.as_fd(),
-            Self::Unix(stream) => stream.as_fd(),
-        }
+        self.0.as_fd()
     }
 }
 
@@ -129,7 +146,8 @@ pub(super) fn is_timeout(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
 
     use super::*;
 
@@ -138,7 +156,7 @@ mod tests {
     fn one_read_after_the_deadline_returns_what_has_come() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address");
-        let os = Os::Tcp(TcpStream::connect(address).expect("it listens"));
+        let os = Os(TcpStream::connect(address).expect("it listens").into());
         let (mut peer, _) = listener.accept().expect("it has connected");
         let mut limit = TimeLimit::new();
         let mut read = |deadline: Instant| {
@@ -148,8 +166,8 @@ mod tests {
         };
         let send = |peer: &mut TcpStream| {
             peer.write_all(b"x").expect("it is open");
-            let soon = Instant::now() + Duration::from_secs(20);
-            assert!(readable([os.as_fd()], soon)[0], "it never comes");
+            let come = os.poll(PollFlags::IN, Duration::from_secs(20));
+            assert!(!come.is_empty(), "it never comes");
         };
         let begun = Instant::now();
         for _ in 0..3 {
