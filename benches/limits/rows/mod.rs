@@ -149,6 +149,14 @@ const ROWS: &[Row] = &[
         measure: |bench| uncontended::parallel(bench, 64, |builder| builder.fencing(false)),
     },
     Row {
+        work: "parallel_1000_far",
+        limit: "10 bare connections, each with its own name; 1 ms of round trip",
+        unit: "pairs/s",
+        must: AtLeast(5.0),
+        rounds: SOME,
+        measure: uncontended::parallel_far,
+    },
+    Row {
         work: "threads_1000",
         limit: "a fair queue of parked threads in this process, without a lease",
         unit: "guards/s",

@@ -7,11 +7,16 @@ use leasehold::{Builder, Guard, Lock, LockManager};
 
 use crate::Result;
 use crate::bare::{OurScripts, Pairs};
+use crate::link::Link;
 use crate::row::{Bench, Measured, Must, quantile};
 use crate::team::{Team, per_second};
 
 /// With this number of threads or more, a call must take no longer than with a connection for each thread.
 const MANY: usize = 64;
+/// The number of places of the default pool.
+const PLACES: usize = 10;
+/// The time of a packet in one direction, if the server is far away.
+const FAR: Duration = Duration::from_micros(500);
 /// The time limit for a manager to send its queued releases. It needs far less.
 const FLUSH: Duration = Duration::from_secs(30);
 
@@ -153,19 +158,45 @@ fn locked<L: Lock>(lock: &L, pairs: usize) -> Result<f64> {
     rate(pairs, || Ok(lock.lock()?.release()?))
 }
 
-/// Measures several threads, each with its own name, and the 99th percentile of the times of their calls.
+/// Measures several threads, each with its own name, and the 99th percentile of the times of their calls. Beside each of
+/// them, the limit has a bare connection.
 pub fn parallel(
     bench: &Bench,
     threads: usize,
     settings: fn(Builder) -> Builder,
 ) -> Result<Measured> {
+    let (measured, ratio) = beside_connections(bench, bench.url(), (threads, threads), settings)?;
+    let name = "call_p99_ratio";
+    Ok(if threads >= MANY {
+        measured.bounded(name, ratio, Must::AtMost(1.0))
+    } else {
+        measured.beside(name, ratio)
+    })
+}
+
+/// Measures a thousand threads, each with its own name, whose server is far away. The limit has as many bare connections as
+/// the pool has places, each used by one thread.
+pub fn parallel_far(bench: &Bench) -> Result<Measured> {
+    let link = Link::to(bench.url(), FAR)?;
+    let (measured, ratio) = beside_connections(bench, link.url(), (1_000, PLACES), |it| it)?;
+    Ok(measured.beside("call_p99_ratio", ratio))
+}
+
+/// Measures threads of leasehold beside threads that have a bare connection each. Returns the ratio of the 99th percentiles
+/// too.
+fn beside_connections(
+    bench: &Bench,
+    url: &str,
+    (our_threads, bare_threads): (usize, usize),
+    settings: fn(Builder) -> Builder,
+) -> Result<(Measured, f64)> {
     let time = bench.time(Duration::from_millis(400));
     let mut tally = bench.server.tally()?;
     let (mut our_calls, mut bare_calls) = (Vec::new(), Vec::new());
     let ours = |round| {
-        let locks = settings(LockManager::single(bench.url())).build()?;
+        let locks = settings(LockManager::single(url)).build()?;
         let name = bench.name(round);
-        let team = Team::ready(threads, move |thread| {
+        let team = Team::ready(our_threads, move |thread| {
             let mutex = locks.mutex(format!("{name}:{thread}"));
             // The pool opens the connection before the clock starts.
             mutex.lock()?.release()?;
@@ -181,8 +212,8 @@ pub fn parallel(
         tally.count(|| run(team, &mut our_calls))
     };
     let limit = |round| {
-        let (url, name) = (bench.url().to_owned(), bench.bare_name(round));
-        let team = Team::ready(threads, move |thread| {
+        let (url, name) = (url.to_owned(), bench.bare_name(round));
+        let team = Team::ready(bare_threads, move |thread| {
             let bare = Pairs::new(&url, &[format!("{name}:{thread}")])?;
             let bare = RefCell::new(bare);
             bare.borrow_mut().pair(0)?;
@@ -199,12 +230,7 @@ pub fn parallel(
         .counted(&tally)
         .beside("call_p99_us", ours)
         .beside("bare_call_p99_us", bare);
-    let (name, ratio) = ("call_p99_ratio", ours / bare);
-    Ok(if threads >= MANY {
-        measured.bounded(name, ratio, Must::AtMost(1.0))
-    } else {
-        measured.beside(name, ratio)
-    })
+    Ok((measured, ours / bare))
 }
 
 /// Takes and releases a lock until `time` has passed. Returns the time of each call, in microseconds.
