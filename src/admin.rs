@@ -151,7 +151,7 @@ impl LockManager {
     /// ```
     pub fn inspect(&self, name: impl AsRef<str>) -> Result<Option<LockInfo>> {
         let key = self.key(name.as_ref())?;
-        let seen = self.engine.inspect(&key)?;
+        let seen = self.engine.operators.inspect(&key)?;
         Ok(seen.map(|seen| LockInfo::new(&key, seen)))
     }
 
@@ -238,11 +238,13 @@ impl LockManager {
     /// # Ok(()) }
     /// ```
     pub fn force_release(&self, name: impl AsRef<str>, owner: &str) -> Result<bool> {
-        self.engine.force_release(&self.key(name.as_ref())?, owner)
+        self.engine
+            .operators
+            .force_release(&self.key(name.as_ref())?, owner)
     }
 
     fn key(&self, name: &str) -> Result<LockKey> {
-        LockKey::new(&self.engine.settings.prefix, name)
+        LockKey::new(&self.engine.client.settings.prefix, name)
     }
 }
 
@@ -260,7 +262,7 @@ impl Iterator for Listing {
 
     fn next(&mut self) -> Option<Self::Item> {
         let from = self.next.take()?;
-        Some(match self.engine.page(from, &self.pattern) {
+        Some(match self.engine.operators.page(from, &self.pattern) {
             Ok((mut locks, next)) => {
                 self.next = next;
                 locks.retain(|(key, _)| self.shown.is_new(key));

@@ -309,7 +309,7 @@ impl LockManager {
     /// # Ok(()) }
     /// ```
     pub fn adopt(&self, claim: &Claim) -> Result<LockGuard> {
-        self.engine.adopt(claim).map(LockGuard::new)
+        self.engine.claims.adopt(claim).map(LockGuard::new)
     }
 
     fn handle(&self, name: &str) -> Handle {

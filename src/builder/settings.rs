@@ -325,7 +325,7 @@ impl Builder {
     /// ```
     pub fn build(self) -> Result<LockManager> {
         let manager = self.build_unchecked()?;
-        manager.engine.ping()?;
+        manager.engine.client.ping()?;
         Ok(manager)
     }
 

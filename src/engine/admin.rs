@@ -1,29 +1,28 @@
-//! Requests of operators: to inspect and list locks, and to release a lock by force.
-//!
-//! A holder learns of a forced release as follows:
-//!
-//! 1. The script publishes the removed owner on a channel to which every process subscribes.
-//! 2. The process with that owner does not trust the message. It has the renewal of that lease sent at once.
-//! 3. Redis replies to the renewal that the key is gone, or has another owner. The lease is lost.
-//!
-//! The message may overtake the grant of that owner. So a process that has no such lease notes the time for each name for
-//! which a grant may be on its way. It does step 2 for each lease that was asked for at or before that time, when the
-//! lease begins.
-//!
-//! If the message is lost, or the process has no subscription because no thread has waited yet, the next renewal gets
-//! the same reply. For a lease without renewal, the renewal of step 2 lengthens nothing. If that message is lost, the
-//! lease reads held until its deadline.
+//! Requests of operators: to inspect and list locks, and to release a lock by force. [`super::messages`] says how a holder
+//! learns of a forced release.
 
-use crate::engine::Engine;
+use crate::engine::leases::Leases;
+use crate::engine::wakeup::MessageHandler;
 use crate::error::{Failure, Result};
 use crate::message::{Cursor, Reply, Request, Seen};
 use crate::name::LockKey;
-use crate::owner::{self, Owner};
+use crate::sync::Arc;
 
 /// The locks of one page, and the cursor of the next page.
 pub(crate) type Page = (Vec<(LockKey, Seen)>, Option<Cursor>);
 
-impl Engine {
+/// The part of an engine that serves operators.
+pub(crate) struct Operators {
+    leases: Arc<Leases>,
+}
+
+impl Operators {
+    pub(super) fn new(leases: &Arc<Leases>) -> Self {
+        Self {
+            leases: Arc::clone(leases),
+        }
+    }
+
     /// Returns the holder and the waiters of a lock, or `None` if it has neither.
     pub(crate) fn inspect(&self, key: &LockKey) -> Result<Option<Seen>> {
         let request = Request::Inspect {
@@ -38,7 +37,7 @@ impl Engine {
 
     /// Returns one page of the locks whose names match `pattern`.
     pub(crate) fn page(&self, from: Cursor, pattern: &str) -> Result<Page> {
-        let prefix = &self.settings.prefix;
+        let prefix = &self.leases.client.settings.prefix;
         let request = Request::Scan {
             from,
             prefix,
@@ -73,15 +72,18 @@ impl Engine {
 
     /// Releases the lock of an owner by force. Returns false if the owner does not hold it.
     pub(crate) fn force_release(&self, key: &LockKey, owner: &str) -> Result<bool> {
-        self.check_open()?;
-        let released = self.release_lingering_on(std::slice::from_ref(key), self.limits(None));
+        let client = &self.leases.client;
+        client.check_open()?;
+        let released = self
+            .leases
+            .release_lingering_on(std::slice::from_ref(key), client.limits(None));
         if released.is_some_and(|released| *released == *owner) {
             return Ok(true);
         }
         match self.reply_to(&Request::ForceRelease { key, owner }, Some(key.name()))? {
             Reply::Released => {
                 // The owner may belong to this process, which may have no subscription.
-                self.ask_about(owner);
+                self.leases.released_by_force(owner);
                 Ok(true)
             }
             Reply::NotOwner(_) => Ok(false),
@@ -89,36 +91,10 @@ impl Engine {
         }
     }
 
-    /// Has the renewal thread renew this process's lease of an owner at once. If the grant is still on its way, that
-    /// happens when the lease begins.
-    ///
-    /// Searches all names in use, which takes some milliseconds for very many names. An index would cost every lease
-    /// memory for a rare event.
-    pub(crate) fn ask_about(&self, owner: &str) {
-        // An owner with another label belongs to another manager.
-        if owner::label(owner) != Some(&self.settings.label) {
-            return;
-        }
-        let owner = Owner::new(owner, &self.settings.label);
-        let now = self.now();
-        for entry in self.names.all() {
-            let mut state = entry.lock();
-            let found = state
-                .queue
-                .process_leases()
-                .find(|process_lease| process_lease.owner == owner);
-            if let Some(process_lease) = found.cloned() {
-                drop(state);
-                self.renewal.renew_now(self, &process_lease);
-            } else {
-                state.note_forced_release(now);
-            }
-        }
-    }
-
     fn reply_to(&self, request: &Request<'_>, name: Option<&str>) -> Result<Reply> {
-        self.check_open()?;
-        let answer = self.send(request, self.limits(None));
+        let client = &self.leases.client;
+        client.check_open()?;
+        let answer = client.send(request, client.limits(None));
         Ok(answer.map_err(|failure| failure.into_error(name))?.reply)
     }
 }

@@ -5,7 +5,6 @@ use crate::clock::Time;
 use crate::config::Options;
 use crate::core::linger::LingerOptions;
 use crate::core::queue::AcquireParams;
-use crate::engine::Engine;
 use crate::error::{Error, Failure};
 use crate::message::LockKind;
 use crate::name::Target;
@@ -38,11 +37,6 @@ impl AcquireCall<'_> {
     /// Returns how the lease of the call lingers, or `None` if it never does.
     pub(super) fn linger(&self) -> Option<LingerOptions> {
         LingerOptions::of(&self.options)
-    }
-
-    /// Returns whether the call must end: the manager is closed, or the token is cancelled. Locks no mutex.
-    pub(super) fn is_over(&self, engine: &Engine) -> bool {
-        engine.is_closed() || self.is_cancelled()
     }
 
     pub(super) fn is_cancelled(&self) -> bool {

@@ -44,8 +44,8 @@ use crate::clock::Time;
 use crate::core::attempt::Grant;
 use crate::core::lease::{LeaseStatus, valid_until};
 use crate::core::queue::{AcquireParams, GrantedTo};
-use crate::engine::Engine;
 use crate::engine::guard_inner::GuardInner;
+use crate::engine::leases::Leases;
 use crate::engine::process_lease::{Entry, Turn};
 use crate::engine::release::Mode;
 use crate::error::{Error, Failure, Lost, LostCause, Outcome, Result};
@@ -53,6 +53,12 @@ use crate::message::{Adopt, Gone, LockKind, Reply, Request};
 use crate::name::LockKey;
 use crate::owner;
 use crate::sync::{Arc, Mutex};
+
+/// The part of an engine that adopts claims.
+pub(crate) struct Claims {
+    leases: Arc<Leases>,
+    pub(super) tried: Tried,
+}
 
 /// The owners of adoptions without a clear reply, by the owner of the claim.
 #[derive(Default)]
@@ -98,9 +104,10 @@ impl GuardInner {
             }
         }
         let owner = if self.end_for_claim() {
-            self.engine.owner_of(&self.process_lease)
+            self.leases.client.owner_of(&self.process_lease)
         } else {
-            owner::generate(&*self.engine.rng, &self.engine.settings.label)
+            let client = &self.leases.client;
+            owner::generate(&*client.rng, &client.settings.label)
         };
         Claim::new(self.name().into(), owner, self.fence())
     }
@@ -109,7 +116,7 @@ impl GuardInner {
     fn end_for_claim(&mut self) -> bool {
         match self.end_turn(Mode::Detach) {
             Ok((status, Some(_))) => {
-                self.engine.let_next_thread_ask(&self.process_lease.entry);
+                self.leases.let_next_thread_ask(&self.process_lease.entry);
                 matches!(status, LeaseStatus::Live(_))
             }
             Ok((_, None)) | Err(_) => false,
@@ -117,27 +124,42 @@ impl GuardInner {
     }
 }
 
-impl Engine {
+impl Claims {
+    pub(super) fn new(leases: &Arc<Leases>) -> Self {
+        Self {
+            leases: Arc::clone(leases),
+            tried: Tried::default(),
+        }
+    }
+
     /// Adopts a claim. Blocks until Redis has replied.
-    pub(crate) fn adopt(self: &Arc<Self>, claim: &Claim) -> Result<GuardInner> {
-        self.check_open()?;
-        let key = LockKey::new(&self.settings.prefix, claim.name())?;
-        let entry = self.names.pin(LockKind::Mutex, &key.into());
-        self.release_lingering_on(entry.target.keys(), self.limits(None));
+    pub(crate) fn adopt(&self, claim: &Claim) -> Result<GuardInner> {
+        let client = &self.leases.client;
+        client.check_open()?;
+        let key = LockKey::new(&client.settings.prefix, claim.name())?;
+        let entry = self.leases.names.pin(LockKind::Mutex, &key.into());
+        self.leases
+            .release_lingering_on(entry.target.keys(), client.limits(None));
         let adopted = self.ask_to_adopt(&entry, claim);
-        self.names.unpin(&entry);
+        self.leases.names.unpin(&entry);
         let (turn, since) = adopted?;
-        let options = &self.settings.options;
-        Ok(GuardInner::new(Arc::clone(self), turn, since, options))
+        let options = &client.settings.options;
+        Ok(GuardInner::new(
+            Arc::clone(&self.leases),
+            turn,
+            since,
+            options,
+        ))
     }
 
     /// Asks under each owner that may have the lock, or under a new one. Returns the first turn, and when it began.
-    fn ask_to_adopt(self: &Arc<Self>, entry: &Arc<Entry>, claim: &Claim) -> Result<(Turn, Time)> {
-        let asked = self.now();
+    fn ask_to_adopt(&self, entry: &Arc<Entry>, claim: &Claim) -> Result<(Turn, Time)> {
+        let client = &self.leases.client;
+        let asked = client.now();
         let mut candidates = self.tried.take(claim.owner());
         if candidates.is_empty() {
             candidates.push(Candidate {
-                owner: owner::generate(&*self.rng, &self.settings.label),
+                owner: owner::generate(&*client.rng, &client.settings.label),
                 until: None,
             });
         }
@@ -148,15 +170,20 @@ impl Engine {
                 Ok(Ok(grant)) => {
                     let params = AcquireParams {
                         units: 1,
-                        terms: self.settings.options.terms(),
+                        terms: client.settings.options.terms(),
                         linger: None,
                         waits: false,
                     };
                     let count = |turn: &Turn, now: Time| {
-                        self.count_guard(turn, now.since(asked), true);
+                        client.count_guard(turn, now.since(asked), true);
                     };
-                    let begun =
-                        self.begin_lease(entry, &params, grant, GrantedTo::OtherThread, count);
+                    let begun = self.leases.begin_lease(
+                        entry,
+                        &params,
+                        grant,
+                        GrantedTo::OtherThread,
+                        count,
+                    );
                     return begun.map_err(|failure| failure.into_error(Some(entry.target.name())));
                 }
                 Ok(Err(now)) => {
@@ -166,7 +193,7 @@ impl Engine {
                 }
                 Err(failure) => failure,
             };
-            self.tried.keep(claim.owner(), candidates, self.now());
+            self.tried.keep(claim.owner(), candidates, client.now());
             return Err(failure.into_error(Some(entry.target.name())));
         }
         Err(Error::Lost(Lost {
@@ -186,26 +213,27 @@ impl Engine {
         claim: &Claim,
         candidate: &mut Candidate,
     ) -> Result<Result<Grant, Gone>, Failure> {
-        let lease = self.settings.options.lease;
+        let client = &self.leases.client;
+        let lease = client.settings.options.lease;
         let adopt = Adopt {
             owner: Arc::clone(&candidate.owner),
             lease,
             from: claim.owner().into(),
             last: claim.fence(),
-            fencing: self.settings.options.fencing,
+            fencing: client.settings.options.fencing,
         };
-        let (key, sent) = (entry.target.first(), self.now());
+        let (key, sent) = (entry.target.first(), client.now());
         let request = Request::Adopt { key, adopt: &adopt };
-        let answer = self.send(&request, self.limits(None));
+        let answer = client.send(&request, client.limits(None));
         let failure = match answer.map(|answer| answer.reply) {
             Ok(Reply::Granted {
                 fence, contended, ..
-            }) if self.now() < valid_until(sent, lease) => {
+            }) if client.now() < valid_until(sent, lease) => {
                 return Ok(Ok(Grant {
                     owner: adopt.owner,
                     fence,
                     fences: u64::from(adopt.fencing),
-                    quantum: self.quantum(sent),
+                    quantum: self.leases.quantum(sent),
                     rest: Vec::new(),
                     pickup_window: None,
                     is_by_message: false,

@@ -26,32 +26,32 @@ use std::time::Duration;
 
 use crate::cancel::Cancel;
 use crate::clock::Time;
-use crate::core::attempt::{Attempt, Input, Step, StepContext};
+use crate::core::attempt::{Attempt, Grant, Input, Step, StepContext};
+use crate::core::queue::GrantedTo;
 use crate::core::{fence, pickup};
-use crate::engine::Engine;
-use crate::engine::call::{AcquireCall, NotAcquired};
+use crate::engine::call::NotAcquired;
 use crate::engine::contention::LastReply;
 use crate::engine::guard_inner::GuardInner;
-use crate::engine::metrics::WaitMetrics;
 use crate::engine::process_lease::{Entry, ProcessLease, Signal, Turn};
 use crate::engine::wakeup::{Message, Waker};
+use crate::engine::way_in::WayIn;
 use crate::error::{Error, Failure, FailureKind, Result};
 use crate::message::{LockKind, Reply, Verb};
 use crate::store::Limits;
 use crate::sync::Arc;
 
-impl Engine {
-    /// Returns what the attempt of a call that arrived at `arrived` must know for its next step.
-    fn step_context<'c>(
-        &'c self,
-        call: &AcquireCall<'_>,
+impl WayIn<'_> {
+    /// Returns what the attempt of the call must know for its next step.
+    fn step_context(
+        &self,
         entry: &Entry,
-        arrived: Time,
         lease_to_share: Option<&ProcessLease>,
-    ) -> StepContext<'c> {
-        let now = self.now();
-        let subscription = self.wakeup.subscription(now);
-        let quantum = self.quantum.get(&subscription);
+        round_trip: Duration,
+    ) -> StepContext<'_> {
+        let (leases, client, call) = (self.leases, self.client, self.call);
+        let now = client.now();
+        let subscription = leases.wakeup.subscription(now);
+        let quantum = leases.quantum.get(&subscription);
         let (terms, may_linger) = (call.options.terms(), call.linger().is_some());
         // A lease with a `min_hold` is not handed to the next thread, so it needs one fence.
         let fence_block = if call.options.min_hold.is_zero() {
@@ -61,28 +61,28 @@ impl Engine {
         };
         StepContext {
             now,
-            arrived,
+            arrived: self.metrics.arrived,
             terms,
             until: call.until,
             subscription,
             pickup_window: pickup::window(
                 terms.lease(),
-                pickup::longest_window(self.settings.io_timeout),
+                pickup::longest_window(client.settings.io_timeout),
             ),
-            grants_by_message: self.grants_by_message(call, entry),
-            round_trip: Duration::ZERO,
+            grants_by_message: self.grants_by_message(entry),
+            round_trip,
             quantum,
             fence_block,
             // If the lease lingers, each of its guards needs a fence.
             fewest_fences: if may_linger { fence_block } else { 1 },
             total_units: entry.kind.total_units(),
-            shareable_owner: lease_to_share.map(|process_lease| self.owner_of(process_lease)),
+            shareable_owner: lease_to_share.map(|process_lease| client.owner_of(process_lease)),
             crowded: entry.lock().queue.is_crowded(),
-            delegates: self.busy_threads(),
-            outage_limit: self.settings.outage_limit,
-            waits_through_outages: self.settings.wait_through_outages,
-            label: &self.settings.label,
-            rng: self.owner_source(may_linger),
+            delegates: client.busy_threads(),
+            outage_limit: client.settings.outage_limit,
+            waits_through_outages: client.settings.wait_through_outages,
+            label: &client.settings.label,
+            rng: self.owner_source(),
         }
     }
 
@@ -94,21 +94,50 @@ impl Engine {
     /// | on a quorum | one node cannot grant it |
     /// | that counts replicas | the hand-over waits for no replica |
     /// | without renewal | nothing would raise it to its full length |
-    fn grants_by_message(&self, call: &AcquireCall<'_>, entry: &Entry) -> bool {
+    fn grants_by_message(&self, entry: &Entry) -> bool {
         entry.kind == LockKind::Mutex
-            && call.options.renew
-            && self.settings.replicas == 0
-            && !self.store.is_quorum()
+            && self.call.options.renew
+            && self.client.settings.replicas == 0
+            && !self.client.store.is_quorum()
+    }
+
+    /// Begins the lease of a grant, and returns the delegate's guard.
+    fn granted(&self, entry: &Arc<Entry>, grant: Grant) -> Result<GuardInner, NotAcquired> {
+        let (leases, call) = (self.leases, self.call);
+        let count = |turn: &Turn, now| self.metrics.granted(turn, now, true);
+        match leases.begin_lease(entry, &call.params(), grant, GrantedTo::Delegate, count) {
+            Ok((turn, since)) => Ok(self.guard(turn, since)),
+            Err(failure) => {
+                let waiting = entry.lock().queue.failed();
+                for mailbox in waiting {
+                    mailbox.send(Signal::Failed(failure.clone()));
+                }
+                leases.names.retire(entry);
+                Err(call.failed(failure))
+            }
+        }
+    }
+
+    /// Returns a lease of this process that more threads could share, if Redis allows another quantum.
+    fn lease_to_share(&self, entry: &Entry) -> Option<Arc<ProcessLease>> {
+        if !entry.kind.sharing().together {
+            return None;
+        }
+        let (now, terms) = (self.client.now(), self.call.options.terms());
+        let health = |process_lease: &Arc<ProcessLease>| self.leases.health(process_lease, now);
+        let state = entry.lock();
+        state
+            .queue
+            .shareable_lease(self.call.units, terms, health)
+            .cloned()
     }
 }
 
 /// A thread that is the delegate of a name, while it asks.
-pub(super) struct Delegate<'a, 'm> {
-    engine: &'a Arc<Engine>,
-    call: &'a AcquireCall<'a>,
-    entry: &'a Arc<Entry>,
+pub(super) struct Delegate<'w, 'a> {
+    way_in: &'w mut WayIn<'a>,
+    entry: &'w Arc<Entry>,
     attempt: Box<Attempt>,
-    metrics: &'a mut WaitMetrics<'m>,
     /// The registration under which a message wakes this thread, once there is one.
     waker: Option<Waker>,
     /// When a message woke this thread, until the next request. Redis may have handed the lock over to this owner, so
@@ -118,20 +147,16 @@ pub(super) struct Delegate<'a, 'm> {
     round_trip: Duration,
 }
 
-impl<'a, 'm> Delegate<'a, 'm> {
+impl<'w, 'a> Delegate<'w, 'a> {
     pub(super) fn new(
-        engine: &'a Arc<Engine>,
-        call: &'a AcquireCall<'a>,
-        entry: &'a Arc<Entry>,
+        way_in: &'w mut WayIn<'a>,
+        entry: &'w Arc<Entry>,
         attempt: Box<Attempt>,
-        metrics: &'a mut WaitMetrics<'m>,
     ) -> Self {
         Self {
-            engine,
-            call,
+            way_in,
             entry,
             attempt,
-            metrics,
             waker: None,
             message_at: None,
             round_trip: Duration::ZERO,
@@ -140,13 +165,13 @@ impl<'a, 'm> Delegate<'a, 'm> {
 
     /// Asks Redis until the thread has a guard, or its call has ended without one. The thread counts as busy.
     pub(super) fn run(mut self) -> Result<GuardInner, NotAcquired> {
-        let engine = self.engine;
+        let leases = self.way_in.leases;
         // 1. Settle unsent releases. Otherwise Redis could answer that this process itself still holds the lock.
-        if !self.call.is_over(engine) {
-            if self.call.kind != LockKind::Mutex {
-                engine.release_lingering(self.call);
+        if !self.way_in.is_over() {
+            if !matches!(self.entry.kind, LockKind::Mutex) {
+                self.way_in.release_lingering();
             }
-            engine.settle_releases(self.call, self.entry, &mut self.attempt);
+            self.way_in.settle_releases(self.entry, &mut self.attempt);
         }
         let mut input = Input::Go;
         // The lease that the last request offered to share.
@@ -155,28 +180,25 @@ impl<'a, 'm> Delegate<'a, 'm> {
             // 2. End a call that must end. But if a request has a result, the attempt must get it first. If the outcome
             //    is unknown, the attempt notes that Redis may still execute the request.
             let has_result = matches!(input, Input::Replied { .. } | Input::Failed { .. });
-            if !has_result && engine.is_closed() {
+            if !has_result && self.way_in.client.is_closed() {
                 self.end_all(&Signal::Closed);
                 return Err(Error::Closed.into());
             }
-            if !has_result && self.call.is_cancelled() {
+            if !has_result && self.way_in.call.is_cancelled() {
                 self.give_attempt_to_next();
                 return Err(Error::Cancelled.into());
             }
 
             // 3. Let the attempt decide. If it changes its owner, the former owner may still have something in Redis:
             //    the renewal thread releases that.
-            let lease_to_share = engine.lease_to_share(self.call, self.entry);
-            let (call, entry) = (self.call, self.entry);
-            let arrived = self.metrics.arrived;
-            let lease_to_offer = lease_to_share.as_deref();
-            let context = StepContext {
-                round_trip: self.round_trip,
-                ..engine.step_context(call, entry, arrived, lease_to_offer)
-            };
+            let lease_to_share = self.way_in.lease_to_share(self.entry);
+            let context =
+                self.way_in
+                    .step_context(self.entry, lease_to_share.as_deref(), self.round_trip);
             let step = self.attempt.step(input, &context);
             for orphaned_owner in self.attempt.orphaned_owners() {
-                engine.clean_up(self.entry, orphaned_owner, self.lease());
+                let lease = context.terms.lease();
+                leases.clean_up(self.entry, orphaned_owner, lease);
             }
 
             // 4. Do that. A request and a sleep have a result for the attempt; the other steps end the call.
@@ -194,25 +216,25 @@ impl<'a, 'm> Delegate<'a, 'm> {
                 Step::Granted(grant) => {
                     if let (true, Some(message_at)) = (grant.is_by_message, self.message_at.take())
                     {
-                        let pickup = engine.now().since(message_at);
-                        engine.quantum.note_hand_over(pickup, self.round_trip);
-                        engine.stats.granted_by_message.add(1);
+                        let pickup = self.way_in.client.now().since(message_at);
+                        leases.quantum.note_hand_over(pickup, self.round_trip);
+                        self.way_in.client.stats.granted_by_message.add(1);
                     }
                     // From here on, a message for this owner has no effect.
                     drop(self.waker);
-                    return engine.granted(self.call, self.entry, grant, self.metrics);
+                    return self.way_in.granted(self.entry, grant);
                 }
                 Step::TimeOver(failure) => {
                     let why = match failure {
-                        Some(failure) => self.call.failed(failure),
-                        None => engine.held(self.entry),
+                        Some(failure) => self.way_in.call.failed(failure),
+                        None => self.way_in.held(self.entry),
                     };
                     self.give_attempt_to_next();
                     return Err(why);
                 }
                 Step::Failed(failure) => {
-                    let why = self.call.failed(failure.clone());
-                    if self.call.until.is_none() {
+                    let why = self.way_in.call.failed(failure.clone());
+                    if self.way_in.call.until.is_none() {
                         self.end_tries(&failure);
                     } else {
                         self.end_all(&Signal::Failed(failure));
@@ -223,36 +245,33 @@ impl<'a, 'm> Delegate<'a, 'm> {
         }
     }
 
-    fn lease(&self) -> Duration {
-        self.call.options.terms().lease()
-    }
-
     /// Sends a request of the attempt. Notes the reply for the threads that wait behind the delegate.
     fn send(&mut self, verb: &Verb) -> Input {
-        let (engine, call, entry) = (self.engine, self.call, self.entry);
+        let (leases, client, entry) = (self.way_in.leases, self.way_in.client, self.entry);
         if verb.queues() {
             // The message may arrive before the reply, so the thread registers before it sends the request.
-            engine
+            leases
                 .wakeup
                 .register(&mut self.waker, self.attempt.owner());
         }
-        let (sent, message_at) = (engine.now(), self.message_at.take());
-        let is_over = || call.is_over(engine);
+        let (sent, message_at) = (client.now(), self.message_at.take());
+        let way_in = &*self.way_in;
+        let is_over = || way_in.is_over();
         let limits = Limits {
             // The pickup window may run, so this request must not wait behind others for a connection.
             has_priority: message_at.is_some(),
             is_over: Some(&is_over),
-            ..engine.limits(call.until)
+            ..client.limits(way_in.call.until)
         };
-        let answer = engine.send(&entry.request(verb), limits);
-        self.round_trip = engine.now().since(sent);
+        let answer = client.send(&entry.request(verb), limits);
+        self.round_trip = client.now().since(sent);
         match answer {
             Ok(answer) => {
                 if let (Some(message_at), Reply::Granted { .. }, false) =
                     (message_at, &answer.reply, answer.resent)
                 {
-                    let pickup = engine.now().since(message_at);
-                    engine.quantum.note_hand_over(pickup, self.round_trip);
+                    let pickup = client.now().since(message_at);
+                    leases.quantum.note_hand_over(pickup, self.round_trip);
                 }
                 if let Reply::Held { holder, .. }
                 | Reply::Outvoted {
@@ -261,8 +280,9 @@ impl<'a, 'm> Delegate<'a, 'm> {
                 } = &answer.reply
                 {
                     if !self.attempt.is_former_owner(holder) {
-                        note_held(entry, engine.now(), holder, verb.queues());
-                        self.metrics.waits(call, || Some(Arc::clone(holder)));
+                        note_held(entry, client.now(), holder, verb.queues());
+                        let call = self.way_in.call;
+                        self.way_in.metrics.waits(call, || Some(Arc::clone(holder)));
                     }
                 }
                 Input::Replied {
@@ -273,8 +293,8 @@ impl<'a, 'm> Delegate<'a, 'm> {
             }
             // The call must end, so the thread stopped waiting, or the failure is of no interest to it. The threads behind
             // it ask Redis themselves. The attempt notes whether Redis may still execute the request.
-            Err(failure) if is_over() && failure.is_transient() => {
-                let context = engine.step_context(call, entry, self.metrics.arrived, None);
+            Err(failure) if self.way_in.is_over() && failure.is_transient() => {
+                let context = self.way_in.step_context(entry, None, self.round_trip);
                 self.attempt.left(sent, &failure, &context);
                 Input::Woken
             }
@@ -295,42 +315,39 @@ impl<'a, 'm> Delegate<'a, 'm> {
     /// Returns whether a request timed out only because the wait ended before the time limit of a request had passed.
     /// Such a failure is no sign of a fault of the server.
     fn is_cut_short(&self, sent: Time, failure: &Failure) -> bool {
-        let engine = self.engine;
+        let (client, until) = (self.way_in.client, self.way_in.call.until);
         let limit = match failure.kind {
             // A quorum says that the request timed out only if its nodes had less than `node_timeout`.
-            FailureKind::NoQuorum { .. } => engine.settings.node_timeout,
-            _ => engine.settings.io_timeout,
+            FailureKind::NoQuorum { .. } => client.settings.node_timeout,
+            _ => client.settings.io_timeout,
         };
         failure.timed_out
-            && self
-                .call
-                .until
-                .is_some_and(|until| engine.now() >= until && until < sent + limit)
+            && until.is_some_and(|until| client.now() >= until && until < sent + limit)
     }
 
     /// Sleeps until a message comes, `until` has passed, or the call must end. Returns the result of the sleep.
     fn sleep(&mut self, until: Time) -> Input {
-        let (engine, call) = (self.engine, self.call);
+        let (leases, client) = (self.way_in.leases, self.way_in.client);
         // From here on, a cancel unparks this thread.
-        let _registered = call.cancel.map(Cancel::register);
-        engine.wakeup.start(engine);
-        if engine.grants_by_message(call, self.entry) {
-            engine.renewal.prepare(engine);
+        let _registered = self.way_in.call.cancel.map(Cancel::register);
+        leases.wakeup.start(client);
+        if self.way_in.grants_by_message(self.entry) {
+            leases.renewal.prepare(&leases.client);
         }
-        let waker = engine
+        let waker = leases
             .wakeup
             .register(&mut self.waker, self.attempt.owner());
         // `close` sets its flag before it wakes all registered threads. So either this thread sees the flag, or `close`
         // wakes it.
-        if call.is_over(engine) {
+        if self.way_in.is_over() {
             return Input::Woken;
         }
-        let Some(message) = waker.wait(until.since(engine.now())) else {
+        let Some(message) = waker.wait(until.since(client.now())) else {
             return Input::Woken;
         };
-        self.message_at.get_or_insert_with(|| engine.now());
+        self.message_at.get_or_insert_with(|| client.now());
         match message {
-            Message::Grant(grant) if engine.renewal.is_ready(engine.now()) => {
+            Message::Grant(grant) if leases.renewal.is_ready(client.now()) => {
                 Input::GrantedByMessage(grant)
             }
             Message::Grant(_) | Message::Ask => Input::Woken,
@@ -340,14 +357,15 @@ impl<'a, 'm> Delegate<'a, 'm> {
     /// Begins another quantum of the offered lease, with a guard for this thread. Returns `None` if the lease has
     /// ended.
     fn share(&mut self, offered: Option<Arc<ProcessLease>>) -> Option<GuardInner> {
-        let (engine, call) = (self.engine, self.call);
-        let now = engine.now();
-        let new = engine.attempt(call, Attempt::after_waiting);
+        let (way_in, leases) = (&*self.way_in, self.way_in.leases);
+        let now = way_in.client.now();
+        let new = way_in.attempt(Attempt::after_waiting);
         let used = mem::replace(&mut *self.attempt, new);
-        engine.clean_up_after(self.entry, used, self.lease());
-        let turn: Turn = engine.reopen(self.entry, &*offered?, now, self.metrics)?;
-        let engine = Arc::clone(engine);
-        Some(GuardInner::new(engine, turn, now, &call.options))
+        way_in.clean_up_after(self.entry, used);
+        let turn = leases.reopen(self.entry, &*offered?, now, |turn| {
+            way_in.metrics.granted(turn, now, true);
+        })?;
+        Some(way_in.guard(turn, now))
     }
 
     /// Hands the attempt to the next thread. If there is none, ends the attempt, which leaves the queue in Redis.
@@ -356,7 +374,7 @@ impl<'a, 'm> Delegate<'a, 'm> {
         let next = self.entry.lock().queue.delegate_left();
         match next {
             Some(mailbox) => mailbox.send(Signal::Delegate(Some(self.attempt))),
-            None => self.engine.abandon(self.call, self.entry, *self.attempt),
+            None => self.way_in.abandon(self.entry, *self.attempt),
         }
     }
 
@@ -370,13 +388,12 @@ impl<'a, 'm> Delegate<'a, 'm> {
                 _ => Signal::Closed,
             });
         }
-        self.engine.abandon(self.call, self.entry, *self.attempt);
+        self.way_in.abandon(self.entry, *self.attempt);
     }
 
     /// Ends the attempt of a try, and the tries behind it. The next thread that waits becomes the delegate, because the
     /// failure of a try must not end a wait.
     fn end_tries(self, why: &Failure) {
-        let (engine, lease) = (self.engine, self.lease());
         drop(self.waker);
         let (tries, next) = {
             let mut state = self.entry.lock();
@@ -390,10 +407,10 @@ impl<'a, 'm> Delegate<'a, 'm> {
             mailbox.send(Signal::Failed(why.clone()));
         }
         let waits = self.attempt.waits();
-        engine.clean_up_after(self.entry, *self.attempt, lease);
+        self.way_in.clean_up_after(self.entry, *self.attempt);
         match next {
             Some(mailbox) => mailbox.send(Signal::AfterTry { waits }),
-            None => engine.names.retire(self.entry),
+            None => self.way_in.leases.names.retire(self.entry),
         }
     }
 }

@@ -15,8 +15,8 @@ use crate::config::Options;
 use crate::core::attempt::{Grant, OrphanedOwner};
 use crate::core::lease::{LeaseStatus, valid_until};
 use crate::core::queue::{AcquireParams, GrantedTo};
-use crate::engine::Engine;
 use crate::engine::guard_inner::GuardInner;
+use crate::engine::leases::Leases;
 use crate::engine::process_lease::{Entry, ProcessLease, Turn};
 use crate::engine::release::{Mode, Unreleased};
 use crate::error::{Error, Failure, LostCause, Result};
@@ -30,7 +30,7 @@ impl GuardInner {
         let (status, unreleased) = self.end_turn(Mode::Detach)?;
         if let LeaseStatus::Lost(cause) = status {
             if unreleased.is_some() {
-                self.engine.let_next_thread_ask(&self.process_lease.entry);
+                self.leases.let_next_thread_ask(&self.process_lease.entry);
             }
             return Err(Error::Lost(self.lost(cause)));
         }
@@ -39,11 +39,11 @@ impl GuardInner {
             return Err(Error::Lost(self.lost(LostCause::Expired)));
         };
         let writer = &self.process_lease;
-        let engine = Arc::clone(&self.engine);
-        let entry = engine.names.pin(LockKind::Read, &writer.entry.target);
-        let reader = engine.become_reader(writer, &entry, give_back);
-        engine.let_next_thread_ask(&writer.entry);
-        engine.names.unpin(&entry);
+        let leases = Arc::clone(&self.leases);
+        let entry = leases.names.pin(LockKind::Read, &writer.entry.target);
+        let reader = leases.become_reader(writer, &entry, give_back);
+        leases.let_next_thread_ask(&writer.entry);
+        leases.names.unpin(&entry);
         let (turn, now) = match reader {
             Ok(Some(reader)) => reader,
             Ok(None) => return Err(Error::Lost(self.lost(LostCause::Removed))),
@@ -54,23 +54,23 @@ impl GuardInner {
         let options = Options {
             max_hold: self.max_hold(),
             min_hold: min_hold_until.map_or(Duration::ZERO, |until| until.since(now)),
-            ..engine.settings.options
+            ..leases.client.settings.options
         };
-        Ok(Self::new(engine, turn, now, &options))
+        Ok(Self::new(leases, turn, now, &options))
     }
 }
 
-impl Engine {
+impl Leases {
     /// Sends the request. Returns the reader's turn and when it began, or `None` if the writer was not in Redis any
     /// more.
     fn become_reader(
-        self: &Arc<Self>,
+        &self,
         writer: &Arc<ProcessLease>,
         entry: &Arc<Entry>,
         give_back: Option<GiveBack>,
     ) -> Result<Option<(Turn, Time)>, Failure> {
         let lease = writer.terms.lease();
-        let reader = owner::generate(&*self.rng, &self.settings.label);
+        let reader = owner::generate(&*self.client.rng, &self.client.settings.label);
         let verb = Verb::TakeOver {
             ask: Ask {
                 owner: Arc::clone(&reader),
@@ -81,12 +81,14 @@ impl Engine {
                 channel: None,
                 nonce: None,
             },
-            from: self.owner_of(writer),
+            from: self.client.owner_of(writer),
             give_back,
         };
-        let sent = self.now();
-        let answer = self.send(&entry.request(&verb), self.limits(None));
-        let now = self.now();
+        let sent = self.client.now();
+        let answer = self
+            .client
+            .send(&entry.request(&verb), self.client.limits(None));
+        let now = self.client.now();
         let failure = match answer {
             Ok(answer) => match answer.reply {
                 Reply::Granted {
@@ -107,7 +109,8 @@ impl Engine {
                         uncertain_until: answer.resent.then(|| sent + lease),
                         kept_until: None,
                     };
-                    let count = |turn: &Turn, _| self.count_guard(turn, Duration::ZERO, true);
+                    let count =
+                        |turn: &Turn, _| self.client.count_guard(turn, Duration::ZERO, true);
                     let params = AcquireParams {
                         units: 1,
                         terms: writer.terms,
@@ -128,9 +131,8 @@ impl Engine {
             Err(failure) => failure,
         };
         let uncertain_until = failure.uncertain_until(sent, lease);
-        let mut left = self.orphaned_owner(writer, now);
+        let mut left = self.orphaned_owner(writer, give_back, now);
         left.uncertain_until = left.uncertain_until.max(uncertain_until);
-        left.give_back = give_back;
         self.clean_up(&writer.entry, left, lease);
         if uncertain_until.is_some() {
             let left = OrphanedOwner {
@@ -147,7 +149,7 @@ impl Engine {
 
     /// Has the renewal thread release the writer's owner, if Redis may still execute an earlier request of it.
     fn clean_up_uncertain(&self, writer: &Arc<ProcessLease>) {
-        let left = self.orphaned_owner(writer, self.now());
+        let left = self.orphaned_owner(writer, None, self.client.now());
         if left.uncertain_until.is_some() {
             self.clean_up(&writer.entry, left, writer.terms.lease());
         }

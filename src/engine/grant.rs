@@ -12,44 +12,17 @@ use crate::core::attempt::Grant;
 use crate::core::fence::Fences;
 use crate::core::lease::LeaseStatus;
 use crate::core::queue::{AcquireParams, Begun, GrantedTo, Health, Seats};
-use crate::engine::Engine;
-use crate::engine::call::{AcquireCall, NotAcquired};
-use crate::engine::guard_inner::GuardInner;
-use crate::engine::metrics::WaitMetrics;
+use crate::engine::leases::Leases;
 use crate::engine::process_lease::{Entry, Mailbox, ProcessLease, Signal, Turn};
+use crate::engine::watch::LossHandler;
 use crate::error::{Failure, FailureKind, Outcome};
-use crate::sync::{Arc, Ordering};
+use crate::sync::Arc;
 
-impl Engine {
-    /// Begins the lease of a delegate's grant, and returns the delegate's guard.
-    pub(super) fn granted(
-        self: &Arc<Self>,
-        call: &AcquireCall<'_>,
-        entry: &Arc<Entry>,
-        grant: Grant,
-        metrics: &WaitMetrics<'_>,
-    ) -> Result<GuardInner, NotAcquired> {
-        let count = |turn: &Turn, now| metrics.granted(turn, now, true);
-        match self.begin_lease(entry, &call.params(), grant, GrantedTo::Delegate, count) {
-            Ok((turn, since)) => {
-                let engine = Arc::clone(self);
-                Ok(GuardInner::new(engine, turn, since, &call.options))
-            }
-            Err(failure) => {
-                let waiting = entry.lock().queue.failed();
-                for mailbox in waiting {
-                    mailbox.send(Signal::Failed(failure.clone()));
-                }
-                self.names.retire(entry);
-                Err(call.failed(failure))
-            }
-        }
-    }
-
+impl Leases {
     /// Begins the lease of a grant. Returns the first turn of the lease, and when the turn began. `count` counts the
     /// first guard.
     pub(super) fn begin_lease(
-        self: &Arc<Self>,
+        &self,
         entry: &Arc<Entry>,
         params: &AcquireParams,
         grant: Grant,
@@ -59,7 +32,7 @@ impl Engine {
         let fences = Fences::granted(entry.kind, grant.fence, grant.fences);
         let (quantum, sent) = (grant.quantum, grant.sent);
         let process_lease = self.register_lease(entry, params, grant)?;
-        let now = self.now();
+        let now = self.client.now();
         let quantum_end = now + quantum;
         let seats = Seats::new(Arc::clone(&process_lease), fences, quantum_end);
         let (begun, may_be_gone) = {
@@ -77,7 +50,7 @@ impl Engine {
             self.expect_recalls(&process_lease);
         }
         if may_be_gone {
-            self.renewal.renew_now(self, &process_lease);
+            self.renewal.renew_now(&self.client, &process_lease);
         }
         count(&begun.turn, now);
         let turn = hand_out(begun, now);
@@ -90,32 +63,32 @@ impl Engine {
 
     /// Makes the lease of a grant, and registers it before any thread relies on it. If that fails, releases the lock.
     fn register_lease(
-        self: &Arc<Self>,
+        &self,
         entry: &Arc<Entry>,
         params: &AcquireParams,
         grant: Grant,
     ) -> Result<Arc<ProcessLease>, Failure> {
         let sent = grant.sent;
-        let number = self.next_lease_number.fetch_add(1, Ordering::Relaxed);
+        let number = self.next_number();
         let process_lease = Arc::new(ProcessLease::new(
             number,
-            &self.settings.label,
+            &self.client.settings.label,
             Arc::clone(entry),
             params,
             grant,
         ));
         let registered = self
             .watch
-            .register_lease(self, &process_lease)
-            .and_then(|()| self.renewal.register(self, &process_lease, sent));
+            .register_lease(&self.client, &process_lease)
+            .and_then(|()| self.renewal.register(&self.client, &process_lease, sent));
         match registered {
             Ok(()) => Ok(process_lease),
             Err(error) => {
                 self.watch.deregister_lease(&process_lease);
-                process_lease.validity.end(self.now());
+                process_lease.validity.end(self.client.now());
                 // Release the lock before another thread asks. Otherwise Redis would answer that it is held.
-                let release_task = self.release_task(&process_lease, None, self.now());
-                self.send_release(entry, release_task, self.limits(None))
+                let release_task = self.release_task(&process_lease, None, self.client.now());
+                self.send_release(entry, release_task, self.client.limits(None))
                     .ok();
                 let words = format!("a thread of leasehold could not be started: {error}");
                 Err(Failure::plain(
@@ -127,32 +100,14 @@ impl Engine {
         }
     }
 
-    /// Returns a lease of this process that more threads could share, if Redis allows another quantum.
-    pub(super) fn lease_to_share(
-        self: &Arc<Self>,
-        call: &AcquireCall<'_>,
-        entry: &Entry,
-    ) -> Option<Arc<ProcessLease>> {
-        if !entry.kind.sharing().together {
-            return None;
-        }
-        let (now, terms) = (self.now(), call.options.terms());
-        let health = |process_lease: &Arc<ProcessLease>| self.health(process_lease, now);
-        let state = entry.lock();
-        state
-            .queue
-            .shareable_lease(call.units, terms, health)
-            .cloned()
-    }
-
     /// Begins another quantum of a lease, which Redis has allowed, and gives turns to the threads that wait. Returns
-    /// the delegate's turn, or `None` if the lease has ended.
+    /// the delegate's turn, which `count` counts, or `None` if the lease has ended.
     pub(super) fn reopen(
-        self: &Arc<Self>,
-        entry: &Arc<Entry>,
+        &self,
+        entry: &Entry,
         process_lease: &ProcessLease,
         now: Time,
-        metrics: &WaitMetrics<'_>,
+        count: impl FnOnce(&Turn),
     ) -> Option<Turn> {
         if process_lease.health(now) == Health::Lost {
             return None;
@@ -162,7 +117,7 @@ impl Engine {
             .lock()
             .queue
             .reopened(process_lease.number, now, quantum_end)?;
-        metrics.granted(&begun.turn, now, true);
+        count(&begun.turn);
         Some(hand_out(begun, now))
     }
 }

@@ -7,17 +7,19 @@ use crossbeam_channel::{Receiver, Sender};
 use crate::clock::Time;
 use crate::config::Options;
 use crate::core::lease::{LeaseStatus, drift};
-use crate::engine::Engine;
 use crate::engine::cold_state::LossListener;
 use crate::engine::hold_limit::{HoldLimits, Limited};
+use crate::engine::leases::Leases;
 use crate::engine::process_lease::{ProcessLease, Turn};
+use crate::engine::release::{Mode, Unreleased};
 use crate::error::{Error, Failure, FailureKind, Lost, LostCause, Outcome, Result};
-use crate::message::{Renewed, Request};
+use crate::logging;
+use crate::message::{Gone, Renewed, Request};
 use crate::sync::{Arc, AtomicBool, Ordering};
 
 /// A guard's turn in a lease. Dropping it ends the turn.
 pub(crate) struct GuardInner {
-    pub(super) engine: Arc<Engine>,
+    pub(super) leases: Arc<Leases>,
     pub(super) process_lease: Arc<ProcessLease>,
     /// The number of this guard among the guards of the lease.
     pub(super) number: u32,
@@ -44,7 +46,7 @@ enum NameScope {
 
 impl GuardInner {
     /// Makes the guard of a turn that the thread has had since `since`.
-    pub(crate) fn new(engine: Arc<Engine>, turn: Turn, since: Time, options: &Options) -> Self {
+    pub(crate) fn new(leases: Arc<Leases>, turn: Turn, since: Time, options: &Options) -> Self {
         let Turn {
             process_lease,
             fence,
@@ -60,9 +62,9 @@ impl GuardInner {
             fence,
             since,
         };
-        let limits = HoldLimits::watch(&engine, &limited, options.max_hold);
+        let limits = HoldLimits::watch(&leases, &limited, options.max_hold);
         Self {
-            engine,
+            leases,
             process_lease,
             number,
             scope: NameScope::All,
@@ -81,7 +83,7 @@ impl GuardInner {
         self.is_listened_to.store(true, Ordering::Relaxed);
         let fences = std::iter::once(self.fence).chain(self.process_lease.further_fences());
         (0..).zip(fences).map(|(index, fence)| GuardInner {
-            engine: Arc::clone(&self.engine),
+            leases: Arc::clone(&self.leases),
             process_lease: Arc::clone(&self.process_lease),
             number: self.number,
             scope: NameScope::One(index),
@@ -110,7 +112,9 @@ impl GuardInner {
     }
 
     pub(crate) fn owner(&self) -> &str {
-        self.process_lease.owner.shown(&self.engine.settings.label)
+        self.process_lease
+            .owner
+            .shown(&self.leases.client.settings.label)
     }
 
     pub(crate) fn fence(&self) -> u64 {
@@ -129,7 +133,7 @@ impl GuardInner {
     #[inline]
     pub(crate) fn held(&self) -> Result<(Time, Time), Lost> {
         // A forked child has a copy of the guard, but does not hold the lock.
-        if self.engine.is_forked() {
+        if self.leases.client.is_forked() {
             return Err(self.lost(LostCause::Taken));
         }
         if self
@@ -139,7 +143,7 @@ impl GuardInner {
         {
             return Err(self.lost(LostCause::MaxHold));
         }
-        let now = self.engine.now();
+        let now = self.leases.client.now();
         match self.process_lease.validity.deadline_after(now) {
             Ok(deadline) => Ok((now, deadline)),
             Err(LeaseStatus::Lost(cause)) => Err(self.lost(cause)),
@@ -166,7 +170,7 @@ impl GuardInner {
     pub(crate) fn tell_of_loss(&self, sender: &Sender<Lost>) {
         // The cause is a placeholder: `LossListener::notify` replaces it.
         let lost = self.lost(LostCause::Expired);
-        if self.engine.is_forked() {
+        if self.leases.client.is_forked() {
             sender.try_send(lost).ok();
             return;
         }
@@ -186,30 +190,35 @@ impl GuardInner {
     /// Renews the lease for at least this time, if less is left.
     pub(crate) fn extend(&self, at_least: Duration) -> Result<()> {
         let (left, _) = self.status().map_err(Error::Lost)?;
-        self.engine.settings.check_lease("at_least", at_least)?;
+        self.leases
+            .client
+            .settings
+            .check_lease("at_least", at_least)?;
         if left >= at_least {
             return Ok(());
         }
         // The holder counts less than it asks for, because of drift. So it asks for more.
         let lease = at_least + drift(at_least) * 2;
-        self.process_lease.note_extension(self.engine.now() + lease);
+        self.process_lease
+            .note_extension(self.leases.client.now() + lease);
         self.renew(lease, left)
     }
 
     /// Sends a renewal for `lease`, and waits for the reply for at most `left`, the time that is left of the lease.
     pub(super) fn renew(&self, lease: Duration, left: Duration) -> Result<()> {
-        let renewals: Vec<_> = self.engine.renewals(&self.process_lease, lease).collect();
-        let sent = self.engine.now();
-        let limits = self.engine.limits(Some(sent + left));
+        let client = &self.leases.client;
+        let renewals: Vec<_> = client.renewals(&self.process_lease, lease).collect();
+        let sent = client.now();
+        let limits = client.limits(Some(sent + left));
         let name = Some(self.name());
-        let replies = self
-            .engine
+        let replies = client
             .send(&Request::Renew(&renewals), limits)
             .and_then(|answer| answer.reply.renewed())
             .map_err(|failure| failure.into_error(name))?;
         let renewed = self
-            .engine
-            .apply_renewal(&self.process_lease, sent, lease, &replies);
+            .leases
+            .renewal
+            .apply(client, &self.process_lease, sent, lease, &replies);
         match renewed {
             LeaseStatus::Lost(_) | LeaseStatus::Ended => {}
             _ if replies.contains(&Renewed::Refused) => {
@@ -224,8 +233,95 @@ impl GuardInner {
                 let kind = FailureKind::Unavailable;
                 return Err(Failure::plain(kind, Outcome::Unknown, words).into_error(name));
             }
-            LeaseStatus::Live(left) => self.engine.count_renewal(&self.process_lease, left),
+            LeaseStatus::Live(left) => client.count_renewal(&self.process_lease, left),
         }
         self.held().map(drop).map_err(Error::Lost)
+    }
+}
+
+impl GuardInner {
+    /// Releases the lock. Returns [`Error::Lost`] if the lease had ended before.
+    pub(crate) fn release(mut self) -> Result<()> {
+        self.end()
+    }
+
+    /// Does all steps, unless this guard has ended before.
+    fn end(&mut self) -> Result<()> {
+        if self.finished {
+            return Ok(());
+        }
+        let (status, unreleased) = self.end_turn(Mode::Release)?;
+        let released = match unreleased {
+            None => Ok(None),
+            Some(unreleased) if self.leases.client.settings.background_release => {
+                self.leases.release_later(&self.process_lease, &unreleased);
+                Ok(None)
+            }
+            Some(unreleased) => self.leases.release_now(&self.process_lease, &unreleased),
+        };
+        if let LeaseStatus::Lost(cause) = status {
+            return Err(Error::Lost(self.lost(cause)));
+        }
+        match released {
+            Ok(None) => Ok(()),
+            Ok(Some(gone)) => {
+                let cause = match gone {
+                    Gone::Removed => LostCause::Removed,
+                    Gone::Taken => LostCause::Taken,
+                };
+                self.leases
+                    .client
+                    .count_loss(&self.process_lease, self.fence, cause);
+                Err(Error::Lost(self.lost(cause)))
+            }
+            Err(failure) => Err(failure.into_error(Some(self.process_lease.entry.target.name()))),
+        }
+    }
+
+    /// Does steps 1 to 3. Returns the status of the lease at its end. Also returns the unreleased part, if the caller
+    /// must do the next steps.
+    pub(super) fn end_turn(&mut self, mode: Mode) -> Result<(LeaseStatus, Option<Unreleased>)> {
+        self.finished = true;
+        if self.leases.client.is_forked() {
+            // This raises the reference count, so that the child never drops its copy of the leases.
+            std::mem::forget(Arc::clone(&self.leases));
+            return Err(Error::Closed);
+        }
+        let limits = self.limits.as_ref();
+        if limits.is_some_and(|limits| !limits.finish(&self.leases.watch)) {
+            return Err(Error::Lost(self.lost(LostCause::MaxHold)));
+        }
+        // Step 2 comes before the lock goes on: these listeners must not receive a loss of the next guard.
+        let listeners = if self.is_listened_to.load(Ordering::Relaxed) {
+            self.process_lease.remove_listeners(self.number)
+        } else {
+            Vec::new()
+        };
+        let now = self.leases.client.now();
+        let held = now.since(self.since);
+        self.leases
+            .client
+            .count_end(&self.process_lease, self.fence, now, held);
+        let (status, unreleased) = self.leases.end_turn(&self.process_lease, now, mode);
+        if let LeaseStatus::Lost(cause) = status {
+            for listener in listeners {
+                listener.notify(cause);
+            }
+        }
+        Ok((status, unreleased))
+    }
+}
+
+impl Drop for GuardInner {
+    fn drop(&mut self) {
+        match self.end() {
+            // The events thread logs each loss.
+            Ok(()) | Err(Error::Closed | Error::Lost(_)) => {}
+            Err(error) => {
+                logging::warning!(
+                    "a release failed, and is repeated until Redis replies or has dropped the key: {error:#}"
+                );
+            }
+        }
     }
 }

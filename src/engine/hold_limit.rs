@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use crate::clock::Time;
 use crate::core::lease::LeaseStatus;
-use crate::engine::Engine;
+use crate::engine::leases::Leases;
 use crate::engine::process_lease::ProcessLease;
-use crate::engine::watch::Timed;
+use crate::engine::watch::{Timed, Watch};
 use crate::error::LostCause;
 use crate::sync::{Arc, AtomicU8, AtomicU64, Ordering};
 
@@ -26,6 +26,7 @@ pub(super) struct HoldLimits {
 /// | open | the watch thread finds the time over | exceeded: the watch thread does the action |
 /// | finished, exceeded | either event | the same: only the first event counts |
 pub(crate) struct HoldLimit {
+    leases: Arc<Leases>,
     pub(crate) process_lease: Arc<ProcessLease>,
     guard_number: u32,
     fence: u64,
@@ -61,16 +62,17 @@ pub(super) struct Limited<'a> {
 impl HoldLimits {
     /// Registers the limits of a guard with the watch thread. Returns `None` if the guard has no limit.
     pub(super) fn watch(
-        engine: &Engine,
+        leases: &Arc<Leases>,
         guard: &Limited<'_>,
         max_hold: Option<Duration>,
     ) -> Option<Box<Self>> {
-        let warn_after = engine.settings.warn_after;
+        let warn_after = leases.client.settings.warn_after;
         if max_hold.is_none() && warn_after.is_none() {
             return None;
         }
         let watch = |length: Duration, action| {
             let limit = Arc::new(HoldLimit {
+                leases: Arc::clone(leases),
                 process_lease: Arc::clone(guard.process_lease),
                 guard_number: guard.guard_number,
                 fence: guard.fence,
@@ -78,12 +80,12 @@ impl HoldLimits {
                 action,
                 length,
                 // The time counts from now, so that a thread that wakes late has all of it.
-                due: engine.now() + length,
+                due: leases.client.now() + length,
                 number: AtomicU64::new(0),
                 state: AtomicU8::new(OPEN),
             });
             let timed = Arc::clone(&limit) as Arc<dyn Timed>;
-            let (_, number) = engine.watch.register_timer(limit.due, timed);
+            let (_, number) = leases.watch.register_timer(limit.due, timed);
             limit.number.store(number, Ordering::Relaxed);
             limit
         };
@@ -121,10 +123,10 @@ impl HoldLimits {
     }
 
     /// Ends the limits at the end of the guard. Returns false if the watch thread has ended the guard before.
-    pub(super) fn finish(&self, engine: &Engine) -> bool {
+    pub(super) fn finish(&self, watch: &Watch) -> bool {
         let is_first = |limit: &Arc<HoldLimit>| {
             let number = limit.number.load(Ordering::Relaxed);
-            engine.watch.deregister_timer((limit.due, number));
+            watch.deregister_timer((limit.due, number));
             limit.decide(FINISHED)
         };
         self.warn_after.as_ref().map(is_first);
@@ -147,7 +149,7 @@ impl HoldLimit {
 
 impl Timed for HoldLimit {
     /// Does the action, unless the guard has ended.
-    fn act(&self, engine: &Arc<Engine>, now: Time) {
+    fn act(&self, now: Time) {
         if !self.decide(EXCEEDED) {
             return;
         }
@@ -160,17 +162,21 @@ impl Timed for HoldLimit {
                     LeaseStatus::Live(_)
                 );
                 if is_live && !is_over {
-                    engine.count_held_long(&self.process_lease, self.fence, held);
+                    self.leases
+                        .client
+                        .count_held_long(&self.process_lease, self.fence, held);
                 }
             }
             Action::End => {
                 // The guard reads lost from `decide` on. Count and notify the loss before the next thread gets the
                 // lock.
-                engine.count_end_at_max_hold(&self.process_lease, self.fence, held);
+                self.leases
+                    .client
+                    .count_end_at_max_hold(&self.process_lease, self.fence, held);
                 for listener in self.process_lease.remove_listeners(self.guard_number) {
                     listener.notify(LostCause::MaxHold);
                 }
-                engine.end_at_max_hold(&self.process_lease, now);
+                self.leases.end_at_max_hold(&self.process_lease, now);
             }
         }
     }

@@ -15,13 +15,14 @@
 //! | stop | comes from | the release is sent by |
 //! | --- | --- | --- |
 //! | the timer | the watch thread | the renewal thread |
-//! | a recall | the wakeup thread, or a reply to a renewal | the renewal thread, and the lock is handed over |
+//! | a recall | the wakeup thread | the renewal thread, and the lock is handed over |
+//! | a reply to a renewal that others wait | the watch thread, because the reply makes the timer due | the renewal thread, and the lock is handed over |
 //! | the subscription has ended | the wakeup thread | the renewal thread |
 //! | `close` | the closing thread | the renewal thread; `close` waits for it |
 //! | a request for the key as another kind | the thread that sends it | that thread, before it asks |
 //!
-//! All that the engine knows of a linger is here: [`Lingers`] is its part of the engine, [`LeaseLinger`] its part of a
-//! lease. A lease without one passes nothing of this module.
+//! All that the engine knows of a linger is here, in [`Lingers`](super::linger_state::Lingers), and in a lease's
+//! [`LeaseLinger`]. A lease without one passes nothing of this module.
 //!
 //! # Recalls
 //!
@@ -56,17 +57,12 @@
 //! busy from before it takes an idle lease out, until Redis has replied to the release or the renewal thread has it. `close`
 //! waits for busy threads.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
-use uuid::Uuid;
-
 use crate::clock::Time;
-use crate::core::attempt::{Attempt, OrphanedOwner};
 use crate::core::lease::LeaseStatus;
 use crate::core::queue::IdleLease;
-use crate::engine::Engine;
-use crate::engine::call::AcquireCall;
+use crate::engine::leases::Leases;
 use crate::engine::process_lease::{LeaseLinger, ProcessLease};
 use crate::engine::release::{Mode, Unreleased};
 use crate::engine::watch::Timed;
@@ -74,96 +70,29 @@ use crate::error::LostCause;
 use crate::event::Event;
 use crate::message::{Gone, LockKind};
 use crate::name::LockKey;
-use crate::owner::{self, Owner, ProcessTag};
-use crate::random::Rng;
+use crate::owner::{self, Owner};
 use crate::store::Limits;
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
+use crate::sync::Arc;
 
-/// The largest number of early recalls that are remembered. If one is forgotten, the waiter repeats it at its next poll.
-const MOST_EARLY_RECALLS: usize = 64;
-
-/// The part of an engine that is about lingers.
-pub(super) struct Lingers {
-    /// The source of owners for leases that may linger.
-    owners: RecallableRng,
-    /// Whether a lease of this engine could ever linger.
-    is_used: AtomicBool,
-    /// The number of idle leases.
-    idle: AtomicU64,
-    /// Recalled owners of which this process had no lease, the last one at the end. Their grants may be on the way.
-    early_recalls: Mutex<VecDeque<Owner>>,
-}
-
-/// A source of random numbers for recallable owners.
-struct RecallableRng {
-    tag: ProcessTag,
-    rng: Arc<dyn Rng>,
-}
-
-/// The timer of a lease that lingers or has lingered. It keeps the engine alive, because only the engine can release the
-/// lease.
+/// The timer of a lease that lingers or has lingered. It keeps the leases alive, because only they can release the lease.
 struct LingerTimer {
-    _engine: Arc<Engine>,
+    leases: Arc<Leases>,
     process_lease: Arc<ProcessLease>,
 }
 
-impl Rng for RecallableRng {
-    fn uuid(&self) -> Uuid {
-        self.tag.recallable(self.rng.uuid())
-    }
-
-    fn bits(&self) -> u64 {
-        self.rng.bits()
-    }
-
-    fn jitter(&self) -> u64 {
-        self.rng.jitter()
-    }
-}
-
 impl Timed for LingerTimer {
-    fn act(&self, engine: &Arc<Engine>, _now: Time) {
-        engine.end_linger(&self.process_lease);
+    fn act(&self, _now: Time) {
+        self.leases.end_linger(&self.process_lease);
     }
 }
 
-impl Lingers {
-    pub(super) fn new(tag: ProcessTag, rng: Arc<dyn Rng>) -> Self {
-        Self {
-            owners: RecallableRng { tag, rng },
-            is_used: AtomicBool::new(false),
-            idle: AtomicU64::new(0),
-            early_recalls: Mutex::default(),
-        }
-    }
-
-    /// Returns the source of the owners for leases that may linger.
-    pub(super) fn owner_source(&self) -> &dyn Rng {
-        &self.owners
-    }
-
-    /// Returns the number of idle leases.
-    pub(super) fn idle(&self) -> u64 {
-        self.idle.load(Ordering::SeqCst)
-    }
-
-    /// Returns the number of early recalls that are remembered.
-    #[cfg(test)]
-    pub(super) fn early_recalls(&self) -> usize {
-        self.early_recalls.lock().len()
-    }
-}
-
-impl Engine {
+impl Leases {
     /// Starts the subscription for the recalls of a lease that has entered its queue, and may linger. Has the lease stop if
     /// it was recalled while its grant was on the way.
     pub(super) fn expect_recalls(&self, process_lease: &ProcessLease) {
-        self.lingers.is_used.store(true, Ordering::SeqCst);
-        self.wakeup.start(self);
-        let mut early_recalls = self.lingers.early_recalls.lock();
-        let is_it = |recalled: &Owner| *recalled == process_lease.owner;
-        if let Some(index) = early_recalls.iter().position(is_it) {
-            early_recalls.remove(index);
+        self.lingers.note_use();
+        self.wakeup.start(&self.client);
+        if self.lingers.take_early_recall(process_lease) {
             process_lease.note_contended();
         }
     }
@@ -176,7 +105,7 @@ impl Engine {
         mode: Mode,
     ) -> Option<Duration> {
         let is_stopped =
-            process_lease.is_contended() || !self.wakeup.is_ready() || self.is_closed();
+            process_lease.is_contended() || !self.wakeup.is_ready() || self.client.is_closed();
         (mode == Mode::Release && !is_stopped).then_some(linger.options.length)
     }
 
@@ -185,40 +114,33 @@ impl Engine {
         let Some(linger) = &process_lease.linger else {
             return;
         };
-        linger.is_idle.store(true, Ordering::SeqCst);
-        self.lingers.idle.fetch_add(1, Ordering::SeqCst);
+        self.lingers.note_idle(linger);
         let has_timer = linger.timer.lock().is_some();
         if !has_timer {
             let timer = Arc::new(LingerTimer {
-                _engine: Arc::clone(self),
+                leases: Arc::clone(self),
                 process_lease: Arc::clone(process_lease),
             });
             let place = self.watch.register_timer(until, timer);
             *linger.timer.lock() = Some(place);
         }
+        // The reply to a renewal first notes that other processes wait, and then looks for the timer. So either it finds
+        // the timer, or this thread sees its note.
+        if process_lease.is_contended() {
+            self.watch.end_linger_now(linger);
+        }
     }
 
     /// Tells the listener of a lease that has become idle.
     pub(super) fn tell_of_linger(&self, process_lease: &ProcessLease, remaining: Duration) {
-        self.events.tell(|| {
-            let (name, owner) = self.name_and_owner(process_lease);
+        self.client.events.tell(|| {
+            let (name, owner) = self.client.name_and_owner(process_lease);
             Event::Lingers {
                 name,
                 owner,
                 remaining,
             }
         });
-    }
-
-    /// Notes that a lease is not idle any more. Returns whether it was. Called by the thread that has given the lease a
-    /// guard, or taken it out of its queue.
-    pub(super) fn was_idle(&self, process_lease: &ProcessLease) -> bool {
-        let linger = process_lease.linger.as_ref();
-        let was_idle = linger.is_some_and(|linger| linger.is_idle.swap(false, Ordering::SeqCst));
-        if was_idle {
-            self.lingers.idle.fetch_sub(1, Ordering::SeqCst);
-        }
-        was_idle
     }
 
     /// Takes the timer of a lease that ends out of the watch thread.
@@ -239,7 +161,7 @@ impl Engine {
 
     /// Ends the lingers of all leases. The renewal thread releases those that are idle.
     pub(super) fn end_all_lingers(&self) {
-        if !self.lingers.is_used.load(Ordering::SeqCst) {
+        if !self.lingers.is_used() {
             return;
         }
         let _counted = self.count_busy();
@@ -255,13 +177,13 @@ impl Engine {
         let Some((owner, key)) = recalled.split_once(' ') else {
             return;
         };
-        if owner::label(owner) != Some(&self.settings.label) {
+        if owner::label(owner) != Some(&self.client.settings.label) {
             return;
         }
         let Some(entry) = self.names.find(LockKind::Mutex, key) else {
             return;
         };
-        let owner = Owner::new(owner, &self.settings.label);
+        let owner = Owner::new(owner, &self.client.settings.label);
         let _counted = self.count_busy();
         let idle = {
             let mut state = entry.lock();
@@ -273,52 +195,12 @@ impl Engine {
             } else {
                 drop(leases);
                 if state.queue.is_asking() {
-                    self.note_early_recall(owner);
+                    self.lingers.note_early_recall(owner);
                 }
                 None
             }
         };
         self.release_idle_later(idle);
-    }
-
-    /// Remembers a recall for a lease whose grant may be on its way. Called under the mutex of its name.
-    fn note_early_recall(&self, owner: Owner) {
-        let mut early_recalls = self.lingers.early_recalls.lock();
-        if early_recalls.len() == MOST_EARLY_RECALLS {
-            early_recalls.pop_front();
-        }
-        early_recalls.push_back(owner);
-    }
-
-    /// Ends an idle lease in this process for a thread that the lease does not fit. Returns that thread's attempt, which
-    /// takes the lease over.
-    pub(super) fn take_over_idle(
-        &self,
-        call: &AcquireCall<'_>,
-        idle: &IdleLease<Arc<ProcessLease>>,
-        now: Time,
-    ) -> Attempt {
-        let Some(Unreleased { give_back, .. }) = self.end_idle(idle) else {
-            return self.attempt(call, Attempt::new);
-        };
-        let from = OrphanedOwner {
-            give_back,
-            ..self.orphaned_owner(&idle.process_lease, now)
-        };
-        let rng = self.owner_source(call.linger().is_some());
-        Attempt::take_back(rng, &self.settings.label, from, false)
-    }
-
-    /// Releases the mutexes that linger on the keys of a call for another kind. Takes at most as long as one request may.
-    pub(super) fn release_lingering(&self, call: &AcquireCall<'_>) {
-        let limit = self.now() + self.settings.io_timeout;
-        let until = call.until.map_or(limit, |until| until.min(limit));
-        let is_over = || call.is_over(self);
-        let limits = Limits {
-            is_over: Some(&is_over),
-            ..self.limits(Some(until))
-        };
-        self.release_lingering_on(call.target.keys(), limits);
     }
 
     /// Releases the mutexes that linger on these keys, and blocks until Redis has replied. Returns the last owner of which
@@ -340,7 +222,7 @@ impl Engine {
             let idle = entry.lock().queue.stop_linger(|_| true);
             if let Some(idle) = idle {
                 if self.release_idle(&idle, limits) {
-                    released = Some(self.owner_of(&idle.process_lease));
+                    released = Some(self.client.owner_of(&idle.process_lease));
                 }
                 self.let_next_thread_ask(&entry);
             }
@@ -366,7 +248,7 @@ impl Engine {
             Ok(Some(Gone::Taken)) => LostCause::Taken,
             Err(_) => return false,
         };
-        self.count_loss(process_lease, idle.fence, cause);
+        self.client.count_loss(process_lease, idle.fence, cause);
         false
     }
 
@@ -380,10 +262,10 @@ impl Engine {
     }
 
     /// Ends a lease that has left its queue in this process. Returns `None` if it was lost.
-    fn end_idle(&self, idle: &IdleLease<Arc<ProcessLease>>) -> Option<Unreleased> {
+    pub(super) fn end_idle(&self, idle: &IdleLease<Arc<ProcessLease>>) -> Option<Unreleased> {
         let process_lease = &idle.process_lease;
-        self.was_idle(process_lease);
-        let now = self.now();
+        self.lingers.was_idle(process_lease);
+        let now = self.client.now();
         let status = process_lease.validity.end(now);
         if let LeaseStatus::Lost(_) = status {
             self.count_loss_once(process_lease, status, Some(idle.fence));

@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use crate::clock::Time;
 use crate::core::lease::LeaseStatus;
-use crate::engine::Engine;
 use crate::engine::call::{AcquireCall, NotAcquired};
+use crate::engine::client::Client;
 use crate::engine::process_lease::{ProcessLease, Turn};
 use crate::error::{Lost, LostCause};
 use crate::event::Event;
@@ -33,7 +33,7 @@ use crate::sync::Arc;
 
 /// The metrics of one call on its way in.
 pub(super) struct WaitMetrics<'a> {
-    engine: &'a Engine,
+    client: &'a Client,
     /// When the call began.
     pub(super) arrived: Time,
     /// Whether the call has begun to wait for the lock.
@@ -41,9 +41,9 @@ pub(super) struct WaitMetrics<'a> {
 }
 
 impl<'a> WaitMetrics<'a> {
-    pub(super) fn new(engine: &'a Engine, arrived: Time) -> Self {
+    pub(super) fn new(client: &'a Client, arrived: Time) -> Self {
         Self {
-            engine,
+            client,
             arrived,
             waits: false,
         }
@@ -59,8 +59,8 @@ impl<'a> WaitMetrics<'a> {
         if call.until.is_none() || mem::replace(&mut self.waits, true) {
             return;
         }
-        self.engine.stats.contended.add(1);
-        self.engine.events.step(|| Event::Contended {
+        self.client.stats.contended.add(1);
+        self.client.events.step(|| Event::Contended {
             name: call.target.name().to_owned().into(),
             holder: holder().map(|holder| holder.to_string().into()),
         });
@@ -69,15 +69,15 @@ impl<'a> WaitMetrics<'a> {
     /// Notes that the call has a guard since `since`. `from_redis` is false if another thread of this process gave it.
     pub(super) fn granted(&self, turn: &Turn, since: Time, from_redis: bool) {
         let waited = since.since(self.arrived);
-        self.engine.count_guard(turn, waited, from_redis);
+        self.client.count_guard(turn, waited, from_redis);
     }
 
     /// Notes that the call ends without a guard.
     pub(super) fn refused(&self, call: &AcquireCall<'_>, why: &NotAcquired) {
         let counter = match (why, call.until) {
-            (NotAcquired::Held(_), None) => &self.engine.stats.tries_held,
-            (NotAcquired::Held(_), Some(_)) => &self.engine.stats.timed_out,
-            (NotAcquired::Failed(_), _) => &self.engine.stats.failed,
+            (NotAcquired::Held(_), None) => &self.client.stats.tries_held,
+            (NotAcquired::Held(_), Some(_)) => &self.client.stats.timed_out,
+            (NotAcquired::Failed(_), _) => &self.client.stats.failed,
         };
         counter.add(1);
     }
@@ -86,12 +86,12 @@ impl<'a> WaitMetrics<'a> {
 impl Drop for WaitMetrics<'_> {
     fn drop(&mut self) {
         if self.waits {
-            self.engine.stats.waits_over.add(1);
+            self.client.stats.waits_over.add(1);
         }
     }
 }
 
-impl Engine {
+impl Client {
     /// Counts a guard. The caller must call this before any thread can use the guard. Otherwise events of its end, or
     /// of a later guard, could come first.
     pub(super) fn count_guard(&self, turn: &Turn, waited: Duration, from_redis: bool) {

@@ -13,10 +13,8 @@
 
 use std::time::Duration;
 
-use crate::clock::Time;
 use crate::core::attempt::SubscriptionState;
 use crate::core::quantum::RecentHandOvers;
-use crate::engine::Engine;
 use crate::sync::{AtomicU64, Ordering};
 
 pub(super) struct Quantum {
@@ -56,12 +54,5 @@ impl Quantum {
         self.recent
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, with)
             .ok();
-    }
-}
-
-impl Engine {
-    /// Returns the quantum in use.
-    pub(super) fn quantum(&self, now: Time) -> Duration {
-        self.quantum.get(&self.wakeup.subscription(now))
     }
 }

@@ -25,20 +25,20 @@
 //! A guard with [`Mode::Detach`] differs in two points. The lease never goes on in this process. Steps 4 and 5 are left
 //! out, because the lock stays in Redis for its next owner.
 
+use std::time::Duration;
+
 use crate::clock::Time;
 use crate::core::attempt::{Attempt, OrphanedOwner};
 use crate::core::lease::LeaseStatus;
 use crate::core::queue::{Finish, Health};
 use crate::core::release_task::{Next, ReleaseTask};
-use crate::engine::Engine;
 use crate::engine::contention::LastReply;
-use crate::engine::guard_inner::GuardInner;
+use crate::engine::leases::Leases;
 use crate::engine::process_lease::{Entry, Mailbox, ProcessLease, Signal};
-use crate::error::{Error, Failure, LostCause, Result};
-use crate::logging;
+use crate::error::{Failure, Result};
 use crate::message::{GiveBack, Gone};
 use crate::store::Limits;
-use crate::sync::{Arc, Ordering};
+use crate::sync::Arc;
 
 /// The way in which a guard ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -59,95 +59,10 @@ pub(super) struct Unreleased {
     pub(super) ended_at: Time,
 }
 
-impl GuardInner {
-    /// Releases the lock. Returns [`Error::Lost`] if the lease had ended before.
-    pub(crate) fn release(mut self) -> Result<()> {
-        self.end()
-    }
-
-    /// Does all steps, unless this guard has ended before.
-    fn end(&mut self) -> Result<()> {
-        if self.finished {
-            return Ok(());
-        }
-        let (status, unreleased) = self.end_turn(Mode::Release)?;
-        let released = match unreleased {
-            None => Ok(None),
-            Some(unreleased) if self.engine.settings.background_release => {
-                self.engine.release_later(&self.process_lease, &unreleased);
-                Ok(None)
-            }
-            Some(unreleased) => self.engine.release_now(&self.process_lease, &unreleased),
-        };
-        if let LeaseStatus::Lost(cause) = status {
-            return Err(Error::Lost(self.lost(cause)));
-        }
-        match released {
-            Ok(None) => Ok(()),
-            Ok(Some(gone)) => {
-                let cause = match gone {
-                    Gone::Removed => LostCause::Removed,
-                    Gone::Taken => LostCause::Taken,
-                };
-                self.engine
-                    .count_loss(&self.process_lease, self.fence, cause);
-                Err(Error::Lost(self.lost(cause)))
-            }
-            Err(failure) => Err(failure.into_error(Some(self.process_lease.entry.target.name()))),
-        }
-    }
-
-    /// Does steps 1 to 3. Returns the status of the lease at its end. Also returns the unreleased part, if the caller
-    /// must do the next steps.
-    pub(super) fn end_turn(&mut self, mode: Mode) -> Result<(LeaseStatus, Option<Unreleased>)> {
-        self.finished = true;
-        if self.engine.is_forked() {
-            // This raises the reference count, so that the child never drops its copy of the engine.
-            std::mem::forget(Arc::clone(&self.engine));
-            return Err(Error::Closed);
-        }
-        let limits = self.limits.as_ref();
-        if limits.is_some_and(|limits| !limits.finish(&self.engine)) {
-            return Err(Error::Lost(self.lost(LostCause::MaxHold)));
-        }
-        // Step 2 comes before the lock goes on: these listeners must not receive a loss of the next guard.
-        let listeners = if self.is_listened_to.load(Ordering::Relaxed) {
-            self.process_lease.remove_listeners(self.number)
-        } else {
-            Vec::new()
-        };
-        let now = self.engine.now();
-        let held = now.since(self.since);
-        self.engine
-            .count_end(&self.process_lease, self.fence, now, held);
-        let (status, unreleased) = self.engine.end_turn(&self.process_lease, now, mode);
-        if let LeaseStatus::Lost(cause) = status {
-            for listener in listeners {
-                listener.notify(cause);
-            }
-        }
-        Ok((status, unreleased))
-    }
-}
-
-impl Drop for GuardInner {
-    fn drop(&mut self) {
-        match self.end() {
-            // The events thread logs each loss.
-            Ok(()) | Err(Error::Closed | Error::Lost(_)) => {}
-            Err(error) => {
-                logging::warning!(
-                    "a release failed, and is repeated until Redis replies or has dropped the key: {error:#}"
-                );
-            }
-        }
-    }
-}
-
-impl Engine {
+impl Leases {
     /// Does step 3. Returns the status of the lease at its end. If an unreleased part is returned too, the caller must
-    /// go on with [`release_now`](Engine::release_now), [`release_later`](Engine::release_later) or
-    /// [`let_next_thread_ask`](Engine::let_next_thread_ask).
+    /// go on with [`release_now`](Leases::release_now), [`release_later`](Leases::release_later) or
+    /// [`let_next_thread_ask`](Leases::let_next_thread_ask).
     pub(super) fn end_turn(
         self: &Arc<Self>,
         process_lease: &Arc<ProcessLease>,
@@ -157,7 +72,7 @@ impl Engine {
         let (status, finish, fence, now) = {
             let mut state = process_lease.entry.lock();
             // Read the clock again, because the wait for the mutex may have been long.
-            let now = now.max(self.now());
+            let now = now.max(self.client.now());
             let health = self.health_at_end(process_lease, now, mode);
             // Read the fence for the report of a loss before `finish` removes the lease from the queue.
             let fence = state.queue.fence(process_lease.number);
@@ -178,7 +93,7 @@ impl Engine {
                 // Until the next thread has asked, other threads see this owner as the holder.
                 state
                     .contention
-                    .note_last_reply(LastReply::Held(self.owner_of(process_lease)));
+                    .note_last_reply(LastReply::Held(self.client.owner_of(process_lease)));
             }
             (status, finish, fence, now)
         };
@@ -206,12 +121,9 @@ impl Engine {
                         ended_at: now,
                     })
                 } else {
-                    let from = OrphanedOwner {
-                        give_back,
-                        ..self.orphaned_owner(process_lease, now)
-                    };
+                    let from = self.orphaned_owner(process_lease, give_back, now);
                     let rng = self.owner_source(process_lease.linger.is_some());
-                    let attempt = Attempt::take_over(rng, &self.settings.label, from);
+                    let attempt = Attempt::take_over(rng, &self.client.settings.label, from);
                     next.send(Signal::Delegate(Some(Box::new(attempt))));
                     None
                 }
@@ -237,12 +149,7 @@ impl Engine {
     }
 
     /// Returns whether the lease of an ending guard may go to the next thread in memory.
-    fn health_at_end(
-        self: &Arc<Self>,
-        process_lease: &Arc<ProcessLease>,
-        now: Time,
-        mode: Mode,
-    ) -> Health {
+    fn health_at_end(&self, process_lease: &Arc<ProcessLease>, now: Time, mode: Mode) -> Health {
         match (mode, self.health(process_lease, now)) {
             (_, Health::Lost) => Health::Lost,
             (Mode::Detach, _) => Health::Poor,
@@ -253,14 +160,15 @@ impl Engine {
 
     /// Does steps 4 to 6 on this thread. If Redis did not have the lock under this owner, returns whether the lock was
     /// removed or taken.
-    fn release_now(
+    pub(super) fn release_now(
         &self,
         process_lease: &ProcessLease,
         unreleased: &Unreleased,
     ) -> Result<Option<Gone>, Failure> {
         let release_task =
             self.release_task(process_lease, unreleased.give_back, unreleased.ended_at);
-        let result = self.send_release(&process_lease.entry, release_task, self.limits(None));
+        let result =
+            self.send_release(&process_lease.entry, release_task, self.client.limits(None));
         self.let_next_thread_ask(&process_lease.entry);
         result
     }
@@ -274,7 +182,7 @@ impl Engine {
         let place = self.renewal.reserve(now, entry, &release_task);
         self.let_next_thread_ask(entry);
         self.renewal
-            .add_background_release(self, entry, release_task, place);
+            .add_background_release(&self.client, entry, release_task, place);
     }
 
     /// Ends the turn of a guard that has reached its `max_hold`. Called by the watch thread, so the renewal thread
@@ -296,14 +204,22 @@ impl Engine {
     ) -> Result<Option<Gone>, Failure> {
         loop {
             if release_task.keeps_lock() {
-                release_task.refresh_min_hold(self.now());
+                release_task.refresh_min_hold(self.client.now());
             }
-            let next = match self.send(&entry.request(release_task.verb()), limits) {
-                Ok(answer) => release_task.replied(self.now(), &answer.reply, answer.resent),
+            let next = match self
+                .client
+                .send(&entry.request(release_task.verb()), limits)
+            {
+                Ok(answer) => release_task.replied(self.client.now(), &answer.reply, answer.resent),
                 Err(failure) => {
-                    self.stats.endings_repeated.add(1);
-                    release_task.failed(self.now(), failure.is_transient(), &*self.rng);
-                    self.renewal.add_release_task(self, entry, release_task);
+                    self.client.stats.endings_repeated.add(1);
+                    release_task.failed(
+                        self.client.now(),
+                        failure.is_transient(),
+                        &*self.client.rng,
+                    );
+                    self.renewal
+                        .add_release_task(&self.client, entry, release_task);
                     return Err(failure);
                 }
             };
@@ -311,9 +227,10 @@ impl Engine {
                 Next::Send => {}
                 // The renewal thread sends the first repeat at once, and waits before each further one.
                 Next::Later(_) => {
-                    self.stats.endings_repeated.add(1);
+                    self.client.stats.endings_repeated.add(1);
                     let gone = release_task.gone();
-                    self.renewal.add_release_task(self, entry, release_task);
+                    self.renewal
+                        .add_release_task(&self.client, entry, release_task);
                     return Ok(gone);
                 }
                 Next::Done => return Ok(release_task.gone()),
@@ -347,10 +264,7 @@ impl Engine {
         now: Time,
     ) -> ReleaseTask {
         let contended = process_lease.is_contended();
-        let left = OrphanedOwner {
-            give_back,
-            ..self.orphaned_owner(process_lease, now)
-        };
+        let left = self.orphaned_owner(process_lease, give_back, now);
         let release_task = ReleaseTask::of_lease(left, contended, now, process_lease.terms.lease());
         match process_lease.min_hold_until(now) {
             Some(until) => release_task.with_min_hold(until, now),
@@ -359,72 +273,33 @@ impl Engine {
     }
 
     /// Returns the owner of an ended lease, with the time until which Redis may keep its key. The next thread may ask
-    /// for a shorter lease, so that time goes with the owner.
-    pub(super) fn orphaned_owner(&self, process_lease: &ProcessLease, now: Time) -> OrphanedOwner {
+    /// for a shorter lease, so that time goes with the owner. So do the unused fences.
+    pub(super) fn orphaned_owner(
+        &self,
+        process_lease: &ProcessLease,
+        give_back: Option<GiveBack>,
+        now: Time,
+    ) -> OrphanedOwner {
         OrphanedOwner {
-            owner: self.owner_of(process_lease),
+            owner: self.client.owner_of(process_lease),
             units: process_lease.units,
             uncertain_until: process_lease.uncertain_until(),
             kept_until: process_lease
                 .kept_until()
                 .max(Some(now + process_lease.terms.lease())),
-            give_back: None,
+            give_back,
         }
     }
 
-    /// Ends the renewal and the watch of a lease.
-    pub(super) fn deregister(&self, process_lease: &Arc<ProcessLease>) {
-        self.renewal.deregister(process_lease);
-        self.watch.deregister_lease(process_lease);
-        if let Some(linger) = &process_lease.linger {
-            self.remove_linger_timer(linger);
-        }
-    }
-
-    /// Ends a lost lease before its guards end. Makes the next thread the delegate, and notifies the listeners.
-    pub(super) fn lost(&self, process_lease: &Arc<ProcessLease>, cause: LostCause) {
-        let (fence, next) = {
-            let queue = &mut process_lease.entry.lock().queue;
-            let fence = queue.fence(process_lease.number);
-            (fence, queue.lost(process_lease.number))
-        };
-        self.count_loss_once(process_lease, LeaseStatus::Lost(cause), fence);
-        self.make_next_the_delegate(&process_lease.entry, next);
-        self.renewal.deregister(process_lease);
-        process_lease.announce(cause);
-        if process_lease.linger.is_some() && self.was_idle(process_lease) {
-            // No guard ends after this loss.
-            self.after_loss(process_lease, LeaseStatus::Lost(cause));
-        }
-    }
-
-    /// Counts the loss of a lease, if it was lost and `fence` is given. Only the thread that takes the lease out of its
-    /// queue gets the fence, so each loss is counted once.
-    pub(super) fn count_loss_once(
+    /// Has the renewal thread release an owner.
+    pub(super) fn clean_up(
         &self,
-        process_lease: &ProcessLease,
-        status: LeaseStatus,
-        fence: Option<u64>,
+        entry: &Arc<Entry>,
+        orphaned_owner: OrphanedOwner,
+        lease: Duration,
     ) {
-        if let (LeaseStatus::Lost(cause), Some(fence)) = (status, fence) {
-            self.count_loss(process_lease, fence, cause);
-        }
-    }
-
-    /// Has the renewal thread release the keys that a lost lease may have left in Redis. Called at the end of a guard
-    /// of the lease, or if it was lost without a guard.
-    pub(super) fn after_loss(&self, process_lease: &Arc<ProcessLease>, status: LeaseStatus) {
-        if let LeaseStatus::Lost(cause) = status {
-            self.deregister(process_lease);
-            process_lease.announce(cause);
-            // A key that Redis reported as gone needs no release. The other keys of a multi-lock do.
-            let may_be_left = cause == LostCause::Expired
-                || process_lease.keys().len() > 1
-                || self.store.is_quorum();
-            if may_be_left && process_lease.begin_clean_up() {
-                let left = self.orphaned_owner(process_lease, self.now());
-                self.clean_up(&process_lease.entry, left, process_lease.terms.lease());
-            }
-        }
+        let release_task = ReleaseTask::of_orphaned_owner(orphaned_owner, self.client.now(), lease);
+        self.renewal
+            .add_release_task(&self.client, entry, release_task);
     }
 }

@@ -370,6 +370,7 @@ fn threads_behind_a_failing_delegate_fail_with_it() {
     threads.extend((0..8).map(|_| wait(&engine)));
     let waiting = || {
         engine
+            .leases
             .names
             .all()
             .iter()
@@ -388,7 +389,10 @@ fn threads_behind_a_failing_delegate_fail_with_it() {
         );
     }
     assert!(was_asked.try_recv().is_err(), "another thread asked too");
-    assert!(engine.names.all().is_empty(), "the name is still in use");
+    assert!(
+        engine.leases.names.all().is_empty(),
+        "the name is still in use"
+    );
 }
 
 /// A try behind a failing try shares its error. A thread that waits behind it asks Redis.
@@ -403,7 +407,7 @@ fn a_thread_behind_a_failing_try_asks_in_its_place() {
     };
     let queued = |threads| {
         let are_queued = || {
-            let all = engine.names.all();
+            let all = engine.leases.names.all();
             all.iter()
                 .any(|entry| entry.lock().queue.waiting() == threads)
         };
@@ -561,8 +565,8 @@ fn the_threads_end_with_the_engine() {
     let engine = Fake::new(generous(), generous()).engine(LONG, Arc::new(SystemClock));
     drop(lock(&engine));
     let (renewal, watch) = (
-        Arc::downgrade(&engine.renewal),
-        Arc::downgrade(&engine.watch),
+        Arc::downgrade(&engine.leases.renewal),
+        Arc::downgrade(&engine.leases.watch),
     );
     drop(engine);
     let started = SystemClock.now();

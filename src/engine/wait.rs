@@ -18,12 +18,11 @@ use std::time::Duration;
 use crate::cancel::Cancel;
 use crate::clock::Time;
 use crate::core::attempt::Attempt;
-use crate::engine::Engine;
-use crate::engine::call::{AcquireCall, NotAcquired};
+use crate::engine::call::NotAcquired;
 use crate::engine::contention::LastReply;
 use crate::engine::process_lease::{Entry, Mailbox, NameState, Signal, Turn};
+use crate::engine::way_in::WayIn;
 use crate::error::{Error, Failure, FailureKind, Outcome, Result};
-use crate::random::Rng;
 use crate::store::LEAST;
 use crate::sync::{Arc, thread};
 
@@ -39,28 +38,26 @@ pub(super) enum Waited {
     Delegate(Box<Attempt>),
 }
 
-impl Engine {
-    /// Blocks until a signal comes, or the call must end. `arrived` is when the call began.
+impl WayIn<'_> {
+    /// Blocks until a signal comes, or the call must end.
     pub(super) fn wait(
-        self: &Arc<Self>,
-        call: &AcquireCall<'_>,
+        &self,
         entry: &Arc<Entry>,
         ticket: u64,
         mailbox: &Mailbox,
-        arrived: Time,
     ) -> Result<Waited, NotAcquired> {
-        match self.signal(call, entry, ticket, mailbox, arrived)? {
+        match self.signal(entry, ticket, mailbox)? {
             Signal::Turn(turn, since) => Ok(Waited::Turn(turn, since)),
             Signal::Delegate(attempt) => {
                 let attempt = attempt.and_then(|attempt| {
-                    if attempt.is_for(call.units) {
+                    if attempt.is_for(self.call.units) {
                         return Some(attempt);
                     }
-                    self.clean_up_after(entry, *attempt, call.options.terms().lease());
+                    self.clean_up_after(entry, *attempt);
                     None
                 });
                 Ok(Waited::Delegate(attempt.unwrap_or_else(|| {
-                    Box::new(self.attempt(call, Attempt::after_waiting))
+                    Box::new(self.attempt(Attempt::after_waiting))
                 })))
             }
             Signal::AfterTry { waits } => {
@@ -69,28 +66,28 @@ impl Engine {
                 } else {
                     Attempt::new
                 };
-                Ok(Waited::Delegate(Box::new(self.attempt(call, begin))))
+                Ok(Waited::Delegate(Box::new(self.attempt(begin))))
             }
             Signal::Held => Err(self.held(entry)),
-            Signal::Failed(failure) => Err(call.failed(failure)),
+            Signal::Failed(failure) => Err(self.call.failed(failure)),
             Signal::Closed => Err(Error::Closed.into()),
         }
     }
 
     /// Sleeps until there is a signal, or leaves the queue and returns the reason.
-    fn signal(
-        &self,
-        call: &AcquireCall<'_>,
-        entry: &Entry,
-        ticket: u64,
-        mailbox: &Mailbox,
-        arrived: Time,
-    ) -> Result<Signal, NotAcquired> {
+    fn signal(&self, entry: &Entry, ticket: u64, mailbox: &Mailbox) -> Result<Signal, NotAcquired> {
+        let (call, arrived) = (self.call, self.metrics.arrived);
         // A try waits for one reply to the delegate, so for at most the time limit of a request.
-        let until = call.until.unwrap_or(arrived + self.settings.io_timeout);
+        let until = call
+            .until
+            .unwrap_or(arrived + self.client.settings.io_timeout);
         // `close` sets its flag before it takes the threads out of the queues. So either this thread sees the flag
         // here, or `close` finds this thread in the queue.
-        let mut until = if self.is_closed() { self.now() } else { until };
+        let mut until = if self.client.is_closed() {
+            self.client.now()
+        } else {
+            until
+        };
         // From here on, a cancel unparks this thread.
         let _registered = call.cancel.map(Cancel::register);
         let mut is_taken_out = false;
@@ -111,14 +108,14 @@ impl Engine {
                 thread::park();
                 continue;
             }
-            let left = until.since(self.now());
+            let left = until.since(self.client.now());
             if !left.is_zero() {
                 thread::park_timeout(left.min(LONGEST_PARK));
                 continue;
             }
             // 4. The time is over, or the manager was closed: leave the queue.
             let mut state = entry.lock();
-            if self.is_closed() && state.queue.leave(ticket) {
+            if self.client.is_closed() && state.queue.leave(ticket) {
                 return Err(Error::Closed.into());
             }
             // Any request may take `LEAST`. So give the delegate's first request that time: without its reply, the
@@ -128,29 +125,24 @@ impl Engine {
                 continue;
             }
             if state.queue.leave(ticket) {
-                return Err(self.result_of_wait(call, &state, arrived));
+                return Err(self.result_of_wait(&state));
             }
             is_taken_out = true;
         }
     }
 
     /// Returns the result of a wait whose time is over: the last state of the lock that this process knows.
-    fn result_of_wait(
-        &self,
-        call: &AcquireCall<'_>,
-        state: &NameState,
-        arrived: Time,
-    ) -> NotAcquired {
-        match (state.contention.last(), self.holder(state)) {
+    fn result_of_wait(&self, state: &NameState) -> NotAcquired {
+        match (state.contention.last(), self.leases.holder(state)) {
             (_, Some(holder)) => NotAcquired::Held(Some(holder)),
             // This process holds the lock until Redis has executed the release.
             (_, None) if state.queue.is_releasing() => NotAcquired::Held(None),
-            (LastReply::Failed(failure), None) => call.failed(failure.clone()),
+            (LastReply::Failed(failure), None) => self.call.failed(failure.clone()),
             // The request in flight has no reply yet. But an earlier one may have got a reply during this wait.
             (LastReply::NoAnswer | LastReply::Held(_), None) => {
-                match state.contention.holder_since(arrived) {
+                match state.contention.holder_since(self.metrics.arrived) {
                     Some(holder) => NotAcquired::Held(Some(holder)),
-                    None => call.failed(Failure::plain(
+                    None => self.call.failed(Failure::plain(
                         FailureKind::Unavailable,
                         Outcome::Unknown,
                         "the wait ended before the server answered",
@@ -158,15 +150,5 @@ impl Engine {
                 }
             }
         }
-    }
-
-    /// Makes an attempt for the calling thread.
-    pub(super) fn attempt(
-        &self,
-        call: &AcquireCall<'_>,
-        begin: impl FnOnce(&dyn Rng, &str, u32) -> Attempt,
-    ) -> Attempt {
-        let rng = self.owner_source(call.linger().is_some());
-        begin(rng, &self.settings.label, call.units)
     }
 }

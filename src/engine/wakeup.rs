@@ -44,7 +44,7 @@ use std::time::{Duration, Instant};
 
 use crate::clock::Time;
 use crate::core::attempt::SubscriptionState;
-use crate::engine::Engine;
+use crate::engine::client::Client;
 use crate::engine::events::Unreached;
 use crate::error::{Chain, Failure, FailureKind, Outcome};
 use crate::event::{Connection, Event};
@@ -85,8 +85,19 @@ pub(crate) struct Wakeup {
     /// The time until which delegates wait for the first subscription, in nanoseconds of the clock.
     first_try_until: AtomicU64,
     register: Mutex<Register>,
-    /// Notified if the engine is dropped.
+    /// Notified if the leases are dropped.
     stopping: Condvar,
+    messages: Weak<dyn MessageHandler>,
+}
+
+/// Does what a message asks for, apart from waking a delegate.
+pub(super) trait MessageHandler: Send + Sync {
+    /// Handles the message that `force_release` has removed this owner.
+    fn released_by_force(&self, owner: &str);
+    /// Handles a recall: the owner that must not linger, and its key.
+    fn recalled(&self, recalled: &str);
+    /// Handles the end of the subscription: no more recalls arrive.
+    fn subscription_ended(&self);
 }
 
 /// The register of delegates, guarded by its mutex.
@@ -126,13 +137,14 @@ pub(crate) struct Waker {
 }
 
 impl Wakeup {
-    pub(crate) fn new(tag: ProcessTag) -> Self {
+    pub(super) fn new(tag: ProcessTag, messages: Weak<dyn MessageHandler>) -> Self {
         Self {
             channel: [CHANNEL_PREFIX, &tag.text()].concat().into(),
             subscription: AtomicU8::new(NOT_YET),
             first_try_until: AtomicU64::new(Time::NEVER.as_nanos()),
             register: Mutex::default(),
             stopping: Condvar::new(),
+            messages,
         }
     }
 
@@ -161,7 +173,7 @@ impl Wakeup {
     }
 
     /// Starts the thread if it does not run.
-    pub(crate) fn start(self: &Arc<Self>, engine: &Engine) {
+    pub(crate) fn start(self: &Arc<Self>, client: &Client) {
         if self.is_ready() {
             return;
         }
@@ -169,12 +181,11 @@ impl Wakeup {
         if register.running || register.stopped {
             return;
         }
-        let until = engine.now() + FIRST_TRY;
+        let until = client.now() + FIRST_TRY;
         self.first_try_until
             .fetch_min(until.as_nanos(), Ordering::SeqCst);
-        let (wakeup, store) = (Arc::clone(self), Arc::clone(&engine.store));
-        let (rng, engine_of) = (Arc::clone(&engine.rng), engine.weak_self.clone());
-        let events = Arc::downgrade(&engine.events);
+        let (wakeup, store) = (Arc::clone(self), Arc::clone(&client.store));
+        let (rng, events) = (Arc::clone(&client.rng), Arc::downgrade(&client.events));
         let tell = move |event| {
             if let Some(events) = events.upgrade() {
                 events.tell(|| event);
@@ -182,7 +193,7 @@ impl Wakeup {
         };
         let started = thread::Builder::new()
             .name("leasehold-wakeup-0".into())
-            .spawn(move || wakeup.run(&*store, &*rng, &engine_of, &tell));
+            .spawn(move || wakeup.run(&*store, &*rng, &tell));
         match started {
             Ok(_) => register.running = true,
             Err(error) => self.not_started(register, &error),
@@ -250,17 +261,17 @@ impl Wakeup {
 
     /// Handles a message. Any client could have sent it. So the delegate or the renewal thread asks Redis, unless the
     /// message has the delegate's nonce.
-    pub(super) fn message(&self, channel: &str, payload: &[u8], engine: &Weak<Engine>) {
+    pub(super) fn message(&self, channel: &str, payload: &[u8]) {
         let Ok(text) = std::str::from_utf8(payload) else {
             return;
         };
         if channel == BROKEN {
-            if let Some(engine) = engine.upgrade() {
-                engine.ask_about(text);
+            if let Some(messages) = self.messages.upgrade() {
+                messages.released_by_force(text);
             }
         } else if let Some(recalled) = text.strip_prefix(RECALL) {
-            if let Some(engine) = engine.upgrade() {
-                engine.recall(recalled);
+            if let Some(messages) = self.messages.upgrade() {
+                messages.recalled(recalled);
             }
         } else if let Some((owner, grant)) = GrantMessage::of(payload) {
             self.wake(owner, grant.map_or(Message::Ask, Message::Grant));
@@ -275,7 +286,6 @@ impl Wakeup {
         &self,
         store: &dyn crate::store::Store,
         rng: &dyn crate::random::Rng,
-        engine: &Weak<Engine>,
         tell: &dyn Fn(Event<'static>),
     ) {
         let mut pause = FIRST_PAUSE;
@@ -315,7 +325,7 @@ impl Wakeup {
                         self.wake_all();
                     }
                     PubSubEvent::Message { channel, payload } => {
-                        self.message(channel, payload, engine);
+                        self.message(channel, payload);
                     }
                     PubSubEvent::Silence => {}
                 }
@@ -335,8 +345,8 @@ impl Wakeup {
                 Ok(()) => Duration::ZERO,
                 Err(failure) => {
                     self.note(NO_SUBSCRIPTION);
-                    if let Some(engine) = engine.upgrade() {
-                        engine.end_all_lingers();
+                    if let Some(messages) = self.messages.upgrade() {
+                        messages.subscription_ended();
                     }
                     let is_transient = failure.is_transient();
                     if is_transient || warned_of_refusal {
@@ -419,6 +429,20 @@ mod tests {
 
     const START: Time = Time::from_nanos(1 << 50);
 
+    /// A process without leases.
+    struct Leaseless;
+
+    impl MessageHandler for Leaseless {
+        fn released_by_force(&self, _: &str) {}
+        fn recalled(&self, _: &str) {}
+        fn subscription_ended(&self) {}
+    }
+
+    fn new_wakeup() -> Wakeup {
+        let nobody = Weak::<Leaseless>::new();
+        Wakeup::new(ProcessTag::new(uuid::Uuid::nil()), nobody)
+    }
+
     /// A store whose subscription is a function of the test.
     struct Listening<F>(F);
 
@@ -445,7 +469,7 @@ mod tests {
 
     #[test]
     fn a_subscription_wakes_all_delegates_and_a_message_wakes_one() {
-        let wakeup = Arc::new(Wakeup::new(ProcessTag::new(uuid::Uuid::nil())));
+        let wakeup = Arc::new(new_wakeup());
         let (mut one, mut other) = (None, None);
         wakeup.register(&mut one, &"one".into());
         wakeup.register(&mut other, &"other".into());
@@ -478,7 +502,7 @@ mod tests {
             wakeup.stop();
             Ok(())
         });
-        wakeup.run(&store, &SystemRng::new(), &Weak::new(), &|_| {});
+        wakeup.run(&store, &SystemRng::new(), &|_| {});
         let (none, all) = ([(false, false); 2], [(true, false); 2]);
         let one_called = [(false, false), (true, true)];
         assert_eq!(*seen.lock(), [all, none, one_called, none, none, all]);
@@ -492,7 +516,7 @@ mod tests {
     /// Runs the thread over a store whose subscriptions fail in these ways, one after another. Returns for each failure
     /// whether it woke a delegate.
     fn woken_by_failures(kinds: &[FailureKind]) -> (Arc<Wakeup>, Vec<bool>) {
-        let wakeup = Arc::new(Wakeup::new(ProcessTag::new(uuid::Uuid::nil())));
+        let wakeup = Arc::new(new_wakeup());
         let mut waker = None;
         wakeup.register(&mut waker, &"owner".into());
         let sleeper = Arc::clone(&waker.as_ref().expect("it is registered").sleeper);
@@ -513,7 +537,7 @@ mod tests {
                 "no subscription",
             ))
         });
-        wakeup.run(&store, &SystemRng::new(), &Weak::new(), &|_| {});
+        wakeup.run(&store, &SystemRng::new(), &|_| {});
         let woken = woken.lock().clone();
         (Arc::clone(&wakeup), woken)
     }
@@ -533,7 +557,7 @@ mod tests {
 
     #[test]
     fn a_subscription_that_ends_makes_those_who_named_it_ask_again() {
-        let wakeup = Arc::new(Wakeup::new(ProcessTag::new(uuid::Uuid::nil())));
+        let wakeup = Arc::new(new_wakeup());
         let mut waker = None;
         wakeup.register(&mut waker, &"owner".into());
         let sleeper = Arc::clone(&waker.as_ref().expect("it is registered").sleeper);
@@ -558,13 +582,13 @@ mod tests {
                 words,
             ))
         });
-        wakeup.run(&store, &SystemRng::new(), &Weak::new(), &|_| {});
+        wakeup.run(&store, &SystemRng::new(), &|_| {});
         assert_eq!(*seen.lock(), [false, true]);
     }
 
     #[test]
     fn delegates_wait_only_briefly_for_a_first_subscription_that_hangs() {
-        let wakeup = Wakeup::new(ProcessTag::new(uuid::Uuid::nil()));
+        let wakeup = new_wakeup();
         let long = START + Duration::from_hours(1);
         assert_eq!(
             wakeup.subscription(long),
@@ -584,7 +608,7 @@ mod tests {
 
     #[test]
     fn without_its_thread_a_process_queues_without_a_channel() {
-        let wakeup = Wakeup::new(ProcessTag::new(uuid::Uuid::nil()));
+        let wakeup = new_wakeup();
         let error = std::io::Error::from(std::io::ErrorKind::WouldBlock);
         wakeup.not_started(wakeup.register.lock(), &error);
         assert_eq!(

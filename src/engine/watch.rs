@@ -21,13 +21,15 @@
 //! With an event listener, the time of a renewed lease is first the time at which its renewal becomes overdue, and then
 //! its deadline. Otherwise the time is the deadline.
 //!
-//! The thread starts with the first lease, and ends when it has had nothing to watch for a while.
+//! The thread starts with the first lease, and ends when it has had nothing to watch for a while. What follows from a loss
+//! is not its business: a [`LossHandler`] does it, and a thing that is due acts itself ([`Timed`]).
 
 use crate::clock::Time;
 use crate::core::lease::LeaseStatus;
 use crate::core::timer_queue::{Place, TimerQueue, WorkerTimer};
-use crate::engine::Engine;
-use crate::engine::process_lease::ProcessLease;
+use crate::engine::client::Client;
+use crate::engine::process_lease::{LeaseLinger, ProcessLease};
+use crate::error::LostCause;
 use crate::event::Event;
 use crate::logging;
 use crate::panics::survived;
@@ -44,8 +46,15 @@ const AT_A_TIME: usize = 200;
 
 pub(crate) struct Watch {
     state: Mutex<WatchState>,
-    /// Notified if an earlier time is due, and if the engine is dropped.
+    /// Notified if an earlier time is due, and if the leases are dropped.
     changed: Condvar,
+    losses: Weak<dyn LossHandler>,
+}
+
+/// Does what follows from the loss of a lease.
+pub(super) trait LossHandler: Send + Sync {
+    /// Handles the loss of a lease that may still have guards. Does no I/O.
+    fn lost(&self, process_lease: &Arc<ProcessLease>, cause: LostCause);
 }
 
 /// The state of the watch thread, guarded by its mutex.
@@ -62,14 +71,15 @@ struct WatchState {
 /// A thing other than a lease that acts at its time: the limit of a guard, or the end of a linger.
 pub(super) trait Timed: Send + Sync {
     /// Acts, because the time is over. Does no I/O.
-    fn act(&self, engine: &Arc<Engine>, now: Time);
+    fn act(&self, now: Time);
 }
 
 impl Watch {
-    pub(crate) fn new() -> Self {
+    pub(super) fn new(losses: Weak<dyn LossHandler>) -> Self {
         Self {
             state: Mutex::default(),
             changed: Condvar::new(),
+            losses,
         }
     }
 
@@ -80,7 +90,7 @@ impl Watch {
     /// Returns the error of the system if the thread cannot be started. Then the lease is not registered.
     pub(crate) fn register_lease(
         self: &Arc<Self>,
-        engine: &Engine,
+        client: &Arc<Client>,
         process_lease: &Arc<ProcessLease>,
     ) -> std::io::Result<()> {
         let Some(deadline) = process_lease.validity.deadline() else {
@@ -88,10 +98,10 @@ impl Watch {
         };
         let mut state = self.state.lock();
         if !state.timer.is_running() {
-            self.spawn(engine)?;
+            self.spawn(client)?;
             state.timer.started();
         }
-        let look = risk_of(engine, process_lease, deadline).unwrap_or(deadline);
+        let look = risk_of(client, process_lease, deadline).unwrap_or(deadline);
         state.put(process_lease, look);
         self.wake_for(&mut state, look);
         Ok(())
@@ -124,9 +134,22 @@ impl Watch {
 
     /// Takes a thing out of the timer queue, if it is there.
     pub(super) fn deregister_timer(&self, place: Place) {
-        // The thing may be the last to refer to the engine, so drop it without the mutex.
+        // The thing may be the last to refer to the leases, so drop it without the mutex.
         let removed = self.state.lock().timed.remove(place);
         drop(removed);
+    }
+
+    /// Makes the timer of a linger due at once, if it is set.
+    pub(super) fn end_linger_now(&self, linger: &LeaseLinger) {
+        let Some(place) = *linger.timer.lock() else {
+            return;
+        };
+        let mut state = self.state.lock();
+        if let Some(timed) = state.timed.remove(place) {
+            let (now, (_, number)) = (Time::from_nanos(0), place);
+            state.timed.insert((now, number), timed);
+            self.wake_for(&mut state, now);
+        }
     }
 
     /// Ends the thread as soon as nothing is left to watch.
@@ -142,37 +165,38 @@ impl Watch {
         }
     }
 
-    fn spawn(self: &Arc<Self>, engine: &Engine) -> std::io::Result<()> {
-        let (watch, engine) = (Arc::clone(self), engine.weak_self.clone());
+    fn spawn(self: &Arc<Self>, client: &Arc<Client>) -> std::io::Result<()> {
+        let (watch, client) = (Arc::clone(self), Arc::downgrade(client));
         thread::Builder::new()
             .name("leasehold-watch".into())
-            .spawn(move || watch.run(&engine))
+            .spawn(move || watch.run(&client))
             .map(drop)
     }
 
-    fn run(&self, engine: &Weak<Engine>) {
+    fn run(&self, client: &Weak<Client>) {
         let mut looks_at = Time::from_nanos(0);
         loop {
-            // Hold the engine only during a round, so that the engine ends with the last handle and guard.
-            let Some(engine) = engine.upgrade() else {
+            // Hold both only during a round, so that they end with the last handle and guard.
+            let (Some(client), Some(losses)) = (client.upgrade(), self.losses.upgrade()) else {
                 return;
             };
             // A panic does not end the thread: all other leases are still in the timer queue.
             let round = || {
                 // 1. Settle all that is due.
-                self.handle_all_due(&engine);
+                self.handle_all_due(&client, &*losses);
                 // 2. Look ahead, four times a second.
-                if engine.now() >= looks_at {
-                    self.look_ahead(&engine);
-                    looks_at = engine.now() + LOOKS_EVERY;
+                if client.now() >= looks_at {
+                    self.look_ahead(&client, &*losses);
+                    looks_at = client.now() + LOOKS_EVERY;
                 }
             };
             if survived(round).is_none() {
                 logging::error!("the watch thread panicked and goes on");
             }
             // 3. Sleep until the next time, or end if nothing was registered for a while.
-            let now = engine.now();
-            drop(engine);
+            let now = client.now();
+            drop(losses);
+            drop(client);
             let mut state = self.state.lock();
             let next = state.next_due();
             let Some(sleep) = state.timer.rest(now, next) else {
@@ -183,24 +207,24 @@ impl Watch {
     }
 
     /// Puts back the leases that would wake the thread soon although they were renewed since.
-    fn look_ahead(&self, engine: &Arc<Engine>) {
-        let until = engine.now() + LOOKS_AHEAD;
+    fn look_ahead(&self, client: &Client, losses: &dyn LossHandler) {
+        let until = client.now() + LOOKS_AHEAD;
         let mut after = (Time::from_nanos(0), 0);
-        while let Some(last) = self.put_back_moved(engine, after, until) {
+        while let Some(last) = self.put_back_moved(client, after, until) {
             after = last;
-            self.handle_all_due(engine);
+            self.handle_all_due(client, losses);
         }
     }
 
     /// Visits the next leases after the place `after`, and puts back those whose new time is after `until`. Returns the
     /// last place visited, or `None` if no lease before `until` is left.
-    fn put_back_moved(&self, engine: &Engine, after: Place, until: Time) -> Option<Place> {
+    fn put_back_moved(&self, client: &Client, after: Place, until: Time) -> Option<Place> {
         let mut state = self.state.lock();
         let (mut looked_at, mut last, mut moved) = (0, None, Vec::new());
         for (place, process_lease) in state.leases.due_between(after, until).take(AT_A_TIME) {
             looked_at += 1;
             last = Some(place);
-            if let Some(look) = look_at(engine, process_lease).filter(|look| *look > until) {
+            if let Some(look) = look_at(client, process_lease).filter(|look| *look > until) {
                 moved.push((Arc::clone(process_lease), look));
             }
         }
@@ -214,15 +238,15 @@ impl Watch {
 
     /// Returns the number of pieces of a look ahead.
     #[cfg(test)]
-    pub(super) fn pieces_before(&self, engine: &Engine, until: Time) -> usize {
-        let next = |after: &Place| self.put_back_moved(engine, *after, until);
+    pub(super) fn pieces_before(&self, client: &Client, until: Time) -> usize {
+        let next = |after: &Place| self.put_back_moved(client, *after, until);
         std::iter::successors(Some((Time::from_nanos(0), 0)), next).count()
     }
 
     /// Settles all that is due.
-    fn handle_all_due(&self, engine: &Arc<Engine>) {
+    fn handle_all_due(&self, client: &Client, losses: &dyn LossHandler) {
         loop {
-            let now = engine.now();
+            let now = client.now();
             // Unlock the mutex before anything is handled.
             let (lease, timed) = {
                 let mut state = self.state.lock();
@@ -232,32 +256,38 @@ impl Watch {
                 return;
             }
             if let Some(timed) = timed {
-                timed.act(engine, now);
+                timed.act(now);
             }
             if let Some(process_lease) = lease {
-                self.handle_due(engine, &process_lease, now);
+                self.handle_due(client, losses, &process_lease, now);
             }
         }
     }
 
     /// Settles a due lease. Logs nothing, because a logger may block: the events thread logs the loss.
-    fn handle_due(&self, engine: &Arc<Engine>, process_lease: &Arc<ProcessLease>, now: Time) {
+    fn handle_due(
+        &self,
+        client: &Client,
+        losses: &dyn LossHandler,
+        process_lease: &Arc<ProcessLease>,
+        now: Time,
+    ) {
         loop {
             match process_lease.validity.status(now) {
                 LeaseStatus::Ended => return,
-                LeaseStatus::Lost(cause) => return engine.lost(process_lease, cause),
+                LeaseStatus::Lost(cause) => return losses.lost(process_lease, cause),
                 // `put_back` returns false if the lease has ended or was lost meanwhile. Then read its status again.
                 LeaseStatus::Live(left) => {
                     let deadline = now + left;
-                    let risk = risk_of(engine, process_lease, deadline);
+                    let risk = risk_of(client, process_lease, deadline);
                     if let Some(risk) = risk.filter(|risk| now < *risk) {
                         if self.put_back(process_lease, risk) {
                             return;
                         }
                     } else if self.put_back(process_lease, deadline) {
                         if risk.is_some() {
-                            engine.events.tell(|| {
-                                let (name, owner) = engine.name_and_owner(process_lease);
+                            client.events.tell(|| {
+                                let (name, owner) = client.name_and_owner(process_lease);
                                 Event::AtRisk {
                                     name,
                                     owner,
@@ -286,15 +316,15 @@ impl Watch {
 
 /// Returns when a lease with this deadline becomes at risk. Returns `None` without an event listener, or without
 /// renewal.
-fn risk_of(engine: &Engine, process_lease: &ProcessLease, deadline: Time) -> Option<Time> {
-    let is_wanted = process_lease.terms.renew && engine.events.is_wanted();
+fn risk_of(client: &Client, process_lease: &ProcessLease, deadline: Time) -> Option<Time> {
+    let is_wanted = process_lease.terms.renew && client.events.is_wanted();
     is_wanted.then(|| process_lease.at_risk_from(deadline))
 }
 
 /// Returns when a lease is due, or `None` if it has ended.
-fn look_at(engine: &Engine, process_lease: &ProcessLease) -> Option<Time> {
+fn look_at(client: &Client, process_lease: &ProcessLease) -> Option<Time> {
     let deadline = process_lease.validity.deadline()?;
-    Some(risk_of(engine, process_lease, deadline).unwrap_or(deadline))
+    Some(risk_of(client, process_lease, deadline).unwrap_or(deadline))
 }
 
 impl WatchState {

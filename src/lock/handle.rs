@@ -9,6 +9,7 @@ use crate::config::Options;
 use crate::engine::Engine;
 use crate::engine::call::{AcquireCall, NotAcquired};
 use crate::engine::guard_inner::GuardInner;
+use crate::engine::way_in::WayIn;
 use crate::error::{Error, Result};
 use crate::guard::Guard;
 use crate::lock::ran::Ran;
@@ -37,7 +38,7 @@ pub(crate) struct Unfit {
 
 impl Handle {
     pub(crate) fn new(engine: Arc<Engine>, name: &str) -> Self {
-        let target = LockKey::new(&engine.settings.prefix, name).map(Target::from);
+        let target = LockKey::new(&engine.client.settings.prefix, name).map(Target::from);
         let target = target.map_err(|error| Unfit {
             error,
             given: name.into(),
@@ -46,7 +47,7 @@ impl Handle {
     }
 
     pub(super) fn of(engine: Arc<Engine>, target: Result<Target, Unfit>) -> Self {
-        let options = engine.settings.options;
+        let options = engine.client.settings.options;
         Self {
             engine,
             target,
@@ -82,15 +83,15 @@ impl Handle {
             // Only a single mutex lingers.
             options.linger = Duration::ZERO;
         }
-        let acquired = self.engine.acquire(&AcquireCall {
+        let call = AcquireCall {
             kind,
             target: self.target.as_ref()?,
             options,
             units,
             until,
             cancel: self.cancel.as_ref(),
-        });
-        acquired.map_err(|why| match why {
+        };
+        WayIn::acquire(&self.engine.leases, &call).map_err(|why| match why {
             NotAcquired::Failed(error) => self.with_the_kind_found(error, Some(kind)).into(),
             held @ NotAcquired::Held(_) => held,
         })
@@ -104,11 +105,11 @@ impl Handle {
         leases: impl FnOnce(&G) -> &L,
         f: impl FnOnce(&L) -> T,
     ) -> Result<Ran<T>> {
-        let asked = self.engine.now();
+        let asked = self.engine.client.now();
         let guard = acquire(self.until(wait)).map_err(|why| match why {
             NotAcquired::Held(holder) => Error::Timeout {
                 name: self.name().into(),
-                waited: self.engine.now().since(asked),
+                waited: self.engine.client.now().since(asked),
                 holder,
             },
             NotAcquired::Failed(error) => error,
@@ -124,7 +125,7 @@ impl Handle {
 
     /// Returns when a wait of this length ends. Returns `None` if the length is zero: then it is a try.
     pub(super) fn until(&self, wait: Duration) -> Option<Time> {
-        (!wait.is_zero()).then(|| self.engine.now() + wait)
+        (!wait.is_zero()).then(|| self.engine.client.now() + wait)
     }
 
     /// Adds to a `WrongType` error the kind of lock that has the name. To find it, sends requests that only read.
@@ -139,7 +140,7 @@ impl Handle {
             LockKind::Semaphore { .. } => "semaphore",
         });
         let found = target.keys().iter().find_map(|key| {
-            let seen = self.engine.inspect(key).ok()??;
+            let seen = self.engine.operators.inspect(key).ok()??;
             let found = match seen.total_units {
                 None => "mutex",
                 Some(ALL) => "reader-writer lock",

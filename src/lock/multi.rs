@@ -93,7 +93,7 @@ impl MultiLock {
         let names: Vec<N> = names.into_iter().collect();
         let target = names
             .iter()
-            .map(|name| LockKey::new(&engine.settings.prefix, name.as_ref()))
+            .map(|name| LockKey::new(&engine.client.settings.prefix, name.as_ref()))
             .collect::<Result<Vec<_>>>()
             .and_then(Target::all)
             .map_err(|error| Unfit {
@@ -104,7 +104,7 @@ impl MultiLock {
                 },
             });
         let groups = match &target {
-            Ok(all) if engine.has_slots() => all.by_slot(),
+            Ok(all) if engine.client.has_slots() => all.by_slot(),
             Ok(all) => vec![all.clone()],
             Err(_) => Vec::new(),
         };
@@ -138,7 +138,7 @@ impl MultiLock {
             let Some(lost) = earlier.iter().find_map(|guard| guard.status().err()) else {
                 return Ok(MultiGuard::new(held));
             };
-            if until.is_none_or(|until| self.handle.engine.now() >= until) {
+            if until.is_none_or(|until| self.handle.engine.client.now() >= until) {
                 return Err(lost_before_the_others(&lost).into());
             }
         }

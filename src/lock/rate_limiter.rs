@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::engine::rate_limiter;
 use crate::error::{Error, Failure, FailureKind, Outcome, Result};
 use crate::lock::handle::Handle;
 use crate::lock::options::basics;
@@ -170,9 +171,8 @@ impl RateLimiter {
         };
         let target = self.handle.target.as_ref()?;
         let cancel = self.handle.cancel.as_ref();
-        let engine = &self.handle.engine;
-        let refused = engine
-            .ask_rate_limiter(target.first(), request, cancel)
+        let leases = &self.handle.engine.leases;
+        let refused = rate_limiter::ask(leases, target.first(), request, cancel)
             .map_err(|error| self.handle.with_the_kind_found(error, None))?;
         Ok(refused.map_or(Admission::Admitted, Admission::RetryAfter))
     }

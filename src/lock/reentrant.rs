@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use crate::cancel::Cancel;
 use crate::clock::Time;
-use crate::engine::Engine;
 use crate::engine::call::NotAcquired;
 use crate::engine::guard_inner::GuardInner;
+use crate::engine::leases::Leases;
 use crate::error::{Error, Result};
 use crate::guard::{Lease, ReentrantGuard};
 use crate::lock::handle::Handle;
@@ -51,8 +51,8 @@ pub struct ReentrantMutex {
 
 /// One lock that this thread holds.
 struct Held {
-    /// The address of the engine. No other engine has that address while the hold keeps this one.
-    engine: *const Engine,
+    /// The address of the engine's leases. No other engine's have that address while the hold keeps these.
+    leases: *const Leases,
     key: Arc<str>,
     hold: Weak<Lease>,
 }
@@ -89,12 +89,12 @@ impl ReentrantMutex {
         if token.is_some_and(Cancel::is_cancelled) {
             return Err(Error::Cancelled);
         }
-        let engine = Arc::as_ptr(&self.handle.engine);
+        let leases = Arc::as_ptr(&self.handle.engine.leases);
         let hold = HELD.try_with(|held| {
             let held = held.borrow();
             let held = held
                 .iter()
-                .find(|held| held.engine == engine && held.is_of(key));
+                .find(|held| held.leases == leases && held.is_of(key));
             held.and_then(|held| held.hold.upgrade())
         });
         // A thread that ends has no list any more. Then its guards are unknown.
@@ -103,10 +103,10 @@ impl ReentrantMutex {
         };
         if let Err(lost) = hold.check() {
             // In a forked child every hold is lost, but the call must return `Closed`.
-            self.handle.engine.check_open()?;
+            self.handle.engine.client.check_open()?;
             return Err(lost);
         }
-        if self.handle.engine.is_closed() {
+        if self.handle.engine.client.is_closed() {
             return Err(Error::Closed);
         }
         Ok(Some(ReentrantGuard::new(hold)))
@@ -117,7 +117,7 @@ impl ReentrantMutex {
         let hold = Arc::new(Lease::new(guard_inner));
         if let Ok(target) = &self.handle.target {
             let entry = Held {
-                engine: Arc::as_ptr(&self.handle.engine),
+                leases: Arc::as_ptr(&self.handle.engine.leases),
                 key: Arc::clone(target.id()),
                 hold: Arc::downgrade(&hold),
             };

@@ -17,18 +17,18 @@
 
 use std::time::Duration;
 
-use super::{AFTER_PANIC, BATCH, RenewalThread, State};
+use super::schedule::{AFTER_PANIC, BATCH, Job, RenewalState, RenewalThread};
 use crate::clock::Time;
 use crate::core::release_task::{Next, ReleaseTask};
 use crate::core::timer_queue::Place;
-use crate::engine::Engine;
+use crate::engine::client::Client;
 use crate::engine::process_lease::Entry;
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::logging;
 use crate::message::{LockKind, NotReleased, PlainRelease, Reply, Request, Verb};
 use crate::name::LockKey;
 use crate::store::{Answer, DedicatedConnection, LEAST};
-use crate::sync::Arc;
+use crate::sync::{Arc, Ordering};
 
 /// The largest number of requests with release tasks before the thread looks at the leases again.
 const RELEASES_IN_A_ROW: usize = 64;
@@ -38,25 +38,15 @@ const GATHERED_FOR: Duration = Duration::from_millis(1);
 /// machine is suspended, the clock goes on but the time of waiting does not.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// A release task in the timer queue.
-pub(super) struct Job {
-    /// The engine, which lives until the job is done.
-    _engine: Arc<Engine>,
-    entry: Arc<Entry>,
-    release_task: ReleaseTask,
-    /// The place of a background release, until the place is removed.
-    background_place: Option<Place>,
-}
-
 impl RenewalThread {
     /// Adds a task, which is due at once.
     pub(crate) fn add_release_task(
         self: &Arc<Self>,
-        engine: &Engine,
+        client: &Arc<Client>,
         entry: &Arc<Entry>,
         release_task: ReleaseTask,
     ) {
-        self.add_job(engine, entry, release_task, None);
+        self.add_job(client, entry, release_task, None);
     }
 
     /// Reserves a place for a background release, so that other threads can find it.
@@ -79,34 +69,31 @@ impl RenewalThread {
     /// Adds a background release at its reserved place.
     pub(crate) fn add_background_release(
         self: &Arc<Self>,
-        engine: &Engine,
+        client: &Arc<Client>,
         entry: &Arc<Entry>,
         release_task: ReleaseTask,
         place: Place,
     ) {
-        self.add_job(engine, entry, release_task, Some(place));
+        self.add_job(client, entry, release_task, Some(place));
     }
 
     /// Adds a job and wakes the thread. If the thread cannot be started, the task is given up, and that is logged.
     fn add_job(
         self: &Arc<Self>,
-        engine: &Engine,
+        client: &Arc<Client>,
         entry: &Arc<Entry>,
         release_task: ReleaseTask,
         background_place: Option<Place>,
     ) {
-        let Some(strong) = engine.weak_self.upgrade() else {
-            return;
-        };
-        let now = engine.now();
+        let now = client.now();
         let job = Job {
-            _engine: strong,
+            _client: Arc::clone(client),
             entry: Arc::clone(entry),
             release_task,
             background_place,
         };
         let mut state = self.state.lock();
-        if let Err(error) = self.ensure_running(&mut state, engine) {
+        if let Err(error) = self.ensure_running(&mut state, client) {
             state.is_given_up |= !job.release_task.is_executed();
             drop(state);
             let name = entry.target.name();
@@ -150,19 +137,19 @@ impl RenewalThread {
     /// the call `is_over`. It checks `is_over` at least every [`LONGEST_WAIT`].
     pub(crate) fn wait_until_sent(
         &self,
-        engine: &Engine,
+        client: &Client,
         keys: &[LockKey],
         place: Place,
         until: Time,
         is_over: &dyn Fn() -> bool,
     ) {
         let mut state = self.state.lock();
-        let is_unsent = |state: &State, key| {
+        let is_unsent = |state: &RenewalState, key| {
             let places = state.background_places.get(key);
             places.is_some_and(|places| places.contains(&place))
         };
         while keys.iter().any(|key| is_unsent(&state, key)) {
-            let left = until.since(engine.now());
+            let left = until.since(client.now());
             if left.is_zero() || is_over() {
                 return;
             }
@@ -197,11 +184,11 @@ impl RenewalThread {
     ///
     /// Returns false if the time is over. Also returns false if a release task was given up without a reply, and Redis
     /// has not replied to any request since.
-    pub(crate) fn flush(&self, engine: &Engine, until: Time) -> bool {
+    pub(crate) fn flush(&self, client: &Client, until: Time) -> bool {
         self.notify_waiting();
         let mut state = self.state.lock();
-        while state.unexecuted > 0 || engine.has_busy_threads() {
-            let left = until.since(engine.now());
+        while state.unexecuted > 0 || client.busy_threads.load(Ordering::SeqCst) > 0 {
+            let left = until.since(client.now());
             if left.is_zero() {
                 return false;
             }
@@ -214,11 +201,11 @@ impl RenewalThread {
     /// connection.
     pub(super) fn send_due_releases(
         &self,
-        engine: &Engine,
+        client: &Client,
         dedicated_connection: &mut dyn DedicatedConnection,
     ) -> bool {
         for round in 0..RELEASES_IN_A_ROW {
-            let now = engine.now();
+            let now = client.now();
             let (begun, limit) = {
                 let mut state = self.state.lock();
                 let due = state.leases.next();
@@ -233,13 +220,13 @@ impl RenewalThread {
             if begun.is_empty() {
                 return true;
             }
-            let answers = send(engine, dedicated_connection, &begun, limit);
+            let answers = send(client, dedicated_connection, &begun, limit);
             let (mut failure, mut is_answered) = (None, false);
             for (begun, answer) in begun.iter().zip(answers) {
                 is_answered |= answer.is_ok();
-                failure = self.answered(engine, begun, answer).err().or(failure);
+                failure = self.answered(client, begun, answer).err().or(failure);
             }
-            self.tell_of_servers(engine, dedicated_connection);
+            self.tell_of_servers(client, dedicated_connection);
             match failure {
                 // One node of a cluster may fail while others answer.
                 Some(failure) if failure.is_of_the_connection() && !is_answered => {
@@ -256,30 +243,30 @@ impl RenewalThread {
     /// Applies the reply to a task, or its failure. Puts the task back if it is not done. Returns the failure.
     fn answered(
         &self,
-        engine: &Engine,
+        client: &Client,
         begun: &SentTask,
         answer: Result<Answer, Failure>,
     ) -> Result<(), Failure> {
         let Some(mut job) = self.state.lock().release_tasks.remove(begun.place) else {
             return Ok(());
         };
-        let now = engine.now();
+        let now = client.now();
         let was_executed = job.release_task.is_executed();
         let (next, result) = match answer {
             Ok(answer) => {
-                engine.count_hand_over(&begun.entry.request(&begun.verb), &answer.reply);
+                client.count_hand_over(&begun.entry.request(&begun.verb), &answer.reply);
                 let next = job.release_task.replied(now, &answer.reply, answer.resent);
                 (next, Ok(()))
             }
             Err(failure) => {
                 let next = job
                     .release_task
-                    .failed(now, failure.is_transient(), &*engine.rng);
+                    .failed(now, failure.is_transient(), &*client.rng);
                 (next, Err(failure))
             }
         };
         if let Next::Later(_) = next {
-            engine.stats.endings_repeated.add(1);
+            client.stats.endings_repeated.add(1);
         }
         if next != Next::Send {
             self.remove_background_place(&begun.entry, job.background_place.take());
@@ -308,7 +295,7 @@ impl RenewalThread {
     }
 }
 
-impl State {
+impl RenewalState {
     /// Returns a place at this time that no other job has.
     fn new_place(&mut self, due: Time) -> Place {
         let number = self.next_job;
@@ -391,12 +378,12 @@ fn of_each(answer: Answer, count: usize) -> Vec<Result<Answer, Failure>> {
 
 /// Sends one task, or several plain releases in one request. Returns the result of each.
 fn send(
-    engine: &Engine,
+    client: &Client,
     dedicated_connection: &mut dyn DedicatedConnection,
     begun: &[SentTask],
     limit: Duration,
 ) -> Vec<Result<Answer, Failure>> {
-    engine.stats.requests.add(1);
+    client.stats.requests.add(1);
     if let [only] = begun {
         let request = Request::Lock {
             kind: only.entry.kind,
@@ -419,8 +406,8 @@ fn send(
         // prevent the release of the others.
         Err(failure) if !failure.is_of_the_connection() => {
             let (first, second) = begun.split_at(begun.len() / 2);
-            let mut answers = send(engine, dedicated_connection, first, limit);
-            answers.extend(send(engine, dedicated_connection, second, limit));
+            let mut answers = send(client, dedicated_connection, first, limit);
+            answers.extend(send(client, dedicated_connection, second, limit));
             answers
         }
         Err(failure) => vec![Err(failure); begun.len()],

@@ -41,7 +41,10 @@ fn the_next_thread_takes_an_unsent_release_back() {
         Ok(Verb::Release { owner, .. }) => assert_ne!(*owner, *old),
         other => panic!("{other:?}"),
     }
-    assert!(engine.names.all().is_empty(), "the name is still in use");
+    assert!(
+        engine.leases.names.all().is_empty(),
+        "the name is still in use"
+    );
 }
 
 #[test]
@@ -68,6 +71,7 @@ fn the_next_thread_waits_for_a_release_in_flight() {
     // The thread is the delegate, and has sent no request yet.
     wait_for(|| {
         engine
+            .leases
             .names
             .all()
             .iter()
@@ -93,7 +97,7 @@ fn a_stuck_renewal_thread_delays_a_call_only_briefly() {
         thread::spawn(move || lock(&engine).fence())
     };
     wait_for(|| {
-        clock.advance(engine.settings.io_timeout);
+        clock.advance(engine.client.settings.io_timeout);
         next.is_finished()
     });
     next.join().expect("granted");
@@ -149,7 +153,7 @@ fn releases_share_a_request_and_each_has_its_own_reply() {
             *count.entry(key).or_insert(0) += 1;
         }
     }
-    assert_eq!(batches.iter().max(), Some(&super::super::renewal::BATCH));
+    assert_eq!(batches.iter().max(), Some(&crate::engine::renewal::BATCH));
     let repeated: Vec<_> = count.iter().filter(|(_, times)| **times != 1).collect();
     assert_eq!(repeated.len(), 2, "{repeated:?}");
     assert!(engine.close(PATIENCE));
@@ -199,7 +203,7 @@ fn a_refused_batch_is_sent_again_in_halves() {
 fn a_queued_release_outlives_every_handle() {
     let (clock, (sent, releases)) = (still(), mpsc::channel());
     let engine = background(Fake::new(generous(), recording(sent)), &clock);
-    let gone = Arc::downgrade(&engine);
+    let gone = Arc::downgrade(&engine.client);
     drop(lock(&engine));
     drop(engine);
     assert!(gone.upgrade().is_some());

@@ -53,10 +53,10 @@ fn the_next_call_repeats_an_adoption_without_a_reply_and_no_later_call_does() {
     ]);
     let engine = Fake::new(pool, generous()).engine(LONG, Arc::new(SystemClock));
     for _ in 0..2 {
-        let error = engine.adopt(&claim()).map(drop);
+        let error = engine.claims.adopt(&claim()).map(drop);
         assert!(matches!(error, Err(Error::Unavailable { .. })), "{error:?}");
     }
-    let guard = LockGuard::new(engine.adopt(&claim()).expect("granted"));
+    let guard = LockGuard::new(engine.claims.adopt(&claim()).expect("granted"));
     assert!(matches!(
         mutex(Arc::clone(&engine), "name").try_lock(),
         Ok(None)
@@ -68,7 +68,7 @@ fn the_next_call_repeats_an_adoption_without_a_reply_and_no_later_call_does() {
     let mut others = vec![guard.owner().to_owned()];
     let mut guard = Some(guard);
     for _ in 0..2 {
-        let error = engine.adopt(&claim()).map(drop);
+        let error = engine.claims.adopt(&claim()).map(drop);
         assert!(
             matches!(&error, Err(Error::Lost(lost)) if lost.cause == LostCause::Taken && lost.fence == 7),
             "{error:?}"
@@ -85,9 +85,9 @@ fn the_owner_of_a_refused_adoption_is_not_used_again() {
     let refused = Failure::plain(FailureKind::Denied, Outcome::NotExecuted, "no");
     let (asked, pool) = adopting([Err(refused), Ok(granted())]);
     let engine = Fake::new(pool, generous()).engine(LONG, Arc::new(SystemClock));
-    let error = engine.adopt(&claim()).map(drop);
+    let error = engine.claims.adopt(&claim()).map(drop);
     assert!(matches!(error, Err(Error::Denied { .. })), "{error:?}");
-    drop(engine.adopt(&claim()).expect("granted"));
+    drop(engine.claims.adopt(&claim()).expect("granted"));
     let owners: Vec<_> = asked.try_iter().collect();
     assert_ne!(owners[0], owners[1]);
 }
@@ -105,9 +105,9 @@ fn an_adoption_that_is_granted_too_late_is_repeated() {
         pool(request)
     };
     let engine = Fake::new(pool, generous()).engine(SHORT, clock);
-    let error = engine.adopt(&claim()).map(drop);
+    let error = engine.claims.adopt(&claim()).map(drop);
     assert!(matches!(error, Err(Error::Unavailable { .. })), "{error:?}");
-    drop(engine.adopt(&claim()).expect("granted"));
+    drop(engine.claims.adopt(&claim()).expect("granted"));
     let owners: Vec<_> = asked.try_iter().collect();
     assert_eq!(owners[0], owners[1]);
 }
@@ -126,7 +126,7 @@ fn the_next_call_repeats_each_adoption_without_a_reply() {
     let engine = engine(store, LONG, Arc::new(SystemClock));
     let ask = || {
         let engine = Arc::clone(&engine);
-        thread::spawn(move || engine.adopt(&claim()).map(LockGuard::new))
+        thread::spawn(move || engine.claims.adopt(&claim()).map(LockGuard::new))
     };
     let both = [ask(), ask()];
     let owners = [(); 2].map(|()| asked.recv_timeout(PATIENCE).expect("asked"));
@@ -137,7 +137,7 @@ fn the_next_call_repeats_each_adoption_without_a_reply() {
     }
     // Wait until the engine keeps both owners.
     let started = SystemClock.now();
-    while engine.tried.count(DETACHED) < 2 {
+    while engine.claims.tried.count(DETACHED) < 2 {
         assert!(SystemClock.now().since(started) < PATIENCE, "not kept");
         thread::yield_now();
     }
@@ -147,7 +147,7 @@ fn the_next_call_repeats_each_adoption_without_a_reply() {
     let again = [(); 2].map(|()| asked.recv_timeout(PATIENCE).expect("asked"));
     assert!(again.iter().all(|owner| owners.contains(owner)) && again[0] != again[1]);
     assert_eq!(*again[1], *guard.owner());
-    assert_eq!(engine.tried.count(DETACHED), 0);
+    assert_eq!(engine.claims.tried.count(DETACHED), 0);
 }
 
 /// A store that handles several adoptions at a time.

@@ -1,6 +1,7 @@
 //! Leases that go to the next thread in memory, or end. The tests move the clock.
 
 use super::*;
+use crate::engine::wakeup::MessageHandler;
 use crate::lock::rwlock::RwLock;
 use crate::message::Gone;
 use crate::name::LockKey;
@@ -14,7 +15,7 @@ fn is_a_take_over(verb: &Verb) -> bool {
 
 fn is_waited_for(engine: &Arc<Engine>) -> bool {
     let waits = |entry: &Arc<super::super::process_lease::Entry>| entry.lock().queue.waiting() > 0;
-    engine.names.all().iter().any(waits)
+    engine.leases.names.all().iter().any(waits)
 }
 
 /// The server may have lost its data when it closed the connection.
@@ -113,7 +114,7 @@ fn a_release_that_waits_for_the_names_mutex_past_the_deadline_is_a_loss() {
     let engine = Fake::new(generous(), dedicated_connection)
         .engine(LEASE, Arc::clone(&clock) as Arc<dyn Clock>);
     let guard = lock(&engine);
-    let entry = Arc::clone(&engine.names.all()[0]);
+    let entry = Arc::clone(&engine.leases.names.all()[0]);
     let state = entry.lock();
     let releasing = thread::spawn(move || guard.release());
     // The thread counts the end of the guard, and then waits for the mutex.
@@ -146,10 +147,13 @@ fn a_look_ahead_visits_each_lease_once() {
     clock.advance(LEASE / 3);
     let is_renewed = |guard: &LockGuard| guard.remaining() > LEASE * 5 / 6;
     wait_for(|| guards.iter().filter(|guard| is_renewed(guard)).count() == EACH);
-    let pieces = engine.watch.pieces_before(&engine, until);
+    let pieces = engine.leases.watch.pieces_before(&engine.client, until);
     assert!(pieces <= 2 * EACH / 200 + 1, "{pieces}");
     // Only the leases without renewal are left.
-    assert_eq!(engine.watch.pieces_before(&engine, until), EACH / 200 + 1);
+    assert_eq!(
+        engine.leases.watch.pieces_before(&engine.client, until),
+        EACH / 200 + 1
+    );
 }
 
 /// Redis has granted the lock, and an operator has released it by force, before this process reads the reply.
@@ -182,13 +186,13 @@ fn a_forced_release_that_overtakes_its_grant_is_remembered() {
         let owner = was_asked.recv_timeout(PATIENCE).expect("it asks");
         if overtakes {
             clock.advance(TICK);
-            engine.ask_about(&owner);
+            engine.leases.released_by_force(&owner);
             clock.advance(TICK);
         }
         go_on.send(()).expect("the request waits");
         let guard = locking.join().expect("no panic");
         if !overtakes {
-            engine.ask_about(&owner);
+            engine.leases.released_by_force(&owner);
         }
         // The clock stands still again, so no renewal is due.
         let lost = guard.on_lost().recv_timeout(PATIENCE);
@@ -218,21 +222,21 @@ fn a_forced_release_is_remembered_for_each_grant_on_its_way() {
         .lock()
         .expect("it is free");
     was_asked.recv_timeout(PATIENCE).expect("it asks");
-    let held = Arc::clone(&engine.names.all()[0]);
+    let held = Arc::clone(&engine.leases.names.all()[0]);
     let locking = {
         let engine = Arc::clone(&engine);
         thread::spawn(move || lock(&engine))
     };
     let owner = was_asked.recv_timeout(PATIENCE).expect("it asks");
-    let entries = engine.names.all();
+    let entries = engine.leases.names.all();
     let asking = entries.iter().find(|entry| !Arc::ptr_eq(entry, &held));
     let asking = asking.expect("a thread asks for it");
     let key = LockKey::new("", "adopted").expect("a name");
-    let adopted = engine.names.pin(asking.kind, &key.into());
+    let adopted = engine.leases.names.pin(asking.kind, &key.into());
 
     let sent = clock.now();
     clock.advance(TICK);
-    engine.ask_about(&owner);
+    engine.leases.released_by_force(&owner);
     let noted = clock.now();
     for (entry, expected) in [(asking, true), (&adopted, true), (&held, false)] {
         let state = entry.lock();
@@ -254,7 +258,7 @@ fn a_forced_release_is_remembered_for_each_grant_on_its_way() {
             .contention
             .may_have_been_released_by_force(sent)
     );
-    engine.names.unpin(&adopted);
+    engine.leases.names.unpin(&adopted);
     drop(go_on);
     drop((locking.join().expect("no panic"), guard));
 }

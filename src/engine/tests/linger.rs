@@ -107,14 +107,14 @@ fn a_recall_that_overtakes_its_grant_is_remembered() {
     let lingering = Lingering::over(Fake::new(pool, generous()), LINGER);
     let engine = &lingering.engine;
     lingering.linger();
-    engine.end_all_lingers();
-    wait_for(|| engine.names.all().is_empty());
+    engine.leases.end_all_lingers();
+    wait_for(|| engine.leases.names.all().is_empty());
     *recalls.lock() = Some(lingering.messages.clone());
     let locking = {
         let engine = Arc::clone(engine);
         thread::spawn(move || lock(&engine))
     };
-    wait_for(|| engine.lingers.early_recalls() == 1);
+    wait_for(|| engine.leases.lingers.early_recalls() == 1);
     go_on.send(()).expect("the request waits");
     let guard = locking.join().expect("no panic");
     let owner = guard.owner().to_owned();
@@ -144,8 +144,8 @@ fn a_lease_that_is_granted_during_a_close_does_not_linger() {
     let lingering = Lingering::over(Fake::new(pool, generous()), LINGER);
     let engine = &lingering.engine;
     lingering.linger();
-    engine.end_all_lingers();
-    wait_for(|| engine.names.all().is_empty());
+    engine.leases.end_all_lingers();
+    wait_for(|| engine.leases.names.all().is_empty());
     is_slow.store(true, Ordering::SeqCst);
     let locking = {
         let engine = Arc::clone(engine);
@@ -156,7 +156,7 @@ fn a_lease_that_is_granted_during_a_close_does_not_linger() {
     go_on.send(()).expect("the request waits");
     drop(locking.join().expect("no panic"));
     assert_eq!(lingering.count(), 0);
-    wait_for(|| engine.names.all().is_empty());
+    wait_for(|| engine.leases.names.all().is_empty());
 }
 
 /// A thread releases the idle lease because it wants other terms. `close` must not report that all is released.
@@ -230,7 +230,7 @@ fn close_waits_for_a_recall_under_way() {
     *read.gate.lock() = None;
     drop(go_on);
     assert!(engine.close(PATIENCE));
-    wait_for(|| engine.names.all().is_empty());
+    wait_for(|| engine.leases.names.all().is_empty());
 }
 
 #[test]
@@ -244,7 +244,7 @@ fn the_timer_ends_the_linger_before_the_lease_is_over() {
     wait_for(|| lingering.count() == 0);
     let verb = sent.recv_timeout(PATIENCE).expect("it is released");
     assert!(matches!(verb, Verb::HandOver { .. }), "{verb:?}");
-    wait_for(|| lingering.engine.names.all().is_empty());
+    wait_for(|| lingering.engine.leases.names.all().is_empty());
     assert_eq!(lingering.engine.stats().lost(), 0);
 }
 
@@ -286,13 +286,13 @@ fn a_thread_that_finds_the_idle_lease_lost_asks_redis() {
     let lingering = Lingering::over(Fake::new(generous(), generous()), LINGER);
     lingering.linger();
     let engine = &lingering.engine;
-    let entry = engine.names.all().remove(0);
+    let entry = engine.leases.names.all().remove(0);
     let idle = entry.lock().queue.process_leases().next().cloned();
     let idle = idle.expect("it lingers");
     idle.validity.lose(LostCause::Taken);
     let guard = mutex(Arc::clone(engine), "name").try_lock();
     let guard = guard.expect("asked").expect("granted");
-    assert_ne!(guard.owner(), &*engine.owner_of(&idle));
+    assert_ne!(guard.owner(), &*engine.client.owner_of(&idle));
     assert_eq!((engine.stats().lost_taken, lingering.count()), (1, 0));
 }
 
@@ -306,7 +306,7 @@ fn an_idle_lease_is_not_used_again_after_a_sign_of_lost_data() {
     let first = owner();
     assert_eq!(owner(), first);
     lingering.clock.advance(Duration::from_secs(1));
-    let now = lingering.engine.now().as_nanos();
+    let now = lingering.engine.client.now().as_nanos();
     cut.store(now, Ordering::SeqCst);
     assert_ne!(owner(), first);
 }
@@ -317,14 +317,14 @@ fn the_engine_ends_when_nothing_lingers_any_more() {
     let lingering = Lingering::over(Fake::new(generous(), generous()), LINGER);
     lingering.linger();
     let Lingering { engine, clock, .. } = lingering;
-    let weak = engine.weak_self.clone();
+    let weak = Arc::downgrade(&engine.leases);
     drop(engine);
     assert!(weak.upgrade().is_some(), "the lease must be released");
     clock.advance(LINGER);
     wait_for(|| weak.strong_count() == 0);
     let other = Lingering::over(Fake::new(generous(), generous()), LINGER);
     other.linger();
-    let weak = other.engine.weak_self.clone();
+    let weak = Arc::downgrade(&other.engine.leases);
     assert!(other.engine.close(PATIENCE));
     drop(other);
     wait_for(|| weak.strong_count() == 0);

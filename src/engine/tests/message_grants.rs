@@ -52,17 +52,17 @@ fn the_renewal_thread_is_not_ready_until_it_has_connected() {
     // Its clock stands still, so that a slow round does not count as stuck.
     let clock = Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)));
     let engine = engine(store, LONG, clock);
-    engine.renewal.prepare(&engine);
+    engine.leases.renewal.prepare(&engine.client);
     attempts
         .recv_timeout(PATIENCE)
         .expect("it tries to connect");
-    assert!(!engine.renewal.is_ready(engine.now()));
+    assert!(!engine.leases.renewal.is_ready(engine.client.now()));
     is_refused.store(false, Ordering::SeqCst);
     // While the first try goes on, the thread begins no other.
     let begun = std::time::Instant::now();
-    while !engine.renewal.is_ready(engine.now()) {
+    while !engine.leases.renewal.is_ready(engine.client.now()) {
         assert!(begun.elapsed() < PATIENCE, "it does not connect again");
-        engine.renewal.prepare(&engine);
+        engine.leases.renewal.prepare(&engine.client);
         thread::yield_now();
     }
 }

@@ -28,7 +28,7 @@ fn the_renewal_thread_goes_on_after_a_panic_with_all_its_leases() {
         }
     }
     // The connection was dropped. A delegate that waits has the thread connect again.
-    assert!(!engine.renewal.is_ready(engine.now()));
+    assert!(!engine.leases.renewal.is_ready(engine.client.now()));
     guard.release().expect("never lost");
 }
 

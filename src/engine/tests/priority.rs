@@ -3,8 +3,7 @@
 use std::sync::OnceLock;
 
 use super::*;
-use crate::engine::Wakeup;
-use crate::sync::Weak;
+use crate::engine::wakeup::Wakeup;
 
 /// A store that notes whether each acquire has priority. While it replies to the second of four, a message comes.
 #[derive(Default)]
@@ -24,7 +23,7 @@ impl Store for Arc<Calling> {
             priorities.push(limits.has_priority);
             if priorities.len() == 2 {
                 let wakeup = self.wakeup.get().expect("it is set");
-                wakeup.message("leasehold:its own", ask.owner.as_bytes(), &Weak::new());
+                wakeup.message("leasehold:its own", ask.owner.as_bytes());
             }
             if priorities.len() < 4 {
                 let (ttl, holder) = (Some(SHORT), "another".into());
@@ -51,7 +50,7 @@ impl Store for Arc<Calling> {
 fn a_message_gives_priority_to_one_request() {
     let store = Arc::new(Calling::default());
     let engine = engine(Arc::clone(&store), LONG, Arc::new(SystemClock));
-    store.wakeup.set(Arc::clone(&engine.wakeup)).ok();
+    store.wakeup.set(Arc::clone(&engine.leases.wakeup)).ok();
     lock(&engine).release().expect("it is held");
     assert_eq!(*store.priorities.lock(), [false, false, true, false]);
 }

@@ -4,8 +4,7 @@ use std::sync::OnceLock;
 
 use super::*;
 use crate::clock::manual::ManualClock;
-use crate::engine::Wakeup;
-use crate::sync::Weak;
+use crate::engine::wakeup::Wakeup;
 
 /// The time from the message to the grant. All of it passes during the request.
 const PICKUP: Duration = Duration::from_micros(400);
@@ -38,7 +37,7 @@ impl Store for Arc<HandingOver> {
         };
         if number == 2 && self.sends_message {
             let wakeup = self.wakeup.get().expect("it is set");
-            wakeup.message("leasehold:its own", ask.owner.as_bytes(), &Weak::new());
+            wakeup.message("leasehold:its own", ask.owner.as_bytes());
         }
         if number != 0 {
             let (ttl, holder) = (Some(SHORT), "another".into());
@@ -98,7 +97,7 @@ fn the_quantum_follows_the_hand_overs_that_messages_announce() {
         };
         let rng = Arc::new(SystemRng::new());
         let engine = Engine::with_clock(settings, Arc::new(Arc::clone(&store)), clock, rng);
-        store.wakeup.set(Arc::clone(&engine.wakeup)).ok();
+        store.wakeup.set(Arc::clone(&engine.leases.wakeup)).ok();
         assert_eq!(engine.stats().quantum, quantum.unwrap_or(first));
         lock(&engine).release().expect("it is held");
         // The thread that listens may find later that it cannot subscribe.

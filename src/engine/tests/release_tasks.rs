@@ -79,7 +79,7 @@ impl LinkedEngine {
         let begun = SystemClock.now();
         let waits =
             |entry: &Arc<super::super::process_lease::Entry>| entry.lock().queue.waiting() > 0;
-        while !self.engine.names.all().iter().any(waits) {
+        while !self.engine.leases.names.all().iter().any(waits) {
             assert!(
                 SystemClock.now().since(begun) < PATIENCE,
                 "the thread never waits"

@@ -120,7 +120,7 @@ fn a_guard_that_reached_max_hold_during_the_suspend_ends_after_it() {
 fn wait_until_waiting(engine: &Engine, count: usize) {
     let started = SystemClock.now();
     let waiting = || {
-        let names = engine.names.all();
+        let names = engine.leases.names.all();
         let waiting = names.iter().map(|entry| entry.lock().queue.waiting());
         waiting.sum::<usize>()
     };

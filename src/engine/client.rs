@@ -1,0 +1,181 @@
+//! What every other part of the engine uses: the settings, the clock, the random numbers, the connections, the events and
+//! the counters. Only this module sends the requests of callers' threads.
+//!
+//! The client has no thread. The renewal thread works for as long as a part of the engine, or a release task, keeps the
+//! client.
+
+use std::time::Duration;
+
+use crate::clock::{Clock, EngineClock, Time};
+use crate::config::Settings;
+use crate::engine::events::Events;
+use crate::engine::process_lease::ProcessLease;
+use crate::error::{Error, Failure, FailureKind, Outcome, Result};
+use crate::message::{Renewal, Reply, Request};
+use crate::panics::survived;
+use crate::process::ForkGuard;
+use crate::random::Rng;
+use crate::stats::Counters;
+use crate::store::{Answer, LEAST, Limits, Store};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
+
+pub(crate) struct Client {
+    pub(crate) settings: Settings,
+    pub(super) store: Arc<dyn Store>,
+    clock: EngineClock,
+    pub(super) rng: Arc<dyn Rng>,
+    pub(super) events: Arc<Events>,
+    pub(super) stats: Counters,
+    closed: AtomicBool,
+    /// The number of delegates, which ask Redis or sleep before they ask again, and of threads that end a linger. `close`
+    /// waits for all of them.
+    pub(super) busy_threads: AtomicU64,
+    /// The process that made this client. A forked child locks no mutex of the engine, and uses no connection.
+    fork_guard: ForkGuard,
+}
+
+impl Client {
+    pub(super) fn new(
+        mut settings: Settings,
+        store: Arc<dyn Store>,
+        clock: EngineClock,
+        rng: Arc<dyn Rng>,
+    ) -> Self {
+        // The events thread must be the only owner of the listener, and drop it.
+        let listener = settings.listener.take();
+        Self {
+            settings,
+            store,
+            clock,
+            rng,
+            events: Arc::new(Events::new(listener)),
+            stats: Counters::new(),
+            closed: AtomicBool::new(false),
+            busy_threads: AtomicU64::new(0),
+            fork_guard: ForkGuard::here(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    /// Returns whether this process is a forked child. There a mutex may stay locked without end, and connections are
+    /// shared with the parent. So a caller must check this before it uses any other part of the engine.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.fork_guard.is_in_child()
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    /// Makes each later call return [`Error::Closed`].
+    pub(super) fn note_closed(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns [`Error::Closed`] if the manager is closed, or the process is a forked child.
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.is_forked() || self.is_closed() {
+            return Err(Error::Closed);
+        }
+        Ok(())
+    }
+
+    /// Returns the number of busy threads. Most of them are delegates.
+    pub(super) fn busy_threads(&self) -> u32 {
+        u32::try_from(self.busy_threads.load(Ordering::Relaxed)).unwrap_or(u32::MAX)
+    }
+
+    /// Returns whether all names of one script must be in the same slot.
+    pub(crate) fn has_slots(&self) -> bool {
+        self.store.has_slots()
+    }
+
+    /// Returns the owner of a lease as it is written in Redis.
+    pub(super) fn owner_of(&self, process_lease: &ProcessLease) -> Arc<str> {
+        process_lease.owner.to_arc(&self.settings.label)
+    }
+
+    /// Returns a renewal for `lease` for each key of a process lease.
+    pub(super) fn renewals<'a>(
+        &'a self,
+        process_lease: &'a ProcessLease,
+        lease: Duration,
+    ) -> impl Iterator<Item = Renewal<'a>> + use<'a> {
+        let label: &'a str = &self.settings.label;
+        process_lease.keys().iter().map(move |key| Renewal {
+            kind: process_lease.entry.kind,
+            key,
+            owner: process_lease.owner.text(label),
+            units: process_lease.units,
+            lease,
+        })
+    }
+
+    /// Sends a PING, to check that the server can be reached and accepts the login.
+    pub(crate) fn ping(&self) -> Result<()> {
+        let answer = self
+            .send(&Request::Ping, self.limits(None))
+            .map_err(|failure| failure.into_error(None))?;
+        if answer.reply == Reply::Pong {
+            return Ok(());
+        }
+        let words = "the answer to PING is not PONG";
+        Err(Failure::plain(FailureKind::Protocol, Outcome::NotExecuted, words).into_error(None))
+    }
+
+    /// Sends a request on a pooled connection, and returns the reply. Turns a panic into a failure: if a delegate
+    /// unwound, the threads behind it would wait without end.
+    pub(super) fn send(
+        &self,
+        request: &Request<'_>,
+        limits: Limits<'_>,
+    ) -> Result<Answer, Failure> {
+        self.stats.requests.add(1);
+        let answer = survived(|| self.store.call(request, limits)).unwrap_or_else(|| {
+            let words = "the request panicked";
+            Err(Failure::plain(
+                FailureKind::Unavailable,
+                Outcome::Unknown,
+                words,
+            ))
+        })?;
+        self.count_hand_over(request, &answer.reply);
+        Ok(answer)
+    }
+
+    /// Returns the time limits of a request. `until` is the end of the caller's wait, or `None` if the caller does not
+    /// wait.
+    pub(super) fn limits(&self, until: Option<Time>) -> Limits<'static> {
+        /// A year: longer than any setting, and still short enough to add to a time of the system's clock.
+        const LONG: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+        let (checkout, whole) = match until {
+            None => (self.settings.io_timeout, LONG),
+            Some(Time::NEVER) => (self.settings.outage_limit.min(LONG), LONG),
+            Some(until) => {
+                let left = until.since(self.now()).clamp(LEAST, LONG);
+                (left, left)
+            }
+        };
+        Limits {
+            checkout,
+            whole,
+            has_priority: false,
+            is_of_a_wait: until.is_some(),
+            is_over: None,
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if self.is_forked() {
+            // Dropping the pool would lock mutexes that no thread of this process will ever unlock.
+            std::mem::forget(Arc::clone(&self.store));
+            std::mem::forget(Arc::clone(&self.events));
+        }
+    }
+}

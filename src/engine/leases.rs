@@ -1,0 +1,127 @@
+//! The leases of this process: the part of the engine that begins, watches and ends them.
+//!
+//! | subject | module |
+//! | --- | --- |
+//! | how a lease begins | [`super::grant`] |
+//! | how it goes on | [`super::health`] |
+//! | how it ends | [`super::release`], [`super::losses`] |
+//! | how it stays without a guard | [`super::linger`] |
+//! | what messages tell of it | [`super::messages`] |
+//!
+//! Each handle, guard and idle lease keeps this part. When the last of them is dropped, the threads end. The renewal thread
+//! first sends the release tasks that are left.
+
+use crate::clock::{EngineClock, Time};
+use crate::config::Settings;
+use crate::engine::client::Client;
+use crate::engine::linger_state::Lingers;
+use crate::engine::names::Names;
+use crate::engine::process_lease::ProcessLease;
+use crate::engine::quantum::Quantum;
+use crate::engine::renewal::RenewalThread;
+use crate::engine::wakeup::{MessageHandler, Wakeup};
+use crate::engine::watch::{LossHandler, Watch};
+use crate::owner::ProcessTag;
+use crate::random::Rng;
+use crate::store::Store;
+use crate::sync::{Arc, AtomicU64, Ordering, Weak};
+use std::time::Duration;
+
+pub(crate) struct Leases {
+    pub(super) client: Arc<Client>,
+    pub(super) names: Names,
+    pub(super) renewal: Arc<RenewalThread>,
+    pub(super) watch: Arc<Watch>,
+    pub(super) wakeup: Arc<Wakeup>,
+    pub(super) lingers: Lingers,
+    pub(super) quantum: Quantum,
+    next_number: AtomicU64,
+}
+
+/// A busy thread, counted until this is dropped.
+pub(super) struct CountedBusy<'a>(&'a Leases);
+
+impl Leases {
+    pub(super) fn new(
+        settings: Settings,
+        store: Arc<dyn Store>,
+        clock: EngineClock,
+        rng: Arc<dyn Rng>,
+    ) -> Arc<Self> {
+        let tag = ProcessTag::new(rng.uuid());
+        let lingers = Lingers::new(tag, Arc::clone(&rng));
+        let quantum = Quantum::new(settings.fixed_quantum());
+        let client = Arc::new(Client::new(settings, store, clock, rng));
+        Arc::new_cyclic(|weak: &Weak<Self>| {
+            let losses = weak.clone() as Weak<dyn LossHandler>;
+            let messages = weak.clone() as Weak<dyn MessageHandler>;
+            let watch = Arc::new(Watch::new(losses));
+            Self {
+                client,
+                names: Names::new(),
+                renewal: Arc::new(RenewalThread::new(Arc::clone(&watch))),
+                watch,
+                wakeup: Arc::new(Wakeup::new(tag, messages)),
+                lingers,
+                quantum,
+                next_number: AtomicU64::new(1),
+            }
+        })
+    }
+
+    /// Returns the number for the next lease.
+    pub(super) fn next_number(&self) -> u64 {
+        self.next_number.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Returns the quantum in use.
+    pub(super) fn quantum(&self, now: Time) -> Duration {
+        self.quantum.get(&self.wakeup.subscription(now))
+    }
+
+    /// Returns the source of the owners for leases that may linger, or for leases that never do.
+    pub(super) fn owner_source(&self, may_linger: bool) -> &dyn Rng {
+        if may_linger {
+            self.lingers.owner_source()
+        } else {
+            &*self.client.rng
+        }
+    }
+
+    /// Counts the calling thread as busy until the returned value is dropped.
+    pub(super) fn count_busy(&self) -> CountedBusy<'_> {
+        self.client.busy_threads.fetch_add(1, Ordering::SeqCst);
+        CountedBusy(self)
+    }
+
+    /// Ends the renewal and the watch of a lease.
+    pub(super) fn deregister(&self, process_lease: &Arc<ProcessLease>) {
+        self.renewal.deregister(process_lease);
+        self.watch.deregister_lease(process_lease);
+        if let Some(linger) = &process_lease.linger {
+            self.remove_linger_timer(linger);
+        }
+    }
+}
+
+impl Drop for CountedBusy<'_> {
+    fn drop(&mut self) {
+        let Self(leases) = self;
+        leases.client.busy_threads.fetch_sub(1, Ordering::SeqCst);
+        // `close` sets its flag before it reads the counter, and this thread changes the counter before it reads the
+        // flag. So at least one of the two threads sees the other's change.
+        if leases.client.is_closed() {
+            leases.renewal.notify_waiting();
+        }
+    }
+}
+
+impl Drop for Leases {
+    fn drop(&mut self) {
+        if !self.client.is_forked() {
+            self.renewal.stop();
+            self.watch.stop();
+            self.wakeup.stop();
+        }
+    }
+}

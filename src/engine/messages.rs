@@ -1,0 +1,59 @@
+//! What messages of Redis tell of the leases of this process.
+//!
+//! A holder learns of a forced release as follows:
+//!
+//! 1. The script publishes the removed owner on a channel to which every process subscribes.
+//! 2. The process with that owner does not trust the message. It has the renewal of that lease sent at once.
+//! 3. Redis replies to the renewal that the key is gone, or has another owner. The lease is lost.
+//!
+//! The message may overtake the grant of that owner. So a process that has no such lease notes the time for each name for
+//! which a grant may be on its way. It does step 2 for each lease that was asked for at or before that time, when the
+//! lease begins.
+//!
+//! If the message is lost, or the process has no subscription because no thread has waited yet, the next renewal gets
+//! the same reply. For a lease without renewal, the renewal of step 2 lengthens nothing. If that message is lost, the
+//! lease reads held until its deadline.
+//!
+//! [`super::linger`] says how a recall ends a linger.
+
+use crate::engine::leases::Leases;
+use crate::engine::wakeup::MessageHandler;
+use crate::owner::{self, Owner};
+
+impl MessageHandler for Leases {
+    /// Has the renewal thread renew this process's lease of an owner at once. If the grant is still on its way, that
+    /// happens when the lease begins.
+    ///
+    /// Searches all names in use, which takes some milliseconds for very many names. An index would cost every lease
+    /// memory for a rare event.
+    fn released_by_force(&self, owner: &str) {
+        // An owner with another label belongs to another manager.
+        let label = &self.client.settings.label;
+        if owner::label(owner) != Some(label) {
+            return;
+        }
+        let owner = Owner::new(owner, label);
+        let now = self.client.now();
+        for entry in self.names.all() {
+            let mut state = entry.lock();
+            let found = state
+                .queue
+                .process_leases()
+                .find(|process_lease| process_lease.owner == owner);
+            if let Some(process_lease) = found.cloned() {
+                drop(state);
+                self.renewal.renew_now(&self.client, &process_lease);
+            } else {
+                state.note_forced_release(now);
+            }
+        }
+    }
+
+    fn recalled(&self, recalled: &str) {
+        self.recall(recalled);
+    }
+
+    fn subscription_ended(&self) {
+        self.end_all_lingers();
+    }
+}

@@ -1,0 +1,31 @@
+//! The renewal thread: one for all leases of a manager, on a dedicated connection.
+//!
+//! | step | the thread |
+//! | --- | --- |
+//! | 1 | at the first lease: connects, and has the server load the script, so that a renewal takes one round trip |
+//! | 2 | takes a batch of leases that are due, or nearly due, out of the timer queue, and notes them as in flight |
+//! | 3 | sends the batch in one request |
+//! | 4 | puts each confirmed lease back at its next renewal, and each unconfirmed one at its retry; has the watch thread handle each lost lease; repeats from 2 until no lease is due |
+//! | 5 | sends the release tasks that are due, until the connection fails or a lease is due ([`release_tasks`]) |
+//! | 6 | sleeps until the next lease or release task is due, for at most a second |
+//!
+//! No error or panic makes the thread forget a lease or a release task. Before it sends a request, it notes the leases
+//! as in flight, and leaves the release tasks in their timer queue at a later time.
+//!
+//! A lease that was granted by message must be raised soon: see [`message_grants`].
+//!
+//! A thread registers a lease before it makes the lease's first guard. It deregisters the lease before it sends the
+//! release.
+//!
+//! The renewal thread starts with the first lease or release task, and ends when there has been neither for a while. A
+//! release task in the timer queue keeps the client alive, and so the thread too. The thread uses nothing above the client and
+//! the watch thread: it has the watch thread handle a lease that is lost, or for which other processes wait.
+
+mod message_grants;
+mod release_tasks;
+mod rounds;
+mod schedule;
+
+#[cfg(test)]
+pub(super) use schedule::BATCH;
+pub(super) use schedule::RenewalThread;

@@ -1,0 +1,300 @@
+//! The timer queues of the renewal thread, and the start and the end of the thread.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::clock::Time;
+use crate::core::lease::LeaseStatus;
+use crate::core::release_task::ReleaseTask;
+use crate::core::timer_queue::{
+    Place, TimerQueue, WorkerTimer, gathered_within, renewal_due, retry_after,
+};
+use crate::engine::client::Client;
+use crate::engine::events::Unreached;
+use crate::engine::process_lease::{Entry, ProcessLease};
+use crate::engine::watch::Watch;
+use crate::name::LockKey;
+use crate::stats::Recorder;
+use crate::sync::{Arc, Condvar, Mutex, Ordering, thread};
+
+/// The number of keys in one request. The last lease of a batch may exceed it, if that lease has several keys. The
+/// server is busy for about a millisecond with such a request.
+pub(crate) const BATCH: usize = 200;
+/// How long after its grant by message a lease is raised to its full length. Redis need not raise a lease that ends
+/// before.
+const RAISED_AFTER: Duration = Duration::from_millis(10);
+/// The value of `renewal_due_ns` for a lease that is in flight.
+const IN_FLIGHT: u64 = 0;
+/// The shortest sleep after a panic, so that repeated panics do not use a whole core. Also the time after which a
+/// release task is repeated if the thread panicked while it was sent.
+pub(super) const AFTER_PANIC: Duration = Duration::from_millis(100);
+
+pub(crate) struct RenewalThread {
+    pub(super) state: Mutex<RenewalState>,
+    /// Notified if an earlier time is due, if a thread that waits here must check its condition again, and if the
+    /// leases are dropped.
+    pub(super) changed: Condvar,
+    /// Handles a lease that a renewal has found lost.
+    pub(super) watch: Arc<Watch>,
+}
+
+/// The state of the renewal thread, guarded by its mutex.
+#[derive(Default)]
+pub(super) struct RenewalState {
+    pub(super) leases: TimerQueue<Arc<ProcessLease>>,
+    /// The batch whose renewal was sent, and the time at which it was taken out of `leases`.
+    pub(super) in_flight: Option<(Time, Arc<[Arc<ProcessLease>]>)>,
+    pub(super) release_tasks: TimerQueue<Job>,
+    pub(super) timer: WorkerTimer,
+    pub(super) next_job: u64,
+    /// The number of release tasks to which Redis has not replied yet.
+    pub(super) unexecuted: usize,
+    /// When the round under way began, in which the thread connects and sends requests.
+    pub(super) busy_since: Option<Time>,
+    pub(super) opening: Opening,
+    /// Whether a release task was given up without a reply, and Redis has not replied to any request since.
+    pub(super) is_given_up: bool,
+    /// The places of background releases by key, until their first request has a reply or has failed.
+    pub(super) background_places: HashMap<LockKey, SmallVec<[Place; 1]>>,
+    /// Whether the last request failed because of the connection, so that an outage is logged once.
+    pub(super) failing: bool,
+    pub(super) unreached: Unreached,
+}
+
+/// A release task in the timer queue.
+pub(super) struct Job {
+    /// The client, which lives until the job is done. So the thread does too.
+    pub(super) _client: Arc<Client>,
+    pub(super) entry: Arc<Entry>,
+    pub(super) release_task: ReleaseTask,
+    /// The place of a background release, until the place is removed.
+    pub(super) background_place: Option<Place>,
+}
+
+/// How far the thread has come with its connection for renewals.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Opening {
+    /// The first lease will have it opened.
+    #[default]
+    NotWanted,
+    /// A delegate waits, and a message may grant it a lease.
+    Wanted,
+    /// The thread connects.
+    Begun,
+    /// The thread has connected. Whether a later request failed is noted elsewhere.
+    Opened,
+    /// The thread could not connect, or has dropped its connection after a panic. It tries again for the next renewal, or when a delegate next waits.
+    Failed,
+}
+
+impl Opening {
+    /// Returns the state after the thread has tried to connect.
+    pub(super) fn ended(is_open: bool) -> Self {
+        if is_open { Self::Opened } else { Self::Failed }
+    }
+}
+
+impl RenewalThread {
+    pub(crate) fn new(watch: Arc<Watch>) -> Self {
+        Self {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            watch,
+        }
+    }
+
+    /// Registers a lease, which was granted by a request sent at `sent`. Does nothing for a lease without renewal.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the system if the thread cannot be started. Then the lease is not registered.
+    pub(crate) fn register(
+        self: &Arc<Self>,
+        client: &Arc<Client>,
+        process_lease: &Arc<ProcessLease>,
+        sent: Time,
+    ) -> std::io::Result<()> {
+        if !process_lease.terms.renew {
+            return Ok(());
+        }
+        let due = if process_lease.is_in_pickup_window() {
+            client.now() + RAISED_AFTER
+        } else {
+            renewal_due(sent, process_lease.terms.lease(), client.rng.jitter())
+        };
+        let mut state = self.state.lock();
+        self.ensure_running(&mut state, client)?;
+        state.put(process_lease, due);
+        // Have the thread connect at once. On a slow link there may be no time for that when the renewal is due.
+        let wakes_at = match state.opening {
+            Opening::Begun | Opening::Opened | Opening::Failed => due,
+            Opening::NotWanted | Opening::Wanted => client.now(),
+        };
+        self.wake_for(&mut state, wakes_at);
+        Ok(())
+    }
+
+    /// Has a lease renewed at once, even a lease without renewal, to check whether Redis still holds the lock for it.
+    /// Does nothing if the thread cannot be started.
+    pub(crate) fn renew_now(
+        self: &Arc<Self>,
+        client: &Arc<Client>,
+        process_lease: &Arc<ProcessLease>,
+    ) {
+        let now = client.now();
+        let mut state = self.state.lock();
+        if self.ensure_running(&mut state, client).is_err() {
+            return;
+        }
+        state.take(process_lease);
+        // A thread that ends a lease sets its status before it takes the lease out of this queue. So a lease with a
+        // deadline will still be taken out.
+        if process_lease.validity.deadline().is_some() {
+            state.put(process_lease, now);
+            self.wake_for(&mut state, now);
+        }
+    }
+
+    /// Takes a lease out of the timer queue, if it is there.
+    pub(crate) fn deregister(&self, process_lease: &ProcessLease) {
+        self.state.lock().take(process_lease);
+    }
+
+    /// Ends the thread as soon as nothing is left to do.
+    pub(crate) fn stop(&self) {
+        self.state.lock().timer.stop();
+        self.changed.notify_all();
+    }
+
+    /// Wakes the thread if it sleeps past `due`.
+    pub(super) fn wake_for(&self, state: &mut RenewalState, due: Time) {
+        if state.timer.expect(due) {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Starts the thread if it does not run.
+    pub(super) fn ensure_running(
+        self: &Arc<Self>,
+        state: &mut RenewalState,
+        client: &Arc<Client>,
+    ) -> std::io::Result<()> {
+        if state.timer.is_running() {
+            return Ok(());
+        }
+        let (renewal, client) = (Arc::clone(self), Arc::downgrade(client));
+        thread::Builder::new()
+            .name("leasehold-renewal".into())
+            .spawn(move || renewal.run(&client))?;
+        state.timer.started();
+        state.opening = Opening::NotWanted;
+        Ok(())
+    }
+}
+
+impl RenewalState {
+    /// Returns true once, after the first lease was registered, or may soon be.
+    pub(super) fn must_open(&mut self) -> bool {
+        let must_open = self.should_open();
+        if must_open {
+            self.opening = Opening::Begun;
+        }
+        must_open
+    }
+
+    pub(super) fn should_open(&self) -> bool {
+        match self.opening {
+            Opening::NotWanted => self.leases.next().is_some(),
+            Opening::Wanted => true,
+            Opening::Begun | Opening::Opened | Opening::Failed => false,
+        }
+    }
+
+    pub(super) fn next_due(&self) -> Option<Time> {
+        match (self.leases.next(), self.release_tasks.next()) {
+            (Some(lease), Some(release_task)) => Some(lease.min(release_task)),
+            (lease, release_task) => lease.or(release_task),
+        }
+    }
+
+    pub(super) fn put(&mut self, process_lease: &Arc<ProcessLease>, due: Time) {
+        process_lease
+            .renewal_due_ns
+            .store(due.as_nanos(), Ordering::Relaxed);
+        self.leases
+            .insert((due, process_lease.number), Arc::clone(process_lease));
+    }
+
+    pub(super) fn take(&mut self, process_lease: &ProcessLease) {
+        let due = Time::from_nanos(process_lease.renewal_due_ns.load(Ordering::Relaxed));
+        self.leases.remove((due, process_lease.number));
+    }
+
+    /// Puts a lease that was in flight back at `due`. Two cases are left out:
+    ///
+    /// | meanwhile | why |
+    /// | --- | --- |
+    /// | the lease has ended | its thread has set the status, and will not look for the lease here again |
+    /// | [`renew_now`](RenewalThread::renew_now) was called for it | the lease has a place, and this reply may be older than that call |
+    pub(super) fn put_back(&mut self, process_lease: &Arc<ProcessLease>, due: Time) {
+        let is_in_flight = process_lease.renewal_due_ns.load(Ordering::Relaxed) == IN_FLIGHT;
+        if is_in_flight && process_lease.validity.deadline().is_some() {
+            self.put(process_lease, due);
+        }
+    }
+
+    /// Takes out a batch of leases that are due, or nearly due. Notes them as in flight.
+    pub(super) fn take_due(
+        &mut self,
+        now: Time,
+        lags: &Recorder,
+    ) -> Option<Arc<[Arc<ProcessLease>]>> {
+        let (mut batch, mut keys) = (Vec::new(), 0);
+        while keys < BATCH {
+            let Some(((due, _), process_lease)) = self.leases.first() else {
+                break;
+            };
+            let gathered_within = if process_lease.is_in_pickup_window() {
+                Duration::ZERO
+            } else {
+                gathered_within(process_lease.confirmed_length())
+            };
+            if due > now + gathered_within {
+                break;
+            }
+            let Some(process_lease) = self.leases.pop_due(due) else {
+                break;
+            };
+            // A lease past its deadline is not renewed: other processes would only wait longer for its key.
+            if let LeaseStatus::Live(_) = process_lease.validity.status(now) {
+                lags.record(now.since(due));
+                keys += process_lease.keys().len();
+                process_lease
+                    .renewal_due_ns
+                    .store(IN_FLIGHT, Ordering::Relaxed);
+                batch.push(process_lease);
+            }
+        }
+        if batch.is_empty() {
+            return None;
+        }
+        let batch: Arc<[_]> = batch.into();
+        self.in_flight = Some((now, Arc::clone(&batch)));
+        Some(batch)
+    }
+
+    /// Puts back the batch in flight after a panic, for a retry.
+    pub(super) fn put_back_in_flight(&mut self) {
+        let Some((since, batch)) = self.in_flight.take() else {
+            return;
+        };
+        for process_lease in &*batch {
+            self.put_back(
+                process_lease,
+                since + retry_after(process_lease.confirmed_length()),
+            );
+        }
+    }
+}
