@@ -333,31 +333,34 @@ impl Attempt {
     ) -> (AttemptState, Step) {
         match reply {
             // Granted, in time or not.
-            Reply::Granted {
-                fence,
-                count,
-                rest,
-                contended,
-            } => {
+            Reply::Granted { .. } => {
                 let is_take_over = matches!(state, AttemptState::Sent { from: Some(_), .. });
-                let (request, in_redis) = self.note_reply(state, sent, resent, context);
-                let grant = Grant {
-                    owner: Arc::clone(&self.owner),
-                    fence,
-                    fences: count.unwrap_or(request.fences),
-                    quantum: request.quantum,
-                    rest,
-                    sent,
-                    deadline: valid_until(sent, context.terms.lease()),
-                    pickup_window: None,
-                    is_by_message: false,
-                    // A lock that this process waited for is likely to have other waiters. A take-over would have found
-                    // them.
-                    contended: contended || (self.patience.is_contended() && !is_take_over),
-                    uncertain_until: in_redis.uncertain_after(context.now),
-                    kept_until: in_redis.kept_until(),
-                };
-                self.granted(grant, in_redis, context)
+                let (request, mut in_redis) = self.note_reply(state, sent, resent, context);
+                let (owner, lease) = (Arc::clone(&self.owner), context.terms.lease());
+                let Sent {
+                    fences, quantum, ..
+                } = request;
+                let now = context.now;
+                match Grant::of_reply(reply, owner, fences, quantum, lease, sent, now) {
+                    // The owner has left the queue. An uncertain request of it is the grant's from here on. A lock that
+                    // this process waited for is likely to have other waiters. A take-over would have found them.
+                    Ok(grant) => {
+                        let is_contended = self.patience.is_contended() && !is_take_over;
+                        let grant = Grant {
+                            contended: grant.contended || is_contended,
+                            uncertain_until: in_redis.uncertain_after(now),
+                            kept_until: in_redis.kept_until(),
+                            ..grant
+                        };
+                        (AttemptState::Granted, Step::Granted(grant))
+                    }
+                    // The lease may be over already. Abandon the owner, and ask under another.
+                    Err(failure) => {
+                        in_redis.note(Uncertain::new(sent, sent + lease, lease));
+                        let state = self.rename(&in_redis, context);
+                        (state, self.patience.back_off(failure, false, context))
+                    }
+                }
             }
             // The offered lease may be shared: the owner is not used. Only an owner that is not in the queue offers a
             // lease, and this answer puts none there.
@@ -448,24 +451,6 @@ impl Attempt {
                 ..from
             }));
         (request, in_redis)
-    }
-
-    /// Takes a grant in. Leaves its owner behind, and asks under another, if the lease may be over already.
-    fn granted(
-        &mut self,
-        grant: Grant,
-        mut in_redis: InRedis,
-        context: &StepContext<'_>,
-    ) -> (AttemptState, Step) {
-        let lease = context.terms.lease();
-        if context.now < grant.deadline {
-            // The owner has left the queue. An uncertain request of it is the grant's from here on.
-            return (AttemptState::Granted, Step::Granted(grant));
-        }
-        in_redis.note(Uncertain::new(grant.sent, grant.sent + lease, lease));
-        let state = self.rename(&in_redis, context);
-        let failure = Failure::too_late();
-        (state, self.patience.back_off(failure, false, context))
     }
 
     /// Takes in that `holder` holds the lock, for `ttl` if that is known.

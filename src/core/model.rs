@@ -382,7 +382,7 @@ impl World {
         for (due, mut release_task) in std::mem::take(&mut self.processes[who].release_tasks) {
             let mut next = Next::Later(due);
             while next == Next::Send || matches!(next, Next::Later(due) if due <= self.now) {
-                let verb = release_task.verb().clone();
+                let verb = release_task.verb(self.now);
                 next = match self.send(&verb, fate) {
                     Ok(reply) => release_task.replied(self.now, &reply, false),
                     Err(_) => release_task.failed(self.now, true, &self.rng),
@@ -413,7 +413,7 @@ impl World {
             self.processes[who].state = State::Asking(attempt, Input::Go);
             self.run(who, fate);
         } else {
-            let release_task = ReleaseTask::of_lease(left, contended, self.now, LEASE);
+            let release_task = ReleaseTask::of_lease(left, contended, None, self.now, LEASE);
             self.processes[who]
                 .release_tasks
                 .push((self.now, release_task));

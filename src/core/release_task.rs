@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use crate::clock::Time;
 use crate::core::attempt::OrphanedOwner;
-use crate::message::{GiveBack, Gone, Reply, Verb};
+use crate::message::{Gone, Reply, Verb};
 use crate::random::{Rng, jittered};
 use crate::sync::Arc;
 
@@ -44,14 +44,12 @@ pub(crate) enum Next {
 /// The end of one owner in Redis.
 #[derive(Debug)]
 pub(crate) struct ReleaseTask {
-    verb: Verb,
-    /// The time until which Redis may execute an earlier acquire or take-over of this owner. Until then no reply to a
-    /// release is final.
-    uncertain_until: Option<Time>,
+    left: OrphanedOwner,
     /// When Redis must have dropped the key.
     key_gone_at: Time,
     /// Until when the lock is kept from all processes (`min_hold`).
     min_hold_until: Option<Time>,
+    ends_by: EndsBy,
     pause: Duration,
     longest_pause: Duration,
     /// Whether an earlier request may have had its effect, which a later one then finds.
@@ -60,64 +58,56 @@ pub(crate) struct ReleaseTask {
     gone: Option<Gone>,
 }
 
+/// The request that ends the owner when no `min_hold` runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EndsBy {
+    /// The owner had a lease, without a known waiter and without unused fences.
+    Release,
+    /// The owner had a lease.
+    HandOver,
+    /// The owner may have the lock, or only a place in the queue.
+    Withdraw,
+}
+
 impl ReleaseTask {
-    /// Makes a task that ends a lease. Its key lives for `lease`, or longer if the lease was extended.
+    /// Makes a task that ends a lease. Its key lives for `lease`, or longer if the lease was extended. With
+    /// `min_hold_until`, the task keeps the lock from all processes until then.
     pub(crate) fn of_lease(
         ended: OrphanedOwner,
         contended: bool,
+        min_hold_until: Option<Time>,
         now: Time,
         lease: Duration,
     ) -> Self {
-        let OrphanedOwner {
-            owner,
-            units,
-            uncertain_until,
-            kept_until,
-            give_back,
-        } = ended;
-        let verb = release(owner, units, give_back, contended);
-        Self::new(verb, uncertain_until, kept_until, now, lease)
+        // After a request that keeps the lock, it is not known who waits.
+        let hands_over = ended.give_back.is_some() || (contended && min_hold_until.is_none());
+        let task = Self::of_orphaned_owner(ended, now, lease);
+        Self {
+            ends_by: if hands_over {
+                EndsBy::HandOver
+            } else {
+                EndsBy::Release
+            },
+            key_gone_at: task.key_gone_at.max(min_hold_until.unwrap_or(now)),
+            min_hold_until,
+            ..task
+        }
     }
 
     /// Makes a task that ends an owner on which no guard relies: of an attempt, or of a lease that was lost or taken
     /// over.
-    pub(crate) fn of_orphaned_owner(
-        orphaned_owner: OrphanedOwner,
-        now: Time,
-        lease: Duration,
-    ) -> Self {
-        let (owner, units) = (orphaned_owner.owner, orphaned_owner.units);
-        let verb = match orphaned_owner.give_back {
-            // The owner had a lease. While the owner is uncertain, withdrawals follow.
-            Some(_) => Verb::HandOver {
-                owner,
-                units,
-                give_back: orphaned_owner.give_back,
-            },
-            None => Verb::Withdraw { owner, units },
-        };
-        Self::new(
-            verb,
-            orphaned_owner.uncertain_until,
-            orphaned_owner.kept_until,
-            now,
-            lease,
-        )
-    }
-
-    fn new(
-        verb: Verb,
-        uncertain_until: Option<Time>,
-        kept_until: Option<Time>,
-        now: Time,
-        lease: Duration,
-    ) -> Self {
-        let uncertain_until = uncertain_until.filter(|uncertain_until| *uncertain_until > now);
+    pub(crate) fn of_orphaned_owner(mut left: OrphanedOwner, now: Time, lease: Duration) -> Self {
+        left.uncertain_until = left.uncertain_until.filter(|until| *until > now);
         // A request that takes the lock at the last uncertain moment takes it for a lease from then.
-        let key_gone_at = (uncertain_until.unwrap_or(now) + lease).max(kept_until.unwrap_or(now));
+        let kept_until = left.kept_until.unwrap_or(now);
+        let key_gone_at = (left.uncertain_until.unwrap_or(now) + lease).max(kept_until);
         Self {
-            verb,
-            uncertain_until,
+            // With unused fences, the owner had a lease. While the owner is uncertain, withdrawals follow.
+            ends_by: match left.give_back {
+                Some(_) => EndsBy::HandOver,
+                None => EndsBy::Withdraw,
+            },
+            left,
             key_gone_at,
             min_hold_until: None,
             pause: FIRST_PAUSE,
@@ -128,56 +118,39 @@ impl ReleaseTask {
         }
     }
 
-    /// Makes the task keep the lock from all processes until then.
-    pub(crate) fn with_min_hold(mut self, until: Time, now: Time) -> Self {
-        self.min_hold_until = Some(until);
-        self.key_gone_at = self.key_gone_at.max(until);
-        self.refresh_min_hold(now);
-        self
-    }
-
-    /// Returns whether the task keeps the lock from all processes, this one included.
-    pub(crate) fn keeps_lock(&self) -> bool {
-        matches!(self.verb, Verb::Keep { .. })
-    }
-
-    /// Sets how long the lock is kept, counted from `now`. Called before each request.
-    pub(crate) fn refresh_min_hold(&mut self, now: Time) {
-        let Some(until) = self.min_hold_until else {
-            return;
-        };
-        if let Verb::Withdraw { .. } = self.verb {
-            return;
-        }
-        let (owner, units, give_back) = given_up(&self.verb);
-        let life = until.since(now);
-        self.verb = if life.is_zero() {
-            self.min_hold_until = None;
-            release(owner, units, give_back, false)
-        } else {
-            Verb::Keep {
+    /// Returns the request to send at `now`.
+    pub(crate) fn verb(&self, now: Time) -> Verb {
+        let (owner, units) = (Arc::clone(&self.left.owner), self.left.units);
+        let give_back = self.left.give_back;
+        let life = self.min_hold_until.map(|until| until.since(now));
+        match (life.filter(|life| !life.is_zero()), self.ends_by) {
+            (_, EndsBy::Withdraw) => Verb::Withdraw { owner, units },
+            (Some(life), _) => Verb::Keep {
                 owner,
                 units,
                 life,
                 give_back,
-            }
-        };
+            },
+            (None, EndsBy::HandOver) => Verb::HandOver {
+                owner,
+                units,
+                give_back,
+            },
+            (None, EndsBy::Release) => Verb::Release { owner, units },
+        }
     }
 
-    pub(crate) fn verb(&self) -> &Verb {
-        &self.verb
+    /// Returns whether the task keeps the lock at `now` from all processes, this one included.
+    pub(crate) fn keeps_lock(&self, now: Time) -> bool {
+        self.min_hold_until.is_some_and(|until| until > now)
     }
 
     /// Takes back the task of a lease for which no request was sent.
     pub(crate) fn unsent(self) -> OrphanedOwner {
         debug_assert!(!self.repeated && !self.executed);
-        let (owner, units, give_back) = given_up(&self.verb);
         OrphanedOwner {
-            owner,
-            units,
-            uncertain_until: self.uncertain_until,
             kept_until: Some(self.key_gone_at),
-            give_back,
+            ..self.left
         }
     }
 
@@ -192,29 +165,25 @@ impl ReleaseTask {
     }
 
     pub(crate) fn replied(&mut self, now: Time, reply: &Reply, resent: bool) -> Next {
-        match (reply, &self.verb) {
-            (Reply::Contended, Verb::Release { owner, units }) => {
-                self.verb = Verb::HandOver {
-                    owner: Arc::clone(owner),
-                    units: *units,
-                    give_back: None,
-                };
+        match reply {
+            Reply::Contended if self.ends_by == EndsBy::Release => {
+                self.ends_by = EndsBy::HandOver;
                 return Next::Send;
             }
-            (Reply::NotOwner(gone), _) if !self.repeated && !resent => self.gone = Some(*gone),
+            Reply::NotOwner(gone) if !self.repeated && !resent => self.gone = Some(*gone),
             _ => {}
         }
         self.executed = true;
         self.repeated = true;
         let Some(uncertain_until) = self
+            .left
             .uncertain_until
             .filter(|uncertain_until| *uncertain_until > now)
         else {
             return Next::Done;
         };
         // A request that Redis executes later may take the lock, and may also queue for it.
-        let (owner, units, _) = given_up(&self.verb);
-        self.verb = Verb::Withdraw { owner, units };
+        self.ends_by = EndsBy::Withdraw;
         Next::Later((now + self.next_pause()).min(uncertain_until))
     }
 
@@ -238,45 +207,10 @@ impl ReleaseTask {
     }
 }
 
-/// Returns the request that ends a lease: a hand-over if processes wait or there are unused fences, else a plain
-/// release.
-fn release(owner: Arc<str>, units: u32, give_back: Option<GiveBack>, contended: bool) -> Verb {
-    if contended || give_back.is_some() {
-        Verb::HandOver {
-            owner,
-            units,
-            give_back,
-        }
-    } else {
-        Verb::Release { owner, units }
-    }
-}
-
-/// Returns the parts of a request that ends an owner: the owner, its units, and its unused fences.
-fn given_up(verb: &Verb) -> (Arc<str>, u32, Option<GiveBack>) {
-    let (owner, units, give_back) = match verb {
-        Verb::Release { owner, units } | Verb::Withdraw { owner, units } => (owner, units, None),
-        Verb::HandOver {
-            owner,
-            units,
-            give_back,
-        }
-        | Verb::Keep {
-            owner,
-            units,
-            give_back,
-            ..
-        } => (owner, units, *give_back),
-        Verb::Acquire { .. } | Verb::TakeOver { .. } => {
-            unreachable!("a release task never acquires")
-        }
-    };
-    (Arc::clone(owner), *units, give_back)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::GiveBack;
     use crate::random::SystemRng;
 
     const LEASE: Duration = Duration::from_secs(30);
@@ -301,8 +235,9 @@ mod tests {
 
     #[test]
     fn an_uncontended_release_is_one_request() {
-        let mut release_task = ReleaseTask::of_lease(orphaned_owner(None), false, at(0), LEASE);
-        assert!(matches!(release_task.verb(), Verb::Release { .. }));
+        let mut release_task =
+            ReleaseTask::of_lease(orphaned_owner(None), false, None, at(0), LEASE);
+        assert!(matches!(release_task.verb(at(0)), Verb::Release { .. }));
         assert_eq!(
             release_task.replied(at(1), &Reply::Released, false),
             Next::Done
@@ -312,12 +247,13 @@ mod tests {
 
     #[test]
     fn a_release_that_finds_waiters_hands_over() {
-        let mut release_task = ReleaseTask::of_lease(orphaned_owner(None), false, at(0), LEASE);
+        let mut release_task =
+            ReleaseTask::of_lease(orphaned_owner(None), false, None, at(0), LEASE);
         assert_eq!(
             release_task.replied(at(1), &Reply::Contended, false),
             Next::Send
         );
-        assert!(matches!(release_task.verb(), Verb::HandOver { .. }));
+        assert!(matches!(release_task.verb(at(1)), Verb::HandOver { .. }));
         assert!(!release_task.is_executed());
         assert_eq!(
             release_task.replied(at(2), &Reply::HandedOver, false),
@@ -328,16 +264,19 @@ mod tests {
     #[test]
     fn not_there_is_a_loss_only_on_the_first_answer() {
         let gone = Reply::NotOwner(Gone::Taken);
-        let mut release_task = ReleaseTask::of_lease(orphaned_owner(None), true, at(0), LEASE);
+        let mut release_task =
+            ReleaseTask::of_lease(orphaned_owner(None), true, None, at(0), LEASE);
         release_task.replied(at(1), &gone, false);
         assert_eq!(release_task.gone(), Some(Gone::Taken));
 
-        let mut release_task = ReleaseTask::of_lease(orphaned_owner(None), true, at(0), LEASE);
+        let mut release_task =
+            ReleaseTask::of_lease(orphaned_owner(None), true, None, at(0), LEASE);
         release_task.failed(at(1), true, &SystemRng::new());
         release_task.replied(at(2), &gone, false);
         assert_eq!(release_task.gone(), None);
 
-        let mut release_task = ReleaseTask::of_lease(orphaned_owner(None), true, at(0), LEASE);
+        let mut release_task =
+            ReleaseTask::of_lease(orphaned_owner(None), true, None, at(0), LEASE);
         release_task.replied(at(1), &gone, true);
         assert_eq!(release_task.gone(), None);
     }
@@ -367,7 +306,8 @@ mod tests {
     #[test]
     fn failures_are_repeated_until_the_lease_is_over() {
         let rng = SystemRng::new();
-        let mut release_task = ReleaseTask::of_lease(orphaned_owner(None), false, at(0), LEASE);
+        let mut release_task =
+            ReleaseTask::of_lease(orphaned_owner(None), false, None, at(0), LEASE);
         let mut now = at(0);
         while let Next::Later(later) = release_task.failed(now, false, &rng) {
             assert!(later > now);
@@ -385,10 +325,10 @@ mod tests {
             kept_until: Some(kept_until),
             ..orphaned_owner(None)
         };
-        let taken_back = ReleaseTask::of_lease(kept.clone(), false, at(0), LEASE).unsent();
+        let taken_back = ReleaseTask::of_lease(kept.clone(), false, None, at(0), LEASE).unsent();
         assert_eq!(taken_back.kept_until, Some(kept_until));
         for mut release_task in [
-            ReleaseTask::of_lease(kept, false, at(0), LEASE),
+            ReleaseTask::of_lease(kept, false, None, at(0), LEASE),
             ReleaseTask::of_orphaned_owner(taken_back, at(0), LEASE),
         ] {
             let mut now = at(0);
@@ -408,30 +348,30 @@ mod tests {
     fn a_lock_is_kept_back_for_what_is_left_and_then_released() {
         let rng = SystemRng::new();
         let until = at(0) + LEASE * 2;
-        let release_task = ReleaseTask::of_lease(orphaned_owner(None), true, at(0), LEASE);
-        let mut release_task = release_task.with_min_hold(until, at(0));
-        let life = |release_task: &ReleaseTask| match release_task.verb() {
-            Verb::Keep { life, .. } => *life,
+        let kept = || ReleaseTask::of_lease(orphaned_owner(None), true, Some(until), at(0), LEASE);
+        let life = |release_task: &ReleaseTask, now| match release_task.verb(now) {
+            Verb::Keep { life, .. } => life,
             other => panic!("{other:?}"),
         };
-        assert_eq!(life(&release_task), LEASE * 2);
+        let mut release_task = kept();
+        assert_eq!(life(&release_task, at(0)), LEASE * 2);
         assert!(matches!(
             release_task.failed(at(1), true, &rng),
             Next::Later(_)
         ));
-        release_task.refresh_min_hold(at(0) + LEASE);
-        assert_eq!(life(&release_task), LEASE, "a repeat must not lengthen it");
+        let later = at(0) + LEASE;
+        let left = life(&release_task, later);
+        assert_eq!(left, LEASE, "a repeat must not lengthen it");
         assert_eq!(
             release_task.replied(at(2), &Reply::Released, false),
             Next::Done
         );
 
-        let release_task = ReleaseTask::of_lease(orphaned_owner(None), true, at(0), LEASE);
-        let mut release_task = release_task.with_min_hold(until, at(0));
+        let mut release_task = kept();
         release_task.failed(at(1), true, &rng);
-        release_task.refresh_min_hold(until);
-        assert!(!release_task.keeps_lock());
-        assert!(matches!(release_task.verb(), Verb::Release { .. }));
+        assert!(release_task.keeps_lock(at(1)));
+        assert!(!release_task.keeps_lock(until));
+        assert!(matches!(release_task.verb(until), Verb::Release { .. }));
     }
 
     #[test]
@@ -442,18 +382,21 @@ mod tests {
             give_back: unused,
             ..orphaned_owner(None)
         };
-        let release_task = ReleaseTask::of_lease(ended, true, at(0), LEASE);
-        let mut release_task = release_task.with_min_hold(until, at(0));
-        let given_back = |release_task: &ReleaseTask| match release_task.verb() {
-            Verb::Keep { give_back, .. } | Verb::HandOver { give_back, .. } => *give_back,
-            other => panic!("{other:?}"),
+        let mut release_task = ReleaseTask::of_lease(ended, true, Some(until), at(0), LEASE);
+        let keeps = Verb::Keep {
+            owner: owner(),
+            units: 1,
+            life: LEASE,
+            give_back: unused,
         };
-        assert!(release_task.keeps_lock());
-        assert_eq!(given_back(&release_task), unused);
+        assert_eq!(release_task.verb(at(0)), keeps);
         release_task.failed(at(1), true, &rng);
-        release_task.refresh_min_hold(until);
-        assert!(!release_task.keeps_lock());
-        assert_eq!(given_back(&release_task), unused);
+        let gives_back = Verb::HandOver {
+            owner: owner(),
+            units: 1,
+            give_back: unused,
+        };
+        assert_eq!(release_task.verb(until), gives_back);
     }
 
     #[test]
@@ -464,12 +407,12 @@ mod tests {
             ..orphaned_owner(Some(at(0) + LEASE))
         };
         let mut release_task = ReleaseTask::of_orphaned_owner(left, at(0), LEASE);
-        match release_task.verb() {
-            Verb::HandOver { give_back, .. } => assert_eq!(*give_back, unused),
+        match release_task.verb(at(0)) {
+            Verb::HandOver { give_back, .. } => assert_eq!(give_back, unused),
             other => panic!("{other:?}"),
         }
         let next = release_task.replied(at(1), &Reply::Released, false);
         assert!(matches!(next, Next::Later(_)));
-        assert!(matches!(release_task.verb(), Verb::Withdraw { .. }));
+        assert!(matches!(release_task.verb(at(1)), Verb::Withdraw { .. }));
     }
 }

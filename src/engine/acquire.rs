@@ -91,7 +91,7 @@ impl<'a> WayIn<'a> {
             }
             (Arrival::Queued(_), None) => unreachable!("a queued thread has its mailbox"),
             (Arrival::Delegate(None), _) => Box::new(self.attempt(Attempt::new)),
-            (Arrival::Delegate(Some(idle)), _) => Box::new(self.take_over_idle(&idle, arrived)),
+            (Arrival::Delegate(Some(idle)), _) => Box::new(self.take_over_idle(&idle)),
         };
         let _counted = counted.unwrap_or_else(|| leases.count_busy());
         Delegate::new(self, &entry, attempt).run()

@@ -42,13 +42,13 @@ use std::collections::HashMap;
 use crate::claim::Claim;
 use crate::clock::Time;
 use crate::core::attempt::Grant;
-use crate::core::lease::{LeaseStatus, valid_until};
+use crate::core::lease::LeaseStatus;
 use crate::core::queue::{AcquireParams, GrantedTo};
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::leases::Leases;
 use crate::engine::process_lease::{Entry, Turn};
 use crate::engine::release::Mode;
-use crate::error::{Error, Failure, Lost, LostCause, Outcome, Result};
+use crate::error::{Error, Failure, Lost, Outcome, Result};
 use crate::message::{Adopt, Gone, LockKind, Reply, Request};
 use crate::name::LockKey;
 use crate::owner;
@@ -168,12 +168,7 @@ impl Claims {
         while let Some(candidate) = candidates.last_mut() {
             let failure = match self.adopt_as(entry, claim, candidate) {
                 Ok(Ok(grant)) => {
-                    let params = AcquireParams {
-                        units: 1,
-                        terms: client.settings.options.terms(),
-                        linger: None,
-                        waits: false,
-                    };
+                    let params = AcquireParams::of_one_unit(client.settings.options.terms());
                     let count = |turn: &Turn, now: Time| {
                         client.count_guard(turn, now.since(asked), true);
                     };
@@ -199,10 +194,7 @@ impl Claims {
         Err(Error::Lost(Lost {
             name: entry.target.name().into(),
             fence: claim.fence(),
-            cause: match gone {
-                Gone::Removed => LostCause::Removed,
-                Gone::Taken => LostCause::Taken,
-            },
+            cause: gone.into(),
         }))
     }
 
@@ -225,29 +217,18 @@ impl Claims {
         let (key, sent) = (entry.target.first(), client.now());
         let request = Request::Adopt { key, adopt: &adopt };
         let answer = client.send(&request, client.limits(None));
-        let failure = match answer.map(|answer| answer.reply) {
-            Ok(Reply::Granted {
-                fence, contended, ..
-            }) if client.now() < valid_until(sent, lease) => {
-                return Ok(Ok(Grant {
-                    owner: adopt.owner,
-                    fence,
-                    fences: u64::from(adopt.fencing),
-                    quantum: self.leases.quantum(sent),
-                    rest: Vec::new(),
-                    pickup_window: None,
-                    is_by_message: false,
-                    sent,
-                    deadline: valid_until(sent, lease),
-                    contended,
-                    // An adoption that Redis executes late never takes a free lock.
-                    uncertain_until: None,
-                    kept_until: None,
-                }));
+        let now = client.now();
+        // An adoption that Redis executes late never takes a free lock. So the grant is certain.
+        let granted = answer.and_then(|answer| match answer.reply {
+            Reply::NotOwner(gone) => Ok(Err(gone)),
+            reply => {
+                let fences = u64::from(adopt.fencing);
+                let (owner, quantum) = (Arc::clone(&adopt.owner), self.leases.quantum(sent));
+                Grant::of_reply(reply, owner, fences, quantum, lease, sent, now).map(Ok)
             }
-            Ok(Reply::NotOwner(gone)) => return Ok(Err(gone)),
-            Ok(Reply::Granted { .. }) => Failure::too_late(),
-            Ok(_) => Failure::another_question(),
+        });
+        let failure = match granted {
+            Ok(granted) => return Ok(granted),
             Err(failure) => failure,
         };
         if failure.outcome != Outcome::NotExecuted {

@@ -13,35 +13,35 @@ use std::time::Duration;
 use crate::clock::Time;
 use crate::config::Options;
 use crate::core::attempt::{Grant, OrphanedOwner};
-use crate::core::lease::{LeaseStatus, valid_until};
+use crate::core::lease::LeaseStatus;
 use crate::core::queue::{AcquireParams, GrantedTo};
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::leases::Leases;
 use crate::engine::process_lease::{Entry, ProcessLease, Turn};
-use crate::engine::release::{Mode, Unreleased};
+use crate::engine::release::Mode;
 use crate::error::{Error, Failure, LostCause, Result};
-use crate::message::{Ask, GiveBack, LockKind, Reply, Verb};
+use crate::message::{Ask, LockKind, Reply, Verb};
 use crate::owner;
 use crate::sync::Arc;
 
 impl GuardInner {
     /// Ends this writer's turn, and returns a reader's. Blocks until Redis has replied to one request.
     pub(crate) fn downgrade(mut self) -> Result<Self> {
-        let (status, unreleased) = self.end_turn(Mode::Detach)?;
+        let (status, release_task) = self.end_turn(Mode::Detach)?;
         if let LeaseStatus::Lost(cause) = status {
-            if unreleased.is_some() {
+            if release_task.is_some() {
                 self.leases.let_next_thread_ask(&self.process_lease.entry);
             }
             return Err(Error::Lost(self.lost(cause)));
         }
-        let Some(Unreleased { give_back, .. }) = unreleased else {
+        let Some(release_task) = release_task else {
             // The lease was lost before its guard ended.
             return Err(Error::Lost(self.lost(LostCause::Expired)));
         };
         let writer = &self.process_lease;
         let leases = Arc::clone(&self.leases);
         let entry = leases.names.pin(LockKind::Read, &writer.entry.target);
-        let reader = leases.become_reader(writer, &entry, give_back);
+        let reader = leases.become_reader(writer, &entry, release_task.unsent());
         leases.let_next_thread_ask(&writer.entry);
         leases.names.unpin(&entry);
         let (turn, now) = match reader {
@@ -61,78 +61,64 @@ impl GuardInner {
 }
 
 impl Leases {
-    /// Sends the request. Returns the reader's turn and when it began, or `None` if the writer was not in Redis any
-    /// more.
+    /// Sends the request, which ends the writer's owner. Returns the reader's turn and when it began, or `None` if the
+    /// writer was not in Redis any more.
     fn become_reader(
         &self,
         writer: &Arc<ProcessLease>,
         entry: &Arc<Entry>,
-        give_back: Option<GiveBack>,
+        from: OrphanedOwner,
     ) -> Result<Option<(Turn, Time)>, Failure> {
-        let lease = writer.terms.lease();
-        let reader = owner::generate(&*self.client.rng, &self.client.settings.label);
+        let (client, terms, lease) = (&self.client, writer.terms, writer.terms.lease());
+        let reader = owner::generate(&*client.rng, &client.settings.label);
+        let fences = u64::from(terms.fencing);
         let verb = Verb::TakeOver {
             ask: Ask {
                 owner: Arc::clone(&reader),
                 units: 1,
                 lease,
-                fences: u64::from(writer.terms.fencing),
+                fences,
                 shareable_owner: None,
                 channel: None,
                 nonce: None,
             },
-            from: self.client.owner_of(writer),
-            give_back,
+            from: Arc::clone(&from.owner),
+            give_back: from.give_back,
         };
-        let sent = self.client.now();
-        let answer = self
-            .client
-            .send(&entry.request(&verb), self.client.limits(None));
-        let now = self.client.now();
-        let failure = match answer {
-            Ok(answer) => match answer.reply {
-                Reply::Granted {
-                    fence, contended, ..
-                } if now < valid_until(sent, lease) => {
-                    self.clean_up_uncertain(writer);
-                    let grant = Grant {
-                        owner: reader,
-                        fence,
-                        fences: u64::from(writer.terms.fencing),
-                        quantum: self.quantum(now),
-                        rest: Vec::new(),
-                        pickup_window: None,
-                        is_by_message: false,
-                        sent,
-                        deadline: valid_until(sent, lease),
-                        contended,
-                        uncertain_until: answer.resent.then(|| sent + lease),
-                        kept_until: None,
-                    };
-                    let count =
-                        |turn: &Turn, _| self.client.count_guard(turn, Duration::ZERO, true);
-                    let params = AcquireParams {
-                        units: 1,
-                        terms: writer.terms,
-                        linger: None,
-                        waits: false,
-                    };
-                    let begun =
-                        self.begin_lease(entry, &params, grant, GrantedTo::OtherThread, count);
-                    return begun.map(Some);
+        let sent = client.now();
+        let answer = client.send(&entry.request(&verb), client.limits(None));
+        let now = client.now();
+        let granted = answer.and_then(|answer| {
+            if let Reply::NotOwner(_) = answer.reply {
+                return Ok(None);
+            }
+            let (owner, quantum) = (Arc::clone(&reader), self.quantum(now));
+            let grant = Grant::of_reply(answer.reply, owner, fences, quantum, lease, sent, now)?;
+            Ok(Some(Grant {
+                uncertain_until: answer.resent.then(|| sent + lease),
+                ..grant
+            }))
+        });
+        let failure = match granted {
+            Ok(grant) => {
+                // Redis may still execute an earlier request of the writer's owner.
+                if from.uncertain_until.is_some() {
+                    let give_back = None;
+                    self.clean_up(&writer.entry, OrphanedOwner { give_back, ..from }, lease);
                 }
-                Reply::NotOwner(_) => {
-                    self.clean_up_uncertain(writer);
-                    return Ok(None);
-                }
-                Reply::Granted { .. } => Failure::too_late(),
-                _ => Failure::another_question(),
-            },
+                let Some(grant) = grant else { return Ok(None) };
+                let count = |turn: &Turn, _| client.count_guard(turn, Duration::ZERO, true);
+                let params = AcquireParams::of_one_unit(terms);
+                let begun = self.begin_lease(entry, &params, grant, GrantedTo::OtherThread, count);
+                return begun.map(Some);
+            }
             Err(failure) => failure,
         };
         let uncertain_until = failure.uncertain_until(sent, lease);
-        let mut left = self.orphaned_owner(writer, give_back, now);
-        left.uncertain_until = left.uncertain_until.max(uncertain_until);
+        let left = OrphanedOwner {
+            uncertain_until: from.uncertain_until.max(uncertain_until),
+            ..from
+        };
         self.clean_up(&writer.entry, left, lease);
         if uncertain_until.is_some() {
             let left = OrphanedOwner {
@@ -145,13 +131,5 @@ impl Leases {
             self.clean_up(entry, left, lease);
         }
         Err(failure)
-    }
-
-    /// Has the renewal thread release the writer's owner, if Redis may still execute an earlier request of it.
-    fn clean_up_uncertain(&self, writer: &Arc<ProcessLease>) {
-        let left = self.orphaned_owner(writer, None, self.client.now());
-        if left.uncertain_until.is_some() {
-            self.clean_up(&writer.entry, left, writer.terms.lease());
-        }
     }
 }

@@ -7,14 +7,15 @@ use crossbeam_channel::{Receiver, Sender};
 use crate::clock::Time;
 use crate::config::Options;
 use crate::core::lease::{LeaseStatus, drift};
+use crate::core::release_task::ReleaseTask;
 use crate::engine::cold_state::LossListener;
 use crate::engine::hold_limit::{HoldLimits, Limited};
 use crate::engine::leases::Leases;
 use crate::engine::process_lease::{ProcessLease, Turn};
-use crate::engine::release::{Mode, Unreleased};
+use crate::engine::release::Mode;
 use crate::error::{Error, Failure, FailureKind, Lost, LostCause, Outcome, Result};
 use crate::logging;
-use crate::message::{Gone, Renewed, Request};
+use crate::message::{Renewed, Request};
 use crate::sync::{Arc, AtomicBool, Ordering};
 
 /// A guard's turn in a lease. Dropping it ends the turn.
@@ -250,14 +251,15 @@ impl GuardInner {
         if self.finished {
             return Ok(());
         }
-        let (status, unreleased) = self.end_turn(Mode::Release)?;
-        let released = match unreleased {
+        let (status, release_task) = self.end_turn(Mode::Release)?;
+        let (leases, entry) = (&self.leases, &self.process_lease.entry);
+        let released = match release_task {
             None => Ok(None),
-            Some(unreleased) if self.leases.client.settings.background_release => {
-                self.leases.release_later(&self.process_lease, &unreleased);
+            Some(release_task) if leases.client.settings.background_release => {
+                leases.release_later(entry, release_task);
                 Ok(None)
             }
-            Some(unreleased) => self.leases.release_now(&self.process_lease, &unreleased),
+            Some(release_task) => leases.release_now(entry, release_task),
         };
         if let LeaseStatus::Lost(cause) = status {
             return Err(Error::Lost(self.lost(cause)));
@@ -265,22 +267,19 @@ impl GuardInner {
         match released {
             Ok(None) => Ok(()),
             Ok(Some(gone)) => {
-                let cause = match gone {
-                    Gone::Removed => LostCause::Removed,
-                    Gone::Taken => LostCause::Taken,
-                };
-                self.leases
+                let cause = gone.into();
+                leases
                     .client
                     .count_loss(&self.process_lease, self.fence, cause);
                 Err(Error::Lost(self.lost(cause)))
             }
-            Err(failure) => Err(failure.into_error(Some(self.process_lease.entry.target.name()))),
+            Err(failure) => Err(failure.into_error(Some(entry.target.name()))),
         }
     }
 
-    /// Does steps 1 to 3. Returns the status of the lease at its end. Also returns the unreleased part, if the caller
-    /// must do the next steps.
-    pub(super) fn end_turn(&mut self, mode: Mode) -> Result<(LeaseStatus, Option<Unreleased>)> {
+    /// Does steps 1 to 3. Returns the status of the lease at its end. Also returns the release task, if the caller must do
+    /// the next steps.
+    pub(super) fn end_turn(&mut self, mode: Mode) -> Result<(LeaseStatus, Option<ReleaseTask>)> {
         self.finished = true;
         if self.leases.client.is_forked() {
             // This raises the reference count, so that the child never drops its copy of the leases.
@@ -302,13 +301,13 @@ impl GuardInner {
         self.leases
             .client
             .count_end(&self.process_lease, self.fence, now, held);
-        let (status, unreleased) = self.leases.end_turn(&self.process_lease, now, mode);
+        let (status, release_task) = self.leases.end_turn(&self.process_lease, now, mode);
         if let LeaseStatus::Lost(cause) = status {
             for listener in listeners {
                 listener.notify(cause);
             }
         }
-        Ok((status, unreleased))
+        Ok((status, release_task))
     }
 }
 

@@ -62,13 +62,13 @@ use std::time::Duration;
 use crate::clock::Time;
 use crate::core::lease::LeaseStatus;
 use crate::core::queue::IdleLease;
+use crate::core::release_task::ReleaseTask;
 use crate::engine::leases::Leases;
 use crate::engine::process_lease::{LeaseLinger, ProcessLease};
-use crate::engine::release::{Mode, Unreleased};
+use crate::engine::release::Mode;
 use crate::engine::watch::Timed;
-use crate::error::LostCause;
 use crate::event::Event;
-use crate::message::{Gone, LockKind};
+use crate::message::LockKind;
 use crate::name::LockKey;
 use crate::owner::{self, Owner};
 use crate::store::Limits;
@@ -234,18 +234,12 @@ impl Leases {
     /// the request fails, the renewal thread repeats it.
     fn release_idle(&self, idle: &IdleLease<Arc<ProcessLease>>, limits: Limits<'_>) -> bool {
         let process_lease = &idle.process_lease;
-        let Some(unreleased) = self.end_idle(idle) else {
+        let Some(release_task) = self.end_idle(idle) else {
             return false;
         };
-        let Unreleased {
-            give_back,
-            ended_at,
-        } = unreleased;
-        let release_task = self.release_task(process_lease, give_back, ended_at);
         let cause = match self.send_release(&process_lease.entry, release_task, limits) {
             Ok(None) => return true,
-            Ok(Some(Gone::Removed)) => LostCause::Removed,
-            Ok(Some(Gone::Taken)) => LostCause::Taken,
+            Ok(Some(gone)) => gone.into(),
             Err(_) => return false,
         };
         self.client.count_loss(process_lease, idle.fence, cause);
@@ -256,13 +250,13 @@ impl Leases {
     fn release_idle_later(&self, idle: Option<IdleLease<Arc<ProcessLease>>>) {
         let Some(idle) = idle else { return };
         match self.end_idle(&idle) {
-            Some(unreleased) => self.release_later(&idle.process_lease, &unreleased),
+            Some(release_task) => self.release_later(&idle.process_lease.entry, release_task),
             None => self.let_next_thread_ask(&idle.process_lease.entry),
         }
     }
 
-    /// Ends a lease that has left its queue in this process. Returns `None` if it was lost.
-    pub(super) fn end_idle(&self, idle: &IdleLease<Arc<ProcessLease>>) -> Option<Unreleased> {
+    /// Ends a lease that has left its queue in this process. Returns its release task, or `None` if it was lost.
+    pub(super) fn end_idle(&self, idle: &IdleLease<Arc<ProcessLease>>) -> Option<ReleaseTask> {
         let process_lease = &idle.process_lease;
         self.lingers.was_idle(process_lease);
         let now = self.client.now();
@@ -273,9 +267,6 @@ impl Leases {
             return None;
         }
         self.deregister(process_lease);
-        Some(Unreleased {
-            give_back: idle.give_back,
-            ended_at: now,
-        })
+        Some(self.release_task(process_lease, idle.give_back, now))
     }
 }

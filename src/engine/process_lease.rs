@@ -17,7 +17,7 @@ use crate::core::timer_queue::{Place, at_risk_below};
 use crate::engine::cold_state::{ColdState, LossListener};
 use crate::engine::contention::Contention;
 use crate::error::{Failure, LostCause};
-use crate::message::{Gone, LockKind, Renewed, Request, Verb};
+use crate::message::{LockKind, Renewed, Request, Verb};
 use crate::name::{LockKey, Target};
 use crate::owner::Owner;
 use crate::sync::{
@@ -426,10 +426,7 @@ impl ProcessLease {
                 Renewed::Done { contended: false } | Renewed::Refused | Renewed::Unanswered => {}
                 Renewed::Done { contended: true } => self.contended.store(true, Ordering::Relaxed),
                 Renewed::Gone(gone) => {
-                    self.validity.lose(match gone {
-                        Gone::Removed => LostCause::Removed,
-                        Gone::Taken => LostCause::Taken,
-                    });
+                    self.validity.lose((*gone).into());
                 }
                 Renewed::Voted {
                     contended,

@@ -51,24 +51,16 @@ pub(super) enum Mode {
     Detach,
 }
 
-/// Says that the lock is still in Redis under an owner that has ended here: the caller must release or detach it.
-pub(super) struct Unreleased {
-    /// The unused fences of the lease.
-    pub(super) give_back: Option<GiveBack>,
-    /// When the lease ended here.
-    pub(super) ended_at: Time,
-}
-
 impl Leases {
-    /// Does step 3. Returns the status of the lease at its end. If an unreleased part is returned too, the caller must
-    /// go on with [`release_now`](Leases::release_now), [`release_later`](Leases::release_later) or
-    /// [`let_next_thread_ask`](Leases::let_next_thread_ask).
+    /// Does step 3. Returns the status of the lease at its end. If the lock is still in Redis under its owner, returns a
+    /// release task too. Then the caller must go on with [`release_now`](Leases::release_now),
+    /// [`release_later`](Leases::release_later) or [`let_next_thread_ask`](Leases::let_next_thread_ask).
     pub(super) fn end_turn(
         self: &Arc<Self>,
         process_lease: &Arc<ProcessLease>,
         now: Time,
         mode: Mode,
-    ) -> (LeaseStatus, Option<Unreleased>) {
+    ) -> (LeaseStatus, Option<ReleaseTask>) {
         let (status, finish, fence, now) = {
             let mut state = process_lease.entry.lock();
             // Read the clock again, because the wait for the mutex may have been long.
@@ -100,7 +92,7 @@ impl Leases {
         if !matches!(finish, Finish::GoesOn(..) | Finish::Lingers(_)) {
             self.count_loss_once(process_lease, status, fence);
         }
-        let unreleased = match finish {
+        let release_task = match finish {
             Finish::GoesOn((first, rest)) => {
                 for (mailbox, turn) in first.into_iter().chain(rest) {
                     mailbox.send(Signal::Turn(turn, now));
@@ -116,10 +108,7 @@ impl Leases {
                 if mode == Mode::Detach || process_lease.min_hold_until(now).is_some() {
                     // The next thread must not take the lock over. It asks Redis as another process would.
                     next.send(Signal::Delegate(None));
-                    Some(Unreleased {
-                        give_back,
-                        ended_at: now,
-                    })
+                    Some(self.release_task(process_lease, give_back, now))
                 } else {
                     let from = self.orphaned_owner(process_lease, give_back, now);
                     let rng = self.owner_source(process_lease.linger.is_some());
@@ -130,10 +119,7 @@ impl Leases {
             }
             Finish::Release(give_back) => {
                 self.deregister(process_lease);
-                Some(Unreleased {
-                    give_back,
-                    ended_at: now,
-                })
+                Some(self.release_task(process_lease, give_back, now))
             }
             Finish::Lost(next) => {
                 self.make_next_the_delegate(&process_lease.entry, next);
@@ -145,7 +131,7 @@ impl Leases {
                 None
             }
         };
-        (status, unreleased)
+        (status, release_task)
     }
 
     /// Returns whether the lease of an ending guard may go to the next thread in memory.
@@ -162,24 +148,21 @@ impl Leases {
     /// removed or taken.
     pub(super) fn release_now(
         &self,
-        process_lease: &ProcessLease,
-        unreleased: &Unreleased,
+        entry: &Arc<Entry>,
+        release_task: ReleaseTask,
     ) -> Result<Option<Gone>, Failure> {
-        let release_task =
-            self.release_task(process_lease, unreleased.give_back, unreleased.ended_at);
-        let result =
-            self.send_release(&process_lease.entry, release_task, self.client.limits(None));
-        self.let_next_thread_ask(&process_lease.entry);
+        let result = self.send_release(entry, release_task, self.client.limits(None));
+        self.let_next_thread_ask(entry);
         result
     }
 
     /// Gives steps 4 and 5 to the renewal thread, and does step 6. A thread that asks for the name later takes the
     /// release back, or waits for its first reply ([`super::unsent_releases`]).
-    pub(super) fn release_later(&self, process_lease: &ProcessLease, unreleased: &Unreleased) {
-        let (entry, now) = (&process_lease.entry, unreleased.ended_at);
-        let release_task = self.release_task(process_lease, unreleased.give_back, now);
+    pub(super) fn release_later(&self, entry: &Arc<Entry>, release_task: ReleaseTask) {
         // Reserve a place before step 6, so that the next thread finds it.
-        let place = self.renewal.reserve(now, entry, &release_task);
+        let place = self
+            .renewal
+            .reserve(self.client.now(), entry, &release_task);
         self.let_next_thread_ask(entry);
         self.renewal
             .add_background_release(&self.client, entry, release_task, place);
@@ -188,8 +171,8 @@ impl Leases {
     /// Ends the turn of a guard that has reached its `max_hold`. Called by the watch thread, so the renewal thread
     /// sends the release.
     pub(super) fn end_at_max_hold(self: &Arc<Self>, process_lease: &Arc<ProcessLease>, now: Time) {
-        if let (_, Some(unreleased)) = self.end_turn(process_lease, now, Mode::MaxHold) {
-            self.release_later(process_lease, &unreleased);
+        if let (_, Some(release_task)) = self.end_turn(process_lease, now, Mode::MaxHold) {
+            self.release_later(&process_lease.entry, release_task);
         }
     }
 
@@ -203,38 +186,30 @@ impl Leases {
         limits: Limits<'_>,
     ) -> Result<Option<Gone>, Failure> {
         loop {
-            if release_task.keeps_lock() {
-                release_task.refresh_min_hold(self.client.now());
-            }
-            let next = match self
-                .client
-                .send(&entry.request(release_task.verb()), limits)
-            {
-                Ok(answer) => release_task.replied(self.client.now(), &answer.reply, answer.resent),
+            let verb = release_task.verb(self.client.now());
+            let answer = self.client.send(&entry.request(&verb), limits);
+            let now = self.client.now();
+            let (next, result) = match answer {
+                Ok(answer) => {
+                    let next = release_task.replied(now, &answer.reply, answer.resent);
+                    (next, Ok(release_task.gone()))
+                }
                 Err(failure) => {
-                    self.client.stats.endings_repeated.add(1);
-                    release_task.failed(
-                        self.client.now(),
-                        failure.is_transient(),
-                        &*self.client.rng,
-                    );
-                    self.renewal
-                        .add_release_task(&self.client, entry, release_task);
-                    return Err(failure);
+                    release_task.failed(now, failure.is_transient(), &*self.client.rng);
+                    (Next::Later(now), Err(failure))
                 }
             };
             match next {
-                Next::Send => {}
+                Next::Send => continue,
                 // The renewal thread sends the first repeat at once, and waits before each further one.
                 Next::Later(_) => {
                     self.client.stats.endings_repeated.add(1);
-                    let gone = release_task.gone();
                     self.renewal
                         .add_release_task(&self.client, entry, release_task);
-                    return Ok(gone);
                 }
-                Next::Done => return Ok(release_task.gone()),
+                Next::Done => {}
             }
+            return result;
         }
     }
 
@@ -263,13 +238,13 @@ impl Leases {
         give_back: Option<GiveBack>,
         now: Time,
     ) -> ReleaseTask {
-        let contended = process_lease.is_contended();
-        let left = self.orphaned_owner(process_lease, give_back, now);
-        let release_task = ReleaseTask::of_lease(left, contended, now, process_lease.terms.lease());
-        match process_lease.min_hold_until(now) {
-            Some(until) => release_task.with_min_hold(until, now),
-            None => release_task,
-        }
+        ReleaseTask::of_lease(
+            self.orphaned_owner(process_lease, give_back, now),
+            process_lease.is_contended(),
+            process_lease.min_hold_until(now),
+            now,
+            process_lease.terms.lease(),
+        )
     }
 
     /// Returns the owner of an ended lease, with the time until which Redis may keep its key. The next thread may ask

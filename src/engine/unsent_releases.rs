@@ -34,7 +34,7 @@ impl WayIn<'_> {
             };
             let is_this_lock = released.is_of(entry)
                 && !entry.kind.sharing().several
-                && !release_task.keeps_lock();
+                && !release_task.keeps_lock(self.client.now());
             if is_this_lock && attempt.is_new() {
                 let (label, waits) = (&self.client.settings.label, attempt.waits());
                 let rng = self.owner_source();

@@ -62,15 +62,12 @@ impl<'a> WayIn<'a> {
 
     /// Ends an idle lease in this process, because it does not fit the calling thread. Returns the thread's attempt, which
     /// takes the lease over.
-    pub(super) fn take_over_idle(&self, idle: &IdleLease<Arc<ProcessLease>>, now: Time) -> Attempt {
-        let Some(unreleased) = self.leases.end_idle(idle) else {
+    pub(super) fn take_over_idle(&self, idle: &IdleLease<Arc<ProcessLease>>) -> Attempt {
+        let Some(release_task) = self.leases.end_idle(idle) else {
             return self.attempt(Attempt::new);
         };
-        let from = self
-            .leases
-            .orphaned_owner(&idle.process_lease, unreleased.give_back, now);
         let label = &self.client.settings.label;
-        Attempt::take_back(self.owner_source(), label, from, false)
+        Attempt::take_back(self.owner_source(), label, release_task.unsent(), false)
     }
 
     /// Returns when the requests must end that the call sends before its own: after the time limit of one request, at the

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Time;
-use crate::error::Failure;
+use crate::error::{Failure, LostCause};
 use crate::sync::Arc;
 
 /// A reply to a [`Request`](super::Request).
@@ -69,6 +69,15 @@ pub(crate) enum Gone {
     Removed,
     /// Another owner holds it.
     Taken,
+}
+
+impl From<Gone> for LostCause {
+    fn from(gone: Gone) -> Self {
+        match gone {
+            Gone::Removed => Self::Removed,
+            Gone::Taken => Self::Taken,
+        }
+    }
 }
 
 /// The reason why one release of a batch has no reply.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::clock::Time;
 use crate::config::Terms;
+use crate::core::lease::valid_until;
 use crate::core::poll::SubscriptionState;
 use crate::error::Failure;
 use crate::message::{GiveBack, GrantMessage, Reply, Verb};
@@ -109,6 +110,51 @@ pub(crate) struct Grant {
     pub(crate) uncertain_until: Option<Time>,
     /// Until when Redis may keep the key for such a request, whose lease may be longer than this grant's.
     pub(crate) kept_until: Option<Time>,
+}
+
+impl Grant {
+    /// Returns the grant of a reply to a request that was sent at `sent`, for this lease and number of fences.
+    ///
+    /// # Errors
+    ///
+    /// Returns a failure if the reply grants nothing, or comes so late at `now` that the lease may be over.
+    pub(crate) fn of_reply(
+        reply: Reply,
+        owner: Arc<str>,
+        fences: u64,
+        quantum: Duration,
+        lease: Duration,
+        sent: Time,
+        now: Time,
+    ) -> Result<Self, Failure> {
+        let Reply::Granted {
+            fence,
+            count,
+            rest,
+            contended,
+        } = reply
+        else {
+            return Err(Failure::another_question());
+        };
+        let deadline = valid_until(sent, lease);
+        if now >= deadline {
+            return Err(Failure::too_late());
+        }
+        Ok(Self {
+            owner,
+            fence,
+            fences: count.unwrap_or(fences),
+            quantum,
+            rest,
+            sent,
+            deadline,
+            pickup_window: None,
+            is_by_message: false,
+            contended,
+            uncertain_until: None,
+            kept_until: None,
+        })
+    }
 }
 
 /// An owner of this process that may be left in Redis.

@@ -52,7 +52,7 @@ impl RenewalThread {
     /// Reserves a place for a background release, so that other threads can find it.
     pub(crate) fn reserve(&self, now: Time, entry: &Entry, release_task: &ReleaseTask) -> Place {
         // Holding a release back would delay a waiter, so only a release without a known waiter is held back.
-        let due = if is_plain(entry, release_task.verb()) {
+        let due = if is_plain(entry, &release_task.verb(now)) {
             now + GATHERED_FOR
         } else {
             now
@@ -318,16 +318,14 @@ impl RenewalState {
             let Some((before, job)) = self.release_tasks.first() else {
                 break;
             };
-            let joins = begun.is_empty()
-                || (begun[0].is_plain() && is_plain(&job.entry, job.release_task.verb()));
+            let (entry, verb) = (Arc::clone(&job.entry), job.release_task.verb(now));
+            let joins = begun.is_empty() || (begun[0].is_plain() && is_plain(&entry, &verb));
             if before.0 > now || !joins {
                 break;
             }
-            let Some(mut job) = self.release_tasks.remove(before) else {
+            let Some(job) = self.release_tasks.remove(before) else {
                 break;
             };
-            job.release_task.refresh_min_hold(now);
-            let (entry, verb) = (Arc::clone(&job.entry), job.release_task.verb().clone());
             let place = self.queue(job, now + AFTER_PANIC);
             begun.push(SentTask { place, entry, verb });
         }
