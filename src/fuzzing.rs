@@ -5,6 +5,7 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::admin::LockInfo;
+use crate::clock::EngineClock;
 use crate::config::{Server, Settings};
 use crate::core::fence::Fences;
 use crate::engine::Engine;
@@ -193,7 +194,7 @@ impl Listening {
             ..Settings::default()
         };
         let rng = Arc::new(SystemRng::new());
-        let engine = Engine::new(settings, Arc::new(Grants), rng);
+        let engine = Engine::new(settings, Arc::new(Grants), EngineClock::System, rng);
         let locks = LockManager {
             engine: Arc::clone(&engine),
         };

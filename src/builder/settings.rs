@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::builder::servers::Servers;
+use crate::clock::EngineClock;
 use crate::config::{Secret, Settings};
 use crate::engine::Engine;
 #[cfg(doc)]
@@ -348,7 +349,12 @@ impl Builder {
         let store = self.servers.store(&mut settings)?;
         #[cfg(feature = "tls")]
         crate::store::tls::provide_crypto();
-        let engine = Engine::new(settings, store, Arc::new(SystemRng::new()));
+        let engine = Engine::new(
+            settings,
+            store,
+            EngineClock::System,
+            Arc::new(SystemRng::new()),
+        );
         Ok(LockManager { engine })
     }
 }

@@ -13,16 +13,10 @@ pub(crate) type Page = (Vec<(LockKey, Seen)>, Option<Cursor>);
 
 /// The part of an engine that serves operators.
 pub(crate) struct Operators {
-    leases: Arc<Leases>,
+    pub(super) leases: Arc<Leases>,
 }
 
 impl Operators {
-    pub(super) fn new(leases: &Arc<Leases>) -> Self {
-        Self {
-            leases: Arc::clone(leases),
-        }
-    }
-
     /// Returns the holder and the waiters of a lock, or `None` if it has neither.
     pub(crate) fn inspect(&self, key: &LockKey) -> Result<Option<Seen>> {
         let request = Request::Inspect {

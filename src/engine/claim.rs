@@ -3,7 +3,7 @@
 //! # Detaching
 //!
 //! 1. The thread renews the lease once, so that the adopter has time. A failure of this renewal is ignored.
-//! 2. The lease ends in this process ([`Mode::Detach`]). No request is sent, so Redis keeps the lock for the same
+//! 2. The lease ends in this process ([`TurnEnd::Detach`]). No request is sent, so Redis keeps the lock for the same
 //!    owner. A thread that waits in this process becomes the delegate, and queues in Redis.
 //! 3. Only after that is the claim made of the name, the owner and the fence.
 //!
@@ -47,7 +47,7 @@ use crate::core::queue::{AcquireParams, GrantedTo};
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::leases::Leases;
 use crate::engine::process_lease::{Entry, Turn};
-use crate::engine::release::Mode;
+use crate::engine::release::TurnEnd;
 use crate::error::{Error, Failure, Lost, Outcome, Result};
 use crate::message::{Adopt, Gone, LockKind, Reply, Request};
 use crate::name::LockKey;
@@ -56,7 +56,7 @@ use crate::sync::{Arc, Mutex};
 
 /// The part of an engine that adopts claims.
 pub(crate) struct Claims {
-    leases: Arc<Leases>,
+    pub(super) leases: Arc<Leases>,
     pub(super) tried: Tried,
 }
 
@@ -114,7 +114,7 @@ impl GuardInner {
 
     /// Ends the guard. Returns false if the guard was lost before, or the process is a forked child.
     fn end_for_claim(&mut self) -> bool {
-        match self.end_turn(Mode::Detach) {
+        match self.end_turn(TurnEnd::Detach) {
             Ok((status, Some(_))) => {
                 self.leases.let_next_thread_ask(&self.process_lease.entry);
                 matches!(status, LeaseStatus::Live(_))
@@ -125,13 +125,6 @@ impl GuardInner {
 }
 
 impl Claims {
-    pub(super) fn new(leases: &Arc<Leases>) -> Self {
-        Self {
-            leases: Arc::clone(leases),
-            tried: Tried::default(),
-        }
-    }
-
     /// Adopts a claim. Blocks until Redis has replied.
     pub(crate) fn adopt(&self, claim: &Claim) -> Result<GuardInner> {
         let client = &self.leases.client;

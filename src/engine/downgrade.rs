@@ -1,6 +1,6 @@
 //! The change of a writer to a reader, without a moment in which another writer could get the lock.
 //!
-//! 1. The writer's lease ends in this process, as at a release ([`Mode::Detach`]). Only after that is a request sent.
+//! 1. The writer's lease ends in this process, as at a release ([`TurnEnd::Detach`]). Only after that is a request sent.
 //! 2. One request ends the writer's lease in Redis, and begins the reader's lease under a new owner. The same script
 //!    grants the lock to all readers that wait.
 //! 3. The reader's lease enters the queue of this process's readers. If a thread of this process waits to write, it
@@ -18,7 +18,7 @@ use crate::core::queue::{AcquireParams, GrantedTo};
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::leases::Leases;
 use crate::engine::process_lease::{Entry, ProcessLease, Turn};
-use crate::engine::release::Mode;
+use crate::engine::release::TurnEnd;
 use crate::error::{Error, Failure, LostCause, Result};
 use crate::message::{Ask, LockKind, Reply, Verb};
 use crate::owner;
@@ -27,7 +27,7 @@ use crate::sync::Arc;
 impl GuardInner {
     /// Ends this writer's turn, and returns a reader's. Blocks until Redis has replied to one request.
     pub(crate) fn downgrade(mut self) -> Result<Self> {
-        let (status, release_task) = self.end_turn(Mode::Detach)?;
+        let (status, release_task) = self.end_turn(TurnEnd::Detach)?;
         if let LeaseStatus::Lost(cause) = status {
             if release_task.is_some() {
                 self.leases.let_next_thread_ask(&self.process_lease.entry);

@@ -9,10 +9,10 @@ use crate::config::Options;
 use crate::core::lease::{LeaseStatus, drift};
 use crate::core::release_task::ReleaseTask;
 use crate::engine::cold_state::LossListener;
-use crate::engine::hold_limit::{HoldLimits, Limited};
+use crate::engine::hold_limit::HoldLimits;
 use crate::engine::leases::Leases;
 use crate::engine::process_lease::{ProcessLease, Turn};
-use crate::engine::release::Mode;
+use crate::engine::release::TurnEnd;
 use crate::error::{Error, Failure, FailureKind, Lost, LostCause, Outcome, Result};
 use crate::logging;
 use crate::message::{Renewed, Request};
@@ -24,8 +24,8 @@ pub(crate) struct GuardInner {
     pub(super) process_lease: Arc<ProcessLease>,
     /// The number of this guard among the guards of the lease.
     pub(super) number: u32,
-    /// The names of the lease that this guard stands for.
-    scope: NameScope,
+    /// The index of the name that this guard stands for. `None` if it stands for all names of the lease.
+    index: Option<u32>,
     pub(super) fence: u64,
     /// The time at which the thread got the lock.
     pub(super) since: Time,
@@ -37,39 +37,20 @@ pub(crate) struct GuardInner {
     pub(super) finished: bool,
 }
 
-/// The names of a lease that a guard stands for. Only a multi-lock has several.
-#[derive(Clone, Copy)]
-enum NameScope {
-    All,
-    /// The name at this index.
-    One(u32),
-}
-
 impl GuardInner {
     /// Makes the guard of a turn that the thread has had since `since`.
     pub(crate) fn new(leases: Arc<Leases>, turn: Turn, since: Time, options: &Options) -> Self {
-        let Turn {
-            process_lease,
-            fence,
-            ..
-        } = turn;
         if !options.min_hold.is_zero() {
-            process_lease.note_min_hold(since + options.min_hold);
+            turn.process_lease.note_min_hold(since + options.min_hold);
         }
-        let number = process_lease.guards.fetch_add(1, Ordering::Relaxed);
-        let limited = Limited {
-            process_lease: &process_lease,
-            guard_number: number,
-            fence,
-            since,
-        };
-        let limits = HoldLimits::watch(&leases, &limited, options.max_hold);
+        let number = turn.process_lease.guards.fetch_add(1, Ordering::Relaxed);
+        let limits = HoldLimits::watch(&leases, &turn, number, since, options.max_hold);
         Self {
             leases,
-            process_lease,
+            process_lease: turn.process_lease,
             number,
-            scope: NameScope::All,
-            fence,
+            index: None,
+            fence: turn.fence,
             since,
             limits,
             is_listened_to: AtomicBool::new(false),
@@ -87,7 +68,7 @@ impl GuardInner {
             leases: Arc::clone(&self.leases),
             process_lease: Arc::clone(&self.process_lease),
             number: self.number,
-            scope: NameScope::One(index),
+            index: Some(index),
             fence,
             since: self.since,
             limits: self.limits.as_ref().and_then(|limits| limits.of_one_name()),
@@ -98,10 +79,7 @@ impl GuardInner {
 
     /// Returns the name of the lock; for a multi-lock, the first name.
     pub(crate) fn name(&self) -> &str {
-        match self.scope {
-            NameScope::One(index) => self.process_lease.keys()[index as usize].name(),
-            NameScope::All => self.process_lease.entry.target.name(),
-        }
+        self.process_lease.keys()[self.index.unwrap_or(0) as usize].name()
     }
 
     pub(super) fn max_hold(&self) -> Option<Duration> {
@@ -251,7 +229,7 @@ impl GuardInner {
         if self.finished {
             return Ok(());
         }
-        let (status, release_task) = self.end_turn(Mode::Release)?;
+        let (status, release_task) = self.end_turn(TurnEnd::Release)?;
         let (leases, entry) = (&self.leases, &self.process_lease.entry);
         let released = match release_task {
             None => Ok(None),
@@ -279,7 +257,7 @@ impl GuardInner {
 
     /// Does steps 1 to 3. Returns the status of the lease at its end. Also returns the release task, if the caller must do
     /// the next steps.
-    pub(super) fn end_turn(&mut self, mode: Mode) -> Result<(LeaseStatus, Option<ReleaseTask>)> {
+    pub(super) fn end_turn(&mut self, mode: TurnEnd) -> Result<(LeaseStatus, Option<ReleaseTask>)> {
         self.finished = true;
         if self.leases.client.is_forked() {
             // This raises the reference count, so that the child never drops its copy of the leases.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::clock::Time;
 use crate::core::lease::LeaseStatus;
 use crate::engine::leases::Leases;
-use crate::engine::process_lease::ProcessLease;
+use crate::engine::process_lease::{ProcessLease, Turn};
 use crate::engine::watch::{Timed, Watch};
 use crate::error::LostCause;
 use crate::sync::{Arc, AtomicU8, AtomicU64, Ordering};
@@ -51,19 +51,13 @@ const OPEN: u8 = 0;
 const FINISHED: u8 = 1;
 const EXCEEDED: u8 = 2;
 
-/// The data of a guard that its limits need.
-pub(super) struct Limited<'a> {
-    pub(super) process_lease: &'a Arc<ProcessLease>,
-    pub(super) guard_number: u32,
-    pub(super) fence: u64,
-    pub(super) since: Time,
-}
-
 impl HoldLimits {
     /// Registers the limits of a guard with the watch thread. Returns `None` if the guard has no limit.
     pub(super) fn watch(
         leases: &Arc<Leases>,
-        guard: &Limited<'_>,
+        turn: &Turn,
+        guard_number: u32,
+        since: Time,
         max_hold: Option<Duration>,
     ) -> Option<Box<Self>> {
         let warn_after = leases.client.settings.warn_after;
@@ -73,10 +67,10 @@ impl HoldLimits {
         let watch = |length: Duration, action| {
             let limit = Arc::new(HoldLimit {
                 leases: Arc::clone(leases),
-                process_lease: Arc::clone(guard.process_lease),
-                guard_number: guard.guard_number,
-                fence: guard.fence,
-                since: guard.since,
+                process_lease: Arc::clone(&turn.process_lease),
+                guard_number,
+                fence: turn.fence,
+                since,
                 action,
                 length,
                 // The time counts from now, so that a thread that wakes late has all of it.

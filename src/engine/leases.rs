@@ -1,22 +1,19 @@
 //! The leases of this process: the part of the engine that begins, watches and ends them.
-//!
-//! | subject | module |
-//! | --- | --- |
-//! | how a lease begins | [`super::grant`] |
-//! | how it goes on | [`super::health`] |
-//! | how it ends | [`super::release`], [`super::losses`] |
-//! | how it stays without a guard | [`super::linger`] |
-//! | what messages tell of it | [`super::messages`] |
+//! [`super::grant`], [`super::release`] and [`super::linger`] say how, and [`super::messages`] what Redis tells of them.
 //!
 //! Each handle, guard and idle lease keeps this part. When the last of them is dropped, the threads end. The renewal thread
 //! first sends the release tasks that are left.
 
+use std::time::Duration;
+
 use crate::clock::{EngineClock, Time};
 use crate::config::Settings;
+use crate::core::queue::Health;
 use crate::engine::client::Client;
+use crate::engine::contention::LastReply;
 use crate::engine::linger_state::Lingers;
 use crate::engine::names::Names;
-use crate::engine::process_lease::ProcessLease;
+use crate::engine::process_lease::{NameState, ProcessLease};
 use crate::engine::quantum::Quantum;
 use crate::engine::renewal::RenewalThread;
 use crate::engine::wakeup::{MessageHandler, Wakeup};
@@ -25,7 +22,6 @@ use crate::owner::ProcessTag;
 use crate::random::Rng;
 use crate::store::Store;
 use crate::sync::{Arc, AtomicU64, Ordering, Weak};
-use std::time::Duration;
 
 pub(crate) struct Leases {
     pub(super) client: Arc<Client>,
@@ -92,6 +88,36 @@ impl Leases {
     pub(super) fn count_busy(&self) -> CountedBusy<'_> {
         self.client.busy_threads.fetch_add(1, Ordering::SeqCst);
         CountedBusy(self)
+    }
+
+    /// Returns the holder of the lock, as far as this process knows.
+    pub(super) fn holder(&self, state: &NameState) -> Option<Arc<str>> {
+        match (state.queue.process_lease(), state.contention.last()) {
+            (Some(process_lease), _) => Some(self.client.owner_of(process_lease)),
+            (None, LastReply::Held(holder)) => Some(Arc::clone(holder)),
+            (None, _) => None,
+        }
+    }
+
+    /// Returns whether a lease may go to the next thread in memory at `now`.
+    ///
+    /// If the server closed a connection, it may have restarted without its data. A lease whose last confirmation is
+    /// older than that does not go to the next thread in memory: that thread asks Redis.
+    pub(super) fn health(&self, process_lease: &Arc<ProcessLease>, now: Time) -> Health {
+        let health = process_lease.health(now);
+        let cut = self.client.store.last_cut();
+        if health != Health::Good
+            || cut == Time::from_nanos(0)
+            || process_lease.is_confirmed_after(cut)
+        {
+            return health;
+        }
+        if process_lease.entry.kind.sharing().together {
+            // The lease goes on while other threads ask. Renew it now: once confirmed, it can be shared in memory
+            // again.
+            self.renewal.renew_now(&self.client, process_lease);
+        }
+        Health::Poor
     }
 
     /// Ends the renewal and the watch of a lease.

@@ -65,12 +65,11 @@ use crate::core::queue::IdleLease;
 use crate::core::release_task::ReleaseTask;
 use crate::engine::leases::Leases;
 use crate::engine::process_lease::{LeaseLinger, ProcessLease};
-use crate::engine::release::Mode;
+use crate::engine::release::TurnEnd;
 use crate::engine::watch::Timed;
 use crate::event::Event;
 use crate::message::LockKind;
 use crate::name::LockKey;
-use crate::owner::{self, Owner};
 use crate::store::Limits;
 use crate::sync::Arc;
 
@@ -102,11 +101,11 @@ impl Leases {
         &self,
         process_lease: &ProcessLease,
         linger: &LeaseLinger,
-        mode: Mode,
+        mode: TurnEnd,
     ) -> Option<Duration> {
         let is_stopped =
             process_lease.is_contended() || !self.wakeup.is_ready() || self.client.is_closed();
-        (mode == Mode::Release && !is_stopped).then_some(linger.options.length)
+        (mode == TurnEnd::Release && !is_stopped).then_some(linger.options.length)
     }
 
     /// Counts a lease that becomes idle until `until`, and sets its timer. Called under the mutex of its name.
@@ -171,38 +170,6 @@ impl Leases {
         }
     }
 
-    /// Ends the linger of the lease that a recall names: its owner and its key. If the lease is idle, the renewal thread
-    /// hands the lock over.
-    pub(super) fn recall(&self, recalled: &str) {
-        let Some((owner, key)) = recalled.split_once(' ') else {
-            return;
-        };
-        if owner::label(owner) != Some(&self.client.settings.label) {
-            return;
-        }
-        let Some(entry) = self.names.find(LockKind::Mutex, key) else {
-            return;
-        };
-        let owner = Owner::new(owner, &self.client.settings.label);
-        let _counted = self.count_busy();
-        let idle = {
-            let mut state = entry.lock();
-            let mut leases = state.queue.process_leases();
-            if let Some(process_lease) = leases.find(|process_lease| process_lease.owner == owner) {
-                process_lease.note_contended();
-                drop(leases);
-                state.queue.stop_linger(|other| other.owner == owner)
-            } else {
-                drop(leases);
-                if state.queue.is_asking() {
-                    self.lingers.note_early_recall(owner);
-                }
-                None
-            }
-        };
-        self.release_idle_later(idle);
-    }
-
     /// Releases the mutexes that linger on these keys, and blocks until Redis has replied. Returns the last owner of which
     /// Redis has confirmed the release.
     pub(super) fn release_lingering_on(
@@ -247,7 +214,7 @@ impl Leases {
     }
 
     /// Has the renewal thread release a lease that has left its queue, and lets the next thread ask.
-    fn release_idle_later(&self, idle: Option<IdleLease<Arc<ProcessLease>>>) {
+    pub(super) fn release_idle_later(&self, idle: Option<IdleLease<Arc<ProcessLease>>>) {
         let Some(idle) = idle else { return };
         match self.end_idle(&idle) {
             Some(release_task) => self.release_later(&idle.process_lease.entry, release_task),

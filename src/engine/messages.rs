@@ -18,6 +18,7 @@
 
 use crate::engine::leases::Leases;
 use crate::engine::wakeup::MessageHandler;
+use crate::message::LockKind;
 use crate::owner::{self, Owner};
 
 impl MessageHandler for Leases {
@@ -49,8 +50,36 @@ impl MessageHandler for Leases {
         }
     }
 
+    /// Ends the linger of the lease that a recall names: its owner and its key. If the lease is idle, the renewal thread
+    /// hands the lock over.
     fn recalled(&self, recalled: &str) {
-        self.recall(recalled);
+        let Some((owner, key)) = recalled.split_once(' ') else {
+            return;
+        };
+        if owner::label(owner) != Some(&self.client.settings.label) {
+            return;
+        }
+        let Some(entry) = self.names.find(LockKind::Mutex, key) else {
+            return;
+        };
+        let owner = Owner::new(owner, &self.client.settings.label);
+        let _counted = self.count_busy();
+        let idle = {
+            let mut state = entry.lock();
+            let mut leases = state.queue.process_leases();
+            if let Some(process_lease) = leases.find(|process_lease| process_lease.owner == owner) {
+                process_lease.note_contended();
+                drop(leases);
+                state.queue.stop_linger(|other| other.owner == owner)
+            } else {
+                drop(leases);
+                if state.queue.is_asking() {
+                    self.lingers.note_early_recall(owner);
+                }
+                None
+            }
+        };
+        self.release_idle_later(idle);
     }
 
     fn subscription_ended(&self) {

@@ -19,9 +19,9 @@
 //! | --- | --- |
 //! | a lock's way in | [`acquire`], then [`wait`] or [`delegate`] with [`unsent_releases`], then [`grant`]; [`way_in`] has what they share |
 //! | a call, and the reasons for which it gets no guard | [`call`] |
-//! | its way out | [`release`], and if it is lost [`losses`] |
+//! | its way out | [`release`] |
 //! | the guard, and its limits | [`guard_inner`], [`hold_limit`] |
-//! | the lease that guards of one process share, and its name | [`process_lease`], with [`cold_state`], [`contention`], [`health`] |
+//! | the lease that guards of one process share, and its name | [`process_lease`], with [`cold_state`], [`contention`]; [`leases`] |
 //! | the table of the names | [`names`] |
 //! | a lease that stays after its last guard | [`linger`], [`linger_state`] |
 //! | a claim, a writer that becomes a reader | [`claim`], [`downgrade`] |
@@ -81,12 +81,10 @@ mod downgrade;
 pub(crate) mod events;
 mod grant;
 pub(crate) mod guard_inner;
-mod health;
 mod hold_limit;
 pub(crate) mod leases;
 mod linger;
 mod linger_state;
-mod losses;
 mod messages;
 mod metrics;
 mod names;
@@ -106,8 +104,6 @@ mod tests;
 
 use std::time::Duration;
 
-#[cfg(test)]
-use crate::clock::Clock;
 use crate::clock::EngineClock;
 use crate::config::Settings;
 use crate::random::Rng;
@@ -116,7 +112,7 @@ use crate::store::Store;
 use crate::sync::Arc;
 
 use admin::Operators;
-use claim::Claims;
+use claim::{Claims, Tried};
 use client::Client;
 use leases::Leases;
 use process_lease::Signal;
@@ -130,23 +126,7 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Makes an engine that reads the machine's clock.
-    pub(crate) fn new(settings: Settings, store: Arc<dyn Store>, rng: Arc<dyn Rng>) -> Arc<Self> {
-        Self::with_engine_clock(settings, store, EngineClock::System, rng)
-    }
-
-    /// Makes an engine that reads this clock.
-    #[cfg(test)]
-    pub(crate) fn with_clock(
-        settings: Settings,
-        store: Arc<dyn Store>,
-        clock: Arc<dyn Clock>,
-        rng: Arc<dyn Rng>,
-    ) -> Arc<Self> {
-        Self::with_engine_clock(settings, store, EngineClock::OfTest(clock), rng)
-    }
-
-    fn with_engine_clock(
+    pub(crate) fn new(
         settings: Settings,
         store: Arc<dyn Store>,
         clock: EngineClock,
@@ -155,10 +135,26 @@ impl Engine {
         let leases = Leases::new(settings, store, clock, rng);
         Arc::new(Self {
             client: Arc::clone(&leases.client),
-            claims: Claims::new(&leases),
-            operators: Operators::new(&leases),
+            claims: Claims {
+                leases: Arc::clone(&leases),
+                tried: Tried::default(),
+            },
+            operators: Operators {
+                leases: Arc::clone(&leases),
+            },
             leases,
         })
+    }
+
+    /// Makes an engine that reads this clock.
+    #[cfg(test)]
+    pub(crate) fn with_clock(
+        settings: Settings,
+        store: Arc<dyn Store>,
+        clock: Arc<dyn crate::clock::Clock>,
+        rng: Arc<dyn Rng>,
+    ) -> Arc<Self> {
+        Self::new(settings, store, EngineClock::OfTest(clock), rng)
     }
 
     /// Handles a message as the wakeup thread does.

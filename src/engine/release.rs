@@ -22,7 +22,7 @@
 //! | lost | was lost | the next thread asks Redis; the renewal thread releases the keys that may be left |
 //! | stale | had ended or was lost before | if it was lost, the renewal thread releases the keys that may be left |
 //!
-//! A guard with [`Mode::Detach`] differs in two points. The lease never goes on in this process. Steps 4 and 5 are left
+//! A guard with [`TurnEnd::Detach`] differs in two points. The lease never goes on in this process. Steps 4 and 5 are left
 //! out, because the lock stays in Redis for its next owner.
 
 use std::time::Duration;
@@ -35,14 +35,15 @@ use crate::core::release_task::{Next, ReleaseTask};
 use crate::engine::contention::LastReply;
 use crate::engine::leases::Leases;
 use crate::engine::process_lease::{Entry, Mailbox, ProcessLease, Signal};
-use crate::error::{Failure, Result};
+use crate::engine::watch::LossHandler;
+use crate::error::{Failure, LostCause, Result};
 use crate::message::{GiveBack, Gone};
 use crate::store::Limits;
 use crate::sync::Arc;
 
 /// The way in which a guard ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mode {
+pub(super) enum TurnEnd {
     /// The lock goes to the next thread, or is released in Redis.
     Release,
     /// As `Release`, but the lease does not linger: a guard that was held for too long leaves the lock to others.
@@ -59,7 +60,7 @@ impl Leases {
         self: &Arc<Self>,
         process_lease: &Arc<ProcessLease>,
         now: Time,
-        mode: Mode,
+        mode: TurnEnd,
     ) -> (LeaseStatus, Option<ReleaseTask>) {
         let (status, finish, fence, now) = {
             let mut state = process_lease.entry.lock();
@@ -81,7 +82,7 @@ impl Leases {
                 }
                 _ => process_lease.validity.end(now),
             };
-            if mode != Mode::Detach && matches!(finish, Finish::TakeOver(..)) {
+            if mode != TurnEnd::Detach && matches!(finish, Finish::TakeOver(..)) {
                 // Until the next thread has asked, other threads see this owner as the holder.
                 state
                     .contention
@@ -105,7 +106,7 @@ impl Leases {
             }
             Finish::TakeOver(next, give_back) => {
                 self.deregister(process_lease);
-                if mode == Mode::Detach || process_lease.min_hold_until(now).is_some() {
+                if mode == TurnEnd::Detach || process_lease.min_hold_until(now).is_some() {
                     // The next thread must not take the lock over. It asks Redis as another process would.
                     next.send(Signal::Delegate(None));
                     Some(self.release_task(process_lease, give_back, now))
@@ -135,10 +136,10 @@ impl Leases {
     }
 
     /// Returns whether the lease of an ending guard may go to the next thread in memory.
-    fn health_at_end(&self, process_lease: &Arc<ProcessLease>, now: Time, mode: Mode) -> Health {
+    fn health_at_end(&self, process_lease: &Arc<ProcessLease>, now: Time, mode: TurnEnd) -> Health {
         match (mode, self.health(process_lease, now)) {
             (_, Health::Lost) => Health::Lost,
-            (Mode::Detach, _) => Health::Poor,
+            (TurnEnd::Detach, _) => Health::Poor,
             _ if process_lease.min_hold_until(now).is_some() => Health::KeptBack,
             (_, health) => health,
         }
@@ -165,13 +166,13 @@ impl Leases {
             .reserve(self.client.now(), entry, &release_task);
         self.let_next_thread_ask(entry);
         self.renewal
-            .add_background_release(&self.client, entry, release_task, place);
+            .add_release_task(&self.client, entry, release_task, Some(place));
     }
 
     /// Ends the turn of a guard that has reached its `max_hold`. Called by the watch thread, so the renewal thread
     /// sends the release.
     pub(super) fn end_at_max_hold(self: &Arc<Self>, process_lease: &Arc<ProcessLease>, now: Time) {
-        if let (_, Some(release_task)) = self.end_turn(process_lease, now, Mode::MaxHold) {
+        if let (_, Some(release_task)) = self.end_turn(process_lease, now, TurnEnd::MaxHold) {
             self.release_later(&process_lease.entry, release_task);
         }
     }
@@ -205,7 +206,7 @@ impl Leases {
                 Next::Later(_) => {
                     self.client.stats.endings_repeated.add(1);
                     self.renewal
-                        .add_release_task(&self.client, entry, release_task);
+                        .add_release_task(&self.client, entry, release_task, None);
                 }
                 Next::Done => {}
             }
@@ -275,6 +276,55 @@ impl Leases {
     ) {
         let release_task = ReleaseTask::of_orphaned_owner(orphaned_owner, self.client.now(), lease);
         self.renewal
-            .add_release_task(&self.client, entry, release_task);
+            .add_release_task(&self.client, entry, release_task, None);
+    }
+
+    /// Counts the loss of a lease, if it was lost and `fence` is given. Only the thread that takes the lease out of its
+    /// queue gets the fence, so each loss is counted once.
+    pub(super) fn count_loss_once(
+        &self,
+        process_lease: &ProcessLease,
+        status: LeaseStatus,
+        fence: Option<u64>,
+    ) {
+        if let (LeaseStatus::Lost(cause), Some(fence)) = (status, fence) {
+            self.client.count_loss(process_lease, fence, cause);
+        }
+    }
+
+    /// Has the renewal thread release the keys that a lost lease may have left in Redis. Called at the end of a guard
+    /// of the lease, or if it was lost without a guard.
+    pub(super) fn after_loss(&self, process_lease: &Arc<ProcessLease>, status: LeaseStatus) {
+        if let LeaseStatus::Lost(cause) = status {
+            self.deregister(process_lease);
+            process_lease.announce(cause);
+            // A key that Redis reported as gone needs no release. The other keys of a multi-lock do.
+            let may_be_left = cause == LostCause::Expired
+                || process_lease.keys().len() > 1
+                || self.client.store.is_quorum();
+            if may_be_left && process_lease.begin_clean_up() {
+                let left = self.orphaned_owner(process_lease, None, self.client.now());
+                self.clean_up(&process_lease.entry, left, process_lease.terms.lease());
+            }
+        }
+    }
+}
+
+impl LossHandler for Leases {
+    /// Ends a lost lease before its guards end. Makes the next thread the delegate, and notifies the listeners.
+    fn lost(&self, process_lease: &Arc<ProcessLease>, cause: LostCause) {
+        let (fence, next) = {
+            let queue = &mut process_lease.entry.lock().queue;
+            let fence = queue.fence(process_lease.number);
+            (fence, queue.lost(process_lease.number))
+        };
+        self.count_loss_once(process_lease, LeaseStatus::Lost(cause), fence);
+        self.make_next_the_delegate(&process_lease.entry, next);
+        self.renewal.deregister(process_lease);
+        process_lease.announce(cause);
+        if process_lease.linger.is_some() && self.lingers.was_idle(process_lease) {
+            // No guard ends after this loss.
+            self.after_loss(process_lease, LeaseStatus::Lost(cause));
+        }
     }
 }

@@ -40,7 +40,7 @@ impl WayIn<'_> {
                 let rng = self.owner_source();
                 *attempt = Attempt::take_back(rng, label, release_task.unsent(), waits);
             } else if self.client.now() >= until || is_over() {
-                renewal.add_release_task(&leases.client, &released, release_task);
+                renewal.add_release_task(&leases.client, &released, release_task, None);
             } else {
                 // If the request fails, the renewal thread repeats it.
                 let limits = Limits {

@@ -39,16 +39,6 @@ const GATHERED_FOR: Duration = Duration::from_millis(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 impl RenewalThread {
-    /// Adds a task, which is due at once.
-    pub(crate) fn add_release_task(
-        self: &Arc<Self>,
-        client: &Arc<Client>,
-        entry: &Arc<Entry>,
-        release_task: ReleaseTask,
-    ) {
-        self.add_job(client, entry, release_task, None);
-    }
-
     /// Reserves a place for a background release, so that other threads can find it.
     pub(crate) fn reserve(&self, now: Time, entry: &Entry, release_task: &ReleaseTask) -> Place {
         // Holding a release back would delay a waiter, so only a release without a known waiter is held back.
@@ -66,19 +56,9 @@ impl RenewalThread {
         place
     }
 
-    /// Adds a background release at its reserved place.
-    pub(crate) fn add_background_release(
-        self: &Arc<Self>,
-        client: &Arc<Client>,
-        entry: &Arc<Entry>,
-        release_task: ReleaseTask,
-        place: Place,
-    ) {
-        self.add_job(client, entry, release_task, Some(place));
-    }
-
-    /// Adds a job and wakes the thread. If the thread cannot be started, the task is given up, and that is logged.
-    fn add_job(
+    /// Adds a background release at its reserved place, or another task, which is due at once. If the thread cannot be
+    /// started, the task is given up, and that is logged.
+    pub(crate) fn add_release_task(
         self: &Arc<Self>,
         client: &Arc<Client>,
         entry: &Arc<Entry>,
