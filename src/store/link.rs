@@ -8,7 +8,7 @@
 //! 3. If a connection of an earlier request turns out to be closed, it does steps 1 and 2 once more, on a connection
 //!    that was opened after that (`shared`). Every request may be repeated. The answer then says that it was sent twice.
 //!    If another caller has ended a shared connection before the request was written, it does step 1 once more.
-//! 4. If replicas must confirm a grant or renewal, it asks for that (`confirm`).
+//! 4. If replicas must confirm a grant or renewal, it asks for that (`Link::confirm`).
 //!
 //! After an error of input or output, nothing more is sent on a connection that one caller has alone: the next request
 //! could get a late answer to the request before it, or follow half of that request. On a shared connection each answer
@@ -35,7 +35,7 @@ use redis::Value;
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{Cursor, Renewed, Reply, Request, Verb};
 use crate::script::{self, Command};
-use crate::store::errors::RequestError;
+use crate::store::errors::{RequestError, is_late};
 use crate::store::login::connect;
 use crate::store::places::PlaceWait;
 use crate::store::refusal::{refusal, says};
@@ -46,11 +46,12 @@ use crate::store::socket::{Socket, TransportError};
 use crate::store::{Answer, Limits, NodeReport};
 use crate::sync::Arc;
 
-mod confirm;
 mod connection;
-mod identify;
 
 use connection::LinkConnection;
+
+/// How late the server may answer a WAIT after its time is over: the server's timer runs every 100 ms.
+const LATE_ANSWER: Duration = Duration::from_millis(110);
 
 /// A connection, or the means to open one.
 pub(crate) struct Link<'a> {
@@ -435,6 +436,121 @@ impl<'a> Link<'a> {
             (*round_trip * 3 + took) / 4
         };
     }
+
+    /// Waits until enough replicas have the last write on this connection. Every script that grants or renews writes,
+    /// even if it is repeated. A write that they have not confirmed in time counts as not replicated.
+    fn confirm(&mut self, budget: &Budget) -> Result<(), Failure> {
+        let (route, wanted) = (self.route.clone(), self.route.replicas);
+        let server = &route.server;
+        let time = budget.step(self.route.io_timeout);
+        let limit = time.limit;
+        // A count is worth more than no answer, so the server's time for the WAIT is shorter than the limit here. The
+        // server notices the end of a WAIT up to 100 ms late.
+        let patience = limit.saturating_sub(LATE_ANSWER).max(limit / 2);
+        let patience = patience.max(Duration::from_millis(1));
+        let too_few = |confirmed| {
+            let kind = FailureKind::NotReplicated { wanted, confirmed };
+            let words =
+                format!("{confirmed} of {wanted} replicas confirmed it within {patience:?}");
+            Failure::plain(kind, Outcome::PartlyExecuted, words)
+        };
+        let mut wait = Command::new("WAIT");
+        wait.arg(wanted).arg(patience.as_millis() as u64);
+        let answer = self.connection.request(&wait, false, time);
+        let confirmed = match answer.map_err(RequestError::of) {
+            Ok(Value::Int(count)) => u32::try_from(count).unwrap_or(0),
+            Ok(Value::ServerError(error)) => {
+                return Err(Failure {
+                    outcome: Outcome::Unknown,
+                    ..refusal(server, error)
+                });
+            }
+            Ok(_) => {
+                let words = "the answer to WAIT is not a number";
+                return Err(Failure::plain(
+                    FailureKind::Protocol,
+                    Outcome::Unknown,
+                    words,
+                ));
+            }
+            // The server has just answered the script on this connection, so only the replicas can be late.
+            Err(RequestError::Broken(TransportError::Io(error))) if is_late(&error) => {
+                return Err(too_few(0));
+            }
+            Err(trouble) => {
+                self.suspect();
+                return Err(Failure {
+                    outcome: Outcome::Unknown,
+                    ..trouble.into_failure(&route)
+                });
+            }
+        };
+        if confirmed >= wanted {
+            return Ok(());
+        }
+        Err(too_few(confirmed))
+    }
+
+    /// Sends a request, and returns the reply of a master, and the number of its process: the first 16 digits of its
+    /// `run_id`.
+    ///
+    /// A command without keys, such as SCAN, is executed by each node of a cluster, also by a replica. And a cursor of SCAN
+    /// has a meaning only for the process that gave it.
+    pub(crate) fn call_identified(
+        &mut self,
+        request: &Request<'_>,
+        budget: &Budget,
+    ) -> Result<(Reply, u64), Failure> {
+        let (route, reused) = (Arc::clone(&self.route), self.connection.is_open());
+        let commands = [
+            Command::new("INFO").arg("server").to_owned(),
+            Command::new("ROLE"),
+            script::encode(request, &route.script_settings).by_text(),
+        ];
+        if !reused {
+            let socket = self.connect(budget)?;
+            self.connection.open(socket, self.master);
+        }
+        let mut answers = Vec::new();
+        let heard = |_, answer| match answer {
+            Value::ServerError(error) => {
+                route.cuts.note_answer(&error);
+                Err(refusal(&route.server, error))
+            }
+            answer => {
+                answers.push(answer);
+                Ok(())
+            }
+        };
+        match self
+            .connection
+            .requests(&commands, budget.left(route.io_timeout), heard)
+        {
+            // The request only reads.
+            Err(_) if reused => return self.call_identified(request, budget),
+            Err(fault) => return Err(route.broken(fault)),
+            Ok(answered) => answered?,
+        }
+        let [report, role, value] =
+            <[Value; 3]>::try_from(answers).map_err(|_| Failure::another_question())?;
+        check_role(&route, role).inspect_err(|_| self.connection.end(PooledConnection::retire))?;
+        let run = run(&report).ok_or_else(|| {
+            let words = "the server does not report its run_id";
+            Failure::plain(FailureKind::Protocol, Outcome::NotExecuted, words)
+        })?;
+        let reply = script::decode(request, value)?;
+        Ok((reply, run))
+    }
+}
+
+/// Reads the first 16 digits of the `run_id`.
+fn run(report: &Value) -> Option<u64> {
+    let Value::BulkString(report) = report else {
+        return None;
+    };
+    let report = String::from_utf8_lossy(report);
+    let id = report.lines().find_map(|line| line.strip_prefix("run_id:"));
+    u64::from_str_radix(id?.get(..16)?, 16).ok()
 }
 
 /// Returns whether a replica could have given this reply from old data, because the request wrote nothing. A replica
