@@ -9,6 +9,11 @@
 //! 5. A file has at most `LONGEST_FILE` lines, but for the files of `MAY_BE_LONGER`.
 //! 6. No file has a note to do something later. Clippy checks the macros `todo!` and `unimplemented!`.
 //! 7. Each Lua script documents its arguments, its reply, and why it may be repeated.
+//! 8. No two types have one name.
+//! 9. No module uses an item that a module above it defines. So a folder's own file uses its modules, and they do not
+//!    use it. What several of them need is in a module beside them.
+//! 10. ARCHITECTURE.md names only methods that exist.
+//! 11. `src/` and its folders have at most `MOST_LINES`. `cargo test --test it tidy::lines -- --nocapture` prints them.
 
 mod syntax;
 
@@ -374,6 +379,157 @@ fn missing(path: &str, text: &str) -> Vec<&'static str> {
         .copied()
         .filter(|part| !head.contains(part) || (part.starts_with("--") && !head.starts_with(part)))
         .collect()
+}
+
+// 8. The names of types.
+
+#[test]
+fn no_two_types_have_one_name() {
+    let twice = |files: &[(&str, &str)]| types_of_one_name(&Tree::new(files));
+    let files = [
+        (
+            "a.rs",
+            "struct A; enum B {} impl T for A { type Output = u8; }",
+        ),
+        (
+            "b.rs",
+            "type A = u8; fn f() { struct B; } #[cfg(test)] mod tests { struct C; }",
+        ),
+        ("c.rs", "trait C { type Output; } #[cfg(test)] struct D;"),
+        ("sync.rs", "struct D;"),
+        ("d.rs", "struct D;"),
+    ];
+    assert_eq!(twice(&files), ["A: a.rs, b.rs", "B: a.rs, b.rs"]);
+    assert_eq!(
+        twice(&[("a.rs", "struct A; mod b { struct A; }")]),
+        ["A: a.rs, a.rs"]
+    );
+
+    assert_eq!(types_of_one_name(&TREE), [""; 0]);
+}
+
+fn types_of_one_name(tree: &Tree) -> Vec<String> {
+    let mut files: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    // `sync` has the names of the standard library, which it stands for.
+    for source in tree
+        .sources()
+        .iter()
+        .filter(|source| source.path != "sync.rs")
+    {
+        for name in &source.types {
+            files.entry(name).or_default().push(&source.path);
+        }
+    }
+    let twice = files.into_iter().filter(|(_, files)| files.len() > 1);
+    twice
+        .map(|(name, files)| format!("{name}: {}", files.join(", ")))
+        .collect()
+}
+
+// 9. Uses of modules above.
+
+#[test]
+fn no_module_uses_an_item_of_a_module_above() {
+    let above = |files: &[(&str, &str)]| uses_of_modules_above(&Tree::new(files));
+    let files = [
+        (
+            "a/mod.rs",
+            "mod b; mod c; pub(crate) use b::B; pub(crate) struct A; #[cfg(test)] mod tests;",
+        ),
+        (
+            "a/b.rs",
+            "use super::A; pub(crate) struct B; mod d { use super::B; }",
+        ),
+        (
+            "a/c.rs",
+            "use super::B; use crate::a::b::B as C; #[cfg(test)] mod tests { use crate::a::A; }",
+        ),
+        ("a/tests.rs", "use super::*;"),
+        (
+            "a/b/e.rs",
+            "fn f() { crate::a::g(); assert!(super::super::c::h()); }",
+        ),
+    ];
+    assert_eq!(above(&files), ["a::b uses a::A", "a::b::e uses a::g"]);
+
+    assert_eq!(uses_of_modules_above(&TREE), [""; 0]);
+}
+
+fn uses_of_modules_above(tree: &Tree) -> Vec<String> {
+    let found = tree.uses_of_modules_above().into_iter();
+    found
+        .map(|(from, _, path)| format!("{} uses {path}", from.join("::")))
+        .collect()
+}
+
+// 10. Methods that ARCHITECTURE.md names.
+
+#[test]
+fn every_method_that_the_architecture_names_exists() {
+    let files = [(
+        "a.rs",
+        "impl<T> A<T> { fn f() {} #[cfg(test)] fn g() {} } enum B { C }",
+    )];
+    let tree = Tree::new(&files);
+    let missing = |page| missing_methods(&tree, page);
+    assert_eq!(missing("`A::f` `B::C` `A` a::b `a::b`"), [""; 0]);
+    assert_eq!(
+        missing("`A::g`, and `A::h()` of `B::f`"),
+        ["A::g", "A::h", "B::f"]
+    );
+
+    let page = include_str!("../../ARCHITECTURE.md");
+    assert_eq!(missing_methods(&TREE, page), [""; 0]);
+}
+
+/// Returns each `Type::method` of a page that is not in the tree.
+fn missing_methods(tree: &Tree, page: &str) -> Vec<String> {
+    let sources = tree.sources().iter();
+    let members: BTreeSet<_> = sources.flat_map(|source| &source.members).collect();
+    let code = page.split('`').skip(1).step_by(2);
+    let named = code.filter_map(|code| {
+        let name: &str = code.split(['(', ' ']).next()?;
+        let is_method = name.starts_with(char::is_uppercase) && name.matches("::").count() == 1;
+        is_method.then(|| name.to_owned())
+    });
+    named.filter(|name| !members.contains(name)).collect()
+}
+
+// 11. The number of lines.
+
+/// The most lines outside of test code, of `src/` (`""`) and of folders in it. A change that needs more must say why a
+/// user wants it.
+const MOST_LINES: [(&str, usize); 4] = [
+    ("", 31_200),
+    ("store", 11_900),
+    ("engine", 6_400),
+    ("lock", 1_750),
+];
+const MOST_LINES_OF_LUA: usize = 2_100;
+
+#[test]
+fn lines_of_code_stay_within_their_limits() {
+    // The targets of the fuzzer are test code too.
+    let code = || {
+        TREE.sources()
+            .iter()
+            .filter(|source| source.path != "fuzzing.rs")
+    };
+    for (folder, most) in MOST_LINES {
+        let inside = code().filter(|source| {
+            folder.is_empty() || source.module.first().is_some_and(|it| it == folder)
+        });
+        let lines: usize = inside.map(|source| source.lines).sum();
+        println!("src/{folder}: {lines} of at most {most} lines");
+        assert!(
+            lines <= most,
+            "src/{folder} has {lines} lines, and may have {most}"
+        );
+    }
+    let lua = files("lua");
+    let lines: usize = lua.iter().map(|(_, text)| text.lines().count()).sum();
+    println!("Lua: {lines} of at most {MOST_LINES_OF_LUA} lines");
+    assert!(lines <= MOST_LINES_OF_LUA, "{lines} lines of Lua");
 }
 
 /// Returns the files below `src/` with an extension, each by its path there, and its text.

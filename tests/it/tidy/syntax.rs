@@ -25,6 +25,10 @@ pub(super) struct Source {
     imported: HashMap<String, Used>,
     /// The modules that the file declares for tests only.
     test_modules: Vec<Module>,
+    /// The names of the types, traits and aliases that the file declares.
+    pub(super) types: Vec<String>,
+    /// The methods, constants and variants of types, each as `Type::name`.
+    pub(super) members: Vec<String>,
 }
 
 /// A path as it is written, and the module in which it is written.
@@ -47,6 +51,8 @@ impl Source {
                 used: Vec::new(),
                 imported: HashMap::new(),
                 test_modules: Vec::new(),
+                types: Vec::new(),
+                members: Vec::new(),
             },
         };
         let file = syn::parse_file(text).unwrap_or_else(|error| panic!("{path}: {error}"));
@@ -114,6 +120,23 @@ impl Tree {
             }
         }
         edges
+    }
+
+    /// Returns each use, by a module, of an item that a module above it defines: the two modules, and the item's path.
+    pub(super) fn uses_of_modules_above(&self) -> BTreeSet<(Module, Module, String)> {
+        let mut found = BTreeSet::new();
+        for source in &self.sources {
+            for path in self.paths_of(source) {
+                let Some(target) = self.file(&path, 0) else {
+                    continue;
+                };
+                let (from, to) = (&source.module, &target.module);
+                if to.len() < from.len() && from.starts_with(to) {
+                    found.insert((from.clone(), to.clone(), path.join("::")));
+                }
+            }
+        }
+        found
     }
 
     fn find(&self, module: &[String]) -> Option<&Source> {
@@ -187,17 +210,18 @@ impl Reader {
 
     /// Returns whether a node is for tests only. The lines of such a node do not count.
     fn skips(&mut self, attributes: &[syn::Attribute], node: &impl Spanned) -> bool {
-        let is_for_tests = attributes.iter().any(|attribute| {
-            attribute.path().is_ident("cfg")
-                && attribute
-                    .parse_args::<syn::Ident>()
-                    .is_ok_and(|condition| condition == "test")
-        });
+        let is_for_tests = is_for_tests(attributes);
         if is_for_tests {
             let span = node.span();
             self.source.lines -= span.end().line + 1 - span.start().line;
         }
         is_for_tests
+    }
+
+    /// Notes the members of a type.
+    fn note_members<'a>(&mut self, of: &syn::Ident, members: impl Iterator<Item = &'a syn::Ident>) {
+        let members = members.map(|member| format!("{of}::{member}"));
+        self.source.members.extend(members);
     }
 
     /// Spells out a tree of imports.
@@ -266,6 +290,28 @@ impl Reader {
     }
 }
 
+/// Returns whether attributes keep their node for tests only.
+fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        attribute.path().is_ident("cfg")
+            && attribute
+                .parse_args::<syn::Ident>()
+                .is_ok_and(|condition| condition == "test")
+    })
+}
+
+/// Visits each node that declares a type and is not for tests only.
+macro_rules! note_types {
+    ($($visit:ident $node:ident)*) => {$(
+        fn $visit(&mut self, node: &'ast syn::$node) {
+            if !self.skips(&node.attrs, node) {
+                self.source.types.push(node.ident.to_string());
+                visit::$visit(self, node);
+            }
+        }
+    )*};
+}
+
 /// Visits each node that is not for tests only.
 macro_rules! skip_tests {
     ($($visit:ident $node:ident)*) => {$(
@@ -280,18 +326,47 @@ macro_rules! skip_tests {
 impl<'ast> Visit<'ast> for Reader {
     skip_tests! {
         visit_item_const ItemConst
-        visit_item_enum ItemEnum
         visit_item_fn ItemFn
-        visit_item_impl ItemImpl
         visit_item_macro ItemMacro
         visit_item_static ItemStatic
-        visit_item_struct ItemStruct
-        visit_item_trait ItemTrait
-        visit_item_type ItemType
         visit_impl_item_fn ImplItemFn
         visit_impl_item_const ImplItemConst
         visit_field Field
         visit_local Local
+    }
+
+    note_types! {
+        visit_item_enum ItemEnum
+        visit_item_struct ItemStruct
+        visit_item_trait ItemTrait
+        visit_item_type ItemType
+        visit_item_union ItemUnion
+    }
+
+    fn visit_variant(&mut self, variant: &'ast syn::Variant) {
+        if let Some(of) = self.source.types.last() {
+            let variant = format!("{of}::{}", variant.ident);
+            self.source.members.push(variant);
+        }
+    }
+
+    fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
+        if self.skips(&item.attrs, item) {
+            return;
+        }
+        if let syn::Type::Path(of) = &*item.self_ty
+            && let Some(of) = of.path.segments.last()
+        {
+            let members = item.items.iter().filter_map(|member| match member {
+                syn::ImplItem::Fn(method) if !is_for_tests(&method.attrs) => {
+                    Some(&method.sig.ident)
+                }
+                syn::ImplItem::Const(constant) => Some(&constant.ident),
+                _ => None,
+            });
+            self.note_members(&of.ident, members);
+        }
+        visit::visit_item_impl(self, item);
     }
 
     fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
@@ -309,6 +384,9 @@ impl<'ast> Visit<'ast> for Reader {
             self.import(&item.tree, &[]);
         }
     }
+
+    /// A visibility names a module, and uses nothing of it.
+    fn visit_vis_restricted(&mut self, _: &'ast syn::VisRestricted) {}
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
         if path.segments.len() > 1 {
