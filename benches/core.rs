@@ -218,7 +218,7 @@ fn attempts(bench: &mut Criterion) {
     bench.bench_function("ending: released", |bench| {
         bench.iter(|| {
             let mut release_task =
-                ReleaseTask::of_lease(orphaned_owner.clone(), false, NOW, TERMS.lease());
+                ReleaseTask::of_lease(orphaned_owner.clone(), false, None, NOW, TERMS.lease());
             release_task.replied(NOW, &Reply::Released, false)
         });
     });
