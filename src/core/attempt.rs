@@ -80,7 +80,7 @@ use patience::{Patience, SHORTEST_PAUSE, WaitState, sleep};
 use state::{AttemptState, InRedis, Offer, Sent, Uncertain};
 
 pub(crate) use crate::core::poll::SubscriptionState;
-pub(crate) use step::{Grant, Input, OrphanedOwner, Step, StepContext};
+pub(crate) use step::{CallContext, Grant, Input, OrphanedOwner, Step, StepContext};
 
 /// How long after a holder's reported expiry to ask: Redis drops a key no earlier than its time.
 const AFTER_EXPIRY: Duration = Duration::from_millis(2);
@@ -299,8 +299,8 @@ impl Attempt {
         let ask = Ask {
             owner: Arc::clone(&self.owner),
             units: self.units,
-            lease: context.terms.lease(),
-            fences: if !context.terms.fencing {
+            lease: context.call.terms.lease(),
+            fences: if !context.call.terms.fencing {
                 0
             } else if has_several_guards {
                 context.fence_block
@@ -336,7 +336,7 @@ impl Attempt {
             Reply::Granted { .. } => {
                 let is_take_over = matches!(state, AttemptState::Sent { from: Some(_), .. });
                 let (request, mut in_redis) = self.note_reply(state, sent, resent, context);
-                let (owner, lease) = (Arc::clone(&self.owner), context.terms.lease());
+                let (owner, lease) = (Arc::clone(&self.owner), context.call.terms.lease());
                 let Sent {
                     fences, quantum, ..
                 } = request;
@@ -408,7 +408,7 @@ impl Attempt {
             Reply::Differs(stored) => {
                 let (_, in_redis) = self.note_reply(state, sent, resent, context);
                 let kind = FailureKind::PermitsDiffer {
-                    asked: context.total_units,
+                    asked: context.call.total_units,
                     stored,
                 };
                 let words = "the semaphore in Redis has another number of permits";
@@ -439,7 +439,7 @@ impl Attempt {
         self.offer = request.offer.take().map(|offer| (offer, sent));
         // 1. Redis may execute a request twice if it was sent twice.
         if resent {
-            let lease = context.terms.lease();
+            let lease = context.call.terms.lease();
             in_redis.note(Uncertain::new(sent, sent + lease, lease));
         }
         // 2. Every answer to a take-over ends the old lease, and takes its unused fences back. But Redis may still
@@ -478,10 +478,10 @@ impl Attempt {
         let poll = if request.channel == channel(context) {
             poll::pause(
                 &context.subscription,
-                context.pickup_window,
+                context.call.pickup_window,
                 holder,
                 context.delegates,
-                context.rng,
+                context.call.rng,
             )
         } else {
             // The subscription began or ended during the request. A message for this owner may go to a channel that
@@ -509,18 +509,18 @@ impl Attempt {
             return None;
         };
         let (offer, sent) = self.offer.as_ref()?;
-        let lease = context.terms.lease();
+        let lease = context.call.terms.lease();
         let kept_for = offer.pickup_window.min(lease);
         let deadline = valid_until(*sent, kept_for);
         let is_usable = message.nonce == offer.nonce
-            && offer.terms == context.terms
-            && (message.fence > 0) == context.terms.fencing
+            && offer.terms == context.call.terms
+            && (message.fence > 0) == context.call.terms.fencing
             && !context.crowded
             && context.now + at_risk_below(kept_for).max(context.round_trip * 3) <= deadline;
         is_usable.then(|| Grant {
             owner: Arc::clone(&self.owner),
             fence: message.fence,
-            fences: u64::from(context.terms.fencing),
+            fences: u64::from(context.call.terms.fencing),
             quantum: offer.quantum,
             rest: Vec::new(),
             sent: *sent,
@@ -535,14 +535,14 @@ impl Attempt {
 
     /// Returns the grant by message that the next request allows.
     fn offer(channel: Option<&str>, context: &StepContext<'_>) -> Option<Box<Offer>> {
-        if !context.grants_by_message || context.crowded || channel.is_none_or(str::is_empty) {
+        if !context.call.grants_by_message || context.crowded || channel.is_none_or(str::is_empty) {
             return None;
         }
         Some(Box::new(Offer {
-            nonce: Nonce::new(context.rng),
-            terms: context.terms,
+            nonce: Nonce::new(context.call.rng),
+            terms: context.call.terms,
             quantum: context.quantum,
-            pickup_window: context.pickup_window,
+            pickup_window: context.call.pickup_window,
         }))
     }
 
@@ -554,7 +554,7 @@ impl Attempt {
         failure: &Failure,
         context: &StepContext<'_>,
     ) -> AttemptState {
-        let lease = context.terms.lease();
+        let lease = context.call.terms.lease();
         let (request, mut in_redis, from) = state.into_request();
         // 0. A quorum has too few votes, and has withdrawn the owner. So the owner must not ask again. The renewal thread
         //    releases the lease that was to be taken over.
@@ -594,7 +594,7 @@ impl Attempt {
     /// Leaves the owner behind, to be released, and makes a new one. Returns the state of the new owner.
     fn rename(&mut self, in_redis: &InRedis, context: &StepContext<'_>) -> AttemptState {
         self.leave_behind(in_redis);
-        self.owner = owner::generate(context.rng, context.label);
+        self.owner = owner::generate(context.call.rng, context.call.label);
         self.offer = None;
         AttemptState::ask(InRedis::default())
     }
@@ -615,7 +615,10 @@ impl Attempt {
 
 /// Returns the channel to queue under; `None` if the request must not queue. A try never queues.
 fn channel(context: &StepContext<'_>) -> Option<Arc<str>> {
-    context.until.and_then(|_| context.subscription.channel())
+    context
+        .call
+        .until
+        .and_then(|_| context.subscription.channel())
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use crate::clock::Time;
 use crate::config::Terms;
 use crate::core::attempt::{
-    Attempt, Grant, Input, OrphanedOwner, Step, StepContext, SubscriptionState,
+    Attempt, CallContext, Grant, Input, OrphanedOwner, Step, StepContext, SubscriptionState,
 };
 use crate::core::release_task::{Next, ReleaseTask};
 use crate::error::{Failure, FailureKind, Outcome};
@@ -301,28 +301,31 @@ impl World {
                 }
             };
         loop {
+            let call = CallContext {
+                arrived: self.now,
+                terms: Terms::new(LEASE, false),
+                until: Some(Time::NEVER),
+                pickup_window: PICKUP_WINDOW,
+                grants_by_message: true,
+                total_units: 1,
+                outage_limit: Duration::from_mins(1),
+                waits_through_outages: false,
+                label: "p",
+                rng: &self.rng,
+            };
             let step = attempt.step(
                 input,
                 &StepContext {
+                    call: &call,
                     now: self.now,
-                    arrived: self.now,
-                    terms: Terms::new(LEASE, false),
-                    until: Some(Time::NEVER),
                     subscription: self.processes[who].subscription.clone(),
-                    pickup_window: PICKUP_WINDOW,
-                    grants_by_message: true,
                     round_trip: Duration::ZERO,
                     quantum: Duration::from_micros(5),
                     fence_block: 5,
                     fewest_fences: 1,
                     shareable_owner: None,
-                    total_units: 1,
                     crowded: false,
                     delegates: 1,
-                    outage_limit: Duration::from_mins(1),
-                    waits_through_outages: false,
-                    label: "p",
-                    rng: &self.rng,
                 },
             );
             let orphaned_owners = attempt.orphaned_owners();

@@ -94,6 +94,7 @@ impl<'a> WayIn<'a> {
             (Arrival::Delegate(Some(idle)), _) => Box::new(self.take_over_idle(&idle)),
         };
         let _counted = counted.unwrap_or_else(|| leases.count_busy());
-        Delegate::new(self, &entry, attempt).run()
+        let context = self.call_context(&entry);
+        Delegate::new(self, &entry, attempt, &context).run()
     }
 }

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use crate::cancel::Cancel;
 use crate::clock::Time;
-use crate::core::attempt::{Attempt, Grant, Input, Step, StepContext};
+use crate::core::attempt::{Attempt, CallContext, Grant, Input, Step, StepContext};
 use crate::core::queue::GrantedTo;
 use crate::core::{fence, pickup};
 use crate::engine::call::NotAcquired;
@@ -40,48 +40,23 @@ use crate::message::{LockKind, Reply, Verb};
 use crate::store::Limits;
 use crate::sync::Arc;
 
-impl WayIn<'_> {
-    /// Returns what the attempt of the call must know for its next step.
-    fn step_context(
-        &self,
-        entry: &Entry,
-        lease_to_share: Option<&ProcessLease>,
-        round_trip: Duration,
-    ) -> StepContext<'_> {
-        let (leases, client, call) = (self.leases, self.client, self.call);
-        let now = client.now();
-        let subscription = leases.wakeup.subscription(now);
-        let quantum = leases.quantum.get(&subscription);
-        let (terms, may_linger) = (call.options.terms(), call.linger().is_some());
-        // A lease with a `min_hold` is not handed to the next thread, so it needs one fence.
-        let fence_block = if call.options.min_hold.is_zero() {
-            fence::block(entry.kind, quantum)
-        } else {
-            1
-        };
-        StepContext {
-            now,
+impl<'a> WayIn<'a> {
+    /// Returns what the attempt must know of the call.
+    pub(super) fn call_context(&self, entry: &Entry) -> CallContext<'a> {
+        let (settings, terms) = (&self.client.settings, self.call.options.terms());
+        CallContext {
             arrived: self.metrics.arrived,
             terms,
-            until: call.until,
-            subscription,
+            until: self.call.until,
             pickup_window: pickup::window(
                 terms.lease(),
-                pickup::longest_window(client.settings.io_timeout),
+                pickup::longest_window(settings.io_timeout),
             ),
             grants_by_message: self.grants_by_message(entry),
-            round_trip,
-            quantum,
-            fence_block,
-            // If the lease lingers, each of its guards needs a fence.
-            fewest_fences: if may_linger { fence_block } else { 1 },
             total_units: entry.kind.total_units(),
-            shareable_owner: lease_to_share.map(|process_lease| client.owner_of(process_lease)),
-            crowded: entry.lock().queue.is_crowded(),
-            delegates: client.busy_threads(),
-            outage_limit: client.settings.outage_limit,
-            waits_through_outages: client.settings.wait_through_outages,
-            label: &client.settings.label,
+            outage_limit: settings.outage_limit,
+            waits_through_outages: settings.wait_through_outages,
+            label: &settings.label,
             rng: self.owner_source(),
         }
     }
@@ -138,6 +113,7 @@ pub(super) struct Delegate<'w, 'a> {
     way_in: &'w mut WayIn<'a>,
     entry: &'w Arc<Entry>,
     attempt: Box<Attempt>,
+    call_context: &'w CallContext<'a>,
     /// The registration under which a message wakes this thread, once there is one.
     waker: Option<Waker>,
     /// When a message woke this thread, until the next request. Redis may have handed the lock over to this owner, so
@@ -152,11 +128,13 @@ impl<'w, 'a> Delegate<'w, 'a> {
         way_in: &'w mut WayIn<'a>,
         entry: &'w Arc<Entry>,
         attempt: Box<Attempt>,
+        call_context: &'w CallContext<'a>,
     ) -> Self {
         Self {
             way_in,
             entry,
             attempt,
+            call_context,
             waker: None,
             message_at: None,
             round_trip: Duration::ZERO,
@@ -192,12 +170,10 @@ impl<'w, 'a> Delegate<'w, 'a> {
             // 3. Let the attempt decide. If it changes its owner, the former owner may still have something in Redis:
             //    the renewal thread releases that.
             let lease_to_share = self.way_in.lease_to_share(self.entry);
-            let context =
-                self.way_in
-                    .step_context(self.entry, lease_to_share.as_deref(), self.round_trip);
+            let context = self.step_context(lease_to_share.as_deref());
             let step = self.attempt.step(input, &context);
             for orphaned_owner in self.attempt.orphaned_owners() {
-                let lease = context.terms.lease();
+                let lease = self.call_context.terms.lease();
                 leases.clean_up(self.entry, orphaned_owner, lease);
             }
 
@@ -214,10 +190,8 @@ impl<'w, 'a> Delegate<'w, 'a> {
                     None => Input::Go,
                 },
                 Step::Granted(grant) => {
-                    if let (true, Some(message_at)) = (grant.is_by_message, self.message_at.take())
-                    {
-                        let pickup = self.way_in.client.now().since(message_at);
-                        leases.quantum.note_hand_over(pickup, self.round_trip);
+                    if let (true, Some(message_at)) = (grant.is_by_message, self.message_at) {
+                        self.note_hand_over(message_at);
                         self.way_in.client.stats.granted_by_message.add(1);
                     }
                     // From here on, a message for this owner has no effect.
@@ -242,6 +216,33 @@ impl<'w, 'a> Delegate<'w, 'a> {
                     return Err(why);
                 }
             };
+        }
+    }
+
+    /// Returns what the attempt must know for its next step.
+    fn step_context(&self, lease_to_share: Option<&ProcessLease>) -> StepContext<'w> {
+        let (leases, client, call) = (self.way_in.leases, self.way_in.client, self.way_in.call);
+        let now = client.now();
+        let subscription = leases.wakeup.subscription(now);
+        let quantum = leases.quantum.get(&subscription);
+        // A lease with a `min_hold` is not handed to the next thread, so it needs one fence.
+        let fence_block = if call.options.min_hold.is_zero() {
+            fence::block(self.entry.kind, quantum)
+        } else {
+            1
+        };
+        StepContext {
+            call: self.call_context,
+            now,
+            subscription,
+            round_trip: self.round_trip,
+            quantum,
+            fence_block,
+            // If the lease lingers, each of its guards needs a fence.
+            fewest_fences: call.linger().map_or(1, |_| fence_block),
+            shareable_owner: lease_to_share.map(|process_lease| client.owner_of(process_lease)),
+            crowded: self.entry.lock().queue.is_crowded(),
+            delegates: client.busy_threads(),
         }
     }
 
@@ -270,8 +271,7 @@ impl<'w, 'a> Delegate<'w, 'a> {
                 if let (Some(message_at), Reply::Granted { .. }, false) =
                     (message_at, &answer.reply, answer.resent)
                 {
-                    let pickup = client.now().since(message_at);
-                    leases.quantum.note_hand_over(pickup, self.round_trip);
+                    self.note_hand_over(message_at);
                 }
                 if let Reply::Held { holder, .. }
                 | Reply::Outvoted {
@@ -294,7 +294,7 @@ impl<'w, 'a> Delegate<'w, 'a> {
             // The call must end, so the thread stopped waiting, or the failure is of no interest to it. The threads behind
             // it ask Redis themselves. The attempt notes whether Redis may still execute the request.
             Err(failure) if self.way_in.is_over() && failure.is_transient() => {
-                let context = self.way_in.step_context(entry, None, self.round_trip);
+                let context = self.step_context(None);
                 self.attempt.left(sent, &failure, &context);
                 Input::Woken
             }
@@ -310,6 +310,13 @@ impl<'w, 'a> Delegate<'w, 'a> {
                 }
             }
         }
+    }
+
+    /// Notes how long this process has taken to pick the lock up after the message.
+    fn note_hand_over(&self, message_at: Time) {
+        let pickup = self.way_in.client.now().since(message_at);
+        let quantum = &self.way_in.leases.quantum;
+        quantum.note_hand_over(pickup, self.round_trip);
     }
 
     /// Returns whether a request timed out only because the wait ended before the time limit of a request had passed.
@@ -331,7 +338,7 @@ impl<'w, 'a> Delegate<'w, 'a> {
         // From here on, a cancel unparks this thread.
         let _registered = self.way_in.call.cancel.map(Cancel::register);
         leases.wakeup.start(client);
-        if self.way_in.grants_by_message(self.entry) {
+        if self.call_context.grants_by_message {
             leases.renewal.prepare(&leases.client);
         }
         let waker = leases

@@ -11,19 +11,31 @@ use crate::message::{GiveBack, GrantMessage, Reply, Verb};
 use crate::random::Rng;
 use crate::sync::Arc;
 
-/// The facts about the present that an attempt needs for a step.
-pub(crate) struct StepContext<'a> {
-    pub(crate) now: Time,
+/// The facts about a call that an attempt needs. They stay the same while the call drives the attempt.
+pub(crate) struct CallContext<'a> {
     /// When the driving thread called.
     pub(crate) arrived: Time,
     pub(crate) terms: Terms,
     /// When the driving thread gives up; `None` if it only tries.
     pub(crate) until: Option<Time>,
-    pub(crate) subscription: SubscriptionState,
     /// How long Redis keeps the lock for this process after a hand-over.
     pub(crate) pickup_window: Duration,
     /// Whether a hand-over may grant the lock by message.
     pub(crate) grants_by_message: bool,
+    /// The number of units of the lock.
+    pub(crate) total_units: u32,
+    pub(crate) outage_limit: Duration,
+    /// Whether a failure of the first request is waited out too.
+    pub(crate) waits_through_outages: bool,
+    pub(crate) label: &'a str,
+    pub(crate) rng: &'a dyn Rng,
+}
+
+/// The facts about the present that an attempt needs for a step.
+pub(crate) struct StepContext<'a> {
+    pub(crate) call: &'a CallContext<'a>,
+    pub(crate) now: Time,
+    pub(crate) subscription: SubscriptionState,
     /// How long the last request took.
     pub(crate) round_trip: Duration,
     /// For how long the threads of this process may have a lease that is asked for now, while others wait.
@@ -34,17 +46,10 @@ pub(crate) struct StepContext<'a> {
     pub(crate) fewest_fences: u64,
     /// A lease of this process that more threads may share, if no other process waits.
     pub(crate) shareable_owner: Option<Arc<str>>,
-    /// The number of units of the lock.
-    pub(crate) total_units: u32,
     /// Whether other threads of this process wait.
     pub(crate) crowded: bool,
     /// How many delegates this process has, over all names.
     pub(crate) delegates: u32,
-    pub(crate) outage_limit: Duration,
-    /// Whether a failure of the first request is waited out too.
-    pub(crate) waits_through_outages: bool,
-    pub(crate) label: &'a str,
-    pub(crate) rng: &'a dyn Rng,
 }
 
 /// The event that leads to a step.

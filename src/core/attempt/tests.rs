@@ -70,28 +70,31 @@ impl Scene {
             fencing: self.fencing,
             ..Settings::default().options
         };
+        let call = CallContext {
+            arrived: START,
+            terms: options.terms(),
+            until: self.until,
+            pickup_window: pickup::window(self.lease, LONGEST_WINDOW),
+            grants_by_message: self.grants_by_message,
+            total_units: 1,
+            outage_limit: Duration::from_mins(1),
+            waits_through_outages: self.waits_through_outages,
+            label: "l",
+            rng: &*self.rng,
+        };
         self.attempt.step(
             input,
             &StepContext {
+                call: &call,
                 now: self.now,
-                arrived: START,
-                terms: options.terms(),
-                until: self.until,
                 subscription: self.subscription.clone(),
-                pickup_window: pickup::window(self.lease, LONGEST_WINDOW),
-                grants_by_message: self.grants_by_message,
                 round_trip: self.round_trip,
                 quantum: self.quantum,
                 fence_block: 100,
                 fewest_fences: self.fewest_fences,
                 shareable_owner: None,
-                total_units: 1,
                 crowded: self.crowded,
                 delegates: self.delegates,
-                outage_limit: Duration::from_mins(1),
-                waits_through_outages: self.waits_through_outages,
-                label: "l",
-                rng: &*self.rng,
             },
         )
     }

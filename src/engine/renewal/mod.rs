@@ -12,7 +12,10 @@
 //! No error or panic makes the thread forget a lease or a release task. Before it sends a request, it notes the leases
 //! as in flight, and leaves the release tasks in their timer queue at a later time.
 //!
-//! A lease that was granted by message must be raised soon: see [`message_grants`].
+//! A lease that was granted by message lasts for the pickup window only. It is due ten milliseconds after its grant, and so
+//! before most renewals of other leases. Most contended leases have ended by then, and need no renewal. No lease is granted
+//! by message unless the thread runs, has connected, and is not stuck in a request ([`RenewalThread::is_ready`]). So a
+//! delegate that begins to wait has the thread start and connect ([`RenewalThread::prepare`]).
 //!
 //! A thread registers a lease before it makes the lease's first guard. It deregisters the lease before it sends the
 //! release.
@@ -21,7 +24,6 @@
 //! release task in the timer queue keeps the client alive, and so the thread too. The thread uses nothing above the client and
 //! the watch thread: it has the watch thread handle a lease that is lost, or for which other processes wait.
 
-mod message_grants;
 mod release_tasks;
 mod rounds;
 mod schedule;

@@ -9,7 +9,7 @@ use crate::clock::Time;
 use crate::core::lease::LeaseStatus;
 use crate::core::release_task::ReleaseTask;
 use crate::core::timer_queue::{
-    Place, TimerQueue, WorkerTimer, gathered_within, renewal_due, retry_after,
+    LONGEST_SLEEP, Place, TimerQueue, WorkerTimer, gathered_within, renewal_due, retry_after,
 };
 use crate::engine::client::Client;
 use crate::engine::events::Unreached;
@@ -25,6 +25,8 @@ pub(crate) const BATCH: usize = 200;
 /// How long after its grant by message a lease is raised to its full length. Redis need not raise a lease that ends
 /// before.
 const RAISED_AFTER: Duration = Duration::from_millis(10);
+/// How long a round of the thread takes until the thread counts as stuck.
+const STUCK_AFTER: Duration = Duration::from_millis(20);
 /// The value of `renewal_due_ns` for a lease that is in flight.
 const IN_FLIGHT: u64 = 0;
 /// The shortest sleep after a panic, so that repeated panics do not use a whole core. Also the time after which a
@@ -191,6 +193,34 @@ impl RenewalThread {
         state.timer.started();
         state.opening = Opening::NotWanted;
         Ok(())
+    }
+
+    /// Has the thread start and connect, so that a lease can be granted by message. If the thread cannot be started, no
+    /// lease is.
+    pub(crate) fn prepare(self: &Arc<Self>, client: &Arc<Client>) {
+        let now = client.now();
+        let mut state = self.state.lock();
+        if self.ensure_running(&mut state, client).is_err() {
+            return;
+        }
+        let wakes_at = if matches!(state.opening, Opening::Begun | Opening::Opened) {
+            // This wakes no thread. It only keeps the thread from ending soon.
+            now + LONGEST_SLEEP
+        } else {
+            state.opening = Opening::Wanted;
+            now
+        };
+        self.wake_for(&mut state, wakes_at);
+    }
+
+    /// Returns whether a lease that is due now would be renewed at once, as far as this process knows.
+    pub(crate) fn is_ready(&self, now: Time) -> bool {
+        let state = self.state.lock();
+        let is_stuck = state
+            .busy_since
+            .is_some_and(|since| now > since + STUCK_AFTER);
+        let has_opened = state.opening == Opening::Opened;
+        state.timer.is_running() && has_opened && !state.failing && !is_stuck
     }
 }
 
