@@ -11,6 +11,8 @@
 //!
 //! [`super::metrics`] counts each step.
 
+use std::ops::ControlFlow;
+
 use crate::config::no_linger_on_a_quorum;
 use crate::core::attempt::Attempt;
 use crate::core::queue::Arrival;
@@ -19,7 +21,6 @@ use crate::engine::delegate::Delegate;
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::leases::Leases;
 use crate::engine::process_lease::Mailbox;
-use crate::engine::wait::Waited;
 use crate::engine::way_in::WayIn;
 use crate::error::{Error, Result};
 use crate::sync::Arc;
@@ -82,11 +83,8 @@ impl<'a> WayIn<'a> {
             (Arrival::Queued(ticket), Some(mailbox)) => {
                 self.metrics.waits(call, || leases.holder(&entry.lock()));
                 match self.wait(&entry, ticket, &mailbox)? {
-                    Waited::Turn(turn, since) => {
-                        self.metrics.granted(&turn, since, false);
-                        return Ok(self.guard(turn, since));
-                    }
-                    Waited::Delegate(attempt) => attempt,
+                    ControlFlow::Break(guard) => return Ok(guard),
+                    ControlFlow::Continue(attempt) => attempt,
                 }
             }
             (Arrival::Queued(_), None) => unreachable!("a queued thread has its mailbox"),

@@ -103,24 +103,19 @@ impl GuardInner {
                 self.renew(self.process_lease.terms.lease(), left).ok();
             }
         }
-        let owner = if self.end_for_claim() {
-            self.leases.client.owner_of(&self.process_lease)
+        // The claim has the lock, unless the guard was lost before, or the process is a forked child.
+        let mut has_lock = false;
+        if let Ok((status, Some(_))) = self.end_turn(TurnEnd::Detach) {
+            self.leases.let_next_thread_ask(&self.process_lease.entry);
+            has_lock = matches!(status, LeaseStatus::Live(_));
+        }
+        let client = &self.leases.client;
+        let owner = if has_lock {
+            client.owner_of(&self.process_lease)
         } else {
-            let client = &self.leases.client;
             owner::generate(&*client.rng, &client.settings.label)
         };
         Claim::new(self.name().into(), owner, self.fence())
-    }
-
-    /// Ends the guard. Returns false if the guard was lost before, or the process is a forked child.
-    fn end_for_claim(&mut self) -> bool {
-        match self.end_turn(TurnEnd::Detach) {
-            Ok((status, Some(_))) => {
-                self.leases.let_next_thread_ask(&self.process_lease.entry);
-                matches!(status, LeaseStatus::Live(_))
-            }
-            Ok((_, None)) | Err(_) => false,
-        }
     }
 }
 

@@ -17,7 +17,7 @@ use crate::process::ForkGuard;
 use crate::random::Rng;
 use crate::stats::Counters;
 use crate::store::{Answer, LEAST, Limits, Store};
-use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicU32, Ordering};
 
 pub(crate) struct Client {
     pub(crate) settings: Settings,
@@ -27,9 +27,9 @@ pub(crate) struct Client {
     pub(super) events: Arc<Events>,
     pub(super) stats: Counters,
     closed: AtomicBool,
-    /// The number of delegates, which ask Redis or sleep before they ask again, and of threads that end a linger. `close`
+    /// The number of busy threads: delegates, which ask Redis or sleep before they ask again, and of threads that end a linger. `close`
     /// waits for all of them.
-    pub(super) busy_threads: AtomicU64,
+    pub(super) busy_threads: AtomicU32,
     /// The process that made this client. A forked child locks no mutex of the engine, and uses no connection.
     fork_guard: ForkGuard,
 }
@@ -51,7 +51,7 @@ impl Client {
             events: Arc::new(Events::new(listener)),
             stats: Counters::new(),
             closed: AtomicBool::new(false),
-            busy_threads: AtomicU64::new(0),
+            busy_threads: AtomicU32::new(0),
             fork_guard: ForkGuard::here(),
         }
     }
@@ -82,11 +82,6 @@ impl Client {
             return Err(Error::Closed);
         }
         Ok(())
-    }
-
-    /// Returns the number of busy threads. Most of them are delegates.
-    pub(super) fn busy_threads(&self) -> u32 {
-        u32::try_from(self.busy_threads.load(Ordering::Relaxed)).unwrap_or(u32::MAX)
     }
 
     /// Returns whether all names of one script must be in the same slot.

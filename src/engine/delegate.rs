@@ -38,10 +38,18 @@ use crate::engine::way_in::WayIn;
 use crate::error::{Error, Failure, FailureKind, Result};
 use crate::message::{LockKind, Reply, Verb};
 use crate::store::Limits;
-use crate::sync::Arc;
+use crate::sync::{Arc, Ordering};
 
 impl<'a> WayIn<'a> {
-    /// Returns what the attempt must know of the call.
+    /// Returns what the attempt must know of the call. A hand-over may grant the lock by message. But these leases are
+    /// granted by reply only:
+    ///
+    /// | lease | because |
+    /// | --- | --- |
+    /// | of another kind than a mutex | other scripts hand it over |
+    /// | on a quorum | one node cannot grant it |
+    /// | that counts replicas | the hand-over waits for no replica |
+    /// | without renewal | nothing would raise it to its full length |
     pub(super) fn call_context(&self, entry: &Entry) -> CallContext<'a> {
         let (settings, terms) = (&self.client.settings, self.call.options.terms());
         CallContext {
@@ -52,28 +60,16 @@ impl<'a> WayIn<'a> {
                 terms.lease(),
                 pickup::longest_window(settings.io_timeout),
             ),
-            grants_by_message: self.grants_by_message(entry),
+            grants_by_message: matches!(entry.kind, LockKind::Mutex)
+                && self.call.options.renew
+                && settings.replicas == 0
+                && !self.client.store.is_quorum(),
             total_units: entry.kind.total_units(),
             outage_limit: settings.outage_limit,
             waits_through_outages: settings.wait_through_outages,
             label: &settings.label,
             rng: self.owner_source(),
         }
-    }
-
-    /// Returns whether a hand-over may grant the lock by message. These leases are granted by reply only:
-    ///
-    /// | lease | because |
-    /// | --- | --- |
-    /// | of another kind than a mutex | other scripts hand it over |
-    /// | on a quorum | one node cannot grant it |
-    /// | that counts replicas | the hand-over waits for no replica |
-    /// | without renewal | nothing would raise it to its full length |
-    fn grants_by_message(&self, entry: &Entry) -> bool {
-        entry.kind == LockKind::Mutex
-            && self.call.options.renew
-            && self.client.settings.replicas == 0
-            && !self.client.store.is_quorum()
     }
 
     /// Begins the lease of a grant, and returns the delegate's guard.
@@ -242,7 +238,7 @@ impl<'w, 'a> Delegate<'w, 'a> {
             fewest_fences: call.linger().map_or(1, |_| fence_block),
             shareable_owner: lease_to_share.map(|process_lease| client.owner_of(process_lease)),
             crowded: self.entry.lock().queue.is_crowded(),
-            delegates: client.busy_threads(),
+            delegates: client.busy_threads.load(Ordering::Relaxed),
         }
     }
 

@@ -16,7 +16,7 @@ use crate::engine::leases::Leases;
 use crate::engine::process_lease::{Entry, Mailbox, ProcessLease, Signal, Turn};
 use crate::engine::watch::LossHandler;
 use crate::error::{Failure, FailureKind, Outcome};
-use crate::sync::Arc;
+use crate::sync::{Arc, Ordering};
 
 impl Leases {
     /// Begins the lease of a grant. Returns the first turn of the lease, and when the turn began. `count` counts the
@@ -69,7 +69,7 @@ impl Leases {
         grant: Grant,
     ) -> Result<Arc<ProcessLease>, Failure> {
         let sent = grant.sent;
-        let number = self.next_number();
+        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         let process_lease = Arc::new(ProcessLease::new(
             number,
             &self.client.settings.label,

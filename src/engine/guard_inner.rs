@@ -237,7 +237,12 @@ impl GuardInner {
                 leases.release_later(entry, release_task);
                 Ok(None)
             }
-            Some(release_task) => leases.release_now(entry, release_task),
+            Some(release_task) => {
+                let limits = leases.client.limits(None);
+                let result = leases.send_release(entry, release_task, limits);
+                leases.let_next_thread_ask(entry);
+                result
+            }
         };
         if let LeaseStatus::Lost(cause) = status {
             return Err(Error::Lost(self.lost(cause)));

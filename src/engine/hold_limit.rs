@@ -7,6 +7,7 @@ use crate::clock::Time;
 use crate::core::lease::LeaseStatus;
 use crate::engine::leases::Leases;
 use crate::engine::process_lease::{ProcessLease, Turn};
+use crate::engine::release::TurnEnd;
 use crate::engine::watch::{Timed, Watch};
 use crate::error::LostCause;
 use crate::sync::{Arc, AtomicU8, AtomicU64, Ordering};
@@ -170,7 +171,14 @@ impl Timed for HoldLimit {
                 for listener in self.process_lease.remove_listeners(self.guard_number) {
                     listener.notify(LostCause::MaxHold);
                 }
-                self.leases.end_at_max_hold(&self.process_lease, now);
+                let ended = self
+                    .leases
+                    .end_turn(&self.process_lease, now, TurnEnd::MaxHold);
+                // The watch thread does no I/O, so the renewal thread sends the release.
+                if let (_, Some(release_task)) = ended {
+                    self.leases
+                        .release_later(&self.process_lease.entry, release_task);
+                }
             }
         }
     }

@@ -31,7 +31,7 @@ pub(crate) struct Leases {
     pub(super) wakeup: Arc<Wakeup>,
     pub(super) lingers: Lingers,
     pub(super) quantum: Quantum,
-    next_number: AtomicU64,
+    pub(super) next_number: AtomicU64,
 }
 
 /// A busy thread, counted until this is dropped.
@@ -63,11 +63,6 @@ impl Leases {
                 next_number: AtomicU64::new(1),
             }
         })
-    }
-
-    /// Returns the number for the next lease.
-    pub(super) fn next_number(&self) -> u64 {
-        self.next_number.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Returns the quantum in use.
@@ -124,8 +119,9 @@ impl Leases {
     pub(super) fn deregister(&self, process_lease: &Arc<ProcessLease>) {
         self.renewal.deregister(process_lease);
         self.watch.deregister_lease(process_lease);
-        if let Some(linger) = &process_lease.linger {
-            self.remove_linger_timer(linger);
+        let linger = process_lease.linger.as_deref();
+        if let Some(place) = linger.and_then(|linger| linger.timer.lock().take()) {
+            self.watch.deregister_timer(place);
         }
     }
 }

@@ -71,7 +71,7 @@ use crate::event::Event;
 use crate::message::LockKind;
 use crate::name::LockKey;
 use crate::store::Limits;
-use crate::sync::Arc;
+use crate::sync::{Arc, Ordering};
 
 /// The timer of a lease that lingers or has lingered. It keeps the leases alive, because only they can release the lease.
 struct LingerTimer {
@@ -89,7 +89,7 @@ impl Leases {
     /// Starts the subscription for the recalls of a lease that has entered its queue, and may linger. Has the lease stop if
     /// it was recalled while its grant was on the way.
     pub(super) fn expect_recalls(&self, process_lease: &ProcessLease) {
-        self.lingers.note_use();
+        self.lingers.is_used.store(true, Ordering::SeqCst);
         self.wakeup.start(&self.client);
         if self.lingers.take_early_recall(process_lease) {
             process_lease.note_contended();
@@ -142,14 +142,6 @@ impl Leases {
         });
     }
 
-    /// Takes the timer of a lease that ends out of the watch thread.
-    pub(super) fn remove_linger_timer(&self, linger: &LeaseLinger) {
-        let place = linger.timer.lock().take();
-        if let Some(place) = place {
-            self.watch.deregister_timer(place);
-        }
-    }
-
     /// Ends the linger of a lease. If it is idle, the renewal thread releases it.
     pub(super) fn end_linger(&self, process_lease: &ProcessLease) {
         let _counted = self.count_busy();
@@ -160,7 +152,7 @@ impl Leases {
 
     /// Ends the lingers of all leases. The renewal thread releases those that are idle.
     pub(super) fn end_all_lingers(&self) {
-        if !self.lingers.is_used() {
+        if !self.lingers.is_used.load(Ordering::SeqCst) {
             return;
         }
         let _counted = self.count_busy();

@@ -17,7 +17,7 @@ pub(super) struct Lingers {
     /// The source of owners for leases that may linger.
     owners: RecallableRng,
     /// Whether a lease of this engine could ever linger.
-    is_used: AtomicBool,
+    pub(super) is_used: AtomicBool,
     /// The number of idle leases.
     idle: AtomicU64,
     /// Recalled owners of which this process had no lease, the last one at the end. Their grants may be on the way.
@@ -57,16 +57,6 @@ impl Lingers {
     /// Returns the source of the owners for leases that may linger.
     pub(super) fn owner_source(&self) -> &dyn Rng {
         &self.owners
-    }
-
-    /// Notes that a lease may linger.
-    pub(super) fn note_use(&self) {
-        self.is_used.store(true, Ordering::SeqCst);
-    }
-
-    /// Returns whether a lease of this engine may ever have lingered.
-    pub(super) fn is_used(&self) -> bool {
-        self.is_used.load(Ordering::SeqCst)
     }
 
     /// Returns the number of idle leases.

@@ -54,8 +54,8 @@ pub(super) enum TurnEnd {
 
 impl Leases {
     /// Does step 3. Returns the status of the lease at its end. If the lock is still in Redis under its owner, returns a
-    /// release task too. Then the caller must go on with [`release_now`](Leases::release_now),
-    /// [`release_later`](Leases::release_later) or [`let_next_thread_ask`](Leases::let_next_thread_ask).
+    /// release task too. Then the caller must go on with [`release_later`](Leases::release_later), or with
+    /// [`send_release`](Leases::send_release) and [`let_next_thread_ask`](Leases::let_next_thread_ask).
     pub(super) fn end_turn(
         self: &Arc<Self>,
         process_lease: &Arc<ProcessLease>,
@@ -66,7 +66,13 @@ impl Leases {
             let mut state = process_lease.entry.lock();
             // Read the clock again, because the wait for the mutex may have been long.
             let now = now.max(self.client.now());
-            let health = self.health_at_end(process_lease, now, mode);
+            // Whether the lease may go to the next thread in memory.
+            let health = match (mode, self.health(process_lease, now)) {
+                (_, Health::Lost) => Health::Lost,
+                (TurnEnd::Detach, _) => Health::Poor,
+                _ if process_lease.min_hold_until(now).is_some() => Health::KeptBack,
+                (_, health) => health,
+            };
             // Read the fence for the report of a loss before `finish` removes the lease from the queue.
             let fence = state.queue.fence(process_lease.number);
             let linger = process_lease.linger.as_deref();
@@ -135,28 +141,6 @@ impl Leases {
         (status, release_task)
     }
 
-    /// Returns whether the lease of an ending guard may go to the next thread in memory.
-    fn health_at_end(&self, process_lease: &Arc<ProcessLease>, now: Time, mode: TurnEnd) -> Health {
-        match (mode, self.health(process_lease, now)) {
-            (_, Health::Lost) => Health::Lost,
-            (TurnEnd::Detach, _) => Health::Poor,
-            _ if process_lease.min_hold_until(now).is_some() => Health::KeptBack,
-            (_, health) => health,
-        }
-    }
-
-    /// Does steps 4 to 6 on this thread. If Redis did not have the lock under this owner, returns whether the lock was
-    /// removed or taken.
-    pub(super) fn release_now(
-        &self,
-        entry: &Arc<Entry>,
-        release_task: ReleaseTask,
-    ) -> Result<Option<Gone>, Failure> {
-        let result = self.send_release(entry, release_task, self.client.limits(None));
-        self.let_next_thread_ask(entry);
-        result
-    }
-
     /// Gives steps 4 and 5 to the renewal thread, and does step 6. A thread that asks for the name later takes the
     /// release back, or waits for its first reply ([`super::unsent_releases`]).
     pub(super) fn release_later(&self, entry: &Arc<Entry>, release_task: ReleaseTask) {
@@ -169,15 +153,7 @@ impl Leases {
             .add_release_task(&self.client, entry, release_task, Some(place));
     }
 
-    /// Ends the turn of a guard that has reached its `max_hold`. Called by the watch thread, so the renewal thread
-    /// sends the release.
-    pub(super) fn end_at_max_hold(self: &Arc<Self>, process_lease: &Arc<ProcessLease>, now: Time) {
-        if let (_, Some(release_task)) = self.end_turn(process_lease, now, TurnEnd::MaxHold) {
-            self.release_later(&process_lease.entry, release_task);
-        }
-    }
-
-    /// Sends the requests of a release within `limits`: a release, and a hand-over if Redis answers that others wait.
+    /// Does steps 4 and 5 on this thread. Sends the requests within `limits`: a release, and a hand-over if Redis answers that others wait.
     /// If a request fails, the renewal thread repeats it. If Redis did not have the lock under this owner, returns
     /// whether the lock was removed or taken.
     pub(super) fn send_release(

@@ -13,6 +13,7 @@
 //! the thread must wait for that signal, without a time limit: the signal may bring the lock, or the task of the
 //! delegate.
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use crate::cancel::Cancel;
@@ -20,7 +21,8 @@ use crate::clock::Time;
 use crate::core::attempt::Attempt;
 use crate::engine::call::NotAcquired;
 use crate::engine::contention::LastReply;
-use crate::engine::process_lease::{Entry, Mailbox, NameState, Signal, Turn};
+use crate::engine::guard_inner::GuardInner;
+use crate::engine::process_lease::{Entry, Mailbox, NameState, Signal};
 use crate::engine::way_in::WayIn;
 use crate::error::{Error, Failure, FailureKind, Outcome, Result};
 use crate::store::LEAST;
@@ -30,24 +32,20 @@ use crate::sync::{Arc, thread};
 /// does not.
 const LONGEST_PARK: Duration = Duration::from_secs(1);
 
-/// The role of a thread whose wait in the queue has ended.
-pub(super) enum Waited {
-    /// The thread holds the lock since this time.
-    Turn(Turn, Time),
-    /// The thread is the delegate now, and continues this attempt.
-    Delegate(Box<Attempt>),
-}
-
 impl WayIn<'_> {
-    /// Blocks until a signal comes, or the call must end.
+    /// Blocks until a signal comes, or the call must end. Breaks with the guard that another thread gave, or continues with
+    /// the attempt of the delegate, which this thread is now.
     pub(super) fn wait(
         &self,
         entry: &Arc<Entry>,
         ticket: u64,
         mailbox: &Mailbox,
-    ) -> Result<Waited, NotAcquired> {
+    ) -> Result<ControlFlow<GuardInner, Box<Attempt>>, NotAcquired> {
         match self.signal(entry, ticket, mailbox)? {
-            Signal::Turn(turn, since) => Ok(Waited::Turn(turn, since)),
+            Signal::Turn(turn, since) => {
+                self.metrics.granted(&turn, since, false);
+                Ok(ControlFlow::Break(self.guard(turn, since)))
+            }
             Signal::Delegate(attempt) => {
                 let attempt = attempt.and_then(|attempt| {
                     if attempt.is_for(self.call.units) {
@@ -56,7 +54,7 @@ impl WayIn<'_> {
                     self.clean_up_after(entry, *attempt);
                     None
                 });
-                Ok(Waited::Delegate(attempt.unwrap_or_else(|| {
+                Ok(ControlFlow::Continue(attempt.unwrap_or_else(|| {
                     Box::new(self.attempt(Attempt::after_waiting))
                 })))
             }
@@ -66,7 +64,7 @@ impl WayIn<'_> {
                 } else {
                     Attempt::new
                 };
-                Ok(Waited::Delegate(Box::new(self.attempt(begin))))
+                Ok(ControlFlow::Continue(Box::new(self.attempt(begin))))
             }
             Signal::Held => Err(self.held(entry)),
             Signal::Failed(failure) => Err(self.call.failed(failure)),

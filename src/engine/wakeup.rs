@@ -45,9 +45,9 @@ use std::time::{Duration, Instant};
 use crate::clock::Time;
 use crate::core::attempt::SubscriptionState;
 use crate::engine::client::Client;
-use crate::engine::events::Unreached;
+use crate::engine::events::{Events, Unreached};
 use crate::error::{Chain, Failure, FailureKind, Outcome};
-use crate::event::{Connection, Event};
+use crate::event::Connection;
 use crate::logging;
 use crate::message::GrantMessage;
 use crate::name::{BROKEN, CHANNEL_PREFIX, RECALL};
@@ -186,14 +186,9 @@ impl Wakeup {
             .fetch_min(until.as_nanos(), Ordering::SeqCst);
         let (wakeup, store) = (Arc::clone(self), Arc::clone(&client.store));
         let (rng, events) = (Arc::clone(&client.rng), Arc::downgrade(&client.events));
-        let tell = move |event| {
-            if let Some(events) = events.upgrade() {
-                events.tell(|| event);
-            }
-        };
         let started = thread::Builder::new()
             .name("leasehold-wakeup-0".into())
-            .spawn(move || wakeup.run(&*store, &*rng, &tell));
+            .spawn(move || wakeup.run(&*store, &*rng, &events));
         match started {
             Ok(_) => register.running = true,
             Err(error) => self.not_started(register, &error),
@@ -286,7 +281,7 @@ impl Wakeup {
         &self,
         store: &dyn crate::store::Store,
         rng: &dyn crate::random::Rng,
-        tell: &dyn Fn(Event<'static>),
+        events: &Weak<Events>,
     ) {
         let mut pause = FIRST_PAUSE;
         let mut unreached = Unreached::default();
@@ -301,10 +296,11 @@ impl Wakeup {
                     PubSubEvent::Node(report) => {
                         // Without the right to subscribe, the connection works all the same.
                         let is_denied = matches!(&report.failure, Some(failure) if failure.kind == FailureKind::Denied);
-                        if let (false, Some(event)) =
-                            (is_denied, unreached.note(Connection::Wakeup, report))
-                        {
-                            tell(event);
+                        if !is_denied {
+                            let event = unreached.note(Connection::Wakeup, report);
+                            if let (Some(event), Some(events)) = (event, events.upgrade()) {
+                                events.tell(|| event);
+                            }
                         }
                     }
                     PubSubEvent::Muted(failure) => {
@@ -502,7 +498,7 @@ mod tests {
             wakeup.stop();
             Ok(())
         });
-        wakeup.run(&store, &SystemRng::new(), &|_| {});
+        wakeup.run(&store, &SystemRng::new(), &Weak::new());
         let (none, all) = ([(false, false); 2], [(true, false); 2]);
         let one_called = [(false, false), (true, true)];
         assert_eq!(*seen.lock(), [all, none, one_called, none, none, all]);
@@ -537,7 +533,7 @@ mod tests {
                 "no subscription",
             ))
         });
-        wakeup.run(&store, &SystemRng::new(), &|_| {});
+        wakeup.run(&store, &SystemRng::new(), &Weak::new());
         let woken = woken.lock().clone();
         (Arc::clone(&wakeup), woken)
     }
@@ -582,7 +578,7 @@ mod tests {
                 words,
             ))
         });
-        wakeup.run(&store, &SystemRng::new(), &|_| {});
+        wakeup.run(&store, &SystemRng::new(), &Weak::new());
         assert_eq!(*seen.lock(), [false, true]);
     }
 

@@ -37,8 +37,11 @@ impl RenewalThread {
                     dedicated_connection.get_or_insert_with(|| client.store.dedicated_connection());
                 if self.state.lock().must_open() {
                     // If this fails, the first renewal connects again, and logs a failure.
-                    let is_open = dedicated_connection.open().is_ok();
-                    self.state.lock().opening = Opening::ended(is_open);
+                    let opened = dedicated_connection.open();
+                    self.state.lock().opening = match opened {
+                        Ok(()) => Opening::Opened,
+                        Err(_) => Opening::Failed,
+                    };
                 }
                 // 2 to 5. Renewals go first: a lease cannot wait, a release can.
                 let renewed = self.renew_due(&client, &mut **dedicated_connection);

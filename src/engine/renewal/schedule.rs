@@ -91,13 +91,6 @@ pub(super) enum Opening {
     Failed,
 }
 
-impl Opening {
-    /// Returns the state after the thread has tried to connect.
-    pub(super) fn ended(is_open: bool) -> Self {
-        if is_open { Self::Opened } else { Self::Failed }
-    }
-}
-
 impl RenewalThread {
     pub(crate) fn new(watch: Arc<Watch>) -> Self {
         Self {
