@@ -39,7 +39,9 @@ floors! {
 
 use crate::clock::Time;
 use crate::config::Terms;
-use crate::core::attempt::{Attempt, Input, OrphanedOwner, Step, StepContext, SubscriptionState};
+use crate::core::attempt::{
+    Attempt, CallContext, Input, OrphanedOwner, Step, StepContext, SubscriptionState,
+};
 use crate::core::fence::{Fences, block};
 use crate::core::lease::{AtomicLease, valid_until};
 use crate::core::linger::LingerOptions;
@@ -165,26 +167,29 @@ fn queues(bench: &mut Criterion) {
 }
 
 fn attempts(bench: &mut Criterion) {
-    let around = StepContext {
-        now: NOW,
+    let call = CallContext {
         arrived: NOW,
         terms: TERMS,
         until: Some(Time::NEVER),
-        subscription: SubscriptionState::NotYet,
         pickup_window: Duration::from_secs(2),
         grants_by_message: true,
+        total_units: 1,
+        outage_limit: Duration::from_mins(1),
+        waits_through_outages: false,
+        label: LABEL,
+        rng: &Fixed,
+    };
+    let around = StepContext {
+        call: &call,
+        now: NOW,
+        subscription: SubscriptionState::NotYet,
         round_trip: Duration::ZERO,
         quantum: QUANTUM,
         fence_block: block(LockKind::Mutex, QUANTUM),
         fewest_fences: 1,
         shareable_owner: None,
-        total_units: 1,
         crowded: false,
         delegates: 1,
-        outage_limit: Duration::from_mins(1),
-        waits_through_outages: false,
-        label: LABEL,
-        rng: &Fixed,
     };
     bench.bench_function("attempt: ask, granted", |bench| {
         bench.iter(|| {
