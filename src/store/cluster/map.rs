@@ -444,7 +444,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_view_is_foreign_if_it_knows_no_node_of_the_map() {
+    fn a_table_is_foreign_if_it_knows_no_node_of_the_map() {
         let old = table(
             &[("a", 1, 5, (0, 99)), ("b", 2, 6, (100, 199))],
             &[("c", 0)],
@@ -467,7 +467,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_redirection_moves_one_slot_until_a_view_has_it() {
+    fn a_redirection_moves_one_slot_until_a_table_has_it() {
         let old = table(&[("a", 1, 5, (0, 99))], &[("b", 6)]);
         let map = after(None, &old);
         let to = make(&address(2));

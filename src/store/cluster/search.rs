@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_views_of_the_first_discovery_the_latest_counts() {
+    fn of_the_tables_of_the_first_discovery_the_latest_counts() {
         // A master was cut off before `c` has taken its slots.
         let old = || {
             table(
