@@ -103,8 +103,11 @@ impl Leases {
         linger: &LeaseLinger,
         mode: TurnEnd,
     ) -> Option<Duration> {
-        let is_stopped =
-            process_lease.is_contended() || !self.wakeup.is_ready() || self.client.is_closed();
+        // A lease without linger may have drawn the owner, when it ended for a thread whose lock may linger.
+        let is_stopped = !process_lease.owner.is_recallable()
+            || process_lease.is_contended()
+            || !self.wakeup.is_ready()
+            || self.client.is_closed();
         (mode == TurnEnd::Release && !is_stopped).then_some(linger.options.length)
     }
 

@@ -208,14 +208,12 @@ impl HeldLease for Arc<ProcessLease> {
 }
 
 impl LeaseLinger {
-    /// Returns the linger of a lease that is granted to `owner`. Returns `None` if the lease never lingers.
-    fn new(options: Option<LingerOptions>, owner: &Owner) -> Option<Box<Self>> {
-        let options = options.filter(|_| owner.is_recallable())?;
-        Some(Box::new(Self {
+    fn new(options: LingerOptions) -> Self {
+        Self {
             options,
             is_idle: AtomicBool::new(false),
             timer: Mutex::default(),
-        }))
+        }
     }
 }
 
@@ -237,7 +235,7 @@ impl ProcessLease {
         Self {
             number,
             entry,
-            linger: LeaseLinger::new(params.linger, &owner),
+            linger: params.linger.map(LeaseLinger::new).map(Box::new),
             owner,
             units: params.units,
             terms,

@@ -329,3 +329,33 @@ fn the_engine_ends_when_nothing_lingers_any_more() {
     drop(other);
     wait_for(|| weak.strong_count() == 0);
 }
+
+/// The lease before drew the owner of the first lease, which never lingers. The threads hand it on in memory all the same.
+#[test]
+fn threads_hand_on_a_lease_after_one_that_does_not_linger() {
+    let (verbs, sent) = mpsc::channel();
+    let lingering = Lingering::over(Fake::new(recording(verbs), generous()), LINGER);
+    let engine = &lingering.engine;
+    let plain = mutex(Arc::clone(engine), "name").linger(Duration::ZERO);
+    let guard = plain.lock().expect("granted");
+    let threads: Vec<_> = (0..3)
+        .map(|number| {
+            let engine = Arc::clone(engine);
+            let thread = thread::spawn(move || drop(lock(&engine)));
+            wait_for(|| engine_waits(&lingering.engine) == number + 1);
+            thread
+        })
+        .collect();
+    drop(guard);
+    for thread in threads {
+        thread.join().expect("no panic");
+    }
+    let verbs: Vec<_> = sent.try_iter().collect();
+    let asked = verbs.iter().filter(|verb| verb.asks()).count();
+    assert_eq!(asked, 2, "{verbs:?}");
+}
+
+/// Returns how many threads wait for a lock.
+fn engine_waits(engine: &Engine) -> u64 {
+    engine.stats().waiting
+}
