@@ -615,10 +615,8 @@ impl Attempt {
 
 /// Returns the channel to queue under; `None` if the request must not queue. A try never queues.
 fn channel(context: &StepContext<'_>) -> Option<Arc<str>> {
-    context
-        .call
-        .until
-        .and_then(|_| context.subscription.channel())
+    context.call.until?;
+    context.subscription.channel()
 }
 
 #[cfg(test)]

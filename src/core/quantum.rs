@@ -57,10 +57,11 @@ impl RecentHandOvers {
 
     /// Returns the quantum of a process with this subscription.
     pub(crate) fn quantum(self, subscription: &SubscriptionState) -> Duration {
-        if *subscription == SubscriptionState::NoSubscription {
+        if let SubscriptionState::NoSubscription = subscription {
             return LONGEST_QUANTUM;
         }
-        if self == Self::default() {
+        // Without a measurement, all bytes are zero.
+        if self.0 == 0 {
             return FIRST;
         }
         let mut units = self.0.to_be_bytes();

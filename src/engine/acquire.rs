@@ -44,17 +44,23 @@ impl<'a> WayIn<'a> {
         if call.is_cancelled() {
             return Err(Error::Cancelled.into());
         }
-        let mut way_in = Self::new(leases, call);
+        let mut way_in = Self {
+            leases,
+            client,
+            call,
+            arrived: client.now(),
+            waits: false,
+        };
         let acquired = way_in.enter();
         if let Err(why) = &acquired {
-            way_in.metrics.refused(call, why);
+            way_in.count_refused(why);
         }
         acquired
     }
 
     /// Enters the queue of the name, and does what its place there requires.
     fn enter(&mut self) -> Result<GuardInner, NotAcquired> {
-        let (leases, call, arrived) = (self.leases, self.call, self.metrics.arrived);
+        let (leases, call, arrived) = (self.leases, self.call, self.arrived);
         let mut mailbox = None;
         let (entry, arrival, counted) =
             leases.names.with(call.kind, call.target, |entry, state| {
@@ -76,12 +82,12 @@ impl<'a> WayIn<'a> {
                 if turn.process_lease.linger.is_some() {
                     leases.lingers.was_idle(&turn.process_lease);
                 }
-                self.metrics.granted(&turn, arrived, false);
+                self.count_granted(&turn, arrived, false);
                 return Ok(self.guard(turn, arrived));
             }
             (Arrival::Held, _) => return Err(self.held(&entry)),
             (Arrival::Queued(ticket), Some(mailbox)) => {
-                self.metrics.waits(call, || leases.holder(&entry.lock()));
+                self.count_wait(|| leases.holder(&entry.lock()));
                 match self.wait(&entry, ticket, &mailbox)? {
                     ControlFlow::Break(guard) => return Ok(guard),
                     ControlFlow::Continue(attempt) => attempt,

@@ -27,8 +27,8 @@ pub(crate) struct Client {
     pub(super) events: Arc<Events>,
     pub(super) stats: Counters,
     closed: AtomicBool,
-    /// The number of busy threads: delegates, which ask Redis or sleep before they ask again, and of threads that end a linger. `close`
-    /// waits for all of them.
+    /// The number of busy threads: delegates, which ask Redis or sleep before they ask again, and threads that end a
+    /// linger. `close` waits for all of them.
     pub(super) busy_threads: AtomicU32,
     /// The process that made this client. A forked child locks no mutex of the engine, and uses no connection.
     fork_guard: ForkGuard,

@@ -53,7 +53,7 @@ impl<'a> WayIn<'a> {
     pub(super) fn call_context(&self, entry: &Entry) -> CallContext<'a> {
         let (settings, terms) = (&self.client.settings, self.call.options.terms());
         CallContext {
-            arrived: self.metrics.arrived,
+            arrived: self.arrived,
             terms,
             until: self.call.until,
             pickup_window: pickup::window(
@@ -75,7 +75,7 @@ impl<'a> WayIn<'a> {
     /// Begins the lease of a grant, and returns the delegate's guard.
     fn granted(&self, entry: &Arc<Entry>, grant: Grant) -> Result<GuardInner, NotAcquired> {
         let (leases, call) = (self.leases, self.call);
-        let count = |turn: &Turn, now| self.metrics.granted(turn, now, true);
+        let count = |turn: &Turn, now| self.count_granted(turn, now, true);
         match leases.begin_lease(entry, &call.params(), grant, GrantedTo::Delegate, count) {
             Ok((turn, since)) => Ok(self.guard(turn, since)),
             Err(failure) => {
@@ -277,8 +277,7 @@ impl<'w, 'a> Delegate<'w, 'a> {
                 {
                     if !self.attempt.is_former_owner(holder) {
                         note_held(entry, client.now(), holder, verb.queues());
-                        let call = self.way_in.call;
-                        self.way_in.metrics.waits(call, || Some(Arc::clone(holder)));
+                        self.way_in.count_wait(|| Some(Arc::clone(holder)));
                     }
                 }
                 Input::Replied {
@@ -366,7 +365,7 @@ impl<'w, 'a> Delegate<'w, 'a> {
         let used = mem::replace(&mut *self.attempt, new);
         way_in.clean_up_after(self.entry, used);
         let turn = leases.reopen(self.entry, &*offered?, now, |turn| {
-            way_in.metrics.granted(turn, now, true);
+            way_in.count_granted(turn, now, true);
         })?;
         Some(way_in.guard(turn, now))
     }

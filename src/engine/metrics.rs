@@ -1,6 +1,6 @@
 //! The counters and events of locks. Only this module changes the counters that the tables name.
 //!
-//! | on the way in ([`WaitMetrics`]) | counters | event |
+//! | on the way in ([`WayIn`]) | counters | event |
 //! | --- | --- | --- |
 //! | a call begins to wait for the lock | `contended` | contended |
 //! | a call gets a guard from Redis | a histogram of waits | acquired |
@@ -23,58 +23,38 @@ use std::time::Duration;
 
 use crate::clock::Time;
 use crate::core::lease::LeaseStatus;
-use crate::engine::call::{AcquireCall, NotAcquired};
+use crate::engine::call::NotAcquired;
 use crate::engine::client::Client;
 use crate::engine::process_lease::{ProcessLease, Turn};
+use crate::engine::way_in::WayIn;
 use crate::error::{Lost, LostCause};
 use crate::event::Event;
 use crate::message::{Reply, Request, Verb};
 use crate::sync::Arc;
 
-/// The metrics of one call on its way in.
-pub(super) struct WaitMetrics<'a> {
-    client: &'a Client,
-    /// When the call began.
-    pub(super) arrived: Time,
-    /// Whether the call has begun to wait for the lock.
-    waits: bool,
-}
-
-impl<'a> WaitMetrics<'a> {
-    pub(super) fn new(client: &'a Client, arrived: Time) -> Self {
-        Self {
-            client,
-            arrived,
-            waits: false,
-        }
-    }
-
+impl WayIn<'_> {
     /// Notes that the call waits for the lock. Only the first time counts. A try waits only for a reply, so it never
     /// counts.
-    pub(super) fn waits(
-        &mut self,
-        call: &AcquireCall<'_>,
-        holder: impl FnOnce() -> Option<Arc<str>>,
-    ) {
-        if call.until.is_none() || mem::replace(&mut self.waits, true) {
+    pub(super) fn count_wait(&mut self, holder: impl FnOnce() -> Option<Arc<str>>) {
+        if self.call.until.is_none() || mem::replace(&mut self.waits, true) {
             return;
         }
         self.client.stats.contended.add(1);
         self.client.events.step(|| Event::Contended {
-            name: call.target.name().to_owned().into(),
+            name: self.call.target.name().to_owned().into(),
             holder: holder().map(|holder| holder.to_string().into()),
         });
     }
 
     /// Notes that the call has a guard since `since`. `from_redis` is false if another thread of this process gave it.
-    pub(super) fn granted(&self, turn: &Turn, since: Time, from_redis: bool) {
+    pub(super) fn count_granted(&self, turn: &Turn, since: Time, from_redis: bool) {
         let waited = since.since(self.arrived);
         self.client.count_guard(turn, waited, from_redis);
     }
 
     /// Notes that the call ends without a guard.
-    pub(super) fn refused(&self, call: &AcquireCall<'_>, why: &NotAcquired) {
-        let counter = match (why, call.until) {
+    pub(super) fn count_refused(&self, why: &NotAcquired) {
+        let counter = match (why, self.call.until) {
             (NotAcquired::Held(_), None) => &self.client.stats.tries_held,
             (NotAcquired::Held(_), Some(_)) => &self.client.stats.timed_out,
             (NotAcquired::Failed(_), _) => &self.client.stats.failed,
@@ -83,7 +63,7 @@ impl<'a> WaitMetrics<'a> {
     }
 }
 
-impl Drop for WaitMetrics<'_> {
+impl Drop for WayIn<'_> {
     fn drop(&mut self) {
         if self.waits {
             self.client.stats.waits_over.add(1);

@@ -34,10 +34,11 @@ impl Quantum {
 
     /// Returns the quantum of a process with this subscription.
     pub(super) fn get(&self, subscription: &SubscriptionState) -> Duration {
-        self.fixed.unwrap_or_else(|| {
-            let recent = RecentHandOvers::from_bits(self.recent.load(Ordering::Relaxed));
-            recent.quantum(subscription)
-        })
+        match self.fixed {
+            Some(fixed) => fixed,
+            None => RecentHandOvers::from_bits(self.recent.load(Ordering::Relaxed))
+                .quantum(subscription),
+        }
     }
 
     /// Notes a hand-over to this process. `pickup` is the time from the message to the grant, and `round_trip` the part

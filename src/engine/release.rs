@@ -153,9 +153,9 @@ impl Leases {
             .add_release_task(&self.client, entry, release_task, Some(place));
     }
 
-    /// Does steps 4 and 5 on this thread. Sends the requests within `limits`: a release, and a hand-over if Redis answers that others wait.
-    /// If a request fails, the renewal thread repeats it. If Redis did not have the lock under this owner, returns
-    /// whether the lock was removed or taken.
+    /// Does steps 4 and 5 on this thread. Sends the requests within `limits`: a release, and a hand-over if Redis answers
+    /// that others wait. If a request fails, the renewal thread repeats it. If Redis did not have the lock under this
+    /// owner, returns whether the lock was removed or taken.
     pub(super) fn send_release(
         &self,
         entry: &Arc<Entry>,

@@ -43,7 +43,7 @@ impl WayIn<'_> {
     ) -> Result<ControlFlow<GuardInner, Box<Attempt>>, NotAcquired> {
         match self.signal(entry, ticket, mailbox)? {
             Signal::Turn(turn, since) => {
-                self.metrics.granted(&turn, since, false);
+                self.count_granted(&turn, since, false);
                 Ok(ControlFlow::Break(self.guard(turn, since)))
             }
             Signal::Delegate(attempt) => {
@@ -74,7 +74,7 @@ impl WayIn<'_> {
 
     /// Sleeps until there is a signal, or leaves the queue and returns the reason.
     fn signal(&self, entry: &Entry, ticket: u64, mailbox: &Mailbox) -> Result<Signal, NotAcquired> {
-        let (call, arrived) = (self.call, self.metrics.arrived);
+        let (call, arrived) = (self.call, self.arrived);
         // A try waits for one reply to the delegate, so for at most the time limit of a request.
         let until = call
             .until
@@ -138,7 +138,7 @@ impl WayIn<'_> {
             (LastReply::Failed(failure), None) => self.call.failed(failure.clone()),
             // The request in flight has no reply yet. But an earlier one may have got a reply during this wait.
             (LastReply::NoAnswer | LastReply::Held(_), None) => {
-                match state.contention.holder_since(self.metrics.arrived) {
+                match state.contention.holder_since(self.arrived) {
                     Some(holder) => NotAcquired::Held(Some(holder)),
                     None => self.call.failed(Failure::plain(
                         FailureKind::Unavailable,

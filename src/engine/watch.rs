@@ -93,7 +93,7 @@ impl Watch {
         client: &Arc<Client>,
         process_lease: &Arc<ProcessLease>,
     ) -> std::io::Result<()> {
-        let Some(deadline) = process_lease.validity.deadline() else {
+        let Some(look) = look_at(client, process_lease) else {
             return Ok(());
         };
         let mut state = self.state.lock();
@@ -101,7 +101,6 @@ impl Watch {
             self.spawn(client)?;
             state.timer.started();
         }
-        let look = risk_of(client, process_lease, deadline).unwrap_or(deadline);
         state.put(process_lease, look);
         self.wake_for(&mut state, look);
         Ok(())

@@ -8,7 +8,6 @@ use crate::engine::call::{AcquireCall, NotAcquired};
 use crate::engine::client::Client;
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::leases::Leases;
-use crate::engine::metrics::WaitMetrics;
 use crate::engine::process_lease::{Entry, ProcessLease, Turn};
 use crate::random::Rng;
 use crate::sync::Arc;
@@ -17,20 +16,13 @@ pub(crate) struct WayIn<'a> {
     pub(super) leases: &'a Arc<Leases>,
     pub(super) client: &'a Client,
     pub(super) call: &'a AcquireCall<'a>,
-    pub(super) metrics: WaitMetrics<'a>,
+    /// When the call began.
+    pub(super) arrived: Time,
+    /// Whether the call has begun to wait for the lock.
+    pub(super) waits: bool,
 }
 
 impl<'a> WayIn<'a> {
-    pub(super) fn new(leases: &'a Arc<Leases>, call: &'a AcquireCall<'a>) -> Self {
-        let client = &*leases.client;
-        Self {
-            leases,
-            client,
-            call,
-            metrics: WaitMetrics::new(client, client.now()),
-        }
-    }
-
     /// Returns whether the call must end: the manager is closed, or the token is cancelled. Locks no mutex.
     pub(super) fn is_over(&self) -> bool {
         self.client.is_closed() || self.call.is_cancelled()
