@@ -1,5 +1,5 @@
 //! The leases of this process: the part of the engine that begins, watches and ends them.
-//! [`super::grant`], [`super::release`] and [`super::linger`] say how, and [`super::messages`] what Redis tells of them.
+//! [`super::grant`], [`super::release`] and [`super::linger`] say how, and [`super::messages`] handles the messages about them.
 //!
 //! Each handle, guard and idle lease keeps this part. When the last of them is dropped, the threads end. The renewal thread
 //! first sends the release tasks that are left.

@@ -1,4 +1,4 @@
-//! What messages of Redis tell of the leases of this process.
+//! The messages of Redis about the leases of this process.
 //!
 //! A holder learns of a forced release as follows:
 //!

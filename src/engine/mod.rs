@@ -6,7 +6,7 @@
 //! | --- | --- | --- |
 //! | [`client::Client`] | the settings, the clock, the connections, the counters and events | sends the requests of callers' threads |
 //! | [`names::Names`] | the names in use, with their queues of threads and their leases | finds and drops the entry of a name |
-//! | [`watch::Watch`], [`wakeup::Wakeup`], [`renewal::RenewalThread`] | what each of the three threads must do, and when | runs the thread |
+//! | [`watch::Watch`], [`wakeup::Wakeup`], [`renewal::RenewalThread`] | the work of each of the three threads, by its time | runs the thread |
 //! | [`leases::Leases`] | all of the above | begins, watches and ends the leases of this process |
 //! | [`guard_inner::GuardInner`], [`way_in::WayIn`], [`claim::Claims`], [`admin::Operators`] | the leases | one guard; one call on its way in; adoptions; requests of operators |
 //!
@@ -36,7 +36,7 @@
 //! | --- | --- | --- | --- |
 //! | `leasehold-renewal` | renews every lease, and repeats releases, on a dedicated connection to each server | calls the listener | from the first lease or release task until it has had neither for a while |
 //! | `leasehold-watch` | ends each lease at its deadline, and each linger at its end; sends a loss to the channels of `on_lost` | does I/O | from the first lease until it has had none for a while |
-//! | `leasehold-wakeup-0` | receives messages of Redis, wakes delegates and ends lingers, on a dedicated connection to each server | calls scripts | from the first wait, or the first lease that may linger, until the engine is dropped |
+//! | `leasehold-wakeup-0` | receives messages of Redis, wakes delegates and ends lingers, on a dedicated connection to each server | calls scripts | from the first wait, or the first lease that may linger, until the last handle and guard are dropped |
 //! | `leasehold-pool-0` | opens places of the pool, and closes idle connections; on a cluster, one for each master | uses the engine | from `build`, or the first request to that master, until the pool is dropped |
 //! | `leasehold-nodes-0` | on a quorum, probes nodes that are down, and releases what a node has missed | uses the engine | from `build` until the store of the quorum is dropped |
 //! | `leasehold-dns` | looks up the name of a server's host, for all callers that connect to it | uses the engine | until the system answers, which may be after the engine is dropped |

@@ -35,9 +35,9 @@
 //! | step | the thread |
 //! | --- | --- |
 //! | 1 | connects and subscribes |
-//! | 2 | handles each message, until the connection ends or the engine is dropped |
+//! | 2 | handles each message, until the connection ends or the leases are dropped |
 //! | 3 | notes and reports the end of the subscription, and ends all lingers |
-//! | 4 | pauses, and goes on with 1; or ends with the engine |
+//! | 4 | pauses, and goes on with 1; or ends with the leases |
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -289,7 +289,7 @@ impl Wakeup {
         let mut warned_of_refusal = false;
         let mut warned_of_muting = false;
         loop {
-            // 1 and 2. Subscribe, and handle each event until the connection ends or the engine is dropped.
+            // 1 and 2. Subscribe, and handle each event until the connection ends or the leases are dropped.
             let mut subscribed: Option<Instant> = None;
             let mut handle = |event: PubSubEvent<'_>| {
                 match event {
@@ -377,7 +377,7 @@ impl Wakeup {
                     wait
                 }
             };
-            // 4. Pause, or end with the engine.
+            // 4. Pause, or end with the leases.
             let mut register = self.register.lock();
             if !register.stopped && !wait.is_zero() {
                 register = self.stopping.wait_for(register, wait);

@@ -21,8 +21,8 @@
 //! With an event listener, the time of a renewed lease is first the time at which its renewal becomes overdue, and then
 //! its deadline. Otherwise the time is the deadline.
 //!
-//! The thread starts with the first lease, and ends when it has had nothing to watch for a while. What follows from a loss
-//! is not its business: a [`LossHandler`] does it, and a thing that is due acts itself ([`Timed`]).
+//! The thread starts with the first lease, and ends when it has had nothing to watch for a while. A [`LossHandler`] does
+//! the work that follows from a loss.
 
 use crate::clock::Time;
 use crate::core::lease::LeaseStatus;

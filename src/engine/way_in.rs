@@ -1,5 +1,5 @@
-//! One call on its way in: what the modules [`acquire`](super::acquire), [`wait`](super::wait),
-//! [`delegate`](super::delegate) and [`unsent_releases`](super::unsent_releases) do their steps on.
+//! One call on its way in. The modules [`acquire`](super::acquire), [`wait`](super::wait),
+//! [`delegate`](super::delegate) and [`unsent_releases`](super::unsent_releases) do its steps.
 
 use crate::clock::Time;
 use crate::core::attempt::Attempt;
