@@ -531,14 +531,19 @@ impl<'a> Link<'a> {
             Err(fault) => return Err(route.broken(fault)),
             Ok(answered) => answered?,
         }
-        let [report, role, value] =
-            <[Value; 3]>::try_from(answers).map_err(|_| Failure::another_question())?;
+        let identified = || {
+            let answers = <[Value; 3]>::try_from(answers);
+            let [report, role, value] = answers.map_err(|_| Failure::another_question())?;
+            let run = run(&report).ok_or_else(|| {
+                let words = "the server does not report its run_id";
+                Failure::plain(FailureKind::Protocol, Outcome::NotExecuted, words)
+            })?;
+            Ok((role, script::decode(request, value)?, run))
+        };
+        // An answer that cannot be read may be that of another request.
+        let (role, reply, run) =
+            identified().inspect_err(|_| self.connection.end(PooledConnection::distrust))?;
         check_role(&route, role).inspect_err(|_| self.connection.end(PooledConnection::retire))?;
-        let run = run(&report).ok_or_else(|| {
-            let words = "the server does not report its run_id";
-            Failure::plain(FailureKind::Protocol, Outcome::NotExecuted, words)
-        })?;
-        let reply = script::decode(request, value)?;
         Ok((reply, run))
     }
 }

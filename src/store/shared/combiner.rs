@@ -30,7 +30,8 @@
 //!    nothing waits, unless there is a reader.
 //! 3. If a request is in flight that is not written whole, and its caller is there, a caller is the writer. A reader
 //!    is blocked until an answer comes, so it never waits for bytes that it would have to write.
-//! 4. Each role belongs to a caller that is still there, and that caller was woken for it.
+//! 4. Each role belongs to a caller that is still there. That caller was woken for it, or waits for the socket for a moment
+//!    only.
 //!
 //! The reader passes its role to the *last* caller in flight, because that one can read the answers of all others. Each of
 //! them is then woken once.
@@ -358,7 +359,7 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
             if let Some(request) = &mut self.requests[owner.0] {
                 request.state = RequestState::Ended(Ok(answer));
                 self.results += 1;
-                // These two are awake.
+                // These two are awake, or wait for the socket for a moment only.
                 if owner != reader && Some(owner) != self.writer {
                     wake.push(request.caller.clone());
                 }

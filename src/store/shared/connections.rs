@@ -323,9 +323,11 @@ impl<'a> PooledConnection<'a> {
         drop(state);
         // If `work` panics, the halves are lost.
         connection.is_retired.store(true, Ordering::Relaxed);
-        let (reading, writing) = halves.ok_or(TransportError::NotSent)?;
+        let halves = halves.ok_or(TransportError::NotSent);
+        let (reading, writing) = halves.inspect_err(|_| self.close())?;
         let mut socket = Socket { reading, writing };
         let done = work(&mut socket).inspect_err(|_| self.close())?;
+        connection.note_use(Instant::now());
         let mut state = connection.state.lock();
         (state.reading, state.writing) = (Some(socket.reading), Some(socket.writing));
         connection.is_retired.store(false, Ordering::Relaxed);

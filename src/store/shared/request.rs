@@ -19,6 +19,9 @@ use crate::sync::{MutexGuard, Ordering, Thread, thread};
 /// A thread that waits for others looks at the socket itself after this time. Each further pause is twice as long, up to
 /// [`LOOK_EVERY`].
 const FIRST_LOOK_AFTER: Duration = Duration::from_millis(5);
+/// The longest wait for the socket itself. An unpark does not end such a wait. So a thread whose answer another thread has
+/// read meanwhile gets the answer at most this late.
+const LONGEST_POLL: Duration = Duration::from_millis(20);
 
 impl PooledConnection<'_> {
     /// Sends a command, after ASKING if `is_asking`, and returns its answer, all in this time. While another thread reads,
@@ -285,7 +288,7 @@ impl<'a> SharedRequest<'a> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         // At the end of its time it looks once more.
         self.is_late |= left.is_zero();
-        self.look(asked, left.min(self.pause));
+        self.look(asked, left.min(self.pause).min(LONGEST_POLL));
         if !self.ready.is_empty() {
             self.pause = FIRST_LOOK_AFTER;
         }
