@@ -9,7 +9,7 @@
 //! | held | the guard ends before that end | idle | nothing |
 //! | held | the guard ends at that end or later | | release the lease |
 //! | held | stop | held; its linger is over | nothing |
-//! | idle | a thread asks that the lease fits, before that end | held | give the thread a guard with the next fence |
+//! | idle | a thread that the lease fits asks for the lock, before that end | held | give the thread a guard with the next fence |
 //! | idle | a thread asks otherwise | | have that thread ask Redis; its first request takes the lease over |
 //! | idle | stop | | release the lease |
 //! | any | the lease is lost | | release nothing, and report the loss |

@@ -2,8 +2,8 @@
 //!
 //! A thread that wants a name enters its queue. The first thread that finds no seat, and may ask, is the *delegate*:
 //! the only thread of this process that asks Redis. The others wait behind it, first come, first served. A grant from
-//! Redis begins a
-//! *lease*. A lease goes from thread to thread in memory as long as its quantum, its fences and its health allow.
+//! Redis begins a *lease*. A lease goes from thread to thread in memory as long as its quantum, its fences and its health
+//! allow.
 //!
 //! | state | event | next state | the caller must |
 //! | --- | --- | --- | --- |

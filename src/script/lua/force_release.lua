@@ -1,5 +1,5 @@
 -- Takes a lock of any kind from one owner, gives it to the waiters, and notifies the owner's process.
--- value.lua, queue*.lua and share.lua come before. On a quorum quorum_force_release.lua follows them.
+-- value.lua, queue*.lua and share.lua come before. On a quorum quorum_force_release.lua comes between them and this file.
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
 -- ARGV  1 owner  2 channel for owners that lost their lock to an operator  3 life of a waiter ms
