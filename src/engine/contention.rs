@@ -1,4 +1,4 @@
-//! What this process knows of a lock that it does not hold.
+//! The knowledge of this process about a lock that it does not hold.
 
 use crate::clock::Time;
 use crate::error::Failure;

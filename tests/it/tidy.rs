@@ -11,7 +11,7 @@
 //! 7. Each Lua script documents its arguments, its reply, and why it may be repeated.
 //! 8. No two types have one name.
 //! 9. No module uses an item that a module above it defines. So a folder's own file uses its modules, and they do not
-//!    use it. What several of them need is in a module beside them.
+//!    use it. An item that several of them need is in a module beside them.
 //! 10. ARCHITECTURE.md names only methods that exist.
 //! 11. `src/` and its folders have at most `MOST_LINES`. `cargo test --test it tidy::lines -- --nocapture` prints them.
 

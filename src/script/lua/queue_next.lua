@@ -1,4 +1,4 @@
--- Shared: who is next in the queue of a lock, and gets the lock or a message. queue_waiter.lua comes before.
+-- Shared: the choice of the next waiter in the queue of a lock, which gets the lock or a message. queue_waiter.lua comes before.
 
 local function leave(owner)
   redis.call('ZREM', queue, owner)

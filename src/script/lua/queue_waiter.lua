@@ -5,9 +5,9 @@ local function now_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- Returns the parts of a waiter's record: when it was last seen, its pickup window, its units, the units of the lock, its
--- channel, and the number of fences and the nonce of a grant by message, or two empty texts. Returns nil if there is no
--- record.
+-- Returns the parts of a waiter's record, or nil if there is no record. The parts are: the time of its last request, its
+-- pickup window, its units, the units of the lock, and its channel. For a grant by message, the number of fences and the
+-- nonce follow. Otherwise two empty texts follow.
 local function parts_of(record)
   return string.match(record or '', '^(%d+) (%d+) (%d+)/(%d+) (%S*) ?(%d*) ?(%S*)$')
 end

@@ -1,4 +1,5 @@
--- Shared: what force_release.lua does on one node of a quorum. share.lua, quorum_turn.lua and quorum_share.lua come before.
+-- Shared: the part of force_release.lua for one node of a quorum. share.lua, quorum_turn.lua and quorum_share.lua come
+-- before.
 --
 -- A script gives a quorum's lock only to its caller. So the waiters are woken, and do not get the lock. The owner has lost
 -- the lock by then, so an error of the queue would mislead the caller.

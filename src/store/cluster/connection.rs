@@ -73,7 +73,7 @@ pub(super) enum ConnectionState {
     Open(Box<Pipeline<SentPart>>),
 }
 
-/// What a command of an exchange is about.
+/// The part of an exchange to which a command belongs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum SentPart {
     /// The part of this number.

@@ -11,7 +11,7 @@
 //! | `renew` | a round that renews leases |
 //! | `operators` | requests of operators, to all nodes |
 //! | `votes` | the votes for the owners of this process |
-//! | `state` | what all connections of a quorum share |
+//! | `state` | the data that all connections of a quorum share |
 //! | `round` | a call under way, and its rounds: a request to several nodes, and their answers as they come |
 //! | `connection` | one connection to one node |
 //! | `node` | one node: is it up, and may it vote? |

@@ -54,7 +54,7 @@ pub(super) struct SharedRequest<'a> {
     half: TakenHalf,
     /// Whether the thread is alone on the connection, and so blocks in its reads and writes.
     is_alone: bool,
-    /// What the socket was ready for when this thread last looked, until it uses that.
+    /// The events for which the socket was ready at the last look of this thread. Empty once the thread has used them.
     ready: PollFlags,
     /// Whether the socket had no room for all bytes of the last write.
     is_full: bool,
@@ -74,7 +74,7 @@ enum TakenHalf {
     Writing(Box<Writing>, io::Result<()>),
 }
 
-/// What a thread does next, without the mutex.
+/// The next action of a thread, which it does without the mutex.
 pub(super) enum Work {
     /// It writes: it has the half for that.
     Write,
@@ -167,7 +167,7 @@ impl<'a> SharedRequest<'a> {
                 self.ticket = None;
                 Work::Done(result.map_err(|fault| copy(&fault)))
             }
-            // What has come by the end of the time is read.
+            // A thread whose time is over still reads the bytes that have come.
             CallerStep::Read if may_read || self.is_alone && !self.is_late => {
                 if let Some(reading) = state.reading.take() {
                     self.half = TakenHalf::Reading(reading, Ok(false));

@@ -1,4 +1,4 @@
-//! What a call asks of the connection that it uses.
+//! The demands of a call on the connection that it uses.
 
 use crate::message::{LockKind, Request};
 use crate::name::{Fingerprint, LockKey};
