@@ -19,8 +19,8 @@ use crate::message::{
 use crate::name::{Companion, LockKey, Target};
 use crate::random::SystemRng;
 use crate::script;
-use crate::store::frame::{self, Frame};
-use crate::store::pubsub::PushMessage;
+use crate::store::server::pubsub::PushMessage;
+use crate::store::transport::frame::{self, Frame};
 use crate::store::{Answer, DedicatedConnection, Limits, PubSubEvent, Store};
 use crate::sync::Arc;
 

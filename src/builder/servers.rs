@@ -7,9 +7,9 @@ use crate::error::{Error, Result};
 #[cfg(doc)]
 use crate::manager::LockManager;
 use crate::store::Store;
-use crate::store::cluster::Cluster;
-use crate::store::node::Node;
-use crate::store::quorum::Quorum;
+use crate::store::topology::cluster::Cluster;
+use crate::store::topology::quorum::Quorum;
+use crate::store::topology::single::Node;
 use crate::sync::Arc;
 
 /// The servers of a manager.

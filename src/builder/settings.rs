@@ -348,7 +348,7 @@ impl Builder {
         settings.check()?;
         let store = self.servers.store(&mut settings)?;
         #[cfg(feature = "tls")]
-        crate::store::tls::provide_crypto();
+        crate::store::transport::tls::provide_crypto();
         let engine = Engine::new(
             settings,
             store,

@@ -1,0 +1,131 @@
+//! The failures of a connection, and their meaning for the request that was on its way.
+//!
+//! | event | the request | noted as a sign of lost data |
+//! | --- | --- | --- |
+//! | the server answers with an error: see `refusal` | was not executed, or in part; the server will do no more of it | for some codes |
+//! | the other side closes the connection | unknown; sent once more if the connection was opened for an earlier call | yes |
+//! | any other error of input or output, such as a timeout | unknown | no |
+//! | the caller has ended the call, and does not wait for the answer | unknown | no |
+//! | an answer cannot be read, or is no reply to its request | unknown | no |
+//! | the same, of another request on a shared connection | unknown | no |
+//! | a shared connection fails before the request is written | was not executed; sent on another connection | no |
+
+use std::fmt;
+use std::io;
+
+use crate::config::Server;
+use crate::error::{Failure, FailureKind, Outcome, on_a_line};
+use crate::store::server::route::Route;
+use crate::store::transport::socket::{CLOSED, TransportError};
+use crate::sync::Arc;
+
+/// The failure of one request.
+pub(crate) enum RequestError {
+    /// The server has answered with an error, and will do no more of the request; or the request was not sent.
+    Answered(Failure),
+    /// The other side closed the connection.
+    Closed(io::Error),
+    /// The connection failed before the request was written.
+    NotSent,
+    /// Any other fault of the connection. It is unknown whether the server executed the request.
+    Broken(TransportError),
+}
+
+impl RequestError {
+    pub(crate) fn of(fault: TransportError) -> Self {
+        match fault {
+            TransportError::Io(error) if CLOSED.contains(&error.kind()) => Self::Closed(error),
+            TransportError::NotSent => Self::NotSent,
+            fault => Self::Broken(fault),
+        }
+    }
+
+    pub(crate) fn into_failure(self, route: &Route) -> Failure {
+        match self {
+            Self::Answered(failure) => failure,
+            Self::Closed(error) => route.broken(TransportError::Io(error)),
+            Self::NotSent => route.broken(TransportError::NotSent),
+            Self::Broken(fault) => route.broken(fault),
+        }
+    }
+}
+
+impl Route {
+    /// Returns the failure that a fault means for a request. Notes the fault if the server may have lost its data.
+    pub(crate) fn broken(&self, fault: TransportError) -> Failure {
+        if let TransportError::Io(error) = &fault {
+            self.cuts.note_error(error);
+        }
+        broken(&self.server, fault)
+    }
+}
+
+fn broken(server: &Server, fault: TransportError) -> Failure {
+    let address = &server.address;
+    match fault {
+        TransportError::Io(error) => Failure {
+            kind: FailureKind::Unavailable,
+            outcome: Outcome::Unknown,
+            timed_out: is_late(&error),
+            cause: Arc::new(At {
+                address: Arc::clone(address),
+                error,
+            }),
+        },
+        TransportError::CallerLeft => {
+            let words = "the caller ended the call before the reply came";
+            Failure::plain(FailureKind::CallerLeft, Outcome::Unknown, words)
+        }
+        TransportError::Distrusted => {
+            let words = "the answer to another request on the connection was no reply to it";
+            let words = format!("{address}: {words}");
+            Failure::plain(FailureKind::Unavailable, Outcome::Unknown, words)
+        }
+        TransportError::NotSent => {
+            let words = format!("{address}: the connection ended before the request was sent");
+            Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, words)
+        }
+        // No Redis server sends such an answer, so a retry would not help.
+        TransportError::Malformed(what) => {
+            let words = format!("{address}: {}", on_a_line(&server.without_password(&what)));
+            Failure::plain(FailureKind::Protocol, Outcome::Unknown, words)
+        }
+    }
+}
+
+/// Returns the transient failure of a request that was not sent.
+pub(crate) fn unavailable(words: impl Into<String>) -> Failure {
+    Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, words)
+}
+
+/// Returns whether an error reports only that the time limit was over.
+pub(crate) fn is_late(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock
+    )
+}
+
+/// Returns whether a request failed because the connection broke, or could not be opened, while time was left.
+pub(crate) fn was_cut(failure: &Failure) -> bool {
+    !failure.timed_out && matches!(failure.cause.source(), Some(error) if error.is::<io::Error>())
+}
+
+/// An error of a connection, and the address at the other end.
+#[derive(Debug)]
+struct At {
+    address: Arc<str>,
+    error: io::Error,
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the connection to {} failed", self.address)
+    }
+}
+
+impl std::error::Error for At {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}

@@ -1,0 +1,217 @@
+//! The pool of connections to the nodes of a quorum: a thread has a connection to each node for itself.
+//!
+//! Requests with priority take a place before all others. So a thousand threads that wait for locks cannot keep a holder
+//! from its release. The requests of holders have priority. So does the request of a thread that was notified of a
+//! hand-over: if it does not ask soon, it loses its turn.
+
+use std::ops::{Deref, DerefMut};
+use std::time::{Duration, Instant};
+
+use crate::error::Failure;
+use crate::store::server::places::{IDLE, PlaceWait, Places, Pooled, TakenPlace};
+use crate::sync::{Arc, Condvar, Mutex};
+
+/// A pool of links, with a gate before it.
+pub(crate) struct Pool<L: Pooled> {
+    places: Places<L>,
+    /// The gate: how many threads wait for a place, with priority and without.
+    waiting: Mutex<[usize; 2]>,
+    /// Notified when a place may be free for a thread with priority, or without.
+    changed: [Condvar; 2],
+}
+
+/// A place that a thread has taken. Its drop gives the place back.
+struct PoolPlace<'a, L: Pooled> {
+    pool: &'a Pool<L>,
+    /// `None` during its drop.
+    place: Option<TakenPlace<L>>,
+}
+
+impl<L: Pooled> Pool<L> {
+    /// Makes a pool of `size` places. `make` makes what a place has, and returns `None` if the store was dropped.
+    pub(crate) fn new(
+        make: impl Fn() -> Option<L> + Send + Sync + 'static,
+        size: u32,
+    ) -> Arc<Self> {
+        let pool = Arc::new(Self {
+            places: Places::new(make, size),
+            waiting: Mutex::new([0; 2]),
+            changed: [const { Condvar::new() }; 2],
+        });
+        pool.places.close_idle_of(&pool, IDLE, Self::close_idle);
+        pool
+    }
+
+    fn close_idle(&self, idle: Duration) {
+        self.places.close_idle(idle);
+        self.notify(*self.waiting.lock());
+    }
+
+    /// Waits for a free place. With priority it waits before all others. Every [`LOOK_EVERY`](crate::store::LOOK_EVERY) it
+    /// calls `is_over`, and stops waiting if the call is over.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FailureKind::Unavailable`](crate::error::FailureKind) if no place became free within `wait`, or before
+    /// the call was over.
+    pub(crate) fn take(
+        &self,
+        wait: Duration,
+        has_priority: bool,
+        is_over: Option<&(dyn Fn() -> bool + Sync)>,
+    ) -> Result<impl DerefMut<Target = L>, Failure> {
+        let mut wait = PlaceWait::new(Instant::now(), wait, is_over);
+        let own = usize::from(!has_priority);
+        let mut waiting = self.waiting.lock();
+        let place = loop {
+            if has_priority || waiting[0] == 0 {
+                if let Some(place) = self.places.try_take() {
+                    break Some(place);
+                }
+            }
+            let Some(slice) = wait.slice() else {
+                break None;
+            };
+            waiting[own] += 1;
+            waiting = self.changed[own].wait_for(waiting, slice);
+            waiting[own] -= 1;
+        };
+        // Only this thread was notified. If a place is free, another thread may take it.
+        self.notify(*waiting);
+        drop(waiting);
+        let place = place.map(|place| PoolPlace {
+            pool: self,
+            place: Some(place),
+        });
+        // One more look, so that no request of a call that is over delays others.
+        let place = place.filter(|_| !wait.is_over());
+        place.ok_or_else(|| wait.failure())
+    }
+
+    /// Wakes a thread that waits, first those with priority, if there is a free place.
+    fn notify(&self, waiting: [usize; 2]) {
+        let first = waiting.iter().position(|count| *count > 0);
+        if let Some(first) = first.filter(|_| self.places.has_free()) {
+            self.changed[first].notify_one();
+        }
+    }
+}
+
+impl<L: Pooled> Drop for PoolPlace<'_, L> {
+    fn drop(&mut self) {
+        let waiting = self.pool.waiting.lock();
+        self.place = None;
+        self.pool.notify(*waiting);
+    }
+}
+
+impl<L: Pooled> Deref for PoolPlace<'_, L> {
+    type Target = L;
+
+    fn deref(&self) -> &L {
+        self.place.as_ref().expect("it is there until the drop")
+    }
+}
+
+impl<L: Pooled> DerefMut for PoolPlace<'_, L> {
+    fn deref_mut(&mut self) -> &mut L {
+        self.place.as_mut().expect("it is there until the drop")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::{AtomicBool, AtomicU32, Ordering, thread};
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    struct Nothing;
+
+    impl Pooled for Nothing {
+        fn close_if_idle(&mut self, _: Duration) {}
+    }
+
+    fn pool(size: u32) -> Arc<Pool<Nothing>> {
+        Pool::new(|| Some(Nothing), size)
+    }
+
+    /// Many threads only ask, and one has priority: it gets the next place.
+    #[test]
+    fn a_request_with_priority_gets_the_next_place() {
+        const ASKING: u32 = 200;
+        for size in [1, 3] {
+            let pool = pool(size);
+            let (waiting, served) = (AtomicU32::new(0), AtomicU32::new(0));
+            let mut held: Vec<_> = (0..size)
+                .map(|_| pool.take(SOON, false, None).expect("it is free"))
+                .collect();
+            thread::scope(|scope| {
+                for _ in 0..ASKING {
+                    scope.spawn(|| {
+                        waiting.fetch_add(1, Ordering::SeqCst);
+                        let link = pool.take(SOON, false, None).expect("it comes free");
+                        served.fetch_add(1, Ordering::SeqCst);
+                        drop(link);
+                    });
+                }
+                let with_priority = scope.spawn(|| {
+                    let link = pool.take(SOON, true, None).expect("it comes free");
+                    let before = served.load(Ordering::SeqCst);
+                    drop(link);
+                    before
+                });
+                while waiting.load(Ordering::SeqCst) < ASKING || pool.waiting.lock()[0] == 0 {
+                    thread::yield_now();
+                }
+                drop(held.pop());
+                assert_eq!(with_priority.join().expect("no panic"), 0);
+                drop(held);
+            });
+            assert_eq!(served.load(Ordering::SeqCst), ASKING);
+            let free = (0..=size).map_while(|_| pool.places.try_take());
+            assert_eq!(free.collect::<Vec<_>>().len() as u32, size);
+        }
+    }
+
+    #[test]
+    fn a_wait_ends_at_its_time_limit() {
+        let pool = pool(1);
+        let held = pool.take(SOON, false, None).expect("it is free");
+        let short = Duration::from_millis(20);
+        for has_priority in [false, true] {
+            let started = Instant::now();
+            assert!(pool.take(short, has_priority, None).is_err());
+            assert!(started.elapsed() >= short);
+        }
+        drop(held);
+        for has_priority in [true, false, true] {
+            assert!(pool.take(SOON, has_priority, None).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_call_that_is_over_does_not_wait_for_a_place() {
+        let pool = pool(1);
+        let held = pool.take(SOON, false, None).expect("it is free");
+        let over = AtomicBool::new(false);
+        let is_over = || over.load(Ordering::SeqCst);
+        thread::scope(|scope| {
+            // One thread waits at the gate, the other for a place.
+            let waits = [false, true].map(|has_priority| {
+                let (pool, is_over) = (&pool, &is_over);
+                scope.spawn(move || pool.take(SOON * 10, has_priority, Some(is_over)).is_err())
+            });
+            over.store(true, Ordering::SeqCst);
+            let begun = Instant::now();
+            for wait in waits {
+                assert!(wait.join().expect("no panic"), "it has a link");
+            }
+            assert!(begun.elapsed() < SOON);
+        });
+        drop(held);
+        // A call that is over does not get a free place either.
+        assert!(pool.take(SOON, false, Some(&is_over)).is_err());
+        assert!(pool.take(SOON, false, None).is_ok());
+    }
+}

@@ -1,0 +1,333 @@
+//! A request of a thread on a connection: the table of the thread's work stands at the top of [`super`].
+
+use std::io;
+use std::mem;
+use std::time::{Duration, Instant};
+
+use redis::Value;
+use rustix::event::PollFlags;
+
+use super::combiner::{CallerStep, Ticket};
+use super::connection::{PoolConnection, SharedState, copy};
+use super::connections::{Connections, PooledConnection};
+use crate::script::Command;
+use crate::store::server::route::TimeSpan;
+use crate::store::transport::socket::{Reading, TransportError, Writing};
+use crate::store::{LOOK_EVERY, Limits};
+use crate::sync::{MutexGuard, Ordering, Thread, thread};
+
+/// A thread that waits for others looks at the socket itself after this time. Each further pause is twice as long, up to
+/// [`LOOK_EVERY`].
+const FIRST_LOOK_AFTER: Duration = Duration::from_millis(5);
+/// The longest wait for the socket itself. An unpark does not end such a wait. So a thread whose answer another thread has
+/// read meanwhile gets the answer at most this late.
+const LONGEST_POLL: Duration = Duration::from_millis(20);
+
+impl PooledConnection<'_> {
+    /// Sends a command, after ASKING if `is_asking`, and returns its answer, all in this time. While another thread reads,
+    /// it looks at least every [`LOOK_EVERY`] whether the call is over, and then leaves. The failure is `CallerLeft` then.
+    /// The thread that reads does not look, and leaves at its deadline.
+    pub(crate) fn request(
+        &mut self,
+        command: &Command,
+        is_asking: bool,
+        time: TimeSpan,
+    ) -> Result<Value, TransportError> {
+        let answer = match SharedRequest::begin(self, command, is_asking, time) {
+            Ok((request, work)) => request.finish(work, self.limits),
+            Err(fault) => Err(fault),
+        };
+        if answer.is_err() {
+            self.close();
+        }
+        answer
+    }
+}
+
+/// A request of a thread on a connection. Its drop leaves the request, also by a panic.
+pub(super) struct SharedRequest<'a> {
+    connections: &'a Connections,
+    pub(super) connection: &'a PoolConnection,
+    /// `None` once the request has ended.
+    ticket: Option<Ticket>,
+    pub(super) deadline: Instant,
+    half: TakenHalf,
+    /// Whether the thread is alone on the connection, and so blocks in its reads and writes.
+    is_alone: bool,
+    /// The events for which the socket was ready at the last look of this thread. Empty once the thread has used them.
+    ready: PollFlags,
+    /// Whether the socket had no room for all bytes of the last write.
+    is_full: bool,
+    /// How long it waits before it looks at the socket.
+    pause: Duration,
+    /// Whether the time of the request is over.
+    is_late: bool,
+    /// The time, while this thread has not waited for anything.
+    now: Option<Instant>,
+    wake: Vec<Thread>,
+}
+
+/// The half of the socket that this thread has, and the result of its work.
+enum TakenHalf {
+    None,
+    Reading(Box<Reading>, Result<bool, TransportError>),
+    Writing(Box<Writing>, io::Result<()>),
+}
+
+/// The next action of a thread, which it does without the mutex.
+pub(super) enum Work {
+    /// It writes: it has the half for that.
+    Write,
+    /// It reads: it has the half for that.
+    Read,
+    /// It waits, without a half, until the socket has room for more bytes, or something to read.
+    Await(PollFlags),
+    /// Other threads do the work, and wake it.
+    Park,
+    Done(Result<Value, TransportError>),
+    /// Its time was over, and it has left.
+    Left,
+}
+
+impl<'a> SharedRequest<'a> {
+    /// Adds a request of this time, and returns what comes first.
+    pub(super) fn begin(
+        caller: &'a PooledConnection<'_>,
+        command: &Command,
+        is_asking: bool,
+        time: TimeSpan,
+    ) -> Result<(Self, Work), TransportError> {
+        let connection = caller.connection.as_deref();
+        let connection = connection.ok_or(TransportError::NotSent)?;
+        let pack = |outbox: &mut Vec<u8>| {
+            if is_asking {
+                Command::new("ASKING").pack(outbox);
+            }
+            command.pack(outbox);
+        };
+        let mut state = connection.state.lock();
+        if !connection.is_awaited.load(Ordering::Relaxed) {
+            connection.note_use(time.begun);
+        }
+        let (key, has_priority) = (
+            caller.terms.key.unwrap_or_default(),
+            caller.terms.has_priority,
+        );
+        let (thread, answers) = (thread::current(), 1 + usize::from(is_asking));
+        let added = (state.combiner).add(thread, key, has_priority, answers, pack);
+        let mut request = Self {
+            connections: caller.connections,
+            connection,
+            ticket: Some(added.map_err(|fault| copy(&fault))?),
+            deadline: time.begun + time.limit,
+            half: TakenHalf::None,
+            is_alone: false,
+            ready: PollFlags::empty(),
+            is_full: false,
+            pause: FIRST_LOOK_AFTER,
+            is_late: false,
+            now: Some(time.begun),
+            wake: Vec::new(),
+        };
+        let work = request.step(state);
+        Ok((request, work))
+    }
+
+    /// Reports the work that was done, and returns what comes next.
+    pub(super) fn step(&mut self, mut guard: MutexGuard<'_, SharedState>) -> Work {
+        let Some(ticket) = self.ticket else {
+            return Work::Left;
+        };
+        let (connection, state) = (self.connection, &mut *guard);
+        let was_overdue = connection.is_overdue.load(Ordering::Relaxed);
+        let fault = self.give_back(state);
+        let has_failed = fault.is_some();
+        if let Some(fault) = fault {
+            // After a failure, this process has shut the connection down.
+            if fault.is_closed() && !state.combiner.has_failed() {
+                self.connections.note_cut();
+            }
+            connection.fail(state, fault, &mut self.wake);
+        }
+        let ready = mem::replace(&mut self.ready, PollFlags::empty());
+        let may_write = ready.contains(PollFlags::OUT) && state.writing.is_some();
+        let may_read = ready.contains(PollFlags::IN) && state.reading.is_some();
+        if may_write || may_read {
+            state.combiner.take_over(ticket, may_write, may_read);
+        }
+        self.is_alone = connection.callers.load(Ordering::Relaxed) == 1;
+        let step = state.combiner.next(ticket, &mut self.wake);
+        if let CallerStep::Write = step {
+            let now = *self.now.get_or_insert_with(Instant::now);
+            // A thread without time would take the bytes of others, and leave them unwritten.
+            self.is_late |= now >= self.deadline;
+        }
+        let work = match step {
+            CallerStep::Done(result) => {
+                self.ticket = None;
+                Work::Done(result.map_err(|fault| copy(&fault)))
+            }
+            // A thread whose time is over still reads the bytes that have come.
+            CallerStep::Read if may_read || self.is_alone && !self.is_late => {
+                if let Some(reading) = state.reading.take() {
+                    self.half = TakenHalf::Reading(reading, Ok(false));
+                }
+                Work::Read
+            }
+            _ if self.is_late => {
+                self.ticket = None;
+                match state.combiner.leave(ticket, &mut self.wake) {
+                    Some(result) => Work::Done(result.map_err(|fault| copy(&fault))),
+                    None => Work::Left,
+                }
+            }
+            CallerStep::Write if self.is_full && !self.is_alone && !may_write => {
+                Work::Await(PollFlags::OUT)
+            }
+            CallerStep::Write => {
+                if let Some(mut writing) = state.writing.take() {
+                    state.combiner.take(writing.packed());
+                    self.half = TakenHalf::Writing(writing, Ok(()));
+                }
+                Work::Write
+            }
+            CallerStep::Read => Work::Await(PollFlags::IN),
+            CallerStep::Wait => Work::Park,
+        };
+        connection.show(state);
+        drop(guard);
+        if has_failed {
+            connection.stream.shut_down();
+        }
+        if was_overdue && !connection.is_overdue.load(Ordering::Relaxed) {
+            self.connections.notify(&self.connections.gate.lock());
+        }
+        self.wake_others();
+        work
+    }
+
+    /// Works until the request has ended.
+    fn finish(mut self, mut work: Work, limits: Limits<'_>) -> Result<Value, TransportError> {
+        let mut is_over = false;
+        loop {
+            match work {
+                Work::Done(result) => return result,
+                Work::Write => self.write(),
+                Work::Read => self.read(),
+                Work::Await(asked) => self.await_socket(asked),
+                Work::Park => {
+                    is_over = self.park() && !self.is_late && limits.is_over();
+                    self.is_late |= is_over;
+                }
+                Work::Left if is_over => return Err(TransportError::CallerLeft),
+                Work::Left => return Err(TransportError::Io(io::ErrorKind::TimedOut.into())),
+            }
+            work = self.step(self.connection.state.lock());
+        }
+    }
+
+    fn wake_others(&mut self) {
+        for thread in self.wake.drain(..) {
+            thread.unpark();
+        }
+    }
+
+    /// Gives the half of the socket back. Returns the fault of the connection, if the work has met one.
+    fn give_back(&mut self, state: &mut SharedState) -> Option<TransportError> {
+        let fault = match mem::replace(&mut self.half, TakenHalf::None) {
+            TakenHalf::None => return None,
+            TakenHalf::Writing(writing, result) => {
+                self.is_full = writing.has_unsent();
+                state.combiner.written(!self.is_full);
+                state.writing = Some(writing);
+                TransportError::Io(result.err()?)
+            }
+            TakenHalf::Reading(mut reading, result) => {
+                // Answers may have come before one that cannot be read.
+                let answers = reading.ready();
+                let has_answers = !answers.is_empty();
+                let has_more = *result.as_ref().unwrap_or(&false);
+                let fits = self.ticket.is_none_or(|reader| {
+                    (state.combiner).received(reader, answers, has_more, &mut self.wake)
+                });
+                if has_answers && state.combiner.load() > 0 {
+                    self.connection.note_use(Instant::now());
+                }
+                state.reading = Some(reading);
+                if fits {
+                    result.err()?
+                } else {
+                    TransportError::Malformed("more answers than requests".to_owned())
+                }
+            }
+        };
+        self.is_late |= fault.is_timeout();
+        Some(fault).filter(|fault| !fault.is_timeout())
+    }
+
+    pub(super) fn write(&mut self) {
+        if let TakenHalf::Writing(writing, result) = &mut self.half {
+            let deadline = self.is_alone.then_some(self.deadline);
+            *result = writing.write_by(deadline, self.now);
+        }
+        self.now = None;
+    }
+
+    pub(super) fn read(&mut self) {
+        self.now = None;
+        if let TakenHalf::Reading(reading, result) = &mut self.half {
+            let deadline = self.is_alone.then_some(self.deadline);
+            *result = reading.answers(deadline);
+        }
+    }
+
+    /// Waits, without a half, until the socket is ready for this. Another thread may do the work meanwhile. So it also
+    /// returns after a pause.
+    pub(super) fn await_socket(&mut self, asked: PollFlags) {
+        self.now = None;
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        // At the end of its time it looks once more.
+        self.is_late |= left.is_zero();
+        self.look(asked, left.min(self.pause).min(LONGEST_POLL));
+        if !self.ready.is_empty() {
+            self.pause = FIRST_LOOK_AFTER;
+        }
+    }
+
+    /// Waits until another thread has done the work. After a pause it looks at the socket, because that thread may get no CPU
+    /// time. Returns whether it has looked.
+    pub(super) fn park(&mut self) -> bool {
+        self.now = None;
+        let begun = Instant::now();
+        let left = self.deadline.saturating_duration_since(begun);
+        let limit = left.min(self.pause);
+        if !limit.is_zero() {
+            thread::park_timeout(limit);
+        }
+        if begun.elapsed() < limit {
+            return false;
+        }
+        self.is_late |= left.is_zero();
+        self.look(PollFlags::IN | PollFlags::OUT, Duration::ZERO);
+        true
+    }
+
+    /// Waits for at most `limit` until the socket is ready for this.
+    fn look(&mut self, asked: PollFlags, limit: Duration) {
+        self.ready = self.connection.stream.poll(asked, limit);
+        self.pause = (self.pause * 2).min(LOOK_EVERY);
+    }
+}
+
+impl Drop for SharedRequest<'_> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            let mut state = self.connection.state.lock();
+            self.give_back(&mut state);
+            state.combiner.leave(ticket, &mut self.wake);
+            self.connection.show(&state);
+            drop(state);
+            self.wake_others();
+        }
+    }
+}

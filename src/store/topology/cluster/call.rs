@@ -1,0 +1,339 @@
+//! A request on the caller's thread: the state table of [`super`].
+//!
+//! The time of a request, with its pauses, ends with the caller's. It is at most `io_timeout`. It is at most a quarter of
+//! the lease that the request asks for, because the lease counts from before the request.
+
+use std::time::{Duration, Instant};
+
+use crate::error::{Failure, FailureKind, Outcome};
+use crate::message::{LockKind, PlainRelease, Renewal, Reply, Request, Verb};
+use crate::name::Target;
+use crate::owner::MARK;
+use crate::store::server::errors::was_cut;
+use crate::store::server::places::PlaceWait;
+use crate::store::server::route::Budget;
+use crate::store::topology::cluster::master::Master;
+use crate::store::topology::cluster::state::ClusterState;
+use crate::store::topology::link::Link;
+use crate::store::{Answer, LEAST, Limits};
+use crate::sync::{Arc, thread};
+
+/// The first pause before a request is sent again. Each further pause is twice as long, up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+
+/// How often a request is redirected in a row before it pauses.
+const REDIRECTED_AT_ONCE: u32 = 2;
+
+impl ClusterState {
+    pub(super) fn call(
+        &self,
+        request: &Request<'_>,
+        limits: Limits<'_>,
+    ) -> Result<Answer, Failure> {
+        match request {
+            Request::Ping => self.ping(limits),
+            Request::Lock { target, .. } => {
+                let slot = target.first().slot();
+                or_release_alone(request, &mut |request| self.ask(slot, request, limits))
+            }
+            Request::Adopt { key, .. }
+            | Request::RateLimit { key, .. }
+            | Request::ForceRelease { key, .. } => self.ask(key.slot(), request, limits),
+            Request::Renew(batch) => self.renew(batch, limits),
+            Request::Release(batch) => self.release(batch, limits),
+            Request::Inspect { keys, named } => self.inspect(keys, *named, limits),
+            Request::Scan { from, .. } => self.scan(*from, request, limits),
+        }
+    }
+
+    /// Sends a request about names of one slot to the owner of the slot, and follows redirections.
+    pub(super) fn ask(
+        &self,
+        slot: u16,
+        request: &Request<'_>,
+        limits: Limits<'_>,
+    ) -> Result<Answer, Failure> {
+        let begun = Instant::now();
+        let until = begun + self.patience(request, limits);
+        let (mut redirections, mut pause) = (0, FIRST_PAUSE);
+        // The node that the last answer named by ASK.
+        let mut moving_to: Option<Arc<Master>> = None;
+        // Whether an earlier copy of the request may be executed.
+        let mut is_uncertain = false;
+        loop {
+            let is_asking = moving_to.is_some();
+            let (failure, master) =
+                match self.ask_once(slot, moving_to.take(), request, (limits, begun)) {
+                    Ok(answer) => {
+                        return Ok(Answer {
+                            resent: answer.resent || is_uncertain,
+                            ..answer
+                        });
+                    }
+                    Err(failed) => failed,
+                };
+            is_uncertain |= failure.outcome != Outcome::NotExecuted;
+            // The owner that cannot be reached, and whose place another may take.
+            let mut gone = None;
+            match (failure.kind, failure.redirect(), &master) {
+                (FailureKind::Moved, Some(to), Some(master)) => {
+                    self.redirected(master, to, true);
+                    redirections += 1;
+                }
+                (FailureKind::Ask, Some(to), Some(master)) => {
+                    moving_to = Some(self.redirected(master, to, false));
+                    redirections += 1;
+                }
+                (FailureKind::TryAgain | FailureKind::ClusterDown, ..) => {
+                    redirections = REDIRECTED_AT_ONCE + 1;
+                }
+                (_, _, Some(master))
+                    if waits_for_a_master(request, limits) && was_cut(&failure) =>
+                {
+                    redirections = REDIRECTED_AT_ONCE + 1;
+                    gone = Some(master).filter(|_| !is_asking);
+                }
+                _ => return Err(uncertain(failure, is_uncertain)),
+            }
+            if redirections <= REDIRECTED_AT_ONCE {
+                continue;
+            }
+            // No connection is held here.
+            moving_to = None;
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || limits.is_over() {
+                return Err(uncertain(no_more(failure), is_uncertain));
+            }
+            match gone {
+                Some(gone) => self.wait_for_another(slot, gone, pause.min(left)),
+                None => thread::sleep(pause.min(left)),
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+            redirections = 0;
+        }
+    }
+
+    /// Sends a request once: to the node to which its slot is moving, or to the owner. Returns with a failure the node
+    /// that was asked.
+    fn ask_once(
+        &self,
+        slot: u16,
+        moving_to: Option<Arc<Master>>,
+        request: &Request<'_>,
+        (limits, begun): (Limits<'_>, Instant),
+    ) -> Result<Answer, (Failure, Option<Arc<Master>>)> {
+        let left = |limit: Duration| limit.saturating_sub(begun.elapsed());
+        let is_asking = moving_to.is_some();
+        let master = match moving_to {
+            Some(master) => master,
+            None => self
+                .owner(slot, left(limits.whole))
+                .map_err(|failure| (failure, None))?,
+        };
+        let wait = left(limits.checkout.min(limits.whole));
+        let answer = self.on_link(&master, request, (limits, wait), |link| {
+            let mut budget = Budget::new(left(limits.whole).max(LEAST));
+            if is_asking {
+                link.call_asking(request, &mut budget)
+            } else {
+                link.call(request, &mut budget)
+            }
+        });
+        let answer = answer.and_then(|answer| master.check_in_use().map(|()| answer));
+        answer.map_err(|failure| (failure, Some(master)))
+    }
+
+    /// Blocks for a pause, or until the slot has another owner than this.
+    fn wait_for_another(&self, slot: u16, gone: &Arc<Master>, pause: Duration) {
+        let replaced = self.finder.wait(pause, &|| false, |findings| {
+            let owner = findings.found()?.owner(slot)?;
+            (!Arc::ptr_eq(owner, gone)).then_some(())
+        });
+        // Without another owner the pause is over.
+        replaced.ok();
+    }
+
+    /// Returns the owner of a slot. Waits for the map for at most `limit`.
+    pub(super) fn owner(&self, slot: u16, limit: Duration) -> Result<Arc<Master>, Failure> {
+        let map = self.map(limit.min(self.routes.settings.connect_timeout))?;
+        map.owner(slot).cloned().ok_or_else(|| {
+            self.finder.check_again();
+            let words = format!("no node of the cluster has slot {slot}");
+            Failure::plain(FailureKind::ClusterDown, Outcome::NotExecuted, words)
+        })
+    }
+
+    /// Does `work` on a pooled connection of a master, for which it waits at most `wait`.
+    pub(super) fn on_link<T>(
+        &self,
+        master: &Master,
+        request: &Request<'_>,
+        (limits, wait): (Limits<'_>, Duration),
+        work: impl FnOnce(&mut Link) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let mut wait = PlaceWait::new(Instant::now(), wait, limits.is_over);
+        let link = Link::pooled(master.pool(), None, request, limits, &mut wait);
+        let done = link.and_then(|mut link| work(&mut link));
+        match &done {
+            Ok(_) => master.note_answer(),
+            Err(failure) if failure.kind == FailureKind::TryAgain => master.note_answer(),
+            Err(failure) if failure.is_of_the_connection() => self.suspect(master),
+            Err(_) => {}
+        }
+        done
+    }
+
+    /// Returns how long a request may take with its pauses: the top of this module.
+    fn patience(&self, request: &Request<'_>, limits: Limits<'_>) -> Duration {
+        let whole = self.routes.settings.io_timeout.min(limits.whole);
+        match request {
+            Request::Lock {
+                verb: Verb::Acquire { ask, .. } | Verb::TakeOver { ask, .. },
+                ..
+            } => whole.min(ask.lease / 4),
+            Request::Adopt { adopt, .. } => whole.min(adopt.lease / 4),
+            // The key alone can be deleted while the slot moves.
+            request if is_hand_over_of_a_mutex(request) => Duration::ZERO,
+            // Each key can be renewed or deleted alone.
+            Request::Renew([_, _, ..]) | Request::Release([_, _, ..]) => Duration::ZERO,
+            _ => whole,
+        }
+    }
+
+    /// Renews the leases of names of one slot. While the slot moves, it renews them one by one.
+    fn renew(&self, batch: &[Renewal<'_>], limits: Limits<'_>) -> Result<Answer, Failure> {
+        let slot = batch.first().map_or(0, |renewal| renewal.key.slot());
+        let is_of_one_slot = batch.iter().all(|renewal| renewal.key.slot() == slot);
+        let whole = self.ask(slot, &Request::Renew(batch), limits);
+        match whole {
+            Err(failure) if is_split(&failure, batch.len()) && is_of_one_slot => {}
+            whole => return whole,
+        }
+        let (mut results, mut is_resent) = (Vec::with_capacity(batch.len()), false);
+        for renewal in batch.chunks(1) {
+            let answer = self.ask(slot, &Request::Renew(renewal), limits)?;
+            is_resent |= answer.resent;
+            results.extend(answer.reply.renewed()?);
+        }
+        Ok(Answer {
+            reply: Reply::Renewed(results),
+            resent: is_resent,
+        })
+    }
+
+    /// Releases mutexes one by one. The renewal thread releases many by one request, on its own connections.
+    fn release(&self, batch: &[PlainRelease<'_>], limits: Limits<'_>) -> Result<Answer, Failure> {
+        let (mut replies, mut is_resent) = (Vec::with_capacity(batch.len()), false);
+        for release in batch.chunks(1) {
+            let slot = release[0].key.slot();
+            let answer = self.ask(slot, &Request::Release(release), limits)?;
+            is_resent |= answer.resent;
+            match answer.reply {
+                Reply::Each(each) => replies.extend(each),
+                _ => return Err(Failure::another_question()),
+            }
+        }
+        Ok(Answer {
+            reply: Reply::Each(replies),
+            resent: is_resent,
+        })
+    }
+}
+
+/// Returns whether a request is that of a thread that waits for a lock. Only such a request waits for a new master. The
+/// callers of all others get the failure at once.
+fn waits_for_a_master(request: &Request<'_>, limits: Limits<'_>) -> bool {
+    let asks = |verb: &Verb| matches!(verb, Verb::Acquire { .. } | Verb::TakeOver { .. });
+    limits.is_of_a_wait && matches!(request, Request::Lock { verb, .. } if asks(verb))
+}
+
+/// Returns whether a request about several names of one slot must be sent name by name, because the slot is moving.
+pub(super) fn is_split(failure: &Failure, names: usize) -> bool {
+    let is_moving = matches!(
+        failure.kind,
+        FailureKind::TryAgain | FailureKind::SlotMoves | FailureKind::Ask
+    );
+    names > 1 && is_moving
+}
+
+/// Returns the failure of a request that was redirected until its time was over. It is transient.
+fn no_more(failure: Failure) -> Failure {
+    match failure.kind {
+        FailureKind::Moved | FailureKind::Ask => {
+            let words = format!("the nodes of the cluster do not agree: {}", failure.cause);
+            Failure::plain(FailureKind::SlotMoves, Outcome::NotExecuted, words)
+        }
+        FailureKind::TryAgain => Failure {
+            kind: FailureKind::SlotMoves,
+            ..failure
+        },
+        _ => failure,
+    }
+}
+
+fn uncertain(failure: Failure, is_uncertain: bool) -> Failure {
+    let outcome = if is_uncertain && failure.outcome == Outcome::NotExecuted {
+        Outcome::Unknown
+    } else {
+        failure.outcome
+    };
+    Failure { outcome, ..failure }
+}
+
+fn is_hand_over_of_a_mutex(request: &Request<'_>) -> bool {
+    matches!(
+        request,
+        Request::Lock {
+            kind: LockKind::Mutex,
+            verb: Verb::HandOver { .. },
+            ..
+        }
+    )
+}
+
+/// Sends a request. If it hands a mutex over, and the slot is moving, deletes the lock's key instead: no script can use
+/// the companions then, but a request for one key works. The waiters find the lock free when they poll.
+pub(super) fn or_release_alone(
+    request: &Request<'_>,
+    send: &mut dyn FnMut(&Request<'_>) -> Result<Answer, Failure>,
+) -> Result<Answer, Failure> {
+    let first = send(request);
+    let (
+        Request::Lock {
+            kind: LockKind::Mutex,
+            target,
+            verb: Verb::HandOver { owner, units, .. },
+        },
+        Err(failure),
+    ) = (request, &first)
+    else {
+        return first;
+    };
+    if failure.kind != FailureKind::SlotMoves {
+        return first;
+    }
+    let before = failure.outcome != Outcome::NotExecuted;
+    let mut release = |owner: Arc<str>| {
+        let units = *units;
+        let verb = Verb::Release { owner, units };
+        let target: &Target = target;
+        let answer = send(&Request::Lock {
+            kind: LockKind::Mutex,
+            target,
+            verb: &verb,
+        })?;
+        Ok(Answer {
+            resent: answer.resent || before,
+            ..answer
+        })
+    };
+    match release(Arc::clone(owner))? {
+        // The value is the owner and the mark.
+        Answer {
+            reply: Reply::Contended,
+            ..
+        } => release(format!("{owner}{MARK}").into()),
+        answer => Ok(answer),
+    }
+}

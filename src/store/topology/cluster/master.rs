@@ -1,0 +1,74 @@
+//! A master of a cluster, with its own connections.
+
+use once_cell::sync::OnceCell;
+
+use crate::error::{Failure, FailureKind, Outcome};
+use crate::logging;
+use crate::store::server::route::Route;
+use crate::store::server::shared::Connections;
+use crate::sync::{Arc, AtomicBool, Ordering};
+
+/// Where a node listens, in the words of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Address {
+    pub(super) host: String,
+    pub(super) port: u16,
+}
+
+/// A master, with its own pool of connections.
+pub(super) struct Master {
+    pub(super) address: Address,
+    pub(super) route: Route,
+    /// Empty before the first request.
+    pool: OnceCell<Arc<Connections>>,
+    pool_size: u32,
+    /// Whether a later map does not have this master.
+    pub(super) is_retired: AtomicBool,
+    /// Whether a request has failed since the last answer.
+    pub(super) is_suspected: AtomicBool,
+}
+
+impl Master {
+    pub(super) fn new(address: Address, route: Route, pool_size: u32) -> Arc<Self> {
+        Arc::new(Self {
+            address,
+            route,
+            pool: OnceCell::new(),
+            pool_size,
+            is_retired: AtomicBool::new(false),
+            is_suspected: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn pool(&self) -> &Arc<Connections> {
+        let way = || (0, Arc::new(self.route.clone()));
+        self.pool
+            .get_or_init(|| Connections::new(way(), self.pool_size))
+    }
+
+    pub(super) fn note_answer(&self) {
+        // Most answers find no suspicion, and write nothing.
+        if self.is_suspected.load(Ordering::Relaxed)
+            && self.is_suspected.swap(false, Ordering::Relaxed)
+        {
+            let address = &self.route.server.address;
+            logging::info!("the master {address} answers again");
+        }
+    }
+
+    /// Returns a failure if a later map does not have this master: another may have its slots.
+    pub(super) fn check_in_use(&self) -> Result<(), Failure> {
+        if !self.is_retired.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let words = format!(
+            "{} was replaced during the request",
+            self.route.server.address
+        );
+        Err(Failure::plain(
+            FailureKind::Unavailable,
+            Outcome::Unknown,
+            words,
+        ))
+    }
+}

@@ -1,0 +1,145 @@
+//! The requests that concern several slots.
+//!
+//! | request | the nodes that are asked |
+//! | --- | --- |
+//! | ping | one master after another, until one answers |
+//! | inspect | the owner of each slot |
+//! | scan | all masters, one after another, in the order of their first slots |
+//!
+//! A cursor of a scan names the place of the master in that order, and its process. If another process is there, because
+//! of a failover or a restart, its scan starts again. If there are other masters at the end than at the beginning, or in
+//! another order, all are scanned again. The caller drops the locks that come again.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use crate::error::Failure;
+use crate::message::{Cursor, Reply, Request, Seen};
+use crate::name::LockKey;
+use crate::store::server::errors::unavailable;
+use crate::store::server::route::Budget;
+use crate::store::topology::cluster::master::Master;
+use crate::store::topology::cluster::state::ClusterState;
+use crate::store::{Answer, LEAST, Limits};
+use crate::sync::Arc;
+
+impl ClusterState {
+    pub(super) fn ping(&self, limits: Limits<'_>) -> Result<Answer, Failure> {
+        let map = self.map(self.routes.settings.connect_timeout.min(limits.whole))?;
+        let mut last = unavailable("the cluster has no master");
+        for master in map.masters() {
+            let waits = (limits, limits.checkout.min(limits.whole));
+            let pong = self.on_link(&master, &Request::Ping, waits, |link| {
+                link.call(&Request::Ping, &mut Budget::new(limits.whole.max(LEAST)))
+            });
+            match pong {
+                Ok(pong) => return Ok(pong),
+                Err(failure) => last = failure,
+            }
+        }
+        Err(last)
+    }
+
+    /// Inspects locks of any slots. Returns them in the order of the keys.
+    pub(super) fn inspect(
+        &self,
+        keys: &[LockKey],
+        named: bool,
+        limits: Limits<'_>,
+    ) -> Result<Answer, Failure> {
+        let mut slots = BTreeMap::<u16, Vec<usize>>::new();
+        for (number, key) in keys.iter().enumerate() {
+            slots.entry(key.slot()).or_default().push(number);
+        }
+        let mut all: Vec<Option<Seen>> = vec![None; keys.len()];
+        for (slot, numbers) in slots {
+            let of_slot: Vec<_> = numbers.iter().map(|number| keys[*number].clone()).collect();
+            let mut inspected = 0;
+            // The reply may be about the first of the keys only.
+            while inspected < of_slot.len() {
+                let keys = &of_slot[inspected..];
+                let request = Request::Inspect { keys, named };
+                let Reply::Inspected(some) = self.ask(slot, &request, limits)?.reply else {
+                    return Err(Failure::another_question());
+                };
+                for seen in some {
+                    let place = numbers.get(inspected).copied();
+                    all[place.ok_or_else(Failure::another_question)?] = seen;
+                    inspected += 1;
+                }
+            }
+        }
+        Ok(Answer {
+            reply: Reply::Inspected(all),
+            resent: false,
+        })
+    }
+
+    /// Lists some keys of one master.
+    pub(super) fn scan(
+        &self,
+        from: Cursor,
+        request: &Request<'_>,
+        limits: Limits<'_>,
+    ) -> Result<Answer, Failure> {
+        let map = self.map(self.routes.settings.connect_timeout.min(limits.whole))?;
+        let masters = map.masters();
+        let now = fingerprint(&masters);
+        let before = if from == Cursor::START {
+            now
+        } else {
+            from.masters
+        };
+        let of_node = |node: u32, masters: u64| Cursor {
+            node,
+            masters,
+            ..Cursor::START
+        };
+        let next_master = if from.node as usize + 1 < masters.len() {
+            Some(of_node(from.node + 1, before))
+        } else if now == before {
+            None
+        } else {
+            Some(of_node(0, now))
+        };
+        let Some(master) = masters.get(from.node as usize) else {
+            // The cluster has fewer masters than before.
+            return Ok(page(Vec::new(), next_master));
+        };
+        let waits = (limits, limits.checkout.min(limits.whole));
+        let (reply, run) = self.on_link(master, request, waits, |link| {
+            link.call_identified(request, &Budget::new(limits.whole.max(LEAST)))
+        })?;
+        master.check_in_use()?;
+        let Reply::Page { keys, next } = reply else {
+            return Err(Failure::another_question());
+        };
+        if from.at != 0 && from.run != run {
+            // The cursor was that of another process.
+            let again = of_node(from.node, before);
+            return Ok(page(Vec::new(), Some(again)));
+        }
+        let next = next.map(|next| Cursor {
+            run,
+            masters: before,
+            ..next
+        });
+        Ok(page(keys, next.or(next_master)))
+    }
+}
+
+/// Returns a number that other masters, or the same in another order, do not have. It is never 0.
+fn fingerprint(masters: &[Arc<Master>]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for master in masters {
+        (&master.address.host, master.address.port).hash(&mut hasher);
+    }
+    hasher.finish() | 1
+}
+
+fn page(keys: Vec<Vec<u8>>, next: Option<Cursor>) -> Answer {
+    Answer {
+        reply: Reply::Page { keys, next },
+        resent: false,
+    }
+}

@@ -1,0 +1,189 @@
+//! The state that all connections of a cluster share: the map, and the masters that requests have shown to fail.
+
+use std::time::Duration;
+
+use crate::error::{Failure, Redirect};
+use crate::logging;
+use crate::store::server::errors::unavailable;
+use crate::store::server::pubsub;
+use crate::store::topology::cluster::map::{SlotMap, UNKNOWN_HOST};
+use crate::store::topology::cluster::master::{Address, Master};
+use crate::store::topology::cluster::routes::ClusterRoutes;
+use crate::store::topology::finder::Finder;
+use crate::store::{NodeReport, PubSubEvent};
+use crate::sync::{Arc, AtomicU32, Ordering};
+
+/// The state that all connections of a cluster share.
+pub(super) struct ClusterState {
+    pub(super) routes: Arc<ClusterRoutes>,
+    pub(super) finder: Arc<Finder<Arc<SlotMap>>>,
+    /// The number of the node at which the next listener begins.
+    pub(super) next_listener: AtomicU32,
+}
+
+impl ClusterState {
+    /// Returns the slot map. Blocks until one was found, but for at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason why none was found.
+    pub(super) fn map(&self, limit: Duration) -> Result<Arc<SlotMap>, Failure> {
+        self.finder
+            .wait(limit, &|| false, |findings| findings.found().cloned())
+    }
+
+    /// Returns the masters of the map.
+    fn masters(&self) -> Vec<Arc<Master>> {
+        let map = self.finder.found();
+        map.map(|map| map.masters()).unwrap_or_default()
+    }
+
+    /// Has the map read anew until this master answers, or has no slot any more.
+    pub(super) fn suspect(&self, master: &Master) {
+        if !master.is_suspected.swap(true, Ordering::Relaxed) {
+            let address = &master.route.server.address;
+            logging::warning!("the master {address} does not answer, or serves no request now");
+            self.finder.check_again();
+        }
+    }
+
+    /// Returns whether the last request to each master has failed.
+    pub(super) fn is_lost(&self) -> bool {
+        let is_suspected = |master: &Arc<Master>| master.is_suspected.load(Ordering::Relaxed);
+        self.masters().iter().all(is_suspected)
+    }
+
+    /// Returns a report of each master. Its place is that of its slots, so a replica that is promoted has the same.
+    pub(super) fn reports(&self) -> Vec<NodeReport> {
+        let report = |(place, master): (usize, &Arc<Master>)| {
+            let address = &master.route.server.address;
+            let is_suspected = master.is_suspected.load(Ordering::Relaxed);
+            let failure = || unavailable(format!("{address} has not answered a request"));
+            NodeReport {
+                place,
+                node: Some(Arc::clone(address)),
+                failure: is_suspected.then(failure),
+            }
+        };
+        self.masters().iter().enumerate().map(report).collect()
+    }
+
+    /// Returns the master to which `from` redirects a request. With `has_moved` it is the owner of the slot from now on.
+    /// If `from` does not know the address, has the map read anew, and returns `from`: the request will pause.
+    pub(super) fn redirected(
+        &self,
+        from: &Arc<Master>,
+        to: &Redirect,
+        has_moved: bool,
+    ) -> Arc<Master> {
+        if to.host == UNKNOWN_HOST {
+            self.finder.check_again();
+            return Arc::clone(from);
+        }
+        let address = Address {
+            host: if to.host.is_empty() {
+                from.address.host.clone()
+            } else {
+                to.host.clone()
+            },
+            port: to.port,
+        };
+        let master = self.finder.change(|map| {
+            let known = map.master_at(&address);
+            let master = known.unwrap_or_else(|| self.routes.new_master(&address));
+            // Another thread may have moved the slot already.
+            let owner = map.owner(to.slot);
+            if has_moved && owner.is_some_and(|owner| Arc::ptr_eq(owner, from)) {
+                *map = Arc::new(map.after_move(to.slot, &master));
+            } else if !map.has(&master) {
+                *map = Arc::new(map.with(&master));
+            }
+            master
+        });
+        if has_moved {
+            self.finder.check_again();
+        }
+        master.unwrap_or_else(|| self.routes.new_master(&address))
+    }
+
+    /// Listens at a node until `hear` returns false. See [`crate::store::Store::listen`].
+    ///
+    /// A message that a script publishes reaches the subscribers of all nodes. So any node will do, until it leaves the
+    /// cluster. After a failure the next listener begins at the next node.
+    pub(super) fn listen(
+        &self,
+        channels: &[&str],
+        hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
+    ) -> Result<(), Failure> {
+        let map = self.map(self.routes.settings.connect_timeout)?;
+        let nodes = map.nodes();
+        let mut last = unavailable("the cluster has no node");
+        for _ in nodes {
+            let number = self.next_listener.load(Ordering::Relaxed) as usize % nodes.len();
+            let (mut is_wanted, mut is_member, mut has_begun) = (true, true, false);
+            let address = &nodes[number];
+            let route = self.routes.to_address(address);
+            let listened = pubsub::listen(&route, channels, &mut |event| {
+                has_begun |= matches!(event, PubSubEvent::Subscribed);
+                is_wanted = hear(event);
+                is_member = self.has_node(address);
+                is_wanted && is_member
+            });
+            if !is_wanted {
+                return Ok(());
+            }
+            self.next_listener.fetch_add(1, Ordering::Relaxed);
+            last = match listened {
+                Err(failure) => failure,
+                Ok(()) => unavailable("the node has left the cluster"),
+            };
+            if has_begun {
+                break;
+            }
+        }
+        Err(last)
+    }
+
+    /// Returns whether the cluster has a node at this address, by the last table.
+    fn has_node(&self, address: &Address) -> bool {
+        let map = self.finder.found();
+        map.is_none_or(|map| map.nodes().contains(address))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{ClusterNodes, Settings};
+    use crate::store::topology::cluster::Cluster;
+
+    fn address(host: &str, port: u16) -> Address {
+        Address {
+            host: host.into(),
+            port,
+        }
+    }
+
+    #[test]
+    fn a_redirection_without_an_address_has_the_map_read_anew() {
+        let redirected = |host: &str, has_moved| {
+            let settings = Settings::default();
+            let urls = ["redis://127.0.0.1:1/".to_owned()];
+            let nodes = ClusterNodes::new(&urls, &settings).expect("a URL");
+            let shared = Arc::clone(&Cluster::new(nodes, &settings).shared);
+            let from = shared.routes.new_master(&address("10.0.0.1", 2));
+            let to = Redirect {
+                slot: 5,
+                host: host.into(),
+                port: 3,
+            };
+            let to = shared.redirected(&from, &to, has_moved);
+            (to.address.clone(), shared.finder.is_check_due())
+        };
+        assert_eq!(redirected("", false), (address("10.0.0.1", 3), false));
+        for has_moved in [false, true] {
+            let from = address("10.0.0.1", 2);
+            assert_eq!(redirected("?", has_moved), (from, true));
+        }
+    }
+}

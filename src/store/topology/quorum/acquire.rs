@@ -1,0 +1,396 @@
+//! Rounds that ask for a lock.
+//!
+//! | step | the thread |
+//! | --- | --- |
+//! | 1 | Every node that is up and may vote is asked, with one reading of this process's clock. A take-over sends the release of the former owner in the same write. |
+//! | 2 | The answers are votes ([`verdict`]). |
+//! | 3, granted | The fences are chosen ([`choose`]). If a chosen node has reserved too few, it is asked to raise its record. If one refuses, go on as after a split. |
+//! | 4, granted | A node that has not answered is withdrawn from: a vote that comes later does not count. The votes of the others are kept. A node that answered "held" may have the owner in its queue until the release. |
+//! | 3, split | The owner that has the first node of those that answered keeps its votes for a moment, and asks the others again. All others withdraw, and ask again later. So one of them wins, and they do not hinder each other again and again. |
+//! | 3, held | The owner is withdrawn from the nodes that granted it. At the others it stays in the queue. If no node granted it, it may ask again. |
+//! | 3, too few | The owner is withdrawn everywhere. |
+//!
+//! A withdrawal goes to a node on the connection of the request, so the node executes it after the request. Nobody
+//! waits for its answer.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::clock::{Clock, SystemClock, Time};
+use crate::core::lease::valid_until;
+use crate::core::quorum::{Chosen, Reserved, ReservedByName, Verdict, Vote, choose, verdict};
+use crate::error::{Failure, Outcome};
+use crate::message::{Ask, LockKind, Reply};
+use crate::script::Command;
+use crate::script::quorum::{self as node_request, LockId, NodeGiveBack};
+use crate::store::topology::quorum::node::{FIRST_REPETITION, Orphan};
+use crate::store::topology::quorum::release::{Heard, OwnerRelease};
+use crate::store::topology::quorum::round::{Enough, QuorumCall, Recipients};
+use crate::store::topology::quorum::state::QuorumState;
+use crate::store::topology::quorum::votes::{NodeVote, NodeVotes};
+use crate::sync::{Arc, thread};
+
+/// How often an owner that keeps its votes after a split asks the other nodes again.
+const ASKS_ON: u32 = 4;
+/// The pause before it asks them for the first time. Each further pause is longer by as much.
+const ASKS_ON_AFTER: Duration = Duration::from_micros(500);
+
+/// An attempt to get the votes of a majority.
+pub(super) struct Ballot<'a> {
+    state: &'a QuorumState,
+    lock: LockId<'a>,
+    ask: &'a Ask,
+    /// The votes, and the reasons why there is none.
+    pub(super) votes: Vec<Option<Vote>>,
+    pub(super) failures: Vec<Option<Failure>>,
+    /// Whether the node may have executed a request whose answer has not come.
+    pub(super) is_open: Vec<bool>,
+}
+
+impl QuorumCall<'_> {
+    /// Asks for a lock: the table at the top. `former` is released in the same write.
+    pub(super) fn acquire(
+        &mut self,
+        lock: LockId<'_>,
+        ask: &Ask,
+        former: Option<&OwnerRelease<'_>>,
+    ) -> Result<Reply, Failure> {
+        let (sent, state) = (SystemClock.now(), self.state);
+        let mut ballot = Ballot::new(state, lock, ask);
+        let was_writer =
+            lock.kind == LockKind::Read && former.is_some_and(|former| former.units() != ask.units);
+        let request =
+            node_request::acquire(lock, ask, was_writer, clock_us(), &state.script_settings);
+        let heard = ballot.ask(self, &request, former);
+        let mut result = verdict(&ballot.votes);
+        // With too few answers the caller releases the former owner again.
+        if let Some(former) = former.filter(|_| result != Verdict::TooFew) {
+            self.forget(former, |number| heard[number]);
+        }
+        let mut pause = ASKS_ON_AFTER;
+        for _ in 0..ASKS_ON {
+            if result != Verdict::Split
+                || !ballot.has_first()
+                || Instant::now() + pause >= self.until
+            {
+                break;
+            }
+            thread::sleep(pause);
+            pause += ASKS_ON_AFTER;
+            ballot.ask(self, &request, None);
+            result = verdict(&ballot.votes);
+        }
+        match result {
+            Verdict::Granted => match ballot.settle_fences(self) {
+                Ok((chosen, count)) => Ok(ballot.granted(self, &chosen, count, sent)),
+                Err(granted) => Ok(ballot.outvoted(self, granted, None)),
+            },
+            Verdict::Held { holder, ttl } if ballot.may_have_nothing() => {
+                Ok(Reply::Held { ttl, holder })
+            }
+            Verdict::Held { holder, ttl } => {
+                let granted = ballot.granted_votes().count();
+                Ok(ballot.outvoted(self, granted, Some((holder, ttl))))
+            }
+            Verdict::Split => {
+                let granted = ballot.granted_votes().count();
+                Ok(ballot.outvoted(self, granted, None))
+            }
+            Verdict::TooFew => {
+                let granted = ballot.granted_votes().count();
+                ballot.withdraw(self, true);
+                let failure = state.no_quorum(granted, ballot.failures);
+                // Until then the nodes had less than `node_timeout`.
+                let timed_out = failure.is_transient() && Instant::now() >= self.until;
+                Err(Failure {
+                    timed_out,
+                    ..failure
+                })
+            }
+        }
+    }
+}
+
+impl<'a> Ballot<'a> {
+    pub(super) fn new(state: &'a QuorumState, lock: LockId<'a>, ask: &'a Ask) -> Self {
+        let nodes = state.nodes.len();
+        Self {
+            state,
+            lock,
+            ask,
+            votes: vec![None; nodes],
+            failures: vec![None; nodes],
+            is_open: vec![false; nodes],
+        }
+    }
+
+    /// Does steps 1 and 2: asks each node that has not granted the lock. Returns the answer of each node to the
+    /// release of the former owner.
+    fn ask(
+        &mut self,
+        call: &mut QuorumCall<'_>,
+        request: &Command,
+        former: Option<&OwnerRelease<'_>>,
+    ) -> Vec<Heard> {
+        let (state, lock, nodes) = (self.state, self.lock, self.votes.len());
+        let mut commands = match former {
+            Some(former) => state.releases(std::slice::from_ref(former)),
+            None => vec![Vec::with_capacity(1); nodes],
+        };
+        let mut heard = vec![Heard::Failure; nodes];
+        let mut may_have_owner = self.is_open.clone();
+        for (number, vote) in self.votes.iter_mut().enumerate() {
+            if matches!(vote, Some(Vote::Granted { .. })) {
+                commands[number].clear();
+                continue;
+            }
+            heard[number] = match former {
+                None => Heard::Answer,
+                Some(_) => Heard::Nothing { sent_after: 1 },
+            };
+            commands[number].push(request.clone());
+            // A node that answered "held" may have the owner in its queue.
+            may_have_owner[number] |= vote.take().is_some();
+            self.failures[number] = None;
+            self.is_open[number] = true;
+        }
+        let has_fences = self.ask.fences > 0;
+        let commands = |number: usize| Some(&*commands[number]).filter(|some| !some.is_empty());
+        call.round(Recipients::Voters, commands, &mut |number, answer| {
+            match answer {
+                // The answer about the former owner comes first.
+                Ok(value) if matches!(heard[number], Heard::Nothing { .. }) => {
+                    heard[number] = match node_request::released(&value) {
+                        Some(_) => Heard::Answer,
+                        None => Heard::Failure,
+                    };
+                }
+                Ok(value) => {
+                    self.is_open[number] = false;
+                    match node_request::vote(lock, has_fences, &value) {
+                        Some(vote) => self.votes[number] = Some(vote),
+                        None => self.failures[number] = Some(state.unexpected(number, value)),
+                    }
+                }
+                Err(failure) => {
+                    let is_unsent = failure.outcome == Outcome::NotExecuted;
+                    if is_unsent {
+                        self.is_open[number] = may_have_owner[number];
+                    }
+                    if is_unsent || heard[number] != Heard::Answer {
+                        heard[number] = Heard::Failure;
+                    }
+                    self.failures[number] = Some(failure);
+                }
+            }
+            enough(state.needed, &self.votes, &self.failures)
+        });
+        heard
+    }
+
+    /// Returns whether this owner has the first node of those that answered.
+    fn has_first(&self) -> bool {
+        let first = self.votes.iter().flatten().next();
+        matches!(first, Some(Vote::Granted { .. }))
+    }
+
+    /// Returns the nodes that granted the lock, and the fences that they reserved.
+    fn granted_votes(&self) -> impl Iterator<Item = (usize, &ReservedByName, bool)> {
+        self.votes
+            .iter()
+            .enumerate()
+            .filter_map(|(number, vote)| match vote {
+                Some(Vote::Granted { fences, contended }) => Some((number, fences, *contended)),
+                _ => None,
+            })
+    }
+
+    /// Returns whether no node has granted the lock, or may do so.
+    fn may_have_nothing(&self) -> bool {
+        self.granted_votes().next().is_none() && !self.is_open.contains(&true)
+    }
+
+    /// Does step 3 after a grant. Returns the choice, and how many fences the lease has.
+    ///
+    /// # Errors
+    ///
+    /// Returns how many nodes have granted the fence, if that is no majority because a chosen node did not raise its
+    /// record.
+    pub(super) fn settle_fences(&self, call: &mut QuorumCall<'_>) -> Result<(Chosen, u64), usize> {
+        let granted: Vec<_> = self
+            .granted_votes()
+            .map(|(number, fences, _)| (number, fences.clone()))
+            .collect();
+        let Some(chosen) = choose(&granted, self.state.needed) else {
+            return Err(granted.len());
+        };
+        if self.ask.fences == 0 {
+            return Ok((chosen, 0));
+        }
+        // A lock of several names has one fence for each, so only the first name has a block.
+        let fence = chosen.fences[0];
+        let mut end = fence + self.ask.fences - 1;
+        for (number, fences) in &granted {
+            if chosen.nodes.contains(number) && !chosen.low.contains(number) {
+                end = end.min(fences[0].last);
+            }
+        }
+        if chosen.low.is_empty() {
+            return Ok((chosen, end + 1 - fence));
+        }
+        let raise = node_request::raise(
+            self.lock,
+            (&self.ask.owner, self.ask.units),
+            &chosen.fences,
+            self.ask.fences,
+            &self.state.script_settings,
+        );
+        let raise = [raise];
+        let commands = |number| chosen.low.contains(&number).then_some(&raise[..]);
+        let (mut raised, mut failed) = (0, 0);
+        call.round(Recipients::All, commands, &mut |_, answer| {
+            let records = answer.ok().and_then(|value| node_request::raised(&value));
+            match records {
+                Some(Ok(records)) if reaches(&records, &chosen.fences) => {
+                    end = end.min(records[0]);
+                    raised += 1;
+                }
+                _ => failed += 1,
+            }
+            if failed > 0 || raised == chosen.low.len() {
+                Enough::Yes
+            } else {
+                Enough::No
+            }
+        });
+        if raised == chosen.low.len() {
+            return Ok((chosen, end + 1 - fence));
+        }
+        Err(chosen.nodes.len() - chosen.low.len() + raised)
+    }
+
+    /// Does step 4 after a grant.
+    pub(super) fn granted(
+        &mut self,
+        call: &mut QuorumCall<'_>,
+        chosen: &Chosen,
+        count: u64,
+        sent: Time,
+    ) -> Reply {
+        let until = valid_until(sent, self.ask.lease);
+        let mut votes: NodeVotes = self.votes.iter().map(|_| NodeVote::default()).collect();
+        let mut is_contended = false;
+        for (number, fences, contended) in self.granted_votes() {
+            is_contended |= contended;
+            votes[number] = NodeVote {
+                until: Some(until),
+                reserved: self.reserved(fences),
+            };
+        }
+        for number in 0..self.votes.len() {
+            if self.is_open[number] {
+                self.withdraw_from(call, number);
+            }
+        }
+        let now = SystemClock.now();
+        let units = self.ask.units;
+        let owner = &self.ask.owner;
+        let lease = self.ask.lease;
+        self.state.votes.insert(owner, units, lease, votes, now);
+        Reply::Granted {
+            fence: chosen.fences[0],
+            count: Some(count),
+            rest: chosen.fences[1..].to_vec(),
+            contended: is_contended,
+        }
+    }
+
+    /// Withdraws the owner, and returns that it must not ask again. Without a holder the votes are split, and the owner
+    /// also leaves the queues.
+    fn outvoted(
+        &mut self,
+        call: &mut QuorumCall<'_>,
+        granted: usize,
+        held: Option<(Arc<str>, Option<Duration>)>,
+    ) -> Reply {
+        self.withdraw(call, held.is_none());
+        let (holder, ttl) = held.map_or((None, None), |(holder, ttl)| (Some(holder), ttl));
+        Reply::Outvoted {
+            holder,
+            ttl,
+            granted: u32::try_from(granted).unwrap_or(u32::MAX),
+            needed: u32::try_from(self.state.needed).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Withdraws the owner from each node that granted it, or may do so. `everywhere`: also from the queues.
+    pub(super) fn withdraw(&mut self, call: &mut QuorumCall<'_>, everywhere: bool) {
+        for number in 0..self.votes.len() {
+            let has_owner = match &self.votes[number] {
+                Some(Vote::Granted { .. }) => true,
+                Some(Vote::Held(_)) => everywhere && self.ask.channel.is_some(),
+                None => self.is_open[number],
+            };
+            if has_owner {
+                self.withdraw_from(call, number);
+            }
+        }
+    }
+
+    /// Returns the fences of the first name that a node has reserved. Returns `None` if the lock has no fence.
+    fn reserved(&self, fences: &ReservedByName) -> Option<Reserved> {
+        fences.first().copied().filter(|_| self.ask.fences > 0)
+    }
+
+    fn withdraw_from(&self, call: &mut QuorumCall<'_>, number: usize) {
+        let reserved = match &self.votes[number] {
+            Some(Vote::Granted { fences, .. }) => self.reserved(fences),
+            _ => None,
+        };
+        let owner = &self.ask.owner;
+        let give_back = reserved.map(|reserved: Reserved| NodeGiveBack { used: 0, reserved });
+        let command = node_request::release(self.lock, (owner, self.ask.units), give_back, true);
+        call.connections[number].send_and_forget(command, Some(self.orphan()));
+    }
+
+    /// Returns the owner, to be released in the background at a node that may have it.
+    pub(super) fn orphan(&self) -> Orphan {
+        let now = SystemClock.now();
+        Orphan {
+            kind: self.lock.kind,
+            target: self.lock.target.clone(),
+            owner: Arc::clone(&self.ask.owner),
+            units: self.ask.units,
+            until: now + self.ask.lease * 2,
+            repeated_after: Some(FIRST_REPETITION),
+            due: now,
+        }
+    }
+}
+
+/// Returns whether the votes suffice, or nobody can have a majority any more.
+fn enough(needed: usize, votes: &[Option<Vote>], failures: &[Option<Failure>]) -> Enough {
+    let granted = |vote: &&Option<Vote>| matches!(vote, Some(Vote::Granted { .. }));
+    let granted = votes.iter().filter(granted).count();
+    let held = votes.iter().flatten().count() - granted;
+    let failed = failures.iter().flatten().count();
+    let spare = votes.len() - needed;
+    if failed > spare {
+        Enough::Yes
+    } else if granted >= needed || held > spare {
+        Enough::Almost
+    } else {
+        Enough::No
+    }
+}
+
+/// Returns whether the records of a node have reached the fences, each that of its name.
+fn reaches(records: &[u64], fences: &[u64]) -> bool {
+    let mut pairs = records.iter().zip(fences);
+    records.len() == fences.len() && pairs.all(|(record, fence)| record >= fence)
+}
+
+/// Returns this process's time, in µs since 1970. Only fences depend on it: a node follows it by at most a second.
+pub(super) fn clock_us() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(1, |since| u64::try_from(since.as_micros()).unwrap_or(1))
+}

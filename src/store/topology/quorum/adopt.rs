@@ -1,0 +1,99 @@
+//! The adoption of a mutex that was detached: each node that has it under the detached owner gives it the new one.
+//!
+//! | the answers | the next step |
+//! | --- | --- |
+//! | a majority adopted it | the fences are settled, and the votes kept, as after an acquire. At the other nodes both owners are withdrawn |
+//! | the detached owner has no majority any more | the new owner is withdrawn; the claim is lost |
+//! | fewer answers | the nodes that adopted it take the detached owner back, so that the claim can be adopted later. A node that cannot be asked to may keep the new owner. No release is sent to it, because it must not free the lock. The caller asks under the same owner again, which that node grants. |
+
+use crate::clock::{Clock, SystemClock};
+use crate::error::{Failure, Outcome};
+use crate::message::{Adopt, Ask, Gone, LockKind, Reply};
+use crate::name::{LockKey, Target};
+use crate::script::quorum::{self as node_request, LockId};
+use crate::store::topology::quorum::acquire::{Ballot, clock_us};
+use crate::store::topology::quorum::round::{Enough, QuorumCall, Recipients};
+use crate::sync::Arc;
+
+impl QuorumCall<'_> {
+    /// Adopts a mutex: the table at the top.
+    pub(super) fn adopt(&mut self, key: &LockKey, adopt: &Adopt) -> Result<Reply, Failure> {
+        let (sent, state) = (SystemClock.now(), self.state);
+        let target = Target::from(key.clone());
+        let lock = LockId {
+            kind: LockKind::Mutex,
+            target: &target,
+        };
+        let ask = |owner: &Arc<str>| Ask {
+            owner: Arc::clone(owner),
+            units: 1,
+            lease: adopt.lease,
+            fences: u64::from(adopt.fencing),
+            shareable_owner: None,
+            channel: None,
+            nonce: None,
+        };
+        let request = |adopt: &Adopt| {
+            let settings = &state.script_settings;
+            node_request::adopt(key, adopt, clock_us(), settings)
+        };
+        let new = ask(&adopt.owner);
+        let mut ballot = Ballot::new(state, lock, &new);
+        let command = [request(adopt)];
+        let spare = state.nodes.len() - state.needed;
+        let (mut adopted, mut gone, mut why) = (0, 0, Gone::Removed);
+        ballot.is_open.fill(true);
+        let commands = |_| Some(&command[..]);
+        self.round(Recipients::Voters, commands, &mut |number, answer| {
+            let is_unsent = |failure: &Failure| failure.outcome == Outcome::NotExecuted;
+            ballot.is_open[number] = matches!(&answer, Err(failure) if !is_unsent(failure));
+            match answer.map(|value| (node_request::adopted(lock, adopt.fencing, &value), value)) {
+                Ok((Some(Ok(vote)), _)) => {
+                    ballot.votes[number] = Some(vote);
+                    adopted += 1;
+                }
+                Ok((Some(Err(now)), _)) => {
+                    gone += 1;
+                    why = if gone == 1 { now } else { why };
+                }
+                Ok((None, value)) => {
+                    ballot.failures[number] = Some(state.unexpected(number, value));
+                }
+                Err(failure) => ballot.failures[number] = Some(failure),
+            }
+            Enough::almost_if(adopted >= state.needed || gone > spare)
+        });
+        if gone > spare {
+            ballot.withdraw(self, true);
+            return Ok(Reply::NotOwner(why));
+        }
+        let settled = ballot.settle_fences(self);
+        if let Ok((chosen, count)) = settled {
+            let reply = ballot.granted(self, &chosen, count, sent);
+            // Where the adoption is not confirmed, the detached owner may still be.
+            let old = ask(&adopt.from);
+            let mut rest = Ballot::new(state, lock, &old);
+            for (number, vote) in ballot.votes.iter().enumerate() {
+                rest.is_open[number] = vote.is_none();
+            }
+            rest.withdraw(self, true);
+            state.votes.remove(&adopt.from);
+            return Ok(reply);
+        }
+        // The claim must stay valid.
+        let back = request(&Adopt {
+            owner: Arc::clone(&adopt.from),
+            from: Arc::clone(&adopt.owner),
+            ..adopt.clone()
+        });
+        let mut outcome = Outcome::NotExecuted;
+        for (number, connection) in self.connections.iter_mut().enumerate() {
+            if ballot.votes[number].is_some() || ballot.is_open[number] {
+                outcome = Outcome::Unknown;
+                connection.send_and_forget(back.clone(), None);
+            }
+        }
+        let failure = state.no_quorum(settled.err().unwrap_or(adopted), ballot.failures);
+        Err(Failure { outcome, ..failure })
+    }
+}

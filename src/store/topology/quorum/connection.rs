@@ -1,0 +1,320 @@
+//! One connection to one node. Several requests may be on their way, so a caller need not wait for an answer that it
+//! does not need. The state table at the top of [`crate::store::transport::exchange`] has the rules. So a release that follows an
+//! acquire on the same connection is executed after it, whether or not the acquire was answered.
+//!
+//! A new connection asks the server which process it is, for how long it has been up, and whether it is a master
+//! ([`super::node`]). In the same write it has the server load the scripts.
+
+use std::io::ErrorKind;
+use std::time::{Duration, Instant};
+
+use redis::Value;
+
+use crate::clock::{Clock, SystemClock};
+use crate::error::{Failure, FailureKind, Outcome};
+use crate::script;
+use crate::script::Command;
+use crate::store::server::login;
+use crate::store::server::refusal::refusal;
+use crate::store::server::route::Budget;
+use crate::store::topology::quorum::node::{Orphan, QuorumNode};
+use crate::store::topology::quorum::state::QuorumState;
+use crate::store::transport::exchange::{Pipeline, Unanswered};
+use crate::store::transport::socket::TransportError;
+use crate::sync::Arc;
+
+/// The largest number of answers that may be missing on a connection before it is left out.
+const MOST_MISSING: usize = 32;
+/// The shortest time limit of a connect.
+const SHORTEST: Duration = Duration::from_millis(1);
+/// After this pause a connection looks whether the server has closed it, before it is used.
+const LOOKS_AFTER: Duration = Duration::from_millis(10);
+
+/// The owner that may be left at the node if a command is not executed.
+pub(super) type LeftOwner = Option<Box<Orphan>>;
+
+pub(super) struct NodeConnection {
+    state: Arc<QuorumState>,
+    number: usize,
+    /// Empty if the connection is closed.
+    pipeline: Option<Pipeline<LeftOwner>>,
+    /// The time from the last request whose answer the caller waited for until it took that answer.
+    took: Duration,
+    used: Instant,
+}
+
+impl NodeConnection {
+    pub(super) fn new(state: Arc<QuorumState>, number: usize) -> Self {
+        Self {
+            state,
+            number,
+            pipeline: None,
+            took: Duration::ZERO,
+            used: Instant::now(),
+        }
+    }
+
+    pub(super) fn node(&self) -> &QuorumNode {
+        &self.state.nodes[self.number]
+    }
+
+    /// Returns the open connection if the caller waits for an answer on it.
+    pub(super) fn asked(&mut self) -> Option<&mut Pipeline<LeftOwner>> {
+        self.pipeline
+            .as_mut()
+            .filter(|pipeline| pipeline.is_asked())
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.pipeline.is_some()
+    }
+
+    /// Returns whether the caller waits for an answer.
+    pub(super) fn is_asked(&self) -> bool {
+        self.pipeline.as_ref().is_some_and(Pipeline::is_asked)
+    }
+
+    /// Returns the time from the last request whose answer the caller waited for until it took that answer.
+    pub(super) fn took(&self) -> Duration {
+        self.took
+    }
+
+    pub(super) fn close_if_idle(&mut self, idle: Duration) {
+        if self.used.elapsed() >= idle {
+            self.read_and_close();
+        }
+    }
+
+    /// Looks at the connection before a request: reads late answers, and closes the connection if its end has come.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason why the node is not asked.
+    pub(super) fn look(&mut self) -> Result<(), Failure> {
+        self.node().check_up()?;
+        let node_timeout = self.state.node_timeout;
+        let is_long_ago = self.used.elapsed() >= LOOKS_AFTER;
+        if let Some(pipeline) = &mut self.pipeline {
+            let has_many = pipeline.unanswered().len() >= MOST_MISSING;
+            if is_long_ago || has_many || pipeline.is_overdue(node_timeout) {
+                self.drop_late_answers();
+            }
+        }
+        if let Some(pipeline) = &mut self.pipeline {
+            if pipeline.unanswered().len() >= MOST_MISSING {
+                let address = &self.node().route.server.address;
+                let words = format!("{address}: too many answers are missing");
+                let kind = FailureKind::Unavailable;
+                return Err(Failure::plain(kind, Outcome::NotExecuted, words));
+            }
+        }
+        // The end of the connection may have shown that the node is down.
+        self.node().check_up()
+    }
+
+    /// Reads and drops the late answers that have come. Closes the connection if it has failed, or an answer is overdue.
+    fn drop_late_answers(&mut self) {
+        let mut dropped = Vec::new();
+        let Some(pipeline) = &mut self.pipeline else {
+            return;
+        };
+        let looked = pipeline.look(self.state.node_timeout, |value, answered| {
+            dropped.push((value, answered));
+        });
+        for (value, answered) in dropped {
+            self.heard(value, answered);
+        }
+        if let Err(fault) = looked {
+            self.broken(fault);
+        }
+    }
+
+    /// Connects for a call that ends at `until`, unless the connection is open.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason why the node is not asked.
+    pub(super) fn connect(&mut self, until: Instant) -> Result<(), Failure> {
+        if self.is_open() {
+            return Ok(());
+        }
+        let node_timeout = self.state.node_timeout;
+        let left = until.saturating_duration_since(Instant::now());
+        // Half of the time is for the request itself.
+        let limit = (left / 2).clamp(SHORTEST, node_timeout);
+        self.open(limit).inspect_err(|failure| {
+            // A node that had less than its time may be well.
+            if limit == node_timeout || !failure.timed_out {
+                self.state.node_is_down(self.number, failure);
+            }
+        })
+    }
+
+    /// Sends commands on an open connection. Their answers come from [`Self::answer`].
+    pub(super) fn send(&mut self, commands: &[Command]) -> Result<(), Failure> {
+        self.used = Instant::now();
+        let Some(pipeline) = &mut self.pipeline else {
+            return Ok(());
+        };
+        let asked = pipeline.ask(commands.iter().map(|command| (command.clone(), None)));
+        asked.map_err(|fault| self.broken(fault))
+    }
+
+    /// Sends a command for whose answer nobody waits. If the node may not execute it, `orphan` is released in the
+    /// background.
+    pub(super) fn send_and_forget(&mut self, command: Command, orphan: Option<Orphan>) {
+        if let Some(pipeline) = &mut self.pipeline {
+            if let Err(fault) = pipeline.tell(command, orphan.map(Box::new)) {
+                // That keeps the orphan.
+                self.broken(fault);
+            }
+        } else if let Some(orphan) = orphan {
+            self.state.keep_orphan(self.number, orphan);
+        }
+    }
+
+    /// Has `orphan` released in the background, unless the node executes a command that has no answer yet: the
+    /// `from_last`th before the last.
+    pub(super) fn release_later(&mut self, from_last: usize, orphan: Orphan) {
+        let unanswered = self.pipeline.as_mut().map(Pipeline::unanswered);
+        match unanswered.and_then(|commands| commands.iter_mut().nth_back(from_last)) {
+            Some(command) => command.about = Some(Box::new(orphan)),
+            None => self.state.keep_orphan(self.number, orphan),
+        }
+    }
+
+    /// Returns the next answer that the caller waits for, if it was read.
+    pub(super) fn answer(&mut self) -> Result<Option<Value>, Failure> {
+        while let Some(pipeline) = self.asked() {
+            let Some((value, answered)) = pipeline.take().map_err(|fault| self.broken(fault))?
+            else {
+                break;
+            };
+            if let Some(value) = self.heard(value, answered) {
+                return Ok(Some(value));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes in an answer. Returns the answer unless it is late.
+    fn heard(&mut self, value: Value, answered: Unanswered<LeftOwner>) -> Option<Value> {
+        let now = SystemClock.now();
+        self.node().heard(now, answered.is_late);
+        if !answered.is_late {
+            self.took = now.since(answered.sent);
+            return Some(value);
+        }
+        if let (Value::ServerError(_), Some(orphan)) = (value, answered.about) {
+            self.state.keep_orphan(self.number, *orphan);
+        }
+        None
+    }
+
+    /// Stops waiting. Later answers are dropped.
+    pub(super) fn give_up(&mut self) {
+        if let Some(pipeline) = &mut self.pipeline {
+            pipeline.give_up();
+        }
+    }
+
+    /// Stops waiting after `waited`, because the time is over. If that was `node_timeout`, and the node has answered
+    /// nobody since, the node is down. The connection stays open, because the node executes the next request on it
+    /// after this one.
+    pub(super) fn timed_out(&mut self, waited: Duration) -> Failure {
+        self.give_up();
+        let timeout = TransportError::Io(ErrorKind::TimedOut.into());
+        let failure = self.node().route.broken(timeout);
+        if waited >= self.state.node_timeout && self.was_heard_since_oldest() == Some(false) {
+            self.state.node_is_down(self.number, &failure);
+        }
+        failure
+    }
+
+    /// Returns whether the node has answered anybody since the oldest command here that has no answer. Returns `None`
+    /// if there is no such command.
+    fn was_heard_since_oldest(&mut self) -> Option<bool> {
+        let oldest = self.pipeline.as_mut()?.unanswered().front()?.sent;
+        Some(self.node().was_heard_since(oldest))
+    }
+
+    /// Ends the connection. If the server has not just closed the connection, and has answered nobody since the oldest
+    /// request here, the node is down.
+    fn broken(&mut self, fault: TransportError) -> Failure {
+        let is_closed = fault.is_closed();
+        let failure = self.node().route.broken(fault);
+        let was_heard = self.was_heard_since_oldest();
+        self.close();
+        // If the server is gone, the next connection is refused, and then the node is down.
+        if !is_closed && was_heard != Some(true) {
+            self.state.node_is_down(self.number, &failure);
+        }
+        failure
+    }
+
+    /// Closes the connection, after the answers that have come were read. So nothing that the node has done is done
+    /// again.
+    fn read_and_close(&mut self) {
+        if self.pipeline.as_ref().is_some_and(|open| !open.is_idle()) {
+            self.drop_late_answers();
+        }
+        self.close();
+    }
+
+    fn close(&mut self) {
+        let pipeline = self.pipeline.take();
+        for unanswered in pipeline.into_iter().flat_map(Pipeline::into_unanswered) {
+            if let Some(orphan) = unanswered.about {
+                self.state.keep_orphan(self.number, *orphan);
+            }
+        }
+    }
+
+    /// Connects within `limit`, and asks the server what it is.
+    pub(super) fn open(&mut self, limit: Duration) -> Result<(), Failure> {
+        let (state, number) = (Arc::clone(&self.state), self.number);
+        let route = &state.nodes[number].route;
+        let budget = Budget::new(limit);
+        let mut socket = login::connect(route, &budget)?;
+        let mut commands = vec![
+            Command::new("INFO").arg("server").to_owned(),
+            Command::new("INFO").arg("replication").to_owned(),
+        ];
+        commands.extend(script::quorum::load());
+        let mut report = String::new();
+        let heard = |_, answer| match answer {
+            Value::ServerError(error) => {
+                route.cuts.note_answer(&error);
+                Err(refusal(&route.server, error))
+            }
+            Value::BulkString(bytes) => {
+                report.push_str(&String::from_utf8_lossy(&bytes));
+                Ok(())
+            }
+            _ => Ok(()),
+        };
+        let asked = socket.requests(&commands, budget.left(limit), heard);
+        let answered = asked.map_err(|fault| route.broken(fault));
+        answered
+            .and_then(|answered| answered)
+            .map_err(not_executed)?;
+        state.identify(number, &report)?;
+        self.node().heard(SystemClock.now(), true);
+        self.pipeline = Some(Pipeline::new(socket, state.node_timeout));
+        Ok(())
+    }
+}
+
+impl Drop for NodeConnection {
+    fn drop(&mut self) {
+        self.read_and_close();
+    }
+}
+
+/// Returns the failure of a request that was not sent, because this came before.
+fn not_executed(failure: Failure) -> Failure {
+    Failure {
+        outcome: Outcome::NotExecuted,
+        ..failure
+    }
+}

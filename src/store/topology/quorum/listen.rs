@@ -1,0 +1,349 @@
+//! Listening to channels at all nodes at the same time, on one thread.
+//!
+//! A release wakes the first waiter at each node, by one message for each. A waiter that asked after the first message
+//! could find the lock still held at the others. So a message about an owner is passed on when a majority of the nodes
+//! has sent it. The queues of the nodes may differ, and then no owner has a majority: so it is passed on a moment after
+//! the first message at the latest. If the majority is complete only after that, the other nodes were slow, and the waiter
+//! may have found the lock still held there: so the message is passed on once more. Further messages of the same release are
+//! dropped.
+//!
+//! | step | the thread |
+//! | --- | --- |
+//! | 1 | Subscribe at each node that is up. With a majority of them the listener is subscribed; with fewer it fails. |
+//! | 2 | Wait until a node sends something, for at most a second. Pass messages on, as above. |
+//! | 3 | A node that has sent nothing for three seconds gets a PING. Without an answer within `io_timeout` its connection is closed. |
+//! | 4 | Every second, subscribe at nodes that are up and have no connection. |
+
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use crate::error::Failure;
+use crate::script::Command;
+use crate::store::PubSubEvent;
+use crate::store::server::login::connect;
+use crate::store::server::pubsub::{PushMessage, subscribe};
+use crate::store::server::route::Budget;
+use crate::store::topology::quorum::state::QuorumState;
+use crate::store::transport::socket::Socket;
+use crate::store::transport::waker::readable;
+
+/// How long a message waits for the same message of other nodes.
+const GATHERED_FOR: Duration = Duration::from_millis(2);
+/// How long further messages of the same release may take.
+const SAME_RELEASE: Duration = Duration::from_millis(50);
+/// How long one wait is, and how often step 4 is done.
+const SILENCE: Duration = Duration::from_secs(1);
+/// The time limit of a read on a socket that has something to read.
+const READ_WITHIN: Duration = Duration::from_millis(1);
+/// After this silence a node gets a PING.
+const SILENCE_TO_PING: Duration = Duration::from_secs(3);
+
+/// A connection that is subscribed at one node.
+struct NodeListener {
+    socket: Socket,
+    heard: Instant,
+    pinged: Option<Instant>,
+}
+
+/// The messages about one owner, by channel and payload.
+type Hints = HashMap<(String, Vec<u8>), Hint>;
+
+struct Hint {
+    /// The nodes that have sent it.
+    nodes: Vec<usize>,
+    first: Instant,
+    /// How many nodes had sent it when it was passed on last. 0 if it was not passed on yet.
+    passed_on_for: usize,
+}
+
+/// Listens until `hear` returns false. See [`crate::store::Store::listen`].
+pub(super) fn listen(
+    state: &QuorumState,
+    channels: &[&str],
+    hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
+) -> Result<(), Failure> {
+    let mut failures: Vec<Option<Failure>> = vec![None; state.nodes.len()];
+    let mut listeners: Vec<Option<NodeListener>> = Vec::new();
+    listeners.resize_with(state.nodes.len(), || None);
+    subscribe_missing(state, channels, &mut listeners, &mut failures, hear);
+    let mut reached = vec![None; state.nodes.len() + 1];
+    report(state, &listeners, &failures, &mut reached, hear);
+    check_majority(state, &listeners, &failures)?;
+    if !hear(PubSubEvent::Subscribed) {
+        return Ok(());
+    }
+    let mut hints = Hints::new();
+    let mut subscribe_at = Instant::now() + SILENCE;
+    loop {
+        // 2. Pass messages on. The first may have come with the answer to a subscription.
+        for (number, slot) in listeners.iter_mut().enumerate() {
+            let noted =
+                |listener: &mut NodeListener| note_messages(state, listener, number, &mut hints);
+            if let Some(Err(failure)) = slot.as_mut().map(noted) {
+                *slot = None;
+                failures[number] = Some(failure);
+            }
+        }
+        let now = Instant::now();
+        let mut is_wanted = true;
+        for ((channel, payload), hint) in &mut hints {
+            if hint.take_due(now, state.needed) {
+                is_wanted &= hear(PubSubEvent::Message { channel, payload });
+            }
+        }
+        hints.retain(|_, hint| now < hint.first + SAME_RELEASE);
+        // 3 and 4.
+        if now >= subscribe_at {
+            is_wanted &= hear(PubSubEvent::Silence);
+            ping_silent(state, &mut listeners, &mut failures);
+            subscribe_missing(state, channels, &mut listeners, &mut failures, hear);
+            subscribe_at = Instant::now() + SILENCE;
+        }
+        if !is_wanted {
+            return Ok(());
+        }
+        report(state, &listeners, &failures, &mut reached, hear);
+        check_majority(state, &listeners, &failures)?;
+        // Wait, and read what has come.
+        let hint_due = hints.values().filter_map(Hint::due).min();
+        let until = hint_due.map_or(subscribe_at, |due| due.min(subscribe_at));
+        let connected = listeners.iter().flatten();
+        let ready = readable(connected.map(|listener| listener.socket.as_fd()), until);
+        let slots = listeners.iter_mut().enumerate();
+        let connected = slots.filter(|(_, slot)| slot.is_some());
+        for ((number, slot), _) in connected.zip(ready).filter(|(_, is_ready)| *is_ready) {
+            let Some(listener) = slot else { continue };
+            match listener.socket.read(READ_WITHIN) {
+                Ok(()) => (listener.heard, listener.pinged) = (Instant::now(), None),
+                Err(fault) if fault.is_timeout() => {}
+                Err(fault) => {
+                    failures[number] = Some(state.nodes[number].route.broken(fault));
+                    *slot = None;
+                }
+            }
+        }
+    }
+}
+
+/// Notes the messages of a node that were read.
+fn note_messages(
+    state: &QuorumState,
+    listener: &mut NodeListener,
+    number: usize,
+    hints: &mut Hints,
+) -> Result<(), Failure> {
+    let route = &state.nodes[number].route;
+    while let Some(value) = listener
+        .socket
+        .take()
+        .map_err(|fault| route.broken(fault))?
+    {
+        if let PushMessage::Message { channel, payload } = PushMessage::of(&route.server, value)? {
+            let channel = String::from_utf8_lossy(&channel).into_owned();
+            let now = Instant::now();
+            let hint = hints.entry((channel, payload));
+            hint.or_insert_with(|| Hint::new(now)).note(number, now);
+        }
+    }
+    Ok(())
+}
+
+impl Hint {
+    fn new(now: Instant) -> Self {
+        Self {
+            nodes: Vec::new(),
+            first: now,
+            passed_on_for: 0,
+        }
+    }
+
+    /// Notes the message of a node at `now`.
+    fn note(&mut self, node: usize, now: Instant) {
+        let is_repeated = self.nodes.contains(&node);
+        if is_repeated && self.passed_on_for == 0 {
+            return;
+        }
+        // Otherwise the node has released the lock once more.
+        if is_repeated || now >= self.first + SAME_RELEASE {
+            *self = Self::new(now);
+        }
+        self.nodes.push(node);
+    }
+
+    /// Returns when the message must be passed on, even without a majority. Returns `None` if it was passed on.
+    fn due(&self) -> Option<Instant> {
+        (self.passed_on_for == 0).then(|| self.first + GATHERED_FOR)
+    }
+
+    /// Returns whether the message must be passed on at `now`, and notes that it is. `needed` nodes are a majority.
+    fn take_due(&mut self, now: Instant, needed: usize) -> bool {
+        let has_new_majority = self.nodes.len() >= needed && self.passed_on_for < needed;
+        let is_due = has_new_majority || self.due().is_some_and(|due| now >= due);
+        if is_due {
+            self.passed_on_for = self.nodes.len();
+        }
+        is_due
+    }
+}
+
+/// Does step 1, and step 4: subscribes at each node that is up and has no connection.
+fn subscribe_missing(
+    state: &QuorumState,
+    channels: &[&str],
+    listeners: &mut [Option<NodeListener>],
+    failures: &mut [Option<Failure>],
+    hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
+) {
+    for (number, listener) in listeners.iter_mut().enumerate() {
+        if listener.is_some() {
+            continue;
+        }
+        let node = &state.nodes[number];
+        let subscribed = node.check_up().and_then(|()| {
+            let mut socket = connect(&node.route, &Budget::new(state.node_timeout))?;
+            let muted = subscribe(&mut socket, &node.route, state.node_timeout, channels)?;
+            Ok((socket, muted))
+        });
+        match subscribed {
+            Ok((socket, muted)) => {
+                if let Some(failure) = muted {
+                    hear(PubSubEvent::Muted(&failure));
+                }
+                *listener = Some(NodeListener {
+                    socket,
+                    heard: Instant::now(),
+                    pinged: None,
+                });
+            }
+            Err(failure) => failures[number] = Some(failure),
+        }
+    }
+}
+
+/// Does step 3.
+fn ping_silent(
+    state: &QuorumState,
+    listeners: &mut [Option<NodeListener>],
+    failures: &mut [Option<Failure>],
+) {
+    for (number, slot) in listeners.iter_mut().enumerate() {
+        let Some(listener) = slot else { continue };
+        let route = &state.nodes[number].route;
+        let now = Instant::now();
+        let result = match listener.pinged {
+            Some(pinged) if now >= pinged + route.io_timeout => {
+                Err(crate::store::server::pubsub::late(route))
+            }
+            None if now >= listener.heard + SILENCE_TO_PING => {
+                listener.pinged = Some(now);
+                let sent = listener
+                    .socket
+                    .send(&Command::new("PING"), state.node_timeout);
+                sent.map_err(|fault| route.broken(fault))
+            }
+            _ => Ok(()),
+        };
+        if let Err(failure) = result {
+            *slot = None;
+            failures[number] = Some(failure);
+        }
+    }
+}
+
+/// Reports each node that is listened to and was not, and the reverse. The same for a majority of them. `reached` has
+/// what was reported last.
+fn report(
+    state: &QuorumState,
+    listeners: &[Option<NodeListener>],
+    failures: &[Option<Failure>],
+    reached: &mut [Option<bool>],
+    hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
+) {
+    let has_majority = listeners.iter().flatten().count() >= state.needed;
+    let are_reached = listeners.iter().map(Option::is_some).chain([has_majority]);
+    for (place, is_reached) in are_reached.enumerate() {
+        if reached[place].replace(is_reached) == Some(is_reached) {
+            continue;
+        }
+        let report = match state.nodes.get(place) {
+            Some(node) => node.report(failures[place].clone().filter(|_| !is_reached)),
+            None => state.report(check_majority(state, listeners, failures).err()),
+        };
+        hear(PubSubEvent::Node(report));
+    }
+}
+
+/// Returns a failure if fewer than a majority of the nodes are listened to.
+fn check_majority(
+    state: &QuorumState,
+    listeners: &[Option<NodeListener>],
+    failures: &[Option<Failure>],
+) -> Result<(), Failure> {
+    let listening = listeners.iter().flatten().count();
+    if listening >= state.needed {
+        return Ok(());
+    }
+    let failures = listeners
+        .iter()
+        .zip(failures)
+        .map(|(listener, failure)| failure.clone().filter(|_| listener.is_none()))
+        .collect();
+    Err(state.no_quorum(listening, failures))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_passed_on_when_a_majority_has_sent_it_or_early() {
+        const NEEDED: usize = 3;
+        let begin = Instant::now();
+        // The messages, by their nodes and milliseconds, and the milliseconds at which one is passed on. A node of
+        // 0 sends nothing.
+        for (messages, expected) in [
+            // A majority, and then the others.
+            (&[(1, 0), (2, 1), (3, 1), (4, 1), (5, 9)][..], &[1][..]),
+            // Too few: after a moment, and no sooner.
+            (&[(1, 0), (0, 1), (0, 2), (2, 3), (0, 40)], &[2]),
+            // The majority is complete after that, because nodes were slow.
+            (&[(1, 0), (0, 2), (2, 3), (3, 9), (4, 9), (5, 20)], &[2, 9]),
+            // The same, but the second message comes at that moment.
+            (&[(1, 0), (2, 2), (3, 30), (4, 31)], &[2, 30]),
+            // A node sends once more: another release.
+            (&[(1, 0), (2, 0), (3, 0), (1, 5), (2, 6), (3, 6)], &[0, 6]),
+            (&[(1, 0), (0, 2), (1, 5), (0, 6), (0, 7), (2, 8)], &[2, 7]),
+            // So soon that the first message was not passed on yet.
+            (&[(1, 0), (1, 1), (0, 2), (1, 3), (0, 4), (0, 5)], &[2, 5]),
+            // Another release, much later, and another node comes first.
+            (
+                &[(1, 0), (2, 0), (3, 0), (4, 500), (0, 501), (0, 502)],
+                &[0, 502],
+            ),
+        ] {
+            let mut hint = Hint::new(begin);
+            let mut passed_on = Vec::new();
+            for &(node, ms) in messages {
+                let now = begin + Duration::from_millis(ms);
+                if node > 0 {
+                    hint.note(node, now);
+                }
+                if hint.take_due(now, NEEDED) {
+                    passed_on.push(ms);
+                    assert_eq!(hint.due(), None);
+                }
+            }
+            assert_eq!(passed_on, expected, "{messages:?}");
+        }
+    }
+
+    #[test]
+    fn a_message_is_due_a_moment_after_the_first_node_sent_it() {
+        let begin = Instant::now();
+        let mut hint = Hint::new(begin);
+        hint.note(1, begin);
+        hint.note(2, begin + GATHERED_FOR / 2);
+        assert_eq!(hint.due(), Some(begin + GATHERED_FOR));
+    }
+}

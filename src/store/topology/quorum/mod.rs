@@ -1,0 +1,238 @@
+//! A lock over a majority of independent servers (Redlock).
+//!
+//! The rules are those of the models in `tests/quorum_model`, and the decisions stand in [`crate::core::quorum`]. This
+//! module sends the requests, and keeps the votes.
+//!
+//! | module | its subject |
+//! | --- | --- |
+//! | `acquire` | rounds that ask for a lock |
+//! | `adopt` | a round that gives a detached mutex a new owner |
+//! | `release` | a round that gives locks up |
+//! | `renew` | a round that renews leases |
+//! | `operators` | requests of operators, to all nodes |
+//! | `votes` | the votes for the owners of this process |
+//! | `state` | the data that all connections of a quorum share |
+//! | `round` | a call under way, and its rounds: a request to several nodes, and their answers as they come |
+//! | `connection` | one connection to one node |
+//! | `node` | one node: is it up, and may it vote? |
+//! | `background` | probes of nodes that are down, and releases that a node has missed |
+//! | `listen` | messages through any node |
+//!
+//! A thread takes a connection to every node out of the pool together. It writes its request to all nodes before it
+//! reads an answer, on its own thread. The renewal thread has its own connection to every node.
+//!
+//! # What the engine need not know
+//!
+//! An owner that got too few votes is withdrawn here, on every node that may have it. If a node cannot be reached, a
+//! background thread does so later. So a failed request leaves nothing for the engine to release. But that owner must
+//! never ask again ([`Reply::Outvoted`], [`FailureKind::NoQuorum`]): a late copy of its release could end its next
+//! grant.
+
+mod acquire;
+mod adopt;
+mod background;
+mod connection;
+mod listen;
+mod node;
+mod operators;
+mod release;
+mod renew;
+mod round;
+mod state;
+mod votes;
+
+use std::time::{Duration, Instant};
+
+use crate::clock::Time;
+use crate::config::{Server, Settings};
+use crate::error::{Failure, FailureKind, Outcome};
+use crate::message::{LockKind, Reply, Request, Verb};
+use crate::script::quorum::LockId;
+use crate::store::server::places::Pooled;
+use crate::store::server::pool::Pool;
+use crate::store::{Answer, DedicatedConnection, LEAST, Limits, NodeReport, PubSubEvent, Store};
+use crate::sync::Arc;
+
+use connection::NodeConnection;
+use release::OwnerRelease;
+use round::QuorumCall;
+use state::QuorumState;
+
+/// Longer than any call takes, and short enough to add to a time of the system's clock.
+const LONGEST_CALL: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The store of a quorum.
+pub(crate) struct Quorum {
+    pool: Arc<Pool<NodeConnections>>,
+    state: Arc<QuorumState>,
+}
+
+/// A connection to every node.
+struct NodeConnections(Box<[NodeConnection]>);
+
+impl Quorum {
+    pub(crate) fn new(servers: Vec<Server>, settings: &Settings) -> Self {
+        let state = QuorumState::new(servers, settings);
+        let of_pool = Arc::downgrade(&state);
+        let connections = move || of_pool.upgrade().map(|state| NodeConnections::new(&state));
+        Self {
+            pool: Pool::new(connections, settings.pool_size),
+            state,
+        }
+    }
+}
+
+impl NodeConnections {
+    fn new(state: &Arc<QuorumState>) -> Self {
+        let connection = |number| NodeConnection::new(Arc::clone(state), number);
+        Self((0..state.nodes.len()).map(connection).collect())
+    }
+
+    /// Sends a request to the nodes, and returns the reply of the majority.
+    fn call(
+        &mut self,
+        state: &QuorumState,
+        request: &Request<'_>,
+        limit: Duration,
+    ) -> Result<Answer, Failure> {
+        let until = Instant::now() + limit.min(LONGEST_CALL);
+        let reply = QuorumCall::new(state, &mut self.0, until).send(request)?;
+        Ok(Answer {
+            reply,
+            resent: false,
+        })
+    }
+}
+
+impl Pooled for NodeConnections {
+    fn close_if_idle(&mut self, idle: Duration) {
+        for connection in &mut self.0 {
+            connection.close_if_idle(idle);
+        }
+    }
+}
+
+impl Store for Quorum {
+    fn call(&self, request: &Request<'_>, limits: Limits<'_>) -> Result<Answer, Failure> {
+        let started = Instant::now();
+        let wait = limits.checkout.min(limits.whole);
+        let has_priority = limits.has_priority || request.is_of_a_holder();
+        let mut connections = self.pool.take(wait, has_priority, limits.is_over)?;
+        let left = limits.whole.saturating_sub(started.elapsed());
+        connections.call(&self.state, request, left.max(LEAST))
+    }
+
+    fn is_quorum(&self) -> bool {
+        true
+    }
+
+    fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {
+        Box::new(DedicatedNodeConnections {
+            connections: NodeConnections::new(&self.state),
+            state: Arc::clone(&self.state),
+            reports: Vec::new(),
+        })
+    }
+
+    /// Returns the last time at which enough nodes had seen such a sign: without them a majority is not certain.
+    fn last_cut(&self) -> Time {
+        let nodes = self.state.nodes.iter();
+        let mut cuts: Vec<_> = nodes.map(|node| node.route.cuts.last()).collect();
+        cuts.sort_unstable();
+        // Fewer nodes than a majority have seen no sign since then.
+        cuts[self.state.needed - 1]
+    }
+
+    fn listen(
+        &self,
+        channels: &[&str],
+        hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
+    ) -> Result<(), Failure> {
+        listen::listen(&self.state, channels, hear)
+    }
+}
+
+/// Connections to every node outside of the pool.
+struct DedicatedNodeConnections {
+    connections: NodeConnections,
+    state: Arc<QuorumState>,
+    /// Reports of the nodes, until the renewal thread takes them.
+    reports: Vec<NodeReport>,
+}
+
+impl DedicatedConnection for DedicatedNodeConnections {
+    fn open(&mut self) -> Result<(), Failure> {
+        // A connect may take half of that.
+        let until = Instant::now() + self.state.node_timeout * 2;
+        let ping = QuorumCall::new(&self.state, &mut self.connections.0, until).ping();
+        ping.map(drop)
+    }
+
+    fn call(&mut self, request: &Request<'_>, limit: Duration) -> Result<Answer, Failure> {
+        let answer = self.connections.call(&self.state, request, limit);
+        self.reports.extend(self.state.report_all());
+        answer
+    }
+
+    fn take_reports(&mut self) -> Vec<NodeReport> {
+        std::mem::take(&mut self.reports)
+    }
+}
+
+impl QuorumCall<'_> {
+    /// Sends a request to the nodes, and returns the reply of the majority.
+    fn send(&mut self, request: &Request<'_>) -> Result<Reply, Failure> {
+        match request {
+            Request::Ping => self.ping(),
+            Request::Renew(batch) => Ok(Reply::Renewed(self.renew(batch)?)),
+            Request::Release(batch) => self.release_many(batch),
+            Request::Lock {
+                kind: kind @ (LockKind::Mutex | LockKind::Read | LockKind::Write | LockKind::Multi),
+                target,
+                verb,
+            } => {
+                let lock = LockId {
+                    kind: *kind,
+                    target,
+                };
+                self.ask_about(lock, verb)
+            }
+            Request::Inspect { .. } => self.inspect(request),
+            Request::Scan { from, .. } => self.scan(*from, request),
+            Request::Adopt { key, adopt } => self.adopt(key, adopt),
+            Request::ForceRelease { key, owner } => self.force_release(request, key, owner),
+            Request::Lock {
+                kind: LockKind::Semaphore { .. },
+                ..
+            }
+            | Request::RateLimit { .. } => {
+                let what =
+                    "the votes of several nodes would admit more than one server that counts";
+                let kind = FailureKind::NotOnAQuorum { what };
+                Err(Failure::plain(kind, Outcome::NotExecuted, what))
+            }
+        }
+    }
+
+    /// Sends a request about one lock.
+    fn ask_about(&mut self, lock: LockId<'_>, verb: &Verb) -> Result<Reply, Failure> {
+        match (verb, OwnerRelease::of(lock, verb)) {
+            (_, Some(release)) => self.end_one(release),
+            (
+                Verb::TakeOver {
+                    ask,
+                    from,
+                    give_back,
+                },
+                None,
+            ) => {
+                // A reader may take over from a writer, whose units are another number.
+                let units = self.state.votes.units_of(from).unwrap_or(ask.units);
+                let release = OwnerRelease::of_lease(lock, from, units, *give_back);
+                self.acquire(lock, ask, Some(&release))
+            }
+            (Verb::Acquire { ask, .. }, None) => self.acquire(lock, ask, None),
+            (_, None) => Err(Failure::another_question()),
+        }
+    }
+}

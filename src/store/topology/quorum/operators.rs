@@ -1,0 +1,188 @@
+//! The requests of operators, and the question whether the nodes answer, to all nodes.
+//!
+//! | request | the reply |
+//! | --- | --- |
+//! | inspect | the holders that any node names, each with the nodes that name it: a lock whose holder has a minority is free for the next caller, or about to be lost |
+//! | scan | the keys of one node after another. The caller drops the names that come again |
+//! | force release | released, if a node took the lock from the owner, and the owner cannot have a majority any more |
+//!
+//! Inspecting and scanning need a majority of the nodes. With fewer, nobody could tell whether a lock is held.
+
+use redis::Value;
+
+use crate::error::{Failure, FailureKind};
+use crate::message::{Cursor, Gone, Reply, Request, Seen};
+use crate::name::LockKey;
+use crate::script::{self, Command};
+use crate::store::topology::quorum::round::{Enough, QuorumCall, Recipients};
+use crate::sync::Arc;
+
+impl QuorumCall<'_> {
+    /// Asks every node whether it answers. Returns an error unless a majority does.
+    pub(super) fn ping(&mut self) -> Result<Reply, Failure> {
+        let (state, ping) = (self.state, [Command::new("PING")]);
+        let mut failures = vec![None; self.connections.len()];
+        let mut answered = 0;
+        self.round(Recipients::All, |_| Some(&ping), &mut |number, answer| {
+            match answer {
+                Ok(Value::SimpleString(_) | Value::BulkString(_)) => answered += 1,
+                Ok(value) => failures[number] = Some(state.unexpected(number, value)),
+                Err(failure) => failures[number] = Some(failure),
+            }
+            Enough::almost_if(answered >= state.needed)
+        });
+        let is_same = |failure: &Failure| failure.kind == FailureKind::SameServer;
+        if answered >= state.needed && !failures.iter().flatten().any(is_same) {
+            return Ok(Reply::Pong);
+        }
+        Err(state.no_quorum(answered, failures))
+    }
+
+    /// Sends the same request to every node, and gives each reply to `heard`, in the order of the nodes. Returns how many nodes have replied, and
+    /// the failures of the others.
+    fn ask_all(
+        &mut self,
+        request: &Request<'_>,
+        command: Command,
+        mut heard: impl FnMut(usize, Reply) -> Result<(), Failure>,
+    ) -> (usize, Vec<Option<Failure>>) {
+        let (state, command) = (self.state, [command]);
+        let mut replies: Vec<_> = self.connections.iter().map(|_| None).collect();
+        self.round(
+            Recipients::All,
+            |_| Some(&command),
+            &mut |number, answer| {
+                let reply = answer.and_then(|value| state.decode(number, request, value));
+                replies[number] = Some(reply);
+                Enough::No
+            },
+        );
+        let mut failures = vec![None; replies.len()];
+        for (number, reply) in replies.into_iter().enumerate() {
+            let reply = reply.unwrap_or_else(|| Err(Failure::another_question()));
+            failures[number] = reply.and_then(|reply| heard(number, reply)).err();
+        }
+        let answered = failures.iter().filter(|failure| failure.is_none()).count();
+        (answered, failures)
+    }
+
+    /// Inspects locks at every node.
+    pub(super) fn inspect(&mut self, request: &Request<'_>) -> Result<Reply, Failure> {
+        let state = self.state;
+        // By its text, because a connection loads only the scripts of locks.
+        let command = script::encode(request, &state.script_settings).by_text();
+        let mut merged: Option<Vec<Option<Seen>>> = None;
+        let (answered, failures) = self.ask_all(request, command, |number, reply| {
+            let Reply::Inspected(seen) = reply else {
+                return Err(Failure::another_question());
+            };
+            let address = &state.nodes[number].route.server.address;
+            let seen = seen
+                .into_iter()
+                .map(|seen| seen.map(|seen| at(seen, address)));
+            merged = Some(match merged.take() {
+                None => seen.collect(),
+                // A node may answer about the first keys only.
+                Some(all) => all.into_iter().zip(seen).map(merge).collect(),
+            });
+            Ok(())
+        });
+        match merged {
+            Some(merged) if answered >= state.needed => Ok(Reply::Inspected(merged)),
+            _ => Err(state.no_quorum(answered, failures)),
+        }
+    }
+
+    /// Lists some keys of one node. If the node fails, goes on with the next one.
+    pub(super) fn scan(&mut self, from: Cursor, request: &Request<'_>) -> Result<Reply, Failure> {
+        let (state, node) = (self.state, from.node as usize);
+        let command = [script::encode(request, &state.script_settings).by_text()];
+        let mut answer = Err(Failure::another_question());
+        let commands = |number| (number == node).then_some(&command[..]);
+        self.round(Recipients::All, commands, &mut |_, value| {
+            answer = value.and_then(|value| state.decode(node, request, value));
+            Enough::Yes
+        });
+        let next_node = Cursor {
+            node: from.node + 1,
+            failed: from.failed + u32::from(answer.is_err()),
+            ..Cursor::START
+        };
+        let nodes = state.nodes.len();
+        let next_node = Some(next_node).filter(|next| (next.node as usize) < nodes);
+        match answer {
+            Ok(Reply::Page { keys, next }) => Ok(Reply::Page {
+                keys,
+                next: next.or(next_node),
+            }),
+            Ok(_) => Err(Failure::another_question()),
+            Err(failure) => {
+                let failed = from.failed as usize + 1;
+                if failed > nodes - state.needed {
+                    let mut failures = vec![None; nodes];
+                    failures[node] = Some(failure);
+                    return Err(state.no_quorum(nodes - failed, failures));
+                }
+                Ok(Reply::Page {
+                    keys: Vec::new(),
+                    next: next_node,
+                })
+            }
+        }
+    }
+
+    /// Takes a lock from an owner at every node.
+    pub(super) fn force_release(
+        &mut self,
+        request: &Request<'_>,
+        key: &LockKey,
+        owner: &str,
+    ) -> Result<Reply, Failure> {
+        let command = script::quorum::force_release(key, owner);
+        let mut result = Reply::NotOwner(Gone::Removed);
+        let (answered, failures) = self.ask_all(request, command, |_, reply| match reply {
+            Reply::Released => {
+                result = Reply::Released;
+                Ok(())
+            }
+            Reply::NotOwner(_) => Ok(()),
+            _ => Err(Failure::another_question()),
+        });
+        // The nodes that did not answer may all still have the owner.
+        if failures.len() - answered >= self.state.needed {
+            return Err(self.state.no_quorum(answered, failures));
+        }
+        Ok(result)
+    }
+}
+
+/// Returns what one node has seen, with the node's address at each holder.
+fn at(seen: Seen, address: &Arc<str>) -> Seen {
+    let mut seen = seen;
+    for holder in &mut seen.holders {
+        holder.nodes.push(Arc::clone(address));
+    }
+    seen
+}
+
+/// Returns what two nodes have seen of one lock.
+fn merge((one, other): (Option<Seen>, Option<Seen>)) -> Option<Seen> {
+    let (mut one, other) = match (one, other) {
+        (Some(one), Some(other)) => (one, other),
+        (one, other) => return one.or(other),
+    };
+    one.total_units = one.total_units.or(other.total_units);
+    one.fence = one.fence.max(other.fence);
+    one.waiters = one.waiters.max(other.waiters);
+    for holder in other.holders {
+        let mut known = one.holders.iter_mut();
+        match known.find(|known| known.owner == holder.owner && known.units == holder.units) {
+            Some(known) => {
+                known.ttl = known.ttl.zip(holder.ttl).map(|(one, other)| one.max(other));
+                known.nodes.extend(holder.nodes);
+            }
+            None => one.holders.push(holder),
+        }
+    }
+    Some(one)
+}

@@ -1,0 +1,106 @@
+//! A round that renews leases: one batch for each node, written to all of them before an answer is read.
+//!
+//! The votes decide how long a lease lasts ([`super::votes`]). The round waits for all nodes that are well, because
+//! each of them moves its own vote. A node that hangs does not delay the votes of the others ([`super::round`]).
+//!
+//! A node that has restarted renews nothing until it may vote: it may have forgotten who holds the lock.
+
+use crate::clock::{Clock, SystemClock, Time};
+use crate::core::lease::valid_until;
+use crate::error::{Failure, Outcome};
+use crate::message::{Renewal, Renewed, Reply, Request};
+use crate::script;
+use crate::store::topology::quorum::round::{Enough, QuorumCall, Recipients};
+use crate::store::topology::quorum::state::QuorumState;
+use crate::store::topology::quorum::votes::{Confirmation, VoteStatus};
+
+impl QuorumCall<'_> {
+    /// Renews leases. Returns the result for each key. The keys of one owner come after each other, and have one
+    /// result.
+    pub(super) fn renew(&mut self, batch: &[Renewal<'_>]) -> Result<Vec<Renewed>, Failure> {
+        let (sent, state) = (SystemClock.now(), self.state);
+        let request = Request::Renew(batch);
+        let command = [script::encode(&request, &state.script_settings)];
+        for renewal in batch {
+            state.votes.ask_for(&renewal.owner, renewal.lease);
+        }
+        let mut failures = vec![None; self.connections.len()];
+        let mut answers: Vec<Option<Vec<Renewed>>> = vec![None; self.connections.len()];
+        // How many nodes have answered, and how many of them have confirmed all leases.
+        let (mut answered, mut confirmed) = (0, 0);
+        let commands = |_| Some(&command[..]);
+        self.round(Recipients::Voters, commands, &mut |number, answer| {
+            let reply = answer.and_then(|value| state.decode(number, &request, value));
+            match reply.and_then(Reply::renewed) {
+                Ok(results) => {
+                    confirmed += usize::from(results.iter().all(Renewed::is_confirmed));
+                    answers[number] = Some(results);
+                    answered += 1;
+                }
+                Err(failure) => failures[number] = Some(failure),
+            }
+            Enough::almost_if(confirmed >= state.needed)
+        });
+        // With few answers the votes count too: a lease may have lost one.
+        if answered == 0 {
+            let is_unsent = |failure: &Failure| failure.outcome == Outcome::NotExecuted;
+            let outcome = if failures.iter().flatten().all(is_unsent) {
+                Outcome::NotExecuted
+            } else {
+                Outcome::Unknown
+            };
+            let failure = state.no_quorum(answered, failures);
+            return Err(Failure { outcome, ..failure });
+        }
+        let mut results = Vec::with_capacity(batch.len());
+        for one_owner in batch.chunk_by(|one, other| one.owner == other.owner) {
+            let first = results.len();
+            let result = state.renewed(one_owner, sent, |node, key| {
+                answers[node].as_ref().map(|results| results[first + key])
+            });
+            results.resize(first + one_owner.len(), result);
+        }
+        Ok(results)
+    }
+}
+
+impl QuorumState {
+    /// Takes in what the nodes answered about the keys of one owner. `answer` returns the answer of a node about a key.
+    fn renewed(
+        &self,
+        keys: &[Renewal<'_>],
+        sent: Time,
+        answer: impl Fn(usize, usize) -> Option<Renewed>,
+    ) -> Renewed {
+        let mut is_contended = false;
+        let mut confirmation = |node: usize| {
+            let mut all = Confirmation::Confirmed;
+            for key in 0..keys.len() {
+                match answer(node, key) {
+                    Some(Renewed::Done { contended }) => is_contended |= contended,
+                    Some(Renewed::Gone(gone)) => return Confirmation::Gone(gone),
+                    _ => all = Confirmation::None,
+                }
+            }
+            all
+        };
+        let confirmations: Vec<_> = (0..self.nodes.len()).map(&mut confirmation).collect();
+        let until = valid_until(sent, keys[0].lease);
+        let status = self
+            .votes
+            .renewed(&keys[0].owner, &confirmations, until, self.needed);
+        match status {
+            VoteStatus::Lasts {
+                until,
+                version,
+                is_confirmed,
+            } => Renewed::Voted {
+                contended: is_contended,
+                until,
+                version,
+                is_confirmed,
+            },
+            VoteStatus::Lost(gone) => Renewed::Gone(gone),
+        }
+    }
+}

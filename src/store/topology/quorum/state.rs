@@ -1,0 +1,178 @@
+//! The state that all connections of a quorum share: its nodes, and the votes for the owners of this process.
+
+use std::time::Duration;
+
+use redis::Value;
+use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
+
+use crate::config::{Server, Settings};
+use crate::core::quorum::majority;
+use crate::error::{Failure, FailureKind, NodeFailure, Outcome};
+use crate::message::{Reply, Request};
+use crate::script::{self, ScriptSettings};
+use crate::store::NodeReport;
+use crate::store::server::refusal::refusal;
+use crate::store::server::route::route;
+use crate::store::topology::quorum::node::QuorumNode;
+use crate::store::topology::quorum::votes::Votes;
+use crate::sync::{Arc, Mutex, Weak};
+
+/// The state that all connections of a quorum share.
+pub(super) struct QuorumState {
+    pub(super) nodes: Box<[QuorumNode]>,
+    /// How many nodes are a majority.
+    pub(super) needed: usize,
+    pub(super) node_timeout: Duration,
+    restart_delay: Duration,
+    pub(super) script_settings: Arc<ScriptSettings>,
+    pub(super) votes: Votes,
+    /// Held while a node's server is compared with those of the other nodes.
+    identifying: Mutex<()>,
+    pub(super) background: ScheduledThreadPool,
+    pub(super) weak_self: Weak<QuorumState>,
+}
+
+impl QuorumState {
+    pub(super) fn new(servers: Vec<Server>, settings: &Settings) -> Arc<Self> {
+        let routes: Vec<_> = servers
+            .into_iter()
+            .map(|server| route(server, settings))
+            .collect();
+        let script_settings = Arc::clone(&routes[0].script_settings);
+        let nodes: Box<[_]> = routes
+            .into_iter()
+            .enumerate()
+            .map(|(number, route)| QuorumNode::new(number, route))
+            .collect();
+        let background = ScheduledThreadPool::builder()
+            .num_threads(1)
+            .on_drop_behavior(OnPoolDropBehavior::DiscardPendingScheduled)
+            .thread_name_pattern("leasehold-nodes-{}")
+            .build();
+        Arc::new_cyclic(|weak_self| Self {
+            needed: majority(nodes.len()),
+            nodes,
+            node_timeout: settings.node_timeout,
+            restart_delay: settings.restart_delay(),
+            script_settings,
+            votes: Votes::default(),
+            identifying: Mutex::new(()),
+            background,
+            weak_self: weak_self.clone(),
+        })
+    }
+
+    /// Returns a report of each node, and of the quorum as a whole.
+    pub(super) fn report_all(&self) -> Vec<NodeReport> {
+        let nodes = self.nodes.iter();
+        let failures: Vec<_> = nodes.map(|node| node.check_up().err()).collect();
+        let up = failures.iter().filter(|failure| failure.is_none()).count();
+        let nodes = self.nodes.iter().zip(&failures);
+        let mut reports: Vec<_> = nodes
+            .map(|(node, failure)| node.report(failure.clone()))
+            .collect();
+        let whole = (up < self.needed).then(|| self.no_quorum(up, failures));
+        reports.push(self.report(whole));
+        reports
+    }
+
+    /// Returns a report of the quorum as a whole.
+    pub(super) fn report(&self, failure: Option<Failure>) -> NodeReport {
+        NodeReport {
+            place: self.nodes.len(),
+            node: None,
+            failure,
+        }
+    }
+
+    /// Reads the answer of a node to a request.
+    pub(super) fn decode(
+        &self,
+        number: usize,
+        request: &Request<'_>,
+        value: Value,
+    ) -> Result<Reply, Failure> {
+        match value {
+            Value::ServerError(_) => Err(self.unexpected(number, value)),
+            value => script::decode(request, value),
+        }
+    }
+
+    /// Returns the failure of an answer that is an error, or makes no sense.
+    pub(super) fn unexpected(&self, number: usize, value: Value) -> Failure {
+        let route = &self.nodes[number].route;
+        if let Value::ServerError(error) = value {
+            route.cuts.note_answer(&error);
+            return refusal(&route.server, error);
+        }
+        let words = "the answer does not have the form of a reply to this request";
+        Failure::plain(FailureKind::Protocol, Outcome::Unknown, words)
+    }
+
+    /// Returns the failure of a request that too few nodes granted, with the failures of the others.
+    pub(super) fn no_quorum(&self, granted: usize, failures: Vec<Option<Failure>>) -> Failure {
+        let mut permanent = failures
+            .iter()
+            .flatten()
+            .filter(|failure| !failure.is_transient());
+        let spare = self.nodes.len() - self.needed;
+        // If these failures leave no majority, waiting is of no use: return one of them.
+        if let Some(failure) = permanent
+            .clone()
+            .find(|failure| failure.kind == FailureKind::SameServer)
+            .or_else(|| permanent.nth(spare))
+        {
+            return Failure {
+                outcome: Outcome::NotExecuted,
+                ..failure.clone()
+            };
+        }
+        let failures: Vec<_> = failures
+            .into_iter()
+            .zip(&self.nodes)
+            .filter_map(|(failure, node)| {
+                Some(NodeFailure {
+                    node: Arc::clone(&node.route.server.address),
+                    error: failure?.into_error(None),
+                })
+            })
+            .collect();
+        Failure::no_quorum(self.needed, granted, failures)
+    }
+
+    /// Takes in what a server says of itself on a new connection.
+    pub(super) fn identify(&self, number: usize, report: &str) -> Result<(), Failure> {
+        let field = |name: &str| {
+            let mut fields = report.lines().filter_map(|line| line.split_once(':'));
+            fields.find_map(|(field, value)| (field == name).then(|| value.trim()))
+        };
+        let node = &self.nodes[number];
+        let address = &node.route.server.address;
+        let refused = |kind, words: String| Err(Failure::plain(kind, Outcome::NotExecuted, words));
+        if field("role") != Some("master") {
+            return refused(
+                FailureKind::Unavailable,
+                format!("{address}: it is not a master"),
+            );
+        }
+        // Of a server whose clock was set back since its start, the number is negative.
+        let uptime = field("uptime_in_seconds").and_then(|seconds| seconds.parse::<i64>().ok());
+        let uptime = uptime.map(|seconds| u64::try_from(seconds).unwrap_or(0));
+        let Some((run_id, uptime)) = field("run_id").zip(uptime) else {
+            let words = format!("{address}: INFO does not tell its run_id and its uptime");
+            return refused(FailureKind::Protocol, words);
+        };
+        // Two nodes may connect at the same time.
+        let _one_at_a_time = self.identifying.lock();
+        let same = self
+            .nodes
+            .iter()
+            .find(|other| other.number != number && other.is(run_id));
+        if let Some(same) = same {
+            let words = format!("{address} and {} are one server", same.route.server.address);
+            return refused(FailureKind::SameServer, words);
+        }
+        node.identified(run_id, Duration::from_secs(uptime), self.restart_delay);
+        Ok(())
+    }
+}

@@ -1,0 +1,113 @@
+//! One Redis server, at a fixed address or found by sentinels.
+
+use std::time::{Duration, Instant};
+
+use crate::clock::Time;
+use crate::config::{SentinelSet, Server, Settings};
+use crate::error::Failure;
+use crate::message::Request;
+use crate::store::server::places::PlaceWait;
+use crate::store::server::pubsub;
+use crate::store::server::route::{Budget, Route, route};
+use crate::store::server::shared::Connections;
+use crate::store::topology::link::Link;
+use crate::store::topology::sentinel::Discovery;
+use crate::store::{Answer, DedicatedConnection, LEAST, Limits, NodeReport, PubSubEvent, Store};
+use crate::sync::Arc;
+
+/// A node, and the store of one.
+pub(crate) struct Node {
+    pool: Arc<Connections>,
+    /// The way to the server. If sentinels find it, only the parts that all masters share.
+    route: Route,
+    discovery: Option<Arc<Discovery>>,
+}
+
+impl Node {
+    pub(crate) fn new(server: Server, settings: &Settings) -> Self {
+        Self::with_discovery(route(server, settings), None, settings)
+    }
+
+    pub(crate) fn behind(sentinels: SentinelSet, settings: &Settings) -> Self {
+        let discovery = Discovery::new(sentinels, settings);
+        Self::with_discovery(
+            discovery.unknown().clone(),
+            Some(Arc::new(discovery)),
+            settings,
+        )
+    }
+
+    fn with_discovery(
+        route: Route,
+        discovery: Option<Arc<Discovery>>,
+        settings: &Settings,
+    ) -> Self {
+        let way = (0, Arc::new(route.clone()));
+        Self {
+            pool: Connections::new(way, settings.pool_size),
+            route,
+            discovery,
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(discovery) = &self.discovery {
+            discovery.end();
+        }
+    }
+}
+
+impl Store for Node {
+    fn call(&self, request: &Request<'_>, limits: Limits<'_>) -> Result<Answer, Failure> {
+        let begun = Instant::now();
+        let mut now = begun;
+        if let Some(discovery) = &self.discovery {
+            // A call that waits for a master needs no connection yet.
+            discovery.wait(limits.whole.min(self.route.connect_timeout), &|| {
+                limits.is_over()
+            })?;
+            now = Instant::now();
+        }
+        let left = limits.whole.saturating_sub(now - begun);
+        let mut wait = PlaceWait::new(now, limits.checkout.min(left), limits.is_over);
+        let discovery = self.discovery.as_ref();
+        let mut link = Link::pooled(&self.pool, discovery, request, limits, &mut wait)?;
+        let left = limits.whole.saturating_sub(wait.now - begun);
+        link.call(request, &mut Budget::since(wait.now, left.max(LEAST)))
+    }
+
+    fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {
+        Box::new(Link::dedicated(self.route.clone(), self.discovery.clone()))
+    }
+
+    fn last_cut(&self) -> Time {
+        self.route.cuts.last()
+    }
+
+    fn listen(
+        &self,
+        channels: &[&str],
+        hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
+    ) -> Result<(), Failure> {
+        match &self.discovery {
+            None => pubsub::listen(&self.route, channels, hear),
+            Some(discovery) => discovery.listen(channels, hear),
+        }
+    }
+}
+
+impl DedicatedConnection for Link<'_> {
+    fn open(&mut self) -> Result<(), Failure> {
+        self.open_for_renewals()
+    }
+
+    fn call(&mut self, request: &Request<'_>, limit: Duration) -> Result<Answer, Failure> {
+        self.call_and_measure(request, limit)
+    }
+
+    fn take_reports(&mut self) -> Vec<NodeReport> {
+        self.take_reports()
+    }
+}

@@ -1,0 +1,450 @@
+//! Finding the addresses of a host within a time limit.
+//!
+//! The system's lookup of a name has no time limit that a caller can set. If no name server answers, it blocks for 5 to
+//! 10 s or longer. So the lookup runs on a separate thread, and each caller waits for at most its own limit. An IP
+//! address needs neither a lookup nor a thread.
+//!
+//! The states of a name, by host and port:
+//!
+//! | state | a caller | the thread `leasehold-dns` of the name |
+//! | --- | --- | --- |
+//! | idle | begins a lookup, starts the thread, and waits: the name is in flight | does not exist |
+//! | in flight | waits for the result of this lookup | looks up, gives the result to all callers, makes the name idle or found, and ends |
+//! | found | gets the result, for 10 s, or for 1 s if it is an error; then the name is idle | does not exist |
+//!
+//! * If the deadline of a caller passes, the caller returns [`TimedOut`](io::ErrorKind::TimedOut). The lookup goes on,
+//!   and later callers wait for it. So a name server that does not answer costs one thread for each name.
+//! * If the thread cannot be started, or if the lookup panics, the result is an error for all callers that wait.
+//! * A lookup that was too slow for a caller makes the name found. Otherwise a name server that always takes longer than
+//!   the limit would lead neither to a connection nor to the reason why there is none. After any other lookup the name
+//!   is idle, and the next caller looks up anew, because the name may lead to another address by then.
+//!
+//! Each [`Route`](crate::store::server::route::Route) has its own resolver. A static one could deadlock after a fork: the child would
+//! wait for a thread, or for the owner of a mutex, that only the parent has. A child does not use its parent's routes.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use once_cell::sync::OnceCell;
+
+use crate::panics::survived;
+use crate::sync::{Arc, Condvar, Mutex, thread};
+
+/// Finds the addresses of hosts. No other mutex is taken under its mutex.
+#[derive(Debug, Default)]
+pub(crate) struct Resolver {
+    /// The names that are not idle.
+    names: Mutex<BTreeMap<Name, NameLookup>>,
+    /// Notified at the end of each lookup.
+    ended: Condvar,
+}
+
+/// A host name and a port.
+type Name = (String, u16);
+
+/// How long a name is found, by the result of its lookup.
+const FOUND_FOR: Duration = Duration::from_secs(10);
+const FAILED_FOR: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+struct NameLookup {
+    lookup: Arc<Lookup>,
+    /// Whether the lookup was too slow for a caller.
+    was_slow: bool,
+    /// When the name becomes idle, once it is found.
+    idle_at: Option<Instant>,
+}
+
+/// A lookup, which has its result from its end on. The result is set under the mutex of [`Resolver::names`].
+type Lookup = OnceCell<Result<Vec<SocketAddr>, Arc<io::Error>>>;
+
+impl Resolver {
+    /// Returns the addresses of a host. Blocks until they are found, but at most until `deadline`.
+    pub(crate) fn resolve(
+        self: &Arc<Self>,
+        host: &str,
+        port: u16,
+        deadline: Instant,
+    ) -> io::Result<Vec<SocketAddr>> {
+        let find = |(host, port): &Name| Ok((&**host, *port).to_socket_addrs()?.collect());
+        self.resolve_by(find, dns_thread(), (host, port), deadline)
+    }
+
+    /// Does the same by a function that replaces the system's lookup. `dns_thread` is the thread on which it runs.
+    fn resolve_by(
+        self: &Arc<Self>,
+        find: impl FnOnce(&Name) -> io::Result<Vec<SocketAddr>> + Send + 'static,
+        dns_thread: thread::Builder,
+        (host, port): (&str, u16),
+        deadline: Instant,
+    ) -> io::Result<Vec<SocketAddr>> {
+        if let Ok(ip) = host.parse::<IpAddr>() {
+            return Ok(vec![SocketAddr::new(ip, port)]);
+        }
+        let name = (host.to_owned(), port);
+        let (lookup, is_new) = self.join(&name);
+        if is_new {
+            let (resolver, own_lookup, own_name) =
+                (Arc::clone(self), Arc::clone(&lookup), name.clone());
+            let started = dns_thread.spawn(move || {
+                let panicked = || Err(io::Error::other("the lookup of the host panicked"));
+                let result = survived(|| find(&own_name)).unwrap_or_else(panicked);
+                resolver.end(&own_name, &own_lookup, result);
+            });
+            if let Err(error) = started {
+                // The kind of this error is mostly `WouldBlock`, which would count as a timeout of the connection.
+                let words = format!("no thread could be started to look up the host: {error}");
+                // Other callers may wait for this lookup already.
+                self.end(&name, &lookup, Err(io::Error::other(words)));
+            }
+        }
+        self.wait(&name, &lookup, deadline)
+    }
+
+    /// Returns the lookup of a name that is in flight or found, or a new one, and whether it is new.
+    fn join(&self, name: &Name) -> (Arc<Lookup>, bool) {
+        let mut names = self.names.lock();
+        if let Some(state) = names.get(name) {
+            if state.idle_at.is_none_or(|at| Instant::now() < at) {
+                return (Arc::clone(&state.lookup), false);
+            }
+        }
+        let lookup = Arc::<Lookup>::default();
+        let state = NameLookup {
+            lookup: Arc::clone(&lookup),
+            was_slow: false,
+            idle_at: None,
+        };
+        names.insert(name.clone(), state);
+        (lookup, true)
+    }
+
+    /// Ends a lookup, and gives its result to all callers that wait for it.
+    fn end(&self, name: &Name, lookup: &Lookup, result: io::Result<Vec<SocketAddr>>) {
+        let mut names = self.names.lock();
+        match names.get_mut(name) {
+            Some(state) if state.was_slow => {
+                let found_for = if result.is_ok() {
+                    FOUND_FOR
+                } else {
+                    FAILED_FOR
+                };
+                state.idle_at = Some(Instant::now() + found_for);
+            }
+            _ => drop(names.remove(name)),
+        }
+        // A lookup ends once, so it has no result yet.
+        lookup.set(result.map_err(Arc::new)).ok();
+        drop(names);
+        self.ended.notify_all();
+    }
+
+    /// Blocks until the lookup of a name has ended, but at most until `deadline`, and returns its result.
+    fn wait(&self, name: &Name, lookup: &Lookup, deadline: Instant) -> io::Result<Vec<SocketAddr>> {
+        let mut names = self.names.lock();
+        loop {
+            match lookup.get() {
+                Some(Ok(addresses)) => return Ok(addresses.clone()),
+                Some(Err(error)) => return Err(io::Error::new(error.kind(), Arc::clone(error))),
+                None => {}
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                if let Some(state) = names.get_mut(name) {
+                    state.was_slow = true;
+                }
+                let words = "the lookup of the host took too long";
+                return Err(io::Error::new(io::ErrorKind::TimedOut, words));
+            }
+            names = self.ended.wait_for(names, left);
+        }
+    }
+}
+
+fn dns_thread() -> thread::Builder {
+    thread::Builder::new().name("leasehold-dns".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::time::Duration;
+
+    use redis::ConnectionAddr;
+
+    use super::*;
+    use crate::store::transport::socket::Socket;
+
+    /// The time for which a test waits for an event that comes at once if the code is right.
+    const PATIENCE: Duration = Duration::from_secs(20);
+    /// A time limit that passes in a test.
+    const SHORT: Duration = Duration::from_millis(20);
+    const NAME: (&str, u16) = ("redis.test", 6379);
+
+    type Found = io::Result<Vec<SocketAddr>>;
+
+    fn address(last: u8) -> SocketAddr {
+        ([192, 0, 2, last], NAME.1).into()
+    }
+
+    fn kind(found: Found) -> Option<io::ErrorKind> {
+        found.err().map(|error| error.kind())
+    }
+
+    /// Resolves `name` within `limit` by `look_up`.
+    fn resolve(
+        resolver: &Arc<Resolver>,
+        name: (&str, u16),
+        limit: Duration,
+        look_up: impl FnOnce(&Name) -> Found + Send + 'static,
+    ) -> Found {
+        resolver.resolve_by(look_up, dns_thread(), name, Instant::now() + limit)
+    }
+
+    /// A lookup that a caller on another thread has begun. It hangs until the test ends it.
+    struct HungLookup {
+        end: Sender<fn() -> Found>,
+        caller: Receiver<Found>,
+    }
+
+    impl HungLookup {
+        /// Returns when the lookup runs.
+        fn begin(resolver: &Arc<Resolver>) -> Self {
+            let (end, ended) = channel::<fn() -> Found>();
+            let (running, runs) = channel();
+            let caller = caller(resolver, move |_| {
+                running.send(()).expect("the test waits");
+                ended.recv_timeout(PATIENCE).expect("the test ends it")()
+            });
+            runs.recv_timeout(PATIENCE).expect("it runs");
+            Self { end, caller }
+        }
+
+        fn end(self, result: fn() -> Found) -> Receiver<Found> {
+            self.end.send(result).expect("the lookup hangs");
+            self.caller
+        }
+    }
+
+    /// Resolves [`NAME`] on a thread.
+    fn caller(
+        resolver: &Arc<Resolver>,
+        look_up: impl FnOnce(&Name) -> Found + Send + 'static,
+    ) -> Receiver<Found> {
+        let (sender, found) = channel();
+        let resolver = Arc::clone(resolver);
+        // A test that failed does not wait for the result.
+        thread::spawn(move || {
+            sender
+                .send(resolve(&resolver, NAME, PATIENCE, look_up))
+                .ok()
+        });
+        found
+    }
+
+    /// Returns when `callers` callers have joined the lookup of [`NAME`].
+    fn wait_until_joined(resolver: &Resolver, callers: usize) {
+        let begun = Instant::now();
+        // The map and the thread of the lookup share it too.
+        let is_joined = || {
+            let names = resolver.names.lock();
+            let sharing = names.values().map(|state| Arc::strong_count(&state.lookup));
+            sharing.sum::<usize>() == callers + 2
+        };
+        while !is_joined() {
+            assert!(begun.elapsed() < PATIENCE, "not all callers share a lookup");
+            thread::yield_now();
+        }
+    }
+
+    fn result(caller: &Receiver<Found>) -> Found {
+        let result = caller.recv_timeout(PATIENCE / 2);
+        result.expect("the caller returns long before its deadline")
+    }
+
+    #[test]
+    fn a_lookup_that_hangs_ends_at_the_callers_deadline() {
+        let resolver = Arc::default();
+        let (_open, never) = channel::<()>();
+        let begun = Instant::now();
+        let found = resolve(&resolver, NAME, SHORT, move |_| {
+            never.recv_timeout(PATIENCE).ok();
+            Ok(vec![address(1)])
+        });
+        let took = begun.elapsed();
+        assert_eq!(kind(found), Some(io::ErrorKind::TimedOut));
+        assert!((SHORT..PATIENCE / 2).contains(&took), "{took:?}");
+    }
+
+    #[test]
+    fn connecting_has_one_limit_with_the_lookup() {
+        let resolver = Arc::default();
+        let hung = HungLookup::begin(&resolver);
+        let address = ConnectionAddr::Tcp(NAME.0.to_owned(), NAME.1);
+        let begun = Instant::now();
+        let failed = Socket::connect(&address, &resolver, SHORT).err();
+        let took = begun.elapsed();
+        assert_eq!(
+            failed.map(|error| error.kind()),
+            Some(io::ErrorKind::TimedOut)
+        );
+        assert!((SHORT..PATIENCE / 2).contains(&took), "{took:?}");
+        hung.end(|| Ok(Vec::new()));
+    }
+
+    #[test]
+    fn callers_share_a_lookup_in_flight() {
+        let resolver = Arc::default();
+        let first = HungLookup::begin(&resolver);
+        let second = caller(&resolver, |_| Ok(vec![address(2)]));
+        wait_until_joined(&resolver, 2);
+        // A caller without time for the result begins no lookup either.
+        let third = resolve(&resolver, NAME, SHORT, |_| Ok(vec![address(3)]));
+        assert_eq!(kind(third), Some(io::ErrorKind::TimedOut));
+        let first = first.end(|| Ok(vec![address(1)]));
+        for caller in [first, second] {
+            assert_eq!(result(&caller).expect("it is found"), [address(1)]);
+        }
+    }
+
+    #[test]
+    fn an_error_reaches_all_callers_with_its_kind_and_text() {
+        let resolver = Arc::default();
+        let first = HungLookup::begin(&resolver);
+        let second = caller(&resolver, |_| Ok(vec![address(2)]));
+        wait_until_joined(&resolver, 2);
+        let first = first.end(|| Err(io::Error::new(io::ErrorKind::NotFound, "no such host")));
+        for caller in [first, second] {
+            let error = result(&caller).expect_err("the lookup failed");
+            assert_eq!(error.kind(), io::ErrorKind::NotFound);
+            assert_eq!(error.to_string(), "no such host");
+        }
+    }
+
+    #[test]
+    fn a_call_after_the_end_of_a_lookup_looks_up_anew() {
+        let resolver = Arc::default();
+        for last in [1, 2] {
+            let found = resolve(&resolver, NAME, PATIENCE, move |_| Ok(vec![address(last)]));
+            assert_eq!(found.expect("it is found"), [address(last)]);
+        }
+    }
+
+    #[test]
+    fn a_result_that_came_too_late_is_for_the_next_caller() {
+        let resolver = Arc::default();
+        let first = HungLookup::begin(&resolver);
+        let second = resolve(&resolver, NAME, SHORT, |_| Ok(vec![address(2)]));
+        assert_eq!(kind(second), Some(io::ErrorKind::TimedOut));
+        let first = first.end(|| Ok(vec![address(1)]));
+        result(&first).expect("it is found");
+        let third = resolve(&resolver, NAME, SHORT, |_| panic!("it was found"));
+        assert_eq!(third.expect("it was found"), [address(1)]);
+        // The result gets old.
+        for state in resolver.names.lock().values_mut() {
+            assert!(state.idle_at > Some(Instant::now()));
+            state.idle_at = Some(Instant::now());
+        }
+        let fourth = resolve(&resolver, NAME, PATIENCE, |_| Ok(vec![address(4)]));
+        assert_eq!(fourth.expect("it is found"), [address(4)]);
+    }
+
+    /// Otherwise no caller would ever learn why a name server that is always slow finds nothing.
+    #[test]
+    fn an_error_that_came_too_late_is_for_the_next_caller() {
+        let resolver = Arc::default();
+        let first = HungLookup::begin(&resolver);
+        let second = resolve(&resolver, NAME, SHORT, |_| Ok(vec![address(2)]));
+        assert_eq!(kind(second), Some(io::ErrorKind::TimedOut));
+        let first = first.end(|| Err(io::ErrorKind::NotFound.into()));
+        result(&first).expect_err("the lookup failed");
+        // The error may get old before this thread runs.
+        for state in resolver.names.lock().values_mut() {
+            state.idle_at = state.idle_at.map(|at| at + PATIENCE);
+        }
+        let third = resolve(&resolver, NAME, SHORT, |_| panic!("it has failed"));
+        assert_eq!(kind(third), Some(io::ErrorKind::NotFound));
+        for state in resolver.names.lock().values_mut() {
+            state.idle_at = Some(Instant::now());
+        }
+        let fourth = resolve(&resolver, NAME, PATIENCE, |_| Ok(vec![address(4)]));
+        assert_eq!(fourth.expect("it is found"), [address(4)]);
+    }
+
+    #[test]
+    fn names_and_ports_are_looked_up_apart() {
+        let resolver = Arc::default();
+        let hung = HungLookup::begin(&resolver);
+        for name in [("other.test", NAME.1), (NAME.0, NAME.1 + 1)] {
+            let found = resolve(&resolver, name, PATIENCE, |(host, port)| {
+                assert_eq!(thread::current().name(), Some("leasehold-dns"));
+                Err(io::Error::other(format!("{host}:{port}")))
+            });
+            let error = found.expect_err("the lookup failed");
+            assert_eq!(error.to_string(), format!("{}:{}", name.0, name.1));
+        }
+        hung.end(|| Ok(Vec::new()));
+    }
+
+    /// Returns a thread that cannot be started, because no address space has room for its stack.
+    fn impossible_thread() -> thread::Builder {
+        dns_thread().stack_size(usize::MAX / 4 + 1)
+    }
+
+    #[test]
+    fn an_ip_address_starts_no_thread() {
+        let resolver = Arc::default();
+        for (host, ip) in [
+            ("192.0.2.1", IpAddr::from([192, 0, 2, 1])),
+            ("::1", IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1])),
+        ] {
+            let no_lookup = |_: &Name| panic!("an address was looked up");
+            let deadline = Instant::now() + PATIENCE;
+            let found = Resolver::resolve_by(
+                &resolver,
+                no_lookup,
+                impossible_thread(),
+                (host, 1),
+                deadline,
+            );
+            assert_eq!(found.expect("an address"), [SocketAddr::new(ip, 1)]);
+        }
+    }
+
+    #[test]
+    fn a_thread_that_cannot_be_started_is_an_error_and_leaves_no_lookup() {
+        let resolver = Arc::default();
+        let deadline = Instant::now() + PATIENCE;
+        let look_up = |_: &Name| Ok(vec![address(1)]);
+        let failed = Resolver::resolve_by(&resolver, look_up, impossible_thread(), NAME, deadline);
+        assert_eq!(kind(failed), Some(io::ErrorKind::Other));
+        let found = resolve(&resolver, NAME, PATIENCE, |_| Ok(vec![address(2)]));
+        assert_eq!(found.expect("it is found"), [address(2)]);
+    }
+
+    #[test]
+    fn a_lookup_that_panics_is_an_error_for_all_its_callers() {
+        let resolver = Arc::default();
+        let first = HungLookup::begin(&resolver);
+        let second = caller(&resolver, |_| Ok(vec![address(2)]));
+        wait_until_joined(&resolver, 2);
+        let first = first.end(|| panic!("on purpose"));
+        for caller in [first, second] {
+            let error = result(&caller).expect_err("the lookup panicked");
+            assert!(error.to_string().contains("panicked"), "{error}");
+        }
+        let found = resolve(&resolver, NAME, PATIENCE, |_| Ok(vec![address(3)]));
+        assert_eq!(found.expect("it is found"), [address(3)]);
+    }
+
+    #[test]
+    fn the_systems_lookup_finds_this_machine() {
+        let resolver = Arc::<Resolver>::default();
+        let found = resolver.resolve("localhost", 1, Instant::now() + PATIENCE);
+        let found = found.expect("each system knows this name");
+        let is_local = |it: &SocketAddr| it.ip().is_loopback() && it.port() == 1;
+        assert!(!found.is_empty() && found.iter().all(is_local), "{found:?}");
+    }
+}
