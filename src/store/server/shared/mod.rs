@@ -38,7 +38,7 @@
 //! | --- | --- | --- |
 //! | write | takes the half of the socket that writes, and blocks until all is written | takes the half, writes as much as there is room for, and gives it back. If bytes are left, waits by `poll` without the half, and writes on |
 //! | read | takes the half that reads, and blocks until an answer has come | waits by `poll` without the half. Then takes it, reads without blocking, and gives it back |
-//! | wait | | sleeps until another thread wakes it. After 5 ms without that, and then after 10 ms, 20 ms and so on up to 1 s, looks at the socket itself. If that is ready, takes over the role of the thread that has it |
+//! | wait | | sleeps until another thread wakes it. After 5 ms without that, and then after 10 ms, 20 ms and so on up to 1 s, looks at the socket itself. With 16 threads or more on the connection, the first of these pauses is longer: 80 ms with 128. If the socket is ready, takes over the role of the thread that has it |
 //!
 //! So a thread that gets no CPU time while it waits holds nothing that another thread needs. Between taking a half and giving
 //! it back, a thread makes one system call that does not block. If the system stops it just there, or while it has a mutex,

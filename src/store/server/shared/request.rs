@@ -16,9 +16,12 @@ use crate::store::transport::socket::{Reading, TransportError, Writing};
 use crate::store::{LOOK_EVERY, Limits};
 use crate::sync::{MutexGuard, Ordering, Thread, thread};
 
-/// A thread that waits for others looks at the socket itself after this time. Each further pause is twice as long, up to
-/// [`LOOK_EVERY`].
+/// A thread that waits for others looks at the socket itself after this time, for each [`FEW_CALLERS`] threads on the
+/// connection. Each further pause is twice as long, up to [`LOOK_EVERY`].
 const FIRST_LOOK_AFTER: Duration = Duration::from_millis(5);
+/// With more threads than this on the connection, the one that reads or writes is likely to wait until others have run.
+/// With a thousand threads on eight connections, and one core, looks after 5 ms halved the rate of requests.
+const FEW_CALLERS: u32 = 8;
 /// The longest wait for the socket itself. An unpark does not end such a wait. So a thread whose answer another thread has
 /// read meanwhile gets the answer at most this late.
 const LONGEST_POLL: Duration = Duration::from_millis(20);
@@ -124,7 +127,7 @@ impl<'a> SharedRequest<'a> {
             is_alone: false,
             ready: PollFlags::empty(),
             is_full: false,
-            pause: FIRST_LOOK_AFTER,
+            pause: first_pause(connection),
             is_late: false,
             now: Some(time.begun),
             wake: Vec::new(),
@@ -290,7 +293,7 @@ impl<'a> SharedRequest<'a> {
         self.is_late |= left.is_zero();
         self.look(asked, left.min(self.pause).min(LONGEST_POLL));
         if !self.ready.is_empty() {
-            self.pause = FIRST_LOOK_AFTER;
+            self.pause = first_pause(self.connection);
         }
     }
 
@@ -317,6 +320,12 @@ impl<'a> SharedRequest<'a> {
         self.ready = self.connection.stream.poll(asked, limit);
         self.pause = (self.pause * 2).min(LOOK_EVERY);
     }
+}
+
+/// Returns how long a thread waits before it first looks at the socket.
+fn first_pause(connection: &PoolConnection) -> Duration {
+    let callers = connection.callers.load(Ordering::Relaxed);
+    FIRST_LOOK_AFTER * (callers / FEW_CALLERS).max(1)
 }
 
 impl Drop for SharedRequest<'_> {
