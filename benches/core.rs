@@ -46,7 +46,7 @@ use crate::core::fence::{Fences, block};
 use crate::core::lease::{AtomicLease, valid_until};
 use crate::core::linger::LingerOptions;
 use crate::core::queue::{
-    AcquireParams, Arrival, Finish, GrantedTo, Health, HeldLease, Queue, Seats,
+    AcquireParams, Arrival, Finish, GrantedTo, Health, HeldLease, Queue, QueueLease,
 };
 use crate::core::release_task::ReleaseTask;
 use crate::core::timer_queue::{TimerQueue, renewal_due};
@@ -106,8 +106,8 @@ impl HeldLease for () {
     }
 }
 
-fn grant(fences: Fences) -> Seats<()> {
-    Seats::new((), fences, NOW + QUANTUM)
+fn grant(fences: Fences) -> QueueLease<()> {
+    QueueLease::new((), fences, NOW + QUANTUM)
 }
 
 /// Returns a mutex's queue. The first thread holds the lock, and `waiting` others wait.

@@ -47,7 +47,7 @@ pub(crate) const RECALL: &str = "recall ";
 pub(crate) enum Companion {
     /// A string: the last fence that was given out or reserved.
     Fence,
-    /// A sorted set: the owners that wait, in the order of their tickets.
+    /// A sorted set: the owners that wait, in the order of their scores.
     Queue,
     /// A hash: for each owner in the queue, the time at which it was last seen, its channel, and what it asks for.
     Waiters,

@@ -29,7 +29,7 @@
 //! same [`LingerOptions`], fences are left, and the lease is healthy. In a forked child there is no input, because each call
 //! ends before it looks at the lease.
 //!
-//! The queue of a name keeps an idle lease like a held one ([`super::queue`]): it has no turn.
+//! The queue of a name keeps an idle lease like a held one ([`super::queue`]): it has no hold.
 
 use std::time::Duration;
 

@@ -7,7 +7,7 @@
 //! * [`poll`]: how often an attempt polls; [`outage`]: how it handles failures;
 //! * [`pickup`]: how long a waiter has to pick up a lock that was handed over to it;
 //! * [`release_task`]: the end of a lease in Redis, and of an orphaned owner;
-//! * [`queue`]: the threads of this process that want one name, and how they share a lease; [`ticket_queue`]: those of
+//! * [`queue`]: the threads of this process that want one name, and how they share a lease; [`wait_list`]: those of
 //!   them that wait;
 //! * [`quorum`]: the decisions of a lock over several independent servers;
 //! * [`fence`]: blocks of fencing tokens; [`quantum`]: how long threads of a process hand a lock on in memory;
@@ -27,5 +27,5 @@ pub(crate) mod quantum;
 pub(crate) mod queue;
 pub(crate) mod quorum;
 pub(crate) mod release_task;
-mod ticket_queue;
 pub(crate) mod timer_queue;
+mod wait_list;

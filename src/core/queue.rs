@@ -1,6 +1,6 @@
 //! The threads of this process that want one name.
 //!
-//! A thread that wants a name enters its queue. The first thread that finds no seat, and may ask, is the *delegate*:
+//! A thread that wants a name enters its queue. The first thread that finds no room in a lease, and may ask, is the *delegate*:
 //! the only thread of this process that asks Redis. The others wait behind it, first come, first served. A grant from
 //! Redis begins a *lease*. A lease goes from thread to thread in memory as long as its quantum, its fences and its health
 //! allow.
@@ -9,31 +9,31 @@
 //! | --- | --- | --- | --- |
 //! | idle | a thread arrives | asking | ask Redis: the thread is the delegate |
 //! | asking | a thread arrives | asking | let it wait; a try gets "held" if that was the last answer, with no failure since |
-//! | asking | this process adopts the lock | held, asking | give a turn to the adopter, and to no other thread: the delegate is first |
-//! | asking | Redis grants | held | give a turn to the delegate, and to all waiting threads that fit in |
+//! | asking | this process adopts the lock | held, asking | give a hold to the adopter, and to no other thread: the delegate is first |
+//! | asking | Redis grants | held | give a hold to the delegate, and to all waiting threads that fit in |
 //! | asking | the delegate gives up | asking / idle | hand its attempt to the next thread / clean up |
 //! | asking | a delegate that waits fails with an error that ends its wait | idle | fail all threads behind it |
 //! | asking | a delegate that tries fails | asking / idle | fail the tries behind it; the next thread that waits asks |
-//! | held | a thread arrives that fits in | held | give it a turn, without a request |
+//! | held | a thread arrives that fits in | held | give it a hold on the lease, without a request |
 //! | held | a thread arrives that does not fit in, and the kind allows one lease | held | let it wait; a try gets "held" |
 //! | held | a thread arrives that does not fit in, and the kind allows several | held, asking | ask Redis |
-//! | held | a turn ends, the next thread may have the lease | held | hand the lease to it, without a request |
-//! | held | the last turn ends, threads wait | asking | let the first ask by *taking over* the lease |
-//! | held | the last turn ends, nobody waits | ending | release |
+//! | held | a hold ends, the next thread may have the lease | held | hand the lease to it, without a request |
+//! | held | the last hold ends, threads wait | asking | let the first ask by *taking over* the lease |
+//! | held | the last hold ends, nobody waits | ending | release |
 //! | held | the same, and the lease lingers ([`super::linger`]) | idle lease | keep the lease, without a request |
-//! | idle lease | a thread arrives that the lease fits | held | give it a turn, without a request |
+//! | idle lease | a thread arrives that the lease fits | held | give it a hold on the lease, without a request |
 //! | idle lease | another thread arrives | asking | let that thread ask by taking over the lease |
 //! | idle lease | the linger ends | ending | release |
-//! | held | the last turn ends, and the lock is kept from all threads (`min_hold`) | ending | release it to nobody; then let the first thread ask |
+//! | held | the last hold ends, and the lock is kept from all threads (`min_hold`) | ending | release it to nobody; then let the first thread ask |
 //! | held | the lease is lost | asking / idle | let the next thread ask anew |
 //! | ending | a thread arrives | ending | let it wait: the lock is still this process's |
 //! | ending | the release is over | asking / idle | let the first thread that waits ask |
 //!
 //! Invariant: no thread waits while the queue is idle, so no thread is ever forgotten.
 //!
-//! The kind decides how threads share a lease ([`Sharing`]). A mutex has one lease of one seat. The readers of a name
-//! sit in one lease together. A semaphore's permits are leases beside each other. If a kind allows several leases, a
-//! process asks while it holds, so "held" and "asking" are both true. A thread that finds no seat then need not wait
+//! The kind decides how threads share a lease ([`Sharing`]). A mutex has one lease with room for one thread. The readers of
+//! a name share one lease. A semaphore's permits are leases beside each other. If a kind allows several leases, a
+//! process asks while it holds, so "held" and "asking" are both true. A thread that finds no room then need not wait
 //! for a lease's end. A lease that ends is released to the first waiter in Redis, which may be this process's own
 //! delegate.
 //!
@@ -44,7 +44,7 @@
 
 mod decisions;
 mod delegate;
-mod seats;
+mod lease;
 
 use std::time::Duration;
 
@@ -52,22 +52,22 @@ use smallvec::SmallVec;
 
 use crate::clock::Time;
 use crate::config::Terms;
-use crate::core::ticket_queue::TicketQueue;
+use crate::core::wait_list::WaitList;
 use crate::message::Sharing;
 
 pub(crate) use decisions::{Arrival, Begun, Entrants, Finish, GrantedTo, Health, IdleLease};
 use delegate::{DelegateReply, DelegateRequest};
-pub(crate) use seats::{AcquireParams, HeldLease, Seats, TurnOf};
+pub(crate) use lease::{AcquireParams, HeldLease, HoldOf, QueueLease};
 
 /// The queue of one name. `W` stands for a waiting thread, `T` for a lease.
 #[derive(Debug)]
 pub(crate) struct Queue<W, T> {
     sharing: Sharing,
-    waiting: TicketQueue<QueuedThread<W>>,
+    waiting: WaitList<QueuedThread<W>>,
     /// The delegate's request, while there is a delegate.
     asking: Option<DelegateRequest>,
     /// At most one lease, unless the kind allows several, or a thread adopts.
-    process_leases: SmallVec<[Seats<T>; 1]>,
+    leases: SmallVec<[QueueLease<T>; 1]>,
     /// Whether the only lease is being released.
     is_releasing: bool,
     /// Whether the queue has left the table of names, so that no thread may enter.
@@ -85,9 +85,9 @@ impl<W, T: HeldLease> Queue<W, T> {
     pub(crate) fn new(sharing: Sharing) -> Self {
         Self {
             sharing,
-            waiting: TicketQueue::new(),
+            waiting: WaitList::new(),
             asking: None,
-            process_leases: SmallVec::new(),
+            leases: SmallVec::new(),
             is_releasing: false,
             retired: false,
         }
@@ -103,7 +103,7 @@ impl<W, T: HeldLease> Queue<W, T> {
         self.retired
     }
 
-    /// Lets a thread in. Calls `waiter` only if the thread must wait, and `health` only for a lease with a seat for it.
+    /// Lets a thread in. Calls `waiter` only if the thread must wait, and `health` only for a lease with room for it.
     pub(crate) fn arrive(
         &mut self,
         params: AcquireParams,
@@ -111,17 +111,17 @@ impl<W, T: HeldLease> Queue<W, T> {
         health: impl Fn(&T) -> Health,
         waiter: impl FnOnce() -> W,
     ) -> Arrival<T> {
-        // 1. Nobody is before it: it takes a seat, or asks for one.
+        // 1. Nobody is before it: it shares a lease, or asks for one.
         if self.waiting.is_empty() {
-            for seats in &mut self.process_leases {
-                let is_admitted = seats.admits(&params, self.sharing, now);
-                if is_admitted && health(&seats.process_lease) == Health::Good {
-                    if let Some(turn) = seats.admit() {
-                        return Arrival::Turn(turn);
+            for lease in &mut self.leases {
+                let is_admitted = lease.admits(&params, self.sharing, now);
+                if is_admitted && health(&lease.process_lease) == Health::Good {
+                    if let Some(hold) = lease.admit() {
+                        return Arrival::Hold(hold);
                     }
                 }
             }
-            let idle = if self.process_leases.is_empty() {
+            let idle = if self.leases.is_empty() {
                 None
             } else {
                 self.idle_lease_in_the_way()
@@ -133,7 +133,7 @@ impl<W, T: HeldLease> Queue<W, T> {
         }
         // 2. A try needs no more than an answer, which the delegate may have. Without a delegate, this process itself
         //    holds or releases the lock.
-        let is_held = !self.sharing.several && !self.process_leases.is_empty();
+        let is_held = !self.sharing.several && !self.leases.is_empty();
         let is_answered = self
             .asking
             .is_none_or(|asking| asking.answers(params.units));
@@ -145,9 +145,9 @@ impl<W, T: HeldLease> Queue<W, T> {
         Arrival::Queued(self.waiting.push(QueuedThread { params, waiter }))
     }
 
-    /// Takes out a thread that gives up. Returns false if it has a turn or a task already.
-    pub(crate) fn leave(&mut self, ticket: u64) -> bool {
-        self.waiting.remove(ticket).is_some()
+    /// Takes out a thread that gives up. Returns false if it has a hold or a task already.
+    pub(crate) fn leave(&mut self, number: u64) -> bool {
+        self.waiting.remove(number).is_some()
     }
 
     /// Takes out all threads that wait, because the manager is closed.
@@ -162,7 +162,7 @@ impl<W, T: HeldLease> Queue<W, T> {
 
     /// Returns whether nothing is held, asked or waited for.
     pub(crate) fn is_idle(&self) -> bool {
-        self.asking.is_none() && self.process_leases.is_empty() && !self.is_releasing
+        self.asking.is_none() && self.leases.is_empty() && !self.is_releasing
     }
 
     /// Returns whether a thread asks Redis.
@@ -182,22 +182,19 @@ impl<W, T: HeldLease> Queue<W, T> {
 
     /// Returns the lease of this process, if it can have no other.
     pub(crate) fn process_lease(&self) -> Option<&T> {
-        let only = self
-            .process_leases
-            .first()
-            .filter(|_| !self.sharing.several);
-        only.map(|seats| &seats.process_lease)
+        let only = self.leases.first().filter(|_| !self.sharing.several);
+        only.map(|lease| &lease.process_lease)
     }
 
     /// Returns all leases of this process.
     pub(crate) fn process_leases(&self) -> impl Iterator<Item = &T> {
-        self.process_leases.iter().map(|seats| &seats.process_lease)
+        self.leases.iter().map(|lease| &lease.process_lease)
     }
 
-    /// Returns the fence of the threads in lease `number`; `None` if that is over. Threads that sit together share it.
+    /// Returns the fence of the threads that share lease `number`. Returns `None` if that lease is over.
     pub(crate) fn fence(&self, number: u64) -> Option<u64> {
         let index = self.position(number)?;
-        Some(self.process_leases[index].fence())
+        Some(self.leases[index].fence())
     }
 
     /// Notes that Redis answered "held" to the delegate. `queued`: the delegate stands in the queue there. Returns the
@@ -222,21 +219,26 @@ impl<W, T: HeldLease> Queue<W, T> {
         }
     }
 
-    /// Begins a lease. Its first turn is for the thread whose request brought it.
-    pub(crate) fn begin(&mut self, mut seats: Seats<T>, to: GrantedTo, now: Time) -> Begun<W, T> {
+    /// Begins a lease. Its first hold is for the thread whose request brought it.
+    pub(crate) fn begin(
+        &mut self,
+        mut lease: QueueLease<T>,
+        to: GrantedTo,
+        now: Time,
+    ) -> Begun<W, T> {
         match to {
             GrantedTo::Delegate => self.asking = None,
             GrantedTo::OtherThread if self.asking.is_some() && !self.sharing.several => {
                 // In memory, the lease would go past the delegate, and past the waiters before the delegate in Redis.
-                seats.set_quantum_end(now);
+                lease.set_quantum_end(now);
             }
             GrantedTo::OtherThread => {}
         }
-        let turn = seats
+        let hold = lease
             .admit()
-            .expect("a grant holds at least the fence of the turn that asked for it");
-        self.process_leases.push(seats);
-        self.admit_behind(self.process_leases.len() - 1, turn, now)
+            .expect("a grant has at least one fence, for the thread that asked");
+        self.leases.push(lease);
+        self.admit_behind(self.leases.len() - 1, hold, now)
     }
 
     /// Returns a lease that the delegate could share, if its quantum were not over.
@@ -246,13 +248,13 @@ impl<W, T: HeldLease> Queue<W, T> {
         terms: Terms,
         health: impl Fn(&T) -> Health,
     ) -> Option<&T> {
-        let fits = |seats: &&Seats<T>| {
-            seats.has_room(units, self.sharing)
-                && seats.process_lease.terms() == terms
-                && health(&seats.process_lease) == Health::Good
+        let fits = |lease: &&QueueLease<T>| {
+            lease.has_room(units, self.sharing)
+                && lease.process_lease.terms() == terms
+                && health(&lease.process_lease) == Health::Good
         };
-        let seats = self.process_leases.iter().find(fits)?;
-        Some(&seats.process_lease)
+        let lease = self.leases.iter().find(fits)?;
+        Some(&lease.process_lease)
     }
 
     /// Begins another quantum of lease `number`, with the delegate in it. Returns `None` if the lease has ended.
@@ -263,10 +265,10 @@ impl<W, T: HeldLease> Queue<W, T> {
         quantum_end: Time,
     ) -> Option<Begun<W, T>> {
         let index = self.position(number)?;
-        self.process_leases[index].set_quantum_end(quantum_end);
-        let turn = self.process_leases[index].admit()?;
+        self.leases[index].set_quantum_end(quantum_end);
+        let hold = self.leases[index].admit()?;
         self.asking = None;
-        Some(self.admit_behind(index, turn, now))
+        Some(self.admit_behind(index, hold, now))
     }
 
     /// Ends a delegate that gives up. Returns the next thread, if any, which continues its attempt.
@@ -299,7 +301,7 @@ impl<W, T: HeldLease> Queue<W, T> {
         (tries, self.next_delegate(DelegateReply::None))
     }
 
-    /// Ends a turn of lease `number`. `linger` is how long the lease may stay without a guard, if it may.
+    /// Ends a hold of lease `number`. `linger` is how long the lease may stay without a guard, if it may.
     pub(crate) fn finish(
         &mut self,
         number: u64,
@@ -311,22 +313,22 @@ impl<W, T: HeldLease> Queue<W, T> {
         let Some(index) = self.position(number) else {
             return Finish::Stale;
         };
-        let seats = &mut self.process_leases[index];
-        let taken = seats.leave();
-        let give_back = seats.give_back();
-        // 2. It goes on in the threads that have a turn, and a good one in those that wait.
+        let lease = &mut self.leases[index];
+        let holders = lease.leave();
+        let give_back = lease.give_back();
+        // 2. It goes on in the threads that have a hold, and a good one in those that wait.
         match health {
             Health::Lost => return Finish::Lost(self.over(index, DelegateReply::None)),
             Health::Good => {
                 let entrants = self.admit_waiting(index, now);
-                if entrants.0.is_some() || taken > 0 {
+                if entrants.0.is_some() || holders > 0 {
                     return Finish::GoesOn(entrants);
                 }
                 if let Some(until) = linger.and_then(|length| self.stay(index, now, length)) {
                     return Finish::Lingers(until);
                 }
             }
-            Health::Poor | Health::KeptBack if taken > 0 => {
+            Health::Poor | Health::KeptBack if holders > 0 => {
                 return Finish::GoesOn((None, Vec::new()));
             }
             Health::Poor => {}
@@ -353,9 +355,9 @@ impl<W, T: HeldLease> Queue<W, T> {
     /// Ends the linger of the leases for which `is_meant` returns true. Takes out the one that is idle: the caller must
     /// release it, and then call [`ended`](Queue::ended).
     pub(crate) fn stop_linger(&mut self, is_meant: impl Fn(&T) -> bool) -> Option<IdleLease<T>> {
-        let mut leases = self.process_leases.iter_mut();
+        let mut leases = self.leases.iter_mut();
         let index =
-            leases.position(|seats| is_meant(&seats.process_lease) && seats.stop_linger())?;
+            leases.position(|lease| is_meant(&lease.process_lease) && lease.stop_linger())?;
         self.is_releasing = !self.sharing.several;
         Some(self.take_idle(index))
     }
@@ -370,31 +372,31 @@ impl<W, T: HeldLease> Queue<W, T> {
     /// thread that the lease does not fit would wait for it until the linger ends.
     fn stay(&mut self, index: usize, now: Time, length: Duration) -> Option<Time> {
         let is_wanted = !self.waiting.is_empty() || self.asking.is_some() || self.is_releasing;
-        if is_wanted || self.process_leases.len() > 1 {
+        if is_wanted || self.leases.len() > 1 {
             return None;
         }
-        self.process_leases[index].stay(now, length)
+        self.leases[index].stay(now, length)
     }
 
     /// Takes out an idle lease if it is all that keeps an arriving thread from asking.
     fn idle_lease_in_the_way(&mut self) -> Option<IdleLease<T>> {
-        let is_alone = matches!(&*self.process_leases, [only] if only.is_idle());
+        let is_alone = matches!(&*self.leases, [only] if only.is_idle());
         let is_free = self.asking.is_none() && !self.is_releasing;
         (is_alone && is_free).then(|| self.take_idle(0))
     }
 
     fn take_idle(&mut self, index: usize) -> IdleLease<T> {
-        let seats = self.process_leases.swap_remove(index);
+        let lease = self.leases.swap_remove(index);
         IdleLease {
-            fence: seats.fence(),
-            give_back: seats.give_back(),
-            process_lease: seats.process_lease,
+            fence: lease.fence(),
+            give_back: lease.give_back(),
+            process_lease: lease.process_lease,
         }
     }
 
-    /// After the first turn of a quantum: lets the waiting threads in for which there is room, and finds out which
+    /// After the first hold of a quantum: lets the waiting threads in for which there is room, and finds out which
     /// others are answered or ask next.
-    fn admit_behind(&mut self, index: usize, turn: TurnOf<T>, now: Time) -> Begun<W, T> {
+    fn admit_behind(&mut self, index: usize, hold: HoldOf<T>, now: Time) -> Begun<W, T> {
         let admitted = self.admit_waiting(index, now);
         let next = self.next_delegate(DelegateReply::None);
         let tried = if self.sharing.several {
@@ -404,7 +406,7 @@ impl<W, T: HeldLease> Queue<W, T> {
             self.take_tries(|_| true)
         };
         Begun {
-            turn,
+            hold,
             admitted,
             tried,
             next,
@@ -414,18 +416,18 @@ impl<W, T: HeldLease> Queue<W, T> {
     /// Lets in the first threads that wait, up to the first that does not fit.
     fn admit_waiting(&mut self, index: usize, now: Time) -> Entrants<W, T> {
         let (mut first, mut rest) = (None, Vec::new());
-        let seats = &mut self.process_leases[index];
+        let lease = &mut self.leases[index];
         while let Some(next) = self.waiting.front() {
-            if !seats.admits(&next.params, self.sharing, now) {
+            if !lease.admits(&next.params, self.sharing, now) {
                 break;
             }
-            let Some(turn) = seats.admit() else {
+            let Some(hold) = lease.admit() else {
                 break;
             };
             let Some(next) = self.waiting.pop_front() else {
                 break;
             };
-            let admitted = (next.waiter, turn);
+            let admitted = (next.waiter, hold);
             if first.is_none() {
                 first = Some(admitted);
             } else {
@@ -437,7 +439,7 @@ impl<W, T: HeldLease> Queue<W, T> {
 
     /// Takes a lease out. Returns the thread that asks next.
     fn over(&mut self, index: usize, answer: DelegateReply) -> Option<W> {
-        self.process_leases.swap_remove(index);
+        self.leases.swap_remove(index);
         self.next_delegate(answer)
     }
 
@@ -452,7 +454,7 @@ impl<W, T: HeldLease> Queue<W, T> {
     }
 
     fn may_ask(&self) -> bool {
-        let has_room = self.sharing.several || self.process_leases.is_empty();
+        let has_room = self.sharing.several || self.leases.is_empty();
         has_room && self.asking.is_none() && !self.is_releasing
     }
 
@@ -468,8 +470,8 @@ impl<W, T: HeldLease> Queue<W, T> {
     }
 
     fn position(&self, number: u64) -> Option<usize> {
-        let is_it = |seats: &Seats<T>| seats.process_lease.number() == number;
-        self.process_leases.iter().position(is_it)
+        let is_it = |lease: &QueueLease<T>| lease.process_lease.number() == number;
+        self.leases.iter().position(is_it)
     }
 }
 

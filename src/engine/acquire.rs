@@ -20,7 +20,7 @@ use crate::engine::call::{AcquireCall, NotAcquired};
 use crate::engine::delegate::Delegate;
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::leases::Leases;
-use crate::engine::process_lease::Mailbox;
+use crate::engine::process_lease::WaitingThread;
 use crate::engine::way_in::WayIn;
 use crate::error::{Error, Result};
 use crate::sync::Arc;
@@ -61,14 +61,14 @@ impl<'a> WayIn<'a> {
     /// Enters the queue of the name, and does what its place there requires.
     fn enter(&mut self) -> Result<GuardInner, NotAcquired> {
         let (leases, call, arrived) = (self.leases, self.call, self.arrived);
-        let mut mailbox = None;
+        let mut waiter = None;
         let (entry, arrival, counted) =
             leases.names.with(call.kind, call.target, |entry, state| {
                 let arrival = state.queue.arrive(
                     call.params(),
                     arrived,
                     |process_lease| leases.health(process_lease, arrived),
-                    || Arc::clone(mailbox.insert(Mailbox::new())),
+                    || Arc::clone(waiter.insert(WaitingThread::new())),
                 );
                 // `close` looks at the name after this, and then waits for busy threads.
                 let counted = matches!(arrival, Arrival::Delegate(_)).then(|| {
@@ -77,23 +77,23 @@ impl<'a> WayIn<'a> {
                 });
                 (Arc::clone(entry), arrival, counted)
             });
-        let attempt = match (arrival, mailbox) {
-            (Arrival::Turn(turn), _) => {
-                if turn.process_lease.linger.is_some() {
-                    leases.lingers.was_idle(&turn.process_lease);
+        let attempt = match (arrival, waiter) {
+            (Arrival::Hold(hold), _) => {
+                if hold.process_lease.linger.is_some() {
+                    leases.lingers.was_idle(&hold.process_lease);
                 }
-                self.count_granted(&turn, arrived, false);
-                return Ok(self.guard(turn, arrived));
+                self.count_granted(&hold, arrived, false);
+                return Ok(self.guard(hold, arrived));
             }
             (Arrival::Held, _) => return Err(self.held(&entry)),
-            (Arrival::Queued(ticket), Some(mailbox)) => {
+            (Arrival::Queued(number), Some(waiter)) => {
                 self.count_wait(|| leases.holder(&entry.lock()));
-                match self.wait(&entry, ticket, &mailbox)? {
+                match self.wait(&entry, number, &waiter)? {
                     ControlFlow::Break(guard) => return Ok(guard),
                     ControlFlow::Continue(attempt) => attempt,
                 }
             }
-            (Arrival::Queued(_), None) => unreachable!("a queued thread has its mailbox"),
+            (Arrival::Queued(_), None) => unreachable!("a queued thread has its waiter"),
             (Arrival::Delegate(None), _) => Box::new(self.attempt(Attempt::new)),
             (Arrival::Delegate(Some(idle)), _) => Box::new(self.take_over_idle(&idle)),
         };

@@ -3,7 +3,7 @@
 //! # Detaching
 //!
 //! 1. The thread renews the lease once, so that the adopter has time. A failure of this renewal is ignored.
-//! 2. The lease ends in this process ([`TurnEnd::Detach`]). No request is sent, so Redis keeps the lock for the same
+//! 2. The lease ends in this process ([`HoldEnd::Detach`]). No request is sent, so Redis keeps the lock for the same
 //!    owner. A thread that waits in this process becomes the delegate, and queues in Redis.
 //! 3. Only after that is the claim made of the name, the owner and the fence.
 //!
@@ -46,8 +46,8 @@ use crate::core::lease::LeaseStatus;
 use crate::core::queue::{AcquireParams, GrantedTo};
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::leases::Leases;
-use crate::engine::process_lease::{Entry, Turn};
-use crate::engine::release::TurnEnd;
+use crate::engine::process_lease::{Entry, Hold};
+use crate::engine::release::HoldEnd;
 use crate::error::{Error, Failure, Lost, Outcome, Result};
 use crate::message::{Adopt, Gone, LockKind, Reply, Request};
 use crate::name::LockKey;
@@ -105,7 +105,7 @@ impl GuardInner {
         }
         // The claim has the lock, unless the guard was lost before, or the process is a forked child.
         let mut has_lock = false;
-        if let Ok((status, Some(_))) = self.end_turn(TurnEnd::Detach) {
+        if let Ok((status, Some(_))) = self.end_hold(HoldEnd::Detach) {
             self.leases.let_next_thread_ask(&self.process_lease.entry);
             has_lock = matches!(status, LeaseStatus::Live(_));
         }
@@ -130,18 +130,18 @@ impl Claims {
             .release_lingering_on(entry.target.keys(), client.limits(None));
         let adopted = self.ask_to_adopt(&entry, claim);
         self.leases.names.unpin(&entry);
-        let (turn, since) = adopted?;
+        let (hold, since) = adopted?;
         let options = &client.settings.options;
         Ok(GuardInner::new(
             Arc::clone(&self.leases),
-            turn,
+            hold,
             since,
             options,
         ))
     }
 
-    /// Asks under each owner that may have the lock, or under a new one. Returns the first turn, and when it began.
-    fn ask_to_adopt(&self, entry: &Arc<Entry>, claim: &Claim) -> Result<(Turn, Time)> {
+    /// Asks under each owner that may have the lock, or under a new one. Returns the first hold, and when it began.
+    fn ask_to_adopt(&self, entry: &Arc<Entry>, claim: &Claim) -> Result<(Hold, Time)> {
         let client = &self.leases.client;
         let asked = client.now();
         let mut candidates = self.tried.take(claim.owner());
@@ -157,8 +157,8 @@ impl Claims {
             let failure = match self.adopt_as(entry, claim, candidate) {
                 Ok(Ok(grant)) => {
                     let params = AcquireParams::of_one_unit(client.settings.options.terms());
-                    let count = |turn: &Turn, now: Time| {
-                        client.count_guard(turn, now.since(asked), true);
+                    let count = |hold: &Hold, now: Time| {
+                        client.count_guard(hold, now.since(asked), true);
                     };
                     let begun = self.leases.begin_lease(
                         entry,

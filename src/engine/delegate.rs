@@ -32,7 +32,7 @@ use crate::core::{fence, pickup};
 use crate::engine::call::NotAcquired;
 use crate::engine::contention::LastReply;
 use crate::engine::guard_inner::GuardInner;
-use crate::engine::process_lease::{Entry, ProcessLease, Signal, Turn};
+use crate::engine::process_lease::{Entry, Hold, ProcessLease, Signal};
 use crate::engine::wakeup::{Message, Waker};
 use crate::engine::way_in::WayIn;
 use crate::error::{Error, Failure, FailureKind, Result};
@@ -75,13 +75,13 @@ impl<'a> WayIn<'a> {
     /// Begins the lease of a grant, and returns the delegate's guard.
     fn granted(&self, entry: &Arc<Entry>, grant: Grant) -> Result<GuardInner, NotAcquired> {
         let (leases, call) = (self.leases, self.call);
-        let count = |turn: &Turn, now| self.count_granted(turn, now, true);
+        let count = |hold: &Hold, now| self.count_granted(hold, now, true);
         match leases.begin_lease(entry, &call.params(), grant, GrantedTo::Delegate, count) {
-            Ok((turn, since)) => Ok(self.guard(turn, since)),
+            Ok((hold, since)) => Ok(self.guard(hold, since)),
             Err(failure) => {
                 let waiting = entry.lock().queue.failed();
-                for mailbox in waiting {
-                    mailbox.send(Signal::Failed(failure.clone()));
+                for waiter in waiting {
+                    waiter.send(Signal::Failed(failure.clone()));
                 }
                 leases.names.retire(entry);
                 Err(call.failed(failure))
@@ -364,10 +364,10 @@ impl<'w, 'a> Delegate<'w, 'a> {
         let new = way_in.attempt(Attempt::after_waiting);
         let used = mem::replace(&mut *self.attempt, new);
         way_in.clean_up_after(self.entry, used);
-        let turn = leases.reopen(self.entry, &*offered?, now, |turn| {
-            way_in.count_granted(turn, now, true);
+        let hold = leases.reopen(self.entry, &*offered?, now, |hold| {
+            way_in.count_granted(hold, now, true);
         })?;
-        Some(way_in.guard(turn, now))
+        Some(way_in.guard(hold, now))
     }
 
     /// Hands the attempt to the next thread. If there is none, ends the attempt, which leaves the queue in Redis.
@@ -375,7 +375,7 @@ impl<'w, 'a> Delegate<'w, 'a> {
         drop(self.waker);
         let next = self.entry.lock().queue.delegate_left();
         match next {
-            Some(mailbox) => mailbox.send(Signal::Delegate(Some(self.attempt))),
+            Some(waiter) => waiter.send(Signal::Delegate(Some(self.attempt))),
             None => self.way_in.abandon(self.entry, *self.attempt),
         }
     }
@@ -384,8 +384,8 @@ impl<'w, 'a> Delegate<'w, 'a> {
     fn end_all(self, why: &Signal) {
         drop(self.waker);
         let waiting = self.entry.lock().queue.failed();
-        for mailbox in waiting {
-            mailbox.send(match why {
+        for waiter in waiting {
+            waiter.send(match why {
                 Signal::Failed(failure) => Signal::Failed(failure.clone()),
                 _ => Signal::Closed,
             });
@@ -405,13 +405,13 @@ impl<'w, 'a> Delegate<'w, 'a> {
             }
             (tries, next)
         };
-        for mailbox in tries {
-            mailbox.send(Signal::Failed(why.clone()));
+        for waiter in tries {
+            waiter.send(Signal::Failed(why.clone()));
         }
         let waits = self.attempt.waits();
         self.way_in.clean_up_after(self.entry, *self.attempt);
         match next {
-            Some(mailbox) => mailbox.send(Signal::AfterTry { waits }),
+            Some(waiter) => waiter.send(Signal::AfterTry { waits }),
             None => self.way_in.leases.names.retire(self.entry),
         }
     }
@@ -433,7 +433,7 @@ fn note_held(entry: &Entry, now: Time, holder: &Arc<str>, is_queued: bool) {
         state.contention.note_held(now, holder);
         state.queue.answered_held(is_queued)
     };
-    for mailbox in tries {
-        mailbox.send(Signal::Held);
+    for waiter in tries {
+        waiter.send(Signal::Held);
     }
 }

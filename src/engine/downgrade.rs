@@ -1,6 +1,6 @@
 //! The change of a writer to a reader, without a moment in which another writer could get the lock.
 //!
-//! 1. The writer's lease ends in this process, as at a release ([`TurnEnd::Detach`]). Only after that is a request sent.
+//! 1. The writer's lease ends in this process, as at a release ([`HoldEnd::Detach`]). Only after that is a request sent.
 //! 2. One request ends the writer's lease in Redis, and begins the reader's lease under a new owner. The same script
 //!    grants the lock to all readers that wait.
 //! 3. The reader's lease enters the queue of this process's readers. If a thread of this process waits to write, it
@@ -17,17 +17,17 @@ use crate::core::lease::LeaseStatus;
 use crate::core::queue::{AcquireParams, GrantedTo};
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::leases::Leases;
-use crate::engine::process_lease::{Entry, ProcessLease, Turn};
-use crate::engine::release::TurnEnd;
+use crate::engine::process_lease::{Entry, Hold, ProcessLease};
+use crate::engine::release::HoldEnd;
 use crate::error::{Error, Failure, LostCause, Result};
 use crate::message::{Ask, LockKind, Reply, Verb};
 use crate::owner;
 use crate::sync::Arc;
 
 impl GuardInner {
-    /// Ends this writer's turn, and returns a reader's. Blocks until Redis has replied to one request.
+    /// Ends this writer's hold, and returns a reader's. Blocks until Redis has replied to one request.
     pub(crate) fn downgrade(mut self) -> Result<Self> {
-        let (status, release_task) = self.end_turn(TurnEnd::Detach)?;
+        let (status, release_task) = self.end_hold(HoldEnd::Detach)?;
         if let LeaseStatus::Lost(cause) = status {
             if release_task.is_some() {
                 self.leases.let_next_thread_ask(&self.process_lease.entry);
@@ -44,7 +44,7 @@ impl GuardInner {
         let reader = leases.become_reader(writer, &entry, release_task.unsent());
         leases.let_next_thread_ask(&writer.entry);
         leases.names.unpin(&entry);
-        let (turn, now) = match reader {
+        let (hold, now) = match reader {
             Ok(Some(reader)) => reader,
             Ok(None) => return Err(Error::Lost(self.lost(LostCause::Removed))),
             Err(failure) => return Err(failure.into_error(Some(self.name()))),
@@ -56,19 +56,19 @@ impl GuardInner {
             min_hold: min_hold_until.map_or(Duration::ZERO, |until| until.since(now)),
             ..leases.client.settings.options
         };
-        Ok(Self::new(leases, turn, now, &options))
+        Ok(Self::new(leases, hold, now, &options))
     }
 }
 
 impl Leases {
-    /// Sends the request, which ends the writer's owner. Returns the reader's turn and when it began, or `None` if the
+    /// Sends the request, which ends the writer's owner. Returns the reader's hold and when it began, or `None` if the
     /// writer was not in Redis any more.
     fn become_reader(
         &self,
         writer: &Arc<ProcessLease>,
         entry: &Arc<Entry>,
         from: OrphanedOwner,
-    ) -> Result<Option<(Turn, Time)>, Failure> {
+    ) -> Result<Option<(Hold, Time)>, Failure> {
         let (client, terms, lease) = (&self.client, writer.terms, writer.terms.lease());
         let reader = owner::generate(&*client.rng, &client.settings.label);
         let fences = u64::from(terms.fencing);
@@ -107,7 +107,7 @@ impl Leases {
                     self.clean_up(&writer.entry, OrphanedOwner { give_back, ..from }, lease);
                 }
                 let Some(grant) = grant else { return Ok(None) };
-                let count = |turn: &Turn, _| client.count_guard(turn, Duration::ZERO, true);
+                let count = |hold: &Hold, _| client.count_guard(hold, Duration::ZERO, true);
                 let params = AcquireParams::of_one_unit(terms);
                 let begun = self.begin_lease(entry, &params, grant, GrantedTo::OtherThread, count);
                 return begun.map(Some);

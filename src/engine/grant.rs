@@ -2,8 +2,8 @@
 //!
 //! 1. The thread registers the lease with the watch thread and the renewal thread. If one of them cannot be started,
 //!    the thread releases the lock again.
-//! 2. The lease enters the queue of its name. The queue gives the first turn to the thread that asked. If the kind
-//!    allows several guards at a time, threads that wait get turns too.
+//! 2. The lease enters the queue of its name. The queue gives the first hold to the thread that asked. If the kind
+//!    allows several guards at a time, threads that wait get holds too.
 //! 3. The thread counts its own guard, and then sends the other threads their signals.
 //! 4. If the lease was lost before it entered the queue, the thread takes the lease out again.
 
@@ -11,15 +11,15 @@ use crate::clock::Time;
 use crate::core::attempt::Grant;
 use crate::core::fence::Fences;
 use crate::core::lease::LeaseStatus;
-use crate::core::queue::{AcquireParams, Begun, GrantedTo, Health, Seats};
+use crate::core::queue::{AcquireParams, Begun, GrantedTo, Health, QueueLease};
 use crate::engine::leases::Leases;
-use crate::engine::process_lease::{Entry, Mailbox, ProcessLease, Signal, Turn};
+use crate::engine::process_lease::{Entry, Hold, ProcessLease, Signal, WaitingThread};
 use crate::engine::watch::LossHandler;
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::sync::{Arc, Ordering};
 
 impl Leases {
-    /// Begins the lease of a grant. Returns the first turn of the lease, and when the turn began. `count` counts the
+    /// Begins the lease of a grant. Returns the first hold of the lease, and when the hold began. `count` counts the
     /// first guard.
     pub(super) fn begin_lease(
         &self,
@@ -27,20 +27,20 @@ impl Leases {
         params: &AcquireParams,
         grant: Grant,
         to: GrantedTo,
-        count: impl FnOnce(&Turn, Time),
-    ) -> Result<(Turn, Time), Failure> {
+        count: impl FnOnce(&Hold, Time),
+    ) -> Result<(Hold, Time), Failure> {
         let fences = Fences::granted(entry.kind, grant.fence, grant.fences);
         let (quantum, sent) = (grant.quantum, grant.sent);
         let process_lease = self.register_lease(entry, params, grant)?;
         let now = self.client.now();
         let quantum_end = now + quantum;
-        let seats = Seats::new(Arc::clone(&process_lease), fences, quantum_end);
+        let lease = QueueLease::new(Arc::clone(&process_lease), fences, quantum_end);
         let (begun, may_be_gone) = {
             let mut state = entry.lock();
             // From here on the lease itself shows the holder. Only a delegate for more of the lock needs a newer reply.
             state.contention.forget_last_reply();
             let may_be_gone = state.contention.may_have_been_released_by_force(sent);
-            let begun = state.queue.begin(seats, to, now);
+            let begun = state.queue.begin(lease, to, now);
             if !state.queue.is_crowded() {
                 state.contention.forget();
             }
@@ -52,13 +52,13 @@ impl Leases {
         if may_be_gone {
             self.renewal.renew_now(&self.client, &process_lease);
         }
-        count(&begun.turn, now);
-        let turn = hand_out(begun, now);
+        count(&begun.hold, now);
+        let hold = hand_out(begun, now);
         // If its deadline passes from here on, the watch thread finds it in the queue.
         if let LeaseStatus::Lost(cause) = process_lease.validity.status(now) {
             self.lost(&process_lease, cause);
         }
-        Ok((turn, now))
+        Ok((hold, now))
     }
 
     /// Makes the lease of a grant, and registers it before any thread relies on it. If that fails, releases the lock.
@@ -100,15 +100,15 @@ impl Leases {
         }
     }
 
-    /// Begins another quantum of a lease, which Redis has allowed, and gives turns to the threads that wait. Returns
-    /// the delegate's turn, which `count` counts, or `None` if the lease has ended.
+    /// Begins another quantum of a lease, which Redis has allowed, and gives holds to the threads that wait. Returns
+    /// the delegate's hold, which `count` counts, or `None` if the lease has ended.
     pub(super) fn reopen(
         &self,
         entry: &Entry,
         process_lease: &ProcessLease,
         now: Time,
-        count: impl FnOnce(&Turn),
-    ) -> Option<Turn> {
+        count: impl FnOnce(&Hold),
+    ) -> Option<Hold> {
         if process_lease.health(now) == Health::Lost {
             return None;
         }
@@ -117,22 +117,22 @@ impl Leases {
             .lock()
             .queue
             .reopened(process_lease.number, now, quantum_end)?;
-        count(&begun.turn);
+        count(&begun.hold);
         Some(hand_out(begun, now))
     }
 }
 
-/// Sends a signal to each thread that gets a turn or a task. Returns the turn of the delegate, which needs no signal.
-fn hand_out(begun: Begun<Arc<Mailbox>, Arc<ProcessLease>>, now: Time) -> Turn {
+/// Sends a signal to each thread that gets a hold or a task. Returns the hold of the delegate, which needs no signal.
+fn hand_out(begun: Begun<Arc<WaitingThread>, Arc<ProcessLease>>, now: Time) -> Hold {
     let (first, rest) = begun.admitted;
-    for (mailbox, turn) in first.into_iter().chain(rest) {
-        mailbox.send(Signal::Turn(turn, now));
+    for (waiter, hold) in first.into_iter().chain(rest) {
+        waiter.send(Signal::Hold(hold, now));
     }
-    for mailbox in begun.tried {
-        mailbox.send(Signal::Held);
+    for waiter in begun.tried {
+        waiter.send(Signal::Held);
     }
     if let Some(next) = begun.next {
         next.send(Signal::Delegate(None));
     }
-    begun.turn
+    begun.hold
 }

@@ -1,4 +1,4 @@
-//! The inside of a guard: one thread's turn in a lease, with its fence and time limits.
+//! The inside of a guard: one thread's hold on a lease, with its fence and time limits.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use crate::core::release_task::ReleaseTask;
 use crate::engine::cold_state::LossListener;
 use crate::engine::hold_limit::HoldLimits;
 use crate::engine::leases::Leases;
-use crate::engine::process_lease::{ProcessLease, Turn};
-use crate::engine::release::TurnEnd;
+use crate::engine::process_lease::{Hold, ProcessLease};
+use crate::engine::release::HoldEnd;
 use crate::error::{Error, Failure, FailureKind, Lost, LostCause, Outcome, Result};
 use crate::logging;
 use crate::message::{Renewed, Request};
 use crate::sync::{Arc, AtomicBool, Ordering};
 
-/// A guard's turn in a lease. Dropping it ends the turn.
+/// A guard's hold on a lease. Dropping it ends the hold.
 pub(crate) struct GuardInner {
     pub(super) leases: Arc<Leases>,
     pub(super) process_lease: Arc<ProcessLease>,
@@ -33,24 +33,24 @@ pub(crate) struct GuardInner {
     pub(super) limits: Option<Box<HoldLimits>>,
     /// Whether a channel was registered for the loss of this guard.
     pub(super) is_listened_to: AtomicBool,
-    /// Whether the turn has ended, so that dropping this does nothing.
+    /// Whether the hold has ended, so that dropping this does nothing.
     pub(super) finished: bool,
 }
 
 impl GuardInner {
-    /// Makes the guard of a turn that the thread has had since `since`.
-    pub(crate) fn new(leases: Arc<Leases>, turn: Turn, since: Time, options: &Options) -> Self {
+    /// Makes the guard of a hold that the thread has had since `since`.
+    pub(crate) fn new(leases: Arc<Leases>, hold: Hold, since: Time, options: &Options) -> Self {
         if !options.min_hold.is_zero() {
-            turn.process_lease.note_min_hold(since + options.min_hold);
+            hold.process_lease.note_min_hold(since + options.min_hold);
         }
-        let number = turn.process_lease.guards.fetch_add(1, Ordering::Relaxed);
-        let limits = HoldLimits::watch(&leases, &turn, number, since, options.max_hold);
+        let number = hold.process_lease.guards.fetch_add(1, Ordering::Relaxed);
+        let limits = HoldLimits::watch(&leases, &hold, number, since, options.max_hold);
         Self {
             leases,
-            process_lease: turn.process_lease,
+            process_lease: hold.process_lease,
             number,
             index: None,
-            fence: turn.fence,
+            fence: hold.fence,
             since,
             limits,
             is_listened_to: AtomicBool::new(false),
@@ -126,7 +126,7 @@ impl GuardInner {
         match self.process_lease.validity.deadline_after(now) {
             Ok(deadline) => Ok((now, deadline)),
             Err(LeaseStatus::Lost(cause)) => Err(self.lost(cause)),
-            // A lease ends with its last turn. If this guard still exists, its turn ended by a loss.
+            // A lease ends with its last hold. If this guard still exists, its hold ended by a loss.
             Err(_) => Err(self.lost(LostCause::Expired)),
         }
     }
@@ -229,7 +229,7 @@ impl GuardInner {
         if self.finished {
             return Ok(());
         }
-        let (status, release_task) = self.end_turn(TurnEnd::Release)?;
+        let (status, release_task) = self.end_hold(HoldEnd::Release)?;
         let (leases, entry) = (&self.leases, &self.process_lease.entry);
         let released = match release_task {
             None => Ok(None),
@@ -262,7 +262,7 @@ impl GuardInner {
 
     /// Does steps 1 to 3. Returns the status of the lease at its end. Also returns the release task, if the caller must do
     /// the next steps.
-    pub(super) fn end_turn(&mut self, mode: TurnEnd) -> Result<(LeaseStatus, Option<ReleaseTask>)> {
+    pub(super) fn end_hold(&mut self, mode: HoldEnd) -> Result<(LeaseStatus, Option<ReleaseTask>)> {
         self.finished = true;
         if self.leases.client.is_forked() {
             // This raises the reference count, so that the child never drops its copy of the leases.
@@ -284,7 +284,7 @@ impl GuardInner {
         self.leases
             .client
             .count_end(&self.process_lease, self.fence, now, held);
-        let (status, release_task) = self.leases.end_turn(&self.process_lease, now, mode);
+        let (status, release_task) = self.leases.end_hold(&self.process_lease, now, mode);
         if let LeaseStatus::Lost(cause) = status {
             for listener in listeners {
                 listener.notify(cause);

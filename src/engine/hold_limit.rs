@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::clock::Time;
 use crate::core::lease::LeaseStatus;
 use crate::engine::leases::Leases;
-use crate::engine::process_lease::{ProcessLease, Turn};
-use crate::engine::release::TurnEnd;
+use crate::engine::process_lease::{Hold, ProcessLease};
+use crate::engine::release::HoldEnd;
 use crate::engine::watch::{Timed, Watch};
 use crate::error::LostCause;
 use crate::sync::{Arc, AtomicU8, AtomicU64, Ordering};
@@ -56,7 +56,7 @@ impl HoldLimits {
     /// Registers the limits of a guard with the watch thread. Returns `None` if the guard has no limit.
     pub(super) fn watch(
         leases: &Arc<Leases>,
-        turn: &Turn,
+        hold: &Hold,
         guard_number: u32,
         since: Time,
         max_hold: Option<Duration>,
@@ -68,9 +68,9 @@ impl HoldLimits {
         let watch = |length: Duration, action| {
             let limit = Arc::new(HoldLimit {
                 leases: Arc::clone(leases),
-                process_lease: Arc::clone(&turn.process_lease),
+                process_lease: Arc::clone(&hold.process_lease),
                 guard_number,
-                fence: turn.fence,
+                fence: hold.fence,
                 since,
                 action,
                 length,
@@ -173,7 +173,7 @@ impl Timed for HoldLimit {
                 }
                 let ended = self
                     .leases
-                    .end_turn(&self.process_lease, now, TurnEnd::MaxHold);
+                    .end_hold(&self.process_lease, now, HoldEnd::MaxHold);
                 // The watch thread does no I/O, so the renewal thread sends the release.
                 if let (_, Some(release_task)) = ended {
                     self.leases

@@ -65,7 +65,7 @@ use crate::core::queue::IdleLease;
 use crate::core::release_task::ReleaseTask;
 use crate::engine::leases::Leases;
 use crate::engine::process_lease::{LeaseLinger, ProcessLease};
-use crate::engine::release::TurnEnd;
+use crate::engine::release::HoldEnd;
 use crate::engine::watch::Timed;
 use crate::event::Event;
 use crate::message::LockKind;
@@ -101,14 +101,14 @@ impl Leases {
         &self,
         process_lease: &ProcessLease,
         linger: &LeaseLinger,
-        mode: TurnEnd,
+        mode: HoldEnd,
     ) -> Option<Duration> {
         // A lease without linger may have drawn the owner, when it ended for a thread whose lock may linger.
         let is_stopped = !process_lease.owner.is_recallable()
             || process_lease.is_contended()
             || !self.wakeup.is_ready()
             || self.client.is_closed();
-        (mode == TurnEnd::Release && !is_stopped).then_some(linger.options.length)
+        (mode == HoldEnd::Release && !is_stopped).then_some(linger.options.length)
     }
 
     /// Counts a lease that becomes idle until `until`, and sets its timer. Called under the mutex of its name.

@@ -25,7 +25,7 @@ use crate::clock::Time;
 use crate::core::lease::LeaseStatus;
 use crate::engine::call::NotAcquired;
 use crate::engine::client::Client;
-use crate::engine::process_lease::{ProcessLease, Turn};
+use crate::engine::process_lease::{Hold, ProcessLease};
 use crate::engine::way_in::WayIn;
 use crate::error::{Lost, LostCause};
 use crate::event::Event;
@@ -47,9 +47,9 @@ impl WayIn<'_> {
     }
 
     /// Notes that the call has a guard since `since`. `from_redis` is false if another thread of this process gave it.
-    pub(super) fn count_granted(&self, turn: &Turn, since: Time, from_redis: bool) {
+    pub(super) fn count_granted(&self, hold: &Hold, since: Time, from_redis: bool) {
         let waited = since.since(self.arrived);
-        self.client.count_guard(turn, waited, from_redis);
+        self.client.count_guard(hold, waited, from_redis);
     }
 
     /// Notes that the call ends without a guard.
@@ -74,7 +74,7 @@ impl Drop for WayIn<'_> {
 impl Client {
     /// Counts a guard. The caller must call this before any thread can use the guard. Otherwise events of its end, or
     /// of a later guard, could come first.
-    pub(super) fn count_guard(&self, turn: &Turn, waited: Duration, from_redis: bool) {
+    pub(super) fn count_guard(&self, hold: &Hold, waited: Duration, from_redis: bool) {
         let waits = if from_redis {
             &self.stats.waits_asked
         } else {
@@ -82,8 +82,8 @@ impl Client {
         };
         waits.record(waited);
         self.events.step(|| {
-            let (name, owner) = self.name_and_owner(&turn.process_lease);
-            let fence = turn.fence;
+            let (name, owner) = self.name_and_owner(&hold.process_lease);
+            let fence = hold.fence;
             if from_redis {
                 Event::Acquired {
                     name,

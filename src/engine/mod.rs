@@ -61,7 +61,7 @@
 //! | 3 | [`process_lease::ProcessLease`] | the listeners for a loss, and other rare fields |
 //! | 3 | [`process_lease::LeaseLinger`] | the place of its timer |
 //! | 3 | [`linger_state::Lingers`] | the early recalls |
-//! | 3 | [`process_lease::Mailbox`] | the signal for one waiting thread |
+//! | 3 | [`process_lease::WaitingThread`] | the signal for one waiting thread |
 //! | 3 | [`claim::Tried`] | the owners of adoptions without a clear reply |
 //! | 3 | [`events::Events`] | the listener, until the events thread takes it |
 //! | 3 | [`Cancel`](crate::Cancel) | the threads that a cancel unparks |
@@ -175,8 +175,8 @@ impl Engine {
         for entry in leases.names.all() {
             // No mutex is held while the signals are sent.
             let waiting = entry.lock().queue.close();
-            for mailbox in waiting {
-                mailbox.send(Signal::Closed);
+            for waiter in waiting {
+                waiter.send(Signal::Closed);
             }
         }
         leases.end_all_lingers();

@@ -12,7 +12,7 @@ use crate::config::Terms;
 use crate::core::attempt::{Attempt, Grant};
 use crate::core::lease::{AtomicLease, LeaseStatus, sent_for, valid_until};
 use crate::core::linger::LingerOptions;
-use crate::core::queue::{AcquireParams, Health, HeldLease, Queue, TurnOf};
+use crate::core::queue::{AcquireParams, Health, HeldLease, HoldOf, Queue};
 use crate::core::timer_queue::{Place, at_risk_below};
 use crate::engine::cold_state::{ColdState, LossListener};
 use crate::engine::contention::Contention;
@@ -25,7 +25,7 @@ use crate::sync::{
 };
 
 /// A guard's part in a lease of this process.
-pub(crate) type Turn = TurnOf<Arc<ProcessLease>>;
+pub(crate) type Hold = HoldOf<Arc<ProcessLease>>;
 
 /// One name in use.
 pub(crate) struct Entry {
@@ -36,22 +36,22 @@ pub(crate) struct Entry {
 
 /// The state of one name, guarded by the mutex of its entry.
 pub(crate) struct NameState {
-    pub(crate) queue: Queue<Arc<Mailbox>, Arc<ProcessLease>>,
+    pub(crate) queue: Queue<Arc<WaitingThread>, Arc<ProcessLease>>,
     pub(super) contention: Contention,
 }
 
-/// The place where a waiting thread receives its signal.
-pub(crate) struct Mailbox {
+/// A thread that waits in the queue of a name, and the signal to it.
+pub(crate) struct WaitingThread {
     thread: Thread,
     /// Whether the signal was sent, so that a thread that wakes without one locks no mutex.
     ready: AtomicBool,
     signal: Mutex<Option<Signal>>,
 }
 
-/// The message to a waiting thread that was taken out of the queue.
+/// The message to a thread that was taken out of the queue.
 pub(crate) enum Signal {
     /// The thread holds the lock, since this time.
-    Turn(Turn, Time),
+    Hold(Hold, Time),
     /// The thread is the delegate now. It continues this attempt, or begins one.
     Delegate(Option<Box<Attempt>>),
     /// The thread is the delegate now, because the try before it failed.
@@ -163,8 +163,8 @@ impl NameState {
     }
 }
 
-impl Mailbox {
-    /// Makes a slot for the calling thread.
+impl WaitingThread {
+    /// Returns the calling thread, without a signal.
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             thread: thread::current(),
@@ -173,7 +173,7 @@ impl Mailbox {
         })
     }
 
-    /// Sends the signal and unparks the thread. The thread that took the slot out of the queue must call this, once.
+    /// Sends the signal and unparks the thread. The thread that took this one out of the queue must call this, once.
     pub(crate) fn send(&self, signal: Signal) {
         *self.signal.lock() = Some(signal);
         self.ready.store(true, Ordering::Release);

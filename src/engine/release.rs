@@ -22,7 +22,7 @@
 //! | lost | was lost | the next thread asks Redis; the renewal thread releases the keys that may be left |
 //! | stale | had ended or was lost before | if it was lost, the renewal thread releases the keys that may be left |
 //!
-//! A guard with [`TurnEnd::Detach`] differs in two points. The lease never goes on in this process. Steps 4 and 5 are left
+//! A guard with [`HoldEnd::Detach`] differs in two points. The lease never goes on in this process. Steps 4 and 5 are left
 //! out, because the lock stays in Redis for its next owner.
 
 use std::time::Duration;
@@ -34,7 +34,7 @@ use crate::core::queue::{Finish, Health};
 use crate::core::release_task::{Next, ReleaseTask};
 use crate::engine::contention::LastReply;
 use crate::engine::leases::Leases;
-use crate::engine::process_lease::{Entry, Mailbox, ProcessLease, Signal};
+use crate::engine::process_lease::{Entry, ProcessLease, Signal, WaitingThread};
 use crate::engine::watch::LossHandler;
 use crate::error::{Failure, LostCause, Result};
 use crate::message::{GiveBack, Gone};
@@ -43,7 +43,7 @@ use crate::sync::Arc;
 
 /// The way in which a guard ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum TurnEnd {
+pub(super) enum HoldEnd {
     /// The lock goes to the next thread, or is released in Redis.
     Release,
     /// As `Release`, but the lease does not linger: a guard that was held for too long leaves the lock to others.
@@ -56,11 +56,11 @@ impl Leases {
     /// Does step 3. Returns the status of the lease at its end. If the lock is still in Redis under its owner, returns a
     /// release task too. Then the caller must go on with [`release_later`](Leases::release_later), or with
     /// [`send_release`](Leases::send_release) and [`let_next_thread_ask`](Leases::let_next_thread_ask).
-    pub(super) fn end_turn(
+    pub(super) fn end_hold(
         self: &Arc<Self>,
         process_lease: &Arc<ProcessLease>,
         now: Time,
-        mode: TurnEnd,
+        mode: HoldEnd,
     ) -> (LeaseStatus, Option<ReleaseTask>) {
         let (status, finish, fence, now) = {
             let mut state = process_lease.entry.lock();
@@ -69,7 +69,7 @@ impl Leases {
             // Whether the lease may go to the next thread in memory.
             let health = match (mode, self.health(process_lease, now)) {
                 (_, Health::Lost) => Health::Lost,
-                (TurnEnd::Detach, _) => Health::Poor,
+                (HoldEnd::Detach, _) => Health::Poor,
                 _ if process_lease.min_hold_until(now).is_some() => Health::KeptBack,
                 (_, health) => health,
             };
@@ -88,7 +88,7 @@ impl Leases {
                 }
                 _ => process_lease.validity.end(now),
             };
-            if mode != TurnEnd::Detach && matches!(finish, Finish::TakeOver(..)) {
+            if mode != HoldEnd::Detach && matches!(finish, Finish::TakeOver(..)) {
                 // Until the next thread has asked, other threads see this owner as the holder.
                 state
                     .contention
@@ -101,8 +101,8 @@ impl Leases {
         }
         let release_task = match finish {
             Finish::GoesOn((first, rest)) => {
-                for (mailbox, turn) in first.into_iter().chain(rest) {
-                    mailbox.send(Signal::Turn(turn, now));
+                for (waiter, hold) in first.into_iter().chain(rest) {
+                    waiter.send(Signal::Hold(hold, now));
                 }
                 None
             }
@@ -112,7 +112,7 @@ impl Leases {
             }
             Finish::TakeOver(next, give_back) => {
                 self.deregister(process_lease);
-                if mode == TurnEnd::Detach || process_lease.min_hold_until(now).is_some() {
+                if mode == HoldEnd::Detach || process_lease.min_hold_until(now).is_some() {
                     // The next thread must not take the lock over. It asks Redis as another process would.
                     next.send(Signal::Delegate(None));
                     Some(self.release_task(process_lease, give_back, now))
@@ -197,12 +197,16 @@ impl Leases {
     }
 
     /// Makes the next thread the delegate. If there is none, takes the name out of the table.
-    pub(super) fn make_next_the_delegate(&self, entry: &Arc<Entry>, next: Option<Arc<Mailbox>>) {
+    pub(super) fn make_next_the_delegate(
+        &self,
+        entry: &Arc<Entry>,
+        next: Option<Arc<WaitingThread>>,
+    ) {
         match next {
-            Some(mailbox) => {
+            Some(waiter) => {
                 // The last reply may not be true any more.
                 entry.lock().contention.forget_last_reply();
-                mailbox.send(Signal::Delegate(None));
+                waiter.send(Signal::Delegate(None));
             }
             None => self.names.retire(entry),
         }

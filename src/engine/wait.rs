@@ -22,7 +22,7 @@ use crate::core::attempt::Attempt;
 use crate::engine::call::NotAcquired;
 use crate::engine::contention::LastReply;
 use crate::engine::guard_inner::GuardInner;
-use crate::engine::process_lease::{Entry, Mailbox, NameState, Signal};
+use crate::engine::process_lease::{Entry, NameState, Signal, WaitingThread};
 use crate::engine::way_in::WayIn;
 use crate::error::{Error, Failure, FailureKind, Outcome, Result};
 use crate::store::LEAST;
@@ -38,13 +38,13 @@ impl WayIn<'_> {
     pub(super) fn wait(
         &self,
         entry: &Arc<Entry>,
-        ticket: u64,
-        mailbox: &Mailbox,
+        number: u64,
+        waiter: &WaitingThread,
     ) -> Result<ControlFlow<GuardInner, Box<Attempt>>, NotAcquired> {
-        match self.signal(entry, ticket, mailbox)? {
-            Signal::Turn(turn, since) => {
-                self.count_granted(&turn, since, false);
-                Ok(ControlFlow::Break(self.guard(turn, since)))
+        match self.signal(entry, number, waiter)? {
+            Signal::Hold(hold, since) => {
+                self.count_granted(&hold, since, false);
+                Ok(ControlFlow::Break(self.guard(hold, since)))
             }
             Signal::Delegate(attempt) => {
                 let attempt = attempt.and_then(|attempt| {
@@ -73,7 +73,12 @@ impl WayIn<'_> {
     }
 
     /// Sleeps until there is a signal, or leaves the queue and returns the reason.
-    fn signal(&self, entry: &Entry, ticket: u64, mailbox: &Mailbox) -> Result<Signal, NotAcquired> {
+    fn signal(
+        &self,
+        entry: &Entry,
+        number: u64,
+        waiter: &WaitingThread,
+    ) -> Result<Signal, NotAcquired> {
         let (call, arrived) = (self.call, self.arrived);
         // A try waits for one reply to the delegate, so for at most the time limit of a request.
         let until = call
@@ -91,12 +96,12 @@ impl WayIn<'_> {
         let mut is_taken_out = false;
         loop {
             // 1. A signal decides, if there is one.
-            if let Some(signal) = mailbox.take() {
+            if let Some(signal) = waiter.take() {
                 return Ok(signal);
             }
             // 2. A cancelled thread leaves the queue. If it cannot, its signal is on the way.
             if call.is_cancelled() && !is_taken_out {
-                if entry.lock().queue.leave(ticket) {
+                if entry.lock().queue.leave(number) {
                     return Err(Error::Cancelled.into());
                 }
                 is_taken_out = true;
@@ -113,7 +118,7 @@ impl WayIn<'_> {
             }
             // 4. The time is over, or the manager was closed: leave the queue.
             let mut state = entry.lock();
-            if self.client.is_closed() && state.queue.leave(ticket) {
+            if self.client.is_closed() && state.queue.leave(number) {
                 return Err(Error::Closed.into());
             }
             // Any request may take `LEAST`. So give the delegate's first request that time: without its reply, the
@@ -122,7 +127,7 @@ impl WayIn<'_> {
                 until = arrived + LEAST;
                 continue;
             }
-            if state.queue.leave(ticket) {
+            if state.queue.leave(number) {
                 return Err(self.result_of_wait(&state));
             }
             is_taken_out = true;

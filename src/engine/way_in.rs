@@ -8,7 +8,7 @@ use crate::engine::call::{AcquireCall, NotAcquired};
 use crate::engine::client::Client;
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::leases::Leases;
-use crate::engine::process_lease::{Entry, ProcessLease, Turn};
+use crate::engine::process_lease::{Entry, Hold, ProcessLease};
 use crate::random::Rng;
 use crate::sync::Arc;
 
@@ -28,9 +28,9 @@ impl<'a> WayIn<'a> {
         self.client.is_closed() || self.call.is_cancelled()
     }
 
-    /// Returns the guard of a turn that the thread has had since `since`.
-    pub(super) fn guard(&self, turn: Turn, since: Time) -> GuardInner {
-        GuardInner::new(Arc::clone(self.leases), turn, since, &self.call.options)
+    /// Returns the guard of a hold that the thread has had since `since`.
+    pub(super) fn guard(&self, hold: Hold, since: Time) -> GuardInner {
+        GuardInner::new(Arc::clone(self.leases), hold, since, &self.call.options)
     }
 
     /// Returns the result of a call that ends while another owner holds the lock.

@@ -31,7 +31,7 @@ pub(crate) const ALL: u32 = u32::MAX;
 
 impl Sharing {
     /// Returns how many threads can hold one lease at the same time.
-    pub(crate) const fn seats(self) -> u32 {
+    pub(crate) const fn most_holds(self) -> u32 {
         if self.together { u32::MAX } else { 1 }
     }
 }

@@ -1,6 +1,6 @@
 //! The decisions of the queue. The calling thread executes them.
 
-use super::seats::TurnOf;
+use super::lease::HoldOf;
 use crate::clock::Time;
 use crate::message::GiveBack;
 
@@ -22,10 +22,10 @@ pub(crate) enum Health {
 pub(crate) enum Arrival<T> {
     /// It asks Redis. If this process has an idle lease that does not fit it, the thread takes that lease over.
     Delegate(Option<IdleLease<T>>),
-    /// It waits, under this ticket.
+    /// It waits, under this number.
     Queued(u64),
     /// It shares a lease that this process has.
-    Turn(TurnOf<T>),
+    Hold(HoldOf<T>),
     /// It only tried, and the lock is held.
     Held,
 }
@@ -39,8 +39,8 @@ pub(crate) struct IdleLease<T> {
     pub(crate) give_back: Option<GiveBack>,
 }
 
-/// A thread that waited and now has its turn.
-pub(crate) type Admitted<W, T> = (W, TurnOf<T>);
+/// A thread that waited and now has its hold.
+pub(crate) type Admitted<W, T> = (W, HoldOf<T>);
 
 /// The threads that come in at one moment. Mostly it is one, so the first is kept apart from the allocation.
 pub(crate) type Entrants<W, T> = (Option<Admitted<W, T>>, Vec<Admitted<W, T>>);
@@ -56,8 +56,8 @@ pub(crate) enum GrantedTo {
 /// The tasks after a grant.
 #[derive(Debug)]
 pub(crate) struct Begun<W, T> {
-    /// The turn of the thread that asked.
-    pub(crate) turn: TurnOf<T>,
+    /// The hold of the thread that asked.
+    pub(crate) hold: HoldOf<T>,
     /// The waiting threads that share the lease.
     pub(crate) admitted: Entrants<W, T>,
     /// Threads that only tried, and now know that the lock is held.
@@ -66,7 +66,7 @@ pub(crate) struct Begun<W, T> {
     pub(crate) next: Option<W>,
 }
 
-/// The tasks after a turn has ended.
+/// The tasks after a hold has ended.
 #[derive(Debug)]
 pub(crate) enum Finish<W, T> {
     /// The lease was over before.

@@ -61,13 +61,13 @@ fn at(ms: u64) -> Time {
     Time::from_nanos(ms * 1_000_000)
 }
 
-/// Returns the lease of this number. Each of its turns takes up `units`.
+/// Returns the lease of this number. Each of its holds takes up `units`.
 fn lease(number: u32, units: u32) -> u32 {
     (units - 1) << 16 | number
 }
 
-fn grant(process_lease: u32, fences: Fences, quantum_end: Time) -> Seats<u32> {
-    Seats::new(process_lease, fences, quantum_end)
+fn grant(process_lease: u32, fences: Fences, quantum_end: Time) -> QueueLease<u32> {
+    QueueLease::new(process_lease, fences, quantum_end)
 }
 
 #[test]
@@ -84,14 +84,14 @@ fn a_lease_is_handed_on_until_its_quantum_is_over() {
         GrantedTo::Delegate,
         at(0),
     );
-    assert_eq!(begun.turn.fence, 100);
+    assert_eq!(begun.hold.fence, 100);
     assert!(begun.admitted.0.is_none() && begun.next.is_none());
-    let Finish::GoesOn((Some(("b", turn)), _)) = queue.finish(9, at(49), Health::Good, None) else {
+    let Finish::GoesOn((Some(("b", hold)), _)) = queue.finish(9, at(49), Health::Good, None) else {
         panic!("not handed on");
     };
-    assert_eq!(turn.fence, 101);
+    assert_eq!(hold.fence, 101);
     let Finish::TakeOver("c", Some(back)) =
-        queue.finish(turn.process_lease.number(), at(50), Health::Good, None)
+        queue.finish(hold.process_lease.number(), at(50), Health::Good, None)
     else {
         panic!("no take-over at the end of the quantum");
     };
@@ -132,15 +132,15 @@ fn readers_sit_together_until_the_quantum_is_over_and_then_ask_anew() {
     assert!(matches!(arrive(&mut queue, at(0)), Arrival::Delegate(None)));
     assert!(matches!(arrive(&mut queue, at(0)), Arrival::Queued(_)));
     let begun = queue.begin(grant(1, fences(), at(50)), GrantedTo::Delegate, at(0));
-    assert_eq!(begun.admitted.0.map(|(_, turn)| turn.fence), Some(7));
-    assert!(matches!(arrive(&mut queue, at(49)), Arrival::Turn(_)));
+    assert_eq!(begun.admitted.0.map(|(_, hold)| hold.fence), Some(7));
+    assert!(matches!(arrive(&mut queue, at(49)), Arrival::Hold(_)));
     // The old lease goes on for the threads that are in it. No other thread joins them, or waits for their end.
     assert!(matches!(
         arrive(&mut queue, at(50)),
         Arrival::Delegate(None)
     ));
     queue.begin(grant(2, fences(), at(100)), GrantedTo::Delegate, at(50));
-    assert!(matches!(arrive(&mut queue, at(51)), Arrival::Turn(turn) if turn.process_lease == 2));
+    assert!(matches!(arrive(&mut queue, at(51)), Arrival::Hold(hold) if hold.process_lease == 2));
     for _ in 0..2 {
         let finish = queue.finish(1, at(52), Health::Good, None);
         assert!(matches!(finish, Finish::GoesOn((None, _))));
@@ -205,7 +205,7 @@ fn lingering() -> Queue<&'static str, u32> {
 fn an_idle_lease_goes_to_the_next_thread_even_after_its_quantum() {
     let mut queue = lingering();
     let arrival = queue.arrive(params(1, false), at(100), |_| Health::Good, || "b");
-    assert!(matches!(arrival, Arrival::Turn(turn) if turn.fence == 101));
+    assert!(matches!(arrival, Arrival::Hold(hold) if hold.fence == 101));
     // Another thread waits for the guard, and gets the lease in memory.
     let arrival = queue.arrive(params(1, true), at(100), |_| Health::Good, || "c");
     assert!(matches!(arrival, Arrival::Queued(_)));
@@ -345,7 +345,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// The plain model: the waiting threads in order, the delegate, the live leases and turns, and whether a release is
+/// The plain model: the waiting threads in order, the delegate, the live leases and holds, and whether a release is
 /// under way.
 #[derive(Debug)]
 struct Model {
@@ -356,7 +356,7 @@ struct Model {
     process_leases: Vec<(u32, u32)>,
     /// The leases that go to no further thread.
     shut: Vec<u32>,
-    turns: Vec<TurnOf<u32>>,
+    holds: Vec<HoldOf<u32>>,
     is_releasing: bool,
     fence: u64,
 }
@@ -365,47 +365,47 @@ impl Model {
     fn fits(&self, units: u32) -> bool {
         self.process_leases.iter().any(|(process_lease, of)| {
             let is_open = !self.shut.contains(process_lease);
-            *of == units && is_open && self.taken(*process_lease) < self.sharing.seats()
+            *of == units && is_open && self.taken(*process_lease) < self.sharing.most_holds()
         })
     }
 
     fn taken(&self, process_lease: u32) -> u32 {
-        self.turns
+        self.holds
             .iter()
-            .filter(|turn| turn.process_lease == process_lease)
+            .filter(|hold| hold.process_lease == process_lease)
             .count() as u32
     }
 
     /// Takes the thread at the front, which must be the one that came first.
     fn serve(&mut self, who: u64) -> (u32, bool) {
         let (_, units, waits, first) = self.waiting.remove(0);
-        assert_eq!(first, who, "served out of turn");
+        assert_eq!(first, who, "served out of order");
         (units, waits)
     }
 
-    fn turn(&mut self, turn: TurnOf<u32>, units: u32) {
-        let repeats = |other: &TurnOf<u32>| other.fence == turn.fence;
-        assert!(!self.turns.iter().any(repeats), "a fence was repeated");
-        self.fence = self.fence.max(turn.fence);
+    fn hold(&mut self, hold: HoldOf<u32>, units: u32) {
+        let repeats = |other: &HoldOf<u32>| other.fence == hold.fence;
+        assert!(!self.holds.iter().any(repeats), "a fence was repeated");
+        self.fence = self.fence.max(hold.fence);
         assert!(
-            self.process_leases.contains(&(turn.process_lease, units)),
+            self.process_leases.contains(&(hold.process_lease, units)),
             "it does not fit"
         );
         assert!(
-            self.taken(turn.process_lease) < self.sharing.seats(),
+            self.taken(hold.process_lease) < self.sharing.most_holds(),
             "it is full"
         );
-        self.turns.push(turn);
+        self.holds.push(hold);
     }
 
     fn admitted(&mut self, admitted: impl IntoIterator<Item = Admitted<u64, u32>>) {
-        for (who, turn) in admitted {
+        for (who, hold) in admitted {
             assert!(
-                !self.shut.contains(&turn.process_lease),
+                !self.shut.contains(&hold.process_lease),
                 "past the delegate"
             );
             let (units, _) = self.serve(who);
-            self.turn(turn, units);
+            self.hold(hold, units);
         }
     }
 
@@ -449,10 +449,10 @@ impl Model {
         }
     }
 
-    /// Begins a lease, with the turns and the tasks that the queue returned.
+    /// Begins a lease, with the holds and the tasks that the queue returned.
     fn begun(&mut self, begun: Begun<u64, u32>, process_lease: u32, units: u32) {
         self.process_leases.push((process_lease, units));
-        self.turn(begun.turn, units);
+        self.hold(begun.hold, units);
         self.admitted(begun.admitted.0.into_iter().chain(begun.admitted.1));
         self.delegate(begun.next, DelegateReply::None);
         if self.sharing.several {
@@ -487,7 +487,7 @@ proptest! {
             asking: None,
             process_leases: Vec::new(),
             shut: Vec::new(),
-            turns: Vec::new(),
+            holds: Vec::new(),
             is_releasing: false,
             fence: 0,
         };
@@ -502,9 +502,9 @@ proptest! {
                             prop_assert!(model.may_ask() && model.waiting.is_empty());
                             model.asking = Some((units, DelegateReply::None));
                         }
-                        Arrival::Turn(turn) => {
+                        Arrival::Hold(hold) => {
                             prop_assert!(fits);
-                            model.turn(turn, units);
+                            model.hold(hold, units);
                         }
                         Arrival::Delegate(Some(idle)) => {
                             prop_assert!(!fits && model.waiting.is_empty() && model.asking.is_none());
@@ -518,18 +518,18 @@ proptest! {
                             let own = model.asking.is_none() && !model.may_ask();
                             prop_assert!(model.told(units) || own || model.is_held());
                         }
-                        Arrival::Queued(ticket) => {
+                        Arrival::Queued(number) => {
                             prop_assert!(!model.may_ask(), "it waits for nobody");
                             prop_assert!(waits || !model.is_held(), "that was known");
-                            model.waiting.push((ticket, units, waits, who));
+                            model.waiting.push((number, units, waits, who));
                         }
                     }
                 }
                 Act::Leave(index) => {
                     if let Some(index) = index.checked_rem(model.waiting.len()) {
-                        let (ticket, ..) = model.waiting.remove(index);
-                        prop_assert!(queue.leave(ticket));
-                        prop_assert!(!queue.leave(ticket));
+                        let (number, ..) = model.waiting.remove(index);
+                        prop_assert!(queue.leave(number));
+                        prop_assert!(!queue.leave(number));
                     }
                 }
                 Act::Held(queued) => {
@@ -585,9 +585,9 @@ proptest! {
                     }
                 }
                 Act::Finish(index, health) => {
-                    let Some(index) = index.checked_rem(model.turns.len()) else { continue };
-                    let turn = model.turns.remove(index);
-                    let process_lease = turn.process_lease;
+                    let Some(index) = index.checked_rem(model.holds.len()) else { continue };
+                    let hold = model.holds.remove(index);
+                    let process_lease = hold.process_lease;
                     let stale = !model.process_leases.iter().any(|(other, _)| *other == process_lease);
                     let empty = model.taken(process_lease) == 0;
                     let linger = LINGER.filter(|_| may_linger.contains(&process_lease));

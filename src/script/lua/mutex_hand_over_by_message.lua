@@ -24,7 +24,7 @@ repeat
   local first = is_known and redis.pcall('ZPOPMIN', queue)
   if not is_known or not first[1] then break end
   popped = first
-  -- A ticket below zero is at the front of the queue: `pop_next` decides which owner is next then.
+  -- A score below zero is at the front of the queue: `pop_next` decides which owner is next then.
   local record = tonumber(first[2]) > 0 and redis.pcall('HGET', waiters, first[1])
   local seen, pickup, _, _, channel, fences, nonce = parts_of(type(record) == 'string' and record)
   if not seen or nonce == '' or math.abs(now - seen) > tonumber(life) then break end

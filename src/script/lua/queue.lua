@@ -1,6 +1,6 @@
 -- Shared: the queue of the processes that wait for a lock. value.lua comes before.
 --
--- `queue` is a sorted set of owners, ordered by ticket.
+-- `queue` is a sorted set of owners, ordered by score.
 -- `waiters` is a hash from owner to a record:
 -- '<ms when last seen> <pickup window ms> <units>/<units of the lock> <channel>'.
 -- After a hand-over, the lock waits for the pickup window until the owner takes that number of units.
@@ -11,7 +11,7 @@
 -- reached no subscriber proves that the process is gone.
 local queue, waiters, life, counts_subscribers
 
--- The owner that a script has taken out of `queue` as the first one, and its ticket, for `pop_next` in queue_next.lua.
+-- The owner that a script has taken out of `queue` as the first one, and its score, for `pop_next` in queue_next.lua.
 local popped
 
 -- The server's time, read once a script.
@@ -21,7 +21,7 @@ local function server_time()
   return clock
 end
 
--- The first ticket of owners at the front of the queue; their tickets end below zero. The ticket of another owner is the
+-- The first score of owners at the front of the queue; their scores end below zero. The score of another owner is the
 -- server's time in microseconds when the owner joined.
 local FRONT = -1000000000
 
@@ -29,22 +29,22 @@ local FRONT = -1000000000
 -- front. An owner in the queue keeps its place, unless it now comes to the front. Its record is written anew.
 -- Returns whether the owner is new in the queue.
 local function join(owner, pickup, units, channel, in_front)
-  local ticket = in_front and redis.call('ZSCORE', queue, owner)
+  local score = in_front and redis.call('ZSCORE', queue, owner)
   local time = server_time()
   local micros = string.sub('00000' .. time[2], -6)
   local record = string.format('%s%s %s %s %s', time[1], string.sub(micros, 1, 3), pickup, units, channel)
   redis.call('HSET', waiters, owner, record)
   local added
   if not in_front then
-    -- LT keeps the earlier ticket. After the server's clock was set back, the next poll of a waiter lowers its ticket, so
+    -- LT keeps the earlier score. After the server's clock was set back, the next poll of a waiter lowers its score, so
     -- that newer waiters do not come before it.
     added = redis.pcall('ZADD', queue, 'LT', time[1] .. micros, owner)
-  elseif not (ticket and tonumber(ticket) < 0) then
+  elseif not (score and tonumber(score) < 0) then
     local last = redis.call('ZRANGE', queue, '(0', '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')[2]
     added = redis.pcall('ZADD', queue, (last or FRONT) + 1, owner)
   end
   if type(added) == 'table' then
-    -- No waiter has a record without a ticket. The same call again ends the script with its error.
+    -- No waiter has a record without a score. The same call again ends the script with its error.
     redis.call('HDEL', waiters, owner)
     redis.call('ZADD', queue, 'NX', 0, owner)
   end

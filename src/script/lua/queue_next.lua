@@ -23,29 +23,29 @@ local FRONT_HAD = '=front'
 
 -- Calls a command after an owner was popped. If the server rejects it, the owner gets its place back, and the script
 -- ends.
-local function of_popped(owner, ticket, ...)
+local function of_popped(owner, score, ...)
   local reply = redis.pcall(...)
   if type(reply) == 'table' and reply.err then
-    redis.call('ZADD', queue, ticket, owner)
+    redis.call('ZADD', queue, score, owner)
     return redis.call(...)
   end
   return reply
 end
 
--- Takes the owner that is next out of the queue. Returns the owner, its ticket, and whether it goes before waiters that
+-- Takes the owner that is next out of the queue. Returns the owner, its score, and whether it goes before waiters that
 -- are not at the front. Owners at the front and the others take turns. Otherwise two sets that come to the front again
 -- and again would starve the others.
 local function pop_next()
   local first = popped or redis.call('ZPOPMIN', queue)
   popped = nil
   if not first[1] or tonumber(first[2]) > 0 then return first[1], first[2], false end
-  local owner, ticket = first[1], first[2]
-  local other = of_popped(owner, ticket, 'ZRANGE', queue, '(0', '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
-  if not other[1] or not of_popped(owner, ticket, 'HGET', waiters, FRONT_HAD) then
-    return owner, ticket, other[1] ~= nil
+  local owner, score = first[1], first[2]
+  local other = of_popped(owner, score, 'ZRANGE', queue, '(0', '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+  if not other[1] or not of_popped(owner, score, 'HGET', waiters, FRONT_HAD) then
+    return owner, score, other[1] ~= nil
   end
   -- If the server rejects that, it is the turn of the first one after all.
-  if type(redis.pcall('ZADD', queue, ticket, owner)) == 'table' then return owner, ticket, true end
+  if type(redis.pcall('ZADD', queue, score, owner)) == 'table' then return owner, score, true end
   redis.call('ZREM', queue, other[1])
   return other[1], other[2], false
 end
@@ -58,15 +58,15 @@ end
 local function next_waiter(self, max_silence, notify)
   local now = now_ms()
   while true do
-    local head, ticket, is_past_others = pop_next()
+    local head, score, is_past_others = pop_next()
     if not head then return nil end
-    local record = of_popped(head, ticket, 'HGET', waiters, head)
+    local record = of_popped(head, score, 'HGET', waiters, head)
     local seen, pickup, _, _, channel, fences, nonce = parts_of(record)
     local is_self = head == self
     local is_alive = is_self or seen and math.abs(now - seen) <= tonumber(max_silence)
     local fields = {head}
     if is_alive and not is_past_others then fields[2] = FRONT_HAD end
-    local deleted = of_popped(head, ticket, 'HDEL', waiters, unpack(fields))
+    local deleted = of_popped(head, score, 'HDEL', waiters, unpack(fields))
     local is_notified = is_self or is_alive and notify(head, pickup, channel, fences, nonce)
     -- By pcall: the owner has left the queue, and a rejected write must not keep the lock from it.
     if is_notified and is_past_others or not is_notified and deleted == 2 then

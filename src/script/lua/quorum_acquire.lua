@@ -23,12 +23,12 @@ end
 -- The reads come first, so that a companion of another type ends the script before it writes anything. Then comes the
 -- record, so that full memory does the same. The lock comes last, so that no failure leaves a lock that was not
 -- granted.
-local ticket, record = redis.call('ZSCORE', queue, owner), redis.call('HGET', waiters, owner)
+local score, record = redis.call('ZSCORE', queue, owner), redis.call('HGET', waiters, owner)
 local turn = redis.call('HGET', waiters, TURN)
-local others = redis.call('ZCARD', queue) - (ticket and 1 or 0)
+local others = redis.call('ZCARD', queue) - (score and 1 or 0)
 local first, last = reserve(KEYS[2], ARGV[3], ARGV[4], ARGV[5])
 if type(first) == 'table' then return first end
-if ticket or record then leave(owner) end
+if score or record then leave(owner) end
 if turn then end_turn() end
 
 if not is_holder then

@@ -36,7 +36,7 @@ for i = 1, #KEYS, 4 do
   local name = {
     value = value,
     is_holder = value == owner or value == owner .. MARK,
-    ticket = redis.call('ZSCORE', queue, owner),
+    score = redis.call('ZSCORE', queue, owner),
     has_record = redis.call('HGET', waiters, owner),
     waiting = redis.call('ZCARD', queue),
   }
@@ -59,7 +59,7 @@ end
 -- Takes the owner out of the queue of a name.
 local function leave_queue(i)
   at(i)
-  if names[i].ticket or names[i].has_record then leave(owner) end
+  if names[i].score or names[i].has_record then leave(owner) end
 end
 
 if first_held then
@@ -70,7 +70,7 @@ if first_held then
       if name.is_holder then redis.call('DEL', KEYS[i]) end
       -- If the name was free, this owner may be the only one that was woken. The head of the queue now asks in its
       -- place.
-      if name.is_holder or name.ticket and not name.value then begin_turn() end
+      if name.is_holder or name.score and not name.value then begin_turn() end
     end
   end
   local lock, value = at(first_held), names[first_held].value
@@ -94,7 +94,7 @@ for i = 1, #KEYS, 4 do
 end
 for i = 1, #KEYS, 4 do
   local lock, name = KEYS[i], names[i]
-  local has_others = name.waiting - (name.ticket and 1 or 0) > 0
+  local has_others = name.waiting - (name.score and 1 or 0) > 0
   if has_others then contended = 1 end
   if not name.is_holder then
     redis.call('SET', lock, has_others and owner .. MARK or owner, 'PX', lease)

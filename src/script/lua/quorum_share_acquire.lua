@@ -48,9 +48,9 @@ if used > 0 and total ~= ALL then return redis.error_reply('WRONGTYPE a lock of 
 total = ALL
 
 local is_holder = redis.call('ZSCORE', lock, units .. ' ' .. owner)
-local ticket = redis.call('ZSCORE', queue, owner)
+local score = redis.call('ZSCORE', queue, owner)
 local waiting = redis.call('ZCARD', queue)
-local others = waiting - (ticket and 1 or 0)
+local others = waiting - (score and 1 or 0)
 
 -- Returns whether a live waiter stands before the caller that may not share the lock with it.
 local function is_behind_another()
@@ -103,7 +103,7 @@ else
   first, last = reserve(KEYS[2], ARGV[3], ARGV[4], ARGV[5])
 end
 if type(first) == 'table' then return first end
-if ticket or has_record then leave(owner) end
+if score or has_record then leave(owner) end
 if waiting > 0 then end_turn() end
 hold(owner, units, lease)
 close()

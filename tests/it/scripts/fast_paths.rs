@@ -125,10 +125,10 @@ impl Case {
             let () = redis.ask(&["SET", "a", value, "PX", LEASE]);
         }
         let now = redis.now();
-        for (ticket, waiter) in (1_000_i64..).zip(&self.waiters) {
-            let ticket = ticket - if waiter.is_at_front { 2_000 } else { 0 };
+        for (score, waiter) in (1_000_i64..).zip(&self.waiters) {
+            let score = score - if waiter.is_at_front { 2_000 } else { 0 };
             let name = owner(waiter.who);
-            let () = redis.ask(&["ZADD", &queue, &ticket.to_string(), &name]);
+            let () = redis.ask(&["ZADD", &queue, &score.to_string(), &name]);
             if let Some(channel) = &waiter.channel {
                 let seen = now - if waiter.is_dead { LIFE * 2 } else { 0 };
                 let record = format!("{seen} {CLAIM} 1/1 {channel}");

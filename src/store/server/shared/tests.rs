@@ -772,15 +772,15 @@ fn a_request_with_priority_gets_the_next_place() {
         thread::scope(|scope| {
             for _ in 0..ASKING {
                 scope.spawn(|| {
-                    let seat = take(false);
+                    let entered = take(false);
                     served.fetch_add(1, Ordering::SeqCst);
-                    drop(seat);
+                    drop(entered);
                 });
             }
             let with_priority = scope.spawn(|| {
-                let seat = take(true);
+                let entered = take(true);
                 let before = served.load(Ordering::SeqCst);
-                drop(seat);
+                drop(entered);
                 before
             });
             while peer.waiting() <= ASKING as usize {

@@ -1,4 +1,4 @@
-//! A lease of this process, and the turns that its threads have in it.
+//! A lease of this process, and the holds that its threads have on it.
 
 use std::time::Duration;
 
@@ -36,47 +36,47 @@ impl AcquireParams {
 pub(crate) trait HeldLease: Clone {
     /// Returns the number that tells the lease from all others.
     fn number(&self) -> u64;
-    /// Returns the terms that all turns of the lease share.
+    /// Returns the terms that all holds of the lease share.
     fn terms(&self) -> Terms;
-    /// Returns how much of the lock each turn of the lease takes up.
+    /// Returns how much of the lock each hold of the lease takes up.
     fn units(&self) -> u32;
-    /// Returns the options that all turns of a lease that may linger share.
+    /// Returns the options that all holds of a lease that may linger share.
     fn linger(&self) -> Option<LingerOptions>;
 }
 
 /// One thread's part in a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TurnOf<T> {
+pub(crate) struct HoldOf<T> {
     pub(crate) process_lease: T,
     pub(crate) fence: u64,
 }
 
-/// A lease, and how many of its seats are taken.
+/// A lease as the queue of its name sees it.
 #[derive(Debug)]
-pub(crate) struct Seats<T> {
+pub(crate) struct QueueLease<T> {
     pub(super) process_lease: T,
-    /// How many threads have a turn now.
-    taken: u32,
+    /// How many threads hold it now.
+    holders: u32,
     fences: Fences,
     quantum_end: Time,
     linger: Linger,
 }
 
-impl<T: HeldLease> Seats<T> {
-    /// Makes the empty seats of a lease. It takes in further threads until `quantum_end`.
+impl<T: HeldLease> QueueLease<T> {
+    /// Makes a lease that no thread has yet. It takes in further threads until `quantum_end`.
     pub(crate) fn new(process_lease: T, fences: Fences, quantum_end: Time) -> Self {
         Self {
             process_lease,
-            taken: 0,
+            holders: 0,
             fences,
             quantum_end,
             linger: Linger::default(),
         }
     }
 
-    /// Returns whether a thread that wants `units` of the lock finds a seat.
+    /// Returns whether a thread that wants `units` of the lock finds room.
     pub(super) fn has_room(&self, units: u32, sharing: Sharing) -> bool {
-        units == self.process_lease.units() && self.taken < sharing.seats()
+        units == self.process_lease.units() && self.holders < sharing.most_holds()
     }
 
     /// Returns whether a further thread may have the lease in memory: before the end of the quantum, or of the linger.
@@ -94,7 +94,7 @@ impl<T: HeldLease> Seats<T> {
 
     /// Returns whether the lease stays with this process without a guard.
     pub(super) fn is_idle(&self) -> bool {
-        self.taken == 0
+        self.holders == 0
     }
 
     /// Lets the lease stay for `length` after its first guard. Returns the end of that time, or `None` if the lease must be
@@ -117,20 +117,20 @@ impl<T: HeldLease> Seats<T> {
         self.quantum_end = at;
     }
 
-    /// Gives a thread its turn. Returns `None` if the fences are used up.
-    pub(super) fn admit(&mut self) -> Option<TurnOf<T>> {
+    /// Lets a thread in. Returns `None` if the fences are used up.
+    pub(super) fn admit(&mut self) -> Option<HoldOf<T>> {
         let fence = self.fences.take()?;
-        self.taken += 1;
-        Some(TurnOf {
+        self.holders += 1;
+        Some(HoldOf {
             process_lease: self.process_lease.clone(),
             fence,
         })
     }
 
-    /// Ends a turn. Returns how many threads still have one.
+    /// Ends a hold. Returns how many threads still have one.
     pub(super) fn leave(&mut self) -> u32 {
-        self.taken -= 1;
-        self.taken
+        self.holders -= 1;
+        self.holders
     }
 
     /// Returns the fence that was given last.

@@ -1,19 +1,19 @@
-//! A first-in, first-out queue whose members can leave it early, by their tickets.
+//! A first-in, first-out queue whose members can leave it early, by their numbers.
 
 use std::collections::VecDeque;
 
 /// The members, first come, first served. Most names never have a waiting thread, so an unused queue allocates nothing.
 #[derive(Debug)]
-pub(super) struct TicketQueue<T>(Option<Box<Tickets<T>>>);
+pub(super) struct WaitList<T>(Option<Box<WaitListMembers<T>>>);
 
 #[derive(Debug)]
-struct Tickets<T> {
-    /// The members with their tickets, which rise from front to back.
+struct WaitListMembers<T> {
+    /// The members with their numbers, which rise from front to back.
     members: VecDeque<(u64, T)>,
-    next_ticket: u64,
+    next_number: u64,
 }
 
-impl<T> TicketQueue<T> {
+impl<T> WaitList<T> {
     pub(super) const fn new() -> Self {
         Self(None)
     }
@@ -33,28 +33,28 @@ impl<T> TicketQueue<T> {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
-        let members = self.0.iter().flat_map(|tickets| &tickets.members);
+        let members = self.0.iter().flat_map(|numbers| &numbers.members);
         members.map(|(_, member)| member)
     }
 
-    /// Adds a member at the end. Returns its ticket.
+    /// Adds a member at the end. Returns its number.
     pub(super) fn push(&mut self, member: T) -> u64 {
-        let tickets = self.0.get_or_insert_with(|| {
-            Box::new(Tickets {
+        let numbers = self.0.get_or_insert_with(|| {
+            Box::new(WaitListMembers {
                 members: VecDeque::new(),
-                next_ticket: 0,
+                next_number: 0,
             })
         });
-        let ticket = tickets.next_ticket;
-        tickets.next_ticket += 1;
-        tickets.members.push_back((ticket, member));
-        ticket
+        let number = numbers.next_number;
+        numbers.next_number += 1;
+        numbers.members.push_back((number, member));
+        number
     }
 
-    /// Takes the member with this ticket out. Returns `None` if it has left.
-    pub(super) fn remove(&mut self, ticket: u64) -> Option<T> {
+    /// Takes the member with this number out. Returns `None` if it has left.
+    pub(super) fn remove(&mut self, number: u64) -> Option<T> {
         let members = &mut self.0.as_mut()?.members;
-        let index = members.binary_search_by_key(&ticket, |(other, _)| *other);
+        let index = members.binary_search_by_key(&number, |(other, _)| *other);
         let (_, member) = members.remove(index.ok()?)?;
         Some(member)
     }
@@ -64,13 +64,13 @@ impl<T> TicketQueue<T> {
         if !self.iter().any(&is_meant) {
             return Vec::new();
         }
-        let Some(tickets) = &mut self.0 else {
+        let Some(numbers) = &mut self.0 else {
             return Vec::new();
         };
-        let all = std::mem::take(&mut tickets.members);
+        let all = std::mem::take(&mut numbers.members);
         let (taken, others): (VecDeque<_>, _) =
             all.into_iter().partition(|(_, member)| is_meant(member));
-        tickets.members = others;
+        numbers.members = others;
         taken.into_iter().map(|(_, member)| member).collect()
     }
 }
