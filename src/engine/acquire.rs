@@ -80,7 +80,7 @@ impl<'a> WayIn<'a> {
         let attempt = match (arrival, waiter) {
             (Arrival::Hold(hold), _) => {
                 if hold.process_lease.linger.is_some() {
-                    leases.lingers.was_idle(&hold.process_lease);
+                    leases.lingers.note_not_idle(&hold.process_lease);
                 }
                 self.count_granted(&hold, arrived, false);
                 return Ok(self.guard(hold, arrived));

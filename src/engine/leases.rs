@@ -11,7 +11,7 @@ use crate::config::Settings;
 use crate::core::queue::Health;
 use crate::engine::client::Client;
 use crate::engine::contention::LastReply;
-use crate::engine::linger_state::Lingers;
+use crate::engine::linger_state::LingerState;
 use crate::engine::names::Names;
 use crate::engine::process_lease::{NameState, ProcessLease};
 use crate::engine::quantum::Quantum;
@@ -29,7 +29,7 @@ pub(crate) struct Leases {
     pub(super) renewal: Arc<RenewalThread>,
     pub(super) watch: Arc<Watch>,
     pub(super) wakeup: Arc<Wakeup>,
-    pub(super) lingers: Lingers,
+    pub(super) lingers: LingerState,
     pub(super) quantum: Quantum,
     pub(super) next_number: AtomicU64,
 }
@@ -45,7 +45,7 @@ impl Leases {
         rng: Arc<dyn Rng>,
     ) -> Arc<Self> {
         let tag = ProcessTag::new(rng.uuid());
-        let lingers = Lingers::new(tag, Arc::clone(&rng));
+        let lingers = LingerState::new(tag, Arc::clone(&rng));
         let quantum = Quantum::new(settings.fixed_quantum());
         let client = Arc::new(Client::new(settings, store, clock, rng));
         Arc::new_cyclic(|weak: &Weak<Self>| {

@@ -21,7 +21,7 @@
 //! | `close` | the closing thread | the renewal thread; `close` waits for it |
 //! | a request for the key as another kind | the thread that sends it | that thread, before it asks |
 //!
-//! All that the engine knows of a linger is here, in [`Lingers`](super::linger_state::Lingers), and in a lease's
+//! All that the engine knows of a linger is here, in [`LingerState`](super::linger_state::LingerState), and in a lease's
 //! [`LeaseLinger`]. A lease without one passes nothing of this module.
 //!
 //! # Recalls
@@ -220,7 +220,7 @@ impl Leases {
     /// Ends a lease that has left its queue in this process. Returns its release task, or `None` if it was lost.
     pub(super) fn end_idle(&self, idle: &IdleLease<Arc<ProcessLease>>) -> Option<ReleaseTask> {
         let process_lease = &idle.process_lease;
-        self.lingers.was_idle(process_lease);
+        self.lingers.note_not_idle(process_lease);
         let now = self.client.now();
         let status = process_lease.validity.end(now);
         if let LeaseStatus::Lost(_) = status {

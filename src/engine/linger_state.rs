@@ -13,7 +13,7 @@ use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 const MOST_EARLY_RECALLS: usize = 64;
 
 /// The part of an engine that is about lingers.
-pub(super) struct Lingers {
+pub(super) struct LingerState {
     /// The source of owners for leases that may linger.
     owners: RecallableRng,
     /// Whether a lease of this engine could ever linger.
@@ -44,7 +44,7 @@ impl Rng for RecallableRng {
     }
 }
 
-impl Lingers {
+impl LingerState {
     pub(super) fn new(tag: ProcessTag, rng: Arc<dyn Rng>) -> Self {
         Self {
             owners: RecallableRng { tag, rng },
@@ -72,7 +72,7 @@ impl Lingers {
 
     /// Notes that a lease is not idle any more. Returns whether it was. Called by the thread that has given the lease a
     /// guard, or taken it out of its queue.
-    pub(super) fn was_idle(&self, process_lease: &ProcessLease) -> bool {
+    pub(super) fn note_not_idle(&self, process_lease: &ProcessLease) -> bool {
         let linger = process_lease.linger.as_ref();
         let was_idle = linger.is_some_and(|linger| linger.is_idle.swap(false, Ordering::SeqCst));
         if was_idle {

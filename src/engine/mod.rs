@@ -60,7 +60,7 @@
 //! | 3 | [`wakeup::Wakeup`] | the register of sleeping delegates |
 //! | 3 | [`process_lease::ProcessLease`] | the listeners for a loss, and other rare fields |
 //! | 3 | [`process_lease::LeaseLinger`] | the place of its timer |
-//! | 3 | [`linger_state::Lingers`] | the early recalls |
+//! | 3 | [`linger_state::LingerState`] | the early recalls |
 //! | 3 | [`process_lease::WaitingThread`] | the signal for one waiting thread |
 //! | 3 | [`claim::Tried`] | the owners of adoptions without a clear reply |
 //! | 3 | [`events::Events`] | the listener, until the events thread takes it |

@@ -302,7 +302,7 @@ impl LossHandler for Leases {
         self.make_next_the_delegate(&process_lease.entry, next);
         self.renewal.deregister(process_lease);
         process_lease.announce(cause);
-        if process_lease.linger.is_some() && self.lingers.was_idle(process_lease) {
+        if process_lease.linger.is_some() && self.lingers.note_not_idle(process_lease) {
             // No guard ends after this loss.
             self.after_loss(process_lease, LeaseStatus::Lost(cause));
         }
