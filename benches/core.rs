@@ -189,7 +189,7 @@ fn attempts(bench: &mut Criterion) {
         fewest_fences: 1,
         shareable_owner: None,
         crowded: false,
-        delegates: 1,
+        busy_threads: 1,
     };
     bench.bench_function("attempt: ask, granted", |bench| {
         bench.iter(|| {

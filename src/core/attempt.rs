@@ -77,7 +77,7 @@ use crate::random::Rng;
 use crate::sync::Arc;
 
 use patience::{Patience, SHORTEST_PAUSE, WaitState, sleep};
-use state::{AttemptState, InRedis, Offer, Sent, Uncertain};
+use state::{AllowedGrant, AttemptState, InRedis, Sent, Uncertain};
 
 pub(crate) use crate::core::poll::SubscriptionState;
 pub(crate) use step::{CallContext, Grant, Input, OrphanedOwner, Step, StepContext};
@@ -95,7 +95,7 @@ pub(crate) struct Attempt {
     state: AttemptState,
     patience: Patience,
     /// The last grant by message that was allowed and may come, and when the request was sent that allowed it.
-    offer: Option<(Box<Offer>, Time)>,
+    allowed_grant: Option<(Box<AllowedGrant>, Time)>,
     /// The owner before this one, if too few replicas confirmed its grant. Its key stays until it is withdrawn.
     former_owner: Option<Arc<str>>,
     /// Former owners whose release has not begun.
@@ -147,7 +147,7 @@ impl Attempt {
                 from,
             },
             patience: Patience::new(wait),
-            offer: None,
+            allowed_grant: None,
             former_owner: None,
             orphaned_owners: Vec::new(),
         }
@@ -295,7 +295,7 @@ impl Attempt {
         let has_several_guards = context.crowded || self.patience.is_contended();
         let channel = channel(context);
         let shareable_owner = context.shareable_owner.clone().filter(|_| !queued);
-        let offer = Self::offer(channel.as_deref(), context);
+        let allowed_grant = Self::allowed_grant(channel.as_deref(), context);
         let ask = Ask {
             owner: Arc::clone(&self.owner),
             units: self.units,
@@ -310,14 +310,14 @@ impl Attempt {
             // An owner in the queue waits its turn.
             shareable_owner,
             channel,
-            nonce: offer.as_deref().map(|offer| offer.nonce),
+            nonce: allowed_grant.as_deref().map(|grant| grant.nonce),
         };
         let request = Sent {
             fences: ask.fences,
             quantum: context.quantum,
-            offered: ask.shareable_owner.is_some(),
+            may_share: ask.shareable_owner.is_some(),
             channel: ask.channel.clone(),
-            offer,
+            allowed_grant,
         };
         (ask, request)
     }
@@ -364,7 +364,7 @@ impl Attempt {
             }
             // The offered lease may be shared: the owner is not used. Only an owner that is not in the queue offers a
             // lease, and this answer puts none there.
-            Reply::Shared if state.offers() => {
+            Reply::Shared if state.may_share() => {
                 let (_, in_redis) = self.note_reply(state, sent, resent, context);
                 (AttemptState::ask(in_redis.not_queued()), Step::Shared)
             }
@@ -436,7 +436,10 @@ impl Attempt {
         context: &StepContext<'_>,
     ) -> (Sent, InRedis) {
         let (mut request, mut in_redis, from) = state.into_request();
-        self.offer = request.offer.take().map(|offer| (offer, sent));
+        self.allowed_grant = request
+            .allowed_grant
+            .take()
+            .map(|allowed_grant| (allowed_grant, sent));
         // 1. Redis may execute a request twice if it was sent twice.
         if resent {
             let lease = context.call.terms.lease();
@@ -480,7 +483,7 @@ impl Attempt {
                 &context.subscription,
                 context.call.pickup_window,
                 holder,
-                context.delegates,
+                context.busy_threads,
                 context.call.rng,
             )
         } else {
@@ -508,12 +511,12 @@ impl Attempt {
         else {
             return None;
         };
-        let (offer, sent) = self.offer.as_ref()?;
+        let (allowed, sent) = self.allowed_grant.as_ref()?;
         let lease = context.call.terms.lease();
-        let kept_for = offer.pickup_window.min(lease);
+        let kept_for = allowed.pickup_window.min(lease);
         let deadline = valid_until(*sent, kept_for);
-        let is_usable = message.nonce == offer.nonce
-            && offer.terms == context.call.terms
+        let is_usable = message.nonce == allowed.nonce
+            && allowed.terms == context.call.terms
             && (message.fence > 0) == context.call.terms.fencing
             && !context.crowded
             && context.now + at_risk_below(kept_for).max(context.round_trip * 3) <= deadline;
@@ -521,7 +524,7 @@ impl Attempt {
             owner: Arc::clone(&self.owner),
             fence: message.fence,
             fences: u64::from(context.call.terms.fencing),
-            quantum: offer.quantum,
+            quantum: allowed.quantum,
             rest: Vec::new(),
             sent: *sent,
             deadline,
@@ -534,11 +537,14 @@ impl Attempt {
     }
 
     /// Returns the grant by message that the next request allows.
-    fn offer(channel: Option<&str>, context: &StepContext<'_>) -> Option<Box<Offer>> {
+    fn allowed_grant(
+        channel: Option<&str>,
+        context: &StepContext<'_>,
+    ) -> Option<Box<AllowedGrant>> {
         if !context.call.grants_by_message || context.crowded || channel.is_none_or(str::is_empty) {
             return None;
         }
-        Some(Box::new(Offer {
+        Some(Box::new(AllowedGrant {
             nonce: Nonce::new(context.call.rng),
             terms: context.call.terms,
             quantum: context.quantum,
@@ -568,7 +574,9 @@ impl Attempt {
             return AttemptState::Ask { in_redis, from };
         };
         // 2. The owner may come to hold the lock.
-        self.offer = request.offer.map(|offer| (offer, sent));
+        self.allowed_grant = request
+            .allowed_grant
+            .map(|allowed_grant| (allowed_grant, sent));
         in_redis.note(Uncertain::new(sent, until, lease));
         let is_unconfirmed = is_of_replicas(failure);
         if is_unconfirmed {
@@ -595,7 +603,7 @@ impl Attempt {
     fn rename(&mut self, in_redis: &InRedis, context: &StepContext<'_>) -> AttemptState {
         self.leave_behind(in_redis);
         self.owner = owner::generate(context.call.rng, context.call.label);
-        self.offer = None;
+        self.allowed_grant = None;
         AttemptState::ask(InRedis::default())
     }
 

@@ -325,7 +325,7 @@ impl World {
                     fewest_fences: 1,
                     shareable_owner: None,
                     crowded: false,
-                    delegates: 1,
+                    busy_threads: 1,
                 },
             );
             let orphaned_owners = attempt.orphaned_owners();

@@ -10,6 +10,9 @@
 //! A process must ask for a lock within its pickup window after the hand-over. So it polls within that window. A grant by
 //! message lasts for the pickup window from the last poll, so the process polls twice in it. If no message can come, it
 //! polls well within the window: a short lease has a window of 250 ms.
+//!
+//! Other limits belong to these pauses. A wait never sleeps for longer than a second ([`super::outage`], and the wakeup
+//! thread). The scripts count a waiter as alive for three polls after its last one (`script/script_settings`).
 
 use std::time::Duration;
 
@@ -52,13 +55,13 @@ impl SubscriptionState {
     }
 }
 
-/// Returns how long to sleep after the reply that `holder` holds the lock. `window` is the pickup window, and `delegates`
-/// their number in this process.
+/// Returns how long to sleep after the reply that `holder` holds the lock. `window` is the pickup window. `busy_threads` is
+/// how many threads of this process ask Redis.
 pub(super) fn pause(
     subscription: &SubscriptionState,
     window: Duration,
     holder: &str,
-    delegates: u32,
+    busy_threads: u32,
     rng: &dyn Rng,
 ) -> Duration {
     let pause = match subscription {
@@ -70,6 +73,6 @@ pub(super) fn pause(
     if holder.starts_with(OWNER_PREFIX) {
         return pause;
     }
-    let foreign = FOREIGN.max(FOREIGN_EACH * delegates);
+    let foreign = FOREIGN.max(FOREIGN_EACH * busy_threads);
     pause.min(jittered_by_half(rng, foreign))
 }

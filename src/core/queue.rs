@@ -7,13 +7,13 @@
 //!
 //! | state | event | next state | the caller must |
 //! | --- | --- | --- | --- |
-//! | idle | a thread arrives | asking | ask Redis: the thread is the delegate |
+//! | unused | a thread arrives | asking | ask Redis: the thread is the delegate |
 //! | asking | a thread arrives | asking | let it wait; a try gets "held" if that was the last answer, with no failure since |
 //! | asking | this process adopts the lock | held, asking | give a hold to the adopter, and to no other thread: the delegate is first |
 //! | asking | Redis grants | held | give a hold to the delegate, and to all waiting threads that fit in |
-//! | asking | the delegate gives up | asking / idle | hand its attempt to the next thread / clean up |
-//! | asking | a delegate that waits fails with an error that ends its wait | idle | fail all threads behind it |
-//! | asking | a delegate that tries fails | asking / idle | fail the tries behind it; the next thread that waits asks |
+//! | asking | the delegate gives up | asking / unused | hand its attempt to the next thread / clean up |
+//! | asking | a delegate that waits fails with an error that ends its wait | unused | fail all threads behind it |
+//! | asking | a delegate that tries fails | asking / unused | fail the tries behind it; the next thread that waits asks |
 //! | held | a thread arrives that fits in | held | give it a hold on the lease, without a request |
 //! | held | a thread arrives that does not fit in, and the kind allows one lease | held | let it wait; a try gets "held" |
 //! | held | a thread arrives that does not fit in, and the kind allows several | held, asking | ask Redis |
@@ -25,11 +25,11 @@
 //! | idle lease | another thread arrives | asking | let that thread ask by taking over the lease |
 //! | idle lease | the linger ends | ending | release |
 //! | held | the last hold ends, and the lock is kept from all threads (`min_hold`) | ending | release it to nobody; then let the first thread ask |
-//! | held | the lease is lost | asking / idle | let the next thread ask anew |
+//! | held | the lease is lost | asking / unused | let the next thread ask anew |
 //! | ending | a thread arrives | ending | let it wait: the lock is still this process's |
-//! | ending | the release is over | asking / idle | let the first thread that waits ask |
+//! | ending | the release is over | asking / unused | let the first thread that waits ask |
 //!
-//! Invariant: no thread waits while the queue is idle, so no thread is ever forgotten.
+//! Invariant: no thread waits while the queue is unused, so no thread is ever forgotten.
 //!
 //! The kind decides how threads share a lease ([`Sharing`]). A mutex has one lease with room for one thread. The readers of
 //! a name share one lease. A semaphore's permits are leases beside each other. If a kind allows several leases, a
@@ -93,9 +93,9 @@ impl<W, T: HeldLease> Queue<W, T> {
         }
     }
 
-    /// Closes an idle queue: no thread enters it any more.
+    /// Closes an unused queue: no thread enters it any more.
     pub(crate) fn retire(&mut self) {
-        debug_assert!(self.is_idle() && !self.is_crowded());
+        debug_assert!(self.is_unused() && !self.is_crowded());
         self.retired = true;
     }
 
@@ -161,7 +161,7 @@ impl<W, T: HeldLease> Queue<W, T> {
     }
 
     /// Returns whether nothing is held, asked or waited for.
-    pub(crate) fn is_idle(&self) -> bool {
+    pub(crate) fn is_unused(&self) -> bool {
         self.asking.is_none() && self.leases.is_empty() && !self.is_releasing
     }
 

@@ -72,7 +72,7 @@ impl<'a> WayIn<'a> {
                 );
                 // `close` looks at the name after this, and then waits for busy threads.
                 let counted = matches!(arrival, Arrival::Delegate(_)).then(|| {
-                    state.contention.forget_last_reply();
+                    state.notes.forget_last_reply();
                     leases.count_busy()
                 });
                 (Arc::clone(entry), arrival, counted)

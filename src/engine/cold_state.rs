@@ -1,4 +1,5 @@
-//! Fields that most leases do not need, so that a lease is small.
+//! The fields of a lease that most leases do not need: the fences of a multi-lock, requests of unknown outcome, extensions,
+//! and loss listeners. They are apart, so that a lease takes up little memory.
 
 use crossbeam_channel::Sender;
 

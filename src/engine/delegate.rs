@@ -30,8 +30,8 @@ use crate::core::attempt::{Attempt, CallContext, Grant, Input, Step, StepContext
 use crate::core::queue::GrantedTo;
 use crate::core::{fence, pickup};
 use crate::engine::call::NotAcquired;
-use crate::engine::contention::LastReply;
 use crate::engine::guard_inner::GuardInner;
+use crate::engine::lock_notes::LastReply;
 use crate::engine::process_lease::{Entry, Hold, ProcessLease, Signal};
 use crate::engine::wakeup::{Message, Waker};
 use crate::engine::way_in::WayIn;
@@ -238,7 +238,7 @@ impl<'w, 'a> Delegate<'w, 'a> {
             fewest_fences: call.linger().map_or(1, |_| fence_block),
             shareable_owner: lease_to_share.map(|process_lease| client.owner_of(process_lease)),
             crowded: self.entry.lock().queue.is_crowded(),
-            delegates: client.busy_threads.load(Ordering::Relaxed),
+            busy_threads: client.busy_threads.load(Ordering::Relaxed),
         }
     }
 
@@ -401,7 +401,7 @@ impl<'w, 'a> Delegate<'w, 'a> {
             let mut state = self.entry.lock();
             let (tries, next) = state.queue.try_failed();
             if next.is_some() {
-                state.contention.forget_last_reply();
+                state.notes.forget_last_reply();
             }
             (tries, next)
         };
@@ -421,7 +421,7 @@ impl<'w, 'a> Delegate<'w, 'a> {
 fn note_failed(entry: &Entry, failure: &Failure) {
     let mut state = entry.lock();
     state
-        .contention
+        .notes
         .note_last_reply(LastReply::Failed(failure.clone()));
     state.queue.not_answered();
 }
@@ -430,7 +430,7 @@ fn note_failed(entry: &Entry, failure: &Failure) {
 fn note_held(entry: &Entry, now: Time, holder: &Arc<str>, is_queued: bool) {
     let tries = {
         let mut state = entry.lock();
-        state.contention.note_held(now, holder);
+        state.notes.note_held(now, holder);
         state.queue.answered_held(is_queued)
     };
     for waiter in tries {

@@ -38,11 +38,11 @@ impl Leases {
         let (begun, may_be_gone) = {
             let mut state = entry.lock();
             // From here on the lease itself shows the holder. Only a delegate for more of the lock needs a newer reply.
-            state.contention.forget_last_reply();
-            let may_be_gone = state.contention.may_have_been_released_by_force(sent);
+            state.notes.forget_last_reply();
+            let may_be_gone = state.notes.may_have_been_released_by_force(sent);
             let begun = state.queue.begin(lease, to, now);
             if !state.queue.is_crowded() {
-                state.contention.forget();
+                state.notes.forget();
             }
             (begun, may_be_gone)
         };

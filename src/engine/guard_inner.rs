@@ -224,7 +224,7 @@ impl GuardInner {
         self.end()
     }
 
-    /// Does all steps, unless this guard has ended before.
+    /// Does all steps of [`super::release`], unless this guard has ended before.
     fn end(&mut self) -> Result<()> {
         if self.finished {
             return Ok(());
@@ -260,7 +260,7 @@ impl GuardInner {
         }
     }
 
-    /// Does steps 1 to 3. Returns the status of the lease at its end. Also returns the release task, if the caller must do
+    /// Does steps 1 to 3 of [`super::release`]. Returns the status of the lease at its end. Also returns the release task, if the caller must do
     /// the next steps.
     pub(super) fn end_hold(&mut self, mode: HoldEnd) -> Result<(LeaseStatus, Option<ReleaseTask>)> {
         self.finished = true;

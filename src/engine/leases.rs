@@ -10,8 +10,8 @@ use crate::clock::{EngineClock, Time};
 use crate::config::Settings;
 use crate::core::queue::Health;
 use crate::engine::client::Client;
-use crate::engine::contention::LastReply;
 use crate::engine::linger_state::LingerState;
+use crate::engine::lock_notes::LastReply;
 use crate::engine::names::Names;
 use crate::engine::process_lease::{NameState, ProcessLease};
 use crate::engine::quantum::Quantum;
@@ -87,7 +87,7 @@ impl Leases {
 
     /// Returns the holder of the lock, as far as this process knows.
     pub(super) fn holder(&self, state: &NameState) -> Option<Arc<str>> {
-        match (state.queue.process_lease(), state.contention.last()) {
+        match (state.queue.process_lease(), state.notes.last()) {
             (Some(process_lease), _) => Some(self.client.owner_of(process_lease)),
             (None, LastReply::Held(holder)) => Some(Arc::clone(holder)),
             (None, _) => None,

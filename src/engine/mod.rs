@@ -1,14 +1,14 @@
 //! The engine: threads, blocking and requests around the decisions of [`core`](crate::core).
 //!
-//! [`Engine`] holds the parts. Each part uses only those above it in this table:
+//! [`Engine`] holds the parts. The lowest part is the last in this table, and each part uses only parts below it:
 //!
 //! | part | has | does |
 //! | --- | --- | --- |
-//! | [`client::Client`] | the settings, the clock, the connections, the counters and events | sends the requests of callers' threads |
-//! | [`names::Names`] | the names in use, with their queues of threads and their leases | finds and drops the entry of a name |
-//! | [`watch::Watch`], [`wakeup::Wakeup`], [`renewal::RenewalThread`] | the work of each of the three threads, by its time | runs the thread |
-//! | [`leases::Leases`] | all of the above | begins, watches and ends the leases of this process |
 //! | [`guard_inner::GuardInner`], [`way_in::WayIn`], [`claim::Claims`], [`admin::Operators`] | the leases | one guard; one call on its way in; adoptions; requests of operators |
+//! | [`leases::Leases`] | all of the below | begins, watches and ends the leases of this process |
+//! | [`watch::Watch`], [`wakeup::Wakeup`], [`renewal::RenewalThread`] | the work of each of the three threads, by its time | runs the thread |
+//! | [`names::Names`] | the names in use, with their queues of threads and their leases | finds and drops the entry of a name |
+//! | [`client::Client`] | the settings, the clock, the connections, the counters and events | sends the requests of callers' threads |
 //!
 //! The watch thread and the wakeup thread call the leases by a trait that they define: [`watch::LossHandler`] and
 //! [`wakeup::MessageHandler`].
@@ -21,7 +21,7 @@
 //! | a call, and the reasons for which it gets no guard | [`call`] |
 //! | its way out | [`release`] |
 //! | the guard, and its limits | [`guard_inner`], [`hold_limit`] |
-//! | the lease that guards of one process share, and its name | [`process_lease`], with [`cold_state`], [`contention`]; [`leases`] |
+//! | the lease that guards of one process share, and its name | [`process_lease`], with [`cold_state`], [`lock_notes`]; [`leases`] |
 //! | the table of the names | [`names`] |
 //! | a lease that stays after its last guard | [`linger`], [`linger_state`] |
 //! | a claim, a writer that becomes a reader | [`claim`], [`downgrade`] |
@@ -75,7 +75,6 @@ pub(crate) mod call;
 mod claim;
 pub(crate) mod client;
 mod cold_state;
-mod contention;
 mod delegate;
 mod downgrade;
 pub(crate) mod events;
@@ -85,6 +84,7 @@ mod hold_limit;
 pub(crate) mod leases;
 mod linger;
 mod linger_state;
+mod lock_notes;
 mod messages;
 mod metrics;
 mod names;

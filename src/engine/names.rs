@@ -68,14 +68,14 @@ impl Names {
     /// Returns the entry of a name, and keeps it in the table until [`unpin`](Names::unpin).
     pub(crate) fn pin(&self, kind: LockKind, target: &Target) -> Arc<Entry> {
         self.with(kind, target, |entry, state| {
-            state.contention.pin();
+            state.notes.pin();
             Arc::clone(entry)
         })
     }
 
     /// Ends a [`pin`](Names::pin), and takes the entry out of the table if it is not in use.
     pub(crate) fn unpin(&self, entry: &Entry) {
-        entry.lock().contention.unpin();
+        entry.lock().notes.unpin();
         self.retire(entry);
     }
 

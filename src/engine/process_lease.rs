@@ -15,7 +15,7 @@ use crate::core::linger::LingerOptions;
 use crate::core::queue::{AcquireParams, Health, HeldLease, HoldOf, Queue};
 use crate::core::timer_queue::{Place, at_risk_below};
 use crate::engine::cold_state::{ColdState, LossListener};
-use crate::engine::contention::Contention;
+use crate::engine::lock_notes::LockNotes;
 use crate::error::{Failure, LostCause};
 use crate::message::{LockKind, Renewed, Request, Verb};
 use crate::name::{LockKey, Target};
@@ -37,7 +37,7 @@ pub(crate) struct Entry {
 /// The state of one name, guarded by the mutex of its entry.
 pub(crate) struct NameState {
     pub(crate) queue: Queue<Arc<WaitingThread>, Arc<ProcessLease>>,
-    pub(super) contention: Contention,
+    pub(super) notes: LockNotes,
 }
 
 /// A thread that waits in the queue of a name, and the signal to it.
@@ -117,7 +117,7 @@ impl Entry {
             target,
             state: Mutex::new(NameState {
                 queue: Queue::new(kind.sharing()),
-                contention: Contention::default(),
+                notes: LockNotes::default(),
             }),
         }
     }
@@ -150,15 +150,15 @@ impl Entry {
 impl NameState {
     /// Returns whether the entry may leave the table: no lease, no delegate, no waiting thread, no pin.
     pub(super) fn is_unused(&self) -> bool {
-        self.queue.is_idle() && !self.contention.is_pinned()
+        self.queue.is_unused() && !self.notes.is_pinned()
     }
 
     /// Notes, at `now`, that `force_release` has removed an owner for which this process has no lease. Does nothing if no
     /// grant of this name can be on its way: no delegate asks, and no thread has pinned the entry to adopt or downgrade. The
     /// message does not name the lock, so the owner may belong to another name.
     pub(super) fn note_forced_release(&mut self, now: Time) {
-        if self.queue.is_asking() || self.contention.is_pinned() {
-            self.contention.note_forced_release(now);
+        if self.queue.is_asking() || self.notes.is_pinned() {
+            self.notes.note_forced_release(now);
         }
     }
 }

@@ -32,8 +32,8 @@ use crate::core::attempt::{Attempt, OrphanedOwner};
 use crate::core::lease::LeaseStatus;
 use crate::core::queue::{Finish, Health};
 use crate::core::release_task::{Next, ReleaseTask};
-use crate::engine::contention::LastReply;
 use crate::engine::leases::Leases;
+use crate::engine::lock_notes::LastReply;
 use crate::engine::process_lease::{Entry, ProcessLease, Signal, WaitingThread};
 use crate::engine::watch::LossHandler;
 use crate::error::{Failure, LostCause, Result};
@@ -91,7 +91,7 @@ impl Leases {
             if mode != HoldEnd::Detach && matches!(finish, Finish::TakeOver(..)) {
                 // Until the next thread has asked, other threads see this owner as the holder.
                 state
-                    .contention
+                    .notes
                     .note_last_reply(LastReply::Held(self.client.owner_of(process_lease)));
             }
             (status, finish, fence, now)
@@ -205,7 +205,7 @@ impl Leases {
         match next {
             Some(waiter) => {
                 // The last reply may not be true any more.
-                entry.lock().contention.forget_last_reply();
+                entry.lock().notes.forget_last_reply();
                 waiter.send(Signal::Delegate(None));
             }
             None => self.names.retire(entry),

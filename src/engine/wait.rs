@@ -20,8 +20,8 @@ use crate::cancel::Cancel;
 use crate::clock::Time;
 use crate::core::attempt::Attempt;
 use crate::engine::call::NotAcquired;
-use crate::engine::contention::LastReply;
 use crate::engine::guard_inner::GuardInner;
+use crate::engine::lock_notes::LastReply;
 use crate::engine::process_lease::{Entry, NameState, Signal, WaitingThread};
 use crate::engine::way_in::WayIn;
 use crate::error::{Error, Failure, FailureKind, Outcome, Result};
@@ -123,7 +123,7 @@ impl WayIn<'_> {
             }
             // Any request may take `LEAST`. So give the delegate's first request that time: without its reply, the
             // result of this wait would be an error.
-            if matches!(state.contention.last(), LastReply::NoAnswer) && until < arrived + LEAST {
+            if matches!(state.notes.last(), LastReply::NoAnswer) && until < arrived + LEAST {
                 until = arrived + LEAST;
                 continue;
             }
@@ -136,14 +136,14 @@ impl WayIn<'_> {
 
     /// Returns the result of a wait whose time is over: the last state of the lock that this process knows.
     fn result_of_wait(&self, state: &NameState) -> NotAcquired {
-        match (state.contention.last(), self.leases.holder(state)) {
+        match (state.notes.last(), self.leases.holder(state)) {
             (_, Some(holder)) => NotAcquired::Held(Some(holder)),
             // This process holds the lock until Redis has executed the release.
             (_, None) if state.queue.is_releasing() => NotAcquired::Held(None),
             (LastReply::Failed(failure), None) => self.call.failed(failure.clone()),
             // The request in flight has no reply yet. But an earlier one may have got a reply during this wait.
             (LastReply::NoAnswer | LastReply::Held(_), None) => {
-                match state.contention.holder_since(self.arrived) {
+                match state.notes.holder_since(self.arrived) {
                     Some(holder) => NotAcquired::Held(Some(holder)),
                     None => self.call.failed(Failure::plain(
                         FailureKind::Unavailable,

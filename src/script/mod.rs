@@ -1,8 +1,9 @@
 //! The encoding of messages: calls as Redis commands, and Redis's answers as replies.
 //!
 //! Only the store uses this module. The store sends the command that [`encode`] returns, and lets [`decode`] read the
-//! answer. No other module knows the arguments of a script. Each script is a file in `lua/`. Its header lists its keys,
-//! its arguments and its answers, and gives the reason why it may be repeated. Names and owners travel as `KEYS` and
+//! answer. No other module knows the arguments of a script. A script is a list of files in `lua/`
+//! (`text`): the first has the usual case, and the others the functions for the rest. The header of the first file lists
+//! the keys, the arguments and the answers, and gives the reason why the script may be repeated. Names and owners travel as `KEYS` and
 //! `ARGV`, never as script text.
 //!
 //! | module | encodes and decodes |

@@ -1,4 +1,5 @@
-//! The commands of the multi-lock.
+//! The commands of the multi-lock: acquire and take over, release and keep. Each has the keys and companions of all its
+//! names, and their values are those of mutexes.
 
 use super::command::Command;
 use super::script_settings::ScriptSettings;

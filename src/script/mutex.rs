@@ -1,4 +1,5 @@
-//! The mutex's commands.
+//! The commands of the mutex, whose key is a plain string with the owner: acquire, take over, release, hand over, adopt and
+//! keep. A mutex without a fence is first asked for by `SET NX`, without a script.
 
 use redis::Value;
 

@@ -52,17 +52,17 @@ pub(super) struct Sent {
     pub(super) fences: u64,
     /// The quantum of the lease, for which the fences are reserved.
     pub(super) quantum: Duration,
-    /// Whether a lease was offered to be shared instead.
-    pub(super) offered: bool,
+    /// Whether the request names a lease of this process that more threads may share instead.
+    pub(super) may_share: bool,
     /// The channel under which the queue will know the owner; `None` if the owner must not queue.
     pub(super) channel: Option<Arc<str>>,
     /// The grant by message that it allows.
-    pub(super) offer: Option<Box<Offer>>,
+    pub(super) allowed_grant: Option<Box<AllowedGrant>>,
 }
 
 /// The terms on which a request lets a hand-over grant the lock by message.
 #[derive(Debug)]
-pub(super) struct Offer {
+pub(super) struct AllowedGrant {
     pub(super) nonce: Nonce,
     pub(super) terms: Terms,
     /// The quantum of the lease.
@@ -94,8 +94,8 @@ impl AttemptState {
     }
 
     /// Returns whether the request under way offers a lease to be shared.
-    pub(super) fn offers(&self) -> bool {
-        matches!(self, Self::Sent { request, .. } if request.offered)
+    pub(super) fn may_share(&self) -> bool {
+        matches!(self, Self::Sent { request, .. } if request.may_share)
     }
 }
 

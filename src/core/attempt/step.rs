@@ -1,4 +1,5 @@
-//! The input and the output of an attempt's steps.
+//! The input and the output of an attempt's steps: the facts about the call and the present that it decides by, the events
+//! that it gets, and the actions and grants that it returns.
 
 use std::time::Duration;
 
@@ -48,8 +49,8 @@ pub(crate) struct StepContext<'a> {
     pub(crate) shareable_owner: Option<Arc<str>>,
     /// Whether other threads of this process wait.
     pub(crate) crowded: bool,
-    /// How many delegates this process has, over all names.
-    pub(crate) delegates: u32,
+    /// How many threads of this process ask Redis, over all names. Threads that end a linger count too.
+    pub(crate) busy_threads: u32,
 }
 
 /// The event that leads to a step.

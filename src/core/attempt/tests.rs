@@ -29,7 +29,7 @@ struct Scene {
     subscription: SubscriptionState,
     lease: Duration,
     quantum: Duration,
-    delegates: u32,
+    busy_threads: u32,
     waits_through_outages: bool,
     fencing: bool,
     fewest_fences: u64,
@@ -50,7 +50,7 @@ impl Scene {
             subscription: SubscriptionState::Ready("c".into()),
             lease: LEASE,
             quantum: Duration::from_micros(100),
-            delegates: 1,
+            busy_threads: 1,
             waits_through_outages: false,
             fencing: true,
             fewest_fences: 1,
@@ -94,7 +94,7 @@ impl Scene {
                 fewest_fences: self.fewest_fences,
                 shareable_owner: None,
                 crowded: self.crowded,
-                delegates: self.delegates,
+                busy_threads: self.busy_threads,
             },
         )
     }
@@ -271,7 +271,7 @@ fn polls_come_within_the_pickup_window() {
 /// No message announces the release. Many delegates share the number of polls that the process may send.
 #[test]
 fn a_holder_of_another_client_is_polled_more_often() {
-    for (delegates, least_ms, most_ms) in [
+    for (busy_threads, least_ms, most_ms) in [
         (1, 50, 100),
         (50, 50, 100),
         (200, 200, 400),
@@ -279,12 +279,12 @@ fn a_holder_of_another_client_is_polled_more_often() {
     ] {
         for holder in ["6e0b1c", "", "lh2:other"] {
             let mut scene = Scene::waiting();
-            scene.delegates = delegates;
+            scene.busy_threads = busy_threads;
             scene.send(Input::Go);
             let holder = holder.into();
             let slept = sleep_of(scene.replied(Reply::Held { ttl: None, holder }), START);
             let bounds = Duration::from_millis(least_ms)..=Duration::from_millis(most_ms);
-            assert!(bounds.contains(&slept), "{delegates}: {slept:?}");
+            assert!(bounds.contains(&slept), "{busy_threads}: {slept:?}");
         }
     }
 }

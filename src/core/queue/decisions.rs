@@ -75,9 +75,10 @@ pub(crate) enum Finish<W, T> {
     GoesOn(Entrants<W, T>),
     /// The lease goes on without a guard, until this time at most.
     Lingers(Time),
-    /// The lease has ended here; this thread asks Redis to let this process keep the lock.
+    /// The lease has ended here. This thread is the delegate, and its request takes the lease over. If that is not possible,
+    /// because the lock was detached or is kept for a `min_hold`, the caller releases it first.
     TakeOver(W, Option<GiveBack>),
-    /// The lease has ended here, and nobody wants it: release it, then call [`Queue::ended`](super::Queue::ended).
+    /// The lease has ended here, and no thread may ask yet: release it, then call [`Queue::ended`](super::Queue::ended).
     Release(Option<GiveBack>),
     /// The lease was lost; this thread, if any, asks anew.
     Lost(Option<W>),

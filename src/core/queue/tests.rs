@@ -197,7 +197,7 @@ fn lingering() -> Queue<&'static str, u32> {
     );
     let finish = queue.finish(9, at(10), Health::Good, LINGER);
     assert!(matches!(finish, Finish::Lingers(until) if until == at(10 + LINGER_MS)));
-    assert!(!queue.is_idle(), "the name stays in use");
+    assert!(!queue.is_unused(), "the name stays in use");
     queue
 }
 
@@ -646,7 +646,7 @@ proptest! {
             process_leases.sort_unstable_by_key(HeldLease::number);
             prop_assert!(process_leases.into_iter().eq(model.process_leases.iter().map(|(process_lease, _)| *process_lease)));
             let busy = model.asking.is_some() || !model.process_leases.is_empty() || model.is_releasing;
-            prop_assert_eq!(queue.is_idle(), !busy);
+            prop_assert_eq!(queue.is_unused(), !busy);
             prop_assert!(!model.may_ask() || model.waiting.is_empty(), "a thread waits for nobody");
             prop_assert_eq!(queue.is_crowded(), !model.waiting.is_empty());
         }

@@ -75,7 +75,7 @@ fn the_next_thread_waits_for_a_release_in_flight() {
             .names
             .all()
             .iter()
-            .any(|entry| !entry.lock().queue.is_idle())
+            .any(|entry| !entry.lock().queue.is_unused())
     });
     assert!(verbs.try_recv().is_err());
     drop(keep);

@@ -241,23 +241,14 @@ fn a_forced_release_is_remembered_for_each_grant_on_its_way() {
     for (entry, expected) in [(asking, true), (&adopted, true), (&held, false)] {
         let state = entry.lock();
         for asked_at in [noted, sent, noted] {
-            let may_be_gone = state.contention.may_have_been_released_by_force(asked_at);
+            let may_be_gone = state.notes.may_have_been_released_by_force(asked_at);
             assert_eq!(may_be_gone, expected, "{}", entry.target.name());
         }
-        assert!(
-            !state
-                .contention
-                .may_have_been_released_by_force(noted + TICK)
-        );
+        assert!(!state.notes.may_have_been_released_by_force(noted + TICK));
     }
     // Another lease of the name begins and ends before the adoption has its reply.
-    adopted.lock().contention.forget();
-    assert!(
-        adopted
-            .lock()
-            .contention
-            .may_have_been_released_by_force(sent)
-    );
+    adopted.lock().notes.forget();
+    assert!(adopted.lock().notes.may_have_been_released_by_force(sent));
     engine.leases.names.unpin(&adopted);
     drop(go_on);
     drop((locking.join().expect("no panic"), guard));

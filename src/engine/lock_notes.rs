@@ -1,4 +1,5 @@
-//! The knowledge of this process about a lock that it does not hold.
+//! What the entry of a name remembers beside its queue: the last replies about a lock that this process does not hold, and
+//! the threads that need the entry.
 
 use crate::clock::Time;
 use crate::error::Failure;
@@ -16,12 +17,12 @@ pub(crate) enum LastReply {
     Failed(Failure),
 }
 
-/// The last replies about a lock, and the pins of its entry. Most names are only held, and have none.
+/// The notes of one name. Most names are only held, and have none.
 #[derive(Debug, Default)]
-pub(crate) struct Contention(Option<Box<ContentionInfo>>);
+pub(crate) struct LockNotes(Option<Box<LockNotesInfo>>);
 
 #[derive(Debug, Default)]
-struct ContentionInfo {
+struct LockNotesInfo {
     /// The last reply.
     last: LastReply,
     /// The time and the holder of the last reply that the lock is held.
@@ -32,7 +33,7 @@ struct ContentionInfo {
     forced_release: Option<Time>,
 }
 
-impl Contention {
+impl LockNotes {
     /// Notes a call of [`pin`](super::names::Names::pin).
     pub(super) fn pin(&mut self) {
         self.0.get_or_insert_default().pins += 1;
