@@ -1,6 +1,8 @@
 //! Leases that linger, over a store whose messages the test sends. The clock moves only if the test moves it.
 
 use super::*;
+use crate::core::lease::LeaseStatus;
+use crate::engine::process_lease::ProcessLease;
 use crate::name::RECALL;
 use crate::sync::AtomicBool;
 
@@ -358,4 +360,74 @@ fn threads_hand_on_a_lease_after_one_that_does_not_linger() {
 /// Returns how many threads wait for a lock.
 fn engine_waits(engine: &Engine) -> u64 {
     engine.stats().waiting
+}
+
+/// Returns the owners that a request may end in Redis.
+fn given_away(request: &Request<'_>) -> Vec<Arc<str>> {
+    match request {
+        Request::Lock { verb, .. } => match verb {
+            Verb::Acquire { .. } => Vec::new(),
+            Verb::TakeOver { from, .. } => vec![Arc::clone(from)],
+            verb => vec![Arc::clone(verb.owner())],
+        },
+        Request::Release(batch) => batch.iter().map(|one| Arc::from(one.owner)).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// After such a request, another process may hold the lock. So the lease has ended here when the store gets the request,
+/// whatever ends it.
+#[test]
+fn a_lease_ends_here_before_a_request_may_give_it_away() {
+    type End = fn(&Lingering, &str);
+    let ends: [(&str, Duration, End); 4] = [
+        ("its guard is dropped", Duration::ZERO, |_, _| {}),
+        ("a recall", LINGER, |lingering, owner| {
+            let message = format!("{RECALL}{owner} name");
+            lingering
+                .messages
+                .send(message)
+                .expect("the thread listens");
+        }),
+        ("the linger is over", LINGER, |lingering, _| {
+            lingering.clock.advance(LINGER);
+        }),
+        ("a thread wants other terms", LINGER, |lingering, _| {
+            let other = mutex(Arc::clone(&lingering.engine), "name").fencing(false);
+            drop(other.try_lock().expect("granted"));
+        }),
+    ];
+    for (what, linger, end) in ends {
+        let known: Arc<Mutex<Option<(Arc<str>, Arc<ProcessLease>)>>> = Arc::default();
+        let (sent, was_sent) = mpsc::channel();
+        let clock = still();
+        let script = || {
+            let (known, sent, clock) = (Arc::clone(&known), sent.clone(), Arc::clone(&clock));
+            let mut granted = generous();
+            move |request: &Request<'_>| {
+                let known = known.lock();
+                for owner in given_away(request) {
+                    if let Some((_, lease)) = known.as_ref().filter(|known| known.0 == owner) {
+                        sent.send(lease.validity.status(clock.now())).ok();
+                    }
+                }
+                granted(request)
+            }
+        };
+        let fake = Fake::new(script(), script());
+        let read = Arc::clone(&clock) as Arc<dyn Clock>;
+        let lingering = Lingering::by_clock(fake, linger, read, Arc::clone(&clock));
+        if !linger.is_zero() {
+            lingering.linger();
+        }
+        let guard = lock(&lingering.engine);
+        let owner: Arc<str> = guard.owner().into();
+        let entry = lingering.engine.leases.names.all().remove(0);
+        let lease = entry.lock().queue.process_lease().cloned();
+        *known.lock() = Some((Arc::clone(&owner), lease.expect("it is held")));
+        drop(guard);
+        end(&lingering, &owner);
+        let status = was_sent.recv_timeout(PATIENCE).expect(what);
+        assert_eq!(status, LeaseStatus::Ended, "{what}");
+    }
 }
