@@ -7,6 +7,10 @@
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
+/// The longest sleep of a thread. While the machine is suspended, this clock goes on, but the time of a sleep does not. So a
+/// thread looks at the clock at least as often, and notices a resume.
+pub(crate) const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
 /// An instant, in nanoseconds of the holder's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Time(u64);

@@ -2,15 +2,13 @@
 
 use std::time::Duration;
 
-use crate::clock::Time;
+use crate::clock::{LONGEST_SLEEP, Time};
 use crate::error::{Failure, FailureKind};
 
 /// The first pause after a failure. Each further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// The first pause after a grant that too few replicas have: the lock is free for others in the meantime.
 pub(super) const UNCONFIRMED_PAUSE: Duration = Duration::from_millis(100);
-/// The longest pause, so that a thread notices a resume from suspend.
-pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The requests that have failed since the last answer. "Held" does not answer whether replicas confirm writes. So an
 /// outage of the replicas outlives that answer: others may hold the lock now and then.
@@ -51,7 +49,7 @@ impl Outage {
         });
         let pause = outage.pause.max(least);
         outage.last = now;
-        outage.pause = (pause * 2).min(LONGEST_PAUSE);
+        outage.pause = (pause * 2).min(LONGEST_SLEEP);
         outage.failure = failure;
         outage.interrupted = false;
         pause

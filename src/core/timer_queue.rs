@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::time::Duration;
 
-use crate::clock::Time;
+use crate::clock::{LONGEST_SLEEP, Time};
 use crate::core::lease::drift;
 
 /// The place of a thing in a [`TimerQueue`]: the time at which it is due, and a number that no other thing there has.
@@ -60,8 +60,6 @@ impl<T> TimerQueue<T> {
     }
 }
 
-/// The longest sleep, so that a thread notices a resume from suspend.
-pub(crate) const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// How long a thread without work stays. Locks come and go much faster than threads are made.
 const IDLE: Duration = Duration::from_secs(5);
 

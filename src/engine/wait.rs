@@ -14,10 +14,9 @@
 //! delegate.
 
 use std::ops::ControlFlow;
-use std::time::Duration;
 
 use crate::cancel::Cancel;
-use crate::clock::Time;
+use crate::clock::{LONGEST_SLEEP, Time};
 use crate::core::attempt::Attempt;
 use crate::engine::call::NotAcquired;
 use crate::engine::guard_inner::GuardInner;
@@ -27,10 +26,6 @@ use crate::engine::way_in::WayIn;
 use crate::error::{Error, Failure, FailureKind, Outcome, Result};
 use crate::store::LEAST;
 use crate::sync::{Arc, thread};
-
-/// The longest time for which a thread parks. While the machine is suspended, the clock goes on but the time of parking
-/// does not.
-const LONGEST_PARK: Duration = Duration::from_secs(1);
 
 impl WayIn<'_> {
     /// Blocks until a signal comes, or the call must end. Breaks with the guard that another thread gave, or continues with
@@ -113,7 +108,7 @@ impl WayIn<'_> {
             }
             let left = until.since(self.client.now());
             if !left.is_zero() {
-                thread::park_timeout(left.min(LONGEST_PARK));
+                thread::park_timeout(left.min(LONGEST_SLEEP));
                 continue;
             }
             // 4. The time is over, or the manager was closed: leave the queue.

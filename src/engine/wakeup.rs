@@ -42,7 +42,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::clock::Time;
+use crate::clock::{LONGEST_SLEEP, Time};
 use crate::core::attempt::SubscriptionState;
 use crate::engine::client::Client;
 use crate::engine::events::{Events, Unreached};
@@ -70,8 +70,6 @@ const AFTER_REFUSAL: Duration = Duration::from_secs(60);
 /// The time for which delegates wait for the first subscription before they queue in Redis. A longer time would let the
 /// processes that queue get the lock first.
 const FIRST_TRY: Duration = Duration::from_millis(250);
-/// The longest sleep of a delegate, so that it notices a resume from suspend.
-const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 const NOT_YET: u8 = 0;
 const READY: u8 = 1;

@@ -15,8 +15,8 @@
 use std::time::Duration;
 
 use super::step::{Step, StepContext};
-use crate::clock::Time;
-use crate::core::outage::{LONGEST_PAUSE, Outage};
+use crate::clock::{LONGEST_SLEEP, Time};
+use crate::core::outage::Outage;
 use crate::error::{Failure, FailureKind};
 use crate::random::{jittered, jittered_by_half};
 
@@ -158,6 +158,6 @@ impl Patience {
 
 /// Returns a sleep, which ends at the thread's own deadline. That is later than now, so the sleep has a length.
 pub(super) fn sleep(length: Duration, context: &StepContext<'_>) -> Step {
-    let until = context.now + length.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
+    let until = context.now + length.clamp(SHORTEST_PAUSE, LONGEST_SLEEP);
     Step::Sleep(until.min(context.call.until.unwrap_or(Time::NEVER)))
 }

@@ -1,8 +1,9 @@
 //! Tests of the single steps of an attempt, each with the answer that causes it.
 
 use super::*;
+use crate::clock::LONGEST_SLEEP;
 use crate::config::{Options, Settings};
-use crate::core::outage::{LONGEST_PAUSE, UNCONFIRMED_PAUSE};
+use crate::core::outage::UNCONFIRMED_PAUSE;
 use crate::core::pickup;
 use crate::message::GiveBack;
 use crate::random::{Rng, SystemRng};
@@ -332,7 +333,7 @@ fn the_first_error_is_returned_and_later_ones_are_waited_out() {
     let failure = loop {
         match scene.failed(FailureKind::Unavailable, Outcome::Unknown) {
             Step::Sleep(until) => {
-                assert!(until > scene.now && until.since(scene.now) <= LONGEST_PAUSE);
+                assert!(until > scene.now && until.since(scene.now) <= LONGEST_SLEEP);
                 slept += until.since(scene.now);
                 scene.now = until;
             }

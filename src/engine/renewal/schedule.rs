@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::clock::Time;
+use crate::clock::{LONGEST_SLEEP, Time};
 use crate::core::lease::LeaseStatus;
 use crate::core::release_task::ReleaseTask;
 use crate::core::timer_queue::{
-    LONGEST_SLEEP, Place, TimerQueue, WorkerTimer, gathered_within, renewal_due, retry_after,
+    Place, TimerQueue, WorkerTimer, gathered_within, renewal_due, retry_after,
 };
 use crate::engine::client::Client;
 use crate::engine::events::Unreached;
